@@ -1,0 +1,1 @@
+"""Transformer training, measured: the model, the measuring, and the written report."""

@@ -1,0 +1,139 @@
+"""One AdamW step in several variants of one signature, and the optimizer that takes a variant by name; knows
+nothing of measuring.
+
+A step takes `params`, their `grads`, first moments `exp_avgs`, second moments `exp_avg_sqs` and, for amsgrad,
+their running maxima `max_exp_avg_sqs` (else empty), all lists of equally shaped tensors; the step counts
+`steps`, a list of 0-dimensional tensors; and a `Hyper`. It updates all but the gradients in place
+(Loshchilov and Hutter 2019, algorithm 2; amsgrad: Reddi et al. 2018).
+"""
+
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from lib import check
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """The hyper-parameters of AdamW. Raises ValueError for one out of its range."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    amsgrad: bool = False
+
+    def __post_init__(self):
+        check.fields(self)
+        for name in ("lr", "eps", "weight_decay"):
+            check.at_least(name, getattr(self, name), 0)
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} must be 0 or more and less than 1")
+
+
+def single_tensor(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper: Hyper) -> None:
+    """The equations, one parameter after the other: the reference."""
+    for i, (p, g, m, v, step) in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, steps, strict=True)):
+        step += 1
+        t = _number(step)
+        p.mul_(1 - hyper.lr * hyper.weight_decay)
+        m.mul_(hyper.beta1).add_(g, alpha=1 - hyper.beta1)
+        v.mul_(hyper.beta2).addcmul_(g, g, value=1 - hyper.beta2)
+        if hyper.amsgrad:
+            v = torch.maximum(max_exp_avg_sqs[i], v, out=max_exp_avg_sqs[i])
+        rms = v.sqrt().div_((1 - hyper.beta2**t) ** 0.5).add_(hyper.eps)
+        p.sub_(m / rms * (hyper.lr / (1 - hyper.beta1**t)))
+
+
+def foreach(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper: Hyper) -> None:
+    """The same, each operation over all parameters at once (torch._foreach, multi-tensor kernels on CUDA)."""
+    torch._foreach_add_(steps, 1)
+    counts = [_number(step) for step in steps]
+    torch._foreach_mul_(params, 1 - hyper.lr * hyper.weight_decay)
+    torch._foreach_mul_(exp_avgs, hyper.beta1)
+    torch._foreach_add_(exp_avgs, grads, alpha=1 - hyper.beta1)
+    torch._foreach_mul_(exp_avg_sqs, hyper.beta2)
+    torch._foreach_addcmul_(exp_avg_sqs, grads, grads, value=1 - hyper.beta2)
+    if hyper.amsgrad:
+        torch._foreach_maximum_(max_exp_avg_sqs, exp_avg_sqs)
+    rms = torch._foreach_sqrt(max_exp_avg_sqs if hyper.amsgrad else exp_avg_sqs)
+    torch._foreach_div_(rms, [(1 - hyper.beta2**t) ** 0.5 for t in counts])
+    torch._foreach_add_(rms, hyper.eps)
+    torch._foreach_div_(rms, [-hyper.lr / (1 - hyper.beta1**t) for t in counts])
+    torch._foreach_addcdiv_(params, exp_avgs, rms)
+
+
+def fused(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper: Hyper) -> None:
+    """PyTorch's own kernel, which reads and writes every value once."""
+    torch._foreach_add_(steps, 1)
+    torch._fused_adamw_(
+        params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, maximize=False, **asdict(hyper)
+    )
+
+
+def _number(step: Tensor) -> float | Tensor:
+    """The count as a number, whose arithmetic is free; under torch.compile as the tensor that it is, since a
+    number would be compiled in and every step recompiled."""
+    return step if torch.compiler.is_compiling() else step.item()
+
+
+class _Compiled:
+    """A variant through torch.compile, at its first call: to import the compiler costs seconds."""
+
+    def __init__(self, variant):
+        self.variant, self.function = variant, None
+
+    def __call__(self, *lists_and_hyper) -> None:
+        self.function = self.function or torch.compile(self.variant, dynamic=False, fullgraph=True)
+        self.function(*lists_and_hyper)
+
+
+VARIANTS = {
+    "single_tensor": single_tensor,
+    "foreach": foreach,
+    "fused": fused,
+    "compiled_single_tensor": _Compiled(single_tensor),
+    "compiled_foreach": _Compiled(foreach),
+}
+_COUNTS_ON_DEVICE = {"fused", "compiled_single_tensor", "compiled_foreach"}  # the others read them as numbers
+
+
+def state(param: Tensor, variant: str, amsgrad: bool) -> dict[str, Tensor]:
+    """A parameter's fresh optimizer state, under the names that torch.optim.AdamW gives it."""
+    device = param.device if variant in _COUNTS_ON_DEVICE else "cpu"
+    names = ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * amsgrad
+    moments = {name: torch.zeros_like(param, memory_format=torch.preserve_format) for name in names}
+    return {"step": torch.zeros((), device=device), **moments}
+
+
+@torch.no_grad()
+def step(variant: str, params: list[Tensor], grads: list[Tensor], states: list[dict], hyper: Hyper) -> None:
+    """One step of the variant of that name on `params`, with a `state` for each."""
+    exp_avgs, exp_avg_sqs = ([s[name] for s in states] for name in ("exp_avg", "exp_avg_sq"))
+    maxima = [s["max_exp_avg_sq"] for s in states] if hyper.amsgrad else []
+    VARIANTS[variant](params, grads, exp_avgs, exp_avg_sqs, maxima, [s["step"] for s in states], hyper)
+
+
+class AdamW(torch.optim.Optimizer):
+    """AdamW by the variant of that name; its state saves, loads and exchanges with torch.optim.AdamW.
+
+    Raises ValueError for an unknown variant or a hyper-parameter out of range."""
+
+    def __init__(self, params, variant: str = "single_tensor", hyper: Hyper = Hyper()):
+        check.choice("variant", variant, VARIANTS)
+        self.variant = variant
+        # torch's loading of a state reads `fused` to know where the step counts belong
+        super().__init__(params, {**asdict(hyper), "fused": variant in _COUNTS_ON_DEVICE})
+
+    def step(self) -> None:
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            hyper = Hyper(**{name: group[name] for name in asdict(Hyper())})
+            for p in params:
+                self.state[p] = self.state[p] or state(p, self.variant, hyper.amsgrad)
+            if params:
+                step(self.variant, params, [p.grad for p in params], [self.state[p] for p in params], hyper)

@@ -1,0 +1,85 @@
+"""Attention on queries, keys and values alone, without projections or heads: forward and backward."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from lib import attention, check, cost, environment, precision
+from lib.measure import Work
+from lib.timing import Mark
+
+TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention on `batch_size` sequences; raises ValueError for a value that is unknown or impossible."""
+
+    experiment: ClassVar[str] = "attention"
+    variant: str
+    seq_len: int
+    d_head: int
+    batch_size: int
+    causal: bool
+    precision: str
+    device: str
+
+    def __post_init__(self):
+        object.__setattr__(self, "device", environment.device(self.device))
+        check.fields(self)
+        check.choice("variant", self.variant, attention.VARIANTS)
+        check.choice("precision", self.precision, precision.NAMES)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether it goes through torch.compile."""
+        return self.variant == "compiled"
+
+    def unavailable(self) -> str | None:
+        """Why this machine cannot run the case, or None."""
+        missing = environment.compiler_missing(self.device) if self.compiles else None
+        return missing or precision.unavailable(self.precision, self.device)
+
+    def predicted_bytes(self) -> int:
+        """Q, K, V, the output and their gradients, the scores that the variant holds at once (the weights and
+        three temporaries of their size), and those of the reference: one sequence in double precision."""
+        scores = self.seq_len**2 if self.variant in ("naive", "compiled") else self.seq_len * 128
+        inputs = 4 * 8 * self.batch_size * self.seq_len * self.d_head
+        return inputs + max(4 * 4 * self.batch_size * scores, 4 * 8 * self.seq_len**2)
+
+    def setup(self) -> Work:
+        """Draw Q, K, V and the gradient of the output from a standard normal."""
+        autocast = precision.activate(self.precision, self.device)
+        shape = (self.batch_size, self.seq_len, self.d_head)
+        inputs = [torch.randn(shape, device=self.device, requires_grad=True) for _ in range(3)]
+        dout_BTD = torch.randn(shape, device=self.device)
+        attend, last = attention.VARIANTS[self.variant], {}
+
+        def iteration(mark: Mark) -> None:
+            with autocast:
+                last["out"] = attend(*inputs, self.causal)
+            mark("forward")
+            last["out"].backward(dout_BTD.to(last["out"].dtype))
+            mark("backward")
+
+        def before() -> None:
+            last.clear()
+            for tensor in inputs:
+                tensor.grad = None
+
+        def expected() -> dict[str, torch.Tensor]:
+            first = [tensor[0].detach().double().requires_grad_() for tensor in inputs]
+            out_TD = attention.naive(*first, self.causal)
+            out_TD.backward(dout_BTD[0].double())
+            return {"out": out_TD.detach(), "gradient": torch.stack([tensor.grad for tensor in first])}
+
+        def result() -> dict[str, torch.Tensor]:
+            gradient = torch.stack([tensor.grad[0] for tensor in inputs])
+            return {"out": last["out"][0].detach(), "gradient": gradient}
+
+        flops = cost.attention_flops(self.batch_size, self.seq_len, self.d_head)
+        return Work(
+            self.device, iteration, expected, result, TOLERANCE[self.precision], {"forward_flops": flops},
+            compiled=self.compiles, before=before,
+        )  # fmt: skip

@@ -1,0 +1,104 @@
+"""One training step of the language model: forward, backward and optimizer, in the same iteration."""
+
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+import torch
+
+from lib import adam, attention, check, cost, environment, model, precision
+from lib.measure import Work
+from lib.timing import Mark
+
+TOLERANCE = {"fp32": 1e-4, "tf32": 3e-2, "bf16": 1e-1, "fp16": 3e-2}  # of logits, relative to the largest
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step; raises ValueError for a value that is unknown or impossible."""
+
+    experiment: ClassVar[str] = "step"
+    size: str
+    context_length: int
+    batch_size: int
+    precision: str
+    compiled: bool
+    attention: str
+    optimizer: str
+    device: str
+
+    def __post_init__(self):
+        object.__setattr__(self, "device", environment.device(self.device))
+        check.fields(self)
+        check.choice("size", self.size, model.SIZES)
+        check.choice("precision", self.precision, precision.NAMES)
+        check.choice("attention", self.attention, attention.VARIANTS)
+        check.choice("optimizer", self.optimizer, adam.VARIANTS)
+
+    @property
+    def config(self) -> model.Config:
+        """The model's shape."""
+        return model.Config(context_length=self.context_length, **model.SIZES[self.size])
+
+    @property
+    def shape(self) -> cost.Shape:
+        """The dimensions that the costs depend on."""
+        dimensions = {name: n for name, n in asdict(self.config).items() if name != "rope_theta"}
+        return cost.Shape(batch_size=self.batch_size, **dimensions)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether any part of it goes through torch.compile."""
+        return self.compiled or "compiled" in self.attention + self.optimizer
+
+    def unavailable(self) -> str | None:
+        """Why this machine cannot run the case, or None."""
+        missing = environment.compiler_missing(self.device) if self.compiles else None
+        return missing or precision.unavailable(self.precision, self.device)
+
+    def predicted_bytes(self) -> int:
+        """Peak memory of the step and of the logits it is checked against."""
+        logits = 4 * self.shape.tokens * self.shape.vocab_size
+        return logits + cost.step_bytes(self.shape, self.precision, self.attention, self.optimizer)
+
+    def setup(self) -> Work:
+        """Build the model, its optimizer and a batch of random tokens."""
+        autocast = precision.activate(self.precision, self.device)
+        with torch.device(self.device):
+            plain = model.TransformerLM(self.config, self.attention)
+            tokens_BT = torch.randint(self.config.vocab_size, (self.batch_size, self.context_length + 1))
+        inputs_BT, targets_BT = tokens_BT[:, :-1], tokens_BT[:, 1:]
+        optimizer = adam.AdamW(plain.parameters(), self.optimizer)
+        network = torch.compile(plain, dynamic=False) if self.compiled else plain
+        last = {}
+
+        def iteration(mark: Mark) -> None:
+            with autocast:
+                last["logits"] = network(inputs_BT)
+                loss = model.loss(last["logits"], targets_BT)
+            mark("forward")
+            loss.backward()
+            mark("backward")
+            optimizer.step()
+            mark("optimizer")
+
+        def before() -> None:
+            last.clear()
+            optimizer.zero_grad(set_to_none=True)
+
+        @torch.no_grad()
+        def expected() -> dict[str, torch.Tensor]:
+            with torch.device("meta"):
+                reference = model.TransformerLM(self.config)
+            weights = {**dict(plain.named_parameters()), **dict(plain.named_buffers())}
+            return {"logits": torch.func.functional_call(reference, weights, inputs_BT)}
+
+        facts = {
+            "tokens": self.shape.tokens,
+            "parameters": self.shape.parameters,
+            "d_model": self.config.d_model,
+            "forward_flops": cost.forward_flops(self.shape),
+        }
+        return Work(
+            self.device, iteration, expected, lambda: dict(last), TOLERANCE[self.precision], facts,
+            compiled=self.compiles, before=before,
+        )  # fmt: skip

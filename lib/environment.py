@@ -1,0 +1,131 @@
+"""Which machine this is, in which versions and settings; names no person, path or host."""
+
+import functools
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import psutil
+import torch
+
+from lib import check
+
+ROOT = Path(__file__).resolve().parent.parent
+DEVICES = ("auto", "cpu", "cuda", "mps")
+ALLOWED_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "MKL_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TRITON_INTERPRET",
+)
+_GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
+def device(name: str = "auto") -> str:
+    """The device of that name, `auto` being the fastest one here. Raises ValueError for one that is unknown
+    or not on this machine."""
+    check.choice("device", name, DEVICES)
+    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return next(kind for kind, present in here.items() if present)
+    if not here[name]:
+        present = ", ".join(kind for kind in here if here[kind])
+        raise ValueError(f"device: {name!r} is not on this machine, which has {present}")
+    return name
+
+
+def compiler_missing(device: str) -> str | None:
+    """Why torch.compile cannot work here, or None: it writes C++ for a CPU, and C for CUDA's launchers."""
+    names = ("g++", "clang++", "c++") if device == "cpu" else ("gcc", "clang", "cc")
+    if device == "mps" or os.environ.get("CXX") or any(shutil.which(name) for name in names):
+        return None
+    return f"torch.compile needs a compiler, and none of {', '.join(names)} is installed"
+
+
+@functools.cache
+def processor() -> str:
+    """The processor's name as the system gives it."""
+    if platform.system() == "Darwin":
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def hardware(device: str) -> str:
+    """The name of what computes: the GPU's, or the processor's with its cores."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    return processor() if device == "mps" else f"{processor()}, {cores()} cores"
+
+
+def machine(device: str) -> str:
+    """The slug under which this hardware's records are kept: nvidia-h200, xeon-2c, apple-m4."""
+    if device != "cpu":
+        return re.sub(r"[^a-z0-9]+", "-", hardware(device).lower()).strip("-")
+    known = re.search(r"xeon|epyc|ryzen|threadripper|core|apple m\d+", processor().lower())
+    family = known[0].replace(" ", "-") if known else platform.machine().lower().replace("_", "-")
+    return f"{family}-{cores()}c"
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+@functools.cache
+def code() -> str:
+    """A digest of the modules that measure, so that records of different code can be told apart."""
+    modules = "attention model adam precision timing memory cost measure".split()
+    files = [ROOT / "lib" / f"{name}.py" for name in modules] + sorted((ROOT / "lib/cases").glob("*.py"))
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+def _nvidia_smi() -> dict[str, str]:
+    """Driver, clock and power limit of the first GPU, where nvidia-smi is installed."""
+    if not shutil.which("nvidia-smi"):
+        return {}
+    names = {"driver": "driver_version", "sm_clock": "clocks.sm", "power_limit": "power.limit"}
+    query = ["nvidia-smi", "--id=0", f"--query-gpu={','.join(names.values())}", "--format=csv,noheader"]
+    answer = subprocess.run(query, capture_output=True, text=True).stdout.strip()
+    return dict(zip(names, answer.split(", "), strict=False))
+
+
+def describe(device: str) -> dict:
+    """The environment of a measurement on `device`, as plain values for the record."""
+    found = {
+        "machine": machine(device),
+        "hardware": hardware(device),
+        "device": device,
+        "processor": processor(),
+        "cores": cores(),
+        "memory_mib": psutil.virtual_memory().total // 2**20,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "governor": _GOVERNOR.read_text().strip() if _GOVERNOR.exists() else "not visible",
+        "load": round(os.getloadavg()[0], 2),
+        "commit": _git("rev-parse", "HEAD") or "not a checkout",
+        "dirty": bool(_git("status", "--porcelain", "--", "lib", "notebooks")),
+        "variables": {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ},
+        "run": os.environ.get("SWEEP_RUN", "by hand"),
+    }
+    if device == "cuda":
+        memory_mib = torch.cuda.get_device_properties(0).total_memory // 2**20
+        found |= {"gpu_memory_mib": memory_mib, "cuda": torch.version.cuda} | _nvidia_smi()
+    return found

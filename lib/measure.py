@@ -1,0 +1,158 @@
+"""Measures cases one after the other and saves each as soon as it is done; knows no particular experiment.
+
+A measurement notebook is a loop over `pending`, with `recording` around each case.
+"""
+
+import contextlib
+import gc
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+
+import torch
+import torch._dynamo
+
+from lib import environment, memory, results, timing
+from lib.timing import Iteration
+
+FATAL = ("oom", "too_large", "timeout", "crashed")
+
+
+@dataclass
+class Work:
+    """What a case builds. `iteration` marks its phases; `before` runs outside the timed region of each;
+    `expected` computes the right tensors by the reference, from the state before an iteration; `result` are
+    those that the last iteration produced; `tolerance` bounds their relative error; `facts` are numbers from
+    theory that belong in the record; `compiled` says that the first iteration compiles."""
+
+    device: str
+    iteration: Iteration
+    expected: Callable[[], dict[str, torch.Tensor]]
+    result: Callable[[], dict[str, torch.Tensor]]
+    tolerance: float
+    facts: dict[str, float]
+    compiled: bool = False
+    before: Callable[[], None] = lambda: None
+
+
+class WrongResult(Exception):
+    """A variant whose result differs from the reference's by more than its tolerance."""
+
+
+def pending(cases: list, round: int) -> Iterator:
+    """The cases still to be measured in this round, in an order of its own each round, until the sweep's time
+    is up. A case that ended badly in an earlier round is not tried again. Round 0, by hand, leaves none out."""
+    for case in order(cases, round):
+        if time.time() > float(os.environ.get("SWEEP_DEADLINE", "inf")):
+            return
+        if not done(case, round):
+            yield case
+
+
+def order(cases: list, round: int) -> list:
+    """The cases in the order in which a round measures them: shuffled, so that no case always comes first."""
+    return cases if round == results.BY_HAND else random.Random(round).sample(cases, len(cases))
+
+
+def done(case, round: int) -> bool:
+    """Whether a round of a sweep has nothing left to do for the case."""
+    if round == results.BY_HAND:
+        return False
+    earlier = (results.status(record_path(case, r)) for r in range(1, round))
+    return results.status(record_path(case, round)) is not None or any(s in FATAL for s in earlier)
+
+
+def record_path(case, round: int):
+    """The file of the record of a case in a round."""
+    return results.path(environment.machine(case.device), type(case).experiment, asdict(case), round)
+
+
+@dataclass
+class Recording:
+    """The record of a case in the making: add to `metrics`, then leave the block that `recording` opened."""
+
+    case: object
+    metrics: dict = field(default_factory=dict)
+    work: Work | None = None
+
+    def setup(self) -> Work:
+        """Build the case, once its predicted memory is seen to fit. Raises memory.TooLarge if it does not."""
+        memory.preflight(self.case.predicted_bytes(), self.case.device)
+        torch.manual_seed(0)
+        torch.compiler.reset()
+        torch._dynamo.config.fail_on_recompile_limit_hit = True  # else it falls back to eager, silently
+        self.work = self.case.setup()
+        self.metrics |= self.work.facts
+        return self.work
+
+
+@contextlib.contextmanager
+def recording(case, round: int):
+    """Save what the block measures as the record of `case` when it ends, also when memory does not suffice.
+    Any other exception is a bug, goes on, and leaves no record. What the case built is freed."""
+    record, status = Recording(case), "ok"
+    started, began = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
+    try:
+        yield record
+    except memory.TooLarge as error:
+        status = "too_large"
+        record.metrics = {"predicted_bytes": error.predicted, "available_bytes": error.available}
+    except Exception as error:
+        if not memory.out_of_memory(error):
+            raise
+        asked = memory.asked_bytes(error)
+        status, record.metrics = "oom", {} if asked is None else {"asked_bytes": asked}
+    finally:
+        if record.work:
+            vars(record.work).clear()  # the notebook's own name for it must not keep the tensors alive
+    save(case, round, status, record.metrics, started, time.perf_counter() - began)
+    gc.collect()
+    if case.device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def save(case, round: int, status: str, metrics: dict, started: str, seconds: float) -> None:
+    """Write the record of a case, with this environment and code."""
+    results.save(
+        machine=environment.machine(case.device), experiment=type(case).experiment, case=asdict(case),
+        round=round, status=status, metrics=metrics, environment=environment.describe(case.device),
+        code=environment.code(), started=started, seconds=seconds,
+    )  # fmt: skip
+
+
+def errors(work: Work) -> dict[str, list[float]]:
+    """Is it right? Run the first iteration, timed as `first_iteration_ms` since it may compile, and return
+    `<name>_error`, its largest difference from the reference relative to the reference's largest value.
+
+    Raises WrongResult beyond the tolerance."""
+    expected = work.expected()
+    first = timing.measure(work.iteration, timing.clock(work.device), warmup=0, samples=1, before=work.before)
+    found = {f"{name}_error": [_relative(got, expected[name])] for name, got in work.result().items()}
+    for name, (error,) in found.items():
+        if not error <= work.tolerance:
+            raise WrongResult(f"{name}: {error:.2g} is more than {work.tolerance:.2g}")
+    hits = torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"] if work.compiled else 0
+    return found | {"first_iteration_ms": first.metrics()["wall_ms"], "compile_cache_hits": hits}
+
+
+def _relative(got: torch.Tensor, expected: torch.Tensor) -> float:
+    difference = (got.detach().to(expected.dtype) - expected).abs().max()
+    return (difference / expected.abs().max()).item()
+
+
+def times(work: Work, warmup: int, samples: int) -> dict[str, list[float]]:
+    """How fast? The samples of each phase, as `lib.timing` names them."""
+    clock = timing.clock(work.device)
+    return timing.measure(work.iteration, clock, warmup, samples, before=work.before).metrics()
+
+
+def peaks(work: Work) -> dict[str, list[float]]:
+    """How much memory? The peaks of each phase, as `lib.memory` names them; nothing for a compiled graph on a
+    CPU, inside which no operation can be followed."""
+    if work.compiled and work.device == "cpu":
+        return {}
+    work.before()
+    return memory.peaks(work.iteration, work.device)

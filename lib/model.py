@@ -1,0 +1,164 @@
+"""The Transformer language model of Stanford's CS336; knows nothing of measuring.
+
+Shapes in names: B batch, T tokens, C d_model, F d_ff, H heads, D head size, V vocabulary.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lib import check
+from lib.attention import VARIANTS
+
+
+@dataclass(frozen=True)
+class Config:
+    """The shape of a model. Raises ValueError naming the field and the rule when it cannot be built."""
+
+    vocab_size: int = 10_000
+    context_length: int = 1024
+    d_model: int = 768
+    d_ff: int = 3072
+    num_layers: int = 12
+    num_heads: int = 12
+    rope_theta: float = 10_000.0
+
+    def __post_init__(self):
+        check.fields(self)
+        if self.rope_theta <= 0:
+            raise ValueError(f"rope_theta: {self.rope_theta} must be positive")
+        if self.d_model % self.num_heads:
+            raise ValueError(f"d_model: {self.d_model} must be divisible by num_heads {self.num_heads}")
+        if self.d_head % 2:
+            raise ValueError(f"d_model: the head size {self.d_head} must be even, since RoPE turns pairs")
+
+    @property
+    def d_head(self) -> int:
+        """Features of one attention head."""
+        return self.d_model // self.num_heads
+
+
+SIZES = {  # d_model, d_ff, layers, heads as in the assignment (CS336 2025, table 1); tiny is ours, for laptops
+    "tiny": dict(d_model=128, d_ff=512, num_layers=4, num_heads=4),
+    "small": dict(d_model=768, d_ff=3072, num_layers=12, num_heads=12),
+    "medium": dict(d_model=1024, d_ff=4096, num_layers=24, num_heads=16),
+    "large": dict(d_model=1280, d_ff=5120, num_layers=36, num_heads=20),
+    "xl": dict(d_model=1600, d_ff=6400, num_layers=48, num_heads=25),
+    "2.7B": dict(d_model=2560, d_ff=10240, num_layers=32, num_heads=32),
+}
+
+
+def linear(d_in: int, d_out: int) -> nn.Linear:
+    """A map without bias, drawn from a normal of variance 2 / (d_in + d_out) cut at 3 sigma."""
+    layer = nn.Linear(d_in, d_out, bias=False)
+    sigma = math.sqrt(2 / (d_in + d_out))
+    nn.init.trunc_normal_(layer.weight, std=sigma, a=-3 * sigma, b=3 * sigma)
+    return layer
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * weight over the last dimension, computed in fp32 (Zhang and Sennrich 2019)."""
+
+    def __init__(self, d_model: int, eps: float = 1e-5):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(d_model))
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        wide_BTC = x_BTC.to(torch.promote_types(x_BTC.dtype, torch.float32))
+        rms_BT1 = torch.sqrt(wide_BTC.square().mean(-1, keepdim=True) + self.eps)
+        return (wide_BTC / rms_BT1 * self.weight).to(x_BTC.dtype)
+
+
+class SwiGLU(nn.Module):
+    """w2(silu(w1 x) * w3 x) (Shazeer 2020)."""
+
+    def __init__(self, d_model: int, d_ff: int):
+        super().__init__()
+        self.w1, self.w2, self.w3 = linear(d_model, d_ff), linear(d_ff, d_model), linear(d_model, d_ff)
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        return self.w2(nn.functional.silu(self.w1(x_BTC)) * self.w3(x_BTC))
+
+
+class RoPE(nn.Module):
+    """Turns features 2i and 2i + 1 at position t by t / theta^(2i / D) radians (Su et al. 2021)."""
+
+    def __init__(self, d_head: int, context_length: int, theta: float):
+        super().__init__()
+        frequency_P = theta ** -(torch.arange(0, d_head, 2) / d_head)
+        angle_TP = torch.arange(context_length)[:, None] * frequency_P
+        self.register_buffer("cos_TP", angle_TP.cos(), persistent=False)
+        self.register_buffer("sin_TP", angle_TP.sin(), persistent=False)
+
+    def forward(self, x_BHTD: Tensor) -> Tensor:
+        cos_TP, sin_TP = self.cos_TP[: x_BHTD.shape[-2]], self.sin_TP[: x_BHTD.shape[-2]]
+        even_BHTP, odd_BHTP = x_BHTD[..., 0::2], x_BHTD[..., 1::2]
+        turned = even_BHTP * cos_TP - odd_BHTP * sin_TP, even_BHTP * sin_TP + odd_BHTP * cos_TP
+        return torch.stack(turned, dim=-1).flatten(-2).to(x_BHTD.dtype)
+
+
+class SelfAttention(nn.Module):
+    """Causal multi-head self-attention with RoPE on queries and keys."""
+
+    def __init__(self, config: Config, rope: RoPE, attention: str):
+        super().__init__()
+        self.num_heads, self.rope, self.attend = config.num_heads, rope, VARIANTS[attention]
+        self.q_proj, self.k_proj, self.v_proj, self.output_proj = (
+            linear(config.d_model, config.d_model) for _ in range(4)
+        )
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        q_BHTD, k_BHTD, v_BHTD = (
+            proj(x_BTC).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        out_BHTD = self.attend(self.rope(q_BHTD), self.rope(k_BHTD), v_BHTD, causal=True)
+        return self.output_proj(out_BHTD.transpose(1, 2).flatten(-2))
+
+
+class Block(nn.Module):
+    """One pre-norm layer: x + attention(norm(x)), then x + feed-forward(norm(x))."""
+
+    def __init__(self, config: Config, rope: RoPE, attention: str):
+        super().__init__()
+        self.ln1, self.attn = RMSNorm(config.d_model), SelfAttention(config, rope, attention)
+        self.ln2, self.ffn = RMSNorm(config.d_model), SwiGLU(config.d_model, config.d_ff)
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        x_BTC = x_BTC + self.attn(self.ln1(x_BTC))
+        return x_BTC + self.ffn(self.ln2(x_BTC))
+
+
+class TransformerLM(nn.Module):
+    """Maps token ids (B, T) to logits (B, T, V). State-dict keys are those of the course's staff model.
+
+    Raises ValueError for an unknown `attention` and for more tokens than `config.context_length`."""
+
+    def __init__(self, config: Config, attention: str = "naive"):
+        super().__init__()
+        check.choice("attention", attention, VARIANTS)
+        self.config = config
+        rope = RoPE(config.d_head, config.context_length, config.rope_theta)
+        self.token_embeddings = nn.Embedding(config.vocab_size, config.d_model)
+        nn.init.trunc_normal_(self.token_embeddings.weight, a=-3, b=3)
+        self.layers = nn.ModuleList(Block(config, rope, attention) for _ in range(config.num_layers))
+        self.ln_final = RMSNorm(config.d_model)
+        self.lm_head = linear(config.d_model, config.vocab_size)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        if tokens_BT.shape[-1] > self.config.context_length:
+            raise ValueError(
+                f"tokens: {tokens_BT.shape[-1]} are more than context_length {self.config.context_length}"
+            )
+        x_BTC = self.token_embeddings(tokens_BT)
+        for layer in self.layers:
+            x_BTC = layer(x_BTC)
+        return self.lm_head(self.ln_final(x_BTC))
+
+
+def loss(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+    """Mean cross-entropy of the logits (B, T, V) against token ids (B, T), in nats: a scalar."""
+    return nn.functional.cross_entropy(logits_BTV.flatten(0, -2), targets_BT.flatten())

@@ -1,0 +1,33 @@
+"""What each precision's name switches on; knows nothing of models."""
+
+import torch
+
+from lib import check
+
+AUTOCAST = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+NAMES = tuple(AUTOCAST)
+MEANING = {
+    "fp32": "IEEE single precision, TF32 off",
+    "tf32": "values in single precision, factors of matrix products rounded to 10 bits of mantissa",
+    "bf16": "autocast to bfloat16; parameters, norms and loss in fp32",
+    "fp16": "autocast to float16; parameters, norms and loss in fp32; no loss scaling",
+}
+
+
+def unavailable(name: str, device: str) -> str | None:
+    """Why the device cannot compute in that precision, or None if it can."""
+    check.choice("precision", name, NAMES)
+    if name == "tf32" and (device != "cuda" or torch.cuda.get_device_capability() < (8, 0)):
+        return "tf32 needs a CUDA device of compute capability 8.0 or more"
+    return None
+
+
+def activate(name: str, device: str) -> torch.autocast:
+    """Set the process's matrix products to the named precision, and return the autocast context for the
+    forward pass (the backward pass follows the dtypes of the forward).
+
+    `fp32` is strict: TF32 is off. Raises ValueError for an unknown name or one the device does not have."""
+    if reason := unavailable(name, device):
+        raise ValueError(f"precision: {reason}")
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+    return torch.autocast(device, dtype=AUTOCAST[name], enabled=AUTOCAST[name] is not None)
