@@ -70,9 +70,7 @@ def foreach(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper:
 def fused(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper: Hyper) -> None:
     """PyTorch's own kernel, which reads and writes every value once."""
     torch._foreach_add_(steps, 1)
-    torch._fused_adamw_(
-        params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, maximize=False, **asdict(hyper)
-    )
+    torch._fused_adamw_(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, maximize=False, **asdict(hyper))
 
 
 def _number(step: Tensor) -> float | Tensor:

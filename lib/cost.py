@@ -76,7 +76,9 @@ def step_bytes(shape: Shape, precision: str, attention: str, optimizer: str) -> 
     temporaries = 3 * shape.num_heads * shape.tokens * shape.context_length * 4
     cast = 2 * shape.matrix_parameters if precision in ("bf16", "fp16") else 0
     backward = activation_bytes(shape, precision, attention) + cast + temporaries
-    optimizing = 8 * shape.parameters if "foreach" in optimizer else 12 * max(
-        shape.vocab_size * shape.d_model, shape.d_model * shape.d_ff
+    optimizing = (
+        8 * shape.parameters
+        if "foreach" in optimizer
+        else 12 * max(shape.vocab_size * shape.d_model, shape.d_model * shape.d_ff)
     )
     return 16 * shape.parameters + max(backward, optimizing)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
+import pandas as pd
 import torch
 import torch._dynamo
 
@@ -43,24 +44,33 @@ class WrongResult(Exception):
 
 
 def pending(cases: list, round: int) -> Iterator:
-    """The cases still to be measured in this round, in an order of its own each round, until the sweep's time
-    is up. A case that ended badly in an earlier round is not tried again. Round 0, by hand, leaves none out."""
-    for case in order(cases, round):
+    """The cases still to be measured in this round, until the sweep's time is up."""
+    for case in remaining(cases, round):
         if time.time() > float(os.environ.get("SWEEP_DEADLINE", "inf")):
             return
-        if not done(case, round):
-            yield case
+        yield case
+
+
+def remaining(cases: list, round: int) -> list:
+    """The cases without a record in this round that the machine can run, in the order in which the round
+    measures them. A case that ended badly in an earlier round is not tried again. Round 0, by hand, is all."""
+    if round == results.BY_HAND:
+        return cases
+    return [case for case in order(available(cases), round) if not done(case, round)]
+
+
+def available(cases: list) -> list:
+    """The cases that this machine has the means for."""
+    return [case for case in cases if not case.unavailable()]
 
 
 def order(cases: list, round: int) -> list:
-    """The cases in the order in which a round measures them: shuffled, so that no case always comes first."""
-    return cases if round == results.BY_HAND else random.Random(round).sample(cases, len(cases))
+    """The cases in an order of the round's own, so that none always comes first."""
+    return random.Random(round).sample(cases, len(cases))
 
 
 def done(case, round: int) -> bool:
     """Whether a round of a sweep has nothing left to do for the case."""
-    if round == results.BY_HAND:
-        return False
     earlier = (results.status(record_path(case, r)) for r in range(1, round))
     return results.status(record_path(case, round)) is not None or any(s in FATAL for s in earlier)
 
@@ -93,6 +103,8 @@ class Recording:
 def recording(case, round: int):
     """Save what the block measures as the record of `case` when it ends, also when memory does not suffice.
     Any other exception is a bug, goes on, and leaves no record. What the case built is freed."""
+    gc.collect()
+    gc.freeze()  # what is alive now need not be searched for garbage between cases
     record, status = Recording(case), "ok"
     started, began = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     try:
@@ -108,10 +120,10 @@ def recording(case, round: int):
     finally:
         if record.work:
             vars(record.work).clear()  # the notebook's own name for it must not keep the tensors alive
-    save(case, round, status, record.metrics, started, time.perf_counter() - began)
     gc.collect()
     if case.device == "cuda":
         torch.cuda.empty_cache()
+    save(case, round, status, record.metrics, started, time.perf_counter() - began)
 
 
 def save(case, round: int, status: str, metrics: dict, started: str, seconds: float) -> None:
@@ -123,18 +135,28 @@ def save(case, round: int, status: str, metrics: dict, started: str, seconds: fl
     )  # fmt: skip
 
 
+def records(cases: list, round: int) -> pd.DataFrame:
+    """The records of this round of these cases, as `results.load` gives them."""
+    frame = results.load(cases[0].experiment, environment.machine(cases[0].device), round)
+    wanted = [tuple(asdict(case).values()) for case in cases]
+    fields = frame.attrs["fields"]
+    return frame[[tuple(row) in wanted for row in frame[fields].itertuples(index=False)]] if fields else frame
+
+
 def errors(work: Work) -> dict[str, list[float]]:
     """Is it right? Run the first iteration, timed as `first_iteration_ms` since it may compile, and return
-    `<name>_error`, its largest difference from the reference relative to the reference's largest value.
+    `<name>_error`, its largest difference from the reference relative to the reference's largest value, beside
+    `compile_cache_hits`, the graphs that came from a cache and so were not compiled in that iteration.
 
     Raises WrongResult beyond the tolerance."""
-    expected = work.expected()
+    expected, counters = work.expected(), torch._dynamo.utils.counters["inductor"]
+    hits = counters["fxgraph_cache_hit"]
     first = timing.measure(work.iteration, timing.clock(work.device), warmup=0, samples=1, before=work.before)
     found = {f"{name}_error": [_relative(got, expected[name])] for name, got in work.result().items()}
     for name, (error,) in found.items():
         if not error <= work.tolerance:
             raise WrongResult(f"{name}: {error:.2g} is more than {work.tolerance:.2g}")
-    hits = torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"] if work.compiled else 0
+    hits = counters["fxgraph_cache_hit"] - hits
     return found | {"first_iteration_ms": first.metrics()["wall_ms"], "compile_cache_hits": hits}
 
 

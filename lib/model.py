@@ -41,12 +41,12 @@ class Config:
 
 
 SIZES = {  # d_model, d_ff, layers, heads as in the assignment (CS336 2025, table 1); tiny is ours, for laptops
-    "tiny": dict(d_model=128, d_ff=512, num_layers=4, num_heads=4),
-    "small": dict(d_model=768, d_ff=3072, num_layers=12, num_heads=12),
-    "medium": dict(d_model=1024, d_ff=4096, num_layers=24, num_heads=16),
-    "large": dict(d_model=1280, d_ff=5120, num_layers=36, num_heads=20),
-    "xl": dict(d_model=1600, d_ff=6400, num_layers=48, num_heads=25),
-    "2.7B": dict(d_model=2560, d_ff=10240, num_layers=32, num_heads=32),
+    "tiny": {"d_model": 128, "d_ff": 512, "num_layers": 4, "num_heads": 4},
+    "small": {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12},
+    "medium": {"d_model": 1024, "d_ff": 4096, "num_layers": 24, "num_heads": 16},
+    "large": {"d_model": 1280, "d_ff": 5120, "num_layers": 36, "num_heads": 20},
+    "xl": {"d_model": 1600, "d_ff": 6400, "num_layers": 48, "num_heads": 25},
+    "2.7B": {"d_model": 2560, "d_ff": 10240, "num_layers": 32, "num_heads": 32},
 }
 
 
@@ -150,9 +150,7 @@ class TransformerLM(nn.Module):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         if tokens_BT.shape[-1] > self.config.context_length:
-            raise ValueError(
-                f"tokens: {tokens_BT.shape[-1]} are more than context_length {self.config.context_length}"
-            )
+            raise ValueError(f"tokens: {tokens_BT.shape[-1]} are more than context_length {self.config.context_length}")
         x_BTC = self.token_embeddings(tokens_BT)
         for layer in self.layers:
             x_BTC = layer(x_BTC)

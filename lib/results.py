@@ -16,15 +16,21 @@ REFERENCE = REPORTS / "reference"
 PUBLISHED = REFERENCE / "published"
 SCHEMA = 1
 STATUSES = ("ok", "oom", "too_large", "timeout", "crashed")
-FIELDS = (
-    "schema experiment case round status metrics environment code started seconds checksum".split()
-)
+FIELDS = [
+    *("schema", "experiment", "case", "round", "status", "metrics", "environment"),
+    *("code", "started", "seconds", "checksum"),
+]
 BY_HAND = 0  # the round of what someone measures in JupyterLab: overwritten each time, in no report
 
 
 def folder() -> Path:
     """Where this machine's records go: `reports/results`, or the folder that $RESULTS names."""
     return Path(os.environ.get("RESULTS", REPORTS / "results"))
+
+
+def runs() -> Path:
+    """Where the executed notebooks go: `runs` beside the records."""
+    return folder().parent / "runs"
 
 
 def path(machine: str, experiment: str, case: Mapping, round: int) -> Path:
@@ -112,9 +118,10 @@ def machines() -> list[str]:
 
 def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFrame:
     """A machine's records of an experiment, one a row: the fields of the case, the metrics (lists of samples),
-    and `machine, hardware, round, status, environment, code, started, seconds`. Rounds done by hand are left
-    out unless `round` asks for them. A file that is no valid record is left out with a warning."""
-    rows = []
+    and `machine, hardware, round, status, environment, code, started, seconds`; `attrs["fields"]` names the
+    fields of the case. Rounds done by hand are left out unless `round` asks for them. A file that is no valid
+    record is left out with a warning."""
+    rows, fields = [], []
     for file in sorted(file for source in sources(machine) for file in source.glob(f"{experiment}/*.json")):
         try:
             record = read(file)
@@ -122,12 +129,15 @@ def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFram
             warnings.warn(f"{file.name} left out: {error}", stacklevel=2)
             continue
         if record["round"] == round or (round is None and record["round"] != BY_HAND):
+            fields = list(record["case"])
             kept = ("round", "status", "environment", "code", "started", "seconds")
             rows.append(
                 record["case"] | record["metrics"] | {name: record[name] for name in kept}
                 | {"machine": machine, "hardware": record["environment"]["hardware"]}
             )  # fmt: skip
-    return pd.DataFrame(rows)
+    frame = pd.DataFrame(rows)
+    frame.attrs["fields"] = fields
+    return frame
 
 
 def reference(experiment: str, but: str) -> pd.DataFrame:

@@ -15,12 +15,12 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
 
 @dataclass(frozen=True)
 class Ceilings:
-    """`matmul` multiplies two square matrices, `copy` copies one, of `size` rows; raises ValueError for a value
+    """`matmul` multiplies two square matrices, `copy` copies one, of that many `rows`; raises ValueError for a value
     that is unknown or impossible."""
 
     experiment: ClassVar[str] = "ceilings"
     operation: str
-    size: int
+    rows: int
     precision: str
     device: str
 
@@ -36,14 +36,14 @@ class Ceilings:
 
     def predicted_bytes(self) -> int:
         """Three matrices, and the right operand and two rows blocks of the check in double precision."""
-        return self.size**2 * (3 * 4 + 8 + 8)
+        return self.rows**2 * (3 * 4 + 8 + 8)
 
     def setup(self) -> Work:
         """Draw the matrices from a standard normal, in the dtype that the precision computes in."""
         precision.activate(self.precision, self.device)
         dtype = precision.AUTOCAST[self.precision] or torch.float32
-        a, b = (torch.randn(self.size, self.size, device=self.device, dtype=dtype) for _ in range(2))
-        out, rows = torch.empty_like(a), slice(0, 8)
+        a, b = (torch.randn(self.rows, self.rows, device=self.device, dtype=dtype) for _ in range(2))
+        out, checked = torch.empty_like(a), slice(0, 8)
 
         def iteration(mark: Mark) -> None:
             if self.operation == "matmul":
@@ -53,11 +53,11 @@ class Ceilings:
             mark("run")
 
         def expected() -> dict[str, torch.Tensor]:
-            right = a[rows].double() @ b.double() if self.operation == "matmul" else a[rows].double()
+            right = a[checked].double() @ b.double() if self.operation == "matmul" else a[checked].double()
             return {"out": right}
 
-        theory = {"matmul": {"flops": 2 * self.size**3}, "copy": {"moved_bytes": 2 * out.nbytes}}
+        theory = {"matmul": {"flops": 2 * self.rows**3}, "copy": {"moved_bytes": 2 * out.nbytes}}
         return Work(
-            self.device, iteration, expected, lambda: {"out": out[rows]}, TOLERANCE[self.precision],
+            self.device, iteration, expected, lambda: {"out": out[checked]}, TOLERANCE[self.precision],
             theory[self.operation],
         )  # fmt: skip

@@ -1,0 +1,41 @@
+# Everything runs in .venv, which the first command makes.
+SHELL := /bin/bash
+PYTHON ?= python3
+SWEEP ?= quick
+BUDGET ?=
+MACHINE ?=
+PY := .venv/bin/python
+export PYTHONUNBUFFERED := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help report test sweep render lab clean
+
+help: ## List the commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
+
+report: .venv/ready ## Measure this machine with the quick sweep, then write reports/report.html
+	@$(PY) -m lib.sweep quick
+	@$(PY) -m lib.report
+
+test: .venv/ready ## Check the style and run the tests
+	@$(PY) -m ruff check && $(PY) -m ruff format --check && $(PY) -m pytest
+
+sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds stops early; DRY=1 lists the cases
+	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(DRY),--dry)
+
+render: .venv/ready ## Write reports/report.html from the records there are; MACHINE=name picks another machine's
+	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE))
+
+lab: .venv/ready ## Open JupyterLab on the notebooks
+	@.venv/bin/jupyter lab --notebook-dir=notebooks
+
+clean: ## Remove the report and the executed notebooks; the records and .venv stay
+	@rm -rf reports/runs reports/chapters reports/report.html reports/report.pdf
+
+# Built whole or not at all: what fails half-way is removed, and only the last step makes `ready`.
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed"; exit 1; }
+	@echo "Setting up .venv, once; this takes a few minutes"
+	@rm -rf .venv
+	@{ $(PYTHON) -m venv .venv && $(PY) -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable . && touch $@; } || { rm -rf .venv; exit 1; }

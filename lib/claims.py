@@ -1,0 +1,134 @@
+"""Sentences that are computed from records, each with its verdict and its evidence; measures nothing.
+
+Every function returns a `Statement` whose wording follows from an interval: what the data does not show is not
+said, and what was not measured is said to be so.
+"""
+
+import html
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from lib import stats, tables
+from lib.stats import Interval
+
+NO_DATA = "no data"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A sentence, its verdict and the evidence that it follows from."""
+
+    text: str
+    verdict: str
+    evidence: str
+
+    def _repr_html_(self) -> str:
+        mark = html.escape(self.verdict)
+        return (
+            f'<div class="claim" data-verdict="{mark}"><p>{html.escape(self.text)}</p>'
+            f"<details><summary>evidence</summary><p>{html.escape(self.evidence)}</p></details></div>"
+        )
+
+
+def together(*statements: Statement) -> Statement:
+    """Several statements as one paragraph, with their evidence in the same order."""
+    verdicts = " ".join(dict.fromkeys(s.verdict for s in statements))
+    return Statement(" ".join(s.text for s in statements), verdicts, " ".join(s.evidence for s in statements))
+
+
+def compare(
+    records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, subject: str, other: str, where: str = ""
+) -> Statement:
+    """What the ratio of the medians of two cases shows about their times: `subject` against `other`, both noun
+    phrases, in the circumstances that `where` names."""
+    found = tables.ratio(records, metric, of, to)
+    place = f"{where}, " if where else ""
+    if found is None:
+        return Statement(_sentence(f"{place}{subject} and {other} were not both measured"), NO_DATA, _picked(of, to))
+    verdict, value = stats.verdict(found), tables.interval(found)
+    said = {
+        "faster": f"{subject} takes {value} times as long as {other}, which is less",
+        "slower": f"{subject} takes {value} times as long as {other}, which is more",
+        "same": f"{subject} and {other} take equally long within {stats.MARGIN:.0%}: the ratio is {value}",
+        "inconclusive": f"whether {subject} or {other} takes longer cannot be told: the ratio is {value}",
+    }[verdict]
+    return Statement(_sentence(place + said), verdict, f"{_picked(of, to)}; {_counted(found)}.")
+
+
+def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Statement:
+    """`wording` with the median of a metric of one case and its interval in the place of {}."""
+    by_round = tables.samples(tables.select(records, **of), metric)
+    if not by_round:
+        return Statement(f"Not measured here: {_fields(of)}.", NO_DATA, _fields(of))
+    found = stats.median(list(by_round.values()))
+    return Statement(wording.format(tables.interval(found)), "measured", f"{metric}, {_fields(of)}; {_counted(found)}.")
+
+
+def known(facts: Mapping[str, Mapping[str, float]]) -> Statement:
+    """One sentence of wordings that each name a quantity with {} and where it holds with a second {}, mapped to
+    the quantities by name; a wording without any says that it was not measured."""
+    parts = []
+    for wording, values in facts.items():
+        lead, _, rest = wording.partition("{}")
+        unit = rest.partition(" in {}")[0].strip()
+        shown = " and ".join(f"{tables.number(value)} {unit} in {name}" for name, value in values.items())
+        parts.append(lead + (shown or f"an unmeasured number of {unit}"))
+    return Statement(
+        _sentence("; ".join(parts)), "measured", "the largest rate over the measured sizes, at the median time"
+    )
+
+
+def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject: str) -> Statement:
+    """How a metric grows between the two largest measured values of an axis, as the exponent of a power law."""
+    chosen = tables.select(records, **of)
+    sizes = sorted(
+        {size for size, values in zip(chosen[axis], chosen[metric], strict=True) if isinstance(values, list)}
+    )
+    if len(sizes) < 2:
+        return Statement(f"How {subject} grows was not measured here.", NO_DATA, _fields(of))
+    below, above = sizes[-2:]
+    found = tables.ratio(chosen, metric, {axis: above}, {axis: below})
+    width = math.log(above / below)
+    power = Interval(
+        *(math.log(x) / width if x > 0 else math.nan for x in (found.value, found.low, found.high)),
+        found.n, found.rounds,
+    )  # fmt: skip
+    text = f"From {below:,} to {above:,} {axis}, {subject} grows as its power {tables.interval(power)}"
+    evidence = f"{metric}, {_fields(of)}, ratio {tables.interval(found)}; {_counted(found)}."
+    return Statement(text + ".", "measured", evidence)
+
+
+def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: str) -> Statement:
+    """Which value of the field `among` has the smallest median, and whether its lead over the second is shown."""
+    chosen = tables.select(records, **of)
+    table = tables.medians(chosen, metric)
+    table = table[table[metric].notna()]
+    if len(table) < 2:
+        return Statement(f"Fewer than two of {what} were measured here.", NO_DATA, _fields(of))
+    first, second = sorted(zip(table[metric].map(lambda i: i.value), table[among], strict=True))[:2]
+    lead = tables.ratio(chosen, metric, {among: first[1]}, {among: second[1]})
+    verdict = stats.verdict(lead)
+    said = f"Of {what}, {first[1]} takes the least time, {tables.interval(lead)} times that of {second[1]}"
+    if verdict != "faster":
+        said = f"Of {what}, {first[1]} and {second[1]} take the least time, and which of them less cannot be told "
+        said += f"(ratio {tables.interval(lead)})"
+    return Statement(said + ".", verdict, f"{metric}, {_fields(of)}, {len(table)} compared; {_counted(lead)}.")
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."
+
+
+def _fields(of: Mapping) -> str:
+    return ", ".join(f"{name} {value}" for name, value in of.items())
+
+
+def _picked(of: Mapping, to: Mapping) -> str:
+    return f"{_fields(of)} against {_fields(to)}"
+
+
+def _counted(found: Interval) -> str:
+    return f"median, 95% interval {found.scope}, n = {found.n}"

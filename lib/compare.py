@@ -1,0 +1,59 @@
+"""Sets this machine's medians beside public write-ups and other machines, for the same case only.
+
+The published tables are those of `reports/reference/published/`, in the words of this project's cases; what they
+derived by subtracting two runs is left out, since it is no measurement.
+"""
+
+import pandas as pd
+
+from lib import results, tables
+
+PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
+
+
+def published_step() -> pd.DataFrame:
+    """Published training steps, one row a case and source, in ms: `forward_ms, forward_backward_ms, total_ms`.
+    Where a source varied the warm-up the most is taken. A precision called float32 may have run in TF32."""
+    table = results.published("end_to_end")
+    table = table[(table["how"] == "measured")].copy()
+    table["precision"] = table["dtype"].map(PRECISION).where(~table["tf32"].eq(True), "tf32")
+    table["warmup_steps"] = table["warmup_steps"].fillna(-1)
+    table = table.sort_values("warmup_steps").rename(columns={"model": "size"})
+    keys = ["size", "context_length", "batch_size", "precision", "compiled", "source", "hardware"]
+    wide = table.pivot_table(index=keys, columns="phase", values="mean_ms", aggfunc="last").reset_index()
+    names = {"forward": "forward_ms", "forward_backward": "forward_backward_ms", "train_step": "total_ms"}
+    return wide.rename(columns=names)
+
+
+def published_attention() -> pd.DataFrame:
+    """Published attention passes, one row a case and source, in ms: `forward_ms, backward_ms`."""
+    table = results.published("attention").rename(columns={"d_model": "d_head"})
+    table["precision"] = table["variant"].map(lambda name: "tf32" if name.endswith("tf32") else "fp32")
+    table["variant"] = table["variant"].map({"eager": "naive", "compiled": "compiled", "compiled_tf32": "compiled"})
+    keys = ["variant", "seq_len", "d_head", "precision", "source", "hardware"]
+    wide = table.pivot_table(index=keys, columns="phase", values="pass_ms").reset_index()
+    return wide.rename(columns={"forward": "forward_ms", "backward": "backward_ms"}).assign(batch_size=8)
+
+
+def published_adam() -> pd.DataFrame:
+    """Published optimizer steps, one row a case and source, in ms: `total_ms`. Both sources used amsgrad and
+    timed a cache flush with the step."""
+    table = results.published("adam").rename(columns={"step_ms": "total_ms"})
+    table["variant"] = table["variant"].str.removeprefix("_").str.removesuffix("_adam")
+    return table.assign(hardware="a CPU, not stated", amsgrad=True).drop(columns="table")
+
+
+def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -> pd.DataFrame:
+    """The rows of `own` and of `others` whose `keys` occur in both, case by case, this machine's row first."""
+    theirs = pd.concat([other for other in others if len(other)], ignore_index=True)
+    own = own.assign(source="this report")
+    shared = set(own[keys].itertuples(index=False, name=None)) & set(theirs[keys].itertuples(index=False, name=None))
+    rows = pd.concat([own, theirs], ignore_index=True)
+    rows = rows[[key in shared for key in rows[keys].itertuples(index=False, name=None)]]
+    rows["source"] = rows["source"].str.replace(r"_[0-9a-f]{16}\.txt$", "", regex=True)
+    return rows.sort_values(keys, key=tables.in_order, kind="stable", ignore_index=True)
+
+
+def other_machines(experiment: str, machine: str, *metrics: str) -> pd.DataFrame:
+    """Medians of the records kept in git of other machines."""
+    return tables.medians(results.reference(experiment, but=machine), *metrics)

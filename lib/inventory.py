@@ -1,0 +1,98 @@
+"""Tells what records there are, where they were measured and how restless that place was; measures nothing."""
+
+import html
+import statistics
+from collections.abc import Callable, Mapping
+
+import pandas as pd
+
+from lib import tables
+
+
+def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """One row an experiment: its cases, rounds, and how many cases ended how."""
+    rows = []
+    for name, records in experiments.items():
+        ends = tables.medians(records)["status"].map(lambda status: tables.STATUS[status] or "with times")
+        counts = ends.value_counts()
+        rounds = int(records["round"].max()) if len(records) else 0
+        rows.append({"experiment": name, "cases": len(ends), "rounds at most": rounds, **counts})
+    frame = pd.DataFrame(rows)
+    counted = frame.columns[3:]
+    frame[counted] = frame[counted].fillna(0).astype(int)
+    return frame
+
+
+def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
+    """Two columns, what and value: everything that the records say of their environment, where they differ all
+    the values, except what differs from record to record by its nature."""
+    found: dict[str, dict] = {}
+    codes, days = set(), set()
+    for records in experiments:
+        for _, record in records.iterrows():
+            codes.add(record["code"])
+            days.add(record["started"][:10])
+            for name, value in record["environment"].items():
+                found.setdefault(name, {})[str(value)] = value
+    loads = [float(value) for value in found.pop("load", {})]
+    for name in ("run", "machine"):
+        found.pop(name, None)
+    rows = [{"what": name.replace("_", " "), "value": _values(values)} for name, values in found.items()]
+    if loads:
+        rows.append({"what": "load, 1 minute", "value": f"{min(loads):g} to {max(loads):g}"})
+    rows.append({"what": "measuring code", "value": ", ".join(sorted(codes))})
+    rows.append({"what": "measured on", "value": ", ".join(sorted(days))})
+    return pd.DataFrame(rows)
+
+
+def _values(values: Mapping[str, object]) -> str:
+    if all(isinstance(value, dict) for value in values.values()):
+        settings = {f"{key}={v}" for value in values.values() for key, v in value.items()}
+        return ", ".join(sorted(settings)) or "none set"
+    return ", ".join(f"{text[:12]}" if len(text) == 40 and text.isalnum() else text for text in values)
+
+
+def spreads(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """One row an experiment: the median over its processes of the interquartile range of a case's samples
+    relative to their median, and the largest, in percent."""
+    rows = []
+    for name, records in experiments.items():
+        found = [_spread(times) for times in records.get("total_ms", ()) if isinstance(times, list)]
+        if found:
+            rows.append({"experiment": name, "median, %": statistics.median(found), "largest, %": max(found)})
+    return pd.DataFrame(rows)
+
+
+def _spread(times: list[float]) -> float:
+    low, middle, high = statistics.quantiles(times, n=4)
+    return 100 * (high - low) / middle
+
+
+class Listing:
+    """All records of some experiments, one a row, each experiment behind a disclosure."""
+
+    def __init__(self, experiments: Mapping[str, pd.DataFrame], link: Callable[[pd.Series], str]):
+        self.experiments, self.link = experiments, link
+
+    def _repr_html_(self) -> str:
+        return "".join(self._one(name, records) for name, records in self.experiments.items())
+
+    def _one(self, name: str, records: pd.DataFrame) -> str:
+        fields = records.attrs["fields"]
+        rows = "".join(self._row(record, fields) for _, record in records.iterrows())
+        heads = [*(field.replace("_", " ") for field in fields), "round", "status", "n", "median, ms", "started", "run"]
+        head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
+        return (
+            f"<details><summary>{html.escape(name)}, {len(records)} records</summary>"
+            f'<div class="scroll" tabindex="0" role="region" aria-label="records of {html.escape(name)}">'
+            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>"
+        )
+
+    def _row(self, record: pd.Series, fields: list[str]) -> str:
+        times = record.get("total_ms")
+        counted = isinstance(times, list)
+        cells = [html.escape(str(record[field])) for field in fields]
+        cells += [str(record["round"]), tables.STATUS[record["status"]] or "ok"]
+        cells += [str(len(times)), tables.number(statistics.median(times))] if counted else ["", ""]
+        cells += [html.escape(record["started"]), self.link(record)]
+        return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

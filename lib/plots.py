@@ -1,0 +1,183 @@
+"""Draws tidy tables: each function takes a table of `lib.tables.medians` and returns Axes; measures nothing."""
+
+import hashlib
+import html
+import io
+import re
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+
+from lib import tables
+from lib.stats import Interval
+from lib.tables import HEADINGS
+
+INK = "#010203"  # replaced in the report by the page's own ink, for dark mode and for print
+QUIET = "#040506"  # likewise by the page's quieter ink
+BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
+COLOURS = {  # Okabe and Ito 2008; the reference of each family in ink
+    "naive": INK, "tiled": ORANGE, "sdpa": GREEN, "compiled": BLUE,
+    "single_tensor": INK, "foreach": ORANGE, "fused": GREEN,
+    "compiled_single_tensor": BLUE, "compiled_foreach": PURPLE,
+    "forward": SKY, "backward": BLUE, "optimizer": ORANGE,
+}  # fmt: skip
+MARKERS = dict(zip(COLOURS, "os^Dos^DvosD", strict=True))
+STYLE = {
+    "axes.edgecolor": QUIET, "axes.labelcolor": INK, "axes.spines.right": False, "axes.spines.top": False,
+    "axes.titlelocation": "left", "axes.titlesize": 11, "figure.constrained_layout.use": True,
+    "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "font.size": 11,
+    "grid.color": QUIET, "grid.alpha": 0.25, "grid.linewidth": 0.6, "lines.linewidth": 1.6,
+    "svg.fonttype": "none", "text.color": INK, "xtick.color": INK, "ytick.color": INK,
+    "xtick.labelcolor": INK, "ytick.labelcolor": INK,
+}  # fmt: skip
+WIDTH = 7.2  # inches, the width of the text
+
+
+def axes(columns: int = 1, height: float = 3.6, **options) -> list[Axes]:
+    """`columns` empty Axes side by side, as wide as the text."""
+    with mpl.rc_context(STYLE):
+        _, grid = plt.subplots(1, columns, figsize=(WIDTH, height), squeeze=False, **options)
+    return list(grid[0])
+
+
+def _errors(intervals: list[Interval]) -> list[list[float]]:
+    """Distances from each value down and up to the ends of its interval, zero where there is none."""
+    return [
+        [i.value - i.low if i.known else 0 for i in intervals],
+        [i.high - i.value if i.known else 0 for i in intervals],
+    ]
+
+
+def lines(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
+    """One line a value of `line`, labelled at its end: the medians `y` with their intervals against `x`, on log
+    axes whose ticks are the measured sizes."""
+    table = table[table[y].notna()]
+    with mpl.rc_context(STYLE):
+        ends = []
+        for name, group in table.groupby(line, sort=False):
+            group = group.sort_values(x)
+            colour = COLOURS.get(name, INK)
+            values = [i.value for i in group[y]]
+            ax.errorbar(
+                group[x], values, yerr=_errors(list(group[y])), color=colour, marker=MARKERS.get(name, "o"),
+                markersize=4.5, capsize=2.5, elinewidth=1,
+            )  # fmt: skip
+            ends.append((group[x].iloc[-1], values[-1], name, colour))
+        ax.set(xscale="log", yscale="log", xlabel=HEADINGS[x], ylabel=HEADINGS[y])
+        sizes = sorted(table[x].unique())
+        ax.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        ax.minorticks_off()
+        ax.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        ax.grid(axis="y")
+        _label_ends(ax, ends)
+    return ax
+
+
+def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str, height: float = 3.4) -> Axes:
+    """`lines` once for each value of `panel`, side by side and on one scale; the lines are named in the last."""
+    values = sorted(table[panel].unique())
+    grid = axes(len(values), height, sharey=True)
+    for value, ax in zip(values, grid, strict=True):
+        lines(ax, table[table[panel] == value], x, y, line)
+        ax.set_title(f"{value:,} {HEADINGS[panel]}")
+        if value != values[0]:
+            ax.set_ylabel("")
+        if value != values[-1]:
+            for text in list(ax.texts):
+                text.remove()
+    return grid[-1]
+
+
+def _label_ends(ax: Axes, ends: list[tuple]) -> None:
+    """Names at the ends of lines on a log axis, moved apart until none covers another."""
+    low, high = ax.get_ylim()
+    least = (high / low) ** (0.062 * 3.6 / ax.figure.get_figheight())
+    placed = 0.0
+    for x, y, name, colour in sorted(ends, key=lambda end: end[1]):
+        placed = max(y, placed * least)
+        ax.annotate(
+            name, (x, placed), xytext=(8, 0), textcoords="offset points", color=colour, va="center", fontsize=10,
+            annotation_clip=False,
+        )  # fmt: skip
+
+
+def phases(ax: Axes, table: pd.DataFrame, label: pd.Series, xlabel: str) -> Axes:
+    """A bar a row of a table of training steps, made of its phases, which are named above the first bar, with
+    the interval of the whole at its end."""
+    parts = {name: f"{name}_ms" for name in ("forward", "backward", "optimizer")}
+    with mpl.rc_context(STYLE):
+        left = [0.0] * len(table)
+        for name, column in parts.items():
+            widths = [i.value if i else 0 for i in table[column]]
+            ax.barh(label, widths, left=left, color=COLOURS[name], height=0.62, label=name)
+            left = [a + b for a, b in zip(left, widths, strict=True)]
+        whole = list(table["total_ms"])
+        ax.errorbar([i.value for i in whole], label, xerr=_errors(whole), fmt="none", ecolor=INK, capsize=3)
+        ax.invert_yaxis()
+        ax.set(xlabel=xlabel)
+        ax.grid(axis="x")
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(parts), frameon=False, borderaxespad=0)
+    return ax
+
+
+def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
+    """A point with its interval a row of `tables.ratios`, at its `label`, against a line at one: left of it is
+    less time."""
+    table = table[table["ratio"].notna()]
+    with mpl.rc_context(STYLE):
+        for row, (_, line) in enumerate(table.iterrows()):
+            i, name = line["ratio"], line["name"]
+            ax.errorbar(
+                i.value, row, xerr=_errors([i]), color=COLOURS.get(name, INK), marker=MARKERS.get(name, "o"),
+                capsize=3, markersize=5,
+            )  # fmt: skip
+        ax.axvline(1, color=INK, linewidth=0.8)
+        ax.set_yticks(range(len(table)), table["label"])
+        ax.set(xscale="log", xlabel=xlabel)
+        ticks = [t for t in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10) if ax.get_xlim()[0] <= t <= ax.get_xlim()[1]]
+        ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+        ax.minorticks_off()
+        ax.invert_yaxis()
+        ax.grid(axis="x")
+    return ax
+
+
+class Figure:
+    """A drawn figure with its caption and its description for those who cannot see it; a notebook shows it as
+    HTML that holds the SVG, and the report numbers it."""
+
+    def __init__(self, svg: str, caption: str, alt: str, note: str):
+        self.svg, self.caption, self.alt, self.note = svg, caption, alt, note
+
+    def _repr_html_(self) -> str:
+        svg = self.svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(self.alt, quote=True)}" ', 1)
+        note = f'<p class="note">{self.note}</p>' if self.note else ""
+        caption = f'<figcaption><b class="label">Figure</b> {html.escape(self.caption)}</figcaption>'
+        return f'<figure class="plot"><div class="scroll" tabindex="0">{svg}</div>{caption}{note}</figure>'
+
+
+def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame | None = None) -> Figure:
+    """The figure that `ax` belongs to, with what to see as caption, a description as alternative text and, from
+    the table that it draws, a note of hardware, samples and rounds. Closes the figure."""
+    with mpl.rc_context(STYLE):
+        file = io.StringIO()
+        ax.figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    plt.close(ax.figure)
+    note = "" if table is None else tables.provenance(table)
+    return Figure(_page_svg(file.getvalue(), salt=alt), caption, alt, note)
+
+
+def _page_svg(svg: str, salt: str) -> str:
+    """The SVG as a part of a page: without preamble and size, in the page's ink, its ids unused elsewhere."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(re.escape(INK), "currentColor", svg, flags=re.IGNORECASE)
+    svg = re.sub(re.escape(QUIET), "var(--quiet, currentColor)", svg, flags=re.IGNORECASE)
+    used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', svg))
+    prefix = "f" + hashlib.sha256(salt.encode()).hexdigest()[:8]
+    svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in used else "", svg)
+    return re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}", svg)

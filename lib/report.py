@@ -1,0 +1,147 @@
+"""Renders the chapters into one page, `reports/report.html`, which asks nothing of the network; measures nothing."""
+
+import argparse
+import concurrent.futures
+import functools
+import hashlib
+import html
+import os
+import re
+import sys
+from pathlib import Path
+
+import jinja2
+import nbformat
+
+from lib import check, results
+
+ROOT = results.REPORTS.parent
+CHAPTERS = ROOT / "notebooks" / "report"
+TEMPLATE = Path(__file__).parent / "template"
+PAGE = results.REPORTS / "report.html"
+
+
+def inputs(machine: str) -> str:
+    """A digest of all that the report follows from: records, published figures, chapters, code and template."""
+    folders = [(TEMPLATE, "*"), (CHAPTERS, "*.ipynb"), (ROOT / "lib", "*.py"), (results.REFERENCE, "**/*.*")]
+    folders += [(source, "**/*.json") for source in results.sources(machine)]
+    digest = hashlib.sha256(machine.encode())
+    for folder, pattern in folders:
+        for file in sorted(file for file in folder.glob(pattern) if file.is_file()):
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def up_to_date(page: Path, digest: str) -> bool:
+    """Whether the page says that it was rendered from inputs of this digest."""
+    return page.exists() and f'name="inputs" content="{digest}"' in page.read_text()[:2000]
+
+
+def render(machine: str, page: Path) -> None:
+    """Execute every chapter for a machine and write the page. Raises PapermillExecutionError when one fails."""
+    from lib.kernel import execute
+
+    digest = inputs(machine)
+    chapters = sorted(CHAPTERS.glob("*.ipynb"))
+    executed = [page.parent / "chapters" / machine / chapter.name for chapter in chapters]
+    os.environ["RESULTS"] = str(results.folder().resolve())
+    with concurrent.futures.ProcessPoolExecutor(max_workers=2) as pool:
+        list(pool.map(execute, chapters, executed, [{"machine": machine}] * len(chapters)))
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True)
+    bodies = [Chapter(file).html() for file in executed]
+    text = environment.get_template("page.html.j2").render(
+        css=(TEMPLATE / "report.css").read_text(),
+        inputs=digest,
+        machine=machine,
+        contents=[heading for body in bodies for heading in re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', body)],
+        body=numbered("\n".join(bodies)),
+    )
+    page.parent.mkdir(parents=True, exist_ok=True)
+    temporary = page.with_suffix(".tmp")
+    temporary.write_text(text)
+    os.replace(temporary, page)
+
+
+def numbered(body: str) -> str:
+    """The body with its figures and its tables numbered, each in their order."""
+    for kind in ("Figure", "Table"):
+        count = iter(range(1, 10_000))
+        mark = f'<b class="label">{kind}</b>'
+        body = re.sub(re.escape(mark), lambda _, k=kind, c=count: f'<b class="label">{k} {next(c)}.</b>', body)
+    return body
+
+
+class Chapter:
+    """An executed chapter as HTML: its prose with MathML, its outputs, and its code behind a disclosure."""
+
+    def __init__(self, file: Path):
+        self.name, self.notebook = file.stem, nbformat.read(file, as_version=4)
+
+    def html(self) -> str:
+        """The chapter as a section of the page."""
+        from nbconvert import HTMLExporter
+
+        loader = jinja2.FileSystemLoader(TEMPLATE)
+        exporter = HTMLExporter(extra_loaders=[loader], template_file="chapter.html.j2", exclude_input_prompt=True)
+        exporter.register_filter("markdown2html", functools.partial(_prose, self.name))
+        body, _ = exporter.from_notebook_node(self.notebook)
+        return f'<section id="{self.name}">{body}</section>'
+
+
+def _prose(chapter: str, source: str) -> str:
+    """Markdown as HTML, headings one level down with an id, formulas as MathML."""
+    import latex2mathml.converter
+    from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+
+    class Renderer(IPythonRenderer):
+        def heading(self, text, level, **_):
+            slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"<[^>]+>", "", text).lower()).strip("-")
+            return f'<h{level + 1} id="{chapter}-{slug}">{text}</h{level + 1}>\n'
+
+        def block_math(self, body):
+            return latex2mathml.converter.convert(body.strip(), display="block")
+
+        def inline_math(self, body):
+            return latex2mathml.converter.convert(body.strip())
+
+    return MarkdownWithMath(renderer=Renderer(escape=False)).render(source)
+
+
+def link(record) -> str:
+    """A link to the executed notebook that made a record, where it exists, else the name of the run."""
+    run, machine = record["environment"].get("run", ""), record["machine"]
+    file = results.runs() / machine / f"{run}.ipynb"
+    name = html.escape(run)
+    return f'<a href="runs/{html.escape(machine)}/{name}.ipynb">{name}</a>' if file.exists() else name
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns 0, 1 when a chapter failed, 2 for bad input."""
+    parser = argparse.ArgumentParser(prog="python -m lib.report", description="Render the report from records.")
+    parser.add_argument("--machine", help="whose records; by default those measured here, else the first in git")
+    given = parser.parse_args(arguments)
+    machines = results.machines()
+    try:
+        if not machines:
+            raise ValueError("machine: there are no records; `make report` measures some")
+        machine = given.machine or machines[0]
+        check.choice("machine", machine, machines)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if up_to_date(PAGE, inputs(machine)):
+        print(f"{PAGE} follows from the records as they are")
+        return 0
+    try:
+        render(machine, PAGE)
+    except Exception as error:
+        if type(error).__name__ != "PapermillExecutionError":
+            raise
+        print(f"{error.ename}: {error.evalue}, in cell {error.exec_count} of a chapter", file=sys.stderr)
+        return 1
+    print(PAGE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

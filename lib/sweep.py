@@ -1,0 +1,232 @@
+"""Runs a sweep: its YAML becomes kernels, each a notebook that papermill executes and that saves records.
+
+Knows nothing of how an experiment measures. A sweep resumes by itself: what has a valid record is done.
+"""
+
+import argparse
+import ast
+import contextlib
+import itertools
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import yaml
+
+from lib import cases, check, environment, measure, memory, results
+from lib.watch import Progress, Watch
+
+NOTEBOOKS = environment.ROOT / "notebooks"
+SWEEPS = NOTEBOOKS / "sweeps"
+SETTINGS = ("warmup", "samples")  # parameters of every measurement notebook beside the fields of its case
+OPTIONS = {"rounds": 1, "timeout": 600, "fresh": None}  # of a block, or of the whole sweep
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One papermill run: a notebook with its parameters, the cases that it measures, and its time limit."""
+
+    experiment: str
+    parameters: dict
+    cases: list
+    timeout: float
+
+    @property
+    def round(self) -> int:
+        """The round whose records it writes."""
+        return self.parameters["round"]
+
+    def todo(self) -> list:
+        """The cases without a record, in the order in which the notebook measures them."""
+        return list(measure.remaining(self.cases, self.round))
+
+
+def parameters(experiment: str) -> dict:
+    """The defaults in the cell tagged `parameters` of an experiment's notebook."""
+    notebook = nbformat.read(NOTEBOOKS / f"{experiment}.ipynb", as_version=4)
+    cell = next(cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
+    return {statement.targets[0].id: ast.literal_eval(statement.value) for statement in ast.parse(cell.source).body}
+
+
+def load(name: str) -> list[Kernel]:
+    """The kernels of the sweep of that name, round by round. Raises ValueError, naming file, field, rule and
+    nearest valid name, for anything in the file that could not run."""
+    check.choice("sweep", name, sorted(file.stem for file in SWEEPS.glob("*.yaml")))
+    file = SWEEPS / f"{name}.yaml"
+    try:
+        return read(file)
+    except ValueError as error:
+        raise ValueError(f"{file.name}: {error}") from None
+
+
+def read(file: Path) -> list[Kernel]:
+    """The kernels of a sweep file, round by round; see `load`."""
+    try:
+        content = yaml.safe_load(file.read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ValueError("a sweep is a mapping of experiments to axes")
+    options = {name: content.pop(name, default) for name, default in OPTIONS.items()}
+    if not content:
+        raise ValueError("a sweep names at least one experiment")
+    kernels = []
+    for experiment, blocks in content.items():
+        check.choice("experiment", experiment, cases.EXPERIMENTS)
+        for block in blocks if isinstance(blocks, list) else [blocks]:
+            kernels += _kernels(experiment, options | _mapping(experiment, block))
+    _refuse_duplicates(kernels)
+    return sorted(kernels, key=lambda kernel: kernel.round)
+
+
+def _mapping(experiment: str, block) -> dict:
+    if block is not None and not isinstance(block, dict):
+        raise ValueError(f"{experiment}: {block!r} must be a mapping of axes to values")
+    return block or {}
+
+
+def _kernels(experiment: str, block: dict) -> list[Kernel]:
+    """The kernels of one block: a kernel for each round and each value of its fresh axes."""
+    axes = parameters(experiment)
+    allowed = [*OPTIONS, *(name for name in axes if name != "round")]
+    for name in block:
+        check.choice(experiment, name, allowed)
+    rounds, timeout, fresh = (block.pop(name) for name in OPTIONS)
+    fresh = _listed(fresh) if fresh else []
+    for name in fresh:
+        check.choice(f"{experiment}.fresh", name, [name for name in axes if name not in (*SETTINGS, "round")])
+    axes |= block
+    for name, value in {"rounds": rounds, "timeout": timeout, **{name: axes[name] for name in SETTINGS}}.items():
+        if type(value) is not int:
+            raise ValueError(f"{experiment}.{name}: {value!r} must be a whole number")
+        check.at_least(f"{experiment}.{name}", value, 0 if name == "warmup" else 1)
+    for name, value in axes.items():
+        if value is None or value == [] or isinstance(value, dict):
+            raise ValueError(f"{experiment}.{name}: {value!r} must be a value or a list of values")
+    pinned = [[(name, value) for value in _listed(axes[name])] for name in fresh]
+    kernels = []
+    for round, point in itertools.product(range(1, rounds + 1), itertools.product(*pinned)):
+        chosen = axes | dict(point) | {"round": round}
+        fields = {name: value for name, value in chosen.items() if name not in (*SETTINGS, "round")}
+        try:
+            kernels.append(Kernel(experiment, chosen, cases.grid(experiment, **fields), timeout))
+        except ValueError as error:
+            raise ValueError(f"{experiment}.{error}") from None
+    return kernels
+
+
+def _listed(value) -> list:
+    return value if isinstance(value, list) else [value]
+
+
+def _refuse_duplicates(kernels: list[Kernel]) -> None:
+    seen = set()
+    for kernel in kernels:
+        for case in kernel.cases:
+            if (case, kernel.round) in seen:
+                raise ValueError(f"{kernel.experiment}: {case} stands in the sweep twice")
+            seen.add((case, kernel.round))
+
+
+def run(kernels: list[Kernel], budget: float) -> None:
+    """Execute the kernels that have something to do, until `budget` seconds have passed. A case whose kernel
+    dies is recorded as crashed, one beyond its time limit as timeout; the rest of the kernel's cases goes on in
+    a new one. Raises papermill's PapermillExecutionError when a notebook fails, which is a bug."""
+    deadline, progress = time.time() + budget, Progress(kernels)
+    with tempfile.TemporaryDirectory(prefix="inductor-") as compiled, contextlib.closing(progress):
+        # a cache of compiled graphs that is empty in the first round, so that compile times are cold there
+        os.environ |= {"SWEEP_DEADLINE": str(deadline), "TORCHINDUCTOR_CACHE_DIR": compiled}
+        for kernel in kernels:
+            while kernel.todo() and time.time() < deadline:
+                began, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
+                timed_out = _execute(kernel, progress)
+                if (left := kernel.todo()) and time.time() < deadline:
+                    seconds = time.monotonic() - began
+                    status = "timeout" if timed_out else "crashed"
+                    measure.save(left[0], kernel.round, status, {}, started, seconds)
+                    progress.case_done(left[0], seconds)
+
+
+def _execute(kernel: Kernel, progress: Progress) -> bool:
+    """One papermill run; returns whether its kernel was stopped for taking too long over a case."""
+    from lib import kernel as notebook  # papermill takes a second to import, and is not needed to find all done
+
+    machine = environment.machine(kernel.cases[0].device)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    output = results.runs() / machine / f"{stamp}-{kernel.experiment}-r{kernel.round}.ipynb"
+    os.environ["SWEEP_RUN"] = output.stem
+    # a kernel that is gone may raise a RuntimeError; that no record came of it says so as well
+    with Watch(kernel, progress) as watch, contextlib.suppress(RuntimeError):
+        notebook.execute(NOTEBOOKS / f"{kernel.experiment}.ipynb", output, kernel.parameters)
+    return watch.timed_out
+
+
+def plan(kernels: list[Kernel]) -> pd.DataFrame:
+    """One row a case: what would run, with its predicted memory, or why it cannot."""
+    rows = [
+        {
+            "experiment": kernel.experiment, "round": kernel.round, "case": measure.record_path(case, 0).name[:-8],
+            "predicted, MiB": round(case.predicted_bytes() / memory.MIB), "left out": case.unavailable() or "",
+            "record": results.status(measure.record_path(case, kernel.round)) or "",
+        }
+        for kernel in kernels for case in kernel.cases
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def summary(kernels: list[Kernel]) -> str:
+    """What the sweep's records say, in a few lines: how many of each status, and each that is not ok."""
+    table = plan(kernels)
+    counts = table["record"].replace("", "not measured").value_counts()
+    lines = ["  ".join(f"{status}: {count}" for status, count in counts.items())]
+    bad = table[table["record"].isin(measure.FATAL)].drop_duplicates(["experiment", "case"])
+    if len(bad):
+        lines.append(bad[["record", "experiment", "case", "predicted, MiB"]].to_string(index=False))
+    for reason, cases_ in table[table["left out"] != ""].groupby("left out"):
+        lines.append(f"left out: {len(cases_.drop_duplicates('case'))} cases, since {reason}")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns 0, 1 when a notebook failed, 2 for bad input."""
+    parser = argparse.ArgumentParser(prog="python -m lib.sweep", description="Run a sweep, or go on with it.")
+    parser.add_argument("sweep", help="a file of notebooks/sweeps, without .yaml")
+    parser.add_argument("--budget", type=float, default=float("inf"), help="stop between cases after so many seconds")
+    parser.add_argument("--dry", action="store_true", help="list the cases with their predicted memory, run nothing")
+    given = parser.parse_args(arguments)
+    try:
+        if not given.budget > 0:
+            raise ValueError(f"budget: {given.budget} must be a positive number of seconds")
+        kernels = load(given.sweep)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if given.dry:
+        print(plan(kernels).to_string(index=False))
+        return 0
+    if not any(kernel.todo() for kernel in kernels):
+        print(f"{given.sweep}: every case has its record, nothing to measure")
+        return 0
+    os.environ["RESULTS"] = str(results.folder().resolve())
+    try:
+        run(kernels, given.budget)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if type(error).__name__ != "PapermillExecutionError":
+            raise
+        print(f"{error.ename}: {error.evalue}\nthe notebook as far as it came: {results.runs()}", file=sys.stderr)
+        return 1
+    print(summary(kernels))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
