@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from lib import stats, tables
+from lib import estimates, stats, tables
 from lib.stats import Interval
 
 NO_DATA = "no data"
@@ -44,7 +44,7 @@ def compare(
 ) -> Statement:
     """What the ratio of the medians of two cases shows about their times: `subject` against `other`, both noun
     phrases, in the circumstances that `where` names."""
-    found = tables.ratio(records, metric, of, to)
+    found = estimates.ratio(records, metric, of, to)
     place = f"{where}, " if where else ""
     if found is None:
         return Statement(_sentence(f"{place}{subject} and {other} were not both measured"), NO_DATA, _picked(of, to))
@@ -60,7 +60,7 @@ def compare(
 
 def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Statement:
     """`wording` with the median of a metric of one case and its interval in the place of {}."""
-    by_round = tables.samples(tables.select(records, **of), metric)
+    by_round = estimates.samples(estimates.select(records, **of), metric)
     if not by_round:
         return Statement(f"Not measured here: {_fields(of)}.", NO_DATA, _fields(of))
     found = stats.median(list(by_round.values()))
@@ -83,33 +83,34 @@ def known(facts: Mapping[str, Mapping[str, float]]) -> Statement:
 
 def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject: str) -> Statement:
     """How a metric grows between the two largest measured values of an axis, as the exponent of a power law."""
-    chosen = tables.select(records, **of)
+    chosen = estimates.select(records, **of)
     sizes = sorted(
         {size for size, values in zip(chosen[axis], chosen[metric], strict=True) if isinstance(values, list)}
     )
     if len(sizes) < 2:
         return Statement(f"How {subject} grows was not measured here.", NO_DATA, _fields(of))
     below, above = sizes[-2:]
-    found = tables.ratio(chosen, metric, {axis: above}, {axis: below})
+    found = estimates.ratio(chosen, metric, {axis: above}, {axis: below})
     width = math.log(above / below)
     power = Interval(
         *(math.log(x) / width if x > 0 else math.nan for x in (found.value, found.low, found.high)),
         found.n, found.rounds,
     )  # fmt: skip
-    text = f"From {below:,} to {above:,} {axis}, {subject} grows as its power {tables.interval(power)}"
+    unit = tables.HEADINGS[axis]
+    text = f"From {below:,} to {above:,} {unit}, {subject} grows with the power {tables.interval(power)} of that number"
     evidence = f"{metric}, {_fields(of)}, ratio {tables.interval(found)}; {_counted(found)}."
     return Statement(text + ".", "measured", evidence)
 
 
 def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: str) -> Statement:
     """Which value of the field `among` has the smallest median, and whether its lead over the second is shown."""
-    chosen = tables.select(records, **of)
-    table = tables.medians(chosen, metric)
+    chosen = estimates.select(records, **of)
+    table = estimates.medians(chosen, metric)
     table = table[table[metric].notna()]
     if len(table) < 2:
         return Statement(f"Fewer than two of {what} were measured here.", NO_DATA, _fields(of))
     first, second = sorted(zip(table[metric].map(lambda i: i.value), table[among], strict=True))[:2]
-    lead = tables.ratio(chosen, metric, {among: first[1]}, {among: second[1]})
+    lead = estimates.ratio(chosen, metric, {among: first[1]}, {among: second[1]})
     verdict = stats.verdict(lead)
     said = f"Of {what}, {first[1]} takes the least time, {tables.interval(lead)} times that of {second[1]}"
     if verdict != "faster":
@@ -123,7 +124,7 @@ def _sentence(text: str) -> str:
 
 
 def _fields(of: Mapping) -> str:
-    return ", ".join(f"{name} {value}" for name, value in of.items())
+    return ", ".join(f"{name} {value}" for name, value in of.items() if value is not None) or "any case"
 
 
 def _picked(of: Mapping, to: Mapping) -> str:

@@ -6,7 +6,7 @@ derived by subtracting two runs is left out, since it is no measurement.
 
 import pandas as pd
 
-from lib import results, tables
+from lib import estimates, results, tables
 
 PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
 
@@ -44,16 +44,28 @@ def published_adam() -> pd.DataFrame:
 
 
 def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -> pd.DataFrame:
-    """The rows of `own` and of `others` whose `keys` occur in both, case by case, this machine's row first."""
+    """The rows of `own` and of `others` whose `keys` occur in both, case by case, this machine's row first;
+    `case` names the case in a few words."""
     theirs = pd.concat([other for other in others if len(other)], ignore_index=True)
     own = own.assign(source="this report")
     shared = set(own[keys].itertuples(index=False, name=None)) & set(theirs[keys].itertuples(index=False, name=None))
     rows = pd.concat([own, theirs], ignore_index=True)
     rows = rows[[key in shared for key in rows[keys].itertuples(index=False, name=None)]]
+    words = ([_word(*field) for field in zip(keys, row, strict=True)] for row in rows[keys].itertuples(index=False))
+    rows["case"] = [", ".join(word for word in row if word) for row in words]
     rows["source"] = rows["source"].str.replace(r"_[0-9a-f]{16}\.txt$", "", regex=True)
-    return rows.sort_values(keys, key=tables.in_order, kind="stable", ignore_index=True)
+    return rows.sort_values(keys, key=estimates.in_order, kind="stable", ignore_index=True)
+
+
+def _word(name: str, value) -> str:
+    """A field of a case in a few words: its name where it is true, a number behind what it counts."""
+    if isinstance(value, str):
+        return value
+    if str(value) in ("True", "False"):
+        return name if value else ""
+    return f"{tables.HEADINGS[name].partition(',')[0]} {value:,}"
 
 
 def other_machines(experiment: str, machine: str, *metrics: str) -> pd.DataFrame:
     """Medians of the records kept in git of other machines."""
-    return tables.medians(results.reference(experiment, but=machine), *metrics)
+    return estimates.medians(results.reference(experiment, but=machine), *metrics)

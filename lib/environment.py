@@ -121,7 +121,7 @@ def describe(device: str) -> dict:
         "governor": _GOVERNOR.read_text().strip() if _GOVERNOR.exists() else "not visible",
         "load": round(os.getloadavg()[0], 2),
         "commit": _git("rev-parse", "HEAD") or "not a checkout",
-        "dirty": bool(_git("status", "--porcelain", "--", "lib", "notebooks")),
+        "uncommitted": bool(_git("status", "--porcelain", "--", "lib", "notebooks")),
         "variables": {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ},
         "run": os.environ.get("SWEEP_RUN", "by hand"),
     }

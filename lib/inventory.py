@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from lib import tables
+from lib import estimates, tables
 
 
 def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """One row an experiment: its cases, rounds, and how many cases ended how."""
     rows = []
     for name, records in experiments.items():
-        ends = tables.medians(records)["status"].map(lambda status: tables.STATUS[status] or "with times")
+        ends = estimates.medians(records)["status"].map(lambda status: estimates.STATUS[status] or "with times")
         counts = ends.value_counts()
         rounds = int(records["round"].max()) if len(records) else 0
         rows.append({"experiment": name, "cases": len(ends), "rounds at most": rounds, **counts})
@@ -37,9 +37,9 @@ def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
     loads = [float(value) for value in found.pop("load", {})]
     for name in ("run", "machine"):
         found.pop(name, None)
-    rows = [{"what": name.replace("_", " "), "value": _values(values)} for name, values in found.items()]
+    rows = [{"what": name.replace("_mib", ", MiB").replace("_", " "), "value": _values(v)} for name, v in found.items()]
     if loads:
-        rows.append({"what": "load, 1 minute", "value": f"{min(loads):g} to {max(loads):g}"})
+        rows.append({"what": "load over a minute", "value": f"{min(loads):g} to {max(loads):g}"})
     rows.append({"what": "measuring code", "value": ", ".join(sorted(codes))})
     rows.append({"what": "measured on", "value": ", ".join(sorted(days))})
     return pd.DataFrame(rows)
@@ -92,7 +92,7 @@ class Listing:
         times = record.get("total_ms")
         counted = isinstance(times, list)
         cells = [html.escape(str(record[field])) for field in fields]
-        cells += [str(record["round"]), tables.STATUS[record["status"]] or "ok"]
+        cells += [str(record["round"]), estimates.STATUS[record["status"]] or "ok"]
         cells += [str(len(times)), tables.number(statistics.median(times))] if counted else ["", ""]
         cells += [html.escape(record["started"]), self.link(record)]
         return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

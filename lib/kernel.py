@@ -19,5 +19,5 @@ def execute(notebook: Path, output: Path, parameters: dict) -> None:
         connection = {"transport": "ipc", "connection_file": f"{folder}/kernel.json"}
         papermill.execute_notebook(
             notebook, output, parameters, cwd=str(notebook.parent), kernel_name="python3", progress_bar=False,
-            config=Config(KernelManager=connection),
+            config=Config(KernelManager=connection), extra_arguments=["--IPKernelApp.log_level=50"],
         )  # fmt: skip

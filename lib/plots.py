@@ -1,4 +1,4 @@
-"""Draws tidy tables: each function takes a table of `lib.tables.medians` and returns Axes; measures nothing."""
+"""Draws tidy tables: each function takes a table of `lib.estimates.medians` and returns Axes; measures nothing."""
 
 import hashlib
 import html
@@ -9,6 +9,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from lib import tables
 from lib.stats import Interval
@@ -21,18 +22,19 @@ COLOURS = {  # Okabe and Ito 2008; the reference of each family in ink
     "naive": INK, "tiled": ORANGE, "sdpa": GREEN, "compiled": BLUE,
     "single_tensor": INK, "foreach": ORANGE, "fused": GREEN,
     "compiled_single_tensor": BLUE, "compiled_foreach": PURPLE,
+    "fp32": INK, "tf32": ORANGE, "bf16": BLUE, "fp16": GREEN,
     "forward": SKY, "backward": BLUE, "optimizer": ORANGE,
 }  # fmt: skip
-MARKERS = dict(zip(COLOURS, "os^Dos^DvosD", strict=True))
+MARKERS = {INK: "o", ORANGE: "s", GREEN: "^", BLUE: "D", PURPLE: "v", SKY: "o"}
 STYLE = {
     "axes.edgecolor": QUIET, "axes.labelcolor": INK, "axes.spines.right": False, "axes.spines.top": False,
-    "axes.titlelocation": "left", "axes.titlesize": 11, "figure.constrained_layout.use": True,
-    "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "font.size": 11,
+    "axes.titlelocation": "left", "axes.titlesize": 10.5, "figure.constrained_layout.use": True,
+    "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "font.size": 10.5,
     "grid.color": QUIET, "grid.alpha": 0.25, "grid.linewidth": 0.6, "lines.linewidth": 1.6,
     "svg.fonttype": "none", "text.color": INK, "xtick.color": INK, "ytick.color": INK,
     "xtick.labelcolor": INK, "ytick.labelcolor": INK,
 }  # fmt: skip
-WIDTH = 7.2  # inches, the width of the text
+WIDTH = 6.6  # inches; the page stretches it to the width of the text
 
 
 def axes(columns: int = 1, height: float = 3.6, **options) -> list[Axes]:
@@ -61,7 +63,7 @@ def lines(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
             colour = COLOURS.get(name, INK)
             values = [i.value for i in group[y]]
             ax.errorbar(
-                group[x], values, yerr=_errors(list(group[y])), color=colour, marker=MARKERS.get(name, "o"),
+                group[x], values, yerr=_errors(list(group[y])), color=colour, marker=MARKERS[colour],
                 markersize=4.5, capsize=2.5, elinewidth=1,
             )  # fmt: skip
             ends.append((group[x].iloc[-1], values[-1], name, colour))
@@ -69,10 +71,22 @@ def lines(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
         sizes = sorted(table[x].unique())
         ax.set_xticks(sizes, [f"{size:,}" for size in sizes])
         ax.minorticks_off()
-        ax.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        _y_ticks(ax)
         ax.grid(axis="y")
         _label_ends(ax, ends)
     return ax
+
+
+def _y_ticks(ax: Axes) -> None:
+    """Round numbers as ticks of a log axis, also where it spans less than a decade."""
+    low, high = ax.get_ylim()
+    decades = [10.0**power for power in range(-6, 9)]
+    ticks = [step * decade for decade in decades for step in (1, 2, 5) if low <= step * decade <= high]
+    if len(ticks) > 7:
+        ticks = [decade for decade in decades if low <= decade <= high]
+    elif len(ticks) < 3:
+        ticks = [tick for tick in MaxNLocator(4).tick_values(low, high) if low <= tick <= high]
+    ax.set_yticks(ticks, [f"{tick:,g}" if tick < 1000 else f"{tick:,.0f}" for tick in ticks])
 
 
 def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str, height: float = 3.4) -> Axes:
@@ -103,34 +117,33 @@ def _label_ends(ax: Axes, ends: list[tuple]) -> None:
         )  # fmt: skip
 
 
-def phases(ax: Axes, table: pd.DataFrame, label: pd.Series, xlabel: str) -> Axes:
-    """A bar a row of a table of training steps, made of its phases, which are named above the first bar, with
-    the interval of the whole at its end."""
-    parts = {name: f"{name}_ms" for name in ("forward", "backward", "optimizer")}
+def phases(ax: Axes, table: pd.DataFrame, label: pd.Series, unit: str, xlabel: str) -> Axes:
+    """A bar a row of a table of training steps, made of its phases (columns `forward_<unit>` and so on), each with
+    its own interval at its end; the phases are named above the first bar."""
+    names = ("forward", "backward", "optimizer")
     with mpl.rc_context(STYLE):
         left = [0.0] * len(table)
-        for name, column in parts.items():
-            widths = [i.value if i else 0 for i in table[column]]
-            ax.barh(label, widths, left=left, color=COLOURS[name], height=0.62, label=name)
-            left = [a + b for a, b in zip(left, widths, strict=True)]
-        whole = list(table["total_ms"])
-        ax.errorbar([i.value for i in whole], label, xerr=_errors(whole), fmt="none", ecolor=INK, capsize=3)
+        for name in names:
+            parts = list(table[f"{name}_{unit}"])
+            ax.barh(label, [i.value for i in parts], left=left, color=COLOURS[name], height=0.62, label=name)
+            left = [start + i.value for start, i in zip(left, parts, strict=True)]
+            ax.errorbar(left, label, xerr=_errors(parts), fmt="none", ecolor=INK, elinewidth=1, capsize=2.5)
         ax.invert_yaxis()
         ax.set(xlabel=xlabel)
         ax.grid(axis="x")
-        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(parts), frameon=False, borderaxespad=0)
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(names), frameon=False, borderaxespad=0)
     return ax
 
 
 def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
-    """A point with its interval a row of `tables.ratios`, at its `label`, against a line at one: left of it is
+    """A point with its interval a row of `estimates.ratios`, at its `label`, against a line at one: left of it is
     less time."""
     table = table[table["ratio"].notna()]
     with mpl.rc_context(STYLE):
         for row, (_, line) in enumerate(table.iterrows()):
-            i, name = line["ratio"], line["name"]
+            i, colour = line["ratio"], COLOURS.get(line["name"], INK)
             ax.errorbar(
-                i.value, row, xerr=_errors([i]), color=COLOURS.get(name, INK), marker=MARKERS.get(name, "o"),
+                i.value, row, xerr=_errors([i]), color=colour, marker=MARKERS[colour],
                 capsize=3, markersize=5,
             )  # fmt: skip
         ax.axvline(1, color=INK, linewidth=0.8)

@@ -53,6 +53,7 @@ def render(machine: str, page: Path) -> None:
         css=(TEMPLATE / "report.css").read_text(),
         inputs=digest,
         machine=machine,
+        about=about(machine),
         contents=[heading for body in bodies for heading in re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', body)],
         body=numbered("\n".join(bodies)),
     )
@@ -60,6 +61,20 @@ def render(machine: str, page: Path) -> None:
     temporary = page.with_suffix(".tmp")
     temporary.write_text(text)
     os.replace(temporary, page)
+
+
+def about(machine: str) -> list[str]:
+    """Hardware, versions of torch, days and commits of a machine's records, for the title."""
+    records = [results.read(file) for source in results.sources(machine) for file in sorted(source.glob("*/*.json"))]
+    found = [record["environment"] for record in records]
+    commits = {e["commit"][:12] + (" with changes" if e["uncommitted"] else "") for e in found}
+    return [
+        ", ".join(sorted({e["hardware"] for e in found})),
+        "PyTorch " + ", ".join(sorted({e["torch"] for e in found})),
+        "measured " + ", ".join(sorted({record["started"][:10] for record in records})),
+        "commit " + ", ".join(sorted(commits)),
+        f"{len(records)} records",
+    ]
 
 
 def numbered(body: str) -> str:
@@ -72,7 +87,7 @@ def numbered(body: str) -> str:
 
 
 class Chapter:
-    """An executed chapter as HTML: its prose with MathML, its outputs, and its code behind a disclosure."""
+    """An executed chapter as HTML: its prose with MathML, its outputs, and its code behind one disclosure."""
 
     def __init__(self, file: Path):
         self.name, self.notebook = file.stem, nbformat.read(file, as_version=4)

@@ -135,9 +135,21 @@ def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFram
                 record["case"] | record["metrics"] | {name: record[name] for name in kept}
                 | {"machine": machine, "hardware": record["environment"]["hardware"]}
             )  # fmt: skip
+    if not rows:
+        return _empty(experiment, but=machine)
     frame = pd.DataFrame(rows)
     frame.attrs["fields"] = fields
     return frame
+
+
+def _empty(experiment: str, but: str) -> pd.DataFrame:
+    """No records, with the columns that another machine's records of the experiment have."""
+    others = (folder.name for folder in REFERENCE.iterdir() if any(folder.glob(f"{experiment}/*.json")))
+    other = next((name for name in others if name != but), None)
+    frame = load(experiment, other) if other else pd.DataFrame()
+    empty = frame.iloc[:0]
+    empty.attrs = {"fields": frame.attrs.get("fields", [])}
+    return empty
 
 
 def reference(experiment: str, but: str) -> pd.DataFrame:

@@ -31,6 +31,11 @@ class Interval:
         return f"across {self.rounds} processes" if self.rounds >= ENOUGH_ROUNDS else "within one process"
 
     @property
+    def reach(self) -> float:
+        """Half the width of the interval: zero where all processes agree, NaN where it is unknown."""
+        return (self.high - self.low) / 2
+
+    @property
     def known(self) -> bool:
         """Whether there was enough data for an interval."""
         return math.isfinite(self.low)
