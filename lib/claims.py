@@ -108,7 +108,8 @@ def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: s
     table = estimates.medians(chosen, metric)
     table = table[table[metric].notna()]
     if len(table) < 2:
-        return Statement(f"Fewer than two of {what} were measured here.", NO_DATA, _fields(of))
+        text = f"Which {among} takes the least time cannot be said, since fewer than two were measured here."
+        return Statement(text, NO_DATA, _fields(of))
     first, second = sorted(zip(table[metric].map(lambda i: i.value), table[among], strict=True))[:2]
     lead = estimates.ratio(chosen, metric, {among: first[1]}, {among: second[1]})
     verdict = stats.verdict(lead)

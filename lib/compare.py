@@ -68,4 +68,5 @@ def _word(name: str, value) -> str:
 
 def other_machines(experiment: str, machine: str, *metrics: str) -> pd.DataFrame:
     """Medians of the records kept in git of other machines."""
-    return estimates.medians(results.reference(experiment, but=machine), *metrics)
+    medians = estimates.medians(results.reference(experiment, but=machine), *metrics)
+    return medians.assign(source="records of " + medians["machine"])

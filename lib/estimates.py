@@ -90,7 +90,7 @@ def with_cold_start(records: pd.DataFrame) -> pd.DataFrame:
 def with_rate(records: pd.DataFrame, name: str, amount: pd.Series, metric: str) -> pd.DataFrame:
     """The records with one metric more: the amount of each a second, for each sample of `metric` in ms."""
     rates = [
-        [total * 1e3 / ms for ms in times] if isinstance(times, list) else None
+        [total * 1e3 / ms for ms in times] if isinstance(times, list) and pd.notna(total) else None
         for total, times in zip(amount, records[metric], strict=True)
     ]
     return _with(records, name, rates)

@@ -165,21 +165,23 @@ class Figure:
         self.svg, self.caption, self.alt, self.note = svg, caption, alt, note
 
     def _repr_html_(self) -> str:
-        svg = self.svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(self.alt, quote=True)}" ', 1)
+        svg = self.svg or tables.ABSENT
+        svg = svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(self.alt, quote=True)}" ', 1)
         note = f'<p class="note">{self.note}</p>' if self.note else ""
         caption = f'<figcaption><b class="label">Figure</b> {html.escape(self.caption)}</figcaption>'
         return f'<figure class="plot"><div class="scroll" tabindex="0">{svg}</div>{caption}{note}</figure>'
 
 
-def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame | None = None) -> Figure:
+def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame) -> Figure:
     """The figure that `ax` belongs to, with what to see as caption, a description as alternative text and, from
-    the table that it draws, a note of hardware, samples and rounds. Closes the figure."""
+    the table that it draws, a note of hardware, samples and rounds; where the table holds no interval, words to
+    that effect in its place. Closes the figure."""
     with mpl.rc_context(STYLE):
         file = io.StringIO()
         ax.figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     plt.close(ax.figure)
-    note = "" if table is None else tables.provenance(table)
-    return Figure(_page_svg(file.getvalue(), salt=alt), caption, alt, note)
+    note = tables.provenance(table)
+    return Figure(_page_svg(file.getvalue(), salt=alt) if note else "", caption, alt, note)
 
 
 def _page_svg(svg: str, salt: str) -> str:

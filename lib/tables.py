@@ -9,6 +9,8 @@ from lib.stats import Interval
 
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a point, in tabular numerals
 MISSING = "–"
+LONG = 16  # characters in a cell from which on it may break
+ABSENT = '<p class="absent">Not measured on this machine.</p>'
 HEADINGS = {  # of columns and axes: one wording through the whole report, the unit at its end
     "amsgrad": "amsgrad",
     "backward_ms": "backward, ms",
@@ -115,7 +117,10 @@ class Table:
 
     def _repr_html_(self) -> str:
         cells = [_column(self.frame[name]) for name in self.frame]
-        kinds = ["number" if is_number else "word" for _, is_number in cells]
+        kinds = [
+            "number" if is_number else "long" if max(map(len, texts), default=0) > LONG else "word"
+            for texts, is_number in cells
+        ]
         head = "".join(
             f'<th scope="col" class="{kind}">{html.escape(str(name))}</th>'
             for name, kind in zip(self.frame, kinds, strict=True)
@@ -124,11 +129,12 @@ class Table:
             "<tr>" + "".join(f'<td class="{kind}">{cell}</td>' for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
             for row in zip(*(texts for texts, _ in cells), strict=True)
         )
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         note = f'<p class="note">{self.note}</p>' if self.note else ""
         return (
             f'<figure class="table"><figcaption><b class="label">Table</b> {html.escape(self.caption)}</figcaption>'
             f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(self.caption, quote=True)}">'
-            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}</figure>"
+            f"{table if rows else ABSENT}</div>{note}</figure>"
         )
 
 
