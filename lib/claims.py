@@ -62,7 +62,7 @@ def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Stat
     """`wording` with the median of a metric of one case and its interval in the place of {}."""
     by_round = estimates.samples(estimates.select(records, **of), metric)
     if not by_round:
-        return Statement(f"Not measured here: {_fields(of)}.", NO_DATA, _fields(of))
+        return Statement("This was not measured here.", NO_DATA, _fields(of))
     found = stats.median(list(by_round.values()))
     return Statement(wording.format(tables.interval(found)), "measured", f"{metric}, {_fields(of)}; {_counted(found)}.")
 

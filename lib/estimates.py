@@ -78,6 +78,15 @@ def with_quotient(records: pd.DataFrame, name: str, above: str, below: str, scal
     )  # fmt: skip
 
 
+def with_sum(records: pd.DataFrame, name: str, first: str, second: str) -> pd.DataFrame:
+    """The records with one metric more: sample by sample, the sum of two of the same iteration."""
+    sums = [
+        [x + y for x, y in zip(a, b, strict=True)] if isinstance(a, list) and isinstance(b, list) else None
+        for a, b in zip(records[first], records[second], strict=True)
+    ]
+    return _with(records, name, sums)
+
+
 def with_cold_start(records: pd.DataFrame) -> pd.DataFrame:
     """The records with `first_iteration_s`: that of a process that found no graph of the case compiled before."""
     cold = [

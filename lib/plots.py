@@ -167,7 +167,7 @@ class Figure:
     def _repr_html_(self) -> str:
         svg = self.svg or tables.ABSENT
         svg = svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(self.alt, quote=True)}" ', 1)
-        note = f'<p class="note">{self.note}</p>' if self.note else ""
+        note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         caption = f'<figcaption><b class="label">Figure</b> {html.escape(self.caption)}</figcaption>'
         return f'<figure class="plot"><div class="scroll" tabindex="0">{svg}</div>{caption}{note}</figure>'
 

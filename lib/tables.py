@@ -130,7 +130,7 @@ class Table:
             for row in zip(*(texts for texts, _ in cells), strict=True)
         )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-        note = f'<p class="note">{self.note}</p>' if self.note else ""
+        note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         return (
             f'<figure class="table"><figcaption><b class="label">Table</b> {html.escape(self.caption)}</figcaption>'
             f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(self.caption, quote=True)}">'
@@ -169,7 +169,7 @@ def provenance(frame: pd.DataFrame) -> str:
     if not intervals:
         return ""
     measured = frame[[any(isinstance(value, Interval) for value in row) for row in frame.to_numpy()]]
-    hardware = html.escape(", ".join(dict.fromkeys(measured["hardware"])))
+    hardware = ", ".join(dict.fromkeys(measured["hardware"]))
     sampled = [i for i in intervals if i.n > i.rounds]  # others are one count a process, such as memory
     if not sampled:
         return f"{hardware}. One value in each process, {max(i.rounds for i in intervals)} at most."

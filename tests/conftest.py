@@ -1,0 +1,26 @@
+"""What the tests share: a results folder of their own, and records to fill it with."""
+
+import pytest
+
+from lib import results
+
+
+@pytest.fixture
+def own_results(tmp_path, monkeypatch):
+    """An empty results folder, used by this process and the kernels it starts."""
+    monkeypatch.setenv("RESULTS", str(tmp_path / "results"))
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def save_record(own_results):
+    """Save a record of a made-up machine; fields not given have plain values."""
+
+    def save(experiment="attention", case=None, round=1, machine="test-1c", status="ok", **metrics):
+        return results.save(
+            machine=machine, experiment=experiment, case=case or {"variant": "naive", "seq_len": 64}, round=round,
+            status=status, metrics=metrics, environment={"hardware": "a test", "machine": machine}, code="0" * 16,
+            started="2026-01-01T00:00:00+00:00", seconds=1.0,
+        )  # fmt: skip
+
+    return save

@@ -1,0 +1,208 @@
+"""Records become medians, ratios and sentences that say what the data shows and nothing else."""
+
+import math
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+from lib import claims, compare, estimates, inventory, plots, results, tables
+from lib.stats import Interval
+
+CASE = {"variant": "naive", "seq_len": 64, "compiled": False}
+
+
+@pytest.fixture
+def records(save_record):
+    """Two variants over three rounds and two lengths: tiled takes half of naive's time, which grows fourfold."""
+    for round in (1, 2, 3):
+        for seq_len, scale in ((64, 1.0), (128, 4.0)):
+            for variant, factor in (("naive", 2.0), ("tiled", 1.0)):
+                times = [scale * factor * (1 + 0.01 * round + 0.001 * i) for i in range(8)]
+                save_record(
+                    case=CASE | {"variant": variant, "seq_len": seq_len}, round=round, forward_ms=times,
+                    total_ms=[2 * t for t in times], flops=seq_len**2, first_iteration_ms=[100.0 / round],
+                    compile_cache_hits=round - 1,
+                )  # fmt: skip
+    return results.load("attention", "test-1c")
+
+
+def test_medians_give_a_row_a_case_in_the_order_of_introduction(records):
+    table = estimates.medians(records, "forward_ms", "absent_ms")
+    assert list(table["variant"]) == ["naive", "naive", "tiled", "tiled"]
+    assert list(table["seq_len"]) == [64, 128, 64, 128]
+    assert table["forward_ms"][0].n == 24
+    assert table["absent_ms"].isna().all()
+
+
+def test_a_case_that_ended_badly_is_a_row_that_says_why(records, save_record):
+    save_record(
+        case=CASE | {"variant": "sdpa"}, status="too_large", predicted_bytes=2**33, available_bytes=2**31
+    )  # fmt: skip
+    table = estimates.medians(results.load("attention", "test-1c"), "forward_ms")
+    row = table[table["variant"] == "sdpa"].iloc[0]
+    assert row["why"] == "predicted not to fit (8.0 GiB of 2.0)"
+    assert row["forward_ms"] is None
+    assert "8.0 GiB" in tables.show(table, "variant seq_len forward_ms", "a caption")._repr_html_()
+
+
+def test_quotients_sums_and_rates_are_formed_sample_by_sample(records):
+    row = records.iloc[0]
+    share = estimates.with_quotient(records, "share", "forward_ms", "total_ms", scale=100)
+    assert share["share"].iloc[0] == pytest.approx([50.0] * 8)
+    both = estimates.with_sum(records, "sum_ms", "forward_ms", "total_ms")
+    assert both["sum_ms"].iloc[0] == pytest.approx([3 * t for t in row["forward_ms"]])
+    rate = estimates.with_rate(records, "rate", records["flops"], "total_ms")
+    assert rate["rate"].iloc[0] == pytest.approx([row["flops"] * 1e3 / t for t in row["total_ms"]])
+    assert share.attrs["fields"] == records.attrs["fields"]
+
+
+def test_only_a_process_that_found_nothing_compiled_counts_as_a_cold_start(records):
+    cold = estimates.medians(estimates.with_cold_start(records), "first_iteration_s")["first_iteration_s"][0]
+    assert (cold.value, cold.n) == (0.1, 1)
+
+
+def test_the_largest_case_is_that_with_times(records, save_record):
+    save_record(case=CASE | {"seq_len": 9999}, status="oom")
+    found = estimates.largest(results.load("attention", "test-1c"), "seq_len", variant="naive")
+    assert found == CASE | {"seq_len": 128}
+
+
+def test_a_comparison_says_what_its_interval_shows(records):
+    tiled, naive = CASE | {"variant": "tiled"}, CASE
+    said = claims.compare(records, "total_ms", tiled, naive, "tiled", "naive", "here")
+    assert said.verdict == "faster"
+    assert said.text == "Here, tiled takes 0.5000 times as long as naive, which is less."
+    assert claims.compare(records, "total_ms", naive, tiled, "naive", "tiled").verdict == "slower"
+    assert claims.compare(records, "total_ms", naive, naive, "naive", "itself").verdict == "same"
+
+
+def test_flipped_data_flips_the_sentence(records):
+    flipped = records.copy()
+    flipped.attrs = records.attrs
+    flipped["variant"] = flipped["variant"].map({"naive": "tiled", "tiled": "naive"})
+    before, after = (
+        claims.fastest(data, "total_ms", "variant", {"seq_len": 64}, "two variants") for data in (records, flipped)
+    )
+    assert "tiled takes the least time" in before.text
+    assert "naive takes the least time" in after.text
+
+
+def test_without_data_no_number_is_said(records):
+    nothing = estimates.select(records, variant="absent")
+    for said in (
+        claims.compare(nothing, "total_ms", CASE, CASE, "a", "b"),
+        claims.value(nothing, "total_ms", CASE, "it takes {} ms"),
+        claims.fastest(nothing, "total_ms", "variant", {}, "all"),
+        claims.exponent(nothing, "total_ms", "seq_len", {}, "time"),
+    ):
+        assert said.verdict == claims.NO_DATA
+        assert not any(character.isdigit() for character in said.text)
+
+
+def test_a_difference_that_is_not_shown_is_not_said(save_record):
+    for round, factor in ((1, 0.5), (2, 1.0), (3, 2.0)):
+        save_record(case=CASE, round=round, total_ms=[1.0] * 8)
+        save_record(case=CASE | {"variant": "tiled"}, round=round, total_ms=[factor] * 8)
+    data = results.load("attention", "test-1c")
+    said = claims.compare(data, "total_ms", CASE | {"variant": "tiled"}, CASE, "tiled", "naive")
+    assert said.verdict == "inconclusive"
+    assert "cannot be told" in said.text
+    assert "cannot be told" in claims.fastest(data, "total_ms", "variant", {}, "both").text
+
+
+def test_the_exponent_of_a_power_law_is_found(records):
+    said = claims.exponent(records, "total_ms", "seq_len", {"variant": "naive"}, "the time")
+    assert "with the power 2.000 of that number" in said.text
+
+
+@pytest.mark.parametrize(
+    ("value", "uncertainty", "text"),
+    [
+        (2696.3, 140, "2,700"), (2696.3, 14, "2,696"), (0.8684, 0.065, "0.87"), (0.8684, 0.012, "0.868"),
+        (12.3456, math.nan, "12.3"), (12.3456, 0, "12.35"), (3.0, 5.0, "3.0"), (0, 1, "0"), (123456, 300, "123,500"),
+    ],
+)  # fmt: skip
+def test_a_number_has_the_digits_that_its_uncertainty_warrants(value, uncertainty, text):
+    assert tables.number(value, uncertainty) == text
+
+
+def test_numbers_align_at_the_point():
+    texts = tables.aligned(["1.25", "100", "3.5"])
+    assert texts == [
+        "1.25",
+        "100" + tables.POINT_SPACE + 2 * tables.FIGURE_SPACE,
+        "3.5" + tables.FIGURE_SPACE,
+    ]
+
+
+def test_a_table_escapes_what_it_shows_and_heads_its_columns_with_units(records):
+    table = estimates.medians(records, "forward_ms").assign(variant="<b>&")
+    shown = tables.show(table, "variant seq_len forward_ms", "<script>")._repr_html_()
+    assert "<script>" not in shown
+    assert "<b>&" not in shown
+    assert "forward, ms" in shown
+    assert "n = 24" in shown
+
+
+def test_figures_hold_page_ink_alternative_text_and_unique_ids(records):
+    table = estimates.medians(records, "total_ms")
+    first, second = (
+        plots.show(plots.lines(*plots.axes(), table, "seq_len", "total_ms", "variant"), "caption", alt, table)
+        for alt in ("one", "two")
+    )
+    assert 'aria-label="one"' in first._repr_html_()
+    assert "currentColor" in first.svg
+    assert plots.INK not in first.svg
+    ids = [{part.split('"')[0] for part in figure.svg.split(' id="')[1:]} for figure in (first, second)]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+    assert not plt.get_fignums()
+
+
+def test_a_figure_without_data_says_so_in_its_place(records):
+    table = estimates.medians(records, "total_ms").iloc[:0]
+    ax = plots.lines(*plots.axes(), table, "seq_len", "total_ms", "variant")
+    assert tables.ABSENT in plots.show(ax, "caption", "alt", table)._repr_html_()
+
+
+def test_intervals_are_drawn(records):
+    table = estimates.medians(records, "total_ms")
+    table["total_ms"] = [Interval(i.value, i.value / 2, i.value * 2, 8, 3) for i in table["total_ms"]]
+    (ax,) = plots.axes()
+    plots.lines(ax, table, "seq_len", "total_ms", "variant")
+    low, high = ax.get_ylim()
+    values = [i.value for i in table["total_ms"]]
+    assert low < min(values) / 2
+    assert high > max(values) * 2
+    plt.close(ax.figure)
+
+
+def test_published_figures_are_set_beside_the_same_case_only():
+    own = pd.DataFrame(
+        {
+            "variant": ["naive", "naive"], "seq_len": [256, 300], "d_head": [64, 64], "batch_size": [8, 8],
+            "precision": ["fp32", "fp32"], "hardware": ["mine", "mine"], "forward_ms": [1.0, 2.0],
+        }
+    )  # fmt: skip
+    keys = ["variant", "seq_len", "d_head", "batch_size", "precision"]
+    rows = compare.same_cases(own, [compare.published_attention()], keys)
+    assert list(rows["hardware"]) == ["mine", "H100 80GB"]
+    assert set(rows["seq_len"]) == {256}
+
+
+def test_published_phases_that_were_subtracted_are_left_out():
+    steps = compare.published_step()
+    assert "backward" not in steps.columns
+    assert (steps["forward_ms"].dropna() > 0).all()
+    assert set(steps["precision"]) <= {"fp32", "tf32", "bf16"}
+
+
+def test_published_adam_has_the_variants_under_our_names():
+    assert set(compare.published_adam()["variant"]) == {"single_tensor", "fused", "compiled_single_tensor"}
+
+
+def test_coverage_counts_how_cases_ended(records, save_record):
+    save_record(case=CASE | {"seq_len": 9999}, status="timeout")
+    (row,) = inventory.coverage({"attention": results.load("attention", "test-1c")}).to_dict("records")
+    assert (row["cases"], row["with times"], row["took longer than its time limit"]) == (5, 4, 1)

@@ -1,0 +1,209 @@
+"""Cases are checked before they are timed, saved as they end, and refused when they cannot be."""
+
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from lib import cases, environment, measure, memory, results
+from lib.measure import Work
+
+STEP = {
+    "size": "tiny", "context_length": 8, "batch_size": 1, "precision": "fp32", "compiled": False,
+    "attention": "naive", "optimizer": "single_tensor", "device": "cpu",
+}  # fmt: skip
+ATTENTION = {
+    "variant": "naive", "seq_len": 8, "d_head": 4, "batch_size": 1, "causal": True, "precision": "fp32",
+    "device": "cpu",
+}  # fmt: skip
+ADAM = {"variant": "fused", "num_params": 2, "param_size": 8, "amsgrad": True, "device": "cpu"}
+CEILINGS = {"operation": "copy", "rows": 8, "precision": "fp32", "device": "cpu"}
+PLAIN = {"step": STEP, "attention": ATTENTION, "adam": ADAM, "ceilings": CEILINGS}
+
+
+def one(experiment, **changed):
+    (case,) = cases.grid(experiment, **PLAIN[experiment] | changed)
+    return case
+
+
+def measured(case, round=1):
+    with measure.recording(case, round) as record:
+        work = record.setup()
+        record.metrics |= measure.errors(work)
+        record.metrics |= measure.times(work, warmup=1, samples=6)
+        record.metrics |= measure.peaks(work)
+    return results.read(measure.record_path(case, round))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(one("step", attention=a, optimizer=o) for a, o in (("tiled", "foreach"), ("sdpa", "fused"))),
+        one("step", precision="bf16"),
+        *(one("attention", variant=v, causal=c) for v in ("naive", "tiled", "sdpa") for c in (True, False)),
+        one("attention", precision="fp16"),
+        *(one("adam", variant=v, amsgrad=a) for v in ("single_tensor", "foreach", "fused") for a in (True, False)),
+        one("ceilings"),
+        one("ceilings", operation="matmul", precision="bf16"),
+    ],
+    ids=str,
+)
+def test_every_family_gives_a_valid_record_of_its_phases(own_results, case):
+    record = measured(case)
+    metrics = record["metrics"]
+    phases = [name for name in metrics if name.removesuffix("_ms") in ("forward", "backward", "optimizer", "run")]
+    assert record["status"] == "ok"
+    assert record["case"] == asdict(case)
+    assert all(len(metrics[name]) == 6 for name in phases)
+    sums = [sum(sample) for sample in zip(*(metrics[name] for name in phases), strict=True)]
+    assert metrics["total_ms"] == pytest.approx(sums)
+    assert any(name.endswith("_error") for name in metrics)
+    assert metrics["peak_mib"][0] > 0
+
+
+def test_a_compiled_variant_is_timed_apart_from_its_compilation(own_results):
+    metrics = measured(one("attention", variant="compiled"))["metrics"]
+    assert metrics["first_iteration_ms"][0] > 10 * max(metrics["total_ms"])
+    assert "peak_mib" not in metrics
+
+
+def wrong(mark):
+    mark("run")
+
+
+def test_a_variant_with_a_wrong_result_is_not_timed(own_results, monkeypatch):
+    bad = Work(
+        "cpu", wrong, lambda: {"out": torch.ones(3)}, lambda: {"out": torch.tensor([1, 1, 1.1])}, 1e-3, {}
+    )  # fmt: skip
+    monkeypatch.setattr(cases.Ceilings, "setup", lambda self: bad)
+    with pytest.raises(measure.WrongResult, match="out"):
+        measured(one("ceilings"))
+    assert not list(own_results.rglob("*.json"))
+
+
+def test_a_result_that_is_not_a_number_is_wrong(own_results, monkeypatch):
+    bad = Work("cpu", wrong, lambda: {"out": torch.ones(1)}, lambda: {"out": torch.tensor([torch.nan])}, 1e9, {})
+    monkeypatch.setattr(cases.Ceilings, "setup", lambda self: bad)
+    with pytest.raises(measure.WrongResult):
+        measured(one("ceilings"))
+
+
+def test_a_case_that_cannot_fit_is_recorded_with_both_numbers_and_not_built(own_results, monkeypatch):
+    case = one("step", size="2.7B", context_length=1024, batch_size=64)
+    monkeypatch.setattr(cases.Step, "setup", lambda self: pytest.fail("it was built"))
+    record = measured(case)
+    assert record["status"] == "too_large"
+    assert record["metrics"]["predicted_bytes"] == case.predicted_bytes() > record["metrics"]["available_bytes"]
+
+
+def test_running_out_of_memory_is_recorded_with_the_bytes_asked_for(own_results, monkeypatch):
+    monkeypatch.setattr(cases.Ceilings, "setup", lambda self: torch.empty(2**50))
+    record = measured(one("ceilings"))
+    assert (record["status"], record["metrics"]) == ("oom", {"asked_bytes": 2**52})
+
+
+def test_any_other_error_goes_on_and_leaves_no_record(own_results, monkeypatch):
+    monkeypatch.setattr(cases.Ceilings, "setup", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        measured(one("ceilings"))
+    assert not list(own_results.rglob("*.json"))
+
+
+def test_what_a_case_built_is_freed_although_the_notebook_still_names_it(own_results):
+    case = one("ceilings", rows=1024)
+    with measure.recording(case, 1) as record:
+        work = record.setup()
+        record.metrics |= measure.errors(work)
+    assert not vars(work)
+
+
+def test_a_round_leaves_out_what_is_done_and_what_ended_badly_before(own_results):
+    first, second, third = (one("ceilings", rows=rows) for rows in (8, 16, 24))
+    measured(first)
+    measure.save(second, 1, "timeout", {}, "2026-01-01T00:00:00+00:00", 1.0)
+    assert measure.remaining([first, second, third], 1) == [third]
+    assert set(measure.remaining([first, second, third], 2)) == {first, third}
+    assert measure.remaining([first, second, third], results.BY_HAND) == [first, second, third]
+
+
+def test_rounds_measure_in_different_orders(own_results):
+    every = [one("ceilings", rows=8 * n) for n in range(1, 9)]
+    orders = {tuple(measure.remaining(every, round)) for round in (1, 2, 3)}
+    assert len(orders) == 3
+    assert all(set(order) == set(every) for order in orders)
+
+
+def test_no_case_begins_after_the_deadline(own_results, monkeypatch):
+    monkeypatch.setenv("SWEEP_DEADLINE", "0")
+    assert list(measure.pending([one("ceilings")], 1)) == []
+
+
+def test_what_the_machine_has_no_means_for_is_left_out_and_says_why():
+    case = one("attention", precision="tf32")
+    assert "CUDA" in case.unavailable()
+    assert measure.available([case]) == []
+
+
+@pytest.mark.parametrize(
+    ("experiment", "changed", "said"),
+    [
+        ("step", {"size": "smal"}, r"size: 'smal'.*nearest is 'small'"),
+        ("step", {"context_length": 0}, "context_length: 0 must be 1 or more"),
+        ("step", {"compiled": "yes"}, "compiled: 'yes' is a str, must be a bool"),
+        ("step", {"optimizer": "adamw"}, "optimizer: 'adamw'"),
+        ("attention", {"variant": "sdap"}, "nearest is 'sdpa'"),
+        ("attention", {"seq_len": "64"}, "seq_len: '64' is a str, must be a int"),
+        ("attention", {"seq_len": True}, "seq_len: True is a bool"),
+        ("attention", {"precision": "fp8"}, "precision: 'fp8'"),
+        ("attention", {"device": "gpu"}, "device: 'gpu'.*nearest is"),
+        ("adam", {"num_params": -1}, "num_params: -1 must be 1 or more"),
+        ("adam", {"param_size": 1.5}, "param_size: 1.5 is a float"),
+        ("ceilings", {"operation": "add"}, "operation: 'add'"),
+    ],
+)
+def test_an_impossible_case_names_field_rule_and_nearest_name(experiment, changed, said):
+    with pytest.raises(ValueError, match=said):
+        one(experiment, **changed)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has what this test needs to be missing")
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="not on this machine"):
+        environment.device("cuda")
+
+
+def test_the_environment_holds_no_path_and_only_allowed_variables(monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "s3cr3t")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    found = environment.describe("cpu")
+    assert found["variables"]["OMP_NUM_THREADS"] == "2"
+    assert "s3cr3t" not in str(found)
+    assert str(environment.ROOT) not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("Intel(R) Xeon(R) Processor", "xeon-2c"),
+        ("AMD EPYC 7B13", "epyc-2c"),
+        ("Apple M4", "apple-m4-2c"),
+        ("13th Gen Intel(R) Core(TM) i7-1360P", "core-2c"),
+    ],
+)
+def test_a_machine_is_named_after_its_processor_and_cores(monkeypatch, name, slug):
+    monkeypatch.setattr(environment, "processor", lambda: name)
+    monkeypatch.setattr(environment, "cores", lambda: 2)
+    assert environment.machine("cpu") == slug
+
+
+def test_memory_is_predicted_from_above_for_every_family(own_results):
+    big = [
+        one("step", context_length=128, batch_size=4),
+        one("attention", seq_len=512, d_head=32, batch_size=2),
+        one("attention", variant="tiled", seq_len=512, d_head=32, batch_size=2),
+        one("adam", variant="foreach", num_params=4, param_size=2**18),
+        one("ceilings", operation="matmul", rows=512),
+    ]
+    for case in big:
+        peak = measured(case)["metrics"]["peak_mib"][0]
+        assert peak <= case.predicted_bytes() / memory.MIB <= 4 * peak, case

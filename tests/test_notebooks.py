@@ -1,0 +1,72 @@
+"""Notebooks keep their form: no outputs, no machinery, parameters that are the fields of their case."""
+
+import ast
+from dataclasses import fields
+
+import nbformat
+import pytest
+
+from lib import cases, sweep
+
+MEASUREMENT = sorted(sweep.NOTEBOOKS.glob("*.ipynb"))
+CHAPTERS = sorted((sweep.NOTEBOOKS / "report").glob("*.ipynb"))
+FORBIDDEN = (ast.FunctionDef, ast.ClassDef, ast.Try, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def code(notebook):
+    return [cell for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
+
+
+def name(path):
+    return path.stem
+
+
+@pytest.mark.parametrize("notebook", MEASUREMENT + CHAPTERS, ids=name)
+def test_a_notebook_is_stored_without_outputs_and_its_cells_are_thin(notebook):
+    nbformat.validate(nbformat.read(notebook, as_version=4))
+    for cell in code(notebook):
+        assert not cell.outputs
+        assert cell.execution_count is None
+        tree = ast.parse(cell.source)  # magics and shell commands do not parse
+        assert not any(isinstance(node, FORBIDDEN) for node in ast.walk(tree)), cell.source
+        assert "sys.path" not in cell.source
+        if "parameters" not in cell.metadata.get("tags", []):
+            assert len([line for line in cell.source.splitlines() if line.strip()]) <= 12, cell.source
+
+
+@pytest.mark.parametrize("notebook", MEASUREMENT, ids=name)
+def test_a_measurement_notebook_stays_within_40_lines_of_code(notebook):
+    lines = [
+        line
+        for cell in code(notebook)
+        if "parameters" not in cell.metadata.get("tags", [])
+        for line in cell.source.splitlines()
+        if line.strip()
+    ]
+    assert len(lines) <= 40
+
+
+def test_each_experiment_has_its_notebook_and_no_other():
+    assert [path.stem for path in MEASUREMENT] == sorted(cases.EXPERIMENTS)
+
+
+@pytest.mark.parametrize("experiment", cases.EXPERIMENTS)
+def test_the_parameters_of_a_notebook_are_the_fields_of_its_case_and_the_settings(experiment):
+    expected = [field.name for field in fields(cases.EXPERIMENTS[experiment])] + [*sweep.SETTINGS, "round"]
+    assert list(sweep.parameters(experiment)) == expected
+
+
+@pytest.mark.parametrize("experiment", cases.EXPERIMENTS)
+def test_the_defaults_of_a_notebook_are_possible_cases_measured_by_hand(experiment):
+    defaults = sweep.parameters(experiment)
+    axes = {key: value for key, value in defaults.items() if key not in (*sweep.SETTINGS, "round")}
+    assert cases.grid(experiment, **axes)
+    assert defaults["round"] == 0
+
+
+@pytest.mark.parametrize("notebook", CHAPTERS, ids=name)
+def test_a_chapter_measures_nothing_and_takes_its_machine_as_parameter(notebook):
+    cells = code(notebook)
+    (parameters,) = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    assert parameters.source.startswith("machine = ")
+    assert not any(word in cell.source for cell in cells for word in ("torch", "measure", "timing"))

@@ -1,0 +1,124 @@
+"""The report is one file that asks nothing of the network, and follows from its records."""
+
+import html.parser
+import re
+
+import pytest
+
+from lib import report, results, sweep
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A report of a smoke sweep, and its text."""
+    folder = tmp_path_factory.mktemp("report")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RESULTS", str(folder / "results"))
+        patch.setattr(report, "PAGE", folder / "report.html")
+        assert sweep.main(["smoke"]) == 0
+        assert report.main([]) == 0
+        yield report.PAGE
+
+
+class Links(html.parser.HTMLParser):
+    """Collects the ids, the links, what else the page would load, and the tags left open."""
+
+    VOID = ("meta", "link", "br", "hr", "img", "input", "col", "path", "use", "rect", "circle", "line")
+
+    def __init__(self):
+        super().__init__()
+        self.ids, self.links, self.loads, self.open = [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.ids += [attributes["id"]] if attributes.get("id") else []
+        if tag == "a":
+            self.links.append(attributes["href"])
+        else:
+            self.loads += [attributes[name] for name in ("src", "href", "xlink:href") if name in attributes]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def links(page):
+    found = Links()
+    found.feed(page.read_text())
+    return found
+
+
+def test_the_page_loads_nothing_and_runs_nothing(page, links):
+    text = page.read_text()
+    assert all(address.startswith(("#", "data:")) for address in links.loads)
+    assert not re.search(r"<script|@import|url\((?!#)|https?://(?!www\.w3\.org)", text)
+
+
+def test_the_page_is_well_formed_and_its_ids_are_unique(links):
+    assert not links.open
+    assert len(links.ids) == len(set(links.ids))
+
+
+def test_links_within_the_page_and_to_executed_notebooks_resolve(page, links):
+    inside = [link[1:] for link in links.links if link.startswith("#")]
+    outside = [link for link in links.links if not link.startswith("#")]
+    assert set(inside) <= set(links.ids)
+    assert inside
+    assert outside
+    assert all((page.parent / link).exists() for link in outside)
+
+
+def test_every_chapter_is_there_and_in_the_contents(page):
+    text = page.read_text()
+    for chapter in sorted(report.CHAPTERS.glob("*.ipynb")):
+        assert f'<section id="{chapter.stem}">' in text
+    assert text.count("<h2 id=") == len(list(report.CHAPTERS.glob("*.ipynb")))
+
+
+def test_figures_and_tables_are_numbered_in_their_order_and_figures_described(page):
+    text = page.read_text()
+    for kind in ("Figure", "Table"):
+        numbers = [int(n) for n in re.findall(rf'<b class="label">{kind} (\d+)\.</b>', text)]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert len(numbers) >= 5
+    for svg in re.findall(r"<svg[^>]*>", text):
+        assert 'role="img"' in svg
+        assert re.search(r'aria-label="[^"]{20,}"', svg)
+
+
+def test_formulas_are_mathml_and_no_prose_is_left_as_markup(page):
+    text = page.read_text()
+    assert text.count("<math") >= 10
+    assert "$$" not in text
+    assert "Traceback" not in text
+
+
+def test_no_path_of_the_machine_is_in_the_page(page):
+    assert str(results.REPORTS.parent) not in page.read_text()
+
+
+def test_a_second_call_renders_nothing_and_a_changed_record_does(page, capsys, monkeypatch):
+    monkeypatch.setenv("RESULTS", str(page.parent / "results"))
+    monkeypatch.setattr(report, "PAGE", page)
+    before = page.stat().st_mtime_ns
+    assert report.main([]) == 0
+    assert page.stat().st_mtime_ns == before
+    assert "follows from the records" in capsys.readouterr().out
+    machine = results.machines()[0]
+    digest = report.inputs(machine)
+    next((page.parent / "results").rglob("*.json")).unlink()
+    assert report.inputs(machine) != digest
+
+
+def test_an_unknown_machine_is_refused_with_the_nearest(capsys, own_results, save_record):
+    save_record(forward_ms=[1.0])
+    assert report.main(["--machine", "test-2c"]) == 2
+    assert "nearest is 'test-1c'" in capsys.readouterr().err

@@ -1,0 +1,73 @@
+"""The repository holds together: its lists of dependencies, its commands, its tree and its records."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lib import results
+
+ROOT = Path(__file__).resolve().parent.parent
+PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#")
+
+
+def dependencies():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [re.match(r"[A-Za-z0-9_-]+", line)[0].lower() for line in project["dependencies"]]
+
+
+def test_every_dependency_is_pinned_exactly_without_hash_label_or_gpu_library():
+    assert set(dependencies()) <= {name.lower().replace("_", "-") for name in PINS}
+    assert all(re.fullmatch(r"[0-9][0-9a-z.]*", pin) for pin in PINS.values())
+    assert not [name for name in PINS if name.lower().startswith(("nvidia", "triton"))]
+
+
+def test_what_is_imported_is_what_is_pinned():
+    assert {name: version(name).split("+")[0] for name in dependencies()} == {
+        name: pin for name, pin in ((key.lower().replace("_", "-"), pin) for key, pin in PINS.items())
+        if name in dependencies()
+    }  # fmt: skip
+
+
+def test_conda_installs_the_same_package_under_the_same_pins():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    (pip,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
+    assert pip == ["--constraint constraints.txt", "--editable ."]
+    python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert f"python{python}" in environment["dependencies"]
+
+
+def test_reading_records_needs_no_torch():
+    modules = "results estimates tables plots claims compare inventory report stats"
+    script = f"import sys\nfrom lib import {', '.join(modules.split())}\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_bare_make_lists_every_command():
+    makefile = (ROOT / "Makefile").read_text()
+    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    phony = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[1].split()
+    assert all(f"make {verb} " in listed for verb in phony)
+
+
+def test_the_readme_names_every_file_of_the_package_and_every_command():
+    readme = (ROOT / "README.md").read_text()
+    files = [*ROOT.glob("lib/*.py"), *ROOT.glob("lib/cases/*.py"), *ROOT.glob("notebooks/**/*.ipynb")]
+    missing = [file.name for file in files if file.name not in readme and file.name != "__init__.py"]
+    assert not missing
+    verbs = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    assert all(f"make {verb}" in readme for verb in verbs if verb != "help")
+
+
+@pytest.mark.parametrize(
+    "file", sorted(results.REFERENCE.glob("*/*/*.json")), ids=lambda file: "/".join(file.parts[-3:])
+)
+def test_a_record_kept_in_git_is_valid_and_in_its_place(file):
+    record = results.read(file)
+    assert (record["environment"]["machine"], record["experiment"]) == (file.parts[-3], file.parts[-2])
+    assert record["round"] != results.BY_HAND

@@ -1,0 +1,85 @@
+"""A record is whole, true to its checksum, and on disk entirely or not at all."""
+
+import json
+import math
+import os
+
+import pytest
+
+from lib import results
+
+
+def test_a_record_comes_back_as_it_was_saved(save_record):
+    path = save_record(forward_ms=[1.25, 1.5], peak_mib=[3.0])
+    record = results.read(path)
+    assert record["metrics"] == {"forward_ms": [1.25, 1.5], "peak_mib": [3.0]}
+    assert list(record) == results.FIELDS
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0, "3", True])
+def test_no_time_that_is_not_finite_and_positive_is_written(save_record, own_results, value):
+    with pytest.raises(ValueError, match=r"forward_ms|JSON"):
+        save_record(forward_ms=[1.0, value])
+    assert not list(own_results.rglob("*"))
+
+
+def test_an_unknown_status_is_refused(save_record):
+    with pytest.raises(ValueError, match="status"):
+        save_record(status="fine")
+
+
+@pytest.mark.parametrize("damage", [lambda t: t[:-20], lambda t: t.replace("1.5", "1.4"), lambda t: "", lambda t: "[]"])
+def test_a_damaged_record_is_found_and_left_out(save_record, damage):
+    path = save_record(forward_ms=[1.5])
+    path.write_text(damage(path.read_text()))
+    assert results.status(path) is None
+    with pytest.warns(UserWarning, match="left out"):
+        assert results.load("attention", "test-1c").empty
+
+
+def test_a_record_of_another_schema_is_left_out(save_record):
+    path = save_record(forward_ms=[1.5])
+    record = json.loads(path.read_text()) | {"schema": 99}
+    path.write_text(json.dumps(record | {"checksum": results.checksum(record)}))
+    assert results.status(path) is None
+
+
+def test_a_write_that_fails_leaves_the_earlier_record_and_no_other(save_record, monkeypatch):
+    path = save_record(forward_ms=[1.5])
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        save_record(forward_ms=[2.5])
+    assert results.read(path)["metrics"]["forward_ms"] == [1.5]
+    assert list(path.parent.glob("*.json")) == [path]
+
+
+def test_different_cases_have_different_files(own_results):
+    cases = [{"a": a, "compiled": c, "amsgrad": s} for a in ("x", "y") for c in (True, False) for s in (True, False)]
+    assert len({results.path("m", "e", case, r) for case in cases for r in (1, 2)}) == 16
+
+
+def test_loading_gives_a_row_a_record_with_the_fields_of_the_case(save_record):
+    save_record(forward_ms=[1.0])
+    save_record(round=2, forward_ms=[2.0])
+    frame = results.load("attention", "test-1c")
+    assert frame.attrs["fields"] == ["variant", "seq_len"]
+    assert sorted(frame["round"]) == [1, 2]
+    assert set(frame["hardware"]) == {"a test"}
+
+
+def test_what_was_measured_by_hand_is_in_no_report(save_record):
+    save_record(round=results.BY_HAND, forward_ms=[1.0])
+    assert results.load("attention", "test-1c").empty
+    assert len(results.load("attention", "test-1c", results.BY_HAND)) == 1
+
+
+def test_records_of_two_machines_do_not_mix(save_record):
+    save_record(forward_ms=[1.0])
+    save_record(machine="other-9c", forward_ms=[9.0])
+    assert list(results.load("attention", "other-9c")["forward_ms"]) == [[9.0]]
+
+
+def test_an_experiment_without_records_has_the_columns_of_another_machines(own_results):
+    frame = results.load("adam", "test-1c")
+    assert frame.empty
+    assert {"variant", "num_params", "total_ms"} <= set(frame.columns)
