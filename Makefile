@@ -8,7 +8,7 @@ PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help report test sweep render lab clean
+.PHONY: help report test sweep render publish lab clean
 
 help: ## List the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -25,6 +25,9 @@ sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds stops e
 
 render: .venv/ready ## Write reports/report.html from the records there are; MACHINE=name picks another machine's
 	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE))
+
+publish: .venv/ready ## Copy this machine's records to reports/reference, to be kept in git
+	@$(PY) -m lib.publish
 
 lab: .venv/ready ## Open JupyterLab on the notebooks
 	@.venv/bin/jupyter lab --notebook-dir=notebooks

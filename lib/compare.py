@@ -43,6 +43,23 @@ def published_adam() -> pd.DataFrame:
     return table.assign(hardware="a CPU, not stated", amsgrad=True).drop(columns="table")
 
 
+def to_references(machine: str) -> pd.DataFrame:
+    """How each variant's time relates to that of its family's reference, in the largest fp32 case measured: the
+    compiled step to the eager one, attention to naive, the optimizer to single_tensor. Columns `label`, `name`
+    (which has the colour), `ratio`, `hardware`."""
+    steps, attention, adam = (results.load(name, machine) for name in ("step", "attention", "adam"))
+    step = estimates.largest(steps, "parameters", precision="fp32", compiled=False)
+    longest = estimates.largest(attention, "seq_len", precision="fp32")
+    most = estimates.largest(adam, "elements")
+    families = {
+        "step": estimates.ratios(steps, "total_ms", "compiled", False, step).replace({"name": {True: "compiled"}}),
+        "attention": estimates.ratios(attention, "total_ms", "variant", "naive", longest),
+        "adam": estimates.ratios(adam, "total_ms", "variant", "single_tensor", most),
+    }
+    labelled = [table.assign(label=family + ": " + table["name"].astype(str)) for family, table in families.items()]
+    return pd.concat(labelled, ignore_index=True)
+
+
 def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -> pd.DataFrame:
     """The rows of `own` and of `others` whose `keys` occur in both, case by case, this machine's row first;
     `case` names the case in a few words."""

@@ -106,12 +106,11 @@ def recording(case, round: int):
     gc.collect()
     gc.freeze()  # what is alive now need not be searched for garbage between cases
     record, status = Recording(case), "ok"
-    started, began = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
+    started, began = _now(), time.perf_counter()
     try:
         yield record
     except memory.TooLarge as error:
-        status = "too_large"
-        record.metrics = {"predicted_bytes": error.predicted, "available_bytes": error.available}
+        status, record.metrics = "too_large", error.metrics()
     except Exception as error:
         if not memory.out_of_memory(error):
             raise
@@ -124,6 +123,21 @@ def recording(case, round: int):
     if case.device == "cuda":
         torch.cuda.empty_cache()
     save(case, round, status, record.metrics, started, time.perf_counter() - began)
+
+
+def record_too_large(cases: list, round: int) -> None:
+    """Record the CPU cases that are predicted not to fit, so that no process need start for them. The memory of
+    a GPU is asked for in the process that measures, since to ask takes some of it."""
+    for case in cases:
+        try:
+            if case.device == "cpu":
+                memory.preflight(case.predicted_bytes(), case.device)
+        except memory.TooLarge as error:
+            save(case, round, "too_large", error.metrics(), _now(), 0.0)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def save(case, round: int, status: str, metrics: dict, started: str, seconds: float) -> None:

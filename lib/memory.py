@@ -22,6 +22,10 @@ class TooLarge(Exception):
         super().__init__(f"needs {predicted / MIB:,.0f} MiB, {available / MIB:,.0f} MiB are available")
         self.predicted, self.available = predicted, available
 
+    def metrics(self) -> dict[str, int]:
+        """The two numbers, as a record holds them."""
+        return {"predicted_bytes": self.predicted, "available_bytes": self.available}
+
 
 def available_bytes(device: str) -> int:
     """Bytes a new case may use: nine tenths of what is free, within this container's limit on a CPU."""

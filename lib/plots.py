@@ -4,6 +4,7 @@ import hashlib
 import html
 import io
 import re
+from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -182,6 +183,15 @@ def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame) -> Figure:
     plt.close(ax.figure)
     note = tables.provenance(table)
     return Figure(_page_svg(file.getvalue(), salt=alt) if note else "", caption, alt, note)
+
+
+def save(ax: Axes, file: Path) -> None:
+    """Write the figure that `ax` belongs to as an SVG that stands alone, dark on white. Closes the figure."""
+    with mpl.rc_context(STYLE | {"svg.fonttype": "path", "svg.hashsalt": file.name}):
+        text = io.StringIO()
+        ax.figure.savefig(text, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
+    plt.close(ax.figure)
+    file.write_text(re.sub(f"{INK}|{QUIET}", "#222222", text.getvalue(), flags=re.IGNORECASE))
 
 
 def _page_svg(svg: str, salt: str) -> str:

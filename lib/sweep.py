@@ -143,6 +143,9 @@ def run(kernels: list[Kernel], budget: float) -> None:
         # a cache of compiled graphs that is empty in the first round, so that compile times are cold there
         os.environ |= {"SWEEP_DEADLINE": str(deadline), "TORCHINDUCTOR_CACHE_DIR": compiled}
         for kernel in kernels:
+            measure.record_too_large(kernel.todo(), kernel.round)
+        for kernel in kernels:
+            progress.recount(kernels)
             while kernel.todo() and time.time() < deadline:
                 began, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
                 timed_out = _execute(kernel, progress)

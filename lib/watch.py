@@ -20,26 +20,29 @@ class Progress:
     when it was last measured, on whatever machine, scaled to this one by what is done so far."""
 
     def __init__(self, kernels: list):
-        self.expected = {}
-        self.todo = [(kernel, case) for kernel in kernels for case in kernel.todo()]
-        everything = sum(len(measure.available(kernel.cases)) for kernel in kernels)
-        known = [seconds for _, case in self.todo if (seconds := self._known_seconds(case))]
-        self.typical = statistics.median(known) if known else 5.0
+        self.known: dict = {}
         self.spent, self.promised = 0.0, 0.0
-        self.left = sum(self._seconds(case) for _, case in self.todo)
-        self.bar = tqdm(
-            total=everything, initial=everything - len(self.todo), unit="case", dynamic_ncols=True,
-            bar_format="{desc} {bar} {n_fmt}/{total_fmt}, {elapsed} gone{postfix}",
-        )  # fmt: skip
+        done = sum(len(measure.available(kernel.cases)) - len(kernel.todo()) for kernel in kernels)
+        bar = "{desc} {bar} {n_fmt}/{total_fmt}, {elapsed} gone{postfix}"
+        self.bar = tqdm(total=done, initial=done, unit="case", dynamic_ncols=True, bar_format=bar)
+        self.recount(kernels)
+
+    def recount(self, kernels: list) -> None:
+        """Take what is left anew from the records, since a case that ends badly is left out of later rounds."""
+        todo = [case for kernel in kernels for case in kernel.todo()]
+        known = [seconds for case in todo if (seconds := self._known_seconds(case))]
+        self.typical = statistics.median(known) if known else 5.0
+        self.left = sum(self._seconds(case) for case in todo)
+        self.bar.total = self.bar.n + len(todo)
 
     def _known_seconds(self, case) -> float | None:
-        """Seconds that the newest record of this case took, on any machine."""
-        if case not in self.expected:
+        """Seconds that a record of this case took, here or else on any machine."""
+        if case not in self.known:
             name = Path(measure.record_path(case, 1).name).stem.removesuffix(".r1") + ".r*.json"
             roots = (results.folder(), results.REFERENCE)
             files = [file for root in roots for file in root.glob(f"*/{case.experiment}/{name}")]
-            self.expected[case] = json.loads(files[0].read_text())["seconds"] if files else None
-        return self.expected[case]
+            self.known[case] = json.loads(files[0].read_text())["seconds"] if files else None
+        return self.known[case]
 
     def _seconds(self, case) -> float:
         return self._known_seconds(case) or self.typical
