@@ -23,7 +23,10 @@ def naive(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> T
 
 def sdpa(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
     """PyTorch's own scaled_dot_product_attention, which picks a kernel for the device."""
-    return torch.nn.functional.scaled_dot_product_attention(q_XTD, k_XSD, v_XSD, is_causal=causal)
+    # its fused kernels take four dimensions; with fewer it falls back on the formula, silently
+    four = (x[(None,) * (4 - x.dim())] for x in (q_XTD, k_XSD, v_XSD))
+    out = torch.nn.functional.scaled_dot_product_attention(*four, is_causal=causal)
+    return out.reshape(*q_XTD.shape[:-1], v_XSD.shape[-1])
 
 
 @functools.cache

@@ -33,7 +33,7 @@ def fields(instance: object, prefix: str = "") -> None:
         allowed = (int, float) if field.type is float else (field.type,)
         if type(value) not in allowed:
             raise ValueError(
-                f"{prefix}{field.name}: {value!r} is a {type(value).__name__}, must be a {field.type.__name__}"
+                f"{prefix}{field.name}: {value!r} is {type(value).__name__}, must be {field.type.__name__}"
             )
         if field.type is int:
             at_least(f"{prefix}{field.name}", value, 1)

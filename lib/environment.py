@@ -7,12 +7,13 @@ import platform
 import re
 import shutil
 import subprocess
+import sysconfig
 from pathlib import Path
 
 import psutil
 import torch
 
-from lib import check
+from lib import check, precision
 
 ROOT = Path(__file__).resolve().parent.parent
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -41,11 +42,15 @@ def device(name: str = "auto") -> str:
 
 
 def compiler_missing(device: str) -> str | None:
-    """Why torch.compile cannot work here, or None: it writes C++ for a CPU, and C for CUDA's launchers."""
-    names = ("g++", "clang++", "c++") if device == "cpu" else ("gcc", "clang", "cc")
-    if device == "mps" or os.environ.get("CXX") or any(shutil.which(name) for name in names):
-        return None
-    return f"torch.compile needs a compiler, and none of {', '.join(names)} is installed"
+    """Why torch.compile cannot work here, or None. It writes C++ for a CPU, and for CUDA C for the launchers;
+    both include Python's headers."""
+    default = "clang++" if platform.system() == "Darwin" else "g++"
+    names = [os.environ.get("CXX", default)] if device == "cpu" else [os.environ.get("CC", "cc"), "gcc", "clang"]
+    if not any(shutil.which(name) for name in names):
+        return f"torch.compile needs a compiler, and {names[0]} is not installed"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "torch.compile needs Python's headers, which are not installed"
+    return None
 
 
 @functools.cache
@@ -81,7 +86,10 @@ def machine(device: str) -> str:
     return f"{family}-{cores()}c"
 
 
+@functools.cache
 def _git(*arguments: str) -> str:
+    if not shutil.which("git"):
+        return ""
     done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else ""
 
@@ -120,8 +128,9 @@ def describe(device: str) -> dict:
         "matmul_precision": torch.get_float32_matmul_precision(),
         "governor": _GOVERNOR.read_text().strip() if _GOVERNOR.exists() else "not visible",
         "load": round(os.getloadavg()[0], 2),
-        "commit": _git("rev-parse", "HEAD") or "not a checkout",
+        "commit": _git("rev-parse", "--short=12", "HEAD") or "no checkout",
         "uncommitted": bool(_git("status", "--porcelain", "--", "lib", "notebooks")),
+        "lacks": [reason for reason in (compiler_missing(device), precision.unavailable("tf32", device)) if reason],
         "variables": {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ},
         "run": os.environ.get("SWEEP_RUN", "by hand"),
     }

@@ -35,9 +35,11 @@ def available_bytes(device: str) -> int:
         free = torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
     else:
         free = psutil.virtual_memory().available
-        limit, used = (_CGROUP / name for name in ("memory.max", "memory.current"))
+        limit = _CGROUP / "memory.max"
         if limit.exists() and limit.read_text().strip().isdigit():
-            free = min(free, int(limit.read_text()) - int(used.read_text()))
+            cached = re.search(r"inactive_file (\d+)", (_CGROUP / "memory.stat").read_text())  # given up when needed
+            used = int((_CGROUP / "memory.current").read_text()) - int(cached[1])
+            free = min(free, int(limit.read_text()) - used)
     return int(0.9 * free)
 
 

@@ -1,5 +1,7 @@
 """What each precision's name switches on; knows nothing of models."""
 
+import contextlib
+
 import torch
 
 from lib import check
@@ -31,3 +33,14 @@ def activate(name: str, device: str) -> torch.autocast:
         raise ValueError(f"precision: {reason}")
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
     return torch.autocast(device, dtype=AUTOCAST[name], enabled=AUTOCAST[name] is not None)
+
+
+@contextlib.contextmanager
+def strict():
+    """Matrix products in full single precision inside the block, whatever `activate` has set, for a reference."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

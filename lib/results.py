@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from lib import notebook
+
 REPORTS = Path(__file__).resolve().parent.parent / "reports"
 REFERENCE = REPORTS / "reference"
 PUBLISHED = REFERENCE / "published"
@@ -33,10 +35,14 @@ def runs() -> Path:
     return folder().parent / "runs"
 
 
+def name(case: Mapping) -> str:
+    """A case as the stem of a file, for people to read; a boolean shows as its own name when it is true."""
+    return "-".join(field if value is True else str(value) for field, value in case.items() if value is not False)
+
+
 def path(machine: str, experiment: str, case: Mapping, round: int) -> Path:
-    """The file of a record. Its name is for people; a boolean shows as its own name when it is true."""
-    shown = [name if value is True else str(value) for name, value in case.items() if value is not False]
-    return folder() / machine / experiment / f"{'-'.join(shown)}.r{round}.json"
+    """The file of a record."""
+    return folder() / machine / experiment / f"{name(case)}.r{round}.json"
 
 
 def checksum(record: Mapping) -> str:
@@ -103,59 +109,49 @@ def status(file: Path) -> str | None:
         return None
 
 
-def sources(machine: str) -> list[Path]:
-    """The folders that hold a machine's records: its own results, or else those kept in git."""
-    own = folder() / machine
-    return [own if own.is_dir() else REFERENCE / machine]
+def files(machine: str, experiment: str = "*") -> list[Path]:
+    """The files of a machine's records: those that sweeps made here, or else those kept in git."""
+    own, kept = (sorted((root / machine).glob(f"{experiment}/*.json")) for root in (folder(), REFERENCE))
+    return [file for file in own if not file.name.endswith(f".r{BY_HAND}.json")] or kept
 
 
 def machines() -> list[str]:
-    """The machines with records, this one's results first, then those kept in git."""
-    roots = (folder(), REFERENCE)
-    found = [entry.name for root in roots if root.is_dir() for entry in sorted(root.iterdir()) if entry.is_dir()]
-    return [name for name in dict.fromkeys(found) if name != PUBLISHED.name]
+    """The machines with records: those measured here, the latest first, then those kept in git."""
+    latest: dict[str, float] = {}
+    for file in folder().glob(f"*/*/*.r[!{BY_HAND}]*.json"):
+        latest[file.parts[-3]] = max(file.stat().st_mtime, latest.get(file.parts[-3], 0))
+    kept = sorted({file.parts[-3] for file in REFERENCE.glob("*/*/*.json")})
+    return list(dict.fromkeys([*sorted(latest, key=latest.get, reverse=True), *kept]))
 
 
 def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFrame:
     """A machine's records of an experiment, one a row: the fields of the case, the metrics (lists of samples),
     and `machine, hardware, round, status, environment, code, started, seconds`; `attrs["fields"]` names the
-    fields of the case. Rounds done by hand are left out unless `round` asks for them. A file that is no valid
-    record is left out with a warning."""
-    rows, fields = [], []
-    for file in sorted(file for source in sources(machine) for file in source.glob(f"{experiment}/*.json")):
+    fields of the case. `round` picks one, and is the only way to those by hand. A file that is no valid record is
+    left out with a warning."""
+    kept = ("round", "status", "environment", "code", "started", "seconds")
+    own = sorted((folder() / machine).glob(f"{experiment}/*.r{round}.json"))
+    rows = []
+    for file in files(machine, experiment) if round is None else own:
         try:
             record = read(file)
         except ValueError as error:
             warnings.warn(f"{file.name} left out: {error}", stacklevel=2)
             continue
-        if record["round"] == round or (round is None and record["round"] != BY_HAND):
-            fields = list(record["case"])
-            kept = ("round", "status", "environment", "code", "started", "seconds")
-            rows.append(
-                record["case"] | record["metrics"] | {name: record[name] for name in kept}
-                | {"machine": machine, "hardware": record["environment"]["hardware"]}
-            )  # fmt: skip
-    if not rows:
-        return _empty(experiment, but=machine)
-    frame = pd.DataFrame(rows)
-    frame.attrs["fields"] = fields
+        where = {"machine": machine, "hardware": record["environment"]["hardware"]}
+        rows.append(record["case"] | record["metrics"] | {name: record[name] for name in kept} | where)
+    fields = notebook.fields(experiment)
+    frame = pd.DataFrame(rows, columns=None if rows else [*fields, *kept, "machine", "hardware"])
+    frame.attrs["fields"] = list(record["case"]) if rows else fields
     return frame
-
-
-def _empty(experiment: str, but: str) -> pd.DataFrame:
-    """No records, with the columns that another machine's records of the experiment have."""
-    others = (folder.name for folder in REFERENCE.iterdir() if any(folder.glob(f"{experiment}/*.json")))
-    other = next((name for name in others if name != but), None)
-    frame = load(experiment, other) if other else pd.DataFrame()
-    empty = frame.iloc[:0]
-    empty.attrs = {"fields": frame.attrs.get("fields", [])}
-    return empty
 
 
 def reference(experiment: str, but: str) -> pd.DataFrame:
     """The records kept in git of all machines other than `but`."""
-    frames = [load(experiment, machine) for machine in machines() if machine != but and (REFERENCE / machine).is_dir()]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    others = [load(experiment, machine) for machine in machines() if machine != but and (REFERENCE / machine).is_dir()]
+    frame = pd.concat(others, ignore_index=True) if others else load(experiment, "no machine")
+    frame.attrs["fields"] = notebook.fields(experiment)
+    return frame
 
 
 def published(table: str) -> pd.DataFrame:

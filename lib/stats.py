@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from scipy import stats
 
 ENOUGH_ROUNDS = 3
-ENOUGH_SAMPLES = 6
 MARGIN = 0.03  # two times are called the same when their ratio is shown to lie within 3% of one
 
 
@@ -85,8 +84,9 @@ def ratio(above: dict[int, Sequence[float]], below: dict[int, Sequence[float]]) 
 
 def verdict(of: Interval, margin: float = MARGIN) -> str:
     """What a ratio of times shows: `same` (equivalence within the margin), `faster`, `slower`, or
-    `inconclusive` when the interval holds both one and something beyond the margin."""
-    if not of.known:
+    `inconclusive` when the interval holds both one and something beyond the margin, and always with fewer than
+    three rounds, in which the two were timed one after the other and not in turns."""
+    if not of.known or of.rounds < ENOUGH_ROUNDS:
         return "inconclusive"
     if 1 / (1 + margin) < of.low and of.high < 1 + margin:
         return "same"

@@ -19,6 +19,7 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "batch_size": "batch",
     "case": "case",
     "causal": "causal",
+    "ceiling_percent": "of the ceiling, %",
     "compiled": "compiled",
     "context_length": "context, tokens",
     "d_head": "head size",

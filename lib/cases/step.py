@@ -90,7 +90,8 @@ class Step:
             with torch.device("meta"):
                 reference = model.TransformerLM(self.config)
             weights = {**dict(plain.named_parameters()), **dict(plain.named_buffers())}
-            return {"logits": torch.func.functional_call(reference, weights, inputs_BT)}
+            with precision.strict():
+                return {"logits": torch.func.functional_call(reference, weights, inputs_BT)}
 
         facts = {
             "tokens": self.shape.tokens,

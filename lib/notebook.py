@@ -1,0 +1,35 @@
+"""Finds the measurement notebooks and reads their defaults; runs none and imports neither torch nor papermill."""
+
+import ast
+import functools
+import json
+from pathlib import Path
+
+NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+SETTINGS = ("warmup", "samples", "round")  # parameters of every measurement notebook beside the fields of its case
+
+
+class NotebookFailed(Exception):
+    """A cell of a notebook raised an exception, which is a bug."""
+
+
+def experiments() -> list[str]:
+    """The names of the experiments, which are those of the measurement notebooks."""
+    return sorted(file.stem for file in NOTEBOOKS.glob("*.ipynb") if _parameters_cell(file))
+
+
+@functools.cache
+def parameters(experiment: str) -> dict:
+    """The defaults in the cell tagged `parameters` of an experiment's notebook."""
+    source = _parameters_cell(NOTEBOOKS / f"{experiment}.ipynb")
+    return {line.targets[0].id: ast.literal_eval(line.value) for line in ast.parse(source).body}
+
+
+def fields(experiment: str) -> list[str]:
+    """The fields of an experiment's case, in their order."""
+    return [name for name in parameters(experiment) if name not in SETTINGS]
+
+
+def _parameters_cell(file: Path) -> str:
+    cells = json.loads(file.read_text())["cells"]
+    return next(("".join(c["source"]) for c in cells if "parameters" in c["metadata"].get("tags", [])), "")

@@ -1,0 +1,165 @@
+"""Every variant of attention is the formula, forward and backward, and the tiled one never holds all scores."""
+
+import math
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lib import environment
+from lib.attention import VARIANTS, naive, tiled
+
+EAGER = [name for name in VARIANTS if name != "compiled"]
+needs_compiler = pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_graphs():
+    yield
+    torch.compiler.reset()
+
+
+def draw(leading, queries, keys, d_head, dtype=torch.float32):
+    """Queries, keys, values and the gradient of the output."""
+    generator = torch.Generator().manual_seed(queries + keys)
+    lengths = (queries, keys, keys, queries)
+    q, k, v, dout = (torch.randn(*leading, n, d_head, generator=generator, dtype=dtype) for n in lengths)
+    return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), dout
+
+
+def formula(q, k, v, causal):
+    """exp(s - log sum exp s) v with s = q . k / sqrt(D), where query t sees keys 0 to t."""
+    scores = torch.einsum("...td,...sd->...ts", q, k) / math.sqrt(q.shape[-1])
+    if causal:
+        t, s = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+        scores = torch.where(s <= t, scores, -torch.inf)
+    return torch.einsum("...ts,...sd->...td", torch.exp(scores - torch.logsumexp(scores, -1, keepdim=True)), v)
+
+
+def with_gradients(attend, q, k, v, dout):
+    """The output and the gradients of queries, keys and values, in double precision."""
+    out = attend(q, k, v)
+    return [x.double() for x in (out.detach(), *torch.autograd.grad(out, (q, k, v), dout))]
+
+
+def check(variant, inputs, causal):
+    """Compare a variant with the formula in double precision."""
+    found = with_gradients(lambda q, k, v: VARIANTS[variant](q, k, v, causal=causal), *inputs)
+    doubles = [x.detach().double().requires_grad_() for x in inputs]
+    expected = with_gradients(lambda q, k, v: formula(q, k, v, causal), *doubles)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    ("leading", "length", "d_head"),
+    [((2, 3), 37, 8), ((2, 1), 129, 16), ((2,), 129, 6), ((), 300, 4), ((2, 1, 3), 5, 6), ((2, 2), 1, 8), ((), 1, 1)],
+)
+@pytest.mark.parametrize("variant", EAGER)
+def test_a_variant_is_the_formula(variant, leading, length, d_head, causal):
+    check(variant, draw(leading, length, length, d_head), causal)
+
+
+@needs_compiler
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_compiled_variant_is_the_formula(causal):
+    check("compiled", draw((2, 3), 37, 37, 8), causal)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("queries", "keys"), [(5, 300), (300, 5), (1, 37), (140, 129)])
+@pytest.mark.parametrize("variant", EAGER)
+def test_queries_and_keys_may_differ_in_number(variant, queries, keys, causal):
+    check(variant, draw((2,), queries, keys, 8), causal)
+
+
+@pytest.mark.parametrize("variant", EAGER)
+def test_causal_is_the_default(variant):
+    q, k, v, _ = draw((2,), 9, 9, 4)
+    torch.testing.assert_close(VARIANTS[variant](q, k, v), formula(q, k, v, causal=True))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("variant", EAGER)
+def test_large_scores_do_not_overflow(variant, causal):
+    # whole multiples of 100, and sqrt(D) = 4: all scores are exact in fp32
+    generator = torch.Generator().manual_seed(0)
+    q, k = (100.0 * torch.randint(-2, 3, (2, 2, 150, 16), generator=generator) for _ in range(2))
+    v, dout = (torch.randn(2, 2, 150, 16, generator=generator) for _ in range(2))
+    highest = (q @ k.mT / 4).max().item()
+    assert highest > 89  # e to that is beyond fp32
+    inputs = [q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), dout]
+    out, *gradients = with_gradients(lambda q, k, v: VARIANTS[variant](q, k, v, causal=causal), *inputs)
+    doubles = [x.detach().double().requires_grad_() for x in inputs]
+    expected, *wanted = with_gradients(lambda q, k, v: formula(q, k, v, causal), *doubles)
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+    # flash attention keeps the log-sum-exp only, and its rounding is the relative error of the weights it recomputes
+    rounding = torch.finfo(torch.float32).eps * highest
+    for gradient, right in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(gradient, right, atol=rounding * right.abs().max().item(), rtol=0)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("queries", "keys"), [(6, 6), (5, 7), (9, 4)])
+def test_the_tiled_gradient_is_that_of_finite_differences(queries, keys, causal):
+    q, k, v, _ = draw((2,), queries, keys, 3, torch.float64)
+    assert torch.autograd.gradcheck(lambda q, k, v: tiled(q, k, v, causal, block=4), (q, k, v))
+
+
+@pytest.mark.parametrize("block", [1, 4, 64])
+def test_the_size_of_a_tile_changes_nothing(block):
+    inputs = draw((2,), 21, 21, 4)
+    found = with_gradients(lambda q, k, v: tiled(q, k, v, block=block), *inputs)
+    expected = with_gradients(lambda q, k, v: formula(q, k, v, causal=True), *inputs)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the elements of the largest tensor that any operation inside gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        sizes = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        self.elements = max([self.elements, *sizes])
+        return result
+
+
+def largest(attend, inputs):
+    """Elements of the largest tensor of the forward and of the backward pass."""
+    with Largest() as forward:
+        out = attend(*inputs[:3])
+    with Largest() as backward:
+        torch.autograd.grad(out, inputs[:3], inputs[3])
+    return forward.elements, backward.elements
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_tiled_holds_no_more_than_a_block_of_scores_a_query(causal):
+    heads, length, block = 3, 512, 16
+    inputs = draw((heads,), length, length, 8)
+    assert largest(lambda q, k, v: tiled(q, k, v, causal, block), inputs) == (heads * length * block,) * 2
+    assert largest(lambda q, k, v: naive(q, k, v, causal), inputs) == (heads * length * length,) * 2
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_tiled_follows_autocast_forward_and_backward(causal):
+    q, k, v, dout = draw((2, 3), 150, 150, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = tiled(q, k, v, causal)
+    assert out.dtype == torch.bfloat16
+    gradients = torch.autograd.grad(out, (q, k, v), dout.bfloat16())
+    assert all(gradient.dtype == torch.float32 for gradient in gradients)
+    expected = with_gradients(lambda q, k, v: formula(q, k, v, causal), q, k, v, dout)
+    torch.testing.assert_close([x.double() for x in (out, *gradients)], expected, atol=5e-2, rtol=2e-2)
+
+
+def test_tiled_sums_narrow_values_in_fp32():
+    # 1,000 equal keys in 8 blocks: a sum kept in bf16 would stop growing at 256
+    q, k = torch.zeros(1, 8, dtype=torch.bfloat16), torch.zeros(1000, 8, dtype=torch.bfloat16)
+    v = torch.ones(1000, 8, dtype=torch.bfloat16)
+    torch.testing.assert_close(tiled(q, k, v, causal=False), torch.ones(1, 8, dtype=torch.bfloat16), atol=0, rtol=0)
