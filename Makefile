@@ -11,7 +11,7 @@ export PYTHONUNBUFFERED := 1
 .PHONY: help report test sweep render publish lab clean
 
 help: ## List the commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 report: .venv/ready ## Measure this machine with the quick sweep, then write reports/report.html
 	@$(PY) -m lib.sweep quick
@@ -21,7 +21,7 @@ test: .venv/ready ## Check the style and run the tests
 	@$(PY) -m ruff check && $(PY) -m ruff format --check && $(PY) -m pytest
 
 sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds stops early; DRY=1 lists the cases
-	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(DRY),--dry)
+	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter-out 0,$(DRY)),--dry)
 
 render: .venv/ready ## Write reports/report.html from the records there are; MACHINE=name picks another machine's
 	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE))
@@ -37,7 +37,7 @@ clean: ## Remove the report and the executed notebooks; the records and .venv st
 
 # Built whole or not at all: what fails half-way is removed, and only the last step makes `ready`.
 .venv/ready: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "Setting up .venv, once; this takes a few minutes"
 	@rm -rf .venv
 	@{ $(PYTHON) -m venv .venv && $(PY) -m pip install --quiet --disable-pip-version-check \

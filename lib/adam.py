@@ -74,8 +74,8 @@ def fused(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper: H
 
 
 def _number(step: Tensor) -> float | Tensor:
-    """The count as a number, whose arithmetic is free; under torch.compile as the tensor that it is, since a
-    number would be compiled in and every step recompiled."""
+    """The count as a number, whose arithmetic is free; under torch.compile as the tensor that it is, since to
+    read it would make the graph wait for the device."""
     return step if torch.compiler.is_compiling() else step.item()
 
 
@@ -125,12 +125,21 @@ class AdamW(torch.optim.Optimizer):
         check.choice("variant", variant, VARIANTS)
         self.variant = variant
         # torch's loading of a state reads `fused` to know where the step counts belong
-        super().__init__(params, {**asdict(hyper), "fused": variant in _COUNTS_ON_DEVICE})
+        names = ("lr", "eps", "weight_decay", "amsgrad")
+        defaults = {name: getattr(hyper, name) for name in names} | {"betas": (hyper.beta1, hyper.beta2)}
+        super().__init__(params, {**defaults, "fused": variant in _COUNTS_ON_DEVICE})
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Load a state, also one saved by another variant or by torch.optim.AdamW."""
+        own = {"fused": self.variant in _COUNTS_ON_DEVICE}
+        groups = [group | own for group in state_dict["param_groups"]]
+        super().load_state_dict({**state_dict, "param_groups": groups})
 
     def step(self) -> None:
+        """Update every parameter that has a gradient. The compiled variants compile anew for each new `lr`."""
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
-            hyper = Hyper(**{name: group[name] for name in asdict(Hyper())})
+            hyper = Hyper(group["lr"], *group["betas"], group["eps"], group["weight_decay"], group["amsgrad"])
             for p in params:
                 self.state[p] = self.state[p] or state(p, self.variant, hyper.amsgrad)
             if params:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterable
 
 
@@ -21,19 +22,19 @@ def choice(field: str, value: object, names: Iterable[str]) -> None:
 
 def at_least(field: str, value: float, least: float) -> None:
     """Raise ValueError unless `value` is `least` or more."""
-    if value < least:
+    if not value >= least:
         raise ValueError(f"{field}: {value!r} must be {least} or more")
 
 
-def fields(instance: object, prefix: str = "") -> None:
-    """Raise ValueError unless every field of a dataclass instance has exactly its annotated type and, if it
-    is an int, is positive. A bool is no int here, and "12" no number."""
+def fields(instance: object) -> None:
+    """Raise ValueError unless every field of a dataclass instance has exactly its annotated type, is finite
+    and, if it is an int, is positive. A bool is no int here, and "12" no number."""
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
         allowed = (int, float) if field.type is float else (field.type,)
         if type(value) not in allowed:
-            raise ValueError(
-                f"{prefix}{field.name}: {value!r} is {type(value).__name__}, must be {field.type.__name__}"
-            )
+            raise ValueError(f"{field.name}: {value!r} is {type(value).__name__}, must be {field.type.__name__}")
+        if field.type is float and not math.isfinite(value):
+            raise ValueError(f"{field.name}: {value!r} must be finite")
         if field.type is int:
-            at_least(f"{prefix}{field.name}", value, 1)
+            at_least(f"{field.name}", value, 1)

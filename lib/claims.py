@@ -45,15 +45,15 @@ def compare(
     """What the ratio of the medians of two cases shows about their times: `subject` against `other`, both noun
     phrases, in the circumstances that `where` names."""
     found = estimates.ratio(records, metric, of, to)
-    place = f"{where}, " if where else ""
     if found is None:
-        return Statement(_sentence(f"{place}{subject} and {other} were not both measured"), NO_DATA, _picked(of, to))
+        return Statement(_sentence(f"{subject} and {other} were not both measured"), NO_DATA, _picked(of, to))
+    place = f"{where}, " if where else ""
     verdict, value = stats.verdict(found), tables.interval(found)
     said = {
-        "faster": f"{subject} takes {value} times as long as {other}, which is less",
-        "slower": f"{subject} takes {value} times as long as {other}, which is more",
+        "faster": f"{subject} is faster than {other}: its time is {value} of the other's",
+        "slower": f"{subject} is slower than {other}: its time is {value} times the other's",
         "same": f"{subject} and {other} take equally long within {stats.MARGIN:.0%}: the ratio is {value}",
-        "inconclusive": f"whether {subject} or {other} takes longer cannot be told: the ratio is {value}",
+        "inconclusive": f"the data do not show which of {subject} and {other} is faster: the ratio is {value}",
     }[verdict]
     return Statement(_sentence(place + said), verdict, f"{_picked(of, to)}; {_counted(found)}.")
 
@@ -67,18 +67,19 @@ def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Stat
     return Statement(wording.format(tables.interval(found)), "measured", f"{metric}, {_fields(of)}; {_counted(found)}.")
 
 
-def known(facts: Mapping[str, Mapping[str, float]]) -> Statement:
-    """One sentence of wordings that each name a quantity with {} and where it holds with a second {}, mapped to
-    the quantities by name; a wording without any says that it was not measured."""
-    parts = []
-    for wording, values in facts.items():
-        lead, _, rest = wording.partition("{}")
-        unit = rest.partition(" in {}")[0].strip()
-        shown = " and ".join(f"{tables.number(value)} {unit} in {name}" for name, value in values.items())
-        parts.append(lead + (shown or f"an unmeasured number of {unit}"))
+def known(lead: str, unit: str, values: Mapping[str, float]) -> Statement:
+    """`lead` followed by the values with their unit, each in the precision that it is named by."""
+    shown = " and ".join(f"{tables.number(value)} {unit} in {name}" for name, value in values.items())
+    if not shown:
+        return Statement("A ceiling was not measured here.", NO_DATA, unit)
     return Statement(
-        _sentence("; ".join(parts)), "measured", "the largest rate over the measured sizes, at the median time"
+        f"{lead} {shown}.", "measured", f"{unit}: the largest over the measured sizes, at the median time."
     )
+
+
+def at(wording: str, case: Mapping) -> str:
+    """The wording with the fields of a case in it, or nothing where the case was not measured."""
+    return "" if None in case.values() or not case else wording.format(**case)
 
 
 def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject: str) -> Statement:
@@ -97,7 +98,7 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
         found.n, found.rounds,
     )  # fmt: skip
     unit = tables.HEADINGS[axis]
-    text = f"From {below:,} to {above:,} {unit}, {subject} grows with the power {tables.interval(power)} of that number"
+    text = f"From {below:,} to {above:,} {unit}, {subject} grows as that number to the power {tables.interval(power)}"
     evidence = f"{metric}, {_fields(of)}, ratio {tables.interval(found)}; {_counted(found)}."
     return Statement(text + ".", "measured", evidence)
 
@@ -113,9 +114,9 @@ def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: s
     first, second = sorted(zip(table[metric].map(lambda i: i.value), table[among], strict=True))[:2]
     lead = estimates.ratio(chosen, metric, {among: first[1]}, {among: second[1]})
     verdict = stats.verdict(lead)
-    said = f"Of {what}, {first[1]} takes the least time, {tables.interval(lead)} times that of {second[1]}"
+    said = f"Of {what}, {first[1]} is fastest, with {tables.interval(lead)} of the time of {second[1]}"
     if verdict != "faster":
-        said = f"Of {what}, {first[1]} and {second[1]} take the least time, and which of them less cannot be told "
+        said = f"Of {what}, {first[1]} and {second[1]} are fastest; the data do not show which of them "
         said += f"(ratio {tables.interval(lead)})"
     return Statement(said + ".", verdict, f"{metric}, {_fields(of)}, {len(table)} compared; {_counted(lead)}.")
 

@@ -63,7 +63,7 @@ def to_references(machine: str) -> pd.DataFrame:
 def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -> pd.DataFrame:
     """The rows of `own` and of `others` whose `keys` occur in both, case by case, this machine's row first;
     `case` names the case in a few words."""
-    theirs = pd.concat([other for other in others if len(other)], ignore_index=True)
+    theirs = pd.concat([other.astype(object) for other in others], ignore_index=True)
     own = own.assign(source="this report")
     shared = set(own[keys].itertuples(index=False, name=None)) & set(theirs[keys].itertuples(index=False, name=None))
     rows = pd.concat([own, theirs], ignore_index=True)

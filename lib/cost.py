@@ -57,28 +57,35 @@ def adam_bytes(elements: int, amsgrad: bool) -> int:
     return 4 * elements * (9 if amsgrad else 7)
 
 
+FORMULA = ("naive", "compiled")  # the attention variants that hold every score; the others work in tiles
+TILE = 128  # keys of a tile
+
+
 def activation_bytes(shape: Shape, precision: str, attention: str) -> int:
     """Bytes that a forward pass of `lib.model` keeps for its backward pass, by counting the tensors which
-    autograd saves: a layer holds 10 of tokens x d_model, 4 of tokens x d_ff and, unless the attention works in
-    tiles, the weights of every head; at the end come three of tokens x vocabulary for the loss."""
+    autograd saves. In single precision a layer holds 10 of tokens x d_model (one more where attention works in
+    tiles, which keeps its output as well), 4 of tokens x d_ff and, unless it works in tiles, the weights of every
+    head; the last norm and the head add 3 of tokens x d_model, the loss one of tokens x vocabulary. Under
+    autocast 4 and 2 of those of tokens x d_model stay in single precision, and what is cast is kept as well."""
     narrow = 2 if precision in ("bf16", "fp16") else 4
-    hidden = shape.tokens * shape.d_model * (6 * 4 + 4 * narrow)
+    cast = 9 if narrow == 2 else 6
+    hidden = shape.tokens * shape.d_model * (4 * 4 + (cast + (attention not in FORMULA)) * narrow)
     wide = 4 * shape.tokens * shape.d_ff * narrow
     weights = shape.num_heads * shape.tokens * shape.context_length * (4 if narrow == 4 else 6)
-    layer = hidden + wide + (weights if attention in ("naive", "compiled") else 0)
-    return shape.num_layers * layer + 3 * shape.tokens * shape.vocab_size * 4
+    layer = hidden + wide + (weights if attention in FORMULA else 0)
+    return shape.num_layers * layer + shape.tokens * (shape.vocab_size * 4 + shape.d_model * (2 * 4 + narrow))
 
 
 def step_bytes(shape: Shape, precision: str, attention: str, optimizer: str) -> int:
     """Peak bytes of one training step in fp32 parameters: parameters, gradients and two moments (16 bytes a
-    parameter), and beside them either the activations with the temporaries of one attention, or the
-    temporaries of the optimizer, whichever is more; autocast's cast parameters count as activations."""
-    temporaries = 3 * shape.num_heads * shape.tokens * shape.context_length * 4
-    cast = 2 * shape.matrix_parameters if precision in ("bf16", "fp16") else 0
-    backward = activation_bytes(shape, precision, attention) + cast + temporaries
-    optimizing = (
-        8 * shape.parameters
-        if "foreach" in optimizer
-        else 12 * max(shape.vocab_size * shape.d_model, shape.d_model * shape.d_ff)
-    )
-    return 16 * shape.parameters + max(backward, optimizing)
+    parameter), the logits, and beside them either the activations with the temporaries of one attention or of
+    the loss, or the temporaries of the optimizer, whichever is more; cast parameters count as activations."""
+    narrow = precision in ("bf16", "fp16")
+    cast = 2 * shape.matrix_parameters if narrow else 0
+    logits = shape.tokens * shape.vocab_size * (2 if narrow else 4)
+    seen = shape.context_length if attention in FORMULA else min(TILE, shape.context_length)
+    temporaries = max(3 * 4 * shape.num_heads * shape.tokens * seen, 2 * 4 * shape.tokens * shape.vocab_size)
+    training = activation_bytes(shape, precision, attention) + cast + temporaries
+    largest = max(shape.vocab_size, shape.d_ff) * shape.d_model
+    optimizing = 4 * shape.parameters if "foreach" in optimizer else 3 * 4 * largest
+    return 16 * shape.parameters + logits + max(training, optimizing)

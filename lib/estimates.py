@@ -2,8 +2,9 @@
 knows nothing of how a table looks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import numpy as np
 import pandas as pd
 
 from lib import stats
@@ -28,18 +29,20 @@ def samples(records: pd.DataFrame, metric: str) -> dict[int, list[float]]:
 
 def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     """One row a case: the fields of the case, `machine, hardware, status` (of the last round), `why` it has no
-    times, and for each metric a column of the same name holding a `stats.Interval`, or None."""
+    times, `codes` (the digests of the code that measured it), and for each metric a column of the same name
+    holding a `stats.Interval`, or None."""
     rows = []
     fields = records.attrs.get("fields", [])
     for key, group in records.groupby([*fields, "machine"], sort=False) if len(records) else ():
         last = group.sort_values("round").iloc[-1]
         row = dict(zip([*fields, "machine"], key, strict=True))
         row |= {"hardware": last["hardware"], "status": last["status"], "why": _why(last)}
+        row["codes"] = frozenset(group["code"])
         for metric in metrics:
             by_round = samples(group, metric)
             row[metric] = stats.median(list(by_round.values())) if by_round else None
         rows.append(row)
-    frame = pd.DataFrame(rows, columns=[*fields, "machine", "hardware", "status", "why", *metrics])
+    frame = pd.DataFrame(rows, columns=[*fields, "machine", "hardware", "status", "why", "codes", *metrics])
     return frame.sort_values(fields, key=in_order, ignore_index=True) if fields else frame
 
 
@@ -66,48 +69,60 @@ def in_order(column: pd.Series) -> pd.Series:
     return column.map(lambda value: ORDER.index(value) if value in ORDER else len(ORDER)) if known else column
 
 
+def column(records: pd.DataFrame, name: str) -> pd.Series:
+    """A metric of each record, missing where it was not measured, also when none has it."""
+    return records[name] if name in records else pd.Series(None, index=records.index, dtype=object)
+
+
+def derive(records: pd.DataFrame, name: str, formula: Callable, *metrics: str) -> pd.DataFrame:
+    """The records with one metric more: `formula` of the given metrics, sample by sample, where all were
+    measured. A metric that is one number a record takes part in each of its samples."""
+    values = []
+    for row in zip(*(column(records, metric) for metric in metrics), strict=True):
+        lists = [value for value in row if isinstance(value, list)]
+        if not lists or any(not isinstance(value, list) and pd.isna(value) for value in row):
+            values.append(None)
+            continue
+        count = len(lists[0])
+        samples = (value if isinstance(value, list) else [value] * count for value in row)
+        values.append([formula(*sample) for sample in zip(*samples, strict=True)])
+    wider = records.assign(**{name: pd.Series(values, index=records.index, dtype=object)})
+    wider.attrs = records.attrs
+    return wider
+
+
 def with_quotient(records: pd.DataFrame, name: str, above: str, below: str, scale: float = 1) -> pd.DataFrame:
-    """The records with one metric more: sample by sample, `scale` times one metric over another of the same
-    iteration."""
-    return _with(
-        records, name,
-        [
-            [scale * x / y for x, y in zip(a, b, strict=True)] if isinstance(a, list) and isinstance(b, list) else None
-            for a, b in zip(records[above], records[below], strict=True)
-        ],
-    )  # fmt: skip
+    """The records with one metric more: `scale` times one metric over another of the same iteration."""
+    return derive(records, name, lambda a, b: scale * a / b, above, below)
 
 
 def with_sum(records: pd.DataFrame, name: str, first: str, second: str) -> pd.DataFrame:
-    """The records with one metric more: sample by sample, the sum of two of the same iteration."""
-    sums = [
-        [x + y for x, y in zip(a, b, strict=True)] if isinstance(a, list) and isinstance(b, list) else None
-        for a, b in zip(records[first], records[second], strict=True)
-    ]
-    return _with(records, name, sums)
+    """The records with one metric more: the sum of two of the same iteration."""
+    return derive(records, name, lambda a, b: a + b, first, second)
+
+
+def with_rate(records: pd.DataFrame, name: str, amount: str, metric: str, scale: float = 1) -> pd.DataFrame:
+    """The records with one metric more: `scale` times the fact `amount` a second, by a metric in milliseconds."""
+    return derive(records, name, lambda total, ms: scale * total * 1e3 / ms, amount, metric)
+
+
+def with_percent_of(
+    records: pd.DataFrame, name: str, amount: str, limit: dict[str, float], times: float = 1
+) -> pd.DataFrame:
+    """The records with one metric more: `times` the fact `amount` a second of the whole iteration, in percent of
+    the limit of the record's precision; missing where that limit was not measured."""
+    known = records.assign(limit=records["precision"].map(limit).astype(float))
+    known.attrs = records.attrs
+    return derive(
+        known, name, lambda total, ms, most: 100 * times * total * 1e3 / ms / most, amount, "total_ms", "limit"
+    )
 
 
 def with_cold_start(records: pd.DataFrame) -> pd.DataFrame:
     """The records with `first_iteration_s`: that of a process that found no graph of the case compiled before."""
-    cold = [
-        [ms / 1e3 for ms in first] if isinstance(first, list) and hits == 0 else None
-        for first, hits in zip(records["first_iteration_ms"], records["compile_cache_hits"], strict=True)
-    ]
-    return _with(records, "first_iteration_s", cold)
-
-
-def with_rate(records: pd.DataFrame, name: str, amount: pd.Series, metric: str) -> pd.DataFrame:
-    """The records with one metric more: the amount of each a second, for each sample of `metric` in ms."""
-    rates = [
-        [total * 1e3 / ms for ms in times] if isinstance(times, list) and pd.notna(total) else None
-        for total, times in zip(amount, records[metric], strict=True)
-    ]
-    return _with(records, name, rates)
-
-
-def _with(records: pd.DataFrame, name: str, values: list) -> pd.DataFrame:
-    """The records with a column more, and still knowing which of their columns are fields of the case."""
-    wider = records.assign(**{name: pd.Series(values, index=records.index, dtype=object)})
+    cold = records[column(records, "compile_cache_hits") == 0]
+    first = derive(cold, "first_iteration_s", lambda ms: ms / 1e3, "first_iteration_ms")["first_iteration_s"]
+    wider = records.assign(first_iteration_s=first.reindex(records.index).astype(object))
     wider.attrs = records.attrs
     return wider
 
@@ -115,19 +130,18 @@ def _with(records: pd.DataFrame, name: str, values: list) -> pd.DataFrame:
 def ceiling(ceilings: pd.DataFrame, operation: str, fact: str) -> dict[str, float]:
     """The most that an operation reached on this machine over all its sizes, by precision: `fact` (flops or
     moved_bytes) a second at the median time."""
-    chosen = select(ceilings, operation=operation, status="ok")
-    table = medians(with_rate(chosen, "rate", chosen[fact], "total_ms"), "rate") if len(chosen) else ()
+    chosen = with_rate(select(ceilings, operation=operation, status="ok"), "rate", fact, "total_ms")
     best: dict[str, float] = {}
-    for precision, rate in zip(table["precision"], table["rate"], strict=True) if len(table) else ():
-        best[precision] = max(rate.value, best.get(precision, 0))
+    for _, row in medians(chosen, "rate").iterrows():
+        best[row["precision"]] = max(row["rate"].value, best.get(row["precision"], 0))
     return best
 
 
-def largest(records: pd.DataFrame, by: str, **where) -> dict:
-    """The fields of the case with times for which the column `by` is largest, of those selected; each field
-    None where there is none."""
+def largest(records: pd.DataFrame, by: str, sign: int = 1, **where) -> dict:
+    """The fields of the case with times for which the column `by` is largest, of those selected, or smallest
+    with the sign -1; each field None where there is none."""
     fields, chosen = records.attrs["fields"], select(records, status="ok", **where)
-    return dict.fromkeys(fields) if chosen.empty else chosen.loc[chosen[by].idxmax(), fields].to_dict()
+    return dict.fromkeys(fields) if chosen.empty else chosen.loc[(sign * chosen[by]).idxmax(), fields].to_dict()
 
 
 def select(records: pd.DataFrame, **where) -> pd.DataFrame:
@@ -159,6 +173,17 @@ def ratios(records: pd.DataFrame, metric: str, axis: str, reference, case: Mappi
     ]
     frame = pd.DataFrame(rows, columns=["name", "ratio"]).sort_values("name", key=in_order)
     return frame[frame["ratio"].notna()].assign(hardware=chosen["hardware"].iloc[0] if len(chosen) else "")
+
+
+def labelled(table: pd.DataFrame, fields: list[str], but: str = "") -> pd.DataFrame:
+    """The table with a column `label`: those of the fields that differ between its rows, in words; `but` is left
+    to an axis."""
+    differ = [name for name in fields if name not in but.split() and len(set(table[name])) > 1] or fields[:1]
+    words = [
+        " ".join(name if v is True or v is np.True_ else str(v) for name, v in zip(differ, row, strict=True) if v)
+        for row in table[differ].itertuples(index=False)
+    ]
+    return table.assign(label=words)
 
 
 def ordered(frame: pd.DataFrame, columns: str) -> pd.DataFrame:

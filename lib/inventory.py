@@ -46,10 +46,12 @@ def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _values(values: Mapping[str, object]) -> str:
-    if all(isinstance(value, dict) for value in values.values()):
-        settings = {f"{key}={v}" for value in values.values() for key, v in value.items()}
-        return ", ".join(sorted(settings)) or "none set"
-    return ", ".join(f"{text[:12]}" if len(text) == 40 and text.isalnum() else text for text in values)
+    kinds = {type(value) for value in values.values()}
+    if kinds == {dict}:
+        return ", ".join(sorted({f"{key}={v}" for value in values.values() for key, v in value.items()})) or "none set"
+    if kinds == {list}:
+        return "; ".join(sorted({text for value in values.values() for text in value})) or "nothing"
+    return ", ".join(values)
 
 
 def spreads(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -64,7 +66,7 @@ def spreads(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _spread(times: list[float]) -> float:
-    low, middle, high = statistics.quantiles(times, n=4)
+    low, middle, high = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
     return 100 * (high - low) / middle
 
 

@@ -152,9 +152,8 @@ def save(case, round: int, status: str, metrics: dict, started: str, seconds: fl
 def records(cases: list, round: int) -> pd.DataFrame:
     """The records of this round of these cases, as `results.load` gives them."""
     frame = results.load(cases[0].experiment, environment.machine(cases[0].device), round)
-    wanted = [tuple(asdict(case).values()) for case in cases]
-    fields = frame.attrs["fields"]
-    return frame[[tuple(row) in wanted for row in frame[fields].itertuples(index=False)]] if fields else frame
+    wanted = {tuple(asdict(case).values()) for case in cases}
+    return frame[[tuple(row) in wanted for row in frame[frame.attrs["fields"]].itertuples(index=False)]]
 
 
 def errors(work: Work) -> dict[str, list[float]]:

@@ -61,7 +61,7 @@ def lines(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
         ends = []
         for name, group in table.groupby(line, sort=False):
             group = group.sort_values(x)
-            colour = COLOURS.get(name, INK)
+            colour = COLOURS.get(name.split()[0], INK)
             values = [i.value for i in group[y]]
             ax.errorbar(
                 group[x], values, yerr=_errors(list(group[y])), color=colour, marker=MARKERS[colour],
@@ -118,17 +118,18 @@ def _label_ends(ax: Axes, ends: list[tuple]) -> None:
         )  # fmt: skip
 
 
-def phases(ax: Axes, table: pd.DataFrame, label: pd.Series, unit: str, xlabel: str) -> Axes:
-    """A bar a row of a table of training steps, made of its phases (columns `forward_<unit>` and so on), each with
-    its own interval at its end; the phases are named above the first bar."""
+def phases(ax: Axes, table: pd.DataFrame, unit: str, xlabel: str) -> Axes:
+    """A bar a row of a table of training steps at its `label`, made of its phases (columns `forward_<unit>` and so
+    on), each with its own interval at its end; the phases are named above the first bar."""
     names = ("forward", "backward", "optimizer")
+    table = table[table[f"forward_{unit}"].notna()]
     with mpl.rc_context(STYLE):
         left = [0.0] * len(table)
         for name in names:
             parts = list(table[f"{name}_{unit}"])
-            ax.barh(label, [i.value for i in parts], left=left, color=COLOURS[name], height=0.62, label=name)
+            ax.barh(table["label"], [i.value for i in parts], left=left, color=COLOURS[name], height=0.62, label=name)
             left = [start + i.value for start, i in zip(left, parts, strict=True)]
-            ax.errorbar(left, label, xerr=_errors(parts), fmt="none", ecolor=INK, elinewidth=1, capsize=2.5)
+            ax.errorbar(left, table["label"], xerr=_errors(parts), fmt="none", ecolor=INK, elinewidth=1, capsize=2.5)
         ax.invert_yaxis()
         ax.set(xlabel=xlabel)
         ax.grid(axis="x")

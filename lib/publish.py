@@ -8,20 +8,24 @@ from lib import compare, plots, results
 
 def publish(machine: str) -> int:
     """Copy the valid records that sweeps made on a machine, over those kept of the same cases; returns how many.
-    A case by hand stays out, and so does a file that is no valid record."""
-    source, target = results.folder() / machine, results.REFERENCE / machine
-    kept = [file for file in sorted(source.glob("*/*.json")) if results.status(file)]
-    kept = [file for file in kept if results.read(file)["round"] != results.BY_HAND]
-    for file in kept:
-        copy = target / file.relative_to(source)
+    What was measured by hand stays out, and so does a file that is no valid record. Raises ValueError where
+    those kept under this name are of other hardware."""
+    target = results.REFERENCE / machine
+    kept = {file: results.read(file)["environment"]["hardware"] for file in target.glob("*/*.json")}
+    new = {
+        file: results.read(file)["environment"]["hardware"] for file in results.files(machine) if results.status(file)
+    }
+    if len({*kept.values(), *new.values()}) > 1:
+        raise ValueError(f"machine: {machine} stands for {' and '.join({*kept.values(), *new.values()})}")
+    for file in new:
+        copy = target / file.parent.name / file.name
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)
     ratios = compare.to_references(machine)
     if len(ratios):
-        plots.save(
-            plots.ratios(*plots.axes(height=3.4), ratios, "time relative to the reference"), target / "ratios.svg"
-        )
-    return len(kept)
+        ax = plots.ratios(*plots.axes(height=3.4), ratios, "time relative to the reference")
+        plots.save(ax, target / "ratios.svg")
+    return len(new)
 
 
 def main() -> int:
@@ -30,8 +34,12 @@ def main() -> int:
     if not machines:
         print("there are no records of this machine; `make report` measures some", file=sys.stderr)
         return 2
-    for machine in machines:
-        print(f"{publish(machine)} records of {machine} are in reports/reference/{machine}")
+    try:
+        for machine in machines:
+            print(f"{publish(machine)} records of {machine} are in reports/reference/{machine}")
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
     return 0
 
 

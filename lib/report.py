@@ -13,10 +13,11 @@ from pathlib import Path
 import jinja2
 import nbformat
 
-from lib import check, results
+from lib import check, notebook, results
+from lib.notebook import NotebookFailed
 
 ROOT = results.REPORTS.parent
-CHAPTERS = ROOT / "notebooks" / "report"
+CHAPTERS = notebook.NOTEBOOKS / "report"
 TEMPLATE = Path(__file__).parent / "template"
 PAGE = results.REPORTS / "report.html"
 
@@ -24,11 +25,10 @@ PAGE = results.REPORTS / "report.html"
 def inputs(machine: str) -> str:
     """A digest of all that the report follows from: records, published figures, chapters, code and template."""
     folders = [(TEMPLATE, "*"), (CHAPTERS, "*.ipynb"), (ROOT / "lib", "*.py"), (results.REFERENCE, "**/*.*")]
-    folders += [(source, "**/*.json") for source in results.sources(machine)]
+    files = [file for folder, pattern in folders for file in sorted(folder.glob(pattern)) if file.is_file()]
     digest = hashlib.sha256(machine.encode())
-    for folder, pattern in folders:
-        for file in sorted(file for file in folder.glob(pattern) if file.is_file()):
-            digest.update(file.name.encode() + file.read_bytes())
+    for file in files + results.files(machine):
+        digest.update(file.name.encode() + file.read_bytes())
     return digest.hexdigest()
 
 
@@ -38,7 +38,7 @@ def up_to_date(page: Path, digest: str) -> bool:
 
 
 def render(machine: str, page: Path) -> None:
-    """Execute every chapter for a machine and write the page. Raises PapermillExecutionError when one fails."""
+    """Execute every chapter for a machine and write the page. Raises NotebookFailed when one fails."""
     from lib.kernel import execute
 
     digest = inputs(machine)
@@ -65,9 +65,9 @@ def render(machine: str, page: Path) -> None:
 
 def about(machine: str) -> list[str]:
     """Hardware, versions of torch, days and commits of a machine's records, for the title."""
-    records = [results.read(file) for source in results.sources(machine) for file in sorted(source.glob("*/*.json"))]
+    records = [results.read(file) for file in results.files(machine) if results.status(file)]
     found = [record["environment"] for record in records]
-    commits = {e["commit"][:12] + (" with changes" if e["uncommitted"] else "") for e in found}
+    commits = {e["commit"] + (" with changes" if e["uncommitted"] else "") for e in found}
     return [
         ", ".join(sorted({e["hardware"] for e in found})),
         "PyTorch " + ", ".join(sorted({e["torch"] for e in found})),
@@ -127,13 +127,14 @@ def link(record) -> str:
     run, machine = record["environment"].get("run", ""), record["machine"]
     file = results.runs() / machine / f"{run}.ipynb"
     name = html.escape(run)
-    return f'<a href="runs/{html.escape(machine)}/{name}.ipynb">{name}</a>' if file.exists() else name
+    address = html.escape(os.path.relpath(file, PAGE.parent), quote=True)
+    return f'<a href="{address}">{name}</a>' if file.exists() else name
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns 0, 1 when a chapter failed, 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m lib.report", description="Render the report from records.")
-    parser.add_argument("--machine", help="whose records; by default those measured here, else the first in git")
+    parser.add_argument("--machine", help="whose records; by default the latest measured here, else the first in git")
     given = parser.parse_args(arguments)
     machines = results.machines()
     try:
@@ -149,10 +150,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     try:
         render(machine, PAGE)
-    except Exception as error:
-        if type(error).__name__ != "PapermillExecutionError":
-            raise
-        print(f"{error.ename}: {error.evalue}, in cell {error.exec_count} of a chapter", file=sys.stderr)
+    except NotebookFailed as error:
+        print(error, file=sys.stderr)
         return 1
     print(PAGE)
     return 0

@@ -4,27 +4,25 @@ Knows nothing of how an experiment measures. A sweep resumes by itself: what has
 """
 
 import argparse
-import ast
 import contextlib
 import itertools
+import math
 import os
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import nbformat
 import pandas as pd
 import yaml
 
-from lib import cases, check, environment, measure, memory, results
+from lib import cases, check, environment, measure, memory, notebook, results
+from lib.notebook import NotebookFailed
 from lib.watch import Progress, Watch
 
-NOTEBOOKS = environment.ROOT / "notebooks"
-SWEEPS = NOTEBOOKS / "sweeps"
-SETTINGS = ("warmup", "samples")  # parameters of every measurement notebook beside the fields of its case
+SWEEPS = notebook.NOTEBOOKS / "sweeps"
 OPTIONS = {"rounds": 1, "timeout": 600, "fresh": None}  # of a block, or of the whole sweep
 
 
@@ -47,13 +45,6 @@ class Kernel:
         return list(measure.remaining(self.cases, self.round))
 
 
-def parameters(experiment: str) -> dict:
-    """The defaults in the cell tagged `parameters` of an experiment's notebook."""
-    notebook = nbformat.read(NOTEBOOKS / f"{experiment}.ipynb", as_version=4)
-    cell = next(cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
-    return {statement.targets[0].id: ast.literal_eval(statement.value) for statement in ast.parse(cell.source).body}
-
-
 def load(name: str) -> list[Kernel]:
     """The kernels of the sweep of that name, round by round. Raises ValueError, naming file, field, rule and
     nearest valid name, for anything in the file that could not run."""
@@ -68,7 +59,7 @@ def load(name: str) -> list[Kernel]:
 def read(file: Path) -> list[Kernel]:
     """The kernels of a sweep file, round by round; see `load`."""
     try:
-        content = yaml.safe_load(file.read_text())
+        content = yaml.load(file.read_text(), Loader=_Loader)
     except yaml.YAMLError as error:
         raise ValueError(f"not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
@@ -85,6 +76,17 @@ def read(file: Path) -> list[Kernel]:
     return sorted(kernels, key=lambda kernel: kernel.round)
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML without the silent loss of a key that stands twice."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"{key!r} stands there twice")
+        return super().construct_mapping(node, deep)
+
+
 def _mapping(experiment: str, block) -> dict:
     if block is not None and not isinstance(block, dict):
         raise ValueError(f"{experiment}: {block!r} must be a mapping of axes to values")
@@ -93,16 +95,21 @@ def _mapping(experiment: str, block) -> dict:
 
 def _kernels(experiment: str, block: dict) -> list[Kernel]:
     """The kernels of one block: a kernel for each round and each value of its fresh axes."""
-    axes = parameters(experiment)
+    axes, fields = dict(notebook.parameters(experiment)), notebook.fields(experiment)
     allowed = [*OPTIONS, *(name for name in axes if name != "round")]
     for name in block:
         check.choice(experiment, name, allowed)
     rounds, timeout, fresh = (block.pop(name) for name in OPTIONS)
     fresh = _listed(fresh) if fresh else []
     for name in fresh:
-        check.choice(f"{experiment}.fresh", name, [name for name in axes if name not in (*SETTINGS, "round")])
+        check.choice(f"{experiment}.fresh", name, fields)
     axes |= block
-    for name, value in {"rounds": rounds, "timeout": timeout, **{name: axes[name] for name in SETTINGS}}.items():
+    for name, value in {
+        "rounds": rounds,
+        "timeout": timeout,
+        "warmup": axes["warmup"],
+        "samples": axes["samples"],
+    }.items():
         if type(value) is not int:
             raise ValueError(f"{experiment}.{name}: {value!r} must be a whole number")
         check.at_least(f"{experiment}.{name}", value, 0 if name == "warmup" else 1)
@@ -113,9 +120,9 @@ def _kernels(experiment: str, block: dict) -> list[Kernel]:
     kernels = []
     for round, point in itertools.product(range(1, rounds + 1), itertools.product(*pinned)):
         chosen = axes | dict(point) | {"round": round}
-        fields = {name: value for name, value in chosen.items() if name not in (*SETTINGS, "round")}
         try:
-            kernels.append(Kernel(experiment, chosen, cases.grid(experiment, **fields), timeout))
+            grid = cases.grid(experiment, **{name: chosen[name] for name in fields})
+            kernels.append(Kernel(experiment, chosen, grid, timeout))
         except ValueError as error:
             raise ValueError(f"{experiment}.{error}") from None
     return kernels
@@ -137,7 +144,7 @@ def _refuse_duplicates(kernels: list[Kernel]) -> None:
 def run(kernels: list[Kernel], budget: float) -> None:
     """Execute the kernels that have something to do, until `budget` seconds have passed. A case whose kernel
     dies is recorded as crashed, one beyond its time limit as timeout; the rest of the kernel's cases goes on in
-    a new one. Raises papermill's PapermillExecutionError when a notebook fails, which is a bug."""
+    a new one. Raises NotebookFailed when a cell of a notebook fails, which is a bug."""
     deadline, progress = time.time() + budget, Progress(kernels)
     with tempfile.TemporaryDirectory(prefix="inductor-") as compiled, contextlib.closing(progress):
         # a cache of compiled graphs that is empty in the first round, so that compile times are cold there
@@ -149,7 +156,7 @@ def run(kernels: list[Kernel], budget: float) -> None:
             while kernel.todo() and time.time() < deadline:
                 began, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
                 timed_out = _execute(kernel, progress)
-                if (left := kernel.todo()) and time.time() < deadline:
+                if (left := kernel.todo()) and (timed_out or time.time() < deadline):
                     seconds = time.monotonic() - began
                     status = "timeout" if timed_out else "crashed"
                     measure.save(left[0], kernel.round, status, {}, started, seconds)
@@ -158,77 +165,105 @@ def run(kernels: list[Kernel], budget: float) -> None:
 
 def _execute(kernel: Kernel, progress: Progress) -> bool:
     """One papermill run; returns whether its kernel was stopped for taking too long over a case."""
-    from lib import kernel as notebook  # papermill takes a second to import, and is not needed to find all done
+    from lib.kernel import execute  # papermill takes a second to import, and is not needed to find all done
 
     machine = environment.machine(kernel.cases[0].device)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     output = results.runs() / machine / f"{stamp}-{kernel.experiment}-r{kernel.round}.ipynb"
     os.environ["SWEEP_RUN"] = output.stem
-    # a kernel that is gone may raise a RuntimeError; that no record came of it says so as well
-    with Watch(kernel, progress) as watch, contextlib.suppress(RuntimeError):
-        notebook.execute(NOTEBOOKS / f"{kernel.experiment}.ipynb", output, kernel.parameters)
+    with Watch(kernel, progress) as watch:
+        execute(notebook.NOTEBOOKS / f"{kernel.experiment}.ipynb", output, kernel.parameters)
     return watch.timed_out
 
 
 def plan(kernels: list[Kernel]) -> pd.DataFrame:
-    """One row a case: what would run, with its predicted memory, or why it cannot."""
-    rows = [
-        {
-            "experiment": kernel.experiment, "round": kernel.round, "case": measure.record_path(case, 0).name[:-8],
-            "predicted, MiB": round(case.predicted_bytes() / memory.MIB), "left out": case.unavailable() or "",
-            "record": results.status(measure.record_path(case, kernel.round)) or "",
-        }
-        for kernel in kernels for case in kernel.cases
-    ]  # fmt: skip
+    """One row a case: its rounds, its predicted memory, what would become of it (`runs`, `too large` or the reason
+    why it is left out) and the statuses of the records that it has."""
+    rounds: dict = {}
+    for kernel in kernels:
+        for case in kernel.cases:
+            rounds.setdefault(case, []).append(kernel.round)
+    available = {device: memory.available_bytes(device) for device in {case.device for case in rounds}}
+    rows = []
+    for case, numbers in rounds.items():
+        fate = "too large" if case.predicted_bytes() > available[case.device] else "runs"
+        found = [results.status(measure.record_path(case, number)) for number in numbers]
+        rows.append(
+            {
+                "experiment": case.experiment, "case": results.name(asdict(case)), "rounds": len(numbers),
+                "predicted, MiB": round(case.predicted_bytes() / memory.MIB), "fate": case.unavailable() or fate,
+                "records": " ".join(dict.fromkeys(status for status in found if status)), "missing": found.count(None),
+            }
+        )  # fmt: skip
     return pd.DataFrame(rows)
 
 
-def summary(kernels: list[Kernel]) -> str:
-    """What the sweep's records say, in a few lines: how many of each status, and each that is not ok."""
+def dry(kernels: list[Kernel]) -> str:
+    """What a sweep would do, a line a case, and the sums."""
     table = plan(kernels)
-    counts = table["record"].replace("", "not measured").value_counts()
-    lines = ["  ".join(f"{status}: {count}" for status, count in counts.items())]
-    bad = table[table["record"].isin(measure.FATAL)].drop_duplicates(["experiment", "case"])
+    fates = "; ".join(f"{count} {fate}" for fate, count in table["fate"].value_counts().items())
+    device = kernels[0].cases[0].device
+    available = memory.available_bytes(device) / memory.MIB
+    lines = table[["experiment", "case", "rounds", "predicted, MiB", "fate", "records"]].to_string(index=False)
+    return f"{lines}\n{len(table)} cases in {len(kernels)} kernels, {available:,.0f} MiB available on {device}: {fates}"
+
+
+def summary(kernels: list[Kernel]) -> str:
+    """What the sweep's records say, in a few lines: how many cases ended how, and each that did not end well."""
+    table = plan(kernels)
+    able = table[~table["fate"].str.contains("needs")]
+    ended = able["records"].where(able["records"] != "", "not measured yet")
+    lines = ["  ".join(f"{status}: {count}" for status, count in ended.value_counts().items())]
+    bad = able[able["records"].str.contains("|".join(measure.FATAL))]
     if len(bad):
-        lines.append(bad[["record", "experiment", "case", "predicted, MiB"]].to_string(index=False))
-    for reason, cases_ in table[table["left out"] != ""].groupby("left out"):
-        lines.append(f"left out: {len(cases_.drop_duplicates('case'))} cases, since {reason}")
+        lines.append(bad[["records", "experiment", "case", "predicted, MiB"]].to_string(index=False))
+    for reason, left_out in table[table["fate"].str.contains("needs")].groupby("fate"):
+        lines.append(f"left out: {len(left_out)} cases, since {reason}")
     return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns 0, 1 when a notebook failed, 2 for bad input."""
+    """The command line; returns 0, 1 when a notebook failed, 2 for bad input, 130 when stopped by Ctrl-C."""
+    names = ", ".join(sorted(file.stem for file in SWEEPS.glob("*.yaml")))
     parser = argparse.ArgumentParser(prog="python -m lib.sweep", description="Run a sweep, or go on with it.")
-    parser.add_argument("sweep", help="a file of notebooks/sweeps, without .yaml")
-    parser.add_argument("--budget", type=float, default=float("inf"), help="stop between cases after so many seconds")
+    parser.add_argument("sweep", help=f"one of {names}: a file of notebooks/sweeps")
+    parser.add_argument("--budget", default="inf", help="stop between cases after so many seconds")
     parser.add_argument("--dry", action="store_true", help="list the cases with their predicted memory, run nothing")
     given = parser.parse_args(arguments)
     try:
-        if not given.budget > 0:
-            raise ValueError(f"budget: {given.budget} must be a positive number of seconds")
+        budget = _seconds(given.budget)
         kernels = load(given.sweep)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     if given.dry:
-        print(plan(kernels).to_string(index=False))
+        print(dry(kernels))
         return 0
     if not any(kernel.todo() for kernel in kernels):
         print(f"{given.sweep}: every case has its record, nothing to measure")
         return 0
     os.environ["RESULTS"] = str(results.folder().resolve())
     try:
-        run(kernels, given.budget)
+        run(kernels, budget)
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
+        print("stopped; the same command continues from here", file=sys.stderr)
         return 130
-    except Exception as error:
-        if type(error).__name__ != "PapermillExecutionError":
-            raise
-        print(f"{error.ename}: {error.evalue}\nthe notebook as far as it came: {results.runs()}", file=sys.stderr)
+    except NotebookFailed as error:
+        print(error, file=sys.stderr)
         return 1
     print(summary(kernels))
     return 0
+
+
+def _seconds(text: str) -> float:
+    """The budget as a number. Raises ValueError unless it is a positive one."""
+    try:
+        budget = float(text)
+    except ValueError:
+        budget = math.nan
+    if not budget > 0:
+        raise ValueError(f"budget: {text!r} must be a positive number of seconds")
+    return budget
 
 
 if __name__ == "__main__":

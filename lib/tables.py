@@ -177,4 +177,6 @@ def provenance(frame: pd.DataFrame) -> str:
     counts = sorted({i.n for i in sampled})
     many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     scopes = " or ".join(sorted({i.scope for i in sampled}))
-    return f"{hardware}. Median and its 95% interval {scopes}; n = {many}."
+    versions = len(frozenset().union(*measured["codes"])) if "codes" in measured else 1
+    mixed = f" Measured by {versions} versions of the code." if versions > 1 else ""
+    return f"{hardware}. Median and its 95% interval {scopes}; n = {many}.{mixed}"

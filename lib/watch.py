@@ -3,10 +3,10 @@
 It only looks whether the file of the next record exists, twice a second, so as not to disturb what is measured.
 """
 
-import json
 import statistics
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -38,10 +38,9 @@ class Progress:
     def _known_seconds(self, case) -> float | None:
         """Seconds that a record of this case took, here or else on any machine."""
         if case not in self.known:
-            name = Path(measure.record_path(case, 1).name).stem.removesuffix(".r1") + ".r*.json"
-            roots = (results.folder(), results.REFERENCE)
-            files = [file for root in roots for file in root.glob(f"*/{case.experiment}/{name}")]
-            self.known[case] = json.loads(files[0].read_text())["seconds"] if files else None
+            pattern = f"*/{case.experiment}/{results.name(asdict(case))}.r*.json"
+            found = (file for root in (results.folder(), results.REFERENCE) for file in root.glob(pattern))
+            self.known[case] = next((results.read(file)["seconds"] for file in found if results.status(file)), None)
         return self.known[case]
 
     def _seconds(self, case) -> float:
@@ -89,8 +88,8 @@ class Watch:
         ended = False
         for case in self.kernel.todo():
             self.progress.case_begins(self.kernel, case)
-            began, path = time.monotonic(), measure.record_path(case, self.kernel.round)
-            while not path.exists():
+            began, started, path = time.monotonic(), time.time(), measure.record_path(case, self.kernel.round)
+            while not _written(path, started):
                 if ended:
                     return
                 if time.monotonic() - began > self.kernel.timeout:
@@ -99,6 +98,11 @@ class Watch:
                     return
                 ended = self.over.wait(0.5)  # a record may still have come in the last half second
             self.progress.case_done(case, time.monotonic() - began)
+
+
+def _written(path: Path, since: float) -> bool:
+    """Whether the record has come; a file from before is a damaged one, about to be written anew."""
+    return path.exists() and path.stat().st_mtime >= since - 1
 
 
 def stop_children() -> None:

@@ -20,6 +20,7 @@ DECAYED = Hyper(lr=0.01, beta1=0.8, beta2=0.95, eps=1e-3, weight_decay=0.3, amsg
 
 @pytest.fixture(scope="module", autouse=True)
 def forget_graphs():
+    torch.compiler.reset()
     yield
     torch.compiler.reset()
 
@@ -111,6 +112,17 @@ def test_a_step_by_name_changes_no_gradient_and_counts_itself(variant):
     assert all(torch.equal(gradient, torch.ones_like(gradient)) for gradient in grads)
     assert [state["step"].item() for state in states] == [2] * len(SHAPES)
     check([state["exp_avg"] for state in states], [torch.full_like(p, 1 - 0.9**2) for p in params])
+
+
+@pytest.mark.parametrize("amsgrad", [True, False])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_parameter_has_the_state_that_torch_gives_it(variant, amsgrad):
+    p = torch.nn.Parameter(torch.ones(3))
+    p.grad = torch.ones(3)
+    optimizer = torch_adamw([p], Hyper(amsgrad=amsgrad))
+    optimizer.step()
+    found = {name: value.shape for name, value in adam.state(p, variant, amsgrad).items()}
+    assert found == {name: value.shape for name, value in optimizer.state[p].items()}
 
 
 @pytest.mark.parametrize("variant", ALL)

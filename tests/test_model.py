@@ -20,6 +20,7 @@ ATTENTIONS = [pytest.param(name, marks=needs_compiler) if name == "compiled" els
 
 @pytest.fixture(scope="module", autouse=True)
 def forget_graphs():
+    torch.compiler.reset()
     yield
     torch.compiler.reset()
 
@@ -97,6 +98,12 @@ def test_logits_and_every_gradient_are_those_of_the_formula():
 def test_every_attention_gives_the_same_logits(attention):
     with torch.no_grad():
         torch.testing.assert_close(build(attention=attention)(TOKENS), build()(TOKENS), atol=1e-5, rtol=1e-5)
+
+
+def test_the_attention_named_is_the_one_used(monkeypatch):
+    monkeypatch.setitem(VARIANTS, "sdpa", lambda q, k, v, causal: torch.zeros_like(v))
+    with torch.no_grad():
+        assert (build(attention="sdpa")(TOKENS) - build()(TOKENS)).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("attention", ["naive", "tiled", "sdpa"])
@@ -237,7 +244,7 @@ def test_the_head_is_not_tied_to_the_embedding():
 @pytest.mark.parametrize(
     ("values", "field"),
     [
-        ({"d_model": 30, "num_heads": 4}, "d_model"),
+        ({"d_model": 34, "num_heads": 4}, "d_model: 34 must be divisible by num_heads 4"),
         ({"d_model": 12, "num_heads": 4}, "d_model: the head size 3"),
         ({"d_model": -32, "num_heads": 4}, "d_model"),
         ({"vocab_size": 0}, "vocab_size"),

@@ -6,10 +6,11 @@ from dataclasses import fields
 import nbformat
 import pytest
 
-from lib import cases, sweep
+from lib import cases
+from lib import notebook as notebooks
 
-MEASUREMENT = sorted(sweep.NOTEBOOKS.glob("*.ipynb"))
-CHAPTERS = sorted((sweep.NOTEBOOKS / "report").glob("*.ipynb"))
+MEASUREMENT = sorted(notebooks.NOTEBOOKS.glob("*.ipynb"))
+CHAPTERS = sorted((notebooks.NOTEBOOKS / "report").glob("*.ipynb"))
 FORBIDDEN = (ast.FunctionDef, ast.ClassDef, ast.Try, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -47,19 +48,19 @@ def test_a_measurement_notebook_stays_within_40_lines_of_code(notebook):
 
 
 def test_each_experiment_has_its_notebook_and_no_other():
-    assert [path.stem for path in MEASUREMENT] == sorted(cases.EXPERIMENTS)
+    assert notebooks.experiments() == [path.stem for path in MEASUREMENT] == sorted(cases.EXPERIMENTS)
 
 
 @pytest.mark.parametrize("experiment", cases.EXPERIMENTS)
 def test_the_parameters_of_a_notebook_are_the_fields_of_its_case_and_the_settings(experiment):
-    expected = [field.name for field in fields(cases.EXPERIMENTS[experiment])] + [*sweep.SETTINGS, "round"]
-    assert list(sweep.parameters(experiment)) == expected
+    expected = [field.name for field in fields(cases.EXPERIMENTS[experiment])] + list(notebooks.SETTINGS)
+    assert list(notebooks.parameters(experiment)) == expected
 
 
 @pytest.mark.parametrize("experiment", cases.EXPERIMENTS)
 def test_the_defaults_of_a_notebook_are_possible_cases_measured_by_hand(experiment):
-    defaults = sweep.parameters(experiment)
-    axes = {key: value for key, value in defaults.items() if key not in (*sweep.SETTINGS, "round")}
+    defaults = notebooks.parameters(experiment)
+    axes = {key: value for key, value in defaults.items() if key not in notebooks.SETTINGS}
     assert cases.grid(experiment, **axes)
     assert defaults["round"] == 0
 

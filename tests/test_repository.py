@@ -43,7 +43,7 @@ def test_conda_installs_the_same_package_under_the_same_pins():
 
 
 def test_reading_records_needs_no_torch():
-    modules = "results estimates tables plots claims compare inventory report stats"
+    modules = "notebook results estimates tables plots claims compare inventory report stats"
     script = f"import sys\nfrom lib import {', '.join(modules.split())}\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
@@ -62,6 +62,12 @@ def test_the_readme_names_every_file_of_the_package_and_every_command():
     assert not missing
     verbs = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
     assert all(f"make {verb}" in readme for verb in verbs if verb != "help")
+
+
+def test_every_file_that_the_readme_shows_or_links_to_exists():
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
+    assert links
+    assert all((ROOT / link).exists() for link in links)
 
 
 @pytest.mark.parametrize(

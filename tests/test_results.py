@@ -79,7 +79,26 @@ def test_records_of_two_machines_do_not_mix(save_record):
     assert list(results.load("attention", "other-9c")["forward_ms"]) == [[9.0]]
 
 
-def test_an_experiment_without_records_has_the_columns_of_another_machines(own_results):
+def test_an_experiment_without_records_still_knows_the_fields_of_its_case(own_results):
     frame = results.load("adam", "test-1c")
     assert frame.empty
-    assert {"variant", "num_params", "total_ms"} <= set(frame.columns)
+    assert set(frame.attrs["fields"]) == {"variant", "num_params", "param_size", "amsgrad", "device"} <= set(frame)
+
+
+def test_records_by_hand_do_not_hide_those_kept_in_git(save_record, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")
+    kept = save_record(forward_ms=[1.0])
+    target = tmp_path / "reference" / "test-1c" / "attention" / kept.name
+    target.parent.mkdir(parents=True)
+    kept.rename(target)
+    save_record(round=results.BY_HAND, forward_ms=[9.0])
+    assert list(results.load("attention", "test-1c")["forward_ms"]) == [[1.0]]
+    assert results.machines() == ["test-1c"]
+
+
+def test_the_machine_measured_last_comes_first(save_record):
+    old, new = (save_record(machine=name, forward_ms=[1.0]) for name in ("a-1c", "b-1c"))
+    os.utime(old, (1, 1))
+    assert results.machines()[:2] == ["b-1c", "a-1c"]
+    os.utime(new, (0, 0))
+    assert results.machines()[:2] == ["a-1c", "b-1c"]

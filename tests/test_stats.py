@@ -80,6 +80,11 @@ def test_the_verdict_says_no_more_than_the_interval(low, high, said):
     assert stats.verdict(Interval(1.0, low, high, 10, 3)) == said
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_what_was_timed_one_after_the_other_in_one_process_is_not_called_faster(rounds):
+    assert stats.verdict(Interval(0.5, 0.4, 0.6, 10, rounds)) == "inconclusive"
+
+
 def test_equal_distributions_are_seldom_called_different():
     random = np.random.default_rng(4)
     verdicts = [

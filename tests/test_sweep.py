@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from lib import measure, results, sweep
+from lib import measure, notebook, results, sweep
 
 QUICKEST = "ceilings: {operation: copy, rows: [8, 16], precision: fp32, device: cpu, warmup: 0, samples: 6}"
 
@@ -33,7 +33,7 @@ def run(kernels, budget=float("inf")):
 
 def test_a_list_is_swept_a_scalar_fixed_and_the_rest_are_the_notebooks_defaults(load):
     (kernel,) = load("attention: {variant: [naive, sdpa], seq_len: 32, device: cpu}")
-    defaults = sweep.parameters("attention")
+    defaults = notebook.parameters("attention")
     assert [case.variant for case in kernel.cases] == ["naive", "sdpa"]
     assert {case.seq_len for case in kernel.cases} == {32}
     assert {case.d_head for case in kernel.cases} == {defaults["d_head"]}
@@ -68,10 +68,10 @@ BAD = [
     ("atention: {}", "experiment: 'atention'.*nearest is 'attention'"),
     ("attention: {varaint: naive}", "attention: 'varaint'.*nearest is 'variant'"),
     ("attention: {variant: navie}", r"attention.variant: 'navie'.*nearest is 'naive'"),
-    ("attention: {seq_len: '64'}", "seq_len: '64' is a str"),
-    ("attention: {seq_len: 1e3}", "seq_len: '1e3' is a str"),
-    ("attention: {seq_len: 64.0}", "seq_len: 64.0 is a float"),
-    ("attention: {seq_len: true}", "seq_len: True is a bool"),
+    ("attention: {seq_len: '64'}", "seq_len: '64' is str"),
+    ("attention: {seq_len: 1e3}", "seq_len: '1e3' is str"),
+    ("attention: {seq_len: 64.0}", "seq_len: 64.0 is float"),
+    ("attention: {seq_len: true}", "seq_len: True is bool"),
     ("attention: {seq_len: -1}", "seq_len: -1 must be 1 or more"),
     ("attention: {seq_len: []}", r"seq_len: \[\] must be a value or a list"),
     ("attention: {seq_len: {a: 1}}", "seq_len: .* must be a value or a list"),
@@ -79,7 +79,7 @@ BAD = [
     ("attention: {seq_len: [64, 64]}", "stands in the sweep twice"),
     ("attention: [{seq_len: 64}, {seq_len: 64}]", "stands in the sweep twice"),
     ("attention: naive", "must be a mapping"),
-    ("attention: {causal: 1}", "causal: 1 is a int, must be a bool"),
+    ("attention: {causal: 1}", "causal: 1 is int, must be bool"),
     ("attention: {device: tpu}", "device: 'tpu'"),
     ("attention: {samples: 0}", "samples: 0 must be 1 or more"),
     ("attention: {samples: [1, 2]}", "samples: .* must be a whole number"),
@@ -91,6 +91,8 @@ BAD = [
     ("timeout: 1.5\nattention: {}", "timeout: 1.5 must be a whole number"),
     ("step: {size: huge}", "size: 'huge'"),
     ("rounds: 2", "at least one experiment"),
+    ("attention: {seq_len: 8}\nattention: {seq_len: 16}", "'attention' stands there twice"),
+    ("attention: {seq_len: 8, seq_len: 16}", "'seq_len' stands there twice"),
     ("[1, 2]", "mapping of experiments"),
     ("attention: {", "not valid YAML"),
 ]
@@ -103,7 +105,7 @@ def test_a_sweep_that_could_not_run_is_refused_in_one_line(load, text, said):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("arguments", [["quik"], ["smoke", "--budget", "0"], ["smoke", "--budget", "-1"]])
+@pytest.mark.parametrize("arguments", [["quik"], ["smoke", "--budget", "0"], ["smoke", "--budget", "abc"]])
 def test_bad_input_ends_with_exit_code_2_and_one_line(capsys, arguments):
     assert sweep.main(arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -166,11 +168,11 @@ def test_a_budget_stops_between_cases_and_the_same_command_goes_on(own_results, 
 
 def spoiled(tmp_path, monkeypatch, line):
     """The notebooks, with a line of code before the measuring of the ceilings."""
-    notebook = json.loads((sweep.NOTEBOOKS / "ceilings.ipynb").read_text())
-    cell = next(cell for cell in notebook["cells"] if "measure.pending" in "".join(cell["source"]))
+    content = json.loads((notebook.NOTEBOOKS / "ceilings.ipynb").read_text())
+    cell = next(cell for cell in content["cells"] if "measure.pending" in "".join(cell["source"]))
     cell["source"] = [line + "\n", *cell["source"]]
-    (tmp_path / "ceilings.ipynb").write_text(json.dumps(notebook))
-    monkeypatch.setattr(sweep, "NOTEBOOKS", tmp_path)
+    (tmp_path / "ceilings.ipynb").write_text(json.dumps(content))
+    monkeypatch.setattr(notebook, "NOTEBOOKS", tmp_path)
 
 
 def test_a_notebook_that_fails_fails_the_sweep(own_results, load, tmp_path, monkeypatch, capsys):
