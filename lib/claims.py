@@ -104,21 +104,23 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
 
 
 def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: str) -> Statement:
-    """Which value of the field `among` has the smallest median, and whether its lead over the second is shown."""
+    """Which value of the field `among` has the smallest median, and which others are not shown to be slower."""
     chosen = estimates.select(records, **of)
     table = estimates.medians(chosen, metric)
     table = table[table[metric].notna()]
     if len(table) < 2:
-        text = f"Which {among} takes the least time cannot be said, since fewer than two were measured here."
+        text = f"Which {among} is fastest cannot be said, since fewer than two were measured here."
         return Statement(text, NO_DATA, _fields(of))
-    first, second = sorted(zip(table[metric].map(lambda i: i.value), table[among], strict=True))[:2]
-    lead = estimates.ratio(chosen, metric, {among: first[1]}, {among: second[1]})
-    verdict = stats.verdict(lead)
-    said = f"Of {what}, {first[1]} is fastest, with {tables.interval(lead)} of the time of {second[1]}"
-    if verdict != "faster":
-        said = f"Of {what}, {first[1]} and {second[1]} are fastest; the data do not show which of them "
-        said += f"(ratio {tables.interval(lead)})"
-    return Statement(said + ".", verdict, f"{metric}, {_fields(of)}, {len(table)} compared; {_counted(lead)}.")
+    first, *others = [name for _, name in sorted(zip(table[metric].map(lambda i: i.value), table[among], strict=True))]
+    leads = {name: estimates.ratio(chosen, metric, {among: first}, {among: name}) for name in others}
+    tied = [name for name, lead in leads.items() if lead is None or stats.verdict(lead) != "faster"]
+    evidence = "; ".join(f"{first} to {name}: {tables.interval(lead)}" for name, lead in leads.items())
+    evidence = f"{metric}, {_fields(of)}; ratios of {evidence}."
+    if tied:
+        text = f"Of {what}, {first} has the smallest median; the data do not show that it is faster than "
+        return Statement(text + " or ".join(tied) + ".", "inconclusive", evidence)
+    lead = tables.interval(leads[others[0]])
+    return Statement(f"Of {what}, {first} is fastest, with {lead} of the time of {others[0]}.", "faster", evidence)
 
 
 def _sentence(text: str) -> str:

@@ -4,6 +4,8 @@ The published tables are those of `reports/reference/published/`, in the words o
 derived by subtracting two runs is left out, since it is no measurement.
 """
 
+import math
+
 import pandas as pd
 
 from lib import estimates, results, tables
@@ -13,11 +15,12 @@ PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
 
 def published_step() -> pd.DataFrame:
     """Published training steps, one row a case and source, in ms: `forward_ms, forward_backward_ms, total_ms`.
-    Where a source varied the warm-up the most is taken. A precision called float32 may have run in TF32."""
+    Where a source varied the warm-up the most is taken, an unstated one being its main table. Means whose standard
+    deviation is more than half of them are left out. A precision called float32 may have run in TF32."""
     table = results.published("end_to_end")
-    table = table[(table["how"] == "measured")].copy()
+    table = table[(table["how"] == "measured") & ~(table["std_ms"] > table["mean_ms"] / 2)].copy()
     table["precision"] = table["dtype"].map(PRECISION).where(~table["tf32"].eq(True), "tf32")
-    table["warmup_steps"] = table["warmup_steps"].fillna(-1)
+    table["warmup_steps"] = table["warmup_steps"].fillna(math.inf)
     table = table.sort_values("warmup_steps").rename(columns={"model": "size"})
     keys = ["size", "context_length", "batch_size", "precision", "compiled", "source", "hardware"]
     wide = table.pivot_table(index=keys, columns="phase", values="mean_ms", aggfunc="last").reset_index()
@@ -36,8 +39,8 @@ def published_attention() -> pd.DataFrame:
 
 
 def published_adam() -> pd.DataFrame:
-    """Published optimizer steps, one row a case and source, in ms: `total_ms`. Both sources used amsgrad and
-    timed a cache flush with the step."""
+    """Published optimizer steps, one row a case and source, in ms: `total_ms`. Both sources are said to
+    have used amsgrad and to have timed a cache flush with the step."""
     table = results.published("adam").rename(columns={"step_ms": "total_ms"})
     table["variant"] = table["variant"].str.removeprefix("_").str.removesuffix("_adam")
     return table.assign(hardware="a CPU, not stated", amsgrad=True).drop(columns="table")

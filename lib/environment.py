@@ -103,11 +103,12 @@ def code() -> str:
 
 
 def _nvidia_smi() -> dict[str, str]:
-    """Driver, clock and power limit of the first GPU, where nvidia-smi is installed."""
+    """Driver, power limit and highest clock of the GPU in use, where nvidia-smi is installed."""
     if not shutil.which("nvidia-smi"):
         return {}
-    names = {"driver": "driver_version", "sm_clock": "clocks.sm", "power_limit": "power.limit"}
-    query = ["nvidia-smi", "--id=0", f"--query-gpu={','.join(names.values())}", "--format=csv,noheader"]
+    names = {"driver": "driver_version", "power_limit": "power.limit", "largest_sm_clock": "clocks.max.sm"}
+    card = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    query = ["nvidia-smi", f"--id={card}", f"--query-gpu={','.join(names.values())}", "--format=csv,noheader"]
     answer = subprocess.run(query, capture_output=True, text=True).stdout.strip()
     return dict(zip(names, answer.split(", "), strict=False))
 

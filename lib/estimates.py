@@ -20,10 +20,12 @@ STATUS = {
 
 
 def samples(records: pd.DataFrame, metric: str) -> dict[int, list[float]]:
-    """The samples of a metric in these records of one case, by round."""
+    """The samples of a metric in these records of one case, by round. Raises ValueError for several cases."""
     if metric not in records:
         return {}
     rows = records.loc[records[metric].map(lambda value: isinstance(value, list) and len(value) > 0)]
+    if rows["round"].duplicated().any():
+        raise ValueError(f"{metric}: the records are of more than one case")
     return dict(zip(rows["round"], rows[metric], strict=True))
 
 
@@ -119,7 +121,8 @@ def with_percent_of(
 
 
 def with_cold_start(records: pd.DataFrame) -> pd.DataFrame:
-    """The records with `first_iteration_s`: that of a process that found no graph of the case compiled before."""
+    """The records with `first_iteration_s`: that of a compiled case in a process that found no graph of it compiled
+    before."""
     cold = records[column(records, "compile_cache_hits") == 0]
     first = derive(cold, "first_iteration_s", lambda ms: ms / 1e3, "first_iteration_ms")["first_iteration_s"]
     wider = records.assign(first_iteration_s=first.reindex(records.index).astype(object))
@@ -127,7 +130,7 @@ def with_cold_start(records: pd.DataFrame) -> pd.DataFrame:
     return wider
 
 
-def ceiling(ceilings: pd.DataFrame, operation: str, fact: str) -> dict[str, float]:
+def ceiling(ceilings: pd.DataFrame, operation: str | list[str], fact: str) -> dict[str, float]:
     """The most that an operation reached on this machine over all its sizes, by precision: `fact` (flops or
     moved_bytes) a second at the median time."""
     chosen = with_rate(select(ceilings, operation=operation, status="ok"), "rate", fact, "total_ms")
@@ -156,9 +159,12 @@ def select(records: pd.DataFrame, **where) -> pd.DataFrame:
 
 
 def ratio(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> Interval | None:
-    """The ratio of the medians of two cases, each picked by the values of its fields; None without data."""
-    above, below = samples(select(records, **of), metric), samples(select(records, **to), metric)
-    return stats.ratio(above, below) if above.keys() & below.keys() else None
+    """The ratio of the medians of two cases, each picked by the values of its fields; None without data,
+    and where different versions of the code measured the two."""
+    one, other = select(records, **of), select(records, **to)
+    above, below = samples(one, metric), samples(other, metric)
+    comparable = above.keys() & below.keys() and set(one["code"]) == set(other["code"])
+    return stats.ratio(above, below) if comparable else None
 
 
 def ratios(records: pd.DataFrame, metric: str, axis: str, reference, case: Mapping) -> pd.DataFrame:

@@ -4,6 +4,7 @@ A measurement notebook is a loop over `pending`, with `recording` around each ca
 """
 
 import contextlib
+import functools
 import gc
 import os
 import random
@@ -56,7 +57,7 @@ def remaining(cases: list, round: int) -> list:
     measures them. A case that ended badly in an earlier round is not tried again. Round 0, by hand, is all."""
     if round == results.BY_HAND:
         return cases
-    return [case for case in order(available(cases), round) if not done(case, round)]
+    return [case for case in shuffled(available(cases), round) if not done(case, round)]
 
 
 def available(cases: list) -> list:
@@ -64,9 +65,9 @@ def available(cases: list) -> list:
     return [case for case in cases if not case.unavailable()]
 
 
-def order(cases: list, round: int) -> list:
-    """The cases in an order of the round's own, so that none always comes first."""
-    return random.Random(round).sample(cases, len(cases))
+def shuffled(things: list, round: int) -> list:
+    """The things in an order of the round's own, so that none always comes first."""
+    return random.Random(round).sample(things, len(things))
 
 
 def done(case, round: int) -> bool:
@@ -158,24 +159,36 @@ def records(cases: list, round: int) -> pd.DataFrame:
 
 def errors(work: Work) -> dict[str, list[float]]:
     """Is it right? Run the first iteration, timed as `first_iteration_ms` since it may compile, and return
-    `<name>_error`, its largest difference from the reference relative to the reference's largest value, beside
+    `<name>_error`, the relative error of the rows of each result, beside, where something compiles,
     `compile_cache_hits`, the graphs that came from a cache and so were not compiled in that iteration.
 
     Raises WrongResult beyond the tolerance."""
     expected, counters = work.expected(), torch._dynamo.utils.counters["inductor"]
+    if work.compiled:
+        _start_compiler(work.device)
     hits = counters["fxgraph_cache_hit"]
     first = timing.measure(work.iteration, timing.clock(work.device), warmup=0, samples=1, before=work.before)
     found = {f"{name}_error": [_relative(got, expected[name])] for name, got in work.result().items()}
     for name, (error,) in found.items():
         if not error <= work.tolerance:
             raise WrongResult(f"{name}: {error:.2g} is more than {work.tolerance:.2g}")
-    hits = counters["fxgraph_cache_hit"] - hits
-    return found | {"first_iteration_ms": first.metrics()["wall_ms"], "compile_cache_hits": hits}
+    found["first_iteration_ms"] = first.metrics()["wall_ms"]
+    return found | ({"compile_cache_hits": counters["fxgraph_cache_hit"] - hits} if work.compiled else {})
+
+
+@functools.cache
+def _start_compiler(device: str) -> None:
+    """Compile something once in a process, so that no case pays for the compiler's own start."""
+    torch.compile(torch.sin)(torch.ones(1, device=device))
 
 
 def _relative(got: torch.Tensor, expected: torch.Tensor) -> float:
-    difference = (got.detach().to(expected.dtype) - expected).abs().max()
-    return (difference / expected.abs().max()).item()
+    """The error of each row (the last dimension) relative to the row, by their norms, in the root mean square over
+    the rows, so that small rows count like large ones. A row of less than a tenth of the mean norm is held against
+    that, since some are zero."""
+    norms = expected.norm(dim=-1)
+    errors = (got.detach().to(expected.dtype) - expected).norm(dim=-1) / norms.clamp(min=0.1 * norms.mean())
+    return errors.square().mean().sqrt().item()
 
 
 def times(work: Work, warmup: int, samples: int) -> dict[str, list[float]]:

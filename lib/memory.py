@@ -52,7 +52,7 @@ def preflight(predicted: int, device: str) -> None:
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether the error says that memory ran out: CUDA has a class for it, the CPU's allocator a sentence."""
-    sentences = ("can't allocate memory", "not enough memory", "out of memory")
+    sentences = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
         isinstance(error, RuntimeError) and any(sentence in str(error) for sentence in sentences)
     )
@@ -105,8 +105,9 @@ def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
     """Run one untimed iteration: `<phase>_peak_mib`, the most bytes of live tensors within each phase,
     `<phase>_end_mib`, those alive at its end, and `peak_mib`, the largest.
 
-    CUDA: the allocator's counts. CPU: live tensor storage, to the byte, followed operation by operation, which
-    does not reach inside compiled graphs. MPS: empty, since it offers no peak."""
+    CUDA: the allocator's counts, in which the workspaces of cuBLAS are. CPU: live tensor storage, to the byte,
+    followed operation by operation, which does not reach inside compiled graphs. MPS: empty, since it offers no
+    peak."""
     if device == "mps":
         return {}
     metrics: dict[str, list[float]] = {}

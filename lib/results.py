@@ -127,22 +127,25 @@ def machines() -> list[str]:
 def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFrame:
     """A machine's records of an experiment, one a row: the fields of the case, the metrics (lists of samples),
     and `machine, hardware, round, status, environment, code, started, seconds`; `attrs["fields"]` names the
-    fields of the case. `round` picks one, and is the only way to those by hand. A file that is no valid record is
-    left out with a warning."""
+    fields of the case. `round` picks one, and is the only way to those by hand. Of a case, only the records of the
+    code that measured it last are given. A file that is no valid record is left out with a warning."""
     kept = ("round", "status", "environment", "code", "started", "seconds")
     own = sorted((folder() / machine).glob(f"{experiment}/*.r{round}.json"))
-    rows = []
+    rows, fields = [], notebook.fields(experiment)
     for file in files(machine, experiment) if round is None else own:
         try:
             record = read(file)
         except ValueError as error:
             warnings.warn(f"{file.name} left out: {error}", stacklevel=2)
             continue
+        fields = list(record["case"])
         where = {"machine": machine, "hardware": record["environment"]["hardware"]}
         rows.append(record["case"] | record["metrics"] | {name: record[name] for name in kept} | where)
-    fields = notebook.fields(experiment)
     frame = pd.DataFrame(rows, columns=None if rows else [*fields, *kept, "machine", "hardware"])
-    frame.attrs["fields"] = list(record["case"]) if rows else fields
+    if rows:  # records of a case that an older version of the code made are no samples of the same thing
+        newest = frame.sort_values("started").groupby(fields)["code"].transform("last")
+        frame = frame[frame["code"] == newest].reset_index(drop=True)
+    frame.attrs["fields"] = fields
     return frame
 
 

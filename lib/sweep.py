@@ -73,7 +73,8 @@ def read(file: Path) -> list[Kernel]:
         for block in blocks if isinstance(blocks, list) else [blocks]:
             kernels += _kernels(experiment, options | _mapping(experiment, block))
     _refuse_duplicates(kernels)
-    return sorted(kernels, key=lambda kernel: kernel.round)
+    rounds = sorted({kernel.round for kernel in kernels})
+    return [kernel for r in rounds for kernel in measure.shuffled([k for k in kernels if k.round == r], r)]
 
 
 class _Loader(yaml.SafeLoader):
@@ -144,23 +145,31 @@ def _refuse_duplicates(kernels: list[Kernel]) -> None:
 def run(kernels: list[Kernel], budget: float) -> None:
     """Execute the kernels that have something to do, until `budget` seconds have passed. A case whose kernel
     dies is recorded as crashed, one beyond its time limit as timeout; the rest of the kernel's cases goes on in
-    a new one. Raises NotebookFailed when a cell of a notebook fails, which is a bug."""
+    a new one. When a cell of a notebook fails, which is a bug, the other kernels are still executed, and then
+    NotebookFailed is raised."""
     deadline, progress = time.time() + budget, Progress(kernels)
     with tempfile.TemporaryDirectory(prefix="inductor-") as compiled, contextlib.closing(progress):
         # a cache of compiled graphs that is empty in the first round, so that compile times are cold there
         os.environ |= {"SWEEP_DEADLINE": str(deadline), "TORCHINDUCTOR_CACHE_DIR": compiled}
         for kernel in kernels:
             measure.record_too_large(kernel.todo(), kernel.round)
+        failures = []
         for kernel in kernels:
             progress.recount(kernels)
             while kernel.todo() and time.time() < deadline:
                 began, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
-                timed_out = _execute(kernel, progress)
+                try:
+                    timed_out = _execute(kernel, progress)
+                except NotebookFailed as error:
+                    failures.append(str(error))
+                    break
                 if (left := kernel.todo()) and (timed_out or time.time() < deadline):
                     seconds = time.monotonic() - began
                     status = "timeout" if timed_out else "crashed"
                     measure.save(left[0], kernel.round, status, {}, started, seconds)
                     progress.case_done(left[0], seconds)
+        if failures:
+            raise NotebookFailed("\n".join(failures))
 
 
 def _execute(kernel: Kernel, progress: Progress) -> bool:

@@ -13,9 +13,10 @@ LONG = 16  # characters in a cell from which on it may break
 ABSENT = '<p class="absent">Not measured on this machine.</p>'
 HEADINGS = {  # of columns and axes: one wording through the whole report, the unit at its end
     "amsgrad": "amsgrad",
+    "attention": "attention",
     "backward_ms": "backward, ms",
     "backward_peak_mib": "peak backward, MiB",
-    "bandwidth_percent": "of a copy's rate, %",
+    "bandwidth_percent": "of the ceiling, %",
     "batch_size": "batch",
     "case": "case",
     "causal": "causal",
@@ -24,6 +25,7 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "context_length": "context, tokens",
     "d_head": "head size",
     "d_model": "d_model",
+    "device": "device",
     "first_iteration_s": "first iteration, s",
     "forward_backward_ms": "forward and backward, ms",
     "forward_end_mib": "kept for backward, MiB",
@@ -37,6 +39,7 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "mfu_percent": "MFU, %",
     "num_params": "parameters",
     "operation": "operation",
+    "optimizer": "optimizer",
     "optimizer_ms": "optimizer, ms",
     "optimizer_peak_mib": "peak optimizer, MiB",
     "out_error": "error of the output",

@@ -45,12 +45,12 @@ class Adam:
         return self.param_size * (4 * (lists * self.num_params + temporaries) + 8 * 2 * (lists + 2))
 
     def setup(self) -> Work:
-        """Draw parameters and gradients from a standard normal, with fresh moments."""
+        """Draw parameters and gradients from a standard normal, with moments as if some steps had been made."""
         hyper = adam.Hyper(amsgrad=self.amsgrad)
         params, grads = (
             [torch.randn(self.param_size, device=self.device) for _ in range(self.num_params)] for _ in range(2)
         )
-        states = [adam.state(p, self.variant, self.amsgrad) for p in params]
+        states = [self._in_progress(p) for p in params]
         ends = (0, -1)  # the parameters that are checked, the first and the last
         old = torch.stack([params[i] for i in ends]).double()
 
@@ -60,8 +60,8 @@ class Adam:
 
         def expected() -> dict[str, torch.Tensor]:
             new = [params[i].double() for i in ends]
-            fresh = [adam.state(p, "single_tensor", self.amsgrad) for p in new]
-            adam.step("single_tensor", new, [grads[i].double() for i in ends], fresh, hyper)
+            copies = [{name: tensor.double() for name, tensor in states[i].items()} for i in ends]
+            adam.step("single_tensor", new, [grads[i].double() for i in ends], copies, hyper)
             return {"update": torch.stack(new) - old}
 
         def result() -> dict[str, torch.Tensor]:
@@ -70,3 +70,14 @@ class Adam:
         elements = self.num_params * self.param_size
         facts = {"elements": elements, "moved_bytes": cost.adam_bytes(elements, self.amsgrad)}
         return Work(self.device, iteration, expected, result, TOLERANCE, facts, compiled=self.compiles)
+
+    def _in_progress(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
+        """A state in which the count of steps and the running maximum make a difference, as in fresh ones they
+        do not."""
+        state = adam.state(param, self.variant, self.amsgrad)
+        state["step"].fill_(9)
+        state["exp_avg"].normal_()
+        for name in ("exp_avg_sq", "max_exp_avg_sq"):
+            if name in state:
+                state[name].uniform_(0.5, 1.5)
+        return state

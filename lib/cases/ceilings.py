@@ -1,4 +1,4 @@
-"""The limits of the machine: a large matrix product in each precision, and a copy too large for the caches."""
+"""The limits of the machine: a large matrix product in each precision, and what moves data too large for caches."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,14 +9,14 @@ from lib import check, environment, precision
 from lib.measure import Work
 from lib.timing import Mark
 
-OPERATIONS = ("matmul", "copy")
+OPERATIONS = ("matmul", "copy", "add")
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """`matmul` multiplies two square matrices, `copy` copies one, of that many `rows`; raises ValueError for a value
-    that is unknown or impossible."""
+    """`matmul` multiplies two square matrices of that many `rows`, `copy` writes one over another, `add` adds one to
+    another in place; raises ValueError for a value that is unknown or impossible."""
 
     experiment: ClassVar[str] = "ceilings"
     operation: str
@@ -43,20 +43,24 @@ class Ceilings:
         precision.activate(self.precision, self.device)
         dtype = precision.AUTOCAST[self.precision] or torch.float32
         a, b = (torch.randn(self.rows, self.rows, device=self.device, dtype=dtype) for _ in range(2))
-        out, checked = torch.empty_like(a), slice(0, 8)
+        out, checked = torch.zeros_like(a), slice(0, 8)
 
         def iteration(mark: Mark) -> None:
-            if self.operation == "matmul":
-                torch.mm(a, b, out=out)
-            else:
-                out.copy_(a)
+            operate()
             mark("run")
 
         def expected() -> dict[str, torch.Tensor]:
-            right = a[checked].double() @ b.double() if self.operation == "matmul" else a[checked].double()
-            return {"out": right}
+            left = a[checked].double()
+            right = {"matmul": lambda: left @ b.double(), "copy": lambda: left, "add": lambda: left + out[checked]}
+            return {"out": right[self.operation]()}
 
-        theory = {"matmul": {"flops": 2 * self.rows**3}, "copy": {"moved_bytes": 2 * out.nbytes}}
+        operate = {"matmul": lambda: torch.mm(a, b, out=out), "copy": lambda: out.copy_(a), "add": lambda: out.add_(a)}
+        operate = operate[self.operation]
+        theory = {
+            "matmul": {"flops": 2 * self.rows**3},
+            "copy": {"moved_bytes": 2 * out.nbytes},
+            "add": {"moved_bytes": 3 * out.nbytes},
+        }
         return Work(
             self.device, iteration, expected, lambda: {"out": out[checked]}, TOLERANCE[self.precision],
             theory[self.operation],
