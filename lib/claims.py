@@ -85,9 +85,8 @@ def at(wording: str, case: Mapping) -> str:
 def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject: str) -> Statement:
     """How a metric grows between the two largest measured values of an axis, as the exponent of a power law."""
     chosen = estimates.select(records, **of)
-    sizes = sorted(
-        {size for size, values in zip(chosen[axis], chosen[metric], strict=True) if isinstance(values, list)}
-    )
+    measured = estimates.medians(chosen, metric)
+    sizes = sorted(set(measured.loc[measured[metric].notna(), axis]))
     if len(sizes) < 2:
         return Statement(f"How {subject} grows was not measured here.", NO_DATA, _fields(of))
     below, above = sizes[-2:]

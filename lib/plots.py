@@ -93,8 +93,8 @@ def _y_ticks(ax: Axes) -> None:
 def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str, height: float = 3.4) -> Axes:
     """`lines` once for each value of `panel`, side by side and on one scale; the lines are named in the last."""
     values = sorted(table[panel].unique())
-    grid = axes(len(values), height, sharey=True)
-    for value, ax in zip(values, grid, strict=True):
+    grid = axes(max(1, len(values)), height, sharey=True)
+    for value, ax in zip(values, grid, strict=False):
         lines(ax, table[table[panel] == value], x, y, line)
         ax.set_title(f"{value:,} {HEADINGS[panel]}")
         if value != values[0]:

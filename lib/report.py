@@ -19,7 +19,11 @@ from lib.notebook import NotebookFailed
 ROOT = results.REPORTS.parent
 CHAPTERS = notebook.NOTEBOOKS / "report"
 TEMPLATE = Path(__file__).parent / "template"
-PAGE = results.REPORTS / "report.html"
+
+
+def page() -> Path:
+    """Where the report goes: beside the records."""
+    return results.folder().resolve().parent / "report.html"
 
 
 def inputs(machine: str) -> str:
@@ -32,18 +36,18 @@ def inputs(machine: str) -> str:
     return digest.hexdigest()
 
 
-def up_to_date(page: Path, digest: str) -> bool:
+def up_to_date(file: Path, digest: str) -> bool:
     """Whether the page says that it was rendered from inputs of this digest."""
-    return page.exists() and f'name="inputs" content="{digest}"' in page.read_text()[:2000]
+    return file.exists() and f'name="inputs" content="{digest}"' in file.read_text()[:2000]
 
 
-def render(machine: str, page: Path) -> None:
+def render(machine: str, target: Path) -> None:
     """Execute every chapter for a machine and write the page. Raises NotebookFailed when one fails."""
     from lib.kernel import execute
 
     digest = inputs(machine)
     chapters = sorted(CHAPTERS.glob("*.ipynb"))
-    executed = [page.parent / "chapters" / machine / chapter.name for chapter in chapters]
+    executed = [target.parent / "chapters" / machine / chapter.name for chapter in chapters]
     os.environ["RESULTS"] = str(results.folder().resolve())
     with concurrent.futures.ProcessPoolExecutor(max_workers=2) as pool:
         list(pool.map(execute, chapters, executed, [{"machine": machine}] * len(chapters)))
@@ -57,10 +61,10 @@ def render(machine: str, page: Path) -> None:
         contents=[heading for body in bodies for heading in re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', body)],
         body=numbered("\n".join(bodies)),
     )
-    page.parent.mkdir(parents=True, exist_ok=True)
-    temporary = page.with_suffix(".tmp")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_suffix(".tmp")
     temporary.write_text(text)
-    os.replace(temporary, page)
+    os.replace(temporary, target)
 
 
 def about(machine: str) -> list[str]:
@@ -127,8 +131,7 @@ def link(record) -> str:
     run, machine = record["environment"].get("run", ""), record["machine"]
     file = results.runs() / machine / f"{run}.ipynb"
     name = html.escape(run)
-    address = html.escape(os.path.relpath(file, PAGE.parent), quote=True)
-    return f'<a href="{address}">{name}</a>' if file.exists() else name
+    return f'<a href="runs/{html.escape(machine)}/{name}.ipynb">{name}</a>' if file.exists() else name
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -145,15 +148,16 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    if up_to_date(PAGE, inputs(machine)):
-        print(f"{PAGE} follows from the records as they are")
+    target = page()
+    if up_to_date(target, inputs(machine)):
+        print(f"{target} follows from the records as they are")
         return 0
     try:
-        render(machine, PAGE)
+        render(machine, target)
     except NotebookFailed as error:
         print(error, file=sys.stderr)
         return 1
-    print(PAGE)
+    print(target)
     return 0
 
 

@@ -144,7 +144,7 @@ def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFram
     frame = pd.DataFrame(rows, columns=None if rows else [*fields, *kept, "machine", "hardware"])
     if rows:  # records of a case that an older version of the code made are no samples of the same thing
         newest = frame.sort_values("started").groupby(fields)["code"].transform("last")
-        frame = frame[frame["code"] == newest].reset_index(drop=True)
+        frame = frame[frame["code"] == newest.sort_index()].reset_index(drop=True)
     frame.attrs["fields"] = fields
     return frame
 

@@ -1,12 +1,13 @@
 """Records become medians, ratios and sentences that say what the data shows and nothing else."""
 
+import json
 import math
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from lib import claims, compare, estimates, inventory, plots, results, tables
+from lib import claims, compare, estimates, inventory, notebook, plots, results, tables
 from lib.stats import Interval
 
 CASE = {"variant": "naive", "seq_len": 64, "compiled": False}
@@ -198,8 +199,37 @@ def test_published_phases_that_were_subtracted_are_left_out():
     assert set(steps["precision"]) <= {"fp32", "tf32", "bf16"}
 
 
+def test_the_published_table_with_most_warm_up_is_taken():
+    steps = compare.published_step()
+    row = steps[
+        steps["hardware"].str.startswith("RTX") & (steps["size"] == "medium") & (steps["precision"] == "fp32")
+        & ~steps["compiled"].astype(bool)
+    ]  # fmt: skip
+    assert list(row["forward_ms"]) == pytest.approx([20.2569], abs=1e-3)
+
+
 def test_published_adam_has_the_variants_under_our_names():
     assert set(compare.published_adam()["variant"]) == {"single_tensor", "fused", "compiled_single_tensor"}
+
+
+def test_records_of_an_older_code_are_not_pooled_with_those_of_a_newer(records, save_record):
+    path = save_record(case=CASE, round=4, total_ms=[1.0] * 8)
+    newer = json.loads(path.read_text()) | {"code": "1" * 16, "started": "2026-02-01T00:00:00+00:00"}
+    path.write_text(json.dumps(newer | {"checksum": results.checksum(newer)}))
+    kept = results.load("attention", "test-1c")
+    one = estimates.select(kept, **CASE)
+    assert list(one["round"]) == [4]
+    assert estimates.ratio(kept, "total_ms", CASE | {"variant": "tiled"}, CASE) is None
+
+
+def test_a_selection_of_several_cases_is_no_sample(records):
+    with pytest.raises(ValueError, match="more than one case"):
+        estimates.samples(records, "total_ms")
+
+
+def test_every_field_of_every_case_has_a_heading():
+    fields = {field for name in notebook.experiments() for field in notebook.fields(name)}
+    assert fields <= set(tables.HEADINGS)
 
 
 def test_coverage_counts_how_cases_ended(records, save_record):

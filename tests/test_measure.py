@@ -158,7 +158,7 @@ def test_what_the_machine_has_no_means_for_is_left_out_and_says_why():
         ("attention", {"device": "gpu"}, "device: 'gpu'.*nearest is"),
         ("adam", {"num_params": -1}, "num_params: -1 must be 1 or more"),
         ("adam", {"param_size": 1.5}, "param_size: 1.5 is float"),
-        ("ceilings", {"operation": "add"}, "operation: 'add'"),
+        ("ceilings", {"operation": "divide"}, "operation: 'divide'"),
     ],
 )
 def test_an_impossible_case_names_field_rule_and_nearest_name(experiment, changed, said):

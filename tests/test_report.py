@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from lib import report, results, sweep
+from lib import cases, measure, notebook, report, results, sweep
 
 
 @pytest.fixture(scope="module")
@@ -14,10 +14,9 @@ def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RESULTS", str(folder / "results"))
-        patch.setattr(report, "PAGE", folder / "report.html")
         assert sweep.main(["smoke"]) == 0
         assert report.main([]) == 0
-        yield report.PAGE
+        yield report.page()
 
 
 class Links(html.parser.HTMLParser):
@@ -107,7 +106,6 @@ def test_no_path_of_the_machine_is_in_the_page(page):
 
 def test_a_second_call_renders_nothing_and_a_changed_record_does(page, capsys, monkeypatch):
     monkeypatch.setenv("RESULTS", str(page.parent / "results"))
-    monkeypatch.setattr(report, "PAGE", page)
     before = page.stat().st_mtime_ns
     assert report.main([]) == 0
     assert page.stat().st_mtime_ns == before
@@ -122,3 +120,19 @@ def test_an_unknown_machine_is_refused_with_the_nearest(capsys, own_results, sav
     save_record(forward_ms=[1.0])
     assert report.main(["--machine", "test-2c"]) == 2
     assert "nearest is 'test-1c'" in capsys.readouterr().err
+
+
+def test_a_partly_measured_machine_is_rendered_and_what_is_missing_is_said(own_results):
+    (ceiling,) = cases.grid("ceilings", operation="copy", rows=16, precision="fp32", device="cpu")
+    with measure.recording(ceiling, 1) as record:
+        work = record.setup()
+        record.metrics |= measure.errors(work) | measure.times(work, warmup=0, samples=6)
+    huge = {name: value for name, value in notebook.parameters("step").items() if name in notebook.fields("step")}
+    huge |= {"size": "2.7B", "context_length": 1024, "batch_size": 64, "precision": "fp32", "device": "cpu"}
+    measure.record_too_large(cases.grid("step", **huge), 1)
+    assert report.main([]) == 0
+    text = report.page().read_text()
+    assert "Traceback" not in text
+    assert "predicted not to fit" in text
+    assert text.count("Not measured on this machine") >= 4
+    assert "This was not measured here." in text
