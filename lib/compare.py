@@ -51,7 +51,7 @@ def to_references(machine: str) -> pd.DataFrame:
     compiled step to the eager one, attention to naive, the optimizer to single_tensor. Columns `label`, `name`
     (which has the colour), `ratio`, `hardware`."""
     steps, attention, adam = (results.load(name, machine) for name in ("step", "attention", "adam"))
-    step = estimates.largest(steps, "parameters", precision="fp32", compiled=False)
+    step = estimates.largest(steps, "parameters", precision="fp32", compiled=True)
     longest = estimates.largest(attention, "seq_len", precision="fp32")
     most = estimates.largest(adam, "elements")
     families = {

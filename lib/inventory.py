@@ -51,7 +51,7 @@ def _values(values: Mapping[str, object]) -> str:
         return ", ".join(sorted({f"{key}={v}" for value in values.values() for key, v in value.items()})) or "none set"
     if kinds == {list}:
         return "; ".join(sorted({text for value in values.values() for text in value})) or "nothing"
-    return ", ".join(values)
+    return ", ".join({"True": "yes", "False": "no"}.get(text, text) for text in values)
 
 
 def spreads(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

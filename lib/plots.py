@@ -96,7 +96,7 @@ def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str, height: f
     grid = axes(max(1, len(values)), height, sharey=True)
     for value, ax in zip(values, grid, strict=False):
         lines(ax, table[table[panel] == value], x, y, line)
-        ax.set_title(f"{value:,} {HEADINGS[panel]}")
+        ax.set_title(f"{HEADINGS[panel]}: {value:,}")
         if value != values[0]:
             ax.set_ylabel("")
         if value != values[-1]:
