@@ -182,14 +182,18 @@ def ratios(records: pd.DataFrame, metric: str, axis: str, reference, case: Mappi
 
 
 def labelled(table: pd.DataFrame, fields: list[str], but: str = "") -> pd.DataFrame:
-    """The table with a column `label`: those of the fields that differ between its rows, in words; `but` is left
-    to an axis."""
+    """The table with a column `label`: those of the fields that differ between its rows, in words, a boolean by
+    its name where it is true; those in `but` are left to an axis."""
     differ = [name for name in fields if name not in but.split() and len(set(table[name])) > 1] or fields[:1]
     words = [
-        " ".join(name if v is True or v is np.True_ else str(v) for name, v in zip(differ, row, strict=True) if v)
-        for row in table[differ].itertuples(index=False)
+        [_word(*field) for field in zip(differ, row, strict=True)] for row in table[differ].itertuples(index=False)
     ]
-    return table.assign(label=words)
+    labels = [" ".join(word for word in row if word) or "plain" for row in words]
+    return table.assign(label=labels)
+
+
+def _word(name: str, value) -> str:
+    return (name if value else "") if isinstance(value, bool | np.bool_) else str(value)
 
 
 def ordered(frame: pd.DataFrame, columns: str) -> pd.DataFrame:

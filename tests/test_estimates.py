@@ -236,3 +236,12 @@ def test_coverage_counts_how_cases_ended(records, save_record):
     save_record(case=CASE | {"seq_len": 9999}, status="timeout")
     (row,) = inventory.coverage({"attention": results.load("attention", "test-1c")}).to_dict("records")
     assert (row["cases"], row["with times"], row["took longer than its time limit"]) == (5, 4, 1)
+
+
+def test_a_label_names_what_differs_between_the_rows():
+    table = pd.DataFrame({"variant": ["fused", "fused"], "amsgrad": [True, False], "size": [8, 8]})
+    assert list(estimates.labelled(table, ["variant", "amsgrad", "size"])["label"]) == ["amsgrad", "plain"]
+    assert list(estimates.labelled(table, ["variant", "size"])["label"]) == ["fused", "fused"]
+    table["size"] = [1, 2]
+    assert list(estimates.labelled(table, ["variant", "amsgrad", "size"])["label"]) == ["amsgrad 1", "2"]
+    assert list(estimates.labelled(table, ["variant", "amsgrad", "size"], but="size")["label"]) == ["amsgrad", "plain"]
