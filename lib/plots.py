@@ -97,6 +97,7 @@ def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str, height: f
     for value, ax in zip(values, grid, strict=False):
         lines(ax, table[table[panel] == value], x, y, line)
         ax.set_title(f"{HEADINGS[panel]}: {value:,}")
+        ax.tick_params(axis="x", labelrotation=25)
         if value != values[0]:
             ax.set_ylabel("")
         if value != values[-1]:
@@ -203,6 +204,8 @@ def _page_svg(svg: str, salt: str) -> str:
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(re.escape(INK), "currentColor", svg, flags=re.IGNORECASE)
     svg = re.sub(re.escape(QUIET), "var(--quiet, currentColor)", svg, flags=re.IGNORECASE)
+    # a line may be light where a word may not: the page has a readable shade of each colour for text
+    svg = re.sub(r"(<text[^>]*fill: )#([0-9a-f]{6})", r"\1var(--text-\2, #\2)", svg)
     used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', svg))
     prefix = "f" + hashlib.sha256(salt.encode()).hexdigest()[:8]
     svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in used else "", svg)

@@ -201,7 +201,7 @@ def plan(kernels: list[Kernel]) -> pd.DataFrame:
             {
                 "experiment": case.experiment, "case": results.name(asdict(case)), "rounds": len(numbers),
                 "predicted, MiB": round(case.predicted_bytes() / memory.MIB), "fate": case.unavailable() or fate,
-                "records": " ".join(dict.fromkeys(status for status in found if status)), "missing": found.count(None),
+                "records": " ".join(dict.fromkeys(status for status in found if status)),
             }
         )  # fmt: skip
     return pd.DataFrame(rows)
@@ -220,13 +220,13 @@ def dry(kernels: list[Kernel]) -> str:
 def summary(kernels: list[Kernel]) -> str:
     """What the sweep's records say, in a few lines: how many cases ended how, and each that did not end well."""
     table = plan(kernels)
-    able = table[~table["fate"].str.contains("needs")]
+    able = table[table["fate"].isin(["runs", "too large"])]
     ended = able["records"].where(able["records"] != "", "not measured yet")
     lines = ["  ".join(f"{status}: {count}" for status, count in ended.value_counts().items())]
     bad = able[able["records"].str.contains("|".join(measure.FATAL))]
     if len(bad):
         lines.append(bad[["records", "experiment", "case", "predicted, MiB"]].to_string(index=False))
-    for reason, left_out in table[table["fate"].str.contains("needs")].groupby("fate"):
+    for reason, left_out in table.drop(able.index).groupby("fate"):
         lines.append(f"left out: {len(left_out)} cases, since {reason}")
     return "\n".join(lines)
 
