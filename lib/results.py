@@ -111,8 +111,9 @@ def status(file: Path) -> str | None:
 
 def files(machine: str, experiment: str = "*") -> list[Path]:
     """The files of a machine's records: those that sweeps made here, or else those kept in git."""
-    own, kept = (sorted((root / machine).glob(f"{experiment}/*.json")) for root in (folder(), REFERENCE))
-    return [file for file in own if not file.name.endswith(f".r{BY_HAND}.json")] or kept
+    own = [file for file in sorted((folder() / machine).glob("*/*.json")) if f".r{BY_HAND}." not in file.name]
+    kept = sorted((REFERENCE / machine).glob("*/*.json"))
+    return [file for file in own or kept if experiment in ("*", file.parent.name)]
 
 
 def machines() -> list[str]:

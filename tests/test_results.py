@@ -96,6 +96,17 @@ def test_records_by_hand_do_not_hide_those_kept_in_git(save_record, tmp_path, mo
     assert results.machines() == ["test-1c"]
 
 
+def test_a_machines_own_records_are_not_completed_with_those_kept_in_git(save_record, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")
+    kept = save_record(experiment="adam", total_ms=[1.0])
+    target = tmp_path / "reference" / "test-1c" / "adam" / kept.name
+    target.parent.mkdir(parents=True)
+    kept.rename(target)
+    save_record(experiment="attention", total_ms=[2.0])
+    assert results.load("adam", "test-1c").empty
+    assert not results.load("attention", "test-1c").empty
+
+
 def test_the_machine_measured_last_comes_first(save_record):
     old, new = (save_record(machine=name, forward_ms=[1.0]) for name in ("a-1c", "b-1c"))
     os.utime(old, (1, 1))
