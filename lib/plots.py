@@ -18,7 +18,7 @@ from lib.tables import HEADINGS
 
 INK = "#010203"  # replaced in the report by the page's own ink, for dark mode and for print
 QUIET = "#040506"  # likewise by the page's quieter ink
-BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
+BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"
 COLOURS = {  # Okabe and Ito 2008; the reference of each family in ink
     "naive": INK, "tiled": ORANGE, "sdpa": GREEN, "compiled": BLUE,
     "single_tensor": INK, "foreach": ORANGE, "fused": GREEN,

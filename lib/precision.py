@@ -8,12 +8,6 @@ from lib import check
 
 AUTOCAST = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 NAMES = tuple(AUTOCAST)
-MEANING = {
-    "fp32": "IEEE single precision, TF32 off",
-    "tf32": "values in single precision, factors of matrix products rounded to 10 bits of mantissa",
-    "bf16": "autocast to bfloat16; parameters, norms and loss in fp32",
-    "fp16": "autocast to float16; parameters, norms and loss in fp32; no loss scaling",
-}
 
 
 def unavailable(name: str, device: str) -> str | None:
@@ -28,7 +22,9 @@ def activate(name: str, device: str) -> torch.autocast:
     """Set the process's matrix products to the named precision, and return the autocast context for the
     forward pass (the backward pass follows the dtypes of the forward).
 
-    `fp32` is strict: TF32 is off. Raises ValueError for an unknown name or one the device does not have."""
+    `fp32` is strict: TF32 is off. `tf32` keeps values in single precision and rounds the factors of matrix
+    products to 10 bits of mantissa. `bf16` and `fp16` are autocast, with parameters, norms and loss in single
+    precision, and without loss scaling. Raises ValueError for an unknown name or one the device does not have."""
     if reason := unavailable(name, device):
         raise ValueError(f"precision: {reason}")
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")

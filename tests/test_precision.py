@@ -63,7 +63,3 @@ def test_tf32_is_refused_without_cuda_and_changes_nothing(device):
 def test_an_unknown_precision_is_refused_with_the_nearest_name():
     with pytest.raises(ValueError, match=r"^precision: 'bf61'.*nearest is 'bf16'"):
         precision.activate("bf61", "cpu")
-
-
-def test_every_precision_says_what_it_means():
-    assert precision.MEANING.keys() == set(precision.NAMES)
