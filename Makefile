@@ -30,7 +30,7 @@ publish: .venv/ready ## Copy this machine's records to reports/reference, to be 
 	@$(PY) -m lib.publish
 
 lab: .venv/ready ## Open JupyterLab on the notebooks
-	@.venv/bin/jupyter lab --notebook-dir=notebooks
+	@.venv/bin/jupyter lab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 clean: ## Remove the report and the executed notebooks; the records and .venv stay
 	@rm -rf reports/runs reports/chapters reports/report.html reports/report.pdf

@@ -73,7 +73,9 @@ def known(lead: str, unit: str, values: Mapping[str, float]) -> Statement:
     if not shown:
         return Statement("A ceiling was not measured here.", NO_DATA, unit)
     return Statement(
-        f"{lead} {shown}.", "measured", f"{unit}: the largest over the measured sizes, at the median time."
+        f"{lead} {shown}.",
+        "measured",
+        f"{unit}: the largest over the measured sizes and processes, at the median time of the process.",
     )
 
 

@@ -2,6 +2,7 @@
 knows nothing of how a table looks.
 """
 
+import statistics
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -131,12 +132,12 @@ def with_cold_start(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def ceiling(ceilings: pd.DataFrame, operation: str | list[str], fact: str) -> dict[str, float]:
-    """The most that an operation reached on this machine over all its sizes, by precision: `fact` (flops or
-    moved_bytes) a second at the median time."""
+    """The most that an operation reached on this machine over all its sizes and processes, by precision: `fact`
+    (flops or moved_bytes) a second at the median time of the process."""
     chosen = with_rate(select(ceilings, operation=operation, status="ok"), "rate", fact, "total_ms")
     best: dict[str, float] = {}
-    for _, row in medians(chosen, "rate").iterrows():
-        best[row["precision"]] = max(row["rate"].value, best.get(row["precision"], 0))
+    for precision, rates in zip(chosen["precision"], chosen["rate"], strict=True):
+        best[precision] = max(statistics.median(rates), best.get(precision, 0))
     return best
 
 

@@ -51,15 +51,20 @@ class Progress:
         self.spent += seconds
         self.promised += self._seconds(case)
         self.left -= self._seconds(case)
+        self._show_left()
         self.bar.update()
 
     def case_begins(self, kernel, case) -> None:
         """Show which case is in hand."""
         shown = f"{kernel.experiment}  {measure.record_path(case, kernel.round).stem}"
         self.bar.set_description_str(shown[:56].ljust(56), refresh=False)
+        self._show_left()
+        self.bar.refresh()
+
+    def _show_left(self) -> None:
         pace = self.spent / self.promised if self.promised else 1.0
         minutes, seconds = divmod(round(max(0.0, self.left) * pace), 60)
-        self.bar.set_postfix_str(f"about {minutes}:{seconds:02d} left")
+        self.bar.set_postfix_str(f"about {minutes}:{seconds:02d} left", refresh=False)
 
     def close(self) -> None:
         """Leave the bar as it stands."""

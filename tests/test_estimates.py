@@ -238,6 +238,16 @@ def test_coverage_counts_how_cases_ended(records, save_record):
     assert (row["cases"], row["with times"], row["took longer than its time limit"]) == (5, 4, 1)
 
 
+def test_a_ceiling_is_the_highest_rate_of_any_process_and_size(save_record):
+    for rows, round, ms in ((64, 1, 4.0), (64, 2, 2.0), (128, 1, 8.0)):
+        save_record(
+            experiment="ceilings", case={"operation": "matmul", "rows": rows, "precision": "fp32"}, round=round,
+            total_ms=[ms] * 5 + [0.001], flops=1000 * rows,
+        )  # fmt: skip
+    found = estimates.ceiling(results.load("ceilings", "test-1c"), "matmul", "flops")
+    assert found == {"fp32": pytest.approx(64000 / 2e-3)}
+
+
 def test_a_label_names_what_differs_between_the_rows():
     table = pd.DataFrame({"variant": ["fused", "fused"], "amsgrad": [True, False], "size": [8, 8]})
     assert list(estimates.labelled(table, ["variant", "amsgrad", "size"])["label"]) == ["amsgrad", "plain"]
