@@ -11,12 +11,11 @@ def publish(machine: str) -> int:
     What was measured by hand stays out, and so does a file that is no valid record. Raises ValueError where
     those kept under this name are of other hardware."""
     target = results.REFERENCE / machine
-    kept = {file: results.read(file)["environment"]["hardware"] for file in target.glob("*/*.json")}
-    new = {
-        file: results.read(file)["environment"]["hardware"] for file in results.files(machine) if results.status(file)
-    }
-    if len({*kept.values(), *new.values()}) > 1:
-        raise ValueError(f"machine: {machine} stands for {' and '.join({*kept.values(), *new.values()})}")
+    kept = sorted(target.glob("*/*.json"))
+    new = [file for file in results.files(machine) if file not in kept and results.status(file)]
+    hardware = sorted({results.read(file)["environment"]["hardware"] for file in kept + new})
+    if len(hardware) > 1:
+        raise ValueError(f"machine: {machine} stands for {' and '.join(hardware)}")
     for file in new:
         copy = target / file.parent.name / file.name
         copy.parent.mkdir(parents=True, exist_ok=True)
