@@ -1,17 +1,17 @@
-"""How much memory there is, whether a prediction fits it, and the peak of each phase; knows no model."""
+"""How much memory there is, whether a prediction fits it, the peak of each phase, and a timeline; knows no model."""
 
 import re
-import weakref
+import time
 from pathlib import Path
 
 import psutil
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from lib.timeline import History, Timeline, follow, from_snapshot
 from lib.timing import Iteration
 
 MIB = 2**20
+_PROCESS = Path("/proc/self")
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -67,69 +67,86 @@ def asked_bytes(error: BaseException) -> int | None:
     return None
 
 
-class _LiveStorage(TorchDispatchMode):
-    """Follows the bytes of every tensor storage that the operations inside create or touch."""
-
-    def __init__(self):
-        super().__init__()
-        self.sizes, self.new, self.older, self.peak = {}, 0, 0, 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        for leaf in tree_leaves((args, kwargs)):
-            self._see(leaf, is_new=False)
-        result = function(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            self._see(leaf, is_new=True)
-        return result
-
-    def _see(self, leaf, is_new: bool) -> None:
-        if not isinstance(leaf, torch.Tensor):
-            return
-        storage = leaf.untyped_storage()
-        key = storage._cdata
-        if key in self.sizes:
-            return
-        self.sizes[key] = storage.nbytes() if is_new else 0
-        if is_new:
-            self.new += storage.nbytes()
-            self.peak = max(self.peak, self.new)
-        else:
-            self.older += storage.nbytes()
-        weakref.finalize(storage, self._freed, key).atexit = False
-
-    def _freed(self, key: int) -> None:
-        self.new -= self.sizes.pop(key)
-
-
 def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
     """Run one untimed iteration: `<phase>_peak_mib`, the most bytes of live tensors within each phase,
     `<phase>_end_mib`, those alive at its end, and `peak_mib`, the largest.
 
-    CUDA: the allocator's counts, in which the workspaces of cuBLAS are. CPU: live tensor storage, to the byte,
-    followed operation by operation, which does not reach inside compiled graphs. MPS: empty, since it offers no
-    peak."""
-    if device == "mps":
-        return {}
-    metrics: dict[str, list[float]] = {}
+    CUDA: the allocator's counts, in which the workspaces of cuBLAS are, and `<phase>_reserved_mib`, the most that
+    it held of the device. CPU: live tensor storage, to the byte, followed operation by operation, which does not
+    reach inside compiled graphs; and, where Linux tells it, `resident_peak_mib`, the most memory that the process
+    held meanwhile, Python's own included. MPS: no peaks, since it offers none, but the ends, and
+    `<phase>_reserved_mib`, what the driver held at each."""
+    found = {"cuda": _cuda_peaks, "mps": _mps_ends}.get(device, _cpu_peaks)(iteration)
+    metrics = {f"{name}_mib": [value / MIB] for name, value in found.items()}
+    highest = [value for name, value in found.items() if name.endswith("_peak") and name != "resident_peak"]
+    return metrics | ({"peak_mib": [max(highest) / MIB]} if highest else {})
 
-    if device == "cuda":
 
-        def mark(phase: str) -> None:
-            metrics[f"{phase}_peak_mib"] = [torch.cuda.max_memory_allocated() / MIB]
-            metrics[f"{phase}_end_mib"] = [torch.cuda.memory_allocated() / MIB]
-            torch.cuda.reset_peak_memory_stats()
+def _cuda_peaks(iteration: Iteration) -> dict[str, int]:
+    found = {}
 
+    def mark(phase: str) -> None:
+        found[f"{phase}_peak"], found[f"{phase}_end"] = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
+        found[f"{phase}_reserved"] = torch.cuda.max_memory_reserved()
         torch.cuda.reset_peak_memory_stats()
-        iteration(mark)
-    else:
-        live = _LiveStorage()
-        counted: dict[str, int] = {}
 
-        def mark(phase: str) -> None:
-            counted[f"{phase}_peak_mib"], counted[f"{phase}_end_mib"] = live.peak, live.new
-            live.peak = live.new
+    torch.cuda.reset_peak_memory_stats()
+    iteration(mark)
+    return found
 
-        with live:
-            iteration(mark)
-        metrics = {name: [(value + live.older) / MIB] for name, value in counted.items()}
-    return metrics | {"peak_mib": [max(value[0] for value in metrics.values())]}
+
+def _mps_ends(iteration: Iteration) -> dict[str, int]:
+    found = {}
+
+    def mark(phase: str) -> None:
+        torch.mps.synchronize()
+        found[f"{phase}_end"] = torch.mps.current_allocated_memory()
+        found[f"{phase}_reserved"] = torch.mps.driver_allocated_memory()
+
+    iteration(mark)
+    return found
+
+
+def _cpu_peaks(iteration: Iteration) -> dict[str, int]:
+    counted = _reset_resident_peak()
+    return follow(iteration).peaks() | ({"resident_peak": _resident_peak()} if counted else {})
+
+
+def _reset_resident_peak() -> bool:
+    """Let the kernel count the process's resident peak anew (proc(5), clear_refs); whether it does."""
+    try:
+        (_PROCESS / "clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _resident_peak() -> int:
+    """The most bytes of memory that the process has held since the reset."""
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", (_PROCESS / "status").read_text())[1])
+
+
+def timeline(iteration: Iteration, device: str, count: int = 10, pickle: Path | None = None) -> Timeline:
+    """Run one untimed iteration: the bytes alive at every allocation and free, and its `count` largest allocations.
+
+    CPU: as `peaks` counts. CUDA: from the allocator's history, in the bytes that were asked for; with `pickle`, the
+    path of a file to write, also as the allocator's own snapshot for pytorch.org/memory_viz. Raises
+    NotImplementedError on MPS, where a history is not available."""
+    if device == "mps":
+        raise NotImplementedError("timeline: not available on mps, whose allocator keeps no history")
+    return (_cuda_history(iteration, pickle) if device == "cuda" else follow(iteration)).timeline(count)
+
+
+def _cuda_history(iteration: Iteration, pickle: Path | None) -> History:
+    marks = []
+    torch.cuda.synchronize()
+    older = torch.cuda.memory_stats()["requested_bytes.all.current"]
+    torch.cuda.memory._record_memory_history(context="alloc")
+    try:
+        began = time.time_ns()  # the clock of the allocator's history
+        iteration(lambda phase: marks.append((phase, time.time_ns())))
+        if pickle:
+            torch.cuda.memory._dump_snapshot(str(pickle))
+        return from_snapshot(torch.cuda.memory._snapshot(), torch.cuda.current_device(), marks, began, older)
+    finally:
+        torch.cuda.memory._record_memory_history(None)

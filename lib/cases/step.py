@@ -61,31 +61,23 @@ class Step:
         step = cost.step_bytes(self.shape, self.precision, self.attention, self.optimizer)
         return logits + max(step, cost.step_bytes(self.shape, "fp32", "naive", "fused"))
 
+    def traced(self):
+        """The peak memory of the step by kind and module, as `lib.predict` finds it without allocating, exactly.
+
+        It takes seconds a case, and `predicted_bytes` microseconds; a sweep asks for hundreds of cases before it
+        starts the first, which is why the formula decides whether one fits, and this explains where the bytes go.
+        Raises ValueError where something compiles, since operations inside a graph cannot be followed."""
+        if self.compiles:
+            raise ValueError("compiled: a compiled step cannot be traced")
+        from lib import predict  # brings torch.distributed along, which no measurement needs
+
+        with precision.strict():
+            return predict.predicted(lambda: Training(self))
+
     def setup(self) -> Work:
         """Build the model, its optimizer and a batch of random tokens."""
-        autocast = precision.activate(self.precision, self.device)
-        with torch.device(self.device):
-            plain = model.TransformerLM(self.config, self.attention)
-            tokens_BT = torch.randint(self.config.vocab_size, (self.batch_size, self.context_length + 1))
-        inputs_BT, targets_BT = tokens_BT[:, :-1], tokens_BT[:, 1:]
-        optimizer = adam.AdamW(plain.parameters(), self.optimizer)
-        network = torch.compile(plain, dynamic=False) if self.compiled else plain
-        last = {}
-
-        def iteration(mark: Mark) -> None:
-            with autocast:
-                last["logits"] = network(inputs_BT)
-                loss = model.loss(last["logits"], targets_BT)
-            mark("forward")
-            loss.backward()
-            mark("backward")
-            optimizer.step()
-            mark("optimizer")
-
-        def before() -> None:
-            last.clear()
-            optimizer.zero_grad(set_to_none=True)
-
+        training = Training(self)
+        plain, inputs_BT, targets_BT = training.module, training.inputs_BT, training.targets_BT
         first = plain.layers[0].attn.q_proj.weight  # its gradient has come through every layer
 
         def expected() -> dict[str, torch.Tensor]:
@@ -98,7 +90,7 @@ class Step:
             return {"logits": logits.detach(), "gradient": gradient}
 
         def result() -> dict[str, torch.Tensor]:
-            return {"logits": last["logits"].detach(), "gradient": first.grad}
+            return {"logits": training.last["logits"].detach(), "gradient": first.grad}
 
         facts = {
             "tokens": self.shape.tokens,
@@ -107,6 +99,36 @@ class Step:
             "forward_flops": cost.forward_flops(self.shape),
         }
         return Work(
-            self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
-            compiled=self.compiles, before=before,
+            self.device, training.iteration, expected, result, TOLERANCE[self.precision], facts,
+            compiled=self.compiles, before=training.before,
         )  # fmt: skip
+
+
+class Training:
+    """The model, its optimizer, a batch of random tokens, and the step that they make."""
+
+    def __init__(self, case: Step):
+        self.autocast = precision.activate(case.precision, case.device)
+        with torch.device(case.device):
+            self.module = model.TransformerLM(case.config, case.attention)
+            self.batch = torch.randint(case.config.vocab_size, (case.batch_size, case.context_length + 1))
+        self.inputs_BT, self.targets_BT = self.batch[:, :-1], self.batch[:, 1:]
+        self.optimizer = adam.AdamW(self.module.parameters(), case.optimizer)
+        self.network = torch.compile(self.module, dynamic=False) if case.compiled else self.module
+        self.last = {}
+
+    def iteration(self, mark: Mark) -> None:
+        """Forward, backward and optimizer; the logits stay, to be compared."""
+        with self.autocast:
+            self.last["logits"] = self.network(self.inputs_BT)
+            loss = model.loss(self.last["logits"], self.targets_BT)
+        mark("forward")
+        loss.backward()
+        mark("backward")
+        self.optimizer.step()
+        mark("optimizer")
+
+    def before(self) -> None:
+        """Free what the last iteration left."""
+        self.last.clear()
+        self.optimizer.zero_grad(set_to_none=True)
