@@ -58,8 +58,8 @@ class Step:
     def predicted_bytes(self) -> int:
         """Peak memory of the step, or of the reference's, beside the logits that the two are compared by."""
         logits = 4 * self.shape.tokens * self.shape.vocab_size
-        step = cost.step_bytes(self.shape, self.precision, self.attention, self.optimizer)
-        return logits + max(step, cost.step_bytes(self.shape, "fp32", "naive", "fused"))
+        step = cost.step_bytes(self.shape, self.precision, self.attention, self.optimizer, self.device)
+        return logits + max(step, cost.step_bytes(self.shape, "fp32", "naive", "fused", self.device))
 
     def traced(self):
         """The peak memory of the step by kind and module, as `lib.predict` finds it without allocating, exactly.
