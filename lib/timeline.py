@@ -117,11 +117,12 @@ class _LiveStorage(TorchDispatchMode):
         return super().__exit__(*error)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function is not torch.ops.aten.lift_fresh.default:  # its argument was made this instant
-            for leaf in tree_leaves((args, kwargs)):
+        given = tree_leaves((args, kwargs))
+        if function is not torch.ops.aten.lift_fresh.default:  # what is given to that was made this instant
+            for leaf in given:
                 self._see(leaf, None)
         result = function(*args, **(kwargs or {}))
-        for leaf in tree_leaves((args, kwargs, result)):
+        for leaf in given + tree_leaves(result):  # what is given may have been resized
             self._see(leaf, function)
         return result
 

@@ -7,6 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from lib import adam, attention, cost, memory, model, precision
+from lib.cases.step import Step
 
 # Shapes of differing aspect, so that each has its peak elsewhere: in a layer's feed-forward or attention, in the loss
 # where the vocabulary is wide, at the end of the backward pass or in the optimizer where parameters outweigh tokens.
@@ -35,6 +36,15 @@ def former_precision():
     former = torch.get_float32_matmul_precision()
     yield
     torch.set_float32_matmul_precision(former)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The operations are small: on a busy machine the threads would mostly wait for one another."""
+    former = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(former)
 
 
 def build(shape, attend="naive"):
@@ -137,6 +147,13 @@ def test_the_states_of_a_step_are_counted_exactly(shape, variant):
     tensors = [tensor for state in optimizer.state.values() for tensor in state.values()]
     tensors += [tensor for parameter in network.parameters() for tensor in (parameter, parameter.grad)]
     assert sum(tensor.untyped_storage().nbytes() for tensor in tensors) == cost.state_bytes(shape)
+
+
+@pytest.mark.parametrize("context_length", [128, 512])
+@pytest.mark.parametrize("size", ["small", "medium"])
+def test_the_peak_of_a_real_size_is_the_predicted_one(size, context_length):
+    case = Step(size, context_length, 4, "fp32", False, "naive", "fused", "cpu")
+    assert cost.step_bytes(case.shape, "fp32", "naive", "fused") == pytest.approx(case.traced().total, rel=0.03)
 
 
 def test_autocast_widens_the_softmax_on_a_gpu_only(shape):

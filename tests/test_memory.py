@@ -1,10 +1,32 @@
-"""Memory is counted to the byte, and what cannot fit is refused before it is built."""
+"""Memory is counted to the byte, predicted to the byte, and what cannot fit is refused before it is built."""
+
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from lib import memory
+from lib import attention, memory, model, timeline
+from lib.cases.step import Step
 from lib.memory import MIB
+
+ROOT = Path(__file__).resolve().parent.parent
+QUARTER = MIB // 4  # numbers in fp32 that take 1 MiB
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The operations are small: on a busy machine the threads would mostly wait for one another."""
+    former = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(former)
+
+
+def bytes_of(iteration):
+    """`<phase>_peak` and `<phase>_end` of an iteration, in bytes."""
+    return timeline.follow(iteration).peaks()
 
 
 def test_peaks_are_exact_where_the_allocations_are_known():
@@ -48,6 +70,340 @@ def test_what_autograd_keeps_for_the_backward_pass_is_counted():
     found = memory.peaks(iteration, "cpu")
     assert found["forward_end_mib"] == [2.0]
     assert found["backward_end_mib"][0] == pytest.approx(3.0, abs=0.01)  # the gradient beside x and y
+
+
+def test_a_storage_may_be_freed_in_another_phase_than_it_was_made_in_and_in_any_order():
+    def iteration(mark):
+        first, second = torch.empty(100), torch.empty(10)
+        mark("make")
+        del first
+        third = torch.empty(50)
+        mark("free the first")
+        del third, second
+        mark("free the rest")
+
+    assert bytes_of(iteration) == {
+        "make_peak": 440, "make_end": 440, "free the first_peak": 440, "free the first_end": 240,
+        "free the rest_peak": 240, "free the rest_end": 0,
+    }  # fmt: skip
+
+
+def test_what_was_there_before_counts_until_it_is_freed():
+    held = [torch.empty(100), torch.empty(1000)]  # the second is never touched
+
+    def iteration(mark):
+        made = held[0] + 1
+        mark("touch")
+        held.clear()
+        mark("free")
+        del made
+
+    assert bytes_of(iteration) == {"touch_peak": 800, "touch_end": 800, "free_peak": 800, "free_end": 400}
+
+
+def test_an_operation_that_returns_a_storage_several_times_counts_it_once():
+    def iteration(mark):
+        parts = torch.ones(3, 100).unbind()
+        mark("run")
+        del parts
+
+    assert bytes_of(iteration)["run_end"] == 1200
+
+
+def test_a_view_keeps_the_whole_storage_alive():
+    def iteration(mark):
+        view = torch.ones(100)[:1]
+        mark("run")
+        del view
+        mark("after")
+
+    assert bytes_of(iteration) == {"run_peak": 400, "run_end": 400, "after_peak": 400, "after_end": 0}
+
+
+def test_a_reused_address_is_a_new_storage():
+    addresses = set()
+
+    def iteration(mark):
+        for size in (100, 200, 100, 50) * 50:
+            made = torch.empty(size)
+            addresses.add(made.untyped_storage()._cdata)
+            del made
+        mark("run")
+
+    assert bytes_of(iteration) == {"run_peak": 800, "run_end": 0}
+    assert len(addresses) < 200
+
+
+def test_a_storage_that_an_operation_resizes_is_counted_in_its_new_size():
+    def iteration(mark):
+        out, x = torch.empty(0), torch.ones(100)
+        mark("make")
+        torch.add(x, 1, out=out)
+        mark("grow")
+
+    assert bytes_of(iteration) == {"make_peak": 400, "make_end": 400, "grow_peak": 800, "grow_end": 800}
+
+
+def test_a_tensor_from_numbers_is_new_when_it_is_made():
+    def iteration(mark):
+        mark("before")
+        made = torch.tensor([1.0, 2.0])
+        mark("after")
+        del made
+
+    assert bytes_of(iteration) == {"before_peak": 0, "before_end": 0, "after_peak": 8, "after_end": 8}
+
+
+def test_what_the_backward_pass_allocates_is_counted_and_what_it_no_longer_needs_is_freed():
+    x = torch.ones(100, requires_grad=True)
+
+    def iteration(mark):
+        loss = x.exp().sum()
+        mark("forward")  # x, exp(x), the loss
+        loss.backward()
+        mark("backward")  # x, its gradient, the loss
+
+    found = bytes_of(iteration)
+    assert found["forward_end"] == 400 + 400 + 4
+    assert found["backward_peak"] == 400 + 400 + 4 + 4 + 400  # beside exp(x): the gradients of the loss and of x
+    assert found["backward_end"] == 400 + 4 + 400
+
+
+def test_what_outlives_the_iteration_is_no_longer_followed():
+    kept = []
+
+    def iteration(mark):
+        kept.append(torch.empty(100))
+        mark("run")
+
+    history = timeline.follow(iteration)
+    kept.clear()
+    assert history.levels() == [0, 400]
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the resident peak")
+def test_the_resident_peak_is_that_of_the_iteration():
+    def iteration(mark, size):
+        held = torch.ones(size)
+        mark("run")
+        del held
+
+    large, small = (
+        memory.peaks(lambda mark, size=size: iteration(mark, size), "cpu")["resident_peak_mib"][0]
+        for size in (256 * QUARTER, 1)
+    )
+    assert 200 < large - small < 300
+
+
+def test_a_resident_peak_that_cannot_be_reset_is_left_out(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "_PROCESS", tmp_path / "none")
+    assert "resident_peak_mib" not in memory.peaks(lambda mark: mark("run"), "cpu")
+
+
+def test_cuda_tells_what_is_allocated_and_what_is_reserved_in_each_phase(monkeypatch):
+    class Counts:
+        now = highest = 0
+
+    def allocate(mib):
+        Counts.now += mib * MIB
+        Counts.highest = max(Counts.highest, Counts.now)
+
+    for name, counter in {
+        "max_memory_allocated": lambda: Counts.highest,
+        "memory_allocated": lambda: Counts.now,
+        "max_memory_reserved": lambda: 10 * Counts.highest,
+        "reset_peak_memory_stats": lambda: setattr(Counts, "highest", Counts.now),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, counter)
+
+    def iteration(mark):
+        allocate(5), allocate(-3)
+        mark("forward")
+        allocate(1)
+        mark("backward")
+
+    assert memory.peaks(iteration, "cuda") == {
+        "forward_peak_mib": [5], "forward_end_mib": [2], "forward_reserved_mib": [50],
+        "backward_peak_mib": [3], "backward_end_mib": [3], "backward_reserved_mib": [30], "peak_mib": [5],
+    }  # fmt: skip
+
+
+def test_mps_tells_what_is_held_at_the_end_of_each_phase_and_no_peak(monkeypatch):
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 2 * MIB)
+    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 3 * MIB)
+    found = memory.peaks(lambda mark: mark("forward"), "mps")
+    assert found == {"forward_end_mib": [2], "forward_reserved_mib": [3]}
+    with pytest.raises(NotImplementedError, match="not available"):
+        memory.timeline(lambda mark: mark("forward"), "mps")
+
+
+def test_a_timeline_has_every_change_the_phases_and_the_largest_allocations():
+    q, k, v = (torch.randn(1, 2, 64, 8, requires_grad=True) for _ in range(3))
+
+    def iteration(mark):
+        loss = attention.naive(q, k, v).sum()
+        mark("forward")
+        loss.backward()
+        mark("backward")
+        for x in (q, k, v):
+            x.grad = None
+
+    found = memory.timeline(iteration, "cpu", count=6)
+    assert max(found.points["bytes"]) == memory.peaks(iteration, "cpu")["peak_mib"][0] * MIB
+    assert found.points["bytes"][0] == 3 * 4096
+    assert found.points["bytes"][-1] == 3 * 4096  # all that was made is freed
+    assert len(found.points["ms"]) == len(found.points["bytes"])
+    assert found.points["ms"] == sorted(found.points["ms"])
+    (start, middle), (again, end) = found.phases["forward"], found.phases["backward"]
+    assert 0 == start < middle == again < end
+
+    assert [row["bytes"] for row in found.largest] == [4 * 2 * 64 * 64] * 6
+    made = {(row["function"], row["operator"], row["phase"]) for row in found.largest}
+    assert made >= {
+        ("attention.naive", "aten::bmm", "forward"), ("attention.naive", "aten::_softmax", "forward"),
+        ("BmmBackward0", "aten::bmm", "backward"),
+    }  # fmt: skip
+    for row in found.largest:
+        begin, finish = found.phases[row["phase"]]
+        assert begin < row["born_ms"] < finish
+        assert row["born_ms"] < row["freed_ms"]
+
+
+def test_a_function_outside_the_package_is_named_by_the_operator():
+    kept = []
+
+    def iteration(mark):
+        kept.append(torch.ones(5))
+        mark("run")
+
+    (row,) = memory.timeline(iteration, "cpu").largest
+    assert (row["function"], row["operator"], row["freed_ms"]) == ("aten::ones", "aten::ones", None)
+
+
+def test_the_history_of_cudas_allocator_becomes_a_timeline():
+    lib, began = str(ROOT / "lib"), 10**15
+
+    def entry(action, us, addr, size, *names):
+        frames = [{"filename": filename, "line": 1, "name": name} for filename, name in names]
+        return {"action": action, "time_us": began // 1000 + us, "addr": addr, "size": size, "frames": frames}
+
+    naive = [("??", "at::_ops::bmm::call(at::Tensor const&)"), ("functional.py", "f"), (f"{lib}/attention.py", "naive")]
+    node = [("??", "at::_ops::mm::call()"), ("??", "torch::autograd::generated::MmBackward0::apply(std::vector)")]
+    caller = [("??", "at::_ops::ones::call()"), ("a.py", "own"), (f"{lib}/memory.py", "f"), (f"{lib}/measure.py", "g")]
+    snapshot = {"segments": [], "device_traces": [[], [
+        entry("alloc", -5, 1, 999, *naive),  # before the iteration
+        entry("segment_alloc", 5, 1, 2**21),
+        entry("alloc", 10, 2, 100, *naive),
+        entry("free_requested", 20, 1, 999),
+        entry("free_completed", 20, 1, 999),
+        entry("alloc", 40, 1, 300, *node),  # the address again
+        entry("free_completed", 50, 2, 100),
+        entry("alloc", 60, 3, 7, *caller),
+    ]]}  # fmt: skip
+    marks = [("forward", began + 30_000), ("backward", began + 55_000), ("optimizer", began + 70_000)]
+    found = timeline.from_snapshot(snapshot, 1, marks, began, older=1000)
+
+    assert found.peaks() == {
+        "forward_peak": 1100, "forward_end": 101, "backward_peak": 401, "backward_end": 301,
+        "optimizer_peak": 308, "optimizer_end": 308,
+    }  # fmt: skip
+    ready = found.timeline(count=3)
+    assert ready.points == {"ms": [0, 0.01, 0.02, 0.04, 0.05, 0.06], "bytes": [1000, 1100, 101, 401, 301, 308]}
+    assert ready.phases == {"forward": (0, 0.03), "backward": (0.03, 0.055), "optimizer": (0.055, 0.07)}
+    assert [tuple(row.values()) for row in ready.largest] == [
+        (300, "MmBackward0", "aten::mm", "backward", 0.04, None),
+        (100, "attention.naive", "aten::bmm", "forward", 0.01, 0.05),
+        (7, "aten::ones", "aten::ones", "optimizer", 0.06, None),
+    ]
+
+
+def test_cudas_history_is_recorded_read_and_switched_off(monkeypatch, tmp_path):
+    calls = []
+    cuda = torch.cuda.memory
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {"requested_bytes.all.current": 12})
+    monkeypatch.setattr(cuda, "_record_memory_history", lambda enabled="all", **options: calls.append(enabled))
+    monkeypatch.setattr(cuda, "_snapshot", lambda: {"device_traces": [[]]})
+    monkeypatch.setattr(cuda, "_dump_snapshot", lambda file: Path(file).write_text("pickled"))
+
+    found = memory.timeline(lambda mark: mark("run"), "cuda", pickle=tmp_path / "viz.pickle")
+    assert found.points == {"ms": [0.0], "bytes": [12]}
+    assert (tmp_path / "viz.pickle").read_text() == "pickled"
+    with pytest.raises(ZeroDivisionError):
+        memory.timeline(lambda mark: 1 / 0, "cuda")
+    assert calls == ["all", None, "all", None]
+
+
+@pytest.fixture
+def step(monkeypatch):
+    """A training step of a size of the tests' own."""
+    monkeypatch.setitem(model.SIZES, "test", {"d_model": 32, "d_ff": 96, "num_layers": 2, "num_heads": 2})
+    plain = {"size": "test", "context_length": 48, "batch_size": 2, "precision": "fp32", "compiled": False}
+    plain |= {"attention": "naive", "optimizer": "single_tensor", "device": "cpu"}
+    return lambda **fields: Step(**plain | fields)
+
+
+@pytest.mark.parametrize("optimizer", ["single_tensor", "foreach", "fused"])
+@pytest.mark.parametrize("attend", ["naive", "tiled", "sdpa"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_step_is_predicted_to_the_byte(step, precision, attend, optimizer):
+    case = step(precision=precision, attention=attend, optimizer=optimizer)
+    predicted, work = case.traced(), case.setup()
+    work.iteration(lambda phase: None)
+    work.before()
+    measured = memory.peaks(work.iteration, "cpu")
+    measured.pop("resident_peak_mib", None)
+    assert predicted.peaks == measured
+    assert predicted.total == measured["peak_mib"][0] * MIB
+
+
+def test_the_bytes_at_the_peak_are_told_apart_by_kind_and_by_module(step):
+    few, many = step(context_length=4, batch_size=1), step(context_length=200)
+    end, loss = few.traced(), many.traced()  # the peaks: at the end of the backward pass or later, and in the loss
+    for case, found in ((few, end), (many, loss)):
+        assert found.parameters == 4 * case.shape.parameters
+        assert found.optimizer_states == 8 * case.shape.parameters + 4 * (9 * 2 + 3)
+        tokens, table = case.batch_size * (case.context_length + 1), case.context_length * case.config.d_head
+        assert found.others == 8 * tokens + 4 * table  # the batch, the cosines and sines
+    assert end.gradients == 4 * few.shape.parameters
+    assert end.temporaries == 3 * 4 * 10_000 * 32  # those of the optimizer, for the embedding or the head
+    assert end.activations == {"lm_head": 4 * 4 * 10_000, "Global": 4}  # the logits and the loss
+
+    assert loss.gradients == 0
+    assert loss.temporaries == 2 * 4 * 400 * 10_000  # the gradients of log-probabilities and logits
+    hidden, wide = 4 * 400 * 32, 4 * 400 * 96
+    assert loss.activations["layers.*.ffn.w1"] == loss.activations["layers.*.ffn.w3"] == 2 * wide
+    assert loss.activations["layers.*.attn.rope"] == 2 * 2 * hidden
+    assert loss.activations["token_embeddings"] == hidden
+    assert loss.activations["lm_head"] == 4 * 400 * 10_000
+
+
+def test_a_prediction_leaves_the_precision_of_the_process_alone_and_refuses_what_compiles(step):
+    torch.set_float32_matmul_precision("high")
+    step().traced()
+    assert torch.get_float32_matmul_precision() == "high"
+    torch.set_float32_matmul_precision("highest")
+    with pytest.raises(ValueError, match="compiled"):
+        step(compiled=True).traced()
+
+
+@pytest.mark.parametrize(("size", "parameters"), [("2.7B", 3_406_809_600), ("10B", 12_832_823_808)])
+def test_the_largest_models_are_predicted_in_little_memory(size, parameters):
+    script = f"""
+import resource, sys
+from lib.cases.step import Step
+found = Step("{size}", 512, 4, "fp32", False, "naive", "fused", "cpu").traced()
+highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(found.parameters, found.total, highest * (1 if sys.platform == "darwin" else 1024))
+"""
+    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=90, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    weights, total, highest = map(int, run.stdout.split())
+    assert weights == 4 * parameters
+    assert total > 16 * parameters
+    assert highest < 512 * MIB
 
 
 def test_a_prediction_beyond_what_is_available_is_refused_with_both_numbers():

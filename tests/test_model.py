@@ -201,6 +201,7 @@ def shape(config, batch_size=4):
         ("large", 969_411_840),
         ("xl", 1_998_235_200),
         ("2.7B", 3_406_809_600),
+        ("10B", 12_832_823_808),
     ],
 )
 def test_the_sizes_have_the_parameters_of_the_assignment(size, parameters, context_length):
