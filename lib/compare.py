@@ -55,9 +55,9 @@ def to_references(machine: str) -> pd.DataFrame:
     longest = estimates.largest(attention, "seq_len", precision="fp32")
     most = estimates.largest(adam, "elements")
     families = {
-        "step": estimates.ratios(steps, "total_ms", "compiled", False, step).replace({"name": {True: "compiled"}}),
-        "attention": estimates.ratios(attention, "total_ms", "variant", "naive", longest),
-        "adam": estimates.ratios(adam, "total_ms", "variant", "single_tensor", most),
+        "step": estimates.ratios(steps, "compiled", False, step).replace({"name": {True: "compiled"}}),
+        "attention": estimates.ratios(attention, "variant", "naive", longest),
+        "adam": estimates.ratios(adam, "variant", "single_tensor", most),
     }
     labelled = [table.assign(label=family + ": " + table["name"].astype(str)) for family, table in families.items()]
     return pd.concat(labelled, ignore_index=True)

@@ -55,7 +55,7 @@ def _errors(intervals: list[Interval]) -> list[list[float]]:
 
 def lines(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
     """One line a value of `line`, labelled at its end: the medians `y` with their intervals against `x`, on log
-    axes whose ticks are the measured sizes."""
+    axes whose ticks are the measured sizes; the marker of what was measured on a restless machine is hollow."""
     table = table[table[y].notna()]
     with mpl.rc_context(STYLE):
         ends = []
@@ -64,9 +64,12 @@ def lines(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
             colour = COLOURS.get(name.split()[0], INK)
             values = [i.value for i in group[y]]
             ax.errorbar(
-                group[x], values, yerr=_errors(list(group[y])), color=colour, marker=MARKERS[colour],
-                markersize=4.5, capsize=2.5, elinewidth=1,
+                group[x], values, yerr=_errors(list(group[y])), color=colour, capsize=2.5, elinewidth=1
             )  # fmt: skip
+            for restless, part in group.groupby(group["restless"].astype(bool)):
+                face = "none" if restless else colour
+                heights = [i.value for i in part[y]]
+                ax.plot(part[x], heights, MARKERS[colour], color=colour, markerfacecolor=face, markersize=5)
             ends.append((group[x].iloc[-1], values[-1], name, colour))
         ax.set(xscale="log", yscale="log", xlabel=HEADINGS[x], ylabel=HEADINGS[y])
         sizes = sorted(table[x].unique())

@@ -17,9 +17,11 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "backward_ms": "backward, ms",
     "backward_peak_mib": "peak backward, MiB",
     "bandwidth_percent": "of the ceiling, %",
+    "baseline": "against",
     "batch_size": "batch",
     "case": "case",
     "causal": "causal",
+    "cold": "cold caches",
     "ceiling_percent": "of the ceiling, %",
     "compiled": "compiled",
     "context_length": "context, tokens",
@@ -46,6 +48,7 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "param_size": "elements of each",
     "peak_mib": "peak, MiB",
     "precision": "precision",
+    "ratio": "time relative to it",
     "rows": "rows",
     "seq_len": "tokens",
     "size": "size",
@@ -54,6 +57,8 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "total_ms": "whole, ms",
     "update_error": "error of the update",
     "variant": "variant",
+    "verdict": "verdict",
+    "visible_percent": "smallest visible difference, %",
 }
 
 
@@ -153,8 +158,9 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
         if len(frame) > 1 and not isinstance(frame[name].iloc[0], Interval) and len(set(frame[name])) == 1
     }
     shown = frame[[name for name in names if name not in alike]].rename(columns=HEADINGS)
-    if "why" in frame and frame["why"].any():
-        shown = shown.assign(**{"not measured": frame["why"]})
+    for name, heading in (("restless", "restless rounds"), ("why", "not measured")):
+        if name in frame and frame[name].any():
+            shown = shown.assign(**{heading: frame[name]})
     setting = "; ".join(f"{HEADINGS[name]}: {_plain(value)}" for name, value in alike.items())
     return Table(
         shown, caption, " ".join(text for text in (provenance(frame), f"{setting}." if setting else "") if text)
@@ -182,4 +188,6 @@ def provenance(frame: pd.DataFrame) -> str:
     scopes = " or ".join(sorted({i.scope for i in sampled}))
     versions = len(frozenset().union(*measured["codes"])) if "codes" in measured else 1
     mixed = f" Measured by {versions} versions of the code." if versions > 1 else ""
-    return f"{hardware}. Median and its 95% interval {scopes}; n = {many}.{mixed}"
+    restless = measured["restless"].astype(bool).sum() if "restless" in measured else 0
+    marked = f" {restless} of {len(measured)} in part on a restless machine (hollow in a figure)." if restless else ""
+    return f"{hardware}. Median and its 95% interval {scopes}; n = {many}.{mixed}{marked}"

@@ -83,6 +83,7 @@ class Step:
             mark("optimizer")
 
         def before() -> None:
+            precision.activate(self.precision, self.device)  # a baseline may have set its own
             last.clear()
             optimizer.zero_grad(set_to_none=True)
 
