@@ -171,3 +171,9 @@ def reference(experiment: str, but: str) -> pd.DataFrame:
 def published(table: str) -> pd.DataFrame:
     """A table of figures from public write-ups (`reports/reference/published/README.md` describes them)."""
     return pd.read_csv(PUBLISHED / f"{table}.csv")
+
+
+def datasheets() -> pd.DataFrame:
+    """The peaks that makers state for the GPUs of the published figures, one row a GPU and precision, in TFLOP/s and
+    GB/s, each with its convention and source; `reports/reference/published/README.md` says more."""
+    return pd.read_csv(REFERENCE / "datasheets.csv")

@@ -123,7 +123,7 @@ def test_an_unknown_machine_is_refused_with_the_nearest(capsys, own_results, sav
 
 
 def test_a_partly_measured_machine_is_rendered_and_what_is_missing_is_said(own_results):
-    (ceiling,) = cases.grid("ceilings", operation="copy", rows=16, precision="fp32", device="cpu")
+    (ceiling,) = cases.grid("ceilings", operation="copy", rows=16, columns=16, precision="fp32", device="cpu")
     with measure.recording(ceiling, 1) as record:
         work = record.setup()
         record.metrics |= measure.errors(work) | measure.times(work, warmup=0, samples=6)

@@ -113,3 +113,13 @@ def test_the_machine_measured_last_comes_first(save_record):
     assert results.machines()[:2] == ["b-1c", "a-1c"]
     os.utime(new, (0, 0))
     assert results.machines()[:2] == ["a-1c", "b-1c"]
+
+
+def test_every_stated_peak_is_a_number_with_its_convention_and_source():
+    peaks = results.datasheets()
+    assert list(peaks) == ["hardware", "precision", "tflops", "memory_gb_per_s", "convention", "source"]
+    assert not peaks.duplicated(["hardware", "precision"]).any()
+    assert set(peaks["precision"]) == {"fp32", "tf32", "bf16"}
+    assert (peaks[["tflops", "memory_gb_per_s"]] > 0).all(axis=None)
+    assert peaks["source"].str.contains("https://").all()
+    assert peaks["convention"].str.startswith("dense").all()

@@ -83,8 +83,10 @@ class Attention:
             gradient = torch.stack([tensor.grad[0] for tensor in inputs])
             return {"out": last["out"][0].detach(), "gradient": gradient}
 
-        flops = cost.attention_flops(self.batch_size, self.seq_len, self.d_head)
+        facts = {"forward_flops": cost.attention_flops(*shape)}
+        if self.causal:
+            facts["causal_flops"] = cost.attention_flops(*shape, causal=True)
         return Work(
-            self.device, iteration, expected, result, TOLERANCE[self.precision], {"forward_flops": flops},
+            self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
             compiled=self.compiles, before=before,
         )  # fmt: skip

@@ -101,11 +101,15 @@ class Step:
         def result() -> dict[str, torch.Tensor]:
             return {"logits": last["logits"].detach(), "gradient": first.grad}
 
+        traffic = cost.memory_bound_bytes(self.shape, self.precision, self.attention)
         facts = {
             "tokens": self.shape.tokens,
             "parameters": self.shape.parameters,
             "d_model": self.config.d_model,
             "forward_flops": cost.forward_flops(self.shape),
+            "backward_flops": cost.backward_flops(self.shape),
+            "optimizer_flops": cost.optimizer_flops(self.shape.parameters, amsgrad=False),
+            **{f"{phase}_bytes": sum(parts.values()) for phase, parts in traffic.items()},
         }
         return Work(
             self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
