@@ -13,6 +13,6 @@ def of(experiment: str, case: Mapping) -> dict | None:
     """The fields of the case's baseline: the first that differs from the reference is set to it; None where none
     does."""
     for name, value in BASELINES.get(experiment, {}).items():
-        if case[name] != value:
+        if case.get(name, value) != value:
             return {**case, name: value}
     return None

@@ -49,12 +49,12 @@ def compare(
         return Statement(_sentence(f"{subject} and {other} were not both measured"), NO_DATA, _picked(of, to))
     place = f"{where}, " if where else ""
     verdict, value = found.verdict(), tables.interval(found.ratio)
-    seen = f"; one of {tables.number(100 * found.visible)}% would have been seen" if found.visible > 0 else ""
+    seen = f"; one of {tables.number(1 + found.visible)} would have been seen" if found.visible > 0 else ""
     said = {
         "faster": f"{subject} is faster than {other}: its time is {value} of the other's",
         "slower": f"{subject} is slower than {other}: its time is {value} times the other's",
         "same": f"{subject} and {other} take equally long within {stats.MARGIN:.0%}: the ratio is {value}",
-        "inconclusive": f"the data show no difference between {subject} and {other}: the ratio is {value}{seen}",
+        "inconclusive": f"the data do not show which of {subject} and {other} is faster: the ratio is {value}{seen}",
     }[verdict]
     return Statement(_sentence(place + said), verdict, f"{_picked(of, to)}; {_counted(found.ratio)}.")
 

@@ -11,6 +11,7 @@ import pandas as pd
 from lib import baseline, series, stats
 from lib.stats import Comparison
 
+RESTLESS = "a restless machine"
 STATUS = {
     "ok": "",
     "oom": "ran out of memory",
@@ -57,7 +58,7 @@ def unrest(record: pd.Series) -> str:
     canary, times = record.get("canary_ms"), record.get("total_ms")
     found = []
     if isinstance(canary, list) and not series.quiet(canary, record["quietest_ms"]):
-        found.append("a restless machine")
+        found.append(RESTLESS)
     if isinstance(times, list) and (change := series.change(times)):
         found.append(str(change))
     return ", ".join(found)
@@ -133,6 +134,24 @@ def with_percent_of(
     return derive(
         known, name, lambda total, ms, most: 100 * times * total * 1e3 / ms / most, amount, "total_ms", "limit"
     )
+
+
+def with_least_time(records: pd.DataFrame, flops: dict[str, float], bandwidth: dict[str, float]) -> pd.DataFrame:
+    """The records of training steps with two metrics more: `least_ms`, the time that the matrix products take at the
+    ceiling of the record's precision and, after them, the least bytes of all else at the ceiling of memory; and
+    `least_percent`, that as a share of the time measured. Missing where a ceiling was not measured."""
+    known = records.assign(
+        limit=records["precision"].map(flops).astype(float), speed=max(bandwidth.values(), default=None)
+    )
+    known.attrs = records.attrs
+    parts = [f"{phase}_{unit}" for unit in ("flops", "bytes") for phase in ("forward", "backward")]
+
+    def least(total_ms, forward_flops, backward_flops, forward_bytes, backward_bytes, optimizer_bytes, limit, speed):
+        moved = forward_bytes + backward_bytes + optimizer_bytes
+        return 1e3 * ((forward_flops + backward_flops) / limit + moved / speed)
+
+    known = derive(known, "least_ms", least, "total_ms", *parts, "optimizer_bytes", "limit", "speed")
+    return with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
 
 
 def with_cold_start(records: pd.DataFrame) -> pd.DataFrame:

@@ -216,8 +216,8 @@ def peaks(work: Work) -> dict[str, list[float]]:
 
 def pairs(record: Recording, most: int, seconds: float) -> dict[str, list[float]]:
     """Faster than its baseline? The case just measured and its baseline in turns, as `paired_ms` and `baseline_ms`;
-    at `most` so many, and none begun after `seconds`. Nothing for a case without a baseline. Where the two
-    do not fit into memory side by side, the two numbers that say so instead."""
+    at `most` so many, and few after `seconds` (see `timing.compare`). Nothing for a case without a baseline. Where
+    the two do not fit into memory side by side, the two numbers that say so instead."""
     fields = baseline.of(type(record.case).experiment, asdict(record.case))
     if fields is None or most == 0:
         return {}

@@ -163,6 +163,21 @@ def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
     return ax
 
 
+def arrangements(table: pd.DataFrame) -> Axes:
+    """The samples of two programs in the order in which they ran, one panel an arrangement, its ratio above it; a table
+    of `simulation.on_a_drifting_machine`."""
+    grid = axes(table["arrangement"].nunique(), 3.0, sharey=True)
+    with mpl.rc_context(STYLE):
+        for ax, (name, panel) in zip(grid, table.groupby("arrangement", sort=False), strict=True):
+            for (program, samples), colour in zip(panel.groupby("program"), (BLUE, ORANGE), strict=True):
+                ax.plot(samples["order"], samples["ms"], MARKERS[colour], color=colour, markersize=3.5, label=program)
+            ax.set(xlabel="order in time", title=f"{name}: B to A {tables.interval(panel['ratio'].iloc[0])}")
+            ax.grid(axis="y")
+        grid[0].set_ylabel("time, ms")
+        grid[0].legend(loc="upper left", frameon=False, handletextpad=0.1)
+    return grid[0]
+
+
 class Figure:
     """A drawn figure with its caption and its description for those who cannot see it; a notebook shows it as
     HTML that holds the SVG, and the report numbers it."""
@@ -178,15 +193,15 @@ class Figure:
         return f'<figure class="plot"><div class="scroll" tabindex="0">{svg}</div>{caption}{note}</figure>'
 
 
-def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame) -> Figure:
+def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame | str) -> Figure:
     """The figure that `ax` belongs to, with what to see as caption, a description as alternative text and, from
     the table that it draws, a note of hardware, samples and rounds; where the table holds no interval, words to
-    that effect in its place. Closes the figure."""
+    that effect in its place. A figure of what was not measured has its note instead. Closes the figure."""
     with mpl.rc_context(STYLE):
         file = io.StringIO()
         ax.figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     plt.close(ax.figure)
-    note = tables.provenance(table)
+    note = table if isinstance(table, str) else tables.provenance(table)
     return Figure(_page_svg(file.getvalue(), salt=alt) if note else "", caption, alt, note)
 
 

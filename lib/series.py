@@ -10,6 +10,7 @@ from scipy import stats
 
 LEVELS = {"drift": 0.02, "jump": 0.001, "throttle": 0.01}  # together they raise fewer than 2% of false alarms
 MATERIAL = {"drift": 0.03, "jump": 0.03, "throttle": 0.05}  # changes of a smaller part of the median are no matter
+SLOWER, UNSTEADY = 1.1, 0.1  # what a quiet machine keeps below: a tenth above its best, a tenth between quartiles
 STEADY = 5  # iterations that a steady series has at least
 
 
@@ -87,24 +88,23 @@ def _material(kind: str, p: float, size: float, at: int, values: np.ndarray) -> 
 
 def quiet(canary: Sequence[float], best: float) -> bool:
     """Whether the same small computation, timed over and over beside a measurement, says that the machine was left
-    alone: its median within a tenth of the `best` that the machine ever showed, its quartiles within a tenth of
-    each other."""
+    alone: its median near the `best` that the machine ever showed, its quartiles near each other."""
     low, middle, high = statistics.quantiles(canary, n=4)
-    return middle <= 1.1 * best and high - low <= 0.1 * middle
+    return middle <= SLOWER * best and high - low <= UNSTEADY * middle
 
 
 def steady(samples: Sequence[float]) -> int | None:
     """The index from which the series is steady; None where it never is: when more than half of it is warm-up, or
     fewer than five iterations are left, or what is left drifts or jumps.
 
-    A sample belongs to the warm-up when it lies outside the band that the last half keeps to, and the warm-up ends
-    where most samples before lay outside and most after within."""
+    A sample belongs to the warm-up when it lies outside the band that the last half keeps to, of 2 to 15% about its
+    median, and the warm-up ends where most samples before lay outside and most after within."""
     values = np.asarray(samples, dtype=float)
     if len(values) < STEADY:
         return None
     late = values[len(values) // 2 :]
     middle = np.median(late)
-    band = max(3 * stats.median_abs_deviation(late, scale="normal"), 0.02 * middle)
+    band = np.clip(3 * stats.median_abs_deviation(late, scale="normal"), 0.02 * middle, 0.15 * middle)
     outside = np.where(np.abs(values - middle) > band, 1, -1)
     start = int(np.argmax(np.concatenate([[0], np.cumsum(outside)])))
     if start > len(values) // 2 or len(values) - start < STEADY or change(values[start:]):

@@ -7,8 +7,11 @@ whose interquartile range is the spread.
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 from scipy import signal
 from scipy.stats import norm
+
+from lib import stats
 
 Noise = Callable[[np.random.Generator, int, float], np.ndarray]
 QUARTILE = norm.ppf(0.75)
@@ -54,3 +57,21 @@ def autocorrelated(random: np.random.Generator, n: int, spread: float) -> np.nda
 
 INDEPENDENT: dict[str, Noise] = {f.__name__: f for f in (normal, lognormal, bimodal, spiky)}
 NOISES = INDEPENDENT | {f.__name__: f for f in (drifting, autocorrelated)}
+
+
+def on_a_drifting_machine(seed: int = 3) -> pd.DataFrame:
+    """Two equal programs, A and B, of 1 ms, timed 40 times each on a machine that becomes slower: one row a sample,
+    with its `arrangement` (first one and then the other, or in pairs of which chance orders each), `order`, `program`
+    and `ms`, and with the `ratio` of B to A that its arrangement leads to."""
+    random, tables = np.random.default_rng(seed), []
+    for arrangement in ("one after the other", "in turns"):
+        ms = drifting(random, 80, 0.01)
+        if arrangement == "in turns":
+            programs = np.concatenate([random.permutation(["A", "B"]) for _ in range(40)])
+            ratio = stats.paired(ms[programs == "B"], ms[programs == "A"]).ratio
+        else:
+            programs = np.repeat(["A", "B"], 40)
+            ratio = stats.unpaired({1: list(ms[40:])}, {1: list(ms[:40])}).ratio
+        table = pd.DataFrame({"order": np.arange(80), "program": programs, "ms": ms})
+        tables.append(table.assign(arrangement=arrangement, ratio=[ratio] * 80))
+    return pd.concat(tables, ignore_index=True)

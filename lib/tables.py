@@ -39,6 +39,8 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "gradient_error": "error of the gradients",
     "gflops": "GFLOP/s",
     "hardware": "hardware",
+    "least_ms": "at least, ms",
+    "least_percent": "at least, % of measured",
     "logits_error": "error of the logits",
     "mfu_percent": "MFU, %",
     "num_params": "parameters",

@@ -20,6 +20,7 @@ Mark = Callable[[str], None]
 Iteration = Callable[[Mark], None]
 LEAST = 10  # samples of an adaptive measurement
 PILOT = 10  # pairs of a comparison from which the rest is planned
+LEAST_PAIRS = 5  # however long they take
 STOPPING = 0.975  # the confidence of the interval that ends sampling; to stop on one of 95% would make it cover less
 
 
@@ -171,7 +172,7 @@ def compare(
 ) -> Pairs:  # fmt: skip
     """Run two iterations in turns, chance deciding which of a pair goes first, after one pair that does not count:
     a pilot of 10 pairs, then as many as its spread says are needed to see a relative difference of `effect`, and
-    more if those spread wider; never more than `most`, nor begun after the pairs have taken `seconds`."""
+    more if those spread wider; never more than `most`, nor, after the fifth, once they have taken `seconds`."""
     coin, pairs, sides = random.Random(seed), Pairs(), ((first, before[0]), (second, before[1]))
 
     def once(order: tuple[int, int]) -> list[int]:
@@ -185,7 +186,9 @@ def compare(
     with _without_collector():
         once((0, 1))
         planned = PILOT
-        while len(pairs.above) < min(planned, most) and sum(pairs.above + pairs.below) < seconds * 1e9:
+        while len(pairs.above) < min(planned, most):
+            if len(pairs.above) >= LEAST_PAIRS and sum(pairs.above + pairs.below) > seconds * 1e9:
+                break
             for times, ns in zip((pairs.above, pairs.below), once(coin.choice(((0, 1), (1, 0)))), strict=True):
                 times.append(ns)
             if len(pairs.above) == planned:

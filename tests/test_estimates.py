@@ -219,7 +219,7 @@ def test_records_of_an_older_code_are_not_pooled_with_those_of_a_newer(records, 
     kept = results.load("attention", "test-1c")
     one = estimates.select(kept, **CASE)
     assert list(one["round"]) == [4]
-    assert estimates.ratio(kept, "total_ms", CASE | {"variant": "tiled"}, CASE) is None
+    assert estimates.comparison(kept, "total_ms", CASE | {"variant": "tiled"}, CASE) is None
 
 
 def test_a_selection_of_several_cases_is_no_sample(records):

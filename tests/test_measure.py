@@ -7,6 +7,7 @@ import torch
 
 from lib import cases, environment, measure, memory, results
 from lib.measure import Work
+from lib.timing import Plan
 
 STEP = {
     "size": "tiny", "context_length": 8, "batch_size": 1, "precision": "fp32", "compiled": False,
@@ -14,9 +15,9 @@ STEP = {
 }  # fmt: skip
 ATTENTION = {
     "variant": "naive", "seq_len": 8, "d_head": 4, "batch_size": 1, "causal": True, "precision": "fp32",
-    "device": "cpu",
+    "cold": False, "device": "cpu",
 }  # fmt: skip
-ADAM = {"variant": "fused", "num_params": 2, "param_size": 8, "amsgrad": True, "device": "cpu"}
+ADAM = {"variant": "fused", "num_params": 2, "param_size": 8, "amsgrad": True, "cold": False, "device": "cpu"}
 CEILINGS = {"operation": "copy", "rows": 8, "columns": 8, "precision": "fp32", "device": "cpu"}
 PLAIN = {"step": STEP, "attention": ATTENTION, "adam": ADAM, "ceilings": CEILINGS}
 
@@ -30,8 +31,9 @@ def measured(case, round=1):
     with measure.recording(case, round) as record:
         work = record.setup()
         record.metrics |= measure.errors(work)
-        record.metrics |= measure.times(work, warmup=1, samples=6)
+        record.metrics |= measure.times(work, Plan(1, 6))
         record.metrics |= measure.peaks(work)
+        record.metrics |= measure.pairs(record, 7, 1)
     return results.read(measure.record_path(case, round))
 
 
