@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from lib import cases, environment, measure, memory, results
+from lib import cases, environment, measure, memory, precision, results, timing
 from lib.measure import Work
 from lib.timing import Plan
 
@@ -245,3 +245,40 @@ def test_memory_is_predicted_from_above_for_every_family(own_results):
     for case in big:
         peak = measured(case)["metrics"]["peak_mib"][0]
         assert peak <= case.predicted_bytes() / memory.MIB <= 4 * peak, case
+
+
+def test_a_record_has_the_canary_before_and_after_and_pairs_with_the_baseline(own_results):
+    metrics = measured(one("attention", variant="tiled"))["metrics"]
+    assert len(metrics["canary_ms"]) == 20
+    assert len(metrics["paired_ms"]) == len(metrics["baseline_ms"]) == 7
+    assert "paired_ms" not in measured(one("attention"))["metrics"]
+
+
+def test_pairs_that_do_not_fit_side_by_side_say_so(own_results, monkeypatch):
+    case = one("adam", variant="foreach")
+    both = case.predicted_bytes() + one("adam", variant="single_tensor").predicted_bytes()
+    monkeypatch.setattr(memory, "available_bytes", lambda device: both - 1)
+    record = measured(case)
+    assert record["status"] == "ok"
+    assert record["metrics"]["pair_predicted_bytes"] == both
+    assert record["metrics"]["pair_available_bytes"] == both - 1
+    assert "paired_ms" not in record["metrics"]
+
+
+def test_a_pair_computes_each_side_in_its_own_precision(own_results, monkeypatch):
+    seen = []
+    original = precision.activate
+    monkeypatch.setattr(precision, "activate", lambda name, device: (seen.append(name), original(name, device))[1])
+    with measure.recording(one("attention", precision="bf16"), 1) as record:
+        record.setup()
+        seen.clear()
+        measure.pairs(record, 7, 1)
+    assert sorted(set(seen)) == ["bf16", "fp32"]
+    assert seen.count("bf16") == 8  # seven pairs after one that does not count
+
+
+def test_a_cold_case_flushes_the_caches_outside_the_timed_region(own_results, monkeypatch):
+    flushes = []
+    monkeypatch.setattr(timing, "flush", lambda device: lambda: flushes.append(1))
+    measured(one("adam", cold=True))
+    assert len(flushes) >= 1 + 7 + 1  # the check, the warm-up with the samples, the memory
