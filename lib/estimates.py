@@ -233,7 +233,7 @@ def against_baselines(records: pd.DataFrame, **where) -> pd.DataFrame:
         base = baseline.of(records.attrs["experiment"], case)
         compared = base and comparison(records, "total_ms", case, base)
         if compared:
-            (differs,) = (_word(name, base[name]) or "plain" for name in fields if base[name] != case[name])
+            (differs,) = (_word(name, base[name]) or f"not {name}" for name in fields if base[name] != case[name])
             rows.append(row.to_dict() | {"baseline": differs, "ratio": compared.ratio, "why": ""})
             found.append(compared)
     frame = pd.DataFrame(rows, columns=[*fields, "baseline", "ratio", "machine", "hardware", "codes", "restless"])

@@ -164,14 +164,16 @@ def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
 
 
 def arrangements(table: pd.DataFrame) -> Axes:
-    """The samples of two programs in the order in which they ran, one panel an arrangement, its ratio above it; a table
+    """The samples of two programs in the order in which they ran, one panel an arrangement, its ratio within; a table
     of `simulation.on_a_drifting_machine`."""
     grid = axes(table["arrangement"].nunique(), 3.0, sharey=True)
     with mpl.rc_context(STYLE):
         for ax, (name, panel) in zip(grid, table.groupby("arrangement", sort=False), strict=True):
             for (program, samples), colour in zip(panel.groupby("program"), (BLUE, ORANGE), strict=True):
                 ax.plot(samples["order"], samples["ms"], MARKERS[colour], color=colour, markersize=3.5, label=program)
-            ax.set(xlabel="order in time", title=f"{name}: B to A {tables.interval(panel['ratio'].iloc[0])}")
+            ax.set(xlabel="order in time", title=name)
+            ratio = f"B to A: {tables.interval(panel['ratio'].iloc[0])}"
+            ax.text(0.98, 0.03, ratio, transform=ax.transAxes, ha="right", fontsize=10)
             ax.grid(axis="y")
         grid[0].set_ylabel("time, ms")
         grid[0].legend(loc="upper left", frameon=False, handletextpad=0.1)

@@ -71,6 +71,8 @@ def order_statistics(samples: Sequence[float], confidence: float = 0.95) -> tupl
 
 def log_t(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
     """Geometric mean of positive values and its t interval, over their logarithms."""
+    if min(values) == max(values):  # as byte counts are; their logarithms would bring rounding in
+        return values[0], values[0], values[0]
     logs = np.log(values)
     reach = stats.t.ppf(0.5 + confidence / 2, len(logs) - 1) * stats.sem(logs)
     return tuple(float(np.exp(logs.mean() + part * reach)) for part in (0, -1, 1))
@@ -126,7 +128,7 @@ def across(ratios: Sequence[float], n: int, margin: float = MARGIN) -> Compariso
     """Two times compared by their ratio in each of several processes, `n` samples in all: t tests over the
     logarithms. Fewer than three processes show nothing."""
     logs, limit, freedom = np.log(ratios), math.log1p(margin), len(ratios) - 1
-    error = max(float(stats.sem(logs)), 1e-12)  # where all processes agree to the last digit, as byte counts do
+    error = max(float(stats.sem(logs)), 1e-12)  # where all processes agree, as byte counts do
     middle = float(logs.mean())
     p = 2 * stats.t.sf(abs(middle) / error, freedom)
     p_same = stats.t.sf((limit - abs(middle)) / error, freedom)

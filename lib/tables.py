@@ -163,13 +163,28 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
         if len(frame) > 1 and not isinstance(frame[name].iloc[0], Interval) and len(set(frame[name])) == 1
     }
     shown = frame[[name for name in names if name not in alike]].rename(columns=HEADINGS)
-    for name, heading in (("restless", "restless rounds"), ("why", "not measured")):
+    for name, heading in (("restless", "restless"), ("why", "not measured")):
         if name in frame and frame[name].any():
             shown = shown.assign(**{heading: frame[name]})
     setting = "; ".join(f"{HEADINGS[name]}: {_plain(value)}" for name, value in alike.items())
     return Table(
         shown, caption, " ".join(text for text in (provenance(frame), f"{setting}." if setting else "") if text)
     )
+
+
+def stated_peaks(sheets: pd.DataFrame, caption: str) -> Table:
+    """The table of `results.datasheets`, one row a GPU, with conventions and sources in its note."""
+    wide = sheets.pivot_table(index=["hardware", "memory_gb_per_s"], columns="precision", values="tflops")
+    wide = wide[["fp32", "tf32", "bf16"]].reset_index().rename(columns={"memory_gb_per_s": "memory, GB/s"})
+    sources = sheets.groupby("source", sort=False)["hardware"].agg(lambda names: ", ".join(dict.fromkeys(names)))
+    said = "; ".join(f"{hardware}: {source}" for source, hardware in sources.items())
+    meant = "; ".join(f"{names}: {text}" for text, names in _by_convention(sheets).items())
+    return Table(wide, caption, f"{meant}. Sources: {said}.")
+
+
+def _by_convention(sheets: pd.DataFrame) -> dict[str, str]:
+    cells = sheets.assign(cell=sheets["hardware"] + " " + sheets["precision"])
+    return cells.groupby("convention", sort=False)["cell"].agg(", ".join).to_dict()
 
 
 def _plain(value) -> str:
