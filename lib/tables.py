@@ -172,19 +172,19 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
     )
 
 
-def stated_peaks(sheets: pd.DataFrame, caption: str) -> Table:
-    """The table of `results.datasheets`, one row a GPU, with conventions and sources in its note."""
+def peaks(sheets: pd.DataFrame, products: dict[str, float], copies: dict[str, float], caption: str) -> Table:
+    """The table of `results.datasheets`, one row a GPU, below the ceilings in FLOP/s and bytes/s measured here."""
     wide = sheets.pivot_table(index=["hardware", "memory_gb_per_s"], columns="precision", values="tflops")
-    wide = wide[["fp32", "tf32", "bf16"]].reset_index().rename(columns={"memory_gb_per_s": "memory, GB/s"})
-    sources = sheets.groupby("source", sort=False)["hardware"].agg(lambda names: ", ".join(dict.fromkeys(names)))
-    said = "; ".join(f"{hardware}: {source}" for source, hardware in sources.items())
-    meant = "; ".join(f"{names}: {text}" for text, names in _by_convention(sheets).items())
-    return Table(wide, caption, f"{meant}. Sources: {said}.")
-
-
-def _by_convention(sheets: pd.DataFrame) -> dict[str, str]:
-    cells = sheets.assign(cell=sheets["hardware"] + " " + sheets["precision"])
-    return cells.groupby("convention", sort=False)["cell"].agg(", ".join).to_dict()
+    wide = wide.reset_index().rename(columns={"memory_gb_per_s": "memory, GB/s"})
+    own = {"hardware": "this machine, measured", **{name: rate / 1e12 for name, rate in products.items()}}
+    own["memory, GB/s"] = max(copies.values(), default=math.nan) / 1e9
+    wide = pd.concat([pd.DataFrame([own]), wide])[["hardware", "memory, GB/s", "fp32", "tf32", "bf16"]]
+    short = sheets["source"].str.replace(r",? (as re|https?:).*", "", regex=True)
+    sources = sheets.groupby(short, sort=False)["hardware"].agg(lambda names: " and ".join(dict.fromkeys(names)))
+    said = "; ".join(f"{hardware} from {source}" for source, hardware in sources.items())
+    return Table(
+        wide, caption, f"{said}. The convention and full source of each number: reports/reference/datasheets.csv."
+    )
 
 
 def _plain(value) -> str:

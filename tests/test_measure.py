@@ -45,7 +45,7 @@ def measured(case, round=1):
         *(one("attention", variant=v, causal=c) for v in ("naive", "tiled", "sdpa") for c in (True, False)),
         one("attention", precision="fp16"),
         *(one("adam", variant=v, amsgrad=a) for v in ("single_tensor", "foreach", "fused") for a in (True, False)),
-        *(one("ceilings", operation=o, rows=8, columns=24) for o in ("matmul", "copy", "triad")),
+        *(one("ceilings", operation=o, rows=8, columns=24) for o in ("matmul", "copy", "triad", "add")),
         one("ceilings", operation="matmul", rows=24, precision="bf16"),
         one("ceilings", operation="call", rows=1, columns=1),
     ],
@@ -70,6 +70,7 @@ def test_every_family_gives_a_valid_record_of_its_phases(own_results, case):
         ("matmul", {"flops": 2 * 4 * 4 * 6}),
         ("copy", {"moved_bytes": 2 * 4 * 6 * 4}),
         ("triad", {"moved_bytes": 3 * 4 * 6 * 4}),
+        ("add", {"moved_bytes": 3 * 4 * 6 * 4}),
     ],
 )
 def test_a_ceiling_knows_what_it_computes_or_moves(operation, facts):

@@ -126,7 +126,7 @@ def test_a_partly_measured_machine_is_rendered_and_what_is_missing_is_said(own_r
     (ceiling,) = cases.grid("ceilings", operation="copy", rows=16, columns=16, precision="fp32", device="cpu")
     with measure.recording(ceiling, 1) as record:
         work = record.setup()
-        record.metrics |= measure.errors(work) | measure.times(work, warmup=0, samples=6)
+        record.metrics |= measure.errors(work) | measure.times(work, timing.Plan(0, 6))
     huge = {name: value for name, value in notebook.parameters("step").items() if name in notebook.fields("step")}
     huge |= {"size": "2.7B", "context_length": 1024, "batch_size": 64, "precision": "fp32", "device": "cpu"}
     measure.record_too_large(cases.grid("step", **huge), 1)

@@ -9,7 +9,7 @@ from lib import check, environment, precision
 from lib.measure import Work
 from lib.timing import Mark
 
-OPERATIONS = ("matmul", "copy", "triad", "call")
+OPERATIONS = ("matmul", "copy", "triad", "add", "call")
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
 SCALE = 3.0  # of the triad, as in STREAM
 CALLS = 1000
@@ -18,9 +18,10 @@ CALLS = 1000
 @dataclass(frozen=True)
 class Ceilings:
     """`matmul` multiplies a matrix of `rows` x `columns` by one of `columns` x `rows`, `copy` writes one matrix over
-    another, `triad` writes a = b + s c, and `call` does so a thousand times with one element: what is left is the
-    overhead of a call, on CUDA of a launch. Bytes count as in STREAM (McCalpin 1995): what is read and what is
-    written, not the lines that a CPU may fetch before it overwrites them.
+    another, `triad` writes a = b + s c, `add` does a = a + b in place, and `call` is the triad a thousand times with
+    one element: what is left is the overhead of a call, on CUDA of a launch. Bytes count as in STREAM (McCalpin 1995):
+    what is read and what is written, not the lines that a CPU may fetch before it overwrites them. In place it
+    fetches none, nor does an optimizer, so that `add` often reaches the highest rate.
 
     Raises ValueError for a value that is unknown or impossible."""
 
@@ -76,6 +77,11 @@ class Ceilings:
             ),
             "copy": (lambda: out.copy_(left), lambda: left[checked].double(), {"moved_bytes": 2 * out.nbytes}),
             "triad": (triad, triad_expected, {"moved_bytes": 3 * out.nbytes}),
+            "add": (
+                lambda: out.add_(left),
+                lambda: left[checked].double() + out[checked],
+                {"moved_bytes": 3 * out.nbytes},
+            ),
             "call": (call, triad_expected, {"calls": CALLS}),
         }[self.operation]
 
