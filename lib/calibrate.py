@@ -70,10 +70,15 @@ def timer(device: str) -> dict[str, list[float]]:
     return {"ours_ms": [turn["ours_ms"] for turn in found], "timer_ms": [turn["theirs_ms"] for turn in found]}
 
 
-def _program(device: str, calls: int) -> Iteration:
-    """So many small matrix products, together of about a millisecond for 20."""
+def _operands(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """A small matrix and the place of its product."""
     matrix = torch.ones((160, 160) if device == "cpu" else (1024, 1024), device=device)
-    out = torch.empty_like(matrix)
+    return matrix, torch.empty_like(matrix)
+
+
+def _program(operands: tuple[torch.Tensor, torch.Tensor], calls: int) -> Iteration:
+    """So many small matrix products, together of about a millisecond for 20."""
+    matrix, out = operands
 
     def iteration(mark: Mark) -> None:
         for _ in range(calls):
@@ -83,15 +88,18 @@ def _program(device: str, calls: int) -> Iteration:
     return iteration
 
 
-def _compared(device: str, calls: int) -> dict[str, list[float]]:
-    """Comparisons of a program of so many calls with one of 20, one after the other: of each the `ratio`, its `pairs`,
-    whether they were called `different` (1 or 0), and the canary's median and spread beside it."""
+def _compared(device: str, calls: int, count: int, apart: bool = False) -> dict[str, list[float]]:
+    """Comparisons of a program of so many calls with one of 20, on the same memory or `apart`: of each the `ratio`, its
+    `pairs`, whether they were called `different` (1 or 0), and the canary's median and spread beside it."""
     found: dict[str, list[float]] = {
         name: [] for name in ("ratio", "pairs", "different", "beside_ms", "beside_percent")
     }
-    for seed in range(COMPARISONS):
+    operands, kept = _operands(device), []
+    for seed in range(count):
         canary = timing.canary(device)
-        first, second = _program(device, calls), _program(device, UNIT)
+        if apart:
+            kept.append(_operands(device))  # kept, so that each comparison has a place of its own
+        first, second = _program(kept[-1] if apart else operands, calls), _program(operands, UNIT)
         pairs = timing.compare(first, second, timing.clock(device), most=150, seed=seed)
         low, middle, high = statistics.quantiles(canary + timing.canary(device), n=4)
         comparison = pairs.comparison()
@@ -103,19 +111,23 @@ def _compared(device: str, calls: int) -> dict[str, list[float]]:
 
 def equal(device: str) -> dict[str, list[float]]:
     """A program against itself."""
-    return _compared(device, UNIT)
+    return _compared(device, UNIT, COMPARISONS)
 
 
 def planted(device: str) -> dict[str, list[float]]:
     """A program against one that does 5% more."""
-    return _compared(device, UNIT + 1)
+    return _compared(device, UNIT + 1, COMPARISONS)
+
+
+def placed(device: str) -> dict[str, list[float]]:
+    """A program against the same on other memory, 40 times: what an address alone can do."""
+    return _compared(device, UNIT, 40, apart=True)
 
 
 def overhead(device: str) -> dict[str, list[float]]:
     """A step of three phases of about a millisecond in all, timed with its marks, and in a plain loop with a clock at
     its ends: `marked_ms` and `plain_ms` a step, of 100 blocks of 20 in turns."""
-    matrix = torch.ones((160, 160) if device == "cpu" else (1024, 1024), device=device)
-    out, block = torch.empty_like(matrix), 20
+    (matrix, out), block = _operands(device), 20
 
     def iteration(mark: Mark) -> None:
         for phase in ("forward", "backward", "optimizer"):
@@ -153,7 +165,7 @@ def repeated(device: str) -> dict[str, list[float]]:
 
 
 CHECKS: dict[str, Callable[[str], dict[str, list[float]]]] = {
-    check.__name__: check for check in (spin, timer, equal, planted, overhead, repeated)
+    check.__name__: check for check in (spin, timer, equal, planted, placed, overhead, repeated)
 }
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from lib.stats import Interval
 
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a point, in tabular numerals
-MISSING = "–"
+MISSING, UNAVAILABLE = "–", "not available"
 LONG = 16  # characters in a cell from which on it may break
 ABSENT = '<p class="absent">Not measured on this machine.</p>'
 HEADINGS = {  # of columns and axes: one wording through the whole report, the unit at its end
@@ -103,7 +103,7 @@ def aligned(texts: list[str]) -> list[str]:
 
 def _as_interval(value) -> Interval | None:
     """A number that came without an interval, such as a published one, as an interval of unknown width."""
-    if isinstance(value, Interval) or pd.isna(value):
+    if isinstance(value, Interval | str) or pd.isna(value):
         return value if isinstance(value, Interval) else None
     return Interval(value, math.nan, math.nan, 0, 0)
 
@@ -114,7 +114,11 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
         shown = [_as_interval(value) for value in values]
         heads = aligned([number(i.value, i.reach) if i else MISSING for i in shown])
         tails = [f"{number(i.low, i.reach)}–{number(i.high, i.reach)}" if i and i.reach > 0 else "" for i in shown]
-        return [f"{h}<small>{t}</small>" for h, t in zip(heads, tails, strict=True)], True
+        words = [
+            value if isinstance(value, str) else f"{h}<small>{t}</small>"
+            for value, h, t in zip(values, heads, tails, strict=True)
+        ]
+        return words, True
     if pd.api.types.is_bool_dtype(values):
         return ["yes" if value else "no" for value in values], False
     if pd.api.types.is_numeric_dtype(values):
@@ -153,9 +157,13 @@ class Table:
 
 
 def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
-    """The columns named in `columns`, with spaces between them, as a table under their headings. Those without
-    any value are left out, and those of the case that are alike in all rows go into the note, with hardware,
+    """The columns named in `columns`, with spaces between them, as a table under their headings. Memory of a case with
+    times that offers no such count is called not available. Columns without any value are left out, and those of the case that are alike in all rows go into the note, with hardware,
     samples and rounds; `why` a row has no times comes last, if any has none."""
+    if "status" in frame:
+        for name in (name for name in columns.split() if name.endswith("_mib") and name in frame):
+            uncounted = frame[name].isna() & (frame["status"] == "ok")
+            frame = frame.assign(**{name: frame[name].mask(uncounted, UNAVAILABLE)})
     names = [name for name in columns.split() if name in frame and frame[name].notna().any()]
     alike = {
         name: frame[name].iloc[0]

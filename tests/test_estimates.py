@@ -346,3 +346,14 @@ def test_the_least_time_of_a_step_is_its_flops_and_bytes_at_the_ceilings(save_re
     assert row["least_percent"].value == pytest.approx(50)
     unknown = estimates.with_least_time(results.load("step", "test-1c"), {"fp32": 1e12}, {})
     assert estimates.medians(unknown, "least_ms")["least_ms"].isna().all()
+
+
+def test_memory_that_is_not_counted_is_called_not_available(save_record):
+    save_record(case=CASE, total_ms=[1.0] * 6, peak_mib=[3.0])
+    save_record(case=CASE | {"variant": "compiled"}, total_ms=[1.0] * 6)
+    save_record(case=CASE | {"variant": "sdpa"}, status="oom")
+    table = estimates.medians(results.load("attention", "test-1c"), "peak_mib")
+    shown = tables.show(table, "variant peak_mib", "a caption")._repr_html_()
+    assert shown.count("not available") == 1
+    without = estimates.select(table, variant="compiled")
+    assert "not available" in tables.show(without, "variant peak_mib", "a caption")._repr_html_()

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from lib import cases, measure, notebook, report, results, sweep
+from lib import cases, measure, notebook, report, results, sweep, timing
 
 
 @pytest.fixture(scope="module")
