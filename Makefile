@@ -8,10 +8,10 @@ PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help report test sweep render publish lab clean
+.PHONY: help report test sweep render calibrate publish lab clean
 
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 report: .venv/ready ## Measure this machine with the quick sweep, then write reports/report.html
 	@$(PY) -m lib.sweep quick
@@ -25,6 +25,9 @@ sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds stops e
 
 render: .venv/ready ## Write reports/report.html from the records there are; MACHINE=name picks another machine's
 	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE))
+
+calibrate: .venv/ready ## Try the measuring itself on this machine: known times, another timer, equal programs
+	@$(PY) -m lib.calibrate
 
 publish: .venv/ready ## Copy this machine's records to reports/reference, to be kept in git
 	@$(PY) -m lib.publish

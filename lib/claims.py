@@ -44,18 +44,19 @@ def compare(
 ) -> Statement:
     """What the ratio of the medians of two cases shows about their times: `subject` against `other`, both noun
     phrases, in the circumstances that `where` names."""
-    found = estimates.ratio(records, metric, of, to)
+    found = estimates.comparison(records, metric, of, to)
     if found is None:
         return Statement(_sentence(f"{subject} and {other} were not both measured"), NO_DATA, _picked(of, to))
     place = f"{where}, " if where else ""
-    verdict, value = stats.verdict(found), tables.interval(found)
+    verdict, value = found.verdict(), tables.interval(found.ratio)
+    seen = f"; one of {tables.number(1 + found.visible)} would have been seen" if found.visible > 0 else ""
     said = {
         "faster": f"{subject} is faster than {other}: its time is {value} of the other's",
         "slower": f"{subject} is slower than {other}: its time is {value} times the other's",
         "same": f"{subject} and {other} take equally long within {stats.MARGIN:.0%}: the ratio is {value}",
-        "inconclusive": f"the data do not show which of {subject} and {other} is faster: the ratio is {value}",
+        "inconclusive": f"the data do not show which of {subject} and {other} is faster: the ratio is {value}{seen}",
     }[verdict]
-    return Statement(_sentence(place + said), verdict, f"{_picked(of, to)}; {_counted(found)}.")
+    return Statement(_sentence(place + said), verdict, f"{_picked(of, to)}; {_counted(found.ratio)}.")
 
 
 def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Statement:
@@ -92,7 +93,7 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
     if len(sizes) < 2:
         return Statement(f"How {subject} grows was not measured here.", NO_DATA, _fields(of))
     below, above = sizes[-2:]
-    found = estimates.ratio(chosen, metric, {axis: above}, {axis: below})
+    found = estimates.comparison(chosen, metric, {axis: above}, {axis: below}).ratio
     width = math.log(above / below)
     power = Interval(
         *(math.log(x) / width if x > 0 else math.nan for x in (found.value, found.low, found.high)),
@@ -113,8 +114,10 @@ def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: s
         text = f"Which {among} is fastest cannot be said, since fewer than two were measured here."
         return Statement(text, NO_DATA, _fields(of))
     first, *others = [name for _, name in sorted(zip(table[metric].map(lambda i: i.value), table[among], strict=True))]
-    leads = {name: estimates.ratio(chosen, metric, {among: first}, {among: name}) for name in others}
-    tied = [name for name, lead in leads.items() if lead is None or stats.verdict(lead) != "faster"]
+    found = {name: estimates.comparison(chosen, metric, {among: first}, {among: name}) for name in others}
+    leads = {name: one.ratio for name, one in found.items() if one}
+    said = dict(zip(leads, stats.verdicts([one for one in found.values() if one]), strict=True))
+    tied = [name for name in others if said.get(name) != "faster"]
     evidence = "; ".join(f"{first} to {name}: {tables.interval(lead)}" for name, lead in leads.items())
     evidence = f"{metric}, {_fields(of)}; ratios of {evidence}."
     if tied:

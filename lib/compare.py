@@ -40,10 +40,10 @@ def published_attention() -> pd.DataFrame:
 
 def published_adam() -> pd.DataFrame:
     """Published optimizer steps, one row a case and source, in ms: `total_ms`. Both sources are said to
-    have used amsgrad and to have timed a cache flush with the step."""
+    have used amsgrad and to have flushed the caches, within the time of the step."""
     table = results.published("adam").rename(columns={"step_ms": "total_ms"})
     table["variant"] = table["variant"].str.removeprefix("_").str.removesuffix("_adam")
-    return table.assign(hardware="a CPU, not stated", amsgrad=True).drop(columns="table")
+    return table.assign(hardware="a CPU, not stated", amsgrad=True, cold=True).drop(columns="table")
 
 
 def to_references(machine: str) -> pd.DataFrame:
@@ -52,12 +52,12 @@ def to_references(machine: str) -> pd.DataFrame:
     (which has the colour), `ratio`, `hardware`."""
     steps, attention, adam = (results.load(name, machine) for name in ("step", "attention", "adam"))
     step = estimates.largest(steps, "parameters", precision="fp32", compiled=True)
-    longest = estimates.largest(attention, "seq_len", precision="fp32")
-    most = estimates.largest(adam, "elements")
+    longest = estimates.largest(attention, "seq_len", precision="fp32", cold=False)
+    most = estimates.largest(adam, "elements", cold=False)
     families = {
-        "step": estimates.ratios(steps, "total_ms", "compiled", False, step).replace({"name": {True: "compiled"}}),
-        "attention": estimates.ratios(attention, "total_ms", "variant", "naive", longest),
-        "adam": estimates.ratios(adam, "total_ms", "variant", "single_tensor", most),
+        "step": estimates.ratios(steps, "compiled", False, step).replace({"name": {True: "compiled"}}),
+        "attention": estimates.ratios(attention, "variant", "naive", longest),
+        "adam": estimates.ratios(adam, "variant", "single_tensor", most),
     }
     labelled = [table.assign(label=family + ": " + table["name"].astype(str)) for family, table in families.items()]
     return pd.concat(labelled, ignore_index=True)
@@ -73,6 +73,7 @@ def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -
     rows = rows[[key in shared for key in rows[keys].itertuples(index=False, name=None)]]
     words = ([_word(*field) for field in zip(keys, row, strict=True)] for row in rows[keys].itertuples(index=False))
     rows["case"] = [", ".join(word for word in row if word) for row in words]
+    rows["restless"] = estimates.column(rows, "restless").fillna("")
     rows["source"] = rows["source"].str.replace(r"^(\d+)_[0-9a-f]{16}\.txt$", r"write-up \1", regex=True)
     return rows.sort_values(keys, key=estimates.in_order, kind="stable", ignore_index=True)
 

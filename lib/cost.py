@@ -1,7 +1,10 @@
 """What a computation costs in theory: parameters, FLOPs, bytes; plain arithmetic, knows no tensor.
 
-A multiplication and an addition are two FLOPs. Attention counts every score, causal or not, since the naive
-variant computes them all; a variant that skips the masked half therefore shows a rate above its own work.
+A multiplication and an addition are two FLOPs. Attention counts every score, causal or not and whatever the kernel,
+as Chowdhery et al. (2022, appendix B) do; a variant that skips the masked half therefore shows a rate above its own
+work, and what a kernel computes a second time counts for nothing. Model FLOP utilisation (MFU, the same authors,
+section 4.1) is the FLOPs of the forward and the backward pass over the time of the whole step, as a share of the
+ceiling: they take the peak that the maker states, `estimates.with_percent_of` the measured one.
 """
 
 from dataclasses import dataclass
@@ -48,23 +51,77 @@ class Shape:
 
 
 def forward_flops(shape: Shape) -> int:
-    """FLOPs of the matrix products of one forward pass, 2 N a token and attention's 4 T^2 d_model a sequence
-    and layer. The backward pass takes twice as many (Kaplan et al. 2020, section 2.1)."""
+    """FLOPs of the matrix products of one forward pass, 2 N a token (Kaplan et al. 2020, section 2.1) and
+    attention's 4 T^2 d_model a sequence and layer."""
     sequences = shape.batch_size * shape.num_layers
     return 2 * shape.matrix_parameters * shape.tokens + sequences * attention_flops(
         1, shape.context_length, shape.d_model
     )
 
 
-def attention_flops(batch_size: int, seq_len: int, d_head: int) -> int:
-    """FLOPs of the two matrix products of one attention forward, Q K^T and the weights times V."""
-    return 4 * batch_size * seq_len**2 * d_head
+def backward_flops(shape: Shape) -> int:
+    """FLOPs of the matrix products of one backward pass, exactly twice those of the forward pass: each product
+    Y = X W takes two more of its size, dX = dY W^T and dW = X^T dY, and so do both of attention. The first layer
+    is no exception, since the embedding that feeds it is trained."""
+    return 2 * forward_flops(shape)
+
+
+def attention_flops(batch_size: int, seq_len: int, d_head: int, causal: bool = False) -> int:
+    """FLOPs of the two matrix products of one attention forward, Q K^T and the weights times V: over the whole
+    square of scores, or with `causal` over those alone that a query may see, T (T + 1) / 2 of T^2."""
+    scores = seq_len * (seq_len + 1) // 2 if causal else seq_len**2
+    return 4 * batch_size * scores * d_head
+
+
+def optimizer_flops(elements: int, amsgrad: bool) -> int:
+    """Elementwise operations of one AdamW step by `adam.single_tensor`, a root and a division as one each: weight
+    decay 1, first moment 3, second 4, denominator 3, update 3, and the maximum of amsgrad 1."""
+    return elements * (15 if amsgrad else 14)
 
 
 def adam_bytes(elements: int, amsgrad: bool) -> int:
     """Bytes that one AdamW step in fp32 must move: read parameter, gradient and moments, write all but the
     gradient; with amsgrad also the running maximum both ways."""
     return 4 * elements * (9 if amsgrad else 7)
+
+
+def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str, dict[str, int]]:
+    """The least bytes that what is no matrix product must move in one training step, by phase and part, with every
+    part as one fused kernel that reads each of its inputs and writes each of its outputs once, whatever the caches.
+
+    The stream that the residuals add to, the norms' weights, the angles and the optimizer are in single precision;
+    what goes into a product or comes out of one is in the product's, a cast being fused with what precedes or
+    follows it. The embedding reads a row a token; its backward writes the whole table. The scale, the mask and the
+    softmax count only where the variant holds the scores. A backward kernel reads the inputs of its forward again
+    (of the softmax the weights instead) and writes the gradients of inputs and weights; that of a residual adds
+    its branch's gradient to the stream's. Where a tensor enters several products, the sum of its gradients is left
+    to these."""
+    narrow = 2 if precision in ("bf16", "fp16") else 4
+    ids, stream = 8 * shape.tokens, 4 * shape.tokens * shape.d_model
+    inner, wide = narrow * shape.tokens * shape.d_model, narrow * shape.tokens * shape.d_ff
+    held = shape.num_heads * shape.tokens * shape.context_length if attention in FORMULA else 0
+    logits, scores = narrow * shape.tokens * shape.vocab_size, narrow * held
+    angles, weight = 4 * shape.context_length * shape.d_model // shape.num_heads, 4 * shape.d_model
+    layers, pairs, norms = shape.num_layers, 2 * shape.num_layers, 2 * shape.num_layers + 1
+    forward = {
+        "embedding": ids + 2 * stream,
+        "norms": norms * (stream + weight + inner),
+        "rope": pairs * (2 * inner + angles),  # a sine and a cosine for each pair of features
+        "softmax": layers * 2 * scores,
+        "gate": layers * 3 * wide,
+        "residuals": pairs * (2 * stream + inner),
+        "loss": logits + ids + 4,
+    }
+    backward = {
+        "embedding": ids + stream + 4 * shape.vocab_size * shape.d_model,
+        "norms": norms * (2 * stream + 2 * weight + inner),
+        "rope": forward["rope"],
+        "softmax": layers * 3 * scores,
+        "gate": layers * 5 * wide,
+        "residuals": pairs * 3 * stream,
+        "loss": 2 * logits + ids + 4,
+    }
+    return {"forward": forward, "backward": backward, "optimizer": {"adamw": adam_bytes(shape.parameters, False)}}
 
 
 FORMULA = ("naive", "compiled")  # the attention variants that hold every score; the others work in tiles

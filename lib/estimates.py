@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pandas as pd
 
-from lib import stats
-from lib.stats import Interval
+from lib import baseline, series, stats
+from lib.stats import Comparison
 
+RESTLESS = "a restless machine"
 STATUS = {
     "ok": "",
     "oom": "ran out of memory",
@@ -32,8 +33,8 @@ def samples(records: pd.DataFrame, metric: str) -> dict[int, list[float]]:
 
 def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     """One row a case: the fields of the case, `machine, hardware, status` (of the last round), `why` it has no
-    times, `codes` (the digests of the code that measured it), and for each metric a column of the same name
-    holding a `stats.Interval`, or None."""
+    times, `codes` (the digests of the code that measured it), `restless` (in how many of its rounds the machine was,
+    as `unrest` tells), and for each metric a column of the same name holding a `stats.Interval`, or None."""
     rows = []
     fields = records.attrs.get("fields", [])
     for key, group in records.groupby([*fields, "machine"], sort=False) if len(records) else ():
@@ -41,12 +42,26 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
         row = dict(zip([*fields, "machine"], key, strict=True))
         row |= {"hardware": last["hardware"], "status": last["status"], "why": _why(last)}
         row["codes"] = frozenset(group["code"])
+        disturbed = sum(bool(unrest(record)) for _, record in group.iterrows())
+        row["restless"] = f"{disturbed} of {len(group)}" if disturbed else ""
         for metric in metrics:
             by_round = samples(group, metric)
             row[metric] = stats.median(list(by_round.values())) if by_round else None
         rows.append(row)
-    frame = pd.DataFrame(rows, columns=[*fields, "machine", "hardware", "status", "why", "codes", *metrics])
+    frame = pd.DataFrame(rows, columns=[*fields, "machine", "hardware", "status", "why", "codes", "restless", *metrics])
     return frame.sort_values(fields, key=in_order, ignore_index=True) if fields else frame
+
+
+def unrest(record: pd.Series) -> str:
+    """What speaks against a record's times: the canary beside it was slower or less steady than the machine can be,
+    or the samples changed as they went on; nothing where nothing does."""
+    canary, times = record.get("canary_ms"), record.get("total_ms")
+    found = []
+    if isinstance(canary, list) and not series.quiet(canary, record["quietest_ms"]):
+        found.append(RESTLESS)
+    if isinstance(times, list) and (change := series.change(times)):
+        found.append(str(change))
+    return ", ".join(found)
 
 
 def _why(record: pd.Series) -> str:
@@ -121,6 +136,24 @@ def with_percent_of(
     )
 
 
+def with_least_time(records: pd.DataFrame, flops: dict[str, float], bandwidth: dict[str, float]) -> pd.DataFrame:
+    """The records of training steps with two metrics more: `least_ms`, the time that the matrix products take at the
+    ceiling of the record's precision and, after them, the least bytes of all else at the ceiling of memory; and
+    `least_percent`, that as a share of the time measured. Missing where a ceiling was not measured."""
+    known = records.assign(
+        limit=records["precision"].map(flops).astype(float), speed=max(bandwidth.values(), default=None)
+    )
+    known.attrs = records.attrs
+    parts = [f"{phase}_{unit}" for unit in ("flops", "bytes") for phase in ("forward", "backward")]
+
+    def least(total_ms, forward_flops, backward_flops, forward_bytes, backward_bytes, optimizer_bytes, limit, speed):
+        moved = forward_bytes + backward_bytes + optimizer_bytes
+        return 1e3 * ((forward_flops + backward_flops) / limit + moved / speed)
+
+    known = derive(known, "least_ms", least, "total_ms", *parts, "optimizer_bytes", "limit", "speed")
+    return with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
+
+
 def with_cold_start(records: pd.DataFrame) -> pd.DataFrame:
     """The records with `first_iteration_s`: that of a compiled case in a process that found no graph of it compiled
     before."""
@@ -159,27 +192,68 @@ def select(records: pd.DataFrame, **where) -> pd.DataFrame:
     return chosen
 
 
-def ratio(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> Interval | None:
-    """The ratio of the medians of two cases, each picked by the values of its fields; None without data,
-    and where different versions of the code measured the two."""
+def comparison(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> Comparison | None:
+    """Two cases compared, each picked by the values of its fields: by the pairs that ran in turns where one is the
+    baseline of the other, else by the medians of the rounds. None without data, and where different versions of
+    the code measured the two."""
     one, other = select(records, **of), select(records, **to)
-    above, below = samples(one, metric), samples(other, metric)
-    comparable = above.keys() & below.keys() and set(one["code"]) == set(other["code"])
-    return stats.ratio(above, below) if comparable else None
+    if not set(one["code"]) or set(one["code"]) != set(other["code"]):
+        return None
+    if metric == "total_ms":
+        if _is_baseline(other, one):
+            found = _by_pairs(samples(one, "paired_ms"), samples(one, "baseline_ms"))
+        elif _is_baseline(one, other):
+            found = _by_pairs(samples(other, "baseline_ms"), samples(other, "paired_ms"))
+        else:
+            found = None
+        if found:
+            return found
+    return stats.unpaired(samples(one, metric), samples(other, metric))
 
 
-def ratios(records: pd.DataFrame, metric: str, axis: str, reference, case: Mapping) -> pd.DataFrame:
-    """The ratio of each value of the field `axis` to its `reference`, in an otherwise equal `case`: columns
-    `name` (the value), `ratio`, `hardware`."""
+def _is_baseline(records: pd.DataFrame, of: pd.DataFrame) -> bool:
+    cases = [frame[frame.attrs["fields"]].iloc[0].to_dict() for frame in (records, of)]
+    return cases[0] == baseline.of(of.attrs["experiment"], cases[1])
+
+
+def _by_pairs(above: dict[int, list[float]], below: dict[int, list[float]]) -> Comparison | None:
+    found = [stats.paired(above[r], below[r]) for r in sorted(above)]
+    if len(found) >= stats.ENOUGH_ROUNDS:
+        return stats.across([one.ratio.value for one in found], sum(one.ratio.n for one in found))
+    return found[0] if found else None
+
+
+def against_baselines(records: pd.DataFrame, **where) -> pd.DataFrame:
+    """Each case of those selected against its baseline, one a row: the fields of the case, `baseline` (what it has
+    instead), `ratio` of the times, `verdict` (by Holm over the table) and `visible_percent`, the smallest difference
+    that would have been seen; `hardware, codes` and `restless` as `medians` has them."""
+    fields, rows, found = records.attrs["fields"], [], []
+    for _, row in medians(select(records, **where)).iterrows():
+        case = row[fields].to_dict()
+        base = baseline.of(records.attrs["experiment"], case)
+        compared = base and comparison(records, "total_ms", case, base)
+        if compared:
+            (differs,) = (_word(name, base[name]) or f"not {name}" for name in fields if base[name] != case[name])
+            rows.append(row.to_dict() | {"baseline": differs, "ratio": compared.ratio, "why": ""})
+            found.append(compared)
+    frame = pd.DataFrame(rows, columns=[*fields, "baseline", "ratio", "machine", "hardware", "codes", "restless"])
+    visible = [100 * compared.visible for compared in found]
+    return frame.assign(verdict=stats.verdicts(found), visible_percent=pd.Series(visible, dtype=float))
+
+
+def ratios(records: pd.DataFrame, axis: str, reference, case: Mapping) -> pd.DataFrame:
+    """The ratio of the time of each value of the field `axis` to its `reference`, in an otherwise equal `case`:
+    columns `name` (the value), `ratio`, `hardware`."""
     rest = {name: value for name, value in case.items() if name != axis}
     chosen = select(records, **rest) if rest else records.iloc[:0]
-    rows = [
-        {"name": value, "ratio": ratio(chosen, metric, {axis: value}, {axis: reference})}
+    found = {
+        value: comparison(chosen, "total_ms", {axis: value}, {axis: reference})
         for value in dict.fromkeys(chosen.get(axis, ()))
         if value != reference
-    ]
+    }
+    rows = [{"name": value, "ratio": compared.ratio} for value, compared in found.items() if compared]
     frame = pd.DataFrame(rows, columns=["name", "ratio"]).sort_values("name", key=in_order)
-    return frame[frame["ratio"].notna()].assign(hardware=chosen["hardware"].iloc[0] if len(chosen) else "")
+    return frame.assign(hardware=chosen["hardware"].iloc[0] if len(chosen) else "")
 
 
 def labelled(table: pd.DataFrame, fields: list[str], but: str = "") -> pd.DataFrame:

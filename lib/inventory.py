@@ -54,14 +54,24 @@ def _values(values: Mapping[str, object]) -> str:
     return ", ".join({"True": "yes", "False": "no"}.get(text, text) for text in values)
 
 
-def spreads(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """One row an experiment: the median over its processes of the interquartile range of a case's samples
-    relative to their median, and the largest, in percent."""
+def unrest(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """One row an experiment: how many records with times it has, the median of their spreads (the interquartile range
+    of a case's samples relative to their median), how many were measured while the canary was slow or unsteady, and
+    in how many the samples drift, jump or slow down late."""
     rows = []
     for name, records in experiments.items():
-        found = [_spread(times) for times in records.get("total_ms", ()) if isinstance(times, list)]
-        if found:
-            rows.append({"experiment": name, "median, %": statistics.median(found), "largest, %": max(found)})
+        timed = records[estimates.column(records, "total_ms").map(lambda times: isinstance(times, list))]
+        if timed.empty:
+            continue
+        found = [estimates.unrest(record) for _, record in timed.iterrows()]
+        rows.append(
+            {
+                "experiment": name, "records": len(timed),
+                "median spread, %": statistics.median(map(_spread, timed["total_ms"])),
+                "restless machine": sum(estimates.RESTLESS in text for text in found),
+                "series that change": sum(text not in ("", estimates.RESTLESS) for text in found),
+            }
+        )  # fmt: skip
     return pd.DataFrame(rows)
 
 

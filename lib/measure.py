@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 import torch._dynamo
 
-from lib import environment, memory, results, timing
+from lib import baseline, environment, memory, results, timing
 from lib.timing import Iteration
 
 FATAL = ("oom", "too_large", "timeout", "crashed")
@@ -87,29 +87,37 @@ class Recording:
 
     case: object
     metrics: dict = field(default_factory=dict)
-    work: Work | None = None
+    built: list[Work] = field(default_factory=list)
 
     def setup(self) -> Work:
         """Build the case, once its predicted memory is seen to fit. Raises memory.TooLarge if it does not."""
         memory.preflight(self.case.predicted_bytes(), self.case.device)
-        torch.manual_seed(0)
         torch.compiler.reset()
         torch._dynamo.config.fail_on_recompile_limit_hit = True  # else it falls back to eager, silently
-        self.work = self.case.setup()
-        self.metrics |= self.work.facts
-        return self.work
+        work = self.build(self.case)
+        self.metrics |= work.facts
+        return work
+
+    def build(self, case) -> Work:
+        """Set up a case, the same in each process, to be freed with the record."""
+        torch.manual_seed(0)
+        self.built.append(case.setup())
+        return self.built[-1]
 
 
 @contextlib.contextmanager
 def recording(case, round: int):
-    """Save what the block measures as the record of `case` when it ends, also when memory does not suffice.
-    Any other exception is a bug, goes on, and leaves no record. What the case built is freed."""
+    """Save what the block measures as the record of `case` when it ends, also when memory does not suffice, and the
+    canary's times before and after it. Any other exception is a bug, goes on, and leaves no record. What the case
+    built is freed."""
     gc.collect()
     gc.freeze()  # what is alive now need not be searched for garbage between cases
     record, status = Recording(case), "ok"
     started, began = _now(), time.perf_counter()
+    canary = timing.canary(case.device)
     try:
         yield record
+        record.metrics["canary_ms"] = canary + timing.canary(case.device)
     except memory.TooLarge as error:
         status, record.metrics = "too_large", error.metrics()
     except Exception as error:
@@ -118,8 +126,8 @@ def recording(case, round: int):
         asked = memory.asked_bytes(error)
         status, record.metrics = "oom", {} if asked is None else {"asked_bytes": asked}
     finally:
-        if record.work:
-            vars(record.work).clear()  # the notebook's own name for it must not keep the tensors alive
+        for work in record.built:
+            vars(work).clear()  # the notebook's own name for it must not keep the tensors alive
     gc.collect()
     if case.device == "cuda":
         torch.cuda.empty_cache()
@@ -167,7 +175,8 @@ def errors(work: Work) -> dict[str, list[float]]:
     if work.compiled:
         _start_compiler(work.device)
     hits = counters["fxgraph_cache_hit"]
-    first = timing.measure(work.iteration, timing.clock(work.device), warmup=0, samples=1, before=work.before)
+    once = timing.Plan(warmup=0, samples=1)
+    first = timing.measure(work.iteration, timing.clock(work.device), once, work.before)
     found = {f"{name}_error": [_relative(got, expected[name])] for name, got in work.result().items()}
     for name, (error,) in found.items():
         if not error <= work.tolerance:
@@ -191,10 +200,9 @@ def _relative(got: torch.Tensor, expected: torch.Tensor) -> float:
     return errors.square().mean().sqrt().item()
 
 
-def times(work: Work, warmup: int, samples: int) -> dict[str, list[float]]:
+def times(work: Work, plan: timing.Plan) -> dict[str, list[float]]:
     """How fast? The samples of each phase, as `lib.timing` names them."""
-    clock = timing.clock(work.device)
-    return timing.measure(work.iteration, clock, warmup, samples, before=work.before).metrics()
+    return timing.measure(work.iteration, timing.clock(work.device), plan, work.before).metrics()
 
 
 def peaks(work: Work) -> dict[str, list[float]]:
@@ -204,3 +212,22 @@ def peaks(work: Work) -> dict[str, list[float]]:
         return {}
     work.before()
     return memory.peaks(work.iteration, work.device)
+
+
+def pairs(record: Recording, most: int, seconds: float) -> dict[str, list[float]]:
+    """Faster than its baseline? The case just measured and its baseline in turns, as `paired_ms` and `baseline_ms`;
+    at `most` so many, and few after `seconds` (see `timing.compare`). Nothing for a case without a baseline. Where
+    the two do not fit into memory side by side, the two numbers that say so instead."""
+    fields = baseline.of(type(record.case).experiment, asdict(record.case))
+    if fields is None or most == 0:
+        return {}
+    other = type(record.case)(**fields)
+    try:
+        memory.preflight(record.case.predicted_bytes() + other.predicted_bytes(), other.device)
+    except memory.TooLarge as error:
+        return {f"pair_{name}": number for name, number in error.metrics().items()}
+    work, base = record.built[0], record.build(other)
+    found = timing.compare(
+        work.iteration, base.iteration, timing.clock(other.device), most, seconds, before=(work.before, base.before)
+    )
+    return {"paired_ms": [ns / 1e6 for ns in found.above], "baseline_ms": [ns / 1e6 for ns in found.below]}

@@ -6,7 +6,14 @@ import json
 from pathlib import Path
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
-SETTINGS = ("warmup", "samples", "round")  # parameters of every measurement notebook beside the fields of its case
+SETTINGS = {  # parameters of every measurement notebook beside the fields of its case, and the least that each may be
+    "warmup": 0,
+    "samples": 1,
+    "target_percent": 0,
+    "seconds": 0,
+    "pairs": 0,
+    "round": 0,
+}
 
 
 class NotebookFailed(Exception):
@@ -26,7 +33,9 @@ def parameters(experiment: str) -> dict:
 
 
 def fields(experiment: str) -> list[str]:
-    """The fields of an experiment's case, in their order."""
+    """The fields of an experiment's case, in their order; none for what no notebook measures."""
+    if not (NOTEBOOKS / f"{experiment}.ipynb").exists():
+        return []
     return [name for name in parameters(experiment) if name not in SETTINGS]
 
 

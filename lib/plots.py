@@ -55,7 +55,7 @@ def _errors(intervals: list[Interval]) -> list[list[float]]:
 
 def lines(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
     """One line a value of `line`, labelled at its end: the medians `y` with their intervals against `x`, on log
-    axes whose ticks are the measured sizes."""
+    axes whose ticks are the measured sizes; the marker of what was measured on a restless machine is hollow."""
     table = table[table[y].notna()]
     with mpl.rc_context(STYLE):
         ends = []
@@ -64,9 +64,12 @@ def lines(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
             colour = COLOURS.get(name.split()[0], INK)
             values = [i.value for i in group[y]]
             ax.errorbar(
-                group[x], values, yerr=_errors(list(group[y])), color=colour, marker=MARKERS[colour],
-                markersize=4.5, capsize=2.5, elinewidth=1,
+                group[x], values, yerr=_errors(list(group[y])), color=colour, capsize=2.5, elinewidth=1
             )  # fmt: skip
+            for restless, part in group.groupby(group["restless"].astype(bool)):
+                face = "none" if restless else colour
+                heights = [i.value for i in part[y]]
+                ax.plot(part[x], heights, MARKERS[colour], color=colour, markerfacecolor=face, markersize=5)
             ends.append((group[x].iloc[-1], values[-1], name, colour))
         ax.set(xscale="log", yscale="log", xlabel=HEADINGS[x], ylabel=HEADINGS[y])
         sizes = sorted(table[x].unique())
@@ -160,6 +163,23 @@ def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
     return ax
 
 
+def arrangements(table: pd.DataFrame) -> Axes:
+    """The samples of two programs in the order in which they ran, one panel an arrangement, its ratio within; a table
+    of `simulation.on_a_drifting_machine`."""
+    grid = axes(table["arrangement"].nunique(), 3.0, sharey=True)
+    with mpl.rc_context(STYLE):
+        for ax, (name, panel) in zip(grid, table.groupby("arrangement", sort=False), strict=True):
+            for (program, samples), colour in zip(panel.groupby("program"), (BLUE, ORANGE), strict=True):
+                ax.plot(samples["order"], samples["ms"], MARKERS[colour], color=colour, markersize=3.5, label=program)
+            ax.set(xlabel="order in time", title=name)
+            ratio = f"B to A: {tables.interval(panel['ratio'].iloc[0])}"
+            ax.text(0.98, 0.03, ratio, transform=ax.transAxes, ha="right", fontsize=10)
+            ax.grid(axis="y")
+        grid[0].set_ylabel("time, ms")
+        grid[0].legend(loc="upper left", frameon=False, handletextpad=0.1)
+    return grid[0]
+
+
 class Figure:
     """A drawn figure with its caption and its description for those who cannot see it; a notebook shows it as
     HTML that holds the SVG, and the report numbers it."""
@@ -175,15 +195,15 @@ class Figure:
         return f'<figure class="plot"><div class="scroll" tabindex="0">{svg}</div>{caption}{note}</figure>'
 
 
-def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame) -> Figure:
+def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame | str) -> Figure:
     """The figure that `ax` belongs to, with what to see as caption, a description as alternative text and, from
     the table that it draws, a note of hardware, samples and rounds; where the table holds no interval, words to
-    that effect in its place. Closes the figure."""
+    that effect in its place. A figure of what was not measured has its note instead. Closes the figure."""
     with mpl.rc_context(STYLE):
         file = io.StringIO()
         ax.figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     plt.close(ax.figure)
-    note = tables.provenance(table)
+    note = table if isinstance(table, str) else tables.provenance(table)
     return Figure(_page_svg(file.getvalue(), salt=alt) if note else "", caption, alt, note)
 
 

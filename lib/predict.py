@@ -17,8 +17,8 @@ from lib.timeline import follow
 class Prediction:
     """`peaks` of each phase under the names that `memory.peaks` gives them, in MiB. At the highest, in bytes:
     `parameters`, `gradients`, `optimizer_states`; `activations`, what was made before the backward pass, by the
-    module that made it (a layer's number as *, "Global" outside any); `temporaries` of the backward pass and of the optimizer; `others`, which are
-    buffers and the batch. They add up to `total`."""
+    module that made it (a layer's number as *, "Global" outside any); `temporaries` of the backward pass and of the
+    optimizer; `others`, which are buffers and the batch. They add up to `total`."""
 
     peaks: dict[str, list[float]]
     parameters: int

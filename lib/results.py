@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import statistics
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -125,14 +126,23 @@ def machines() -> list[str]:
     return list(dict.fromkeys([*sorted(latest, key=latest.get, reverse=True), *kept]))
 
 
+def quietest(machine: str) -> float:
+    """The least median of the canary, in ms, in the records of a machine's sweeps: how fast it is when it is left
+    alone. NaN without any."""
+    records = (read(file) for file in files(machine) if status(file) == "ok")
+    canaries = [record["metrics"].get("canary_ms") for record in records]
+    return min((statistics.median(canary) for canary in canaries if canary), default=math.nan)
+
+
 def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFrame:
     """A machine's records of an experiment, one a row: the fields of the case, the metrics (lists of samples),
-    and `machine, hardware, round, status, environment, code, started, seconds`; `attrs["fields"]` names the
-    fields of the case. `round` picks one, and is the only way to those by hand. Of a case, only the records of the
-    code that measured it last are given. A file that is no valid record is left out with a warning."""
+    and `machine, hardware, round, status, environment, code, started, seconds, quietest_ms` (see `quietest`);
+    `attrs` has the `experiment` and the names of the case's `fields`. `round` picks one, and is the only way to
+    those by hand. Of a case, only the records of the code that measured it last are given. A file that is no valid
+    record is left out with a warning."""
     kept = ("round", "status", "environment", "code", "started", "seconds")
     own = sorted((folder() / machine).glob(f"{experiment}/*.r{round}.json"))
-    rows, fields = [], notebook.fields(experiment)
+    rows, fields, best = [], notebook.fields(experiment), quietest(machine)
     for file in files(machine, experiment) if round is None else own:
         try:
             record = read(file)
@@ -140,13 +150,13 @@ def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFram
             warnings.warn(f"{file.name} left out: {error}", stacklevel=2)
             continue
         fields = list(record["case"])
-        where = {"machine": machine, "hardware": record["environment"]["hardware"]}
+        where = {"machine": machine, "hardware": record["environment"]["hardware"], "quietest_ms": best}
         rows.append(record["case"] | record["metrics"] | {name: record[name] for name in kept} | where)
-    frame = pd.DataFrame(rows, columns=None if rows else [*fields, *kept, "machine", "hardware"])
+    frame = pd.DataFrame(rows, columns=None if rows else [*fields, *kept, "machine", "hardware", "quietest_ms"])
     if rows:  # records of a case that an older version of the code made are no samples of the same thing
         newest = frame.sort_values("started").groupby(fields)["code"].transform("last")
         frame = frame[frame["code"] == newest.sort_index()].reset_index(drop=True)
-    frame.attrs["fields"] = fields
+    frame.attrs |= {"fields": fields, "experiment": experiment}
     return frame
 
 
@@ -154,10 +164,16 @@ def reference(experiment: str, but: str) -> pd.DataFrame:
     """The records kept in git of all machines other than `but`."""
     others = [load(experiment, machine) for machine in machines() if machine != but and (REFERENCE / machine).is_dir()]
     frame = pd.concat(others, ignore_index=True) if others else load(experiment, "no machine")
-    frame.attrs["fields"] = notebook.fields(experiment)
+    frame.attrs |= {"fields": notebook.fields(experiment), "experiment": experiment}
     return frame
 
 
 def published(table: str) -> pd.DataFrame:
     """A table of figures from public write-ups (`reports/reference/published/README.md` describes them)."""
     return pd.read_csv(PUBLISHED / f"{table}.csv")
+
+
+def datasheets() -> pd.DataFrame:
+    """The peaks that makers state for the GPUs of the published figures, one row a GPU and precision, in TFLOP/s and
+    GB/s, each with its convention and source; `reports/reference/published/README.md` says more."""
+    return pd.read_csv(REFERENCE / "datasheets.csv")

@@ -3,20 +3,26 @@
 `rounds` is always a list of lists: the samples of each process.
 """
 
+import functools
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from scipy import stats
 
 ENOUGH_ROUNDS = 3
 MARGIN = 0.03  # two times are called the same when their ratio is shown to lie within 3% of one
+EFFECT = 0.02  # the difference that a comparison is planned to see
+POWER = 0.9  # with which it is planned, and with which the smallest effect would have been seen
+PAIRED_LEVEL, ROUNDS_LEVEL = 0.02, 0.05  # at which a difference is called one, by pairs and by rounds
+WILCOXON_EFFICIENCY = 3 / math.pi  # of the signed rank test relative to the t test under normal noise
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with its interval; `low` and `high` are NaN where the data is too little for one."""
+    """A value with its 95% interval; `low` and `high` are NaN where the data is too little for one."""
 
     value: float
     low: float
@@ -40,24 +46,36 @@ class Interval:
         return math.isfinite(self.low)
 
 
+@functools.cache
+def _ranks(n: int, confidence: float) -> tuple[int, float]:
+    """The rank from each end at which the interval of the median of `n` lies, and the part of the way to the next."""
+    rank = int(stats.binom.ppf((1 - confidence) / 2, n, 0.5))
+    if rank < 1:
+        return 0, 0.0
+    covers, covers_less = (1 - 2 * stats.binom.cdf(r - 1, n, 0.5) for r in (rank, rank + 1))
+    excess = (covers - confidence) / (covers - covers_less)
+    return rank, (n - rank) * excess / (rank + (n - 2 * rank) * excess)
+
+
 def order_statistics(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The interval of the median between two order statistics, valid for any distribution: the narrowest
-    symmetric pair whose binomial coverage is at least `confidence` (David and Nagaraja 2003, section 7.1).
+    """The interval of the median for any distribution: between the order statistics whose binomial coverage is at
+    least `confidence` and the next narrower ones, interpolated to just that (Hettmansperger and Sheather 1986).
     NaN, NaN when even the extremes cover less (fewer than 6 samples at 95%)."""
     ordered = sorted(samples)
-    outside = int(stats.binom.ppf((1 - confidence) / 2, len(ordered), 0.5))
-    if outside < 1:
+    rank, part = _ranks(len(ordered), confidence)
+    if rank < 1:
         return math.nan, math.nan
-    return ordered[outside - 1], ordered[-outside]
+    ends = ((ordered[rank - 1], ordered[rank]), (ordered[-rank], ordered[-rank - 1]))
+    return tuple(float((1 - part) * outer + part * inner) for outer, inner in ends)
 
 
 def log_t(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
     """Geometric mean of positive values and its t interval, over their logarithms."""
-    logs = [math.log(value) for value in values]
-    middle = statistics.fmean(logs)
-    spread = statistics.stdev(logs) / math.sqrt(len(logs))
-    reach = stats.t.ppf(0.5 + confidence / 2, len(logs) - 1) * spread
-    return math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)
+    if min(values) == max(values):  # as byte counts are; their logarithms would bring rounding in
+        return values[0], values[0], values[0]
+    logs = np.log(values)
+    reach = stats.t.ppf(0.5 + confidence / 2, len(logs) - 1) * stats.sem(logs)
+    return tuple(float(np.exp(logs.mean() + part * reach)) for part in (0, -1, 1))
 
 
 def median(rounds: Sequence[Sequence[float]], confidence: float = 0.95) -> Interval:
@@ -69,27 +87,101 @@ def median(rounds: Sequence[Sequence[float]], confidence: float = 0.95) -> Inter
     return Interval(statistics.median(rounds[0]), *order_statistics(rounds[0], confidence), len(rounds[0]), 1)
 
 
-def ratio(above: dict[int, Sequence[float]], below: dict[int, Sequence[float]]) -> Interval:
-    """The ratio of two medians, from samples keyed by round. With three or more common rounds the ratios of
-    the rounds' medians, a pair a round, give a t interval over their logarithms. With fewer, two intervals of
-    97.5% within the first common round are divided by each other's ends, which is at least 95% together."""
+@dataclass(frozen=True)
+class Comparison:
+    """A ratio of two times and how it compares with one: `p` of a ratio of one, `p_same` of one beyond the margin,
+    the `level` that `p` must not exceed to show a difference, and `visible`, the smallest relative difference that
+    would have been seen (NaN where the data is too little)."""
+
+    ratio: Interval
+    p: float
+    p_same: float
+    level: float
+    visible: float
+
+    def verdict(self, among: int = 1) -> str:
+        """`faster` or `slower` where a difference is shown, else `same` where a difference beyond the margin is
+        excluded, else `inconclusive`. `among` multiplies `p`, as one of several comparisons (see `verdicts`)."""
+        if among * self.p <= self.level:
+            return "faster" if self.ratio.value < 1 else "slower"
+        return "same" if self.p_same <= 0.05 else "inconclusive"
+
+
+def paired(above: Sequence[float], below: Sequence[float], margin: float = MARGIN) -> Comparison:
+    """Two times compared by pairs of one process that ran in turns: the Hodges-Lehmann estimate of their ratio with
+    its interval, Wilcoxon's signed rank test over the logarithms, and two one-sided ones against the margin."""
+    logs = np.log(above) - np.log(below)
+    n, limit = len(logs), math.log1p(margin)
+    means = np.sort(((logs[:, None] + logs) / 2)[np.triu_indices(n)])
+    rank = round(len(means) / 2 - stats.norm.ppf(0.975) * math.sqrt(n * (n + 1) * (2 * n + 1) / 24))
+    ends = (means[rank - 1], means[-rank]) if rank >= 1 else (math.nan, math.nan)
+    ratio = Interval(*(math.exp(log) for log in (np.median(means), *ends)), n, 1)
+    p_same = max(_signed_rank(logs + limit, "greater"), _signed_rank(logs - limit, "less"))
+    return Comparison(ratio, _signed_rank(logs, "two-sided"), p_same, PAIRED_LEVEL, visible(logs))
+
+
+def _signed_rank(logs: np.ndarray, alternative: str) -> float:
+    return float(stats.wilcoxon(logs, alternative=alternative).pvalue) if np.any(logs) else 1.0
+
+
+def across(ratios: Sequence[float], n: int, margin: float = MARGIN) -> Comparison:
+    """Two times compared by their ratio in each of several processes, `n` samples in all: t tests over the
+    logarithms. Fewer than three processes show nothing."""
+    logs, limit, freedom = np.log(ratios), math.log1p(margin), len(ratios) - 1
+    error = max(float(stats.sem(logs)), 1e-12)  # where all processes agree, as byte counts do
+    middle = float(logs.mean())
+    p = 2 * stats.t.sf(abs(middle) / error, freedom)
+    p_same = stats.t.sf((limit - abs(middle)) / error, freedom)
+    reach = (stats.t.ppf(1 - ROUNDS_LEVEL / 2, freedom) + stats.t.ppf(POWER, freedom)) * error
+    ratio = Interval(*log_t(ratios), n, len(logs))
+    return Comparison(ratio, float(p), float(p_same), ROUNDS_LEVEL, math.expm1(reach))
+
+
+def unpaired(above: dict[int, Sequence[float]], below: dict[int, Sequence[float]]) -> Comparison | None:
+    """Two times compared by their medians in the rounds that both have, from samples keyed by round; None without
+    such a round. In fewer than three nothing is shown, since one was timed after the other: then two intervals of
+    97.5% within the first round are divided by each other's ends, which is at least 95% together."""
     common = sorted(above.keys() & below.keys())
+    if not common:
+        return None
     if len(common) >= ENOUGH_ROUNDS:
-        pairs = [statistics.median(above[r]) / statistics.median(below[r]) for r in common]
-        n = sum(min(len(above[r]), len(below[r])) for r in common)
-        return Interval(*log_t(pairs), n, len(common))
+        ratios = [statistics.median(above[r]) / statistics.median(below[r]) for r in common]
+        return across(ratios, sum(min(len(above[r]), len(below[r])) for r in common))
     a, b = (median([samples[common[0]]], confidence=0.975) for samples in (above, below))
-    return Interval(a.value / b.value, a.low / b.high, a.high / b.low, min(a.n, b.n), 1)
+    ratio = Interval(a.value / b.value, a.low / b.high, a.high / b.low, min(a.n, b.n), 1)
+    return Comparison(ratio, 1.0, 1.0, ROUNDS_LEVEL, math.nan)
 
 
-def verdict(of: Interval, margin: float = MARGIN) -> str:
-    """What a ratio of times shows: `same` (equivalence within the margin), `faster`, `slower`, or
-    `inconclusive` when the interval holds both one and something beyond the margin, and always with fewer than
-    three rounds, in which the two were timed one after the other and not in turns."""
-    if not of.known or of.rounds < ENOUGH_ROUNDS:
-        return "inconclusive"
-    if 1 / (1 + margin) < of.low and of.high < 1 + margin:
-        return "same"
-    if of.high < 1:
-        return "faster"
-    return "slower" if of.low > 1 else "inconclusive"
+def verdicts(comparisons: Sequence[Comparison]) -> list[str]:
+    """The verdicts of comparisons that stand together, such that the chance of any false difference among them is
+    the level of one (Holm 1979): the clearest must hold against all of them, the next against the rest, and so on
+    until one does not."""
+    ranked = sorted(range(len(comparisons)), key=lambda i: comparisons[i].p / comparisons[i].level)
+    found, factor = [""] * len(comparisons), len(comparisons)
+    for position, i in enumerate(ranked):
+        found[i] = comparisons[i].verdict(factor)
+        factor = len(comparisons) - position - 1 if found[i] in ("faster", "slower") else math.inf
+    return found
+
+
+_NEEDED = stats.norm.ppf(1 - PAIRED_LEVEL / 2) + stats.norm.ppf(POWER)
+
+
+def visible(logs: Sequence[float]) -> float:
+    """The smallest relative difference that pairs with such logarithms of ratios would have shown."""
+    return math.expm1(_NEEDED * _spread(logs) / math.sqrt(WILCOXON_EFFICIENCY * len(logs)))
+
+
+def pairs_needed(logs: Sequence[float], effect: float = EFFECT) -> int:
+    """How many pairs it takes to see a relative difference of `effect`, by the spread of the logarithms of a pilot's
+    ratios, taken at the upper end of what the pilot allows for."""
+    n = len(logs)
+    doubt = math.sqrt((n - 1) / stats.chi2.ppf(0.2, n - 1))
+    return math.ceil((_NEEDED * doubt * _spread(logs) / math.log1p(effect)) ** 2 / WILCOXON_EFFICIENCY)
+
+
+def _spread(logs: Sequence[float]) -> float:
+    """The standard deviation once the outer tenth on each side is drawn in, as for a normal distribution; the signs
+    of the differences do not enter, so that planning by it cannot favour a verdict."""
+    low, high = np.quantile(logs, (0.1, 0.9))
+    return float(np.std(np.clip(logs, low, high), ddof=1)) / 0.83

@@ -105,15 +105,11 @@ def _kernels(experiment: str, block: dict) -> list[Kernel]:
     for name in fresh:
         check.choice(f"{experiment}.fresh", name, fields)
     axes |= block
-    for name, value in {
-        "rounds": rounds,
-        "timeout": timeout,
-        "warmup": axes["warmup"],
-        "samples": axes["samples"],
-    }.items():
-        if type(value) is not int:
+    least = {"rounds": 1, "timeout": 1, **notebook.SETTINGS}
+    for name, value in {"rounds": rounds, "timeout": timeout, **{s: axes[s] for s in notebook.SETTINGS}}.items():
+        if type(value) is not int and not (name in ("target_percent", "seconds") and type(value) is float):
             raise ValueError(f"{experiment}.{name}: {value!r} must be a whole number")
-        check.at_least(f"{experiment}.{name}", value, 0 if name == "warmup" else 1)
+        check.at_least(f"{experiment}.{name}", value, least[name])
     for name, value in axes.items():
         if value is None or value == [] or isinstance(value, dict):
             raise ValueError(f"{experiment}.{name}: {value!r} must be a value or a list of values")

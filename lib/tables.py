@@ -8,7 +8,7 @@ import pandas as pd
 from lib.stats import Interval
 
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a point, in tabular numerals
-MISSING = "–"
+MISSING, UNAVAILABLE = "–", "not available"
 LONG = 16  # characters in a cell from which on it may break
 ABSENT = '<p class="absent">Not measured on this machine.</p>'
 HEADINGS = {  # of columns and axes: one wording through the whole report, the unit at its end
@@ -17,10 +17,14 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "backward_ms": "backward, ms",
     "backward_peak_mib": "peak backward, MiB",
     "bandwidth_percent": "of the ceiling, %",
+    "baseline": "against",
     "batch_size": "batch",
+    "call_us": "a call, µs",
     "case": "case",
     "causal": "causal",
+    "cold": "cold caches",
     "ceiling_percent": "of the ceiling, %",
+    "columns": "columns",
     "compiled": "compiled",
     "context_length": "context, tokens",
     "d_head": "head size",
@@ -35,6 +39,8 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "gradient_error": "error of the gradients",
     "gflops": "GFLOP/s",
     "hardware": "hardware",
+    "least_ms": "at least, ms",
+    "least_percent": "at least, % of measured",
     "logits_error": "error of the logits",
     "mfu_percent": "MFU, %",
     "num_params": "parameters",
@@ -46,14 +52,18 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "param_size": "elements of each",
     "peak_mib": "peak, MiB",
     "precision": "precision",
+    "ratio": "time relative to it",
     "rows": "rows",
     "seq_len": "tokens",
     "size": "size",
     "source": "source",
+    "teraflops": "TFLOP/s",
     "tokens_per_s": "tokens/s",
     "total_ms": "whole, ms",
     "update_error": "error of the update",
     "variant": "variant",
+    "verdict": "verdict",
+    "visible_percent": "smallest visible difference, %",
 }
 
 
@@ -93,7 +103,7 @@ def aligned(texts: list[str]) -> list[str]:
 
 def _as_interval(value) -> Interval | None:
     """A number that came without an interval, such as a published one, as an interval of unknown width."""
-    if isinstance(value, Interval) or pd.isna(value):
+    if isinstance(value, Interval | str) or pd.isna(value):
         return value if isinstance(value, Interval) else None
     return Interval(value, math.nan, math.nan, 0, 0)
 
@@ -104,7 +114,11 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
         shown = [_as_interval(value) for value in values]
         heads = aligned([number(i.value, i.reach) if i else MISSING for i in shown])
         tails = [f"{number(i.low, i.reach)}–{number(i.high, i.reach)}" if i and i.reach > 0 else "" for i in shown]
-        return [f"{h}<small>{t}</small>" for h, t in zip(heads, tails, strict=True)], True
+        words = [
+            value if isinstance(value, str) else f"{h}<small>{t}</small>"
+            for value, h, t in zip(values, heads, tails, strict=True)
+        ]
+        return words, True
     if pd.api.types.is_bool_dtype(values):
         return ["yes" if value else "no" for value in values], False
     if pd.api.types.is_numeric_dtype(values):
@@ -143,9 +157,13 @@ class Table:
 
 
 def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
-    """The columns named in `columns`, with spaces between them, as a table under their headings. Those without
-    any value are left out, and those of the case that are alike in all rows go into the note, with hardware,
+    """The columns named in `columns`, with spaces between them, as a table under their headings. Memory of a case with
+    times that offers no such count is called not available. Columns without any value are left out, and those of the case that are alike in all rows go into the note, with hardware,
     samples and rounds; `why` a row has no times comes last, if any has none."""
+    if "status" in frame:
+        for name in (name for name in columns.split() if name.endswith("_mib") and name in frame):
+            uncounted = frame[name].isna() & (frame["status"] == "ok")
+            frame = frame.assign(**{name: frame[name].mask(uncounted, UNAVAILABLE)})
     names = [name for name in columns.split() if name in frame and frame[name].notna().any()]
     alike = {
         name: frame[name].iloc[0]
@@ -153,11 +171,27 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
         if len(frame) > 1 and not isinstance(frame[name].iloc[0], Interval) and len(set(frame[name])) == 1
     }
     shown = frame[[name for name in names if name not in alike]].rename(columns=HEADINGS)
-    if "why" in frame and frame["why"].any():
-        shown = shown.assign(**{"not measured": frame["why"]})
+    for name, heading in (("restless", "restless"), ("why", "not measured")):
+        if name in frame and frame[name].any():
+            shown = shown.assign(**{heading: frame[name]})
     setting = "; ".join(f"{HEADINGS[name]}: {_plain(value)}" for name, value in alike.items())
     return Table(
         shown, caption, " ".join(text for text in (provenance(frame), f"{setting}." if setting else "") if text)
+    )
+
+
+def peaks(sheets: pd.DataFrame, products: dict[str, float], copies: dict[str, float], caption: str) -> Table:
+    """The table of `results.datasheets`, one row a GPU, below the ceilings in FLOP/s and bytes/s measured here."""
+    wide = sheets.pivot_table(index=["hardware", "memory_gb_per_s"], columns="precision", values="tflops")
+    wide = wide.reset_index().rename(columns={"memory_gb_per_s": "memory, GB/s"})
+    own = {"hardware": "this machine, measured", **{name: rate / 1e12 for name, rate in products.items()}}
+    own["memory, GB/s"] = max(copies.values(), default=math.nan) / 1e9
+    wide = pd.concat([pd.DataFrame([own]), wide])[["hardware", "memory, GB/s", "fp32", "tf32", "bf16"]]
+    short = sheets["source"].str.replace(r",? (as re|https?:).*", "", regex=True)
+    sources = sheets.groupby(short, sort=False)["hardware"].agg(lambda names: " and ".join(dict.fromkeys(names)))
+    said = "; ".join(f"{hardware} from {source}" for source, hardware in sources.items())
+    return Table(
+        wide, caption, f"{said}. The convention and full source of each number: reports/reference/datasheets.csv."
     )
 
 
@@ -182,4 +216,6 @@ def provenance(frame: pd.DataFrame) -> str:
     scopes = " or ".join(sorted({i.scope for i in sampled}))
     versions = len(frozenset().union(*measured["codes"])) if "codes" in measured else 1
     mixed = f" Measured by {versions} versions of the code." if versions > 1 else ""
-    return f"{hardware}. Median and its 95% interval {scopes}; n = {many}.{mixed}"
+    restless = measured["restless"].astype(bool).sum() if "restless" in measured else 0
+    marked = f" {restless} of {len(measured)} in part on a restless machine (hollow in a figure)." if restless else ""
+    return f"{hardware}. Median and its 95% interval {scopes}; n = {many}.{mixed}{marked}"

@@ -3,15 +3,25 @@
 An iteration is a callable that takes `mark` and calls `mark(name)` where each of its phases ends.
 """
 
+import contextlib
 import gc
+import math
+import random
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
 
+from lib import environment, series, stats
+
 Mark = Callable[[str], None]
 Iteration = Callable[[Mark], None]
+LEAST = 10  # samples of an adaptive measurement
+PILOT = 10  # pairs of a comparison from which the rest is planned
+LEAST_PAIRS = 5  # however long they take
+STOPPING = 0.975  # the confidence of the interval that ends sampling; to stop on one of 95% would make it cover less
 
 
 class HostClock:
@@ -81,28 +91,143 @@ class Samples:
         return metrics | {"warmup_ms": [ns / 1e6 for ns in total[: self.warmup]]}
 
 
-def measure(iteration: Iteration, clock, warmup: int, samples: int, before=lambda: None) -> Samples:
-    """Run `warmup` + `samples` iterations under `clock`, calling `before` outside the timed region of each.
+@dataclass(frozen=True)
+class Plan:
+    """How long to measure. Without a `target`, exactly `warmup` and then `samples` iterations. With one, these are the
+    most: the warm-up ends when the series is steady, and sampling, after 10, when the interval of the median is
+    narrower than `target` percent of it or the iterations have taken `seconds`."""
+
+    warmup: int
+    samples: int
+    target: float = 0.0
+    seconds: float = math.inf
+
+    def warm(self, totals: list[int]) -> bool:
+        """Whether these iterations suffice as warm-ups."""
+        if len(totals) >= self.warmup:
+            return True
+        start = series.steady(totals) if self.target else None
+        return start is not None and len(totals) - start >= series.STEADY
+
+    def enough(self, totals: list[int]) -> bool:
+        """Whether these samples suffice."""
+        n = len(totals)
+        if n >= self.samples or not self.target or n < LEAST:
+            return n >= self.samples
+        if sum(totals) > self.seconds * 1e9:
+            return True
+        look, before = LEAST, 0
+        while look < n:
+            look, before = look + look // 2, look
+        if look > n or not before:
+            return False
+        narrow = totals[:before]  # the moment was picked for its narrow interval: half as many more undo that
+        low, high = stats.order_statistics(narrow, STOPPING)
+        return high - low <= self.target / 100 * statistics.median(narrow)
+
+
+def measure(iteration: Iteration, clock, plan: Plan, before=lambda: None) -> Samples:
+    """Run the iterations of the plan under `clock`, calling `before` outside the timed region of each.
 
     The garbage collector is off meanwhile and restored after. Raises ValueError when two iterations mark
     different phases."""
-    result = Samples(warmup)
+    phases: dict[str, list[int]] = {}
+    walls, totals = [], []
+
+    def once() -> None:
+        before()
+        durations, wall_ns = _once(iteration, clock)
+        if walls and list(durations) != list(phases):
+            raise ValueError(f"phases: {list(durations)} differ from the first, {list(phases)}")
+        for name, ns in durations.items():
+            phases.setdefault(name, []).append(ns)
+        walls.append(wall_ns)
+        totals.append(sum(durations.values()))
+
+    with _without_collector():
+        while not plan.warm(totals):
+            once()
+        warmup = len(totals)
+        while not plan.enough(totals[warmup:]):
+            once()
+    return Samples(warmup, phases, walls)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The times of two iterations that ran in turns, pair by pair, in nanoseconds."""
+
+    above: list[int] = field(default_factory=list)
+    below: list[int] = field(default_factory=list)
+
+    def comparison(self) -> stats.Comparison:
+        """What they show about the ratio of the first time to the second."""
+        return stats.paired(self.above, self.below)
+
+
+def compare(
+    first: Iteration, second: Iteration, clock, most: int = 400, seconds: float = math.inf, seed: int = 0,
+    before: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None),
+    effect: float = stats.EFFECT,
+) -> Pairs:  # fmt: skip
+    """Run two iterations in turns, chance deciding which of a pair goes first, after one pair that does not count:
+    a pilot of 10 pairs, then as many as its spread says are needed to see a relative difference of `effect`, and
+    more if those spread wider; never more than `most`, nor, after the fifth, once they have taken `seconds`."""
+    coin, pairs, sides = random.Random(seed), Pairs(), ((first, before[0]), (second, before[1]))
+
+    def once(order: tuple[int, int]) -> list[int]:
+        taken = [0, 0]
+        for side in order:
+            iteration, prepare = sides[side]
+            prepare()
+            taken[side] = sum(_once(iteration, clock)[0].values())
+        return taken
+
+    with _without_collector():
+        once((0, 1))
+        planned = PILOT
+        while len(pairs.above) < min(planned, most):
+            if len(pairs.above) >= LEAST_PAIRS and sum(pairs.above + pairs.below) > seconds * 1e9:
+                break
+            for times, ns in zip((pairs.above, pairs.below), once(coin.choice(((0, 1), (1, 0)))), strict=True):
+                times.append(ns)
+            if len(pairs.above) == planned:
+                logs = [math.log(a / b) for a, b in zip(pairs.above, pairs.below, strict=True)]
+                planned = stats.pairs_needed(logs, effect)
+    return pairs
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
-        for _ in range(warmup + samples):
-            before()
-            phases, wall_ns = _once(iteration, clock)
-            if result.wall and list(phases) != list(result.phases):
-                raise ValueError(f"phases: {list(phases)} differ from the first, {list(result.phases)}")
-            for name, ns in phases.items():
-                result.phases.setdefault(name, []).append(ns)
-            result.wall.append(wall_ns)
+        yield
     finally:
         if collecting:
             gc.enable()
-    return result
+
+
+def canary(device: str) -> list[float]:
+    """Milliseconds of 10 small matrix products after 3 that do not count, always the same: how long they take tells
+    how much of the machine is left to whoever measures."""
+    rows = 256 if device == "cpu" else 2048
+    matrix = torch.ones(rows, rows, device=device)
+    out = torch.empty_like(matrix)
+
+    def iteration(mark: Mark) -> None:
+        torch.mm(matrix, matrix, out=out)
+        mark("run")
+
+    return measure(iteration, clock(device), Plan(warmup=3, samples=10)).metrics()["total_ms"]
+
+
+def flush(device: str) -> Callable[[], None]:
+    """What drives everything out of the caches by writing more than they hold, for times of cold ones; to be called
+    outside the timed region."""
+    scrap = torch.empty(2 * environment.cache_bytes(device), dtype=torch.int8, device=device)
+    return lambda: scrap.zero_()
 
 
 def _once(iteration: Iteration, clock) -> tuple[dict[str, int], int]:

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from lib import claims, compare, estimates, inventory, notebook, plots, results, tables
+from lib import baseline, claims, compare, estimates, inventory, notebook, plots, results, tables
 from lib.stats import Interval
 
 CASE = {"variant": "naive", "seq_len": 64, "compiled": False}
@@ -219,7 +219,7 @@ def test_records_of_an_older_code_are_not_pooled_with_those_of_a_newer(records, 
     kept = results.load("attention", "test-1c")
     one = estimates.select(kept, **CASE)
     assert list(one["round"]) == [4]
-    assert estimates.ratio(kept, "total_ms", CASE | {"variant": "tiled"}, CASE) is None
+    assert estimates.comparison(kept, "total_ms", CASE | {"variant": "tiled"}, CASE) is None
 
 
 def test_a_selection_of_several_cases_is_no_sample(records):
@@ -255,3 +255,105 @@ def test_a_label_names_what_differs_between_the_rows():
     table["size"] = [1, 2]
     assert list(estimates.labelled(table, ["variant", "amsgrad", "size"])["label"]) == ["amsgrad 1", "2"]
     assert list(estimates.labelled(table, ["variant", "amsgrad", "size"], but="size")["label"]) == ["amsgrad", "plain"]
+
+
+def paired_records(save_record, ratio, rounds=(1, 2, 3)):
+    """Tiled attention beside naive, its baseline: pairs of that ratio, though its own samples say the opposite."""
+    case = CASE | {"precision": "fp32"}
+    for round in rounds:
+        save_record(case=case, round=round, total_ms=[1.0 + 0.001 * i for i in range(12)])
+        base = [1.0 + 0.002 * i + 0.1 * round for i in range(12)]
+        save_record(
+            case=case | {"variant": "tiled"}, round=round, total_ms=[1 / ratio + 0.001 * i for i in range(12)],
+            paired_ms=[ratio * ms * (1 + 0.001 * (i % 3)) for i, ms in enumerate(base)], baseline_ms=base,
+        )  # fmt: skip
+    return results.load("attention", "test-1c"), case
+
+
+def test_a_variant_and_its_baseline_are_compared_by_the_pairs_that_ran_in_turns(save_record):
+    records, case = paired_records(save_record, 0.8)
+    found = estimates.comparison(records, "total_ms", case | {"variant": "tiled"}, case)
+    assert found.ratio.value == pytest.approx(0.8, rel=0.01)
+    assert (found.verdict(), found.ratio.rounds, found.ratio.n) == ("faster", 3, 36)
+    back = estimates.comparison(records, "total_ms", case, case | {"variant": "tiled"})
+    assert back.ratio.value == pytest.approx(1.25, rel=0.01)
+    assert back.verdict() == "slower"
+
+
+def test_pairs_of_one_process_decide_where_there_is_no_other(save_record):
+    records, case = paired_records(save_record, 0.8, rounds=(1,))
+    found = estimates.comparison(records, "total_ms", case | {"variant": "tiled"}, case)
+    assert (found.verdict(), found.ratio.scope) == ("faster", "within one process")
+
+
+def test_a_table_of_baselines_has_a_row_a_variant_with_its_verdict(save_record):
+    records, _ = paired_records(save_record, 0.8)
+    (row,) = estimates.against_baselines(records).to_dict("records")
+    assert (row["variant"], row["baseline"], row["verdict"]) == ("tiled", "naive", "faster")
+    assert 0 < row["visible_percent"] < 10
+    shown = tables.show(
+        estimates.against_baselines(records), "variant baseline ratio verdict", "a caption"
+    )._repr_html_()
+    assert "faster" in shown
+    assert estimates.against_baselines(records, variant="naive").empty
+
+
+@pytest.mark.parametrize(
+    ("experiment", "case", "expected"),
+    [
+        ("step", {"compiled": True, "precision": "bf16"}, {"compiled": False, "precision": "bf16"}),
+        ("step", {"compiled": False, "precision": "bf16"}, {"compiled": False, "precision": "fp32"}),
+        ("adam", {"variant": "fused"}, {"variant": "single_tensor"}),
+        ("attention", {"variant": "naive", "precision": "fp32"}, None),
+        ("ceilings", {"operation": "copy"}, None),
+    ],
+)
+def test_a_baseline_is_plainer_by_one_thing(experiment, case, expected):
+    assert baseline.of(experiment, case) == expected
+
+
+def test_every_reference_of_a_family_is_a_value_of_its_field():
+    for experiment, values in baseline.BASELINES.items():
+        assert set(values) <= set(notebook.fields(experiment))
+
+
+def test_what_was_measured_on_a_restless_machine_is_marked(save_record):
+    calm, slow, uneven = [1.0] * 20, [1.3] * 20, [1.0, 1.4] * 10
+    for round, canary in ((1, calm), (2, slow), (3, uneven)):
+        save_record(case=CASE, round=round, total_ms=[5.0 + 0.001 * i for i in range(8)], canary_ms=canary)
+    drifting = [5.0 * (1 + 0.01 * i) for i in range(20)]
+    save_record(case=CASE | {"seq_len": 128}, total_ms=drifting, canary_ms=calm)
+    save_record(case=CASE | {"seq_len": 256}, total_ms=[5.0] * 20, canary_ms=calm)
+    records = results.load("attention", "test-1c")
+    table = estimates.medians(records, "total_ms")
+    assert list(table["restless"]) == ["2 of 3", "1 of 1", ""]
+    assert estimates.unrest(records[records["seq_len"] == 128].iloc[0]) == "a drift of +17%"
+    shown = tables.show(table, "seq_len total_ms", "a caption")._repr_html_()
+    assert ">restless</th>" in shown
+    assert "2 of 3 in part on a restless machine" in shown
+    (row,) = inventory.unrest({"attention": records}).to_dict("records")
+    assert (row["records"], row["restless machine"], row["series that change"]) == (5, 2, 1)
+
+
+def test_the_least_time_of_a_step_is_its_flops_and_bytes_at_the_ceilings(save_record):
+    save_record(
+        experiment="step", case={"size": "tiny", "precision": "fp32"}, total_ms=[8.0] * 6, forward_flops=1e9,
+        backward_flops=2e9, forward_bytes=1e6, backward_bytes=2e6, optimizer_bytes=3e6,
+    )  # fmt: skip
+    steps = estimates.with_least_time(results.load("step", "test-1c"), {"fp32": 1e12}, {"fp32": 6e9, "bf16": 3e9})
+    row = estimates.medians(steps, "least_ms", "least_percent").iloc[0]
+    assert row["least_ms"].value == pytest.approx(3 + 1)
+    assert row["least_percent"].value == pytest.approx(50)
+    unknown = estimates.with_least_time(results.load("step", "test-1c"), {"fp32": 1e12}, {})
+    assert estimates.medians(unknown, "least_ms")["least_ms"].isna().all()
+
+
+def test_memory_that_is_not_counted_is_called_not_available(save_record):
+    save_record(case=CASE, total_ms=[1.0] * 6, peak_mib=[3.0])
+    save_record(case=CASE | {"variant": "compiled"}, total_ms=[1.0] * 6)
+    save_record(case=CASE | {"variant": "sdpa"}, status="oom")
+    table = estimates.medians(results.load("attention", "test-1c"), "peak_mib")
+    shown = tables.show(table, "variant peak_mib", "a caption")._repr_html_()
+    assert shown.count("not available") == 1
+    without = estimates.select(table, variant="compiled")
+    assert "not available" in tables.show(without, "variant peak_mib", "a caption")._repr_html_()

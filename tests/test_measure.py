@@ -5,8 +5,9 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from lib import cases, environment, measure, memory, results
+from lib import cases, environment, measure, memory, precision, results, timing
 from lib.measure import Work
+from lib.timing import Plan
 
 STEP = {
     "size": "tiny", "context_length": 8, "batch_size": 1, "precision": "fp32", "compiled": False,
@@ -14,10 +15,10 @@ STEP = {
 }  # fmt: skip
 ATTENTION = {
     "variant": "naive", "seq_len": 8, "d_head": 4, "batch_size": 1, "causal": True, "precision": "fp32",
-    "device": "cpu",
+    "cold": False, "device": "cpu",
 }  # fmt: skip
-ADAM = {"variant": "fused", "num_params": 2, "param_size": 8, "amsgrad": True, "device": "cpu"}
-CEILINGS = {"operation": "copy", "rows": 8, "precision": "fp32", "device": "cpu"}
+ADAM = {"variant": "fused", "num_params": 2, "param_size": 8, "amsgrad": True, "cold": False, "device": "cpu"}
+CEILINGS = {"operation": "copy", "rows": 8, "columns": 8, "precision": "fp32", "device": "cpu"}
 PLAIN = {"step": STEP, "attention": ATTENTION, "adam": ADAM, "ceilings": CEILINGS}
 
 
@@ -30,8 +31,9 @@ def measured(case, round=1):
     with measure.recording(case, round) as record:
         work = record.setup()
         record.metrics |= measure.errors(work)
-        record.metrics |= measure.times(work, warmup=1, samples=6)
+        record.metrics |= measure.times(work, Plan(1, 6))
         record.metrics |= measure.peaks(work)
+        record.metrics |= measure.pairs(record, 7, 1)
     return results.read(measure.record_path(case, round))
 
 
@@ -43,8 +45,9 @@ def measured(case, round=1):
         *(one("attention", variant=v, causal=c) for v in ("naive", "tiled", "sdpa") for c in (True, False)),
         one("attention", precision="fp16"),
         *(one("adam", variant=v, amsgrad=a) for v in ("single_tensor", "foreach", "fused") for a in (True, False)),
-        one("ceilings"),
-        one("ceilings", operation="matmul", precision="bf16"),
+        *(one("ceilings", operation=o, rows=8, columns=24) for o in ("matmul", "copy", "triad", "add")),
+        one("ceilings", operation="matmul", rows=24, precision="bf16"),
+        one("ceilings", operation="call", rows=1, columns=1),
     ],
     ids=str,
 )
@@ -59,6 +62,37 @@ def test_every_family_gives_a_valid_record_of_its_phases(own_results, case):
     assert metrics["total_ms"] == pytest.approx(sums)
     assert any(name.endswith("_error") for name in metrics)
     assert metrics["peak_mib"][0] > 0
+
+
+@pytest.mark.parametrize(
+    ("operation", "facts"),
+    [
+        ("matmul", {"flops": 2 * 4 * 4 * 6}),
+        ("copy", {"moved_bytes": 2 * 4 * 6 * 4}),
+        ("triad", {"moved_bytes": 3 * 4 * 6 * 4}),
+        ("add", {"moved_bytes": 3 * 4 * 6 * 4}),
+    ],
+)
+def test_a_ceiling_knows_what_it_computes_or_moves(operation, facts):
+    assert one("ceilings", operation=operation, rows=4, columns=6).setup().facts == facts
+
+
+def test_a_call_is_made_a_thousand_times():
+    work = one("ceilings", operation="call", rows=1, columns=1).setup()
+    with torch.profiler.profile() as profile:
+        work.iteration(lambda name: None)
+    (row,) = (event for event in profile.key_averages() if event.key == "aten::add")
+    assert work.facts == {"calls": row.count} == {"calls": 1000}
+
+
+def test_the_facts_of_a_step_and_of_attention_hold_what_theory_says_of_each_phase():
+    facts = one("step").setup().facts
+    assert facts["backward_flops"] == 2 * facts["forward_flops"]
+    assert facts["optimizer_flops"] == 14 * facts["parameters"]
+    assert facts["optimizer_bytes"] == 28 * facts["parameters"]
+    assert 0 < facts["forward_bytes"] < facts["backward_bytes"]
+    assert one("attention").setup().facts == {"forward_flops": 4 * 64 * 4, "causal_flops": 4 * 36 * 4}
+    assert one("attention", causal=False).setup().facts == {"forward_flops": 4 * 64 * 4}
 
 
 def test_a_compiled_variant_is_timed_apart_from_its_compilation(own_results):
@@ -110,7 +144,7 @@ def test_any_other_error_goes_on_and_leaves_no_record(own_results, monkeypatch):
 
 
 def test_what_a_case_built_is_freed_although_the_notebook_still_names_it(own_results):
-    case = one("ceilings", rows=1024)
+    case = one("ceilings", rows=1024, columns=1024)
     with measure.recording(case, 1) as record:
         work = record.setup()
         record.metrics |= measure.errors(work)
@@ -159,6 +193,8 @@ def test_what_the_machine_has_no_means_for_is_left_out_and_says_why():
         ("adam", {"num_params": -1}, "num_params: -1 must be 1 or more"),
         ("adam", {"param_size": 1.5}, "param_size: 1.5 is float"),
         ("ceilings", {"operation": "divide"}, "operation: 'divide'"),
+        ("ceilings", {"operation": "call", "rows": 1}, "columns: 8 must be 1 for call"),
+        ("ceilings", {"operation": "call", "columns": 1}, "rows: 8 must be 1 for call"),
     ],
 )
 def test_an_impossible_case_names_field_rule_and_nearest_name(experiment, changed, said):
@@ -202,8 +238,48 @@ def test_memory_is_predicted_from_above_for_every_family(own_results):
         one("attention", seq_len=512, d_head=32, batch_size=2),
         one("attention", variant="tiled", seq_len=512, d_head=32, batch_size=2),
         one("adam", variant="foreach", num_params=4, param_size=2**18),
-        one("ceilings", operation="matmul", rows=512),
+        one("ceilings", operation="matmul", rows=512, columns=512),
+        one("ceilings", operation="matmul", rows=1024, columns=256),
+        one("ceilings", operation="matmul", rows=256, columns=1024),
+        *(one("ceilings", operation=o, rows=512, columns=256) for o in ("copy", "triad")),
     ]
     for case in big:
         peak = measured(case)["metrics"]["peak_mib"][0]
         assert peak <= case.predicted_bytes() / memory.MIB <= 4 * peak, case
+
+
+def test_a_record_has_the_canary_before_and_after_and_pairs_with_the_baseline(own_results):
+    metrics = measured(one("attention", variant="tiled"))["metrics"]
+    assert len(metrics["canary_ms"]) == 20
+    assert len(metrics["paired_ms"]) == len(metrics["baseline_ms"]) == 7
+    assert "paired_ms" not in measured(one("attention"))["metrics"]
+
+
+def test_pairs_that_do_not_fit_side_by_side_say_so(own_results, monkeypatch):
+    case = one("adam", variant="foreach")
+    both = case.predicted_bytes() + one("adam", variant="single_tensor").predicted_bytes()
+    monkeypatch.setattr(memory, "available_bytes", lambda device: both - 1)
+    record = measured(case)
+    assert record["status"] == "ok"
+    assert record["metrics"]["pair_predicted_bytes"] == both
+    assert record["metrics"]["pair_available_bytes"] == both - 1
+    assert "paired_ms" not in record["metrics"]
+
+
+def test_a_pair_computes_each_side_in_its_own_precision(own_results, monkeypatch):
+    seen = []
+    original = precision.activate
+    monkeypatch.setattr(precision, "activate", lambda name, device: (seen.append(name), original(name, device))[1])
+    with measure.recording(one("attention", precision="bf16"), 1) as record:
+        record.setup()
+        seen.clear()
+        measure.pairs(record, 7, 1)
+    assert sorted(set(seen)) == ["bf16", "fp32"]
+    assert seen.count("bf16") == 8  # seven pairs after one that does not count
+
+
+def test_a_cold_case_flushes_the_caches_outside_the_timed_region(own_results, monkeypatch):
+    flushes = []
+    monkeypatch.setattr(timing, "flush", lambda device: lambda: flushes.append(1))
+    measured(one("adam", cold=True))
+    assert len(flushes) >= 1 + 7 + 1  # the check, the warm-up with the samples, the memory

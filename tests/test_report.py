@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from lib import cases, measure, notebook, report, results, sweep
+from lib import cases, measure, notebook, report, results, sweep, timing
 
 
 @pytest.fixture(scope="module")
@@ -123,10 +123,10 @@ def test_an_unknown_machine_is_refused_with_the_nearest(capsys, own_results, sav
 
 
 def test_a_partly_measured_machine_is_rendered_and_what_is_missing_is_said(own_results):
-    (ceiling,) = cases.grid("ceilings", operation="copy", rows=16, precision="fp32", device="cpu")
+    (ceiling,) = cases.grid("ceilings", operation="copy", rows=16, columns=16, precision="fp32", device="cpu")
     with measure.recording(ceiling, 1) as record:
         work = record.setup()
-        record.metrics |= measure.errors(work) | measure.times(work, warmup=0, samples=6)
+        record.metrics |= measure.errors(work) | measure.times(work, timing.Plan(0, 6))
     huge = {name: value for name, value in notebook.parameters("step").items() if name in notebook.fields("step")}
     huge |= {"size": "2.7B", "context_length": 1024, "batch_size": 64, "precision": "fp32", "device": "cpu"}
     measure.record_too_large(cases.grid("step", **huge), 1)

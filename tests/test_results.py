@@ -82,7 +82,9 @@ def test_records_of_two_machines_do_not_mix(save_record):
 def test_an_experiment_without_records_still_knows_the_fields_of_its_case(own_results):
     frame = results.load("adam", "test-1c")
     assert frame.empty
-    assert set(frame.attrs["fields"]) == {"variant", "num_params", "param_size", "amsgrad", "device"} <= set(frame)
+    assert (
+        set(frame.attrs["fields"]) == {"variant", "num_params", "param_size", "amsgrad", "cold", "device"} <= set(frame)
+    )
 
 
 def test_records_by_hand_do_not_hide_those_kept_in_git(save_record, tmp_path, monkeypatch):
@@ -113,3 +115,13 @@ def test_the_machine_measured_last_comes_first(save_record):
     assert results.machines()[:2] == ["b-1c", "a-1c"]
     os.utime(new, (0, 0))
     assert results.machines()[:2] == ["a-1c", "b-1c"]
+
+
+def test_every_stated_peak_is_a_number_with_its_convention_and_source():
+    peaks = results.datasheets()
+    assert list(peaks) == ["hardware", "precision", "tflops", "memory_gb_per_s", "convention", "source"]
+    assert not peaks.duplicated(["hardware", "precision"]).any()
+    assert set(peaks["precision"]) == {"fp32", "tf32", "bf16"}
+    assert (peaks[["tflops", "memory_gb_per_s"]] > 0).all(axis=None)
+    assert peaks["source"].str.contains("https://").all()
+    assert peaks["convention"].str.startswith("dense").all()

@@ -1,10 +1,16 @@
-"""Timing on a simulated clock: what is measured is what passed, phase by phase."""
+"""Timing on a simulated clock: what is measured is what passed, phase by phase, and pairs tell what differs."""
 
 import gc
+import itertools
+import statistics
 
+import numpy as np
 import pytest
+import torch
+from scipy.stats import mannwhitneyu
 
-from lib.timing import HostClock, measure
+from lib import simulation, stats, timing
+from lib.timing import CudaClock, HostClock, Plan, compare, measure
 
 
 class Simulated:
@@ -30,10 +36,29 @@ class Simulated:
     def clock(self):
         return HostClock(self.now, self.synchronize)
 
+    def program(self, factors, cost_ns=1_000_000):
+        """An iteration of that cost, times the next of the factors."""
+        factors = iter(factors)
+
+        def iteration(mark):
+            self.work(round(cost_ns * next(factors)))
+            mark("run")
+
+        return iteration
+
 
 @pytest.fixture
 def simulated():
     return Simulated()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _little_garbage():
+    """Thousands of measurements each collect garbage first, which is slow while there is much that is none."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def test_phases_are_recovered_and_add_up(simulated):
@@ -43,10 +68,34 @@ def test_phases_are_recovered_and_add_up(simulated):
         simulated.work(5_000_000)
         mark("backward")
 
-    metrics = measure(iteration, simulated.clock(), warmup=0, samples=4).metrics()
+    metrics = measure(iteration, simulated.clock(), Plan(0, 4)).metrics()
     assert metrics["forward_ms"] == [3.0] * 4
     assert metrics["backward_ms"] == [5.0] * 4
     assert metrics["total_ms"] == metrics["wall_ms"] == [8.0] * 4
+
+
+def test_under_noise_phases_still_add_up_and_are_never_negative(simulated):
+    factors = iter(simulation.spiky(np.random.default_rng(1), 4000, 0.3).clip(min=0.1))
+
+    def iteration(mark):
+        simulated.work(round(5_000_000 * next(factors)))
+        mark("forward")
+        simulated.work(round(100_000 * next(factors)))
+        mark("backward")
+
+    metrics = measure(iteration, simulated.clock(), Plan(0, 400)).metrics()
+    assert min(metrics["backward_ms"]) > 0
+    sums = [a + b for a, b in zip(metrics["forward_ms"], metrics["backward_ms"], strict=True)]
+    assert metrics["wall_ms"] == pytest.approx(sums, rel=1e-12)
+    assert statistics.median(metrics["backward_ms"]) == pytest.approx(0.1, rel=0.1)
+
+
+@pytest.mark.parametrize("noise", simulation.INDEPENDENT)
+def test_a_known_cost_is_recovered_within_1_percent(simulated, noise):
+    factors = simulation.NOISES[noise](np.random.default_rng(2), 5000, 0.03)
+    found = stats.median([measure(simulated.program(factors), simulated.clock(), Plan(5, 500)).metrics()["run_ms"]])
+    assert found.value == pytest.approx(1.0, rel=0.01)
+    assert found.low <= 1.0 <= found.high
 
 
 def test_work_that_a_device_does_later_counts_in_the_phase_that_gave_it(simulated):
@@ -56,8 +105,38 @@ def test_work_that_a_device_does_later_counts_in_the_phase_that_gave_it(simulate
         simulated.work(1_000_000)
         mark("backward")
 
-    metrics = measure(iteration, simulated.clock(), warmup=0, samples=1).metrics()
+    metrics = measure(iteration, simulated.clock(), Plan(0, 1)).metrics()
     assert (metrics["forward_ms"], metrics["backward_ms"]) == ([7.0], [1.0])
+
+
+def test_cuda_is_timed_by_events_and_waited_for_once_an_iteration(simulated, monkeypatch):
+    waits = []
+
+    class Event:  # the stream runs behind the host: an event's instant is when all that was queued before it is done
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.ns = simulated.ns + simulated.waited
+
+        def elapsed_time(self, later):
+            return (later.ns - self.ns) / 1e6
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: (waits.append(1), simulated.synchronize()))
+    monkeypatch.setattr(timing.time, "perf_counter_ns", simulated.now)
+
+    def iteration(mark):
+        simulated.queue(7_000_000)
+        mark("forward")
+        simulated.queue(2_000_000)
+        mark("backward")
+
+    metrics = measure(iteration, CudaClock(), Plan(0, 3)).metrics()
+    assert metrics["forward_ms"] == [7.0] * 3
+    assert metrics["backward_ms"] == [2.0] * 3
+    assert metrics["wall_ms"] == [9.0] * 3
+    assert len(waits) == 2 * 3  # before an iteration, so that nothing older is in it, and after
 
 
 def test_what_runs_before_an_iteration_is_not_timed(simulated):
@@ -65,42 +144,141 @@ def test_what_runs_before_an_iteration_is_not_timed(simulated):
         simulated.work(2_000_000)
         mark("run")
 
-    metrics = measure(iteration, simulated.clock(), 0, 3, before=lambda: simulated.queue(9_000_000)).metrics()
+    metrics = measure(iteration, simulated.clock(), Plan(0, 3), before=lambda: simulated.queue(9_000_000)).metrics()
     assert metrics["total_ms"] == [2.0] * 3
 
 
 def test_every_sample_is_kept_in_order_and_warm_ups_apart(simulated):
-    durations = iter([90, 50, 10, 11, 500])
-
-    def iteration(mark):
-        simulated.work(next(durations) * 1_000_000)
-        mark("run")
-
-    metrics = measure(iteration, simulated.clock(), warmup=2, samples=3).metrics()
+    metrics = measure(simulated.program([90, 50, 10, 11, 500]), simulated.clock(), Plan(2, 3)).metrics()
     assert metrics["warmup_ms"] == [90.0, 50.0]
     assert metrics["run_ms"] == [10.0, 11.0, 500.0]
 
 
 def test_the_garbage_collector_is_off_meanwhile_and_restored(simulated):
     seen = []
-    measure(lambda mark: (seen.append(gc.isenabled()), mark("run")), simulated.clock(), 1, 1)
+    measure(lambda mark: (seen.append(gc.isenabled()), mark("run")), simulated.clock(), Plan(1, 1))
     assert seen == [False, False]
     assert gc.isenabled()
 
 
 def test_the_garbage_collector_is_restored_after_an_error(simulated):
     with pytest.raises(ZeroDivisionError):
-        measure(lambda mark: 1 / 0, simulated.clock(), 0, 1)
+        measure(lambda mark: 1 / 0, simulated.clock(), Plan(0, 1))
     assert gc.isenabled()
 
 
 @pytest.mark.parametrize("names", [[], ["run", "run"]])
 def test_phases_without_a_name_of_their_own_are_refused(simulated, names):
     with pytest.raises(ValueError, match="phases"):
-        measure(lambda mark: [mark(name) for name in names], simulated.clock(), 0, 1)
+        measure(lambda mark: [mark(name) for name in names], simulated.clock(), Plan(0, 1))
 
 
 def test_iterations_with_different_phases_are_refused(simulated):
     names = iter(["forward", "backward"])
     with pytest.raises(ValueError, match="differ from the first"):
-        measure(lambda mark: mark(next(names)), simulated.clock(), 0, 2)
+        measure(lambda mark: mark(next(names)), simulated.clock(), Plan(0, 2))
+
+
+def test_without_a_target_there_are_exactly_so_many_warm_ups_and_samples(simulated):
+    found = measure(simulated.program(itertools.repeat(1)), simulated.clock(), Plan(5, 10, seconds=1e-9))
+    assert (found.warmup, len(found.wall)) == (5, 15)
+
+
+def test_an_adaptive_warm_up_ends_when_the_series_is_steady(simulated):
+    factors = itertools.chain([9, 4, 2], itertools.repeat(1))
+    found = measure(simulated.program(factors), simulated.clock(), Plan(50, 10, target=1))
+    assert 3 + 5 <= found.warmup <= 12
+    assert set(found.metrics()["run_ms"]) == {1.0}
+
+
+def test_an_adaptive_warm_up_that_never_ends_is_cut_short(simulated):
+    factors = (2 + i for i in itertools.count())
+    assert measure(simulated.program(factors), simulated.clock(), Plan(20, 3, target=1)).warmup == 20
+
+
+def test_adaptive_sampling_takes_at_least_10_and_more_of_what_spreads_more(simulated):
+    def taken(spread):
+        factors = simulation.normal(np.random.default_rng(3), 5000, spread)
+        return len(measure(simulated.program(factors), simulated.clock(), Plan(0, 3000, target=1)).wall)
+
+    assert 10 <= taken(0.0001) <= 15
+    assert taken(0.0001) < taken(0.01) < taken(0.03) < 3000
+
+
+@pytest.mark.parametrize(("plan", "expected"), [(Plan(0, 25, 0.01), 25), (Plan(0, 3000, 0.01, seconds=0.0305), 31)])
+def test_adaptive_sampling_ends_at_its_caps(simulated, plan, expected):
+    factors = np.tile([0.9, 1.1], 3000)
+    assert len(measure(simulated.program(factors), simulated.clock(), plan).wall) == expected
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.03])
+@pytest.mark.parametrize("noise", simulation.INDEPENDENT)
+def test_after_adaptive_stopping_the_interval_covers_and_the_median_has_no_bias(noise, spread):
+    plan, covered, medians = Plan(0, 3000, target=1), 0, []
+    for seed in range(1000):
+        draws = (1e6 * simulation.NOISES[noise](np.random.default_rng(seed), 3000, spread)).round().tolist()
+        taken = next(n for n in range(3001) if plan.enough(draws[:n]))
+        found = stats.median([draws[:taken]])
+        covered += found.low <= 1e6 <= found.high
+        medians.append(found.value / 1e6)
+    assert 0.93 <= covered / 1000 <= 0.99
+    assert statistics.fmean(medians) == pytest.approx(1, abs=1e-3)
+
+
+def calls(noise, spread, effect):
+    """The verdicts of 200 comparisons of two programs of which the first takes `effect` longer."""
+    found = []
+    for seed in range(200):
+        simulated = Simulated()
+        factors = iter(simulation.NOISES[noise](np.random.default_rng(seed), 2500, spread))
+        first, second = (simulated.program(factors, cost) for cost in (1_000_000 * (1 + effect), 1_000_000))
+        found.append(compare(first, second, simulated.clock(), seed=seed).comparison().verdict())
+    return found
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.03])
+@pytest.mark.parametrize("noise", simulation.NOISES)
+def test_a_program_against_itself_is_seldom_called_different(noise, spread):
+    found = calls(noise, spread, 0)
+    assert found.count("faster") + found.count("slower") <= 10
+    assert found.count("same") >= 180
+
+
+@pytest.mark.parametrize("noise", simulation.NOISES)
+def test_a_planted_difference_of_5_percent_is_found(noise):
+    assert calls(noise, 0.03, 0.05).count("slower") >= 190
+
+
+@pytest.mark.parametrize("noise", simulation.INDEPENDENT)
+def test_a_planted_difference_of_2_percent_is_found_within_the_planned_pairs(noise):
+    assert calls(noise, 0.03, 0.02).count("slower") >= 160
+
+
+def test_one_after_the_other_drift_is_called_a_difference():
+    # the control: without turns, the same programs on the same drifting machine are told apart, wrongly
+    wrong = 0
+    for seed in range(200):
+        factors = simulation.drifting(np.random.default_rng(seed), 80, 0.01)
+        wrong += mannwhitneyu(factors[:40], factors[40:]).pvalue <= stats.PAIRED_LEVEL
+    assert wrong > 40
+
+
+def test_pairs_run_in_turns_in_an_order_that_chance_gives(simulated):
+    order = []
+    first, second = (lambda mark, name=name: (order.append(name), simulated.work(1), mark("run")) for name in "ab")
+    pairs = compare(first, second, simulated.clock(), most=40, effect=1e-9)
+    assert all(set(turn) == {"a", "b"} for turn in zip(order[::2], order[1::2], strict=True))
+    assert {turn[0] for turn in zip(order[::2], order[1::2], strict=True)} == {"a", "b"}
+    assert len(pairs.above) == len(pairs.below) == len(order) // 2 - 1  # the first pair does not count
+
+
+def test_pairs_stop_when_their_time_is_up_but_not_before_the_fifth(simulated):
+    programs = (simulated.program(itertools.repeat(1)) for _ in range(2))
+    assert len(compare(*programs, simulated.clock(), seconds=0).above) == 5
+
+
+def test_the_canary_and_a_flush_run_here():
+    assert len(timing.canary("cpu")) == 10
+    assert min(timing.canary("cpu")) > 0
+    flushed = timing.flush("cpu")()
+    assert flushed.nbytes >= 2 * timing.environment.cache_bytes("cpu") > 0

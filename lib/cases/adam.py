@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from lib import adam, check, cost, environment
+from lib import adam, check, cost, environment, timing
 from lib.measure import Work
 from lib.timing import Mark
 
@@ -14,13 +14,15 @@ TOLERANCE = 2e-3  # of the update; a parameter near one holds an update of 1e-3 
 
 @dataclass(frozen=True)
 class Adam:
-    """An optimizer step; raises ValueError for a value that is unknown or impossible."""
+    """An optimizer step, from `cold` caches or from those that the step before left; raises ValueError for a value
+    that is unknown or impossible."""
 
     experiment: ClassVar[str] = "adam"
     variant: str
     num_params: int
     param_size: int
     amsgrad: bool
+    cold: bool
     device: str
 
     def __post_init__(self):
@@ -69,7 +71,8 @@ class Adam:
 
         elements = self.num_params * self.param_size
         facts = {"elements": elements, "moved_bytes": cost.adam_bytes(elements, self.amsgrad)}
-        return Work(self.device, iteration, expected, result, TOLERANCE, facts, compiled=self.compiles)
+        before = timing.flush(self.device) if self.cold else lambda: None
+        return Work(self.device, iteration, expected, result, TOLERANCE, facts, self.compiles, before)
 
     def _in_progress(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
         """A state in which the count of steps and the running maximum make a difference, as in fresh ones they

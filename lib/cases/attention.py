@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from lib import attention, check, cost, environment, precision
+from lib import attention, check, cost, environment, precision, timing
 from lib.measure import Work
 from lib.timing import Mark
 
@@ -14,7 +14,8 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention on `batch_size` sequences; raises ValueError for a value that is unknown or impossible."""
+    """Attention on `batch_size` sequences, from `cold` caches or from those that the iteration before left; raises
+    ValueError for a value that is unknown or impossible."""
 
     experiment: ClassVar[str] = "attention"
     variant: str
@@ -23,6 +24,7 @@ class Attention:
     batch_size: int
     causal: bool
     precision: str
+    cold: bool
     device: str
 
     def __post_init__(self):
@@ -55,6 +57,7 @@ class Attention:
         inputs = [torch.randn(shape, device=self.device, requires_grad=True) for _ in range(3)]
         dout_BTD = torch.randn(shape, device=self.device)
         attend, last = attention.VARIANTS[self.variant], {}
+        flush = timing.flush(self.device) if self.cold else lambda: None
 
         def iteration(mark: Mark) -> None:
             with autocast:
@@ -64,9 +67,11 @@ class Attention:
             mark("backward")
 
         def before() -> None:
+            precision.activate(self.precision, self.device)  # a baseline may have set its own
             last.clear()
             for tensor in inputs:
                 tensor.grad = None
+            flush()
 
         def expected() -> dict[str, torch.Tensor]:
             first = [tensor[0].detach().double().requires_grad_() for tensor in inputs]
@@ -78,8 +83,10 @@ class Attention:
             gradient = torch.stack([tensor.grad[0] for tensor in inputs])
             return {"out": last["out"][0].detach(), "gradient": gradient}
 
-        flops = cost.attention_flops(self.batch_size, self.seq_len, self.d_head)
+        facts = {"forward_flops": cost.attention_flops(*shape)}
+        if self.causal:
+            facts["causal_flops"] = cost.attention_flops(*shape, causal=True)
         return Work(
-            self.device, iteration, expected, result, TOLERANCE[self.precision], {"forward_flops": flops},
+            self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
             compiled=self.compiles, before=before,
         )  # fmt: skip

@@ -92,11 +92,15 @@ class Step:
         def result() -> dict[str, torch.Tensor]:
             return {"logits": training.last["logits"].detach(), "gradient": first.grad}
 
+        traffic = cost.memory_bound_bytes(self.shape, self.precision, self.attention)
         facts = {
             "tokens": self.shape.tokens,
             "parameters": self.shape.parameters,
             "d_model": self.config.d_model,
             "forward_flops": cost.forward_flops(self.shape),
+            "backward_flops": cost.backward_flops(self.shape),
+            "optimizer_flops": cost.optimizer_flops(self.shape.parameters, amsgrad=False),
+            **{f"{phase}_bytes": sum(parts.values()) for phase, parts in traffic.items()},
         }
         return Work(
             self.device, training.iteration, expected, result, TOLERANCE[self.precision], facts,
@@ -108,7 +112,7 @@ class Training:
     """The model, its optimizer, a batch of random tokens, and the step that they make."""
 
     def __init__(self, case: Step):
-        self.autocast = precision.activate(case.precision, case.device)
+        self.case, self.autocast = case, precision.activate(case.precision, case.device)
         with torch.device(case.device):
             self.module = model.TransformerLM(case.config, case.attention)
             self.batch = torch.randint(case.config.vocab_size, (case.batch_size, case.context_length + 1))
@@ -130,5 +134,6 @@ class Training:
 
     def before(self) -> None:
         """Free what the last iteration left."""
+        precision.activate(self.case.precision, self.case.device)  # a baseline may have set its own
         self.last.clear()
         self.optimizer.zero_grad(set_to_none=True)

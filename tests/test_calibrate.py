@@ -1,0 +1,63 @@
+"""The checks of the measuring run, keep what they find, and are judged by it."""
+
+import numpy as np
+import pytest
+
+from lib import calibrate, calibration, environment, results
+from lib.simulation import normal
+
+
+@pytest.fixture
+def small(own_results, monkeypatch):
+    monkeypatch.setattr(calibrate, "COMPARISONS", 2)
+    monkeypatch.setattr(environment, "device", lambda: "cpu")
+
+
+def test_every_check_has_its_findings():
+    assert list(calibrate.CHECKS) == list(calibration.FINDINGS)
+
+
+def test_checks_become_records_and_rows(small, capsys):
+    assert calibrate.main(["spin", "equal"]) == 0
+    records = results.load("calibration", environment.machine("cpu"))
+    assert sorted(records["check"]) == ["equal", "spin"]
+    table = calibration.table(records)
+    assert sum(table["tried"].str.startswith("a wait of")) == 4
+    assert table[table["tried"] == "a program called different from itself, in all"]["found"].iloc[0].endswith(" of 2")
+    assert set(table["holds"]) <= {"yes", "no", "not shown"}
+    assert "a wait of 10 ms" in capsys.readouterr().out
+
+
+def found(save_record, check, **metrics):
+    save_record(
+        experiment="calibration", case={"check": check, "device": "cpu"}, canary_ms=[1.0] * 20, **metrics
+    )  # fmt: skip
+    return calibration.table(results.load("calibration", "test-1c"))
+
+
+def test_a_wait_that_is_measured_wrongly_does_not_hold(save_record):
+    table = found(save_record, "spin", known_ms=[1.0, 10.0], median_ms=[1.004, 10.03])
+    assert list(table["holds"]) == ["yes", "no"]  # 4 of 4.5 µs, 30 of 22.5 µs
+
+
+@pytest.mark.parametrize(("factor", "said"), [(1.0, "yes"), (1.05, "no"), (1.02, "not shown")])
+def test_another_timer_is_judged_by_the_interval(save_record, factor, said):
+    ours, theirs = (normal(np.random.default_rng(seed), 30, 0.01).tolist() for seed in (1, 2))
+    table = found(save_record, "timer", ours_ms=[factor * ms for ms in ours], timer_ms=theirs)
+    assert list(table["holds"]) == [said]
+
+
+def test_comparisons_beside_a_restless_canary_are_counted_apart(save_record):
+    table = found(
+        save_record, "planted", ratio=[1.05] * 10, pairs=[20.0] * 10, different=[1.0] * 8 + [0.0] * 2,
+        beside_ms=[1.0] * 8 + [1.5] * 2, beside_percent=[1.0] * 10,
+    )  # fmt: skip
+    assert list(table["found"]) == ["8 of 8", "8 of 10"]
+    assert list(table["holds"]) == ["yes", "no"]
+
+
+def test_overhead_and_repetition_are_judged(save_record):
+    table = found(save_record, "overhead", marked_ms=[1.02] * 20, plain_ms=[1.0] * 20)
+    assert list(table["holds"]) == ["no"]
+    table = found(save_record, "repeated", product_gflops=[100.0, 103.0], copy_gbs=[50.0, 80.0])
+    assert list(table["holds"])[-2:] == ["yes", "no"]
