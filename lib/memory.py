@@ -1,5 +1,6 @@
 """How much memory there is, whether a prediction fits it, the peak of each phase, and a timeline; knows no model."""
 
+import platform
 import re
 import time
 from pathlib import Path
@@ -141,7 +142,8 @@ def _cuda_history(iteration: Iteration, pickle: Path | None) -> History:
     marks = []
     torch.cuda.synchronize()
     older = torch.cuda.memory_stats()["requested_bytes.all.current"]
-    torch.cuda.memory._record_memory_history(context="alloc")
+    native = (platform.system(), platform.machine()) == ("Linux", "x86_64")  # only there PyTorch follows C++ frames
+    torch.cuda.memory._record_memory_history(context="alloc", stacks="all" if native else "python")
     try:
         began = time.time_ns()  # the clock of the allocator's history
         iteration(lambda phase: marks.append((phase, time.time_ns())))
