@@ -158,8 +158,9 @@ class Table:
 
 def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
     """The columns named in `columns`, with spaces between them, as a table under their headings. Memory of a case with
-    times that offers no such count is called not available. Columns without any value are left out, and those of the case that are alike in all rows go into the note, with hardware,
-    samples and rounds; `why` a row has no times comes last, if any has none."""
+    times that offers no such count is called not available. Columns without any value are left out, and those of the
+    case that are alike in all rows go into the note, with hardware, samples and rounds; in how many rounds the machine
+    was restless, and `why` a row has no times, come last, if any has one."""
     if "status" in frame:
         for name in (name for name in columns.split() if name.endswith("_mib") and name in frame):
             uncounted = frame[name].isna() & (frame["status"] == "ok")
