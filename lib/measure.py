@@ -35,7 +35,7 @@ class Work:
     expected: Callable[[], dict[str, torch.Tensor]]
     result: Callable[[], dict[str, torch.Tensor]]
     tolerance: float
-    facts: dict[str, float]
+    facts: dict[str, float | list[float]]
     compiled: bool = False
     before: Callable[[], None] = lambda: None
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from lib import adam, attention, check, cost, environment, model, precision
+from lib import adam, attention, check, cost, environment, memory, model, precision
 from lib.measure import Work
 from lib.timing import Mark
 
@@ -58,8 +58,11 @@ class Step:
     def predicted_bytes(self) -> int:
         """Peak memory of the step, or of the reference's, beside the logits that the two are compared by."""
         logits = 4 * self.shape.tokens * self.shape.vocab_size
-        step = cost.step_bytes(self.shape, self.precision, self.attention, self.optimizer, self.device)
-        return logits + max(step, cost.step_bytes(self.shape, "fp32", "naive", "fused", self.device))
+        return logits + max(self.formula_bytes(), cost.step_bytes(self.shape, "fp32", "naive", "fused", self.device))
+
+    def formula_bytes(self) -> int:
+        """Peak memory of the step by the closed formula of `cost.step_bytes`."""
+        return cost.step_bytes(self.shape, self.precision, self.attention, self.optimizer, self.device)
 
     def traced(self):
         """The peak memory of the step by kind and module, as `lib.predict` finds it without allocating, exactly.
@@ -96,6 +99,7 @@ class Step:
         facts = {
             "tokens": self.shape.tokens,
             "parameters": self.shape.parameters,
+            "formula_mib": [self.formula_bytes() / memory.MIB],
             "d_model": self.config.d_model,
             "forward_flops": cost.forward_flops(self.shape),
             "backward_flops": cost.backward_flops(self.shape),
