@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import scipy.stats
 
 from lib import series, stats, tables
 
@@ -62,8 +63,11 @@ def _called(record: pd.Series, what: str, bound: str, holds) -> list[dict]:
     rows = []
     for kept, where in ((quiet, "beside a quiet canary"), ([True] * len(quiet), "in all")):
         calls = [different for different, keep in zip(record["different"], kept, strict=True) if keep]
-        found = f"{sum(calls):.0f} of {len(calls)}"
-        rows.append(_row(f"{what}, {where}", found, bound, holds(sum(calls) / len(calls)) if calls else None))
+        share = scipy.stats.binomtest(int(sum(calls)), max(len(calls), 1)).proportion_ci() if calls else (0, 1)
+        found = f"{sum(calls):.0f} of {len(calls)}, so {100 * share[0]:.1f} to {100 * share[1]:.1f}%"
+        rows.append(
+            _row(f"{what}, {where}", found, bound, holds(sum(calls) / len(calls)) if len(calls) >= 50 else None)
+        )
     return rows
 
 

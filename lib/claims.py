@@ -42,21 +42,22 @@ def together(*statements: Statement) -> Statement:
 def compare(
     records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, subject: str, other: str, where: str = ""
 ) -> Statement:
-    """What the ratio of the medians of two cases shows about their times: `subject` against `other`, both noun
-    phrases, in the circumstances that `where` names."""
-    found = estimates.comparison(records, metric, of, to)
-    if found is None:
+    """What the ratio of a metric of two cases shows: `subject` against `other`, both noun phrases, in the circumstances
+    that `where` names. It says no more than the table of `estimates.against_baselines` does."""
+    judged = estimates.judged(records, metric, of, to)
+    if judged is None:
         return Statement(_sentence(f"{subject} and {other} were not both measured"), NO_DATA, _picked(of, to))
-    place = f"{where}, " if where else ""
-    verdict, value = found.verdict(), tables.interval(found.ratio)
-    seen = f"; one of {tables.number(1 + found.visible)} would have been seen" if found.visible > 0 else ""
+    found, verdict, visible = judged
+    place, value = f"{where}, " if where else "", tables.interval(found.ratio)
+    seen = f"; one of {tables.number(1 + visible)} would have been seen" if visible > 0 else ""
     said = {
         "faster": f"{subject} is faster than {other}: its time is {value} of the other's",
         "slower": f"{subject} is slower than {other}: its time is {value} times the other's",
         "same": f"{subject} and {other} take equally long within {stats.MARGIN:.0%}: the ratio is {value}",
         "inconclusive": f"the data do not show which of {subject} and {other} is faster: the ratio is {value}{seen}",
     }[verdict]
-    return Statement(_sentence(place + said), verdict, f"{_picked(of, to)}; {_counted(found.ratio)}.")
+    evidence = f"{_picked(of, to)}; by {found.by}, {_counted(found.ratio)}{_unrest(records, of, to)}."
+    return Statement(_sentence(place + said), verdict, evidence)
 
 
 def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Statement:
@@ -65,7 +66,8 @@ def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Stat
     if not by_round:
         return Statement("This was not measured here.", NO_DATA, _fields(of))
     found = stats.median(list(by_round.values()))
-    return Statement(wording.format(tables.interval(found)), "measured", f"{metric}, {_fields(of)}; {_counted(found)}.")
+    evidence = f"{metric}, {_fields(of)}; median, {_counted(found)}{_unrest(records, of)}."
+    return Statement(wording.format(tables.interval(found)), "measured", evidence)
 
 
 def known(lead: str, unit: str, values: Mapping[str, float]) -> Statement:
@@ -93,7 +95,10 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
     if len(sizes) < 2:
         return Statement(f"How {subject} grows was not measured here.", NO_DATA, _fields(of))
     below, above = sizes[-2:]
-    found = estimates.comparison(chosen, metric, {axis: above}, {axis: below}).ratio
+    compared = estimates.comparison(chosen, metric, {axis: above}, {axis: below})
+    if compared is None:
+        return Statement(f"How {subject} grows was not measured here.", NO_DATA, _fields(of))
+    found = compared.ratio
     width = math.log(above / below)
     power = Interval(
         *(math.log(x) / width if x > 0 else math.nan for x in (found.value, found.low, found.high)),
@@ -101,30 +106,31 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
     )  # fmt: skip
     unit = tables.HEADINGS[axis]
     text = f"From {below:,} to {above:,} {unit}, {subject} grows as that number to the power {tables.interval(power)}"
-    evidence = f"{metric}, {_fields(of)}, ratio {tables.interval(found)}; {_counted(found)}."
+    evidence = f"{metric}, {_fields(of)}, ratio {tables.interval(found)}; by {compared.by}, {_counted(found)}."
     return Statement(text + ".", "measured", evidence)
 
 
 def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: str) -> Statement:
-    """Which value of the field `among` has the smallest median, and which others are not shown to be slower."""
-    chosen = estimates.select(records, **of)
-    table = estimates.medians(chosen, metric)
-    table = table[table[metric].notna()]
-    if len(table) < 2:
+    """Which value of the field `among` is least, and which others are not shown to be more."""
+    order = estimates.ranked(estimates.select(records, **of), metric, among)
+    if len(order) < 2:
         text = f"Which {among} is fastest cannot be said, since fewer than two were measured here."
         return Statement(text, NO_DATA, _fields(of))
-    first, *others = [name for _, name in sorted(zip(table[metric].map(lambda i: i.value), table[among], strict=True))]
-    found = {name: estimates.comparison(chosen, metric, {among: first}, {among: name}) for name in others}
-    leads = {name: one.ratio for name, one in found.items() if one}
-    said = dict(zip(leads, stats.verdicts([one for one in found.values() if one]), strict=True))
-    tied = [name for name in others if said.get(name) != "faster"]
-    evidence = "; ".join(f"{first} to {name}: {tables.interval(lead)}" for name, lead in leads.items())
-    evidence = f"{metric}, {_fields(of)}; ratios of {evidence}."
+    first, *others = order
+    cases = [{**of, among: name} for name in order]
+    judged = {
+        name: estimates.judged(records, metric, cases[0], case, rivals=len(others))
+        for name, case in zip(others, cases[1:], strict=True)
+    }
+    ratios = {name: tables.interval(one[0].ratio) for name, one in judged.items() if one}
+    tied = [name for name, one in judged.items() if one is None or one[1] != "faster"]
+    evidence = "; ".join(f"{first} to {name}: {ratio}" for name, ratio in ratios.items())
+    evidence = f"{metric}, {_fields(of)}; ratios of {evidence}{_unrest(records, *cases)}."
     if tied:
-        text = f"Of {what}, {first} has the smallest median; the data do not show that it is faster than "
+        text = f"Of {what}, {first} takes the least time; the data do not show that it is faster than "
         return Statement(text + " or ".join(tied) + ".", "inconclusive", evidence)
-    lead = tables.interval(leads[others[0]])
-    return Statement(f"Of {what}, {first} is fastest, with {lead} of the time of {others[0]}.", "faster", evidence)
+    lead = f"with {ratios[others[0]]} of the time of {others[0]}"
+    return Statement(f"Of {what}, {first} is fastest, {lead}.", "faster", evidence)
 
 
 def _sentence(text: str) -> str:
@@ -140,4 +146,11 @@ def _picked(of: Mapping, to: Mapping) -> str:
 
 
 def _counted(found: Interval) -> str:
-    return f"median, 95% interval {found.scope}, n = {found.n}"
+    return f"95% interval {found.scope}, n = {found.n}"
+
+
+def _unrest(records: pd.DataFrame, *cases: Mapping) -> str:
+    """How many of the records of these cases were measured on a restless machine or in a series that changed."""
+    chosen = pd.concat([estimates.select(records, **case) for case in cases])
+    disturbed = sum(bool(estimates.unrest(record)) for _, record in chosen.iterrows())
+    return f"; {disturbed} of {len(chosen)} records restless" if disturbed else ""

@@ -56,8 +56,8 @@ def _values(values: Mapping[str, object]) -> str:
 
 def unrest(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """One row an experiment: how many records with times it has, the median of their spreads (the interquartile range
-    of a case's samples relative to their median), how many were measured while the canary was slow or unsteady, and
-    in how many the samples drift, jump or slow down late."""
+    of a case's samples relative to their median), how many have enough samples for a change to be found, how many were
+    measured while the canary was slow or unsteady, and in how many the samples drift, jump or slow down late."""
     rows = []
     for name, records in experiments.items():
         timed = records[estimates.column(records, "total_ms").map(lambda times: isinstance(times, list))]
@@ -68,6 +68,7 @@ def unrest(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
             {
                 "experiment": name, "records": len(timed),
                 "median spread, %": statistics.median(map(_spread, timed["total_ms"])),
+                "20 samples or more": sum(len(times) >= 20 for times in timed["total_ms"]),
                 "restless machine": sum(estimates.RESTLESS in text for text in found),
                 "series that change": sum(text not in ("", estimates.RESTLESS) for text in found),
             }

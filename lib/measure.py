@@ -9,6 +9,7 @@ import gc
 import os
 import random
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -86,6 +87,7 @@ class Recording:
     """The record of a case in the making: add to `metrics`, then leave the block that `recording` opened."""
 
     case: object
+    round: int
     metrics: dict = field(default_factory=dict)
     built: list[Work] = field(default_factory=list)
 
@@ -112,7 +114,7 @@ def recording(case, round: int):
     built is freed."""
     gc.collect()
     gc.freeze()  # what is alive now need not be searched for garbage between cases
-    record, status = Recording(case), "ok"
+    record, status = Recording(case, round), "ok"
     started, began = _now(), time.perf_counter()
     canary = timing.canary(case.device)
     try:
@@ -221,13 +223,18 @@ def pairs(record: Recording, most: int, seconds: float) -> dict[str, list[float]
     fields = baseline.of(type(record.case).experiment, asdict(record.case))
     if fields is None or most == 0:
         return {}
-    other = type(record.case)(**fields)
+    other, seed = type(record.case)(**fields), zlib.crc32(f"{record.case} {record.round}".encode())
     try:
-        memory.preflight(record.case.predicted_bytes() + other.predicted_bytes(), other.device)
+        # in turns the temporaries of the two are not there at once, and what the case holds is no longer available
+        memory.preflight(max(record.case.predicted_bytes(), other.predicted_bytes()), other.device)
+        work, base = record.built[0], record.build(other)
+        found = timing.compare(
+            work.iteration, base.iteration, timing.clock(other.device), most, seconds, seed, (work.before, base.before)
+        )
     except memory.TooLarge as error:
         return {f"pair_{name}": number for name, number in error.metrics().items()}
-    work, base = record.built[0], record.build(other)
-    found = timing.compare(
-        work.iteration, base.iteration, timing.clock(other.device), most, seconds, before=(work.before, base.before)
-    )
+    except Exception as error:
+        if not memory.out_of_memory(error):
+            raise
+        return {"pair_asked_bytes": memory.asked_bytes(error) or 0}  # the case's own times stand
     return {"paired_ms": [ns / 1e6 for ns in found.above], "baseline_ms": [ns / 1e6 for ns in found.below]}

@@ -148,8 +148,9 @@ def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
     with mpl.rc_context(STYLE):
         for row, (_, line) in enumerate(table.iterrows()):
             i, colour = line["ratio"], COLOURS.get(line["name"], INK)
+            face = "none" if line["restless"] else colour
             ax.errorbar(
-                i.value, row, xerr=_errors([i]), color=colour, marker=MARKERS[colour],
+                i.value, row, xerr=_errors([i]), color=colour, marker=MARKERS[colour], markerfacecolor=face,
                 capsize=3, markersize=5,
             )  # fmt: skip
         ax.axvline(1, color=INK, linewidth=0.8)

@@ -142,20 +142,24 @@ def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFram
     record is left out with a warning."""
     kept = ("round", "status", "environment", "code", "started", "seconds")
     own = sorted((folder() / machine).glob(f"{experiment}/*.r{round}.json"))
-    rows, fields, best = [], notebook.fields(experiment), quietest(machine)
+    found, rows, best = [], [], quietest(machine)
     for file in files(machine, experiment) if round is None else own:
         try:
-            record = read(file)
+            found.append(read(file))
         except ValueError as error:
             warnings.warn(f"{file.name} left out: {error}", stacklevel=2)
+    newest = max(found, key=lambda record: record["started"], default=None)
+    fields = list(newest["case"]) if newest else notebook.fields(experiment)
+    for record in found:
+        if list(record["case"]) != fields:
+            warnings.warn(f"{name(record['case'])} left out: newer cases have other fields", stacklevel=2)
             continue
-        fields = list(record["case"])
         where = {"machine": machine, "hardware": record["environment"]["hardware"], "quietest_ms": best}
-        rows.append(record["case"] | record["metrics"] | {name: record[name] for name in kept} | where)
+        rows.append(record["case"] | record["metrics"] | {key: record[key] for key in kept} | where)
     frame = pd.DataFrame(rows, columns=None if rows else [*fields, *kept, "machine", "hardware", "quietest_ms"])
     if rows:  # records of a case that an older version of the code made are no samples of the same thing
-        newest = frame.sort_values("started").groupby(fields)["code"].transform("last")
-        frame = frame[frame["code"] == newest.sort_index()].reset_index(drop=True)
+        latest = frame.sort_values("started").groupby(fields)["code"].transform("last")
+        frame = frame[frame["code"] == latest.sort_index()].reset_index(drop=True)
     frame.attrs |= {"fields": fields, "experiment": experiment}
     return frame
 

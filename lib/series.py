@@ -11,7 +11,7 @@ from scipy import stats
 LEVELS = {"drift": 0.02, "jump": 0.001, "throttle": 0.01}  # together they raise fewer than 2% of false alarms
 MATERIAL = {"drift": 0.03, "jump": 0.03, "throttle": 0.05}  # changes of a smaller part of the median are no matter
 SLOWER, UNSTEADY = 1.1, 0.1  # what a quiet machine keeps below: a tenth above its best, a tenth between quartiles
-STEADY = 5  # iterations that a steady series has at least
+STEADY = 10  # iterations that a steady series has at least, since fewer cannot be tested for a change
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,17 @@ def change(samples: Sequence[float]) -> Change | None:
     return max((c for c in found if c), key=lambda c: abs(c.size), default=None)
 
 
-def drift(values: np.ndarray) -> Change | None:
+def drift(values: np.ndarray, alike: bool = True) -> Change | None:
     """A monotonous trend: Kendall's rank correlation with time, and its size over the series by the median of the
-    slopes between all pairs (Theil and Sen)."""
+    slopes between all pairs (Theil and Sen). `alike` allows for neighbours that are, which may look like a trend."""
     order = np.arange(len(values))
     p = stats.kendalltau(order, values).pvalue
     if not p <= LEVELS["drift"]:  # what follows can only make it larger
         return None
     slope = stats.theilslopes(values, order).slope
-    z = stats.norm.isf(p / 2) / math.sqrt(_together(values - slope * order))
-    return _material("drift", 2 * stats.norm.sf(z), slope * (len(values) - 1), 0, values)
+    if alike:
+        p = 2 * stats.norm.sf(stats.norm.isf(p / 2) / math.sqrt(_together(values - slope * order)))
+    return _material("drift", p, slope * (len(values) - 1), 0, values)
 
 
 def jump(values: np.ndarray) -> Change | None:
@@ -95,7 +96,7 @@ def quiet(canary: Sequence[float], best: float) -> bool:
 
 def steady(samples: Sequence[float]) -> int | None:
     """The index from which the series is steady; None where it never is: when more than half of it is warm-up, or
-    fewer than five iterations are left, or what is left drifts or jumps.
+    fewer than ten iterations are left, or what is left drifts or jumps.
 
     A sample belongs to the warm-up when it lies outside the band that the last half keeps to, of 2 to 15% about its
     median, and the warm-up ends where most samples before lay outside and most after within."""
@@ -107,6 +108,7 @@ def steady(samples: Sequence[float]) -> int | None:
     band = np.clip(3 * stats.median_abs_deviation(late, scale="normal"), 0.02 * middle, 0.15 * middle)
     outside = np.where(np.abs(values - middle) > band, 1, -1)
     start = int(np.argmax(np.concatenate([[0], np.cumsum(outside)])))
-    if start > len(values) // 2 or len(values) - start < STEADY or change(values[start:]):
+    rest = values[start:]
+    if start > len(values) // 2 or len(rest) < STEADY or drift(rest, alike=False) or change(rest):
         return None
     return start

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 ENOUGH_ROUNDS = 3
 MARGIN = 0.03  # two times are called the same when their ratio is shown to lie within 3% of one
@@ -87,17 +87,22 @@ def median(rounds: Sequence[Sequence[float]], confidence: float = 0.95) -> Inter
     return Interval(statistics.median(rounds[0]), *order_statistics(rounds[0], confidence), len(rounds[0]), 1)
 
 
+PAIRS, MEDIANS = "pairs in turns", "medians of rounds"  # what a comparison can rest on
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A ratio of two times and how it compares with one: `p` of a ratio of one, `p_same` of one beyond the margin,
-    the `level` that `p` must not exceed to show a difference, and `visible`, the smallest relative difference that
-    would have been seen (NaN where the data is too little)."""
+    the `level` that `p` must not exceed to show a difference, the standard `error` of the ratio's logarithm with its
+    degrees of `freedom` (NaN and 0 where the data is too little), and what it rests on."""
 
     ratio: Interval
     p: float
     p_same: float
     level: float
-    visible: float
+    error: float
+    freedom: int
+    by: str
 
     def verdict(self, among: int = 1) -> str:
         """`faster` or `slower` where a difference is shown, else `same` where a difference beyond the margin is
@@ -105,6 +110,21 @@ class Comparison:
         if among * self.p <= self.level:
             return "faster" if self.ratio.value < 1 else "slower"
         return "same" if self.p_same <= 0.05 else "inconclusive"
+
+    def visible(self, among: int = 1) -> float:
+        """The smallest relative difference that would have been seen nine times of ten, as the clearest of so many
+        comparisons; NaN where none would have been, as with fewer than 7 pairs."""
+        level = self.level / among
+        if not self.freedom or (self.by == PAIRS and self.ratio.rounds == 1 and 2 * 0.5**self.ratio.n > level):
+            return math.nan
+        return math.expm1(_distance(self.freedom, level) * self.error)
+
+
+@functools.cache
+def _distance(freedom: int, level: float) -> float:
+    """How many standard errors from none a difference lies that a t test at that level sees with POWER."""
+    critical = stats.t.ppf(1 - level / 2, freedom)
+    return optimize.brentq(lambda distance: stats.nct.sf(critical, freedom, distance) - POWER, 0, 4 * critical + 10)
 
 
 def paired(above: Sequence[float], below: Sequence[float], margin: float = MARGIN) -> Comparison:
@@ -117,24 +137,23 @@ def paired(above: Sequence[float], below: Sequence[float], margin: float = MARGI
     ends = (means[rank - 1], means[-rank]) if rank >= 1 else (math.nan, math.nan)
     ratio = Interval(*(math.exp(log) for log in (np.median(means), *ends)), n, 1)
     p_same = max(_signed_rank(logs + limit, "greater"), _signed_rank(logs - limit, "less"))
-    return Comparison(ratio, _signed_rank(logs, "two-sided"), p_same, PAIRED_LEVEL, visible(logs))
+    error = _spread(logs) / math.sqrt(WILCOXON_EFFICIENCY * n)
+    return Comparison(ratio, _signed_rank(logs, "two-sided"), p_same, PAIRED_LEVEL, error, n - 1, PAIRS)
 
 
 def _signed_rank(logs: np.ndarray, alternative: str) -> float:
     return float(stats.wilcoxon(logs, alternative=alternative).pvalue) if np.any(logs) else 1.0
 
 
-def across(ratios: Sequence[float], n: int, margin: float = MARGIN) -> Comparison:
-    """Two times compared by their ratio in each of several processes, `n` samples in all: t tests over the
-    logarithms. Fewer than three processes show nothing."""
+def across(ratios: Sequence[float], n: int, by: str, margin: float = MARGIN) -> Comparison:
+    """Two times compared by their ratio in each of three or more processes, `n` samples in all: t tests over the
+    logarithms."""
     logs, limit, freedom = np.log(ratios), math.log1p(margin), len(ratios) - 1
     error = max(float(stats.sem(logs)), 1e-12)  # where all processes agree, as byte counts do
     middle = float(logs.mean())
     p = 2 * stats.t.sf(abs(middle) / error, freedom)
     p_same = stats.t.sf((limit - abs(middle)) / error, freedom)
-    reach = (stats.t.ppf(1 - ROUNDS_LEVEL / 2, freedom) + stats.t.ppf(POWER, freedom)) * error
-    ratio = Interval(*log_t(ratios), n, len(logs))
-    return Comparison(ratio, float(p), float(p_same), ROUNDS_LEVEL, math.expm1(reach))
+    return Comparison(Interval(*log_t(ratios), n, len(logs)), float(p), float(p_same), ROUNDS_LEVEL, error, freedom, by)
 
 
 def unpaired(above: dict[int, Sequence[float]], below: dict[int, Sequence[float]]) -> Comparison | None:
@@ -146,10 +165,10 @@ def unpaired(above: dict[int, Sequence[float]], below: dict[int, Sequence[float]
         return None
     if len(common) >= ENOUGH_ROUNDS:
         ratios = [statistics.median(above[r]) / statistics.median(below[r]) for r in common]
-        return across(ratios, sum(min(len(above[r]), len(below[r])) for r in common))
+        return across(ratios, sum(min(len(above[r]), len(below[r])) for r in common), MEDIANS)
     a, b = (median([samples[common[0]]], confidence=0.975) for samples in (above, below))
     ratio = Interval(a.value / b.value, a.low / b.high, a.high / b.low, min(a.n, b.n), 1)
-    return Comparison(ratio, 1.0, 1.0, ROUNDS_LEVEL, math.nan)
+    return Comparison(ratio, 1.0, 1.0, ROUNDS_LEVEL, math.nan, 0, MEDIANS)
 
 
 def verdicts(comparisons: Sequence[Comparison]) -> list[str]:
@@ -165,11 +184,6 @@ def verdicts(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 _NEEDED = stats.norm.ppf(1 - PAIRED_LEVEL / 2) + stats.norm.ppf(POWER)
-
-
-def visible(logs: Sequence[float]) -> float:
-    """The smallest relative difference that pairs with such logarithms of ratios would have shown."""
-    return math.expm1(_NEEDED * _spread(logs) / math.sqrt(WILCOXON_EFFICIENCY * len(logs)))
 
 
 def pairs_needed(logs: Sequence[float], effect: float = EFFECT) -> int:

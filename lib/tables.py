@@ -20,6 +20,7 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "baseline": "against",
     "batch_size": "batch",
     "call_us": "a call, µs",
+    "by": "compared by",
     "case": "case",
     "causal": "causal",
     "cold": "cold caches",
@@ -220,5 +221,9 @@ def provenance(frame: pd.DataFrame) -> str:
     versions = len(frozenset().union(*measured["codes"])) if "codes" in measured else 1
     mixed = f" Measured by {versions} versions of the code." if versions > 1 else ""
     restless = measured["restless"].astype(bool).sum() if "restless" in measured else 0
-    marked = f" {restless} of {len(measured)} in part on a restless machine (hollow in a figure)." if restless else ""
+    marked = (
+        f" {restless} of {len(measured)} in part on a restless machine, or in a series that changed."
+        if restless
+        else ""
+    )
     return f"{hardware}. Median and its 95% interval {scopes}; n = {many}.{mixed}{marked}"

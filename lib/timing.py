@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from lib import environment, series, stats
+from lib import environment, precision, series, stats
 
 Mark = Callable[[str], None]
 Iteration = Callable[[Mark], None]
 LEAST = 10  # samples of an adaptive measurement
 PILOT = 10  # pairs of a comparison from which the rest is planned
 LEAST_PAIRS = 5  # however long they take
+UNCOUNTED = 5  # pairs that warm both sides up, or fewer where these take a fifth of the time
 STOPPING = 0.975  # the confidence of the interval that ends sampling; to stop on one of 95% would make it cover less
 
 
@@ -94,8 +95,8 @@ class Samples:
 @dataclass(frozen=True)
 class Plan:
     """How long to measure. Without a `target`, exactly `warmup` and then `samples` iterations. With one, these are the
-    most: the warm-up ends when the series is steady, and sampling, after 10, when the interval of the median is
-    narrower than `target` percent of it or the iterations have taken `seconds`."""
+    most: the warm-up ends when the last of it is steady, and sampling, after 10, when the interval of the median was
+    narrower than `target` percent of it by two thirds of the samples; each ends too when it has taken `seconds`."""
 
     warmup: int
     samples: int
@@ -104,10 +105,9 @@ class Plan:
 
     def warm(self, totals: list[int]) -> bool:
         """Whether these iterations suffice as warm-ups."""
-        if len(totals) >= self.warmup:
-            return True
-        start = series.steady(totals) if self.target else None
-        return start is not None and len(totals) - start >= series.STEADY
+        if len(totals) >= self.warmup or not self.target:
+            return len(totals) >= self.warmup
+        return sum(totals) > self.seconds * 1e9 or series.steady(totals) is not None
 
     def enough(self, totals: list[int]) -> bool:
         """Whether these samples suffice."""
@@ -170,9 +170,10 @@ def compare(
     before: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None),
     effect: float = stats.EFFECT,
 ) -> Pairs:  # fmt: skip
-    """Run two iterations in turns, chance deciding which of a pair goes first, after one pair that does not count:
-    a pilot of 10 pairs, then as many as its spread says are needed to see a relative difference of `effect`, and
-    more if those spread wider; never more than `most`, nor, after the fifth, once they have taken `seconds`."""
+    """Run two iterations in turns, after some pairs that do not count, chance deciding in every second pair which goes
+    first and the next one reversing it: a pilot of 10 pairs, then as many as its spread says are needed to see a
+    relative difference of `effect`, and more if those spread wider; never more than `most`, nor, after the fifth, once
+    they have taken `seconds`."""
     coin, pairs, sides = random.Random(seed), Pairs(), ((first, before[0]), (second, before[1]))
 
     def once(order: tuple[int, int]) -> list[int]:
@@ -184,12 +185,15 @@ def compare(
         return taken
 
     with _without_collector():
-        once((0, 1))
-        planned = PILOT
+        warm = [sum(once((0, 1)))]
+        while len(warm) < UNCOUNTED and sum(warm) < 0.2 * seconds * 1e9:
+            warm.append(sum(once((0, 1))))
+        planned, orders = PILOT, []
         while len(pairs.above) < min(planned, most):
             if len(pairs.above) >= LEAST_PAIRS and sum(pairs.above + pairs.below) > seconds * 1e9:
                 break
-            for times, ns in zip((pairs.above, pairs.below), once(coin.choice(((0, 1), (1, 0)))), strict=True):
+            orders = orders or coin.sample(((0, 1), (1, 0)), 2)  # as often the one first as the other
+            for times, ns in zip((pairs.above, pairs.below), once(orders.pop()), strict=True):
                 times.append(ns)
             if len(pairs.above) == planned:
                 logs = [math.log(a / b) for a, b in zip(pairs.above, pairs.below, strict=True)]
@@ -220,14 +224,15 @@ def canary(device: str) -> list[float]:
         torch.mm(matrix, matrix, out=out)
         mark("run")
 
-    return measure(iteration, clock(device), Plan(warmup=3, samples=10)).metrics()["total_ms"]
+    with precision.strict():  # whatever the case beside it computes in
+        return measure(iteration, clock(device), Plan(warmup=3, samples=10)).metrics()["total_ms"]
 
 
 def flush(device: str) -> Callable[[], None]:
-    """What drives everything out of the caches by writing more than they hold, for times of cold ones; to be called
-    outside the timed region."""
-    scrap = torch.empty(2 * environment.cache_bytes(device), dtype=torch.int8, device=device)
-    return lambda: scrap.zero_()
+    """What drives everything out of the caches by reading twice what they hold, for times of cold ones; to be called
+    outside the timed region. It writes nothing, since the timed iteration would have to write that back."""
+    other = torch.zeros(2 * environment.cache_bytes(device) // 4, device=device)
+    return lambda: other.sum()
 
 
 def _once(iteration: Iteration, clock) -> tuple[dict[str, int], int]:

@@ -23,7 +23,11 @@ def test_checks_become_records_and_rows(small, capsys):
     assert sorted(records["check"]) == ["equal", "spin"]
     table = calibration.table(records)
     assert sum(table["tried"].str.startswith("a wait of")) == 4
-    assert table[table["tried"] == "a program called different from itself, in all"]["found"].iloc[0].endswith(" of 2")
+    assert (
+        table[table["tried"] == "a program called different from itself, in all"]["found"]
+        .iloc[0]
+        .startswith(("0 of 2", "1 of 2", "2 of 2"))
+    )
     assert set(table["holds"]) <= {"yes", "no", "not shown"}
     assert "a wait of 10 ms" in capsys.readouterr().out
 
@@ -49,11 +53,19 @@ def test_another_timer_is_judged_by_the_interval(save_record, factor, said):
 
 def test_comparisons_beside_a_restless_canary_are_counted_apart(save_record):
     table = found(
-        save_record, "planted", ratio=[1.05] * 10, pairs=[20.0] * 10, different=[1.0] * 8 + [0.0] * 2,
-        beside_ms=[1.0] * 8 + [1.5] * 2, beside_percent=[1.0] * 10,
+        save_record, "planted", ratio=[1.05] * 100, pairs=[20.0] * 100, different=[1.0] * 80 + [0.0] * 20,
+        beside_ms=[1.0] * 80 + [1.5] * 20, beside_percent=[1.0] * 100,
     )  # fmt: skip
-    assert list(table["found"]) == ["8 of 8", "8 of 10"]
+    assert list(table["found"]) == ["80 of 80, so 95.5 to 100.0%", "80 of 100, so 70.8 to 87.3%"]
     assert list(table["holds"]) == ["yes", "no"]
+
+
+def test_few_comparisons_show_nothing(save_record):
+    table = found(
+        save_record, "equal", ratio=[1.0] * 9, pairs=[20.0] * 9, different=[0.0] * 9, beside_ms=[1.0] * 9,
+        beside_percent=[1.0] * 9,
+    )  # fmt: skip
+    assert list(table["holds"]) == ["not shown", "not shown"]
 
 
 def test_overhead_and_repetition_are_judged(save_record):

@@ -295,7 +295,56 @@ def test_a_table_of_baselines_has_a_row_a_variant_with_its_verdict(save_record):
         estimates.against_baselines(records), "variant baseline ratio verdict", "a caption"
     )._repr_html_()
     assert "faster" in shown
-    assert estimates.against_baselines(records, variant="naive").empty
+    assert estimates.against_baselines(estimates.select(records, variant="naive")).empty
+
+
+def test_a_sentence_says_what_the_table_says(save_record):
+    records, case = paired_records(save_record, 0.8)
+    for extra in range(20):  # so many comparisons that show nothing, that the one is no longer shown among them
+        for round in (1, 2, 3):
+            for variant in ("naive", "tiled"):
+                pairs = (
+                    {"paired_ms": [1.0, 1.2 + 0.3 * round] * 6, "baseline_ms": [1.1] * 12} if variant == "tiled" else {}
+                )
+                save_record(
+                    case=case | {"variant": variant, "seq_len": 100 + extra}, round=round, total_ms=[1.0] * 12, **pairs
+                )  # fmt: skip
+    wide = results.load("attention", "test-1c")
+    tiled = case | {"variant": "tiled"}
+    alone = claims.compare(records, "total_ms", tiled, case, "tiled", "naive")
+    among = claims.compare(wide, "total_ms", tiled, case, "tiled", "naive")
+    table = estimates.against_baselines(wide)
+    assert alone.verdict == "faster"
+    assert among.verdict == estimates.select(table, **tiled)["verdict"].iloc[0]
+    back = claims.compare(records, "total_ms", case, tiled, "naive", "tiled")
+    assert back.verdict == "slower"
+
+
+def test_two_processes_that_disagree_show_nothing(save_record):
+    _, case = paired_records(save_record, 0.8, rounds=(1,))
+    base = [1.0 + 0.001 * i for i in range(12)]
+    save_record(case=case, round=2, total_ms=base)
+    save_record(
+        case=case | {"variant": "tiled"}, round=2, total_ms=base, paired_ms=[1.1 * ms for ms in base], baseline_ms=base
+    )
+    found = estimates.comparison(results.load("attention", "test-1c"), "total_ms", case | {"variant": "tiled"}, case)
+    assert found.verdict() == "inconclusive"
+
+
+def test_variants_with_the_same_baseline_are_compared_through_it(save_record):
+    _, case = paired_records(save_record, 0.8)
+    for round in (1, 2, 3):
+        base = [3.0 + 0.1 * round + 0.001 * i for i in range(12)]  # the machine was slower then
+        save_record(
+            case=case | {"variant": "sdpa"}, round=round, total_ms=base, paired_ms=[0.4 * ms for ms in base],
+            baseline_ms=base,
+        )  # fmt: skip
+    records = results.load("attention", "test-1c")
+    found = estimates.comparison(records, "total_ms", case | {"variant": "sdpa"}, case | {"variant": "tiled"})
+    assert found.ratio.value == pytest.approx(0.5, rel=0.01)
+    assert estimates.ranked(records, "total_ms", "variant") == ["sdpa", "tiled", "naive"]
+    said = claims.fastest(records, "total_ms", "variant", {k: v for k, v in case.items() if k != "variant"}, "them")
+    assert said.text == f"Of them, sdpa is fastest, with {tables.interval(found.ratio)} of the time of tiled."
 
 
 @pytest.mark.parametrize(

@@ -257,12 +257,12 @@ def test_a_record_has_the_canary_before_and_after_and_pairs_with_the_baseline(ow
 
 def test_pairs_that_do_not_fit_side_by_side_say_so(own_results, monkeypatch):
     case = one("adam", variant="foreach")
-    both = case.predicted_bytes() + one("adam", variant="single_tensor").predicted_bytes()
-    monkeypatch.setattr(memory, "available_bytes", lambda device: both - 1)
+    needed, available = case.predicted_bytes(), iter([10**9, 10])  # for the case, and then for the baseline beside it
+    monkeypatch.setattr(memory, "available_bytes", lambda device: next(available))
     record = measured(case)
     assert record["status"] == "ok"
-    assert record["metrics"]["pair_predicted_bytes"] == both
-    assert record["metrics"]["pair_available_bytes"] == both - 1
+    assert record["metrics"]["pair_predicted_bytes"] == needed
+    assert record["metrics"]["pair_available_bytes"] == 10
     assert "paired_ms" not in record["metrics"]
 
 
@@ -275,7 +275,7 @@ def test_a_pair_computes_each_side_in_its_own_precision(own_results, monkeypatch
         seen.clear()
         measure.pairs(record, 7, 1)
     assert sorted(set(seen)) == ["bf16", "fp32"]
-    assert seen.count("bf16") == 8  # seven pairs after one that does not count
+    assert seen.count("bf16") == timing.UNCOUNTED + 7
 
 
 def test_a_cold_case_flushes_the_caches_outside_the_timed_region(own_results, monkeypatch):
@@ -283,3 +283,28 @@ def test_a_cold_case_flushes_the_caches_outside_the_timed_region(own_results, mo
     monkeypatch.setattr(timing, "flush", lambda device: lambda: flushes.append(1))
     measured(one("adam", cold=True))
     assert len(flushes) >= 1 + 7 + 1  # the check, the warm-up with the samples, the memory
+
+
+def test_each_case_and_round_pairs_in_an_order_of_its_own(own_results, monkeypatch):
+    seeds = []
+    original = timing.compare
+    monkeypatch.setattr(timing, "compare", lambda *a: (seeds.append(a[5]), original(*a))[1])
+    for case in (one("attention", variant="tiled"), one("attention", variant="sdpa")):
+        for round in (1, 2):
+            measured(case, round)
+    assert len(set(seeds)) == 4
+
+
+def test_memory_that_runs_out_in_the_pairs_leaves_the_times_of_the_case(own_results, monkeypatch):
+    case, original = one("adam", variant="fused"), type(one("adam")).setup
+
+    def setup(self):
+        if self.variant == "single_tensor":
+            raise MemoryError
+        return original(self)
+
+    monkeypatch.setattr(type(case), "setup", setup)
+    record = measured(case)
+    assert record["status"] == "ok"
+    assert len(record["metrics"]["total_ms"]) == 6
+    assert "pair_asked_bytes" in record["metrics"]

@@ -125,3 +125,13 @@ def test_every_stated_peak_is_a_number_with_its_convention_and_source():
     assert (peaks[["tflops", "memory_gb_per_s"]] > 0).all(axis=None)
     assert peaks["source"].str.contains("https://").all()
     assert peaks["convention"].str.startswith("dense").all()
+
+
+def test_records_whose_cases_have_other_fields_than_newer_ones_are_left_out_with_a_warning(save_record):
+    save_record(case={"variant": "naive", "seq_len": 64}, total_ms=[1.0])
+    old = save_record(case={"variant": "naive"}, total_ms=[2.0])
+    record = json.loads(old.read_text()) | {"started": "2025-01-01T00:00:00+00:00"}
+    old.write_text(json.dumps(record | {"checksum": results.checksum(record)}))
+    with pytest.warns(UserWarning, match="other fields"):
+        frame = results.load("attention", "test-1c")
+    assert list(frame["seq_len"]) == [64]

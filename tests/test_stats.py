@@ -95,7 +95,7 @@ def test_nothing_is_compared_without_a_common_round():
     ],
 )
 def test_a_verdict_follows_from_both_tests(ratio, p, p_same, said):
-    assert Comparison(Interval(ratio, ratio, ratio, 9, 1), p, p_same, 0.02, 0.05).verdict() == said
+    assert Comparison(Interval(ratio, ratio, ratio, 9, 1), p, p_same, 0.02, 0.05, 8, stats.PAIRS).verdict() == said
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
@@ -105,28 +105,46 @@ def test_what_was_timed_one_after_the_other_in_one_process_is_not_called_faster(
 
 
 def test_three_rounds_that_agree_show_a_difference_and_three_that_do_not_show_none():
-    assert stats.across([0.70, 0.71, 0.69], 30).verdict() == "faster"
-    assert stats.across([0.7, 1.1, 1.2], 30).verdict() == "inconclusive"
-    assert stats.across([1.001, 0.999, 1.0], 30).verdict() == "same"
+    assert stats.across([0.70, 0.71, 0.69], 30, stats.PAIRS).verdict() == "faster"
+    assert stats.across([0.7, 1.1, 1.2], 30, stats.PAIRS).verdict() == "inconclusive"
+    assert stats.across([1.001, 0.999, 1.0], 30, stats.PAIRS).verdict() == "same"
 
 
 def test_equal_rounds_are_seldom_called_different():
     random = np.random.default_rng(4)
-    calls = [stats.across(random.lognormal(0, 0.05, 3), 30).verdict() for _ in range(1000)]
+    calls = [stats.across(random.lognormal(0, 0.05, 3), 30, stats.PAIRS).verdict() for _ in range(1000)]
     assert sum(call in ("faster", "slower") for call in calls) <= 70
 
 
-def test_the_smallest_visible_difference_is_seen_nine_times_of_ten():
+@pytest.mark.parametrize("n", [10, 40])
+def test_of_pairs_the_smallest_visible_difference_is_seen_nine_times_of_ten(n):
     random = np.random.default_rng(5)
-    spread, n, seen = 0.02, 40, 0
-    effect = math.expm1((2.326 + 1.282) * spread / math.sqrt(0.955 * n))  # of 2% two-sided, and of 90%
-    for _ in range(500):
-        below = random.lognormal(0, spread / math.sqrt(2), n)
-        above = random.lognormal(math.log1p(effect), spread / math.sqrt(2), n)
-        found = stats.paired(above, below)
-        seen += found.verdict() == "slower"
-        assert found.visible == pytest.approx(effect, rel=0.8)
-    assert 430 <= seen <= 470
+    visible = np.mean([stats.paired(*random.lognormal(0, 0.014, (2, n))).visible() for _ in range(500)])
+    calls = [
+        stats.paired((1 + visible) * random.lognormal(0, 0.014, n), random.lognormal(0, 0.014, n)).verdict()
+        for _ in range(500)
+    ]
+    assert 0.80 <= calls.count("slower") / 500 <= 0.95  # of few pairs somewhat less, since ranks are coarse
+
+
+@pytest.mark.parametrize(("rounds", "among"), [(3, 1), (4, 1), (4, 5)])
+def test_of_rounds_the_smallest_visible_difference_is_seen_nine_times_of_ten(rounds, among):
+    random = np.random.default_rng(6)
+    distance = math.expm1(stats._distance(rounds - 1, stats.ROUNDS_LEVEL / among) * 0.03 / math.sqrt(rounds))
+    calls = [
+        stats.across((1 + distance) * random.lognormal(0, 0.03, rounds), 30, stats.PAIRS).verdict(among)
+        for _ in range(2000)
+    ]
+    assert 0.87 <= calls.count("slower") / 2000 <= 0.93
+
+
+def test_what_could_not_have_been_seen_has_no_smallest_visible_difference():
+    six = stats.paired([2.0, 2.1, 1.9, 2.0, 2.05, 1.95], [1.0] * 6)
+    assert math.isnan(six.visible())
+    assert math.isnan(stats.unpaired({1: [1.0] * 9}, {1: [2.0] * 9}).visible())
+    seven = stats.paired([2.0, 2.1, 1.9, 2.0, 2.05, 1.95, 2.02], [1.0] * 7)
+    assert seven.visible() > 0
+    assert math.isnan(seven.visible(among=10))
 
 
 def test_pairs_that_all_agree_exactly_show_no_difference():
@@ -150,7 +168,7 @@ def test_the_interval_of_a_paired_ratio_covers_95_percent():
 
 
 def made(p):
-    return Comparison(Interval(0.5, 0.4, 0.6, 20, 3), p, 1.0, 0.05, 0.1)
+    return Comparison(Interval(0.5, 0.4, 0.6, 20, 3), p, 1.0, 0.05, 0.1, 2, stats.PAIRS)
 
 
 def test_by_holm_the_clearest_must_hold_against_all_and_the_next_against_the_rest():
