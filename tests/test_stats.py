@@ -186,3 +186,12 @@ def test_among_many_equal_pairs_a_false_difference_is_as_rare_as_for_one():
         table = [stats.paired(*random.lognormal(0, 0.02, (2, 20))) for _ in range(10)]
         families += any(call in ("faster", "slower") for call in stats.verdicts(table))
     assert families <= 12  # 2% of 300, and chance
+
+
+def test_the_figure_of_the_method_shows_what_it_says():
+    table = simulation.on_a_drifting_machine()
+    ratios = table.groupby("arrangement", sort=False)["ratio"].first()
+    apart, turns = ratios["one after the other"], ratios["in turns"]
+    assert apart.low > 1.01  # two equal programs, told apart by the drift alone
+    assert turns.low < 1 < turns.high
+    assert table.groupby(["arrangement", "program"]).size().tolist() == [40] * 4
