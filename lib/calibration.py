@@ -11,7 +11,7 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
     """One row a finding of `lib.calibrate`: what was tried, what was found, what it must hold, whether it `holds`
     (yes, no, or not shown where the data do not decide), and whether the machine was `quiet` by its canary."""
     rows = []
-    for _, record in records.iterrows():
+    for _, record in records.sort_values("check", key=lambda names: names.map(list(FINDINGS).index)).iterrows():
         quiet = "yes" if series.quiet(record["canary_ms"], record["quietest_ms"]) else "no"
         rows += [{"quiet": quiet} | finding for finding in FINDINGS[record["check"]](record)]
     columns = ["tried", "found", "must hold", "holds", "quiet"]

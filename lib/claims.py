@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from lib import estimates, stats, tables
+from lib import estimates, stats, tables, verdicts
 from lib.stats import Interval
 
 NO_DATA = "no data"
@@ -35,16 +35,16 @@ class Statement:
 
 def together(*statements: Statement) -> Statement:
     """Several statements as one paragraph, with their evidence in the same order."""
-    verdicts = " ".join(dict.fromkeys(s.verdict for s in statements))
-    return Statement(" ".join(s.text for s in statements), verdicts, " ".join(s.evidence for s in statements))
+    marks = " ".join(dict.fromkeys(s.verdict for s in statements))
+    return Statement(" ".join(s.text for s in statements), marks, " ".join(s.evidence for s in statements))
 
 
 def compare(
     records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, subject: str, other: str, where: str = ""
 ) -> Statement:
     """What the ratio of a metric of two cases shows: `subject` against `other`, both noun phrases, in the circumstances
-    that `where` names. It says no more than the table of `estimates.against_baselines` does."""
-    judged = estimates.judged(records, metric, of, to)
+    that `where` names. It says no more than the table of `verdicts.against_baselines` does."""
+    judged = verdicts.judged(records, metric, of, to)
     if judged is None:
         return Statement(_sentence(f"{subject} and {other} were not both measured"), NO_DATA, _picked(of, to))
     found, verdict, visible = judged
@@ -95,7 +95,7 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
     if len(sizes) < 2:
         return Statement(f"How {subject} grows was not measured here.", NO_DATA, _fields(of))
     below, above = sizes[-2:]
-    compared = estimates.comparison(chosen, metric, {axis: above}, {axis: below})
+    compared = verdicts.comparison(chosen, metric, {axis: above}, {axis: below})
     if compared is None:
         return Statement(f"How {subject} grows was not measured here.", NO_DATA, _fields(of))
     found = compared.ratio
@@ -112,14 +112,14 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
 
 def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: str) -> Statement:
     """Which value of the field `among` is least, and which others are not shown to be more."""
-    order = estimates.ranked(estimates.select(records, **of), metric, among)
+    order = verdicts.ranked(estimates.select(records, **of), metric, among)
     if len(order) < 2:
         text = f"Which {among} is fastest cannot be said, since fewer than two were measured here."
         return Statement(text, NO_DATA, _fields(of))
     first, *others = order
     cases = [{**of, among: name} for name in order]
     judged = {
-        name: estimates.judged(records, metric, cases[0], case, rivals=len(others))
+        name: verdicts.judged(records, metric, cases[0], case, rivals=len(others))
         for name, case in zip(others, cases[1:], strict=True)
     }
     ratios = {name: tables.interval(one[0].ratio) for name, one in judged.items() if one}

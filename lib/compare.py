@@ -8,7 +8,7 @@ import math
 
 import pandas as pd
 
-from lib import estimates, results, tables
+from lib import estimates, results, tables, verdicts
 
 PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
 
@@ -55,9 +55,9 @@ def to_references(machine: str) -> pd.DataFrame:
     longest = estimates.largest(attention, "seq_len", precision="fp32", cold=False)
     most = estimates.largest(adam, "elements", cold=False)
     families = {
-        "step": estimates.ratios(steps, "compiled", False, step).replace({"name": {True: "compiled"}}),
-        "attention": estimates.ratios(attention, "variant", "naive", longest),
-        "adam": estimates.ratios(adam, "variant", "single_tensor", most),
+        "step": verdicts.ratios(steps, "compiled", False, step).replace({"name": {True: "compiled"}}),
+        "attention": verdicts.ratios(attention, "variant", "naive", longest),
+        "adam": verdicts.ratios(adam, "variant", "single_tensor", most),
     }
     labelled = [table.assign(label=family + ": " + table["name"].astype(str)) for family, table in families.items()]
     return pd.concat(labelled, ignore_index=True)

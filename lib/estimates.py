@@ -4,13 +4,12 @@ knows nothing of how a table looks.
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
-from lib import baseline, series, stats
-from lib.stats import Comparison
+from lib import series, stats
 
 RESTLESS = "a restless machine"
 STATUS = {
@@ -194,124 +193,17 @@ def select(records: pd.DataFrame, **where) -> pd.DataFrame:
     return chosen
 
 
-def comparison(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> Comparison | None:
-    """Two cases compared, each picked by the values of its fields: their times by the pairs that ran in turns where one
-    is the baseline of the other or both have the same, all else by the medians of the rounds. None without data, and
-    where different versions of the code measured the two."""
-    one, other = select(records, **of), select(records, **to)
-    if one.empty or other.empty or set(one["code"]) != set(other["code"]):
-        return None
-    found = _by_pairs(one, other) if metric == "total_ms" else None
-    return found or stats.unpaired(samples(one, metric), samples(other, metric))
-
-
-def _by_pairs(one: pd.DataFrame, other: pd.DataFrame) -> Comparison | None:
-    """Two cases by their pairs in each round; None where these do not relate them."""
-    cases = [frame[frame.attrs["fields"]].iloc[0].to_dict() for frame in (one, other)]
-    bases = [baseline.of(one.attrs["experiment"], case) for case in cases]
-    above, below = ({name: samples(frame, name) for name in ("paired_ms", "baseline_ms")} for frame in (one, other))
-    if bases[0] == cases[1]:
-        found = {r: stats.paired(above["paired_ms"][r], above["baseline_ms"][r]) for r in above["paired_ms"]}
-    elif bases[1] == cases[0]:
-        found = {r: stats.paired(below["baseline_ms"][r], below["paired_ms"][r]) for r in below["paired_ms"]}
-    elif bases[0] and bases[0] == bases[1]:
-        return _by_same_baseline(above, below)
-    else:
-        return None
-    rounds = [found[r] for r in sorted(found)]
-    if len(rounds) >= stats.ENOUGH_ROUNDS:
-        return stats.across([one.ratio.value for one in rounds], sum(one.ratio.n for one in rounds), stats.PAIRS)
-    sides = {one.ratio.value < 1 for one in rounds}
-    return max(rounds, key=lambda one: one.p) if len(sides) == 1 else None
-
-
-def _by_same_baseline(above: dict, below: dict) -> Comparison | None:
-    """Two cases that ran in turns with the same third: by the quotients of their ratios to it, process by process."""
-    common = sorted(above["paired_ms"].keys() & below["paired_ms"].keys())
-    if len(common) < stats.ENOUGH_ROUNDS:
-        return None
-    ratios = [
-        [stats.paired(side["paired_ms"][r], side["baseline_ms"][r]).ratio for side in (above, below)] for r in common
-    ]
-    n = sum(min(first.n, second.n) for first, second in ratios)
-    return stats.across([first.value / second.value for first, second in ratios], n, stats.PAIRS)
-
-
-def against_baselines(records: pd.DataFrame) -> pd.DataFrame:
-    """Each case against its baseline, one a row: the fields of the case, `baseline` (what it has instead), `ratio` of
-    the times, what it rests on (`by`), `verdict` (by Holm over all rows) and `visible_percent`, the smallest difference
-    that would have been seen among so many; and `hardware, codes, restless` as `medians`
-    has them."""
-    fields, rows, found = records.attrs["fields"], [], []
-    for _, row in medians(records).iterrows():
-        case = row[fields].to_dict()
-        base = baseline.of(records.attrs["experiment"], case)
-        compared = base and comparison(records, "total_ms", case, base)
-        if compared:
-            (differs,) = (_word(name, base[name]) or f"not {name}" for name in fields if base[name] != case[name])
-            rows.append(row.to_dict() | {"baseline": differs, "ratio": compared.ratio, "by": compared.by, "why": ""})
-            found.append(compared)
-    frame = pd.DataFrame(rows, columns=[*fields, "baseline", "ratio", "by", "machine", "hardware", "codes", "restless"])
-    visible = pd.Series([100 * compared.visible(len(found)) for compared in found], dtype=float)
-    return frame.assign(verdict=stats.verdicts(found), visible_percent=visible)
-
-
-def judged(
-    records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, rivals: int = 1
-) -> tuple[Comparison, str, float] | None:
-    """Two cases compared, with the verdict and the smallest visible difference: those of `against_baselines` where
-    one is the baseline of the other, so that no sentence contradicts that table, else as one of so many `rivals`."""
-    compared = comparison(records, metric, of, to)
-    if compared is None:
-        return None
-    if metric == "total_ms":
-        table = against_baselines(records)
-        for case, base, turned in ((of, to, {}), (to, of, {"faster": "slower", "slower": "faster"})):
-            row = select(table, **case)
-            if len(row) == 1 and baseline.of(records.attrs["experiment"], case) == base:
-                said = row["verdict"].iloc[0]
-                return compared, turned.get(said, said), row["visible_percent"].iloc[0] / 100
-    return compared, compared.verdict(rivals), compared.visible(rivals)
-
-
-def ranked(records: pd.DataFrame, metric: str, among: str) -> list:
-    """The values of the field `among` from the least of the metric to the most, by their ratio to the reference of that
-    field, or by their medians where it was not measured."""
-    table = medians(records, metric)
-    least = {name: found.value for name, found in zip(table[among], table[metric], strict=True) if found}
-    reference = baseline.BASELINES.get(records.attrs["experiment"], {}).get(among)
-    if reference in least:
-        for name in least.keys() - {reference}:
-            if compared := comparison(records, metric, {among: name}, {among: reference}):
-                least[name] = compared.ratio.value * least[reference]
-    return sorted(least, key=least.get)
-
-
-def ratios(records: pd.DataFrame, axis: str, reference, case: Mapping) -> pd.DataFrame:
-    """The ratio of the time of each value of the field `axis` to its `reference`, in an otherwise equal `case`:
-    columns `name` (the value), `ratio`, `hardware`, `restless`."""
-    rest = {name: value for name, value in case.items() if name != axis}
-    chosen = select(records, **rest) if rest else records.iloc[:0]
-    rows = []
-    for _, row in medians(chosen).iterrows():
-        compared = row[axis] != reference and comparison(chosen, "total_ms", {axis: row[axis]}, {axis: reference})
-        if compared:
-            rows.append({"name": row[axis], "ratio": compared.ratio, **row[["hardware", "restless"]]})
-    return pd.DataFrame(rows, columns=["name", "ratio", "hardware", "restless"]).sort_values("name", key=in_order)
-
-
 def labelled(table: pd.DataFrame, fields: list[str], but: str = "") -> pd.DataFrame:
     """The table with a column `label`: those of the fields that differ between its rows, in words, a boolean by
     its name where it is true; those in `but` are left to an axis."""
     differ = [name for name in fields if name not in but.split() and len(set(table[name])) > 1] or fields[:1]
-    words = [
-        [_word(*field) for field in zip(differ, row, strict=True)] for row in table[differ].itertuples(index=False)
-    ]
-    labels = [" ".join(word for word in row if word) or "plain" for row in words]
+    words = [[word(*field) for field in zip(differ, row, strict=True)] for row in table[differ].itertuples(index=False)]
+    labels = [" ".join(filter(None, row)) or "plain" for row in words]
     return table.assign(label=labels)
 
 
-def _word(name: str, value) -> str:
+def word(name: str, value) -> str:
+    """A value in a label: a boolean by its name where it is true, or not at all."""
     return (name if value else "") if isinstance(value, bool | np.bool_) else str(value)
 
 

@@ -142,7 +142,7 @@ def phases(ax: Axes, table: pd.DataFrame, unit: str, xlabel: str) -> Axes:
 
 
 def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
-    """A point with its interval a row of `estimates.ratios`, at its `label`, against a line at one: left of it is
+    """A point with its interval a row of `verdicts.ratios`, at its `label`, against a line at one: left of it is
     less time."""
     table = table[table["ratio"].notna()]
     with mpl.rc_context(STYLE):

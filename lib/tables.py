@@ -226,4 +226,5 @@ def provenance(frame: pd.DataFrame) -> str:
         if restless
         else ""
     )
-    return f"{hardware}. Median and its 95% interval {scopes}; n = {many}.{mixed}{marked}"
+    what = "Ratio" if "ratio" in frame else "Median"
+    return f"{hardware}. {what} and its 95% interval {scopes}; n = {many}.{mixed}{marked}"

@@ -6,6 +6,17 @@ from lib import results
 
 
 @pytest.fixture
+def one_thread():
+    """For operations so small that on a busy machine the threads would mostly wait for one another."""
+    import torch  # which most tests do without
+
+    former = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(former)
+
+
+@pytest.fixture
 def own_results(tmp_path, monkeypatch):
     """An empty results folder, used by this process and the kernels it starts."""
     monkeypatch.setenv("RESULTS", str(tmp_path / "results"))

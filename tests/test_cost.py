@@ -10,6 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from lib import adam, attention, cost, estimates, memory, model, precision, results
 from lib.cases.step import Step
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # Shapes of differing aspect, so that each has its peak elsewhere: in a layer's feed-forward or attention, in the loss
 # where the vocabulary is wide, at the end of the backward pass or in the optimizer where parameters outweigh tokens.
 SHAPES = {
@@ -37,15 +39,6 @@ def former_precision():
     former = torch.get_float32_matmul_precision()
     yield
     torch.set_float32_matmul_precision(former)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """The operations are small: on a busy machine the threads would mostly wait for one another."""
-    former = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(former)
 
 
 def build(shape, attend="naive"):

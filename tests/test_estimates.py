@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from lib import baseline, claims, compare, estimates, inventory, notebook, plots, results, tables
+from lib import baseline, claims, compare, estimates, inventory, notebook, plots, results, tables, verdicts
 from lib.stats import Interval
 
 CASE = {"variant": "naive", "seq_len": 64, "compiled": False}
@@ -219,7 +219,7 @@ def test_records_of_an_older_code_are_not_pooled_with_those_of_a_newer(records, 
     kept = results.load("attention", "test-1c")
     one = estimates.select(kept, **CASE)
     assert list(one["round"]) == [4]
-    assert estimates.comparison(kept, "total_ms", CASE | {"variant": "tiled"}, CASE) is None
+    assert verdicts.comparison(kept, "total_ms", CASE | {"variant": "tiled"}, CASE) is None
 
 
 def test_a_selection_of_several_cases_is_no_sample(records):
@@ -272,30 +272,30 @@ def paired_records(save_record, ratio, rounds=(1, 2, 3)):
 
 def test_a_variant_and_its_baseline_are_compared_by_the_pairs_that_ran_in_turns(save_record):
     records, case = paired_records(save_record, 0.8)
-    found = estimates.comparison(records, "total_ms", case | {"variant": "tiled"}, case)
+    found = verdicts.comparison(records, "total_ms", case | {"variant": "tiled"}, case)
     assert found.ratio.value == pytest.approx(0.8, rel=0.01)
     assert (found.verdict(), found.ratio.rounds, found.ratio.n) == ("faster", 3, 36)
-    back = estimates.comparison(records, "total_ms", case, case | {"variant": "tiled"})
+    back = verdicts.comparison(records, "total_ms", case, case | {"variant": "tiled"})
     assert back.ratio.value == pytest.approx(1.25, rel=0.01)
     assert back.verdict() == "slower"
 
 
 def test_pairs_of_one_process_decide_where_there_is_no_other(save_record):
     records, case = paired_records(save_record, 0.8, rounds=(1,))
-    found = estimates.comparison(records, "total_ms", case | {"variant": "tiled"}, case)
+    found = verdicts.comparison(records, "total_ms", case | {"variant": "tiled"}, case)
     assert (found.verdict(), found.ratio.scope) == ("faster", "within one process")
 
 
 def test_a_table_of_baselines_has_a_row_a_variant_with_its_verdict(save_record):
     records, _ = paired_records(save_record, 0.8)
-    (row,) = estimates.against_baselines(records).to_dict("records")
+    (row,) = verdicts.against_baselines(records).to_dict("records")
     assert (row["variant"], row["baseline"], row["verdict"]) == ("tiled", "naive", "faster")
     assert 0 < row["visible_percent"] < 10
     shown = tables.show(
-        estimates.against_baselines(records), "variant baseline ratio verdict", "a caption"
+        verdicts.against_baselines(records), "variant baseline ratio verdict", "a caption"
     )._repr_html_()
     assert "faster" in shown
-    assert estimates.against_baselines(estimates.select(records, variant="naive")).empty
+    assert verdicts.against_baselines(estimates.select(records, variant="naive")).empty
 
 
 def test_a_sentence_says_what_the_table_says(save_record):
@@ -313,7 +313,7 @@ def test_a_sentence_says_what_the_table_says(save_record):
     tiled = case | {"variant": "tiled"}
     alone = claims.compare(records, "total_ms", tiled, case, "tiled", "naive")
     among = claims.compare(wide, "total_ms", tiled, case, "tiled", "naive")
-    table = estimates.against_baselines(wide)
+    table = verdicts.against_baselines(wide)
     assert alone.verdict == "faster"
     assert among.verdict == estimates.select(table, **tiled)["verdict"].iloc[0]
     back = claims.compare(records, "total_ms", case, tiled, "naive", "tiled")
@@ -327,7 +327,7 @@ def test_two_processes_that_disagree_show_nothing(save_record):
     save_record(
         case=case | {"variant": "tiled"}, round=2, total_ms=base, paired_ms=[1.1 * ms for ms in base], baseline_ms=base
     )
-    found = estimates.comparison(results.load("attention", "test-1c"), "total_ms", case | {"variant": "tiled"}, case)
+    found = verdicts.comparison(results.load("attention", "test-1c"), "total_ms", case | {"variant": "tiled"}, case)
     assert found.verdict() == "inconclusive"
 
 
@@ -340,9 +340,9 @@ def test_variants_with_the_same_baseline_are_compared_through_it(save_record):
             baseline_ms=base,
         )  # fmt: skip
     records = results.load("attention", "test-1c")
-    found = estimates.comparison(records, "total_ms", case | {"variant": "sdpa"}, case | {"variant": "tiled"})
+    found = verdicts.comparison(records, "total_ms", case | {"variant": "sdpa"}, case | {"variant": "tiled"})
     assert found.ratio.value == pytest.approx(0.5, rel=0.01)
-    assert estimates.ranked(records, "total_ms", "variant") == ["sdpa", "tiled", "naive"]
+    assert verdicts.ranked(records, "total_ms", "variant") == ["sdpa", "tiled", "naive"]
     said = claims.fastest(records, "total_ms", "variant", {k: v for k, v in case.items() if k != "variant"}, "them")
     assert said.text == f"Of them, sdpa is fastest, with {tables.interval(found.ratio)} of the time of tiled."
 

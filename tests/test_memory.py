@@ -11,17 +11,10 @@ from lib import attention, memory, model, timeline
 from lib.cases.step import Step
 from lib.memory import MIB
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ROOT = Path(__file__).resolve().parent.parent
 QUARTER = MIB // 4  # numbers in fp32 that take 1 MiB
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """The operations are small: on a busy machine the threads would mostly wait for one another."""
-    former = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(former)
 
 
 def bytes_of(iteration):
