@@ -18,7 +18,7 @@ report: .venv/ready ## Measure this machine with the quick sweep, then write rep
 	@$(PY) -m lib.report
 
 test: .venv/ready ## Check the style and run the tests
-	@$(PY) -m ruff check && $(PY) -m ruff format --check && $(PY) -m pytest
+	@$(PY) -m ruff check && $(PY) -m ruff format --check && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
 
 sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds stops early; DRY=1 lists the cases
 	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter-out 0,$(DRY)),--dry)

@@ -10,10 +10,11 @@ from lib import series, stats, tables
 def table(records: pd.DataFrame) -> pd.DataFrame:
     """One row a finding of `lib.calibrate`: what was tried, what was found, what it must hold, whether it `holds`
     (yes, no, or not shown where the data do not decide), and whether the machine was `quiet` by its canary."""
-    rows = []
-    for _, record in records.sort_values("check", key=lambda names: names.map(list(FINDINGS).index)).iterrows():
+    rows, tried = [], [] if records.empty else list(records["check"])
+    for check in (check for check in FINDINGS if check in tried):
+        record = records.iloc[tried.index(check)]
         quiet = "yes" if series.quiet(record["canary_ms"], record["quietest_ms"]) else "no"
-        rows += [{"quiet": quiet} | finding for finding in FINDINGS[record["check"]](record)]
+        rows += [{"quiet": quiet} | finding for finding in FINDINGS[check](record)]
     columns = ["tried", "found", "must hold", "holds", "quiet"]
     return pd.DataFrame(rows, columns=columns)
 

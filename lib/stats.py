@@ -142,7 +142,12 @@ def paired(above: Sequence[float], below: Sequence[float], margin: float = MARGI
 
 
 def _signed_rank(logs: np.ndarray, alternative: str) -> float:
-    return float(stats.wilcoxon(logs, alternative=alternative).pvalue) if np.any(logs) else 1.0
+    """The p of Wilcoxon's test: exact for few pairs, by the normal approximation for many and where there are ties."""
+    if not np.any(logs):
+        return 1.0
+    distinct = np.all(logs) and len(np.unique(np.abs(logs))) == len(logs)
+    method = "exact" if distinct and len(logs) <= 50 else "asymptotic"
+    return float(stats.wilcoxon(logs, alternative=alternative, method=method).pvalue)
 
 
 def across(ratios: Sequence[float], n: int, by: str, margin: float = MARGIN) -> Comparison:
