@@ -1,4 +1,4 @@
-"""Turns records into tidy tables: one row a case, with medians and their intervals, rates, shares and ratios;
+"""Turns records into tidy tables: one row a case, with medians and their intervals, rates and shares;
 knows nothing of how a table looks.
 """
 
