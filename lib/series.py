@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-LEVELS = {"drift": 0.02, "jump": 0.001, "throttle": 0.01}  # together they raise fewer than 2% of false alarms
+LEVELS = {"drift": 0.03, "jump": 0.001, "throttle": 0.01}  # together they raise fewer than 2% of false alarms
 MATERIAL = {"drift": 0.03, "jump": 0.03, "throttle": 0.05}  # changes of a smaller part of the median are no matter
 SLOWER, UNSTEADY = 1.1, 0.1  # what a quiet machine keeps below: a tenth above its best, a tenth between quartiles
 STEADY = 10  # iterations that a steady series has at least, since fewer cannot be tested for a change
