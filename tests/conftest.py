@@ -1,6 +1,9 @@
 """What the tests share: a results folder of their own, and records to fill it with."""
 
+import gc
+
 import pytest
+from simulated import Simulated
 
 from lib import results
 
@@ -35,3 +38,17 @@ def save_record(own_results):
         )  # fmt: skip
 
     return save
+
+
+@pytest.fixture
+def simulated():
+    return Simulated()
+
+
+@pytest.fixture(scope="module")
+def little_garbage():
+    """Thousands of measurements each collect garbage first, which is slow while there is much that is none."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

@@ -51,7 +51,7 @@ MUTANTS = {  # file, what stands there, what a wrong measurement would have, the
         "timing.py",
         "once(orders.pop())",
         "once((0, 1))",
-        "test_timing.py",
+        "test_pairs.py",
         "order_that_chance_gives",
     ),
     "each comparison for itself": (
