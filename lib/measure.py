@@ -217,9 +217,9 @@ def peaks(work: Work) -> dict[str, list[float]]:
 
 
 def pairs(record: Recording, most: int, seconds: float) -> dict[str, list[float]]:
-    """Faster than its baseline? The case just measured and its baseline in turns, as `paired_ms` and `baseline_ms`;
-    at `most` so many, and few after `seconds` (see `timing.compare`). Nothing for a case without a baseline. Where
-    the two do not fit into memory side by side, the two numbers that say so instead."""
+    """Faster than its baseline? The case just measured and its baseline in turns, as `timing.Pairs` names them; at
+    `most` so many, and few after `seconds` (see `timing.compare`). Nothing for a case without a baseline. Where the
+    two do not fit into memory side by side, the numbers that say so instead."""
     fields = baseline.of(type(record.case).experiment, asdict(record.case))
     if fields is None or most == 0:
         return {}
@@ -237,4 +237,4 @@ def pairs(record: Recording, most: int, seconds: float) -> dict[str, list[float]
         if not memory.out_of_memory(error):
             raise
         return {"pair_asked_bytes": memory.asked_bytes(error) or 0}  # the case's own times stand
-    return {"paired_ms": [ns / 1e6 for ns in found.above], "baseline_ms": [ns / 1e6 for ns in found.below]}
+    return found.metrics()

@@ -23,6 +23,7 @@ FIELDS = [
     *("schema", "experiment", "case", "round", "status", "metrics", "environment"),
     *("code", "started", "seconds", "checksum"),
 ]
+UNITS = ("_ms", "_us", "_s", "_mib", "_bytes", "_percent", "_error", "_flops")  # what has one is a number
 BY_HAND = 0  # the round of what someone measures in JupyterLab: overwritten each time, in no report
 
 
@@ -53,8 +54,8 @@ def checksum(record: Mapping) -> str:
 
 
 def validate(record: Mapping) -> None:
-    """Raise ValueError, saying what is wrong, unless this is a whole record of this schema whose numbers are
-    finite and whose times are positive."""
+    """Raise ValueError, saying what is wrong, unless this is a whole record of this schema whose metrics are numbers,
+    texts, lists of either, or tables (columns of equally many), and whose numbers are finite and times positive."""
     if list(record) != FIELDS:
         raise ValueError(f"fields: {', '.join(record)} must be {', '.join(FIELDS)}")
     if record["schema"] != SCHEMA:
@@ -62,13 +63,22 @@ def validate(record: Mapping) -> None:
     if record["status"] not in STATUSES:
         raise ValueError(f"status: {record['status']!r} is not one of {', '.join(STATUSES)}")
     for name, value in record["metrics"].items():
-        for number in value if isinstance(value, list) else [value]:
-            if type(number) not in (int, float) or not math.isfinite(number):
-                raise ValueError(f"metrics.{name}: {number!r} must be a finite number")
-            if name.endswith(("_ms", "_s")) and number <= 0:
-                raise ValueError(f"metrics.{name}: {number!r} is a time and must be positive")
+        if isinstance(value, dict) and len({len(column) for column in value.values()}) > 1:
+            raise ValueError(f"metrics.{name}: the columns of a table must be equally long")
+        for key, column in value.items() if isinstance(value, dict) else [("", value)]:
+            for entry in column if isinstance(column, list) else [column]:
+                _validate_entry(f"{name}.{key}".strip("."), entry)
     if record["checksum"] != checksum(record):
         raise ValueError("checksum: does not match the record")
+
+
+def _validate_entry(name: str, entry) -> None:
+    if isinstance(entry, str) and not name.endswith(UNITS):
+        return
+    if type(entry) not in (int, float) or not math.isfinite(entry):
+        raise ValueError(f"metrics.{name}: {entry!r} must be a finite number or a text")
+    if name.endswith(("_ms", "_s")) and entry <= 0:
+        raise ValueError(f"metrics.{name}: {entry!r} is a time and must be positive")
 
 
 def save(

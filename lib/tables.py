@@ -45,6 +45,7 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "least_percent": "at least, % of measured",
     "logits_error": "error of the logits",
     "mfu_percent": "MFU, %",
+    "mode": "mode",
     "num_params": "parameters",
     "operation": "operation",
     "optimizer": "optimizer",

@@ -155,14 +155,35 @@ def measure(iteration: Iteration, clock, plan: Plan, before=lambda: None) -> Sam
 
 @dataclass(frozen=True)
 class Pairs:
-    """The times of two iterations that ran in turns, pair by pair, in nanoseconds."""
+    """The times of two iterations that ran in turns, pair by pair, in nanoseconds; `phases` has those of each phase
+    that both mark, the first iteration's and the second's."""
 
     above: list[int] = field(default_factory=list)
     below: list[int] = field(default_factory=list)
+    phases: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
 
     def comparison(self) -> stats.Comparison:
         """What they show about the ratio of the first time to the second."""
         return stats.paired(self.above, self.below)
+
+    def add(self, first: dict[str, int], second: dict[str, int]) -> None:
+        """Note the phases of one pair."""
+        self.above.append(sum(first.values()))
+        self.below.append(sum(second.values()))
+        for phase in first.keys() & second.keys():
+            for times, ns in zip(self.phases.setdefault(phase, ([], [])), (first[phase], second[phase]), strict=True):
+                times.append(ns)
+
+    def metrics(self) -> dict[str, list[float]]:
+        """Milliseconds: `paired_ms` of the first and `baseline_ms` of the second iteration, and where there are
+        several phases `paired_<phase>_ms` and `baseline_<phase>_ms` of each."""
+        series = {"": (self.above, self.below)}
+        series |= {f"{phase}_": both for phase, both in sorted(self.phases.items()) if len(self.phases) > 1}
+        return {
+            f"{side}_{phase}ms": [ns / 1e6 for ns in times]
+            for phase, both in series.items()
+            for side, times in zip(("paired", "baseline"), both, strict=True)
+        }
 
 
 def compare(
@@ -176,25 +197,24 @@ def compare(
     they have taken `seconds`."""
     coin, pairs, sides = random.Random(seed), Pairs(), ((first, before[0]), (second, before[1]))
 
-    def once(order: tuple[int, int]) -> list[int]:
-        taken = [0, 0]
+    def once(order: tuple[int, int]) -> list[dict[str, int]]:
+        taken = [{}, {}]
         for side in order:
             iteration, prepare = sides[side]
             prepare()
-            taken[side] = sum(_once(iteration, clock)[0].values())
+            taken[side] = _once(iteration, clock)[0]
         return taken
 
     with _without_collector():
-        warm = [sum(once((0, 1)))]
-        while len(warm) < UNCOUNTED and sum(warm) < 0.2 * seconds * 1e9:
-            warm.append(sum(once((0, 1))))
+        warm = Pairs()
+        while not warm.above or (len(warm.above) < UNCOUNTED and sum(warm.above + warm.below) < 0.2 * seconds * 1e9):
+            warm.add(*once((0, 1)))
         planned, orders = PILOT, []
         while len(pairs.above) < min(planned, most):
             if len(pairs.above) >= LEAST_PAIRS and sum(pairs.above + pairs.below) > seconds * 1e9:
                 break
             orders = orders or coin.sample(((0, 1), (1, 0)), 2)  # as often the one first as the other
-            for times, ns in zip((pairs.above, pairs.below), once(orders.pop()), strict=True):
-                times.append(ns)
+            pairs.add(*once(orders.pop()))
             if len(pairs.above) == planned:
                 logs = [math.log(a / b) for a, b in zip(pairs.above, pairs.below, strict=True)]
                 planned = stats.pairs_needed(logs, effect)

@@ -17,17 +17,21 @@ def comparison(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> 
     one, other = estimates.select(records, **of), estimates.select(records, **to)
     if one.empty or other.empty or set(one["code"]) != set(other["code"]):
         return None
-    found = _by_pairs(one, other) if metric == "total_ms" else None
+    found = _by_pairs(one, other, metric) if metric.endswith("_ms") else None
     return found or stats.unpaired(estimates.samples(one, metric), estimates.samples(other, metric))
 
 
-def _by_pairs(one: pd.DataFrame, other: pd.DataFrame) -> Comparison | None:
+def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str) -> Comparison | None:
     """Two cases by their pairs in each round; None where these do not relate them."""
     cases = [frame[frame.attrs["fields"]].iloc[0].to_dict() for frame in (one, other)]
     bases = [baseline.of(one.attrs["experiment"], case) for case in cases]
+    unit = "ms" if metric == "total_ms" else metric
     above, below = (
-        {name: estimates.samples(frame, name) for name in ("paired_ms", "baseline_ms")} for frame in (one, other)
+        {f"{side}_ms": estimates.samples(frame, f"{side}_{unit}") for side in ("paired", "baseline")}
+        for frame in (one, other)
     )
+    if not any((*above.values(), *below.values())):
+        return None
     if bases[0] == cases[1]:
         found = {r: stats.paired(above["paired_ms"][r], above["baseline_ms"][r]) for r in above["paired_ms"]}
     elif bases[1] == cases[0]:
@@ -55,16 +59,15 @@ def _by_same_baseline(above: dict, below: dict) -> Comparison | None:
     return stats.across([first.value / second.value for first, second in ratios], n, stats.PAIRS)
 
 
-def against_baselines(records: pd.DataFrame) -> pd.DataFrame:
+def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.DataFrame:
     """Each case against its baseline, one a row: the fields of the case, `baseline` (what it has instead), `ratio` of
-    the times, what it rests on (`by`), `verdict` (by Holm over all rows) and `visible_percent`, the smallest difference
-    that would have been seen among so many; and `hardware, codes, restless` as `medians`
-    has them."""
+    the metric, what it rests on (`by`), `verdict` (by Holm over all rows) and `visible_percent`, the smallest
+    difference that would have been seen among so many; and `hardware, codes, restless` as `medians` has them."""
     fields, rows, found = records.attrs["fields"], [], []
     for _, row in estimates.medians(records).iterrows():
         case = row[fields].to_dict()
         base = baseline.of(records.attrs["experiment"], case)
-        compared = base and comparison(records, "total_ms", case, base)
+        compared = base and comparison(records, metric, case, base)
         if compared:
             (differs,) = (
                 estimates.word(name, base[name]) or f"not {name}" for name in fields if base[name] != case[name]
@@ -84,8 +87,8 @@ def judged(
     compared = comparison(records, metric, of, to)
     if compared is None:
         return None
-    if metric == "total_ms":
-        table = against_baselines(records)
+    if metric.endswith("_ms"):
+        table = against_baselines(records, metric)
         for case, base, turned in ((of, to, {}), (to, of, {"faster": "slower", "slower": "faster"})):
             row = estimates.select(table, **case)
             if len(row) == 1 and baseline.of(records.attrs["experiment"], case) == base:
@@ -99,11 +102,10 @@ def ranked(records: pd.DataFrame, metric: str, among: str) -> list:
     field, or by their medians where it was not measured."""
     table = estimates.medians(records, metric)
     least = {name: found.value for name, found in zip(table[among], table[metric], strict=True) if found}
-    reference = baseline.BASELINES.get(records.attrs["experiment"], {}).get(among)
-    if reference in least:
-        for name in least.keys() - {reference}:
-            if compared := comparison(records, metric, {among: name}, {among: reference}):
-                least[name] = compared.ratio.value * least[reference]
+    for name in least:
+        base = baseline.of(records.attrs["experiment"], {among: name})
+        if base and base[among] in least and (compared := comparison(records, metric, {among: name}, base)):
+            least[name] = compared.ratio.value * least[base[among]]
     return sorted(least, key=least.get)
 
 

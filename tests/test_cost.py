@@ -292,7 +292,7 @@ def test_the_states_of_a_step_are_counted_exactly(shape, variant):
 @pytest.mark.parametrize("context_length", [128, 512])
 @pytest.mark.parametrize("size", ["small", "medium"])
 def test_the_peak_of_a_real_size_is_the_predicted_one(size, context_length):
-    case = Step(size, context_length, 4, "fp32", False, "naive", "fused", "cpu")
+    case = Step(size, context_length, 4, "fp32", False, "naive", "fused", "train_step", "cpu")
     assert cost.step_bytes(case.shape, "fp32", "naive", "fused") == pytest.approx(case.traced().total, rel=0.03)
 
 

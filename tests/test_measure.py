@@ -5,13 +5,13 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from lib import cases, environment, measure, memory, precision, results, timing
+from lib import baseline, cases, environment, measure, memory, precision, results, timing
 from lib.measure import Work
 from lib.timing import Plan
 
 STEP = {
     "size": "tiny", "context_length": 8, "batch_size": 1, "precision": "fp32", "compiled": False,
-    "attention": "naive", "optimizer": "single_tensor", "device": "cpu",
+    "attention": "naive", "optimizer": "single_tensor", "mode": "train_step", "device": "cpu",
 }  # fmt: skip
 ATTENTION = {
     "variant": "naive", "seq_len": 8, "d_head": 4, "batch_size": 1, "causal": True, "precision": "fp32",
@@ -42,6 +42,7 @@ def measured(case, round=1):
     [
         *(one("step", attention=a, optimizer=o) for a, o in (("tiled", "foreach"), ("sdpa", "fused"))),
         one("step", precision="bf16"),
+        *(one("step", mode=mode) for mode in ("forward_backward", "forward", "no_grad")),
         *(one("attention", variant=v, causal=c) for v in ("naive", "tiled", "sdpa") for c in (True, False)),
         one("attention", precision="fp16"),
         *(one("adam", variant=v, amsgrad=a) for v in ("single_tensor", "foreach", "fused") for a in (True, False)),
@@ -252,7 +253,24 @@ def test_a_record_has_the_canary_before_and_after_and_pairs_with_the_baseline(ow
     metrics = measured(one("attention", variant="tiled"))["metrics"]
     assert len(metrics["canary_ms"]) == 20
     assert len(metrics["paired_ms"]) == len(metrics["baseline_ms"]) == 7
+    for side in ("paired", "baseline"):
+        phases = zip(metrics[f"{side}_forward_ms"], metrics[f"{side}_backward_ms"], strict=True)
+        assert [sum(pair) for pair in phases] == pytest.approx(metrics[f"{side}_ms"])
     assert "paired_ms" not in measured(one("attention"))["metrics"]
+
+
+def test_only_the_forward_pass_without_a_graph_has_that_with_one_as_baseline():
+    fields = asdict(one("step", mode="no_grad"))
+    assert baseline.of("step", fields) == fields | {"mode": "forward"}
+    assert all(baseline.of("step", fields | {"mode": mode}) is None for mode in ("forward", "train_step"))
+
+
+def test_without_a_graph_a_forward_pass_keeps_less(own_results):
+    with_graph, without = (
+        measured(one("step", mode=mode, context_length=64))["metrics"]["forward_end_mib"][0]
+        for mode in ("forward", "no_grad")
+    )
+    assert without < with_graph
 
 
 def test_pairs_that_do_not_fit_side_by_side_say_so(own_results, monkeypatch):

@@ -23,6 +23,32 @@ def test_no_time_that_is_not_finite_and_positive_is_written(save_record, own_res
     assert not list(own_results.rglob("*"))
 
 
+def test_a_table_and_texts_come_back_as_they_were_saved(save_record):
+    metrics = {
+        "kernels": {"name": ["mm", "add"], "total_us": [2.5, 0.5]},
+        "reasons": ["one", "two"],
+        "dtype": "float32",
+    }
+    assert results.read(save_record(**metrics))["metrics"] == metrics
+    assert results.load("attention", "test-1c")["kernels"].iloc[0] == metrics["kernels"]
+
+
+@pytest.mark.parametrize(
+    ("table", "rule"),
+    [
+        ({"name": ["mm"], "total_us": [1.0, 2.0]}, "equally long"),
+        ({"total_us": [math.inf]}, "finite|JSON"),
+        ({"total_us": ["1"]}, "finite"),
+        ({"wait_ms": [0.0]}, "positive"),
+        ({"name": [None]}, "finite number or a text"),
+    ],
+)
+def test_a_table_of_unequal_columns_or_of_impossible_numbers_is_refused(save_record, own_results, table, rule):
+    with pytest.raises(ValueError, match=rule):
+        save_record(kernels=table)
+    assert not list(own_results.rglob("*"))
+
+
 def test_an_unknown_status_is_refused(save_record):
     with pytest.raises(ValueError, match="status"):
         save_record(status="fine")

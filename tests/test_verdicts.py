@@ -30,6 +30,21 @@ def test_a_variant_and_its_baseline_are_compared_by_the_pairs_that_ran_in_turns(
     assert back.verdict() == "slower"
 
 
+def test_a_phase_is_compared_by_its_own_times_in_the_pairs(save_record):
+    for round in (1, 2, 3):
+        save_record(case=CASE | {"precision": "fp32"}, round=round, forward_ms=[1.0] * 8, total_ms=[3.0] * 8)
+        save_record(
+            case=CASE | {"precision": "fp32", "variant": "tiled"}, round=round, total_ms=[9.0] * 8,
+            paired_ms=[3.0 + 0.001 * i for i in range(8)], baseline_ms=[2.0] * 8,
+            paired_forward_ms=[0.5 + 0.001 * i for i in range(8)], baseline_forward_ms=[1.0] * 8,
+        )  # fmt: skip
+    records = results.load("attention", "test-1c")
+    (forward,) = verdicts.against_baselines(records, "forward_ms").to_dict("records")
+    (whole,) = verdicts.against_baselines(records).to_dict("records")
+    assert forward["ratio"].value == pytest.approx(0.5, rel=0.01)
+    assert (forward["verdict"], whole["verdict"]) == ("faster", "slower")
+
+
 def test_pairs_of_one_process_decide_where_there_is_no_other(save_record):
     records, case = paired_records(save_record, 0.8, rounds=(1,))
     found = verdicts.comparison(records, "total_ms", case | {"variant": "tiled"}, case)

@@ -1,20 +1,19 @@
-"""One training step of the language model: forward, backward and optimizer, in the same iteration."""
+"""One training step of the language model, or its first phases: all in the same iteration."""
 
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
-import torch
-
 from lib import adam, attention, check, cost, environment, memory, model, precision
 from lib.measure import Work
-from lib.timing import Mark
+from lib.training import MODES, Training
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 5e-2, "bf16": 2e-1, "fp16": 5e-1}  # in fp16 gradients underflow without scaling
 
 
 @dataclass(frozen=True)
 class Step:
-    """A training step; raises ValueError for a value that is unknown or impossible."""
+    """A training step, or as much of it as `mode` says (`lib.training`); raises ValueError for a value that is unknown
+    or impossible."""
 
     experiment: ClassVar[str] = "step"
     size: str
@@ -24,6 +23,7 @@ class Step:
     compiled: bool
     attention: str
     optimizer: str
+    mode: str
     device: str
 
     def __post_init__(self):
@@ -33,6 +33,7 @@ class Step:
         check.choice("precision", self.precision, precision.NAMES)
         check.choice("attention", self.attention, attention.VARIANTS)
         check.choice("optimizer", self.optimizer, adam.VARIANTS)
+        check.choice("mode", self.mode, MODES)
 
     @property
     def config(self) -> model.Config:
@@ -80,21 +81,6 @@ class Step:
     def setup(self) -> Work:
         """Build the model, its optimizer and a batch of random tokens."""
         training = Training(self)
-        plain, inputs_BT, targets_BT = training.module, training.inputs_BT, training.targets_BT
-        first = plain.layers[0].attn.q_proj.weight  # its gradient has come through every layer
-
-        def expected() -> dict[str, torch.Tensor]:
-            with torch.device("meta"):
-                reference = model.TransformerLM(self.config)
-            weights = {**dict(plain.named_parameters()), **dict(plain.named_buffers())}
-            with precision.strict():
-                logits = torch.func.functional_call(reference, weights, inputs_BT)
-                (gradient,) = torch.autograd.grad(model.loss(logits, targets_BT), first)
-            return {"logits": logits.detach(), "gradient": gradient}
-
-        def result() -> dict[str, torch.Tensor]:
-            return {"logits": training.last["logits"].detach(), "gradient": first.grad}
-
         traffic = cost.memory_bound_bytes(self.shape, self.precision, self.attention)
         facts = {
             "tokens": self.shape.tokens,
@@ -107,37 +93,6 @@ class Step:
             **{f"{phase}_bytes": sum(parts.values()) for phase, parts in traffic.items()},
         }
         return Work(
-            self.device, training.iteration, expected, result, TOLERANCE[self.precision], facts,
+            self.device, training.iteration, training.expected, training.result, TOLERANCE[self.precision], facts,
             compiled=self.compiles, before=training.before,
         )  # fmt: skip
-
-
-class Training:
-    """The model, its optimizer, a batch of random tokens, and the step that they make."""
-
-    def __init__(self, case: Step):
-        self.case, self.autocast = case, precision.activate(case.precision, case.device)
-        with torch.device(case.device):
-            self.module = model.TransformerLM(case.config, case.attention)
-            self.batch = torch.randint(case.config.vocab_size, (case.batch_size, case.context_length + 1))
-        self.inputs_BT, self.targets_BT = self.batch[:, :-1], self.batch[:, 1:]
-        self.optimizer = adam.AdamW(self.module.parameters(), case.optimizer)
-        self.network = torch.compile(self.module, dynamic=False) if case.compiled else self.module
-        self.last = {}
-
-    def iteration(self, mark: Mark) -> None:
-        """Forward, backward and optimizer; the logits stay, to be compared."""
-        with self.autocast:
-            self.last["logits"] = self.network(self.inputs_BT)
-            loss = model.loss(self.last["logits"], self.targets_BT)
-        mark("forward")
-        loss.backward()
-        mark("backward")
-        self.optimizer.step()
-        mark("optimizer")
-
-    def before(self) -> None:
-        """Free what the last iteration left."""
-        precision.activate(self.case.precision, self.case.device)  # a baseline may have set its own
-        self.last.clear()
-        self.optimizer.zero_grad(set_to_none=True)
