@@ -5,10 +5,12 @@ derived by subtracting two runs is left out, since it is no measurement.
 """
 
 import math
+from collections.abc import Callable
 
 import pandas as pd
 
 from lib import estimates, results, tables, verdicts
+from lib.stats import Interval
 
 PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
 
@@ -91,3 +93,26 @@ def other_machines(experiment: str, machine: str, *metrics: str) -> pd.DataFrame
     """Medians of the records kept in git of other machines."""
     medians = estimates.medians(results.reference(experiment, but=machine), *metrics)
     return medians.assign(source="records of " + medians["machine"])
+
+
+def with_peak_percent(rows: pd.DataFrame, metric: str, flops: Callable[[pd.Series], float]) -> pd.DataFrame:
+    """The rows with `peak_percent`: the FLOPs of a row a second, by its metric in milliseconds, in percent of the peak
+    that the maker states for its hardware and precision, or, for records of this project, which name their `machine`,
+    of the ceiling measured there. Missing where that is not known."""
+    stated = results.datasheets().set_index(["hardware", "precision"])["tflops"] * 1e12
+    measured = {name: _products(name) for name in estimates.column(rows, "machine").dropna().unique()}
+
+    def percent(row: pd.Series) -> Interval | None:
+        own = measured.get(row.get("machine"))
+        peak = stated.get((row["hardware"], row["precision"])) if own is None else own.get(row["precision"])
+        found = row[metric] if isinstance(row[metric], Interval) else Interval(row[metric], math.nan, math.nan, 0, 0)
+        if peak is None or math.isnan(found.value):
+            return None
+        value, high, low = (1e5 * flops(row) / (peak * ms) for ms in (found.value, found.low, found.high))
+        return Interval(value, low, high, found.n, found.rounds)
+
+    return rows.assign(peak_percent=[percent(row) for _, row in rows.iterrows()])
+
+
+def _products(machine: str) -> dict[str, float]:
+    return estimates.ceiling(results.load("ceilings", machine), "matmul", "flops")

@@ -54,6 +54,7 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "out_error": "error of the output",
     "param_size": "elements of each",
     "peak_mib": "peak, MiB",
+    "peak_percent": "of its hardware's peak, %",
     "precision": "precision",
     "ratio": "time relative to it",
     "resident_peak_mib": "whole process, MiB",
