@@ -230,12 +230,6 @@ def test_every_field_of_every_case_has_a_heading():
     assert fields <= set(tables.HEADINGS)
 
 
-def test_coverage_counts_how_cases_ended(records, save_record):
-    save_record(case=CASE | {"seq_len": 9999}, status="timeout")
-    (row,) = inventory.coverage({"attention": results.load("attention", "test-1c")}).to_dict("records")
-    assert (row["cases"], row["with times"], row["took longer than its time limit"]) == (5, 4, 1)
-
-
 def test_a_ceiling_is_the_highest_rate_of_any_process_and_size(save_record):
     for rows, round, ms in ((64, 1, 4.0), (64, 2, 2.0), (128, 1, 8.0)):
         save_record(
