@@ -45,7 +45,11 @@ def test_a_case_that_ended_badly_is_a_row_that_says_why(records, save_record):
     row = table[table["variant"] == "sdpa"].iloc[0]
     assert row["why"] == "predicted not to fit (8.0 GiB of 2.0)"
     assert row["forward_ms"] is None
-    assert "8.0 GiB" in tables.show(table, "variant seq_len forward_ms", "a caption")._repr_html_()
+    shown = tables.show(table, "variant seq_len forward_ms", "a caption")._repr_html_()
+    assert '<td class="reason" colspan="1">predicted not to fit (8.0 GiB of 2.0)</td></tr>' in shown
+    without = tables.show(table, "forward_ms variant seq_len", "a caption")._repr_html_()
+    assert '<td class="reason" colspan="1">predicted not to fit (8.0 GiB of 2.0)</td><td' in without
+    assert "64<br>predicted not" in tables.show(table, "variant seq_len", "a caption")._repr_html_()
 
 
 def test_quotients_sums_and_rates_are_formed_sample_by_sample(records):
