@@ -27,7 +27,7 @@ def page() -> Path:
 
 
 def inputs(machine: str) -> str:
-    """A digest of all that the report follows from: records, published figures, notebooks, sweeps, code and template."""
+    """A digest of all that the report follows from: records, notebooks, sweeps, code and template."""
     folders = {TEMPLATE: "*", notebook.NOTEBOOKS: "**/*", ROOT / "lib": "*.py", results.REFERENCE: "**/*"}
     files = [file for folder, pattern in folders.items() for file in sorted(folder.glob(pattern)) if file.is_file()]
     digest = hashlib.sha256(machine.encode())
