@@ -153,12 +153,13 @@ def published() -> pd.DataFrame:
     attention = compare.published_attention().assign(model="attention")
     attention["compiled"] = attention["variant"] == "compiled"
     attention["total_ms"] = attention["forward_ms"] + attention["backward_ms"]
-    steps = compare.published_step().rename(columns={"size": "model", "context_length": "seq_len"}).assign(d_head=None)
+    steps = compare.published_step().rename(columns={"size": "model", "context_length": "seq_len"})
     return pd.concat([_relative(table) for table in (attention, steps)], ignore_index=True)
 
 
 def _relative(times: pd.DataFrame) -> pd.DataFrame:
-    keys = ["model", "seq_len", "d_head", "batch_size", "precision", "source", "hardware"]
+    cases = ("model", "seq_len", "d_head", "batch_size", "precision", "source", "hardware")
+    keys = [name for name in cases if name in times]
     metrics = [name for name in times if name.endswith("_ms")]
     compiled = times["compiled"].astype(bool)
     eager = times[~compiled].set_index(keys)[metrics].to_dict("index")

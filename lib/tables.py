@@ -51,16 +51,19 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "gigabytes": "GB/s",
     "gradient_error": "error of the gradients",
     "gflops": "GFLOP/s",
+    "gradients_mib": "added until backward ends, MiB",
     "graph_breaks": "graph breaks",
     "graphs": "graphs",
     "hardware": "hardware",
+    "input_mib": "input, MiB",
+    "kept_mib": "added until forward ends, MiB",
     "least_ms": "at least, ms",
     "least_percent": "at least, % of measured",
     "logits_error": "error of the logits",
     "mfu_percent": "MFU, %",
     "mode": "mode",
     "model": "model",
-    "model_mib": "weights, MiB",
+    "model_mib": "module, MiB",
     "num_heads": "heads",
     "num_params": "parameters",
     "operation": "operation",
@@ -80,10 +83,12 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "ratio": "time relative to it",
     "reasons": "reasons",
     "resident_peak_mib": "whole process, MiB",
+    "rest_mib": "the rest of it, MiB",
     "rows": "rows",
     "seq_len": "tokens",
     "size": "size",
     "source": "source",
+    "squares": "squares of scores kept",
     "teraflops": "TFLOP/s",
     "tokens_per_s": "tokens/s",
     "total_ms": "whole, ms",
@@ -93,6 +98,7 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "variant": "variant",
     "verdict": "verdict",
     "visible_percent": "smallest visible difference, %",
+    "weights_mib": "weights, MiB",
     "weight_gradient_error": "error of a weight's gradient",
 }
 
@@ -231,13 +237,18 @@ def _plain(value) -> str:
     return known.get(str(value)) or (value if isinstance(value, str) else f"{value:,}")
 
 
+def _measured(value) -> bool:
+    """Whether it rests on samples, as what is derived from published numbers does not."""
+    return isinstance(value, Interval) and value.n > 0
+
+
 def provenance(frame: pd.DataFrame) -> str:
     """Hardware, number of samples and of processes behind the intervals of a table, for its note."""
-    cells = {name: [i for i in frame[name] if isinstance(i, Interval)] for name in frame}
+    cells = {name: [i for i in frame[name] if _measured(i)] for name in frame}
     intervals = [i for column in cells.values() for i in column]
     if not intervals:
         return ""
-    measured = frame[[any(isinstance(value, Interval) for value in row) for row in frame.to_numpy()]]
+    measured = frame[[any(map(_measured, row)) for row in frame.to_numpy()]]
     hardware = ", ".join(dict.fromkeys(measured["hardware"]))
     sampled = [i for i in intervals if i.n > i.rounds]  # others are one count a process, such as memory
     if not sampled:
