@@ -50,7 +50,7 @@ def wide(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
         renamed = {"ratio": f"{phase}_ratio", "verdict": f"{phase}_verdict"}
         found = by_phase(records, phase).rename(columns=renamed)
         rows = rows.merge(found[[*fields, *renamed.values()]], how="left", on=fields)
-    return rows.astype(object).where(rows.notna(), None)
+    return rows
 
 
 def paid(records: pd.DataFrame) -> pd.DataFrame:
@@ -84,17 +84,16 @@ def payback(records: pd.DataFrame, case: Mapping, what: str) -> Statement:
     """How long `what` took to compile and when that had paid for itself."""
     rows = estimates.select(paid(records), **case)
     if rows.empty:
-        return Statement(f"Compiling {what} was not measured here.", NO_DATA, str(dict(case)))
+        return Statement(f"Compiling {what} was not measured here.", NO_DATA, "compile_s")
     row = rows.iloc[0]
     lead, steps = f"Compiling {what} took {tables.interval(row['compile_s'])} s", row["payback_steps"]
     evidence = f"{row['ratio'].n} pairs, {row['ratio'].rounds} processes; verdict {row['verdict']}."
-    if isinstance(steps, str):
-        ends = {NEVER: "does not pay for itself, since the pairs do not", UNKNOWN: "is not shown to, since they do not"}
-        text = f"{lead}, which {ends[steps]} show a compiled iteration to be faster."
-        return Statement(text, row["verdict"], evidence)
-    return Statement(
-        f"{lead}, and had paid for itself after {tables.interval(steps)} iterations.", "measured", evidence
-    )
+    ends = {
+        NEVER: "and does not pay for itself, since a compiled iteration takes as long as an eager one or longer",
+        UNKNOWN: "and the data do not show that it ever pays for itself",
+    }
+    end = ends.get(steps) or f"and had paid for itself after {tables.interval(steps)} iterations"
+    return Statement(f"{lead}, {end}.", row["verdict"], evidence)
 
 
 def breaks(records: pd.DataFrame) -> pd.DataFrame:
@@ -176,9 +175,10 @@ def _relative(times: pd.DataFrame) -> pd.DataFrame:
 
 def beside_published(own: pd.DataFrame, **where) -> pd.DataFrame:
     """The rows of `wide` in fp32 and the published ones selected, this report's first."""
-    theirs = estimates.select(published(), **where)
-    rows = pd.concat([own.assign(source="this report"), theirs], ignore_index=True)
-    return rows.assign(source=rows["source"].str.replace(r"^(\d+)_[0-9a-f]{16}\.txt$", r"write-up \1", regex=True))
+    theirs = estimates.ordered(estimates.select(published(), **where), "model seq_len precision source")
+    source = theirs["source"].str.replace(r"^(\d+)_[0-9a-f]{16}\.txt$", r"write-up \1", regex=True)
+    both = [own.assign(source="this report"), theirs.assign(source=source, restless="")]
+    return pd.concat([rows for rows in both if len(rows)] or both, ignore_index=True)
 
 
 def published_growth() -> Statement:

@@ -91,21 +91,40 @@ def published_accounts() -> Statement:
         f"In {len(same)} of {len(table)} cases the published first column is the weights, the input and {rest:g} MiB, "
         f"always the same, such as a workspace; the backward pass then adds the bytes of the weights, for their "
         f"gradients, in {gradients} of {len(same)}. Until the forward pass ends four arrays of the input's shape are "
-        f"added, and {longest.min():.1f} to {longest.max():.1f} squares of the scores of one head, at the longest "
-        f"context: this module had no more than two heads. Its rows in bf16 have the bytes of those in fp32 in "
+        f"added, and at the longest context {longest.median():.2f} squares of the scores of one head: this module had "
+        f"no more than two heads. Its rows in bf16 have the bytes of those in fp32 in "
         f"{narrow.sum()} of {len(narrow)} cases, although autocast keeps narrower arrays."
     )
     return Statement(text, "published", f"weights 16 C² bytes, input 4 B T C bytes; equal within {CLOSE_MIB} MiB.")
 
 
-def memory_bound(table: pd.DataFrame, ceilings: dict[str, float], bandwidth: dict[str, float]) -> Statement:
-    """Below how many tokens in a batch the weights take longer to move than to multiply with, by the ceilings."""
-    rate, speed = ceilings.get("fp32"), max(bandwidth.values(), default=None)
-    if not rate or not speed:
+def workload(records: pd.DataFrame) -> Statement:
+    """Whether the projections or attention have most of the FLOPs."""
+    measured = estimates.select(records, status="ok")
+    if measured.empty:
+        return Statement("No module was measured here.", NO_DATA, "projection_flops")
+    shares = 100 * measured["projection_flops"] / measured["forward_flops"]
+    ends = "this is another workload" if shares.min() > 50 else "which of the two a case is like depends on its size"
+    text = (
+        f"Of the FLOPs of the modules measured here the projections have {shares.min():.0f}% to {shares.max():.0f}%, "
+        f"and of those of attention alone none: {ends}."
+    )
+    return Statement(text, "derived", "projection_flops over forward_flops, the least and the most of all cases.")
+
+
+def memory_bound(records: pd.DataFrame, ceilings: dict[str, float], bandwidth: dict[str, float]) -> Statement:
+    """Below how many tokens in a batch the weights take longer to move than to multiply with, by the ceilings of the
+    precisions measured."""
+    speed = max(bandwidth.values(), default=math.nan)
+    names = [name for name in estimates.ORDER if name in set(records["precision"]) & ceilings.keys()]
+    if not names or math.isnan(speed):
         return Statement("The ceilings were not measured here.", NO_DATA, "ceilings of products and of memory")
-    tokens = 2 * rate / speed  # 24 C² B T FLOPs against 48 C² bytes
-    below = sorted(set(table.loc[table["batch_size"] * table["context_length"] < tokens, "context_length"]))
-    named = " and ".join(str(context) for context in below)
-    which = f"which are the cases of context {named}" if below else "fewer than in any case here"
-    text = f"By the ceilings measured here in fp32, memory is the limit below {tables.number(tokens)} tokens a batch, "
-    return Statement(text + which + ".", "measured", "2 x FLOP/s over bytes/s: 24 C² B T FLOPs, 48 C² bytes.")
+    tokens = {name: 2 * ceilings[name] / speed for name in names}  # 24 C² B T FLOPs against 48 C² bytes
+    batches = records["batch_size"] * records["context_length"]
+    said = [
+        f"{tables.number(most)} tokens a batch in {name}, as {(batches[records['precision'] == name] < most).sum()} of "
+        f"{(records['precision'] == name).sum()} records have"
+        for name, most in tokens.items()
+    ]
+    text = f"By the ceilings measured here, memory is the limit below {' and below '.join(said)}."
+    return Statement(text, "measured", "2 x FLOP/s over bytes/s: 24 C² B T FLOPs, 48 C² bytes.")
