@@ -43,7 +43,7 @@ def by_phase(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
 
 
 def wide(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
-    """The same with a row a case: `<phase>_ratio` and `<phase>_verdict` of each phase."""
+    """The same with a row a case: `<phase>_ratio` and `<phase>_verdict` of each phase, missing where it has none."""
     fields = records.attrs["fields"]
     rows = by_phase(records, phases[-1])[[*fields, "hardware", "codes", "restless"]]
     for phase in phases:
@@ -176,6 +176,8 @@ def _relative(times: pd.DataFrame) -> pd.DataFrame:
 def beside_published(own: pd.DataFrame, **where) -> pd.DataFrame:
     """The rows of `wide` in fp32 and the published ones selected, this report's first."""
     theirs = estimates.ordered(estimates.select(published(), **where), "model seq_len precision source")
+    if theirs["d_head"].notna().all():
+        theirs = theirs.astype({"d_head": int})  # a float beside models, of whose heads nothing is said
     source = theirs["source"].str.replace(r"^(\d+)_[0-9a-f]{16}\.txt$", r"write-up \1", regex=True)
     both = [own.assign(source="this report"), theirs.assign(source=source, restless="")]
     return pd.concat([rows for rows in both if len(rows)] or both, ignore_index=True)

@@ -121,9 +121,9 @@ def memory_bound(records: pd.DataFrame, ceilings: dict[str, float], bandwidth: d
         return Statement("The ceilings were not measured here.", NO_DATA, "ceilings of products and of memory")
     tokens = {name: 2 * ceilings[name] / speed for name in names}  # 24 C² B T FLOPs against 48 C² bytes
     batches = records["batch_size"] * records["context_length"]
+    few = {name: batches[records["precision"] == name] < most for name, most in tokens.items()}
     said = [
-        f"{tables.number(most)} tokens a batch in {name}, as {(batches[records['precision'] == name] < most).sum()} of "
-        f"{(records['precision'] == name).sum()} records have"
+        f"{tables.number(most)} tokens a batch in {name} ({few[name].sum()} of {len(few[name])} records have so few)"
         for name, most in tokens.items()
     ]
     text = f"By the ceilings measured here, memory is the limit below {' and below '.join(said)}."

@@ -133,7 +133,8 @@ def test_without_ceilings_there_is_no_least_time(modules):
 def test_the_limit_of_memory_is_told_in_tokens(modules):
     records, _ = modules
     assert "below 20" in projections.memory_bound(records, {"fp32": 1e12}, {"fp32": 1e11}).text
-    assert "as 1 of 1 records have" in projections.memory_bound(records, {"fp32": 1e12}, {"fp32": 1e11}).text
+    assert "1 of 1 records have so few" in projections.memory_bound(records, {"fp32": 1e12}, {"fp32": 1e11}).text
+    assert "0 of 1 records have so few" in projections.memory_bound(records, {"fp32": 1e11}, {"fp32": 1e11}).text
     assert "89% to 89%" in projections.workload(records).text
 
 
