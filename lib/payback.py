@@ -55,7 +55,8 @@ def wide(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
 
 def paid(records: pd.DataFrame) -> pd.DataFrame:
     """One row a case that ran in turns with its eager baseline, from the records of `with_compile_time`: the fields,
-    the medians of `compile_s` and of an iteration in these turns, `compiled_ms` and `eager_ms`, the `verdict` on them,
+    the medians of `compile_s` and of an iteration in these turns, `compiled_ms` and `eager_ms`, the `verdict` on their
+    `total_ratio`,
     and `payback_steps`: after how many iterations compiling has paid for itself, by the times of each process, or
     words where the pairs do not show that compiled is faster."""
     table, fields = by_phase(records, "total"), records.attrs["fields"]
@@ -63,7 +64,8 @@ def paid(records: pd.DataFrame) -> pd.DataFrame:
     table = table.merge(medians[[*fields, "compile_s", "paired_ms", "baseline_ms"]], on=fields)
     groups = [estimates.select(records, **row[fields]) for _, row in table.iterrows()]
     steps = [_steps(group, verdict) for group, verdict in zip(groups, table["verdict"], strict=True)]
-    return table.assign(payback_steps=steps).rename(columns={"paired_ms": "compiled_ms", "baseline_ms": "eager_ms"})
+    names = {"paired_ms": "compiled_ms", "baseline_ms": "eager_ms", "ratio": "total_ratio"}
+    return table.assign(payback_steps=steps).rename(columns=names)
 
 
 def _steps(group: pd.DataFrame, verdict: str) -> stats.Interval | str:
@@ -87,7 +89,7 @@ def payback(records: pd.DataFrame, case: Mapping, what: str) -> Statement:
         return Statement(f"Compiling {what} was not measured here.", NO_DATA, "compile_s")
     row = rows.iloc[0]
     lead, steps = f"Compiling {what} took {tables.interval(row['compile_s'])} s", row["payback_steps"]
-    evidence = f"{row['ratio'].n} pairs, {row['ratio'].rounds} processes; verdict {row['verdict']}."
+    evidence = f"{row['total_ratio'].n} pairs, {row['total_ratio'].rounds} processes; verdict {row['verdict']}."
     ends = {
         NEVER: "and does not pay for itself, since a compiled iteration takes as long as an eager one or longer",
         UNKNOWN: "and the data do not show that it ever pays for itself",
@@ -110,11 +112,17 @@ def breaks(records: pd.DataFrame) -> pd.DataFrame:
     return estimates.ordered(whole, " ".join(fields))
 
 
-def unbroken(records: pd.DataFrame) -> Statement:
-    """How many of the compiled programs are one graph."""
+def _lack(records: pd.DataFrame, means: str) -> str:
+    """Why the machine of these records is without that, as they say, behind a colon; nothing where they do not."""
+    lacks = records["environment"].iloc[-1].get("lacks", []) if len(records) else []
+    return next((f": {reason}" for reason in lacks if reason.startswith(means)), "")
+
+
+def unbroken(records: pd.DataFrame, others: pd.DataFrame) -> Statement:
+    """How many of the compiled programs are one graph, or why there are none, as `others` of this machine say."""
     table = breaks(records)
     if table.empty:
-        return Statement("Nothing was compiled here.", NO_DATA, "graph_breaks")
+        return Statement(f"Nothing was compiled here{_lack(others, 'torch.compile')}.", NO_DATA, "graph_breaks")
     one = int((table["graph_breaks"] == 0).sum())
     text = f"Of {len(table)} compiled programs, {one} became graphs without a break."
     return Statement(text, "measured", "counted by torch._dynamo while each was compiled.")
@@ -134,14 +142,18 @@ def equal_results(records: pd.DataFrame) -> Statement:
     return Statement(text, "measured", f"the largest of {', '.join(ERRORS)} over {len(errors)} records.")
 
 
-def tf32(records: pd.DataFrame, case: Mapping, where: str) -> Statement:
-    """Compiled in TF32 beside compiled in fp32, or why this machine cannot say."""
+def tf32(records: pd.DataFrame, others: pd.DataFrame, cases: Mapping[str, Mapping]) -> Statement:
+    """Compiled in TF32 beside compiled in fp32, for cases keyed by where they are, or why there are none, as `others`
+    of this machine say."""
     if (records["precision"] == "tf32").any():
-        of, to = ({**case, "precision": name} for name in ("tf32", "fp32"))
-        return claims.compare(records, "total_ms", of, to, "the compiled program in tf32", "that in fp32", where)
-    lacks = records["environment"].iloc[-1].get("lacks", []) if len(records) else []
-    reason = next((f": {text}" for text in lacks if text.startswith("tf32")), "")
-    return Statement(f"TF32 was not measured here{reason}.", NO_DATA, "no records in tf32")
+        return claims.together(*[
+            claims.compare(
+                records, "total_ms", {**case, "precision": "tf32"}, {**case, "precision": "fp32"},
+                "the compiled program in tf32", "that in fp32", where,
+            )
+            for where, case in cases.items()
+        ])  # fmt: skip
+    return Statement(f"TF32 was not measured here{_lack(others, 'tf32')}.", NO_DATA, "no records in tf32")
 
 
 def published() -> pd.DataFrame:

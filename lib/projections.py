@@ -8,6 +8,7 @@ import pandas as pd
 
 from lib import compare, estimates, results, tables
 from lib.claims import NO_DATA, Statement
+from lib.stats import Interval
 
 MIB = 2**20
 CLOSE_MIB = 0.01  # within which two counts of bytes, one of them rounded to so much, are called equal
@@ -74,6 +75,12 @@ def published_memory() -> pd.DataFrame:
         gradients_mib=table["backward_end_mib"] - table["model_mib"],
         squares=(kept - 4 * arrays) / squares,
     )
+
+
+def exact(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with its memory as numbers that have no uncertainty, which are shown with more digits."""
+    names = [name for name in table if name.endswith("_mib")]
+    return table.assign(**{name: [Interval(mib, mib, mib, 0, 0) for mib in table[name]] for name in names})
 
 
 def published_accounts() -> Statement:

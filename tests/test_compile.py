@@ -148,11 +148,22 @@ def test_a_baseline_that_only_ran_in_pairs_is_compared_too(turns):
 def test_breaks_equal_results_and_missing_tf32_are_said(turns, save_record):
     records = turns(0.5)
     assert payback.breaks(records)[["graphs", "graph_breaks", "reasons"]].values.tolist() == [[1, 0, "none"]]
-    assert payback.unbroken(records).text == "Of 1 compiled programs, 1 became graphs without a break."
+    assert payback.unbroken(records, records).text == "Of 1 compiled programs, 1 became graphs without a break."
     assert "at most 1e-07" in payback.equal_results(records).text
     assert "bit for bit in 0 of 3" in payback.equal_results(records).text
     records["environment"] = [{"lacks": ["tf32 needs another device"]}] * len(records)
-    assert payback.tf32(records, ATTENTION, "").text == "TF32 was not measured here: tf32 needs another device."
+    assert (
+        payback.tf32(records, records, {"here": ATTENTION}).text
+        == "TF32 was not measured here: tf32 needs another device."
+    )
+
+
+def test_tf32_is_set_beside_fp32_by_the_medians_of_the_rounds(turns):
+    turns(1.0)
+    records = turns(0.5, precision="tf32")
+    said = payback.tf32(records, records, {"here": ATTENTION})
+    assert said.verdict == "faster"
+    assert said.text.startswith("Here, the compiled program in tf32 is faster than that in fp32: its time is 0.5")
 
 
 def test_without_records_nothing_is_claimed(own_results):
@@ -160,8 +171,20 @@ def test_without_records_nothing_is_claimed(own_results):
     assert payback.paid(records).empty
     assert payback.wide(records, "forward", "total").empty
     assert payback.breaks(records).empty
-    for said in (payback.unbroken(records), payback.equal_results(records), payback.tf32(records, {}, "")):
+    for said in (
+        payback.unbroken(records, records),
+        payback.equal_results(records),
+        payback.tf32(records, records, {"": {}}),
+    ):
         assert said.verdict == "no data"
+
+
+def test_a_machine_without_a_compiler_is_said_to_be_one(save_record):
+    save_record("ceilings", {"operation": "copy"})
+    others = results.load("ceilings", "test-1c")
+    others["environment"] = [{"lacks": ["torch.compile needs a compiler, and g++ is not installed"]}]
+    said = payback.unbroken(results.load("compile", "test-1c"), others).text
+    assert said == "Nothing was compiled here: torch.compile needs a compiler, and g++ is not installed."
 
 
 def test_published_ratios_are_of_one_source_and_hardware_and_name_what_eager_ran_in():
