@@ -11,6 +11,8 @@ BASELINES = {  # of each experiment, the fields in which variants differ and the
         "mode": {"no_grad": "forward"},  # where only some values have one, by value
     },
     "attention": {"variant": "naive", "precision": "fp32"},
+    "attention_module": {"compiled": False, "precision": "fp32"},
+    "compile": {"compiled": False, "precision": "fp32"},
     "adam": {"variant": "single_tensor"},
 }
 

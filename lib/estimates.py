@@ -86,6 +86,7 @@ def _why(record: pd.Series) -> str:
 
 
 ORDER = (  # in which sizes, precisions and variants are introduced
+    "attention",
     *("tiny", "small", "medium", "large", "xl", "2.7B", "10B"),
     *("fp32", "tf32", "bf16", "fp16"),
     *("naive", "tiled", "sdpa", "compiled"),

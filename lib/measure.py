@@ -11,6 +11,7 @@ import random
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
@@ -29,7 +30,8 @@ class Work:
     """What a case builds. `iteration` marks its phases; `before` runs outside the timed region of each;
     `expected` computes the right tensors by the reference, from the state before an iteration; `result` are
     those that the last iteration produced; `tolerance` bounds their relative error; `facts` are numbers from
-    theory that belong in the record; `compiled` says that the first iteration compiles."""
+    theory that belong in the record; `compiled` says that the first iteration compiles; `around_first` surrounds that
+    and yields metrics that its end fills."""
 
     device: str
     iteration: Iteration
@@ -39,6 +41,7 @@ class Work:
     facts: dict[str, float | list[float]]
     compiled: bool = False
     before: Callable[[], None] = lambda: None
+    around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})
 
 
 class WrongResult(Exception):
@@ -170,7 +173,8 @@ def records(cases: list, round: int) -> pd.DataFrame:
 def errors(work: Work) -> dict[str, list[float]]:
     """Is it right? Run the first iteration, timed as `first_iteration_ms` since it may compile, and return
     `<name>_error`, the relative error of the rows of each result, beside, where something compiles,
-    `compile_cache_hits`, the graphs that came from a cache and so were not compiled in that iteration.
+    `compile_cache_hits`, the graphs that came from a cache and so were not compiled in that iteration, and what
+    `work.around_first` noted.
 
     Raises WrongResult beyond the tolerance."""
     expected, counters = work.expected(), torch._dynamo.utils.counters["inductor"]
@@ -178,13 +182,14 @@ def errors(work: Work) -> dict[str, list[float]]:
         _start_compiler(work.device)
     hits = counters["fxgraph_cache_hit"]
     once = timing.Plan(warmup=0, samples=1)
-    first = timing.measure(work.iteration, timing.clock(work.device), once, work.before)
+    with work.around_first() as noted:
+        first = timing.measure(work.iteration, timing.clock(work.device), once, work.before)
     found = {f"{name}_error": [_relative(got, expected[name])] for name, got in work.result().items()}
     for name, (error,) in found.items():
         if not error <= work.tolerance:
             raise WrongResult(f"{name}: {error:.2g} is more than {work.tolerance:.2g}")
     found["first_iteration_ms"] = first.metrics()["wall_ms"]
-    return found | ({"compile_cache_hits": counters["fxgraph_cache_hit"] - hits} if work.compiled else {})
+    return found | noted | ({"compile_cache_hits": counters["fxgraph_cache_hit"] - hits} if work.compiled else {})
 
 
 @functools.cache

@@ -25,6 +25,7 @@ COLOURS = {  # Okabe and Ito 2008; the reference of each family in ink
     "compiled_single_tensor": BLUE, "compiled_foreach": PURPLE,
     "fp32": INK, "tf32": ORANGE, "bf16": BLUE, "fp16": GREEN,
     "forward": SKY, "backward": BLUE, "optimizer": ORANGE,
+    "T=16": INK, "T=32": ORANGE, "T=64": GREEN, "T=128": BLUE,
 }  # fmt: skip
 MARKERS = {INK: "o", ORANGE: "s", GREEN: "^", BLUE: "D", PURPLE: "v", SKY: "o"}
 STYLE = {
@@ -78,6 +79,16 @@ def lines(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
         _y_ticks(ax)
         ax.grid(axis="y")
         _label_ends(ax, ends)
+    return ax
+
+
+def models(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
+    """A thin dashed line without name a value of `line`, in the colour that `lines` gives it, for what a model says of
+    the same cases; to be drawn first, so that the axes have room for both."""
+    for name, group in table[table[y].notna()].groupby(line, sort=False):
+        group = group.sort_values(x)
+        colour = COLOURS.get(name.split()[0], INK)
+        ax.plot(group[x], [i.value for i in group[y]], color=colour, linewidth=0.8, linestyle=(0, (4, 2)))
     return ax
 
 

@@ -12,18 +12,20 @@ from lib.stats import Comparison
 
 def comparison(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> Comparison | None:
     """Two cases compared, each picked by the values of its fields: their times by the pairs that ran in turns where one
-    is the baseline of the other or both have the same, all else by the medians of the rounds. None without data, and
-    where different versions of the code measured the two."""
+    is the baseline of the other or both have the same, all else by the medians of the rounds. A baseline that ran in
+    these pairs alone needs no records of its own. None without data, and where different versions of the code measured
+    the two."""
     one, other = estimates.select(records, **of), estimates.select(records, **to)
-    if one.empty or other.empty or set(one["code"]) != set(other["code"]):
+    if one.empty or (len(other) and set(one["code"]) != set(other["code"])):
         return None
-    found = _by_pairs(one, other, metric) if metric.endswith("_ms") else None
+    found = _by_pairs(one, other, metric, to) if metric.endswith("_ms") else None
     return found or stats.unpaired(estimates.samples(one, metric), estimates.samples(other, metric))
 
 
-def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str) -> Comparison | None:
+def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) -> Comparison | None:
     """Two cases by their pairs in each round; None where these do not relate them."""
-    cases = [frame[frame.attrs["fields"]].iloc[0].to_dict() for frame in (one, other)]
+    fields = one.attrs["fields"]
+    cases = [frame[fields].iloc[0].to_dict() if len(frame) else dict(to) for frame in (one, other)]
     bases = [baseline.of(one.attrs["experiment"], case) for case in cases]
     unit = "ms" if metric == "total_ms" else metric
     above, below = (

@@ -5,10 +5,12 @@ from dataclasses import fields
 
 from lib.cases.adam import Adam
 from lib.cases.attention import Attention
+from lib.cases.attention_module import AttentionModule
 from lib.cases.ceilings import Ceilings
+from lib.cases.compile import Compile
 from lib.cases.step import Step
 
-EXPERIMENTS = {case.experiment: case for case in (Step, Attention, Adam, Ceilings)}
+EXPERIMENTS = {case.experiment: case for case in (Step, Attention, AttentionModule, Compile, Adam, Ceilings)}
 
 
 def grid(experiment: str, **axes) -> list:

@@ -1,0 +1,127 @@
+"""Self-attention with its four projections, forward and backward: another workload than attention alone."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from lib import check, cost, environment, memory, model, precision
+from lib.measure import Work
+from lib.timing import Mark
+
+TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 2e-2}
+
+
+@dataclass(frozen=True)
+class AttentionModule:
+    """Causal self-attention with rotary embeddings on `batch_size` sequences of `context_length` tokens; raises
+    ValueError for a value that is unknown or impossible."""
+
+    experiment: ClassVar[str] = "attention_module"
+    d_model: int
+    context_length: int
+    batch_size: int
+    num_heads: int
+    precision: str
+    compiled: bool
+    device: str
+
+    def __post_init__(self):
+        object.__setattr__(self, "device", environment.device(self.device))
+        check.fields(self)
+        check.choice("precision", self.precision, precision.NAMES)
+        _ = self.config  # which refuses heads that do not divide d_model
+
+    @property
+    def config(self) -> model.Config:
+        """The shape of the module, as a layer of a model has it."""
+        return model.Config(
+            context_length=self.context_length, d_model=self.d_model, num_heads=self.num_heads, d_ff=1, num_layers=1
+        )
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of the four projections, in single precision."""
+        return 4 * 4 * self.d_model**2
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the input, and of anything else of its shape, in single precision."""
+        return 4 * self.batch_size * self.context_length * self.d_model
+
+    def unavailable(self) -> str | None:
+        """Why this machine cannot run the case, or None."""
+        missing = environment.compiler_missing(self.device) if self.compiled else None
+        return missing or precision.unavailable(self.precision, self.device)
+
+    def predicted_bytes(self) -> int:
+        """The most that is held at once, when the gradient of one weight is compared: weights and their gradients, that
+        gradient, the reference's and their difference, and what the passes hold beside these (at most nine arrays of
+        the input's shape and three of the scores', the mask, the tables of the rotary embeddings)."""
+        squares = self.context_length**2
+        scores = 4 * self.batch_size * self.num_heads * squares
+        tables = 4 * self.context_length * self.config.d_head
+        return 11 * self.weights_bytes // 4 + 9 * self.input_bytes + 3 * scores + squares + tables
+
+    def setup(self) -> Work:
+        """Draw the weights as the model does, input and gradient of the output from a standard normal."""
+        autocast = precision.activate(self.precision, self.device)
+        with torch.device(self.device):
+            module = self._module()
+            x_BTC = torch.randn(self.batch_size, self.context_length, self.d_model, requires_grad=True)
+            dout_BTC = torch.randn_like(x_BTC)
+        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        built_bytes = torch.cuda.memory_allocated() if self.device == "cuda" else None
+        network, last = torch.compile(module, dynamic=False) if self.compiled else module, {}
+
+        def iteration(mark: Mark) -> None:
+            with autocast:
+                last["out"] = network(x_BTC)
+            mark("forward")
+            last["out"].backward(dout_BTC.to(last["out"].dtype))
+            mark("backward")
+
+        def before() -> None:
+            precision.activate(self.precision, self.device)  # a baseline may have set its own
+            last.clear()
+            x_BTC.grad = None
+            module.zero_grad(set_to_none=True)
+
+        def expected() -> dict[str, torch.Tensor]:
+            with torch.device("meta"):
+                reference = self._module()
+            with precision.strict():
+                out_BTC = torch.func.functional_call(reference, held, x_BTC)
+                gradients = torch.autograd.grad(out_BTC, (x_BTC, module.q_proj.weight), dout_BTC)
+            return {"out": out_BTC.detach(), **dict(zip(("gradient", "weight_gradient"), gradients, strict=True))}
+
+        def result() -> dict[str, torch.Tensor]:
+            gradients = {"gradient": x_BTC.grad, "weight_gradient": module.q_proj.weight.grad}
+            return {"out": last["out"].detach(), **gradients}
+
+        facts = self._facts() | {"model_mib": [sum(tensor.nbytes for tensor in held.values()) / memory.MIB]}
+        if built_bytes is not None:
+            facts["built_mib"] = [built_bytes / memory.MIB]
+        return Work(
+            self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
+            compiled=self.compiled, before=before,
+        )  # fmt: skip
+
+    def _module(self) -> model.SelfAttention:
+        config = self.config
+        return model.SelfAttention(config, model.RoPE(config.d_head, config.context_length, config.rope_theta), "naive")
+
+    def _facts(self) -> dict:
+        """FLOPs forward of the projections and of attention, and the bytes that must be moved at the least: forward
+        the weights and the input read and the output written, backward the weights, the input and the gradient of the
+        output read, the gradients of the weights and of the input written."""
+        projections = 8 * self.batch_size * self.context_length * self.d_model**2
+        attention = cost.attention_flops(self.batch_size, self.context_length, self.d_model)
+        return {
+            "projection_flops": projections,
+            "attention_flops": attention,
+            "forward_flops": projections + attention,
+            "weights_bytes": self.weights_bytes,
+            "forward_bytes": self.weights_bytes + 2 * self.input_bytes,
+            "backward_bytes": 2 * self.weights_bytes + 3 * self.input_bytes,
+        }
