@@ -75,13 +75,13 @@ def lines(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
         sizes = sorted(table[x].unique())
         ax.set_xticks(sizes, [f"{size:,}" for size in sizes])
         ax.minorticks_off()
-        _y_ticks(ax)
+        round_ticks(ax)
         ax.grid(axis="y")
         _label_ends(ax, ends)
     return ax
 
 
-def _y_ticks(ax: Axes) -> None:
+def round_ticks(ax: Axes) -> None:
     """Round numbers as ticks of a log axis, also where it spans less than a decade."""
     low, high = ax.get_ylim()
     decades = [10.0**power for power in range(-6, 9)]

@@ -69,6 +69,27 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "variant": "variant",
     "verdict": "verdict",
     "visible_percent": "smallest visible difference, %",
+    "deviation_percent": "deviation, % of the mean",
+    "first_ratio": "first to later",
+    "first_step_ms": "first step, ms",
+    "later_ms": "later steps, ms",
+    "mean_ms": "mean, ms",
+    "phase": "phase",
+    "statistic": "of ten steps",
+    "std_ms": "deviation, ms",
+    "steady_from": "steady from step",
+    "warmups": "warm-ups",
+    "cases": "cases",
+    "ratio_median": "mean to that after the most: median",
+    "ratio_least": "least",
+    "ratio_most": "most",
+    "deviation_percent_median": "deviation, % of the mean: median",
+    "deviation_percent_least": "least, %",
+    "deviation_percent_most": "most, %",
+    **{f"{phase}_excess_percent": f"excess in the {phase}, %" for phase in ("forward", "backward", "optimizer")},
+    **{f"mean_ms_after_{w}": f"mean after {w}, ms" for w in (0, 1, 2, 5)},
+    **{f"std_ms_after_{w}": f"deviation after {w}, ms" for w in (0, 1, 2, 5)},
+    **{f"deviation_percent_after_{w}": f"after {w}, % of the mean" for w in (0, 1, 2, 5)},
 }
 
 
@@ -228,5 +249,5 @@ def provenance(frame: pd.DataFrame) -> str:
         if restless
         else ""
     )
-    what = "Ratio" if "ratio" in frame else "Median"
+    what = frame.attrs.get("what") or ("Ratio" if "ratio" in frame else "Median")
     return f"{hardware}. {what} and its 95% interval {scopes}; n = {many}.{mixed}{marked}"

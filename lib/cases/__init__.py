@@ -6,9 +6,11 @@ from dataclasses import fields
 from lib.cases.adam import Adam
 from lib.cases.attention import Attention
 from lib.cases.ceilings import Ceilings
+from lib.cases.precision import Precision
 from lib.cases.step import Step
+from lib.cases.warmup import Warmup
 
-EXPERIMENTS = {case.experiment: case for case in (Step, Attention, Adam, Ceilings)}
+EXPERIMENTS = {case.experiment: case for case in (Step, Warmup, Precision, Attention, Adam, Ceilings)}
 
 
 def grid(experiment: str, **axes) -> list:
