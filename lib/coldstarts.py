@@ -189,6 +189,39 @@ def beside_published(records: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def claimed(records: pd.DataFrame) -> pd.DataFrame:
+    """What the write-ups claim of warm-ups (`claim`, `said_by`), beside what the published tables and the records here
+    hold (`in_tables`, `here`), in words."""
+    said = results.published("claims")
+    said = said[said["experiment"] == "warmup"].set_index("id")
+    checks = {"spread-under-one-percent": _small, "cold-spread": _cold_spread, "one-warmup-nearly-enough": _one_enough}
+    ours, theirs = _ours(records), published()
+    rows = [
+        {"claim": said.at[name, "claim"], "said_by": said.at[name, "source"],
+         "in_tables": check(theirs), "here": check(ours)}
+        for name, check in checks.items()
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _small(table: pd.DataFrame) -> str:
+    """How many deviations after the most warm-ups are small; of a published table those of a stated number alone."""
+    most = table[(table["warmups"] == FULL)]
+    small = (most["deviation_percent"] < NOISE_PERCENT).sum()
+    return f"in {small} of {len(most)} rows" if len(most) else tables.MISSING
+
+
+def _cold_spread(table: pd.DataFrame) -> str:
+    without = table[table["warmups"] == 0]["deviation_percent"]
+    return f"at most {tables.number(without.max() / 100)} times the mean" if len(without) else tables.MISSING
+
+
+def _one_enough(table: pd.DataFrame) -> str:
+    """The range of the ratio of the mean after one warm-up to that after the most."""
+    ratios = table[table["warmups"] == 1]["ratio"]
+    return f"{ratios.min():.3f} to {ratios.max():.3f} times the mean after more" if len(ratios) else tables.MISSING
+
+
 def describe(records: pd.DataFrame) -> pd.DataFrame:
     """One row a source, statistic (`mean_ms` or `std_ms` of ten steps) and number of warm-ups: the count, mean, std,
     min, quartiles and max of it over sizes, contexts and phases, as write-up 002 describes its own."""

@@ -78,6 +78,7 @@ def _scaled(x: Tensor, moment: str, keep: Keep) -> Tensor:
 
 
 NORMS = {"layer_norm": layer_norm, "rms_norm": rms_norm}
+KERNELS = {"layer_norm": torch.nn.functional.layer_norm, "rms_norm": torch.nn.functional.rms_norm}
 
 
 def steps(norm: str, x: Tensor, cast: Keep) -> dict[str, Tensor]:
@@ -93,14 +94,16 @@ def steps(norm: str, x: Tensor, cast: Keep) -> dict[str, Tensor]:
 
 
 def sensitivity(norm: str, narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]:
-    """Three tables on standard normal inputs, whose reference is the same norm of the same numbers in double precision.
+    """Four tables on standard normal inputs, whose reference is the same norm of the same numbers in double precision.
 
     `norm_errors`: the relative error of the norm computed in the narrow dtype throughout, by `scale` and `offset` of the
     inputs (the mean, in standard deviations), where it is finite. `norm_limits`: the first `step` of which something
     `overflows`, or half or more of what is not zero `underflows` to zero, where there is one. `step_errors`: the error at
-    scale one if the result of one `step` alone is rounded to the narrow dtype and all else is exact."""
+    scale one if the result of one `step` alone is rounded to the narrow dtype and all else is exact. `kernel_errors`: as
+    `norm_errors`, of PyTorch's own function on inputs in the narrow dtype."""
     errors = {"scale": [], "offset": [], "relative_error": []}
     limits = {"scale": [], "offset": [], "step": [], "what": []}
+    kernel = {name: [] for name in errors}
     alone = {"step": [], "relative_error": []}
     normal = torch.randn(ROWS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for scale, offset in [(scale, 0.0) for scale in SCALES] + [(1.0, offset) for offset in OFFSETS]:
@@ -108,9 +111,10 @@ def sensitivity(norm: str, narrow: torch.dtype, device: str) -> dict[str, dict[s
         exact = steps(norm, x, lambda name, tensor: tensor)
         # by way of fp32, since not every device has double precision
         got = steps(norm, x.float().to(device), lambda name, tensor: tensor.to(narrow))
-        if torch.isfinite(got["quotient"]).all():
-            error = relative(got["quotient"], exact["quotient"])
-            _append(errors, {"scale": scale, "offset": offset, "relative_error": error})
+        for table, result in ((errors, got["quotient"]), (kernel, KERNELS[norm](got["input"], [WIDTH], eps=EPS))):
+            if torch.isfinite(result).all():
+                error = relative(result, exact["quotient"])
+                _append(table, {"scale": scale, "offset": offset, "relative_error": error})
         troubles = ((step, trouble(got[step], exact[step])) for step in got)
         for step, what in [(step, what) for step, what in troubles if what][:1]:
             _append(limits, {"scale": scale, "offset": offset, "step": step, "what": what})
@@ -118,7 +122,7 @@ def sensitivity(norm: str, narrow: torch.dtype, device: str) -> dict[str, dict[s
     for step in right:
         rounded = steps(norm, normal, lambda name, x, step=step: x.to(narrow).double() if name == step else x)
         _append(alone, {"step": step, "relative_error": relative(rounded["quotient"], right["quotient"])})
-    return {"norm_errors": errors, "norm_limits": limits, "step_errors": alone}
+    return {"norm_errors": errors, "norm_limits": limits, "step_errors": alone, "kernel_errors": kernel}
 
 
 def trouble(got: Tensor, exact: Tensor) -> str:
