@@ -220,7 +220,8 @@ def first_steps(record: Recording, samples: int) -> dict[str, list[float] | int]
     gc.collect()
     anew = record.build(record.case)
     found = _checked(got, anew.expected(), anew.tolerance)
-    times = {f"first_{name}": sum((part[name] for part in series), []) for name in series[0] if name != "warmup_ms"}
+    names = [name for name in series[0] if name != "warmup_ms"]
+    times = {f"first_{name}": [ms for part in series for ms in part[name]] for name in names}
     return times | found | {"earlier_cases": record.earlier}
 
 

@@ -38,11 +38,11 @@ def partial_sums(total: torch.dtype, term: torch.dtype, convert: bool, device: s
 
 
 def accumulation(narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]:
-    """Two tables. `loops`, one row a loop: `sum` and its `sum_error`; of that `stored_error`, a thousand times the error
-    of 0.01 in the term's dtype, and `added_error`, what the additions lost; `spacing`, the distance of the sum from the
-    next number of its dtype; `half_percent`, half of that in percent of the term, which a rounding can lose; and
-    `stalls_after`, how many terms it took until nothing changed the sum any more, all of them where something did to
-    the end. `trace`: `sum_error` after each tenth term."""
+    """Two tables. `loops`, one row a loop: `sum` and its `sum_error`; of that `stored_error`, a thousand times the
+    error of 0.01 in the term's dtype, and `added_error`, what the additions lost; `spacing`, the distance of the sum
+    from the next number of its dtype; `half_percent`, half of that in percent of the term, which a rounding can lose;
+    and `stalls_after`, how many terms it took until nothing changed the sum any more, all of them where something did
+    to the end. `trace`: `sum_error` after each tenth term."""
     table, trace = {}, {}
     for loop, (total, term, convert) in loops(narrow).items():
         sums = partial_sums(total, term, convert, device)
@@ -96,11 +96,11 @@ def steps(norm: str, x: Tensor, cast: Keep) -> dict[str, Tensor]:
 def sensitivity(norm: str, narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]:
     """Four tables on standard normal inputs, whose reference is the same norm of the same numbers in double precision.
 
-    `norm_errors`: the relative error of the norm computed in the narrow dtype throughout, by `scale` and `offset` of the
-    inputs (the mean, in standard deviations), where it is finite. `norm_limits`: the first `step` of which something
-    `overflows`, or half or more of what is not zero `underflows` to zero, where there is one. `step_errors`: the error at
-    scale one if the result of one `step` alone is rounded to the narrow dtype and all else is exact. `kernel_errors`: as
-    `norm_errors`, of PyTorch's own function on inputs in the narrow dtype."""
+    `norm_errors`: the relative error of the norm computed in the narrow dtype throughout, by `scale` and `offset` of
+    the inputs (the mean, in standard deviations), where it is finite. `norm_limits`: the first `step` of which
+    something `overflows`, or half or more of what is not zero `underflows` to zero, where there is one. `step_errors`:
+    the error at scale one if the result of one `step` alone is rounded to the narrow dtype and all else is exact.
+    `kernel_errors`: as `norm_errors`, of PyTorch's own function on inputs in the narrow dtype."""
     errors = {"scale": [], "offset": [], "relative_error": []}
     limits = {"scale": [], "offset": [], "step": [], "what": []}
     kernel = {name: [] for name in errors}
