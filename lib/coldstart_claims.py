@@ -159,6 +159,21 @@ def outlier_percent(times: float) -> float:
     return 100 * math.sqrt(FOLLOWING) * (times - 1) / (FOLLOWING - 1 + times)
 
 
+def settled(records: pd.DataFrame) -> Statement:
+    """In how many processes of all cases the series is steady after one, two and five warm-ups, and in how many never."""
+    texts = [text for text in steady(records)["steady_from"] if text]
+    starts = [start for text in texts for start in text.split(", ")]
+    if not starts:
+        return Statement("From which step a process is steady was not measured here.", NO_DATA, "warmup")
+    by = {w: sum(start != "never" and int(start) <= w + 1 for start in starts) for w in (1, 2, FULL)}
+    never = starts.count("never")
+    text = (
+        f"Of {len(starts)} processes {by[1]} are steady after one warm-up, {by[2]} after two and {by[FULL]} after five; "
+        f"{never or 'none'} never {'is' if never < 2 else 'are'}."
+    )
+    return Statement(text, "measured", f"Steady from step: {'; '.join(texts)}.")
+
+
 def where_it_goes(records: pd.DataFrame, of: Mapping) -> Statement:
     """In which phases the first step spends what it takes beyond a later one."""
     table = estimates.select(steady(records), **of)
@@ -169,8 +184,9 @@ def where_it_goes(records: pd.DataFrame, of: Mapping) -> Statement:
     }
     if not shares:
         return Statement("In which phase the first step is longer was not measured here.", NO_DATA, "warmup")
-    parts = [f"{tables.number(share)}% of it in the {phase}" for phase, share in shares.items()]
-    text = f"What the first step takes beyond a later one lies, {', '.join(parts[:-1])} and {parts[-1]}."
+    parts = [f"{tables.number(share)}% in the {phase}" for phase, share in shares.items()]
+    last = f" and {parts.pop()}" if len(parts) > 1 else ""
+    text = f"Of what the first step takes beyond a later one, the data show {', '.join(parts)}{last}."
     return Statement(text, "measured", "First step less the median of the last half of the steps, phase by phase.")
 
 

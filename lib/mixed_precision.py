@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from lib import compare, estimates, plots, verdicts
 
 PRECISIONS = ("fp32", "fp16", "bf16")  # in the assignment's order
-NORMS = ("layer_norm", "rms_norm")
+TITLES = {"layer_norm": "layer norm", "rms_norm": "RMS norm"}
+NORMS = tuple(TITLES)
 MARKERS = {"fp32": "o", "fp16": "^", "bf16": "D"}
 
 
@@ -101,24 +102,26 @@ def published_speed() -> pd.DataFrame:
 
 
 def draw_sums(records: pd.DataFrame) -> Axes:
-    """The error of the sum against the number of terms, one line a loop."""
+    """The sum against the number of terms, beside what a rounding at its spacing can lose of a term; a line a loop that
+    adds in one dtype throughout."""
     table = rows(records, "trace")
-    (ax,) = plots.axes(height=3.4)
+    left, right = plots.axes(2, 3.2)
     with mpl.rc_context(plots.STYLE):
         for loop, line in table.drop_duplicates(["loop", "terms"]).groupby("loop", sort=False) if len(table) else ():
-            if loop.endswith("as fp32"):
-                continue  # the same numbers as without the conversion
             total, term = loop.split(" += ")
-            style = "-" if total == term else "--"
-            ax.plot(line["terms"], line["sum_error"], style, color=plots.COLOURS[term])
-            ax.annotate(
-                loop, (line["terms"].iloc[-1], line["sum_error"].iloc[-1]), xytext=(6, 0), textcoords="offset points",
-                va="center", color=plots.COLOURS[term], fontsize=10, annotation_clip=False,
-            )  # fmt: skip
-        ax.set(xlabel="terms of 0.01", ylabel="error of the sum")
-        ax.set_yscale("symlog", linthresh=1e-4)
-        ax.grid(axis="y")
-    return ax
+            if total == term:
+                how = {"color": plots.COLOURS[term], "marker": MARKERS[term], "markevery": 10, "markersize": 4}
+                left.plot(line["terms"], line["sum"], label=term, **how)
+                right.plot(line["terms"], line["half_percent"], label=term, **how)
+        right.axhline(100, color=plots.INK, linewidth=0.8)
+        right.set_yscale("log")
+        left.set(xlabel="terms of 0.01", ylabel="sum")
+        right.set(xlabel="terms of 0.01", ylabel="lost by a rounding at most, % of a term")
+        for ax in (left, right):
+            ax.grid(axis="y")
+        if len(table):
+            left.legend(frameon=False, loc="upper left")
+    return left
 
 
 def draw_norms(records: pd.DataFrame) -> Axes:
@@ -137,11 +140,11 @@ def draw_norms(records: pd.DataFrame) -> Axes:
                 over = overflows(troubles, norm, precision)
                 lost = line[line["scale"].isin(over)]
                 ax.plot(lost["scale"], lost["relative_error"], "x", color=plots.COLOURS[precision], markersize=10)
-            ax.set(xscale="log", yscale="log", xlabel="scale of the inputs", title=norm.replace("_", " "))
+            ax.set(xscale="log", yscale="log", xlabel="scale of the inputs", title=TITLES[norm])
             ax.grid(axis="y")
         grid[0].set_ylabel("relative error")
         if len(table):
-            grid[0].legend(frameon=False, loc="center left")
+            grid[0].legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 0.2), ncols=3, columnspacing=1)
     return grid[-1]
 
 

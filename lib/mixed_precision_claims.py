@@ -4,7 +4,7 @@ import pandas as pd
 
 from lib import claims, estimates, results, tables
 from lib.claims import NO_DATA, Statement, together
-from lib.mixed_precision import NORMS, dtypes, loops, overflows, rows, speed
+from lib.mixed_precision import NORMS, TITLES, dtypes, loops, overflows, rows, speed
 
 
 def sums(records: pd.DataFrame, narrow: str) -> Statement:
@@ -69,7 +69,7 @@ def observed(records: pd.DataFrame, narrow: str) -> Statement:
 
 def sensitive(records: pd.DataFrame, subject: str, precision: str) -> Statement:
     """Which step of a norm leaves the range of a dtype, from which scale on, and what comes out."""
-    name = subject.replace("_", " ")
+    name = TITLES[subject]
     errors = rows(records, "norm_errors")
     errors = errors[(errors["subject"] == subject) & (errors["precision"] == precision)]
     if errors.empty:

@@ -42,22 +42,28 @@ def accumulation(narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]
     error of 0.01 in the term's dtype, and `added_error`, what the additions lost; `spacing`, the distance of the sum
     from the next number of its dtype; `half_percent`, half of that in percent of the term, which a rounding can lose;
     and `stalls_after`, how many terms it took until nothing changed the sum any more, all of them where something did
-    to the end. `trace`: `sum_error` after each tenth term."""
+    to the end. `trace`: `sum` and `half_percent` after each tenth term."""
     table, trace = {}, {}
     for loop, (total, term, convert) in loops(narrow).items():
         sums = partial_sums(total, term, convert, device)
         stored = torch.tensor(TERM, dtype=term).item()
-        spacing = torch.finfo(total).eps * 2.0 ** math.floor(math.log2(sums[-1]))
         row = {
-            "loop": loop, "sum_dtype": named(total), "term_dtype": named(term), "sum": sums[-1],
+            "loop": loop, "sum": sums[-1],
             "sum_error": sums[-1] - TERM * TERMS, "stored_error": (stored - TERM) * TERMS,
-            "added_error": sums[-1] - stored * TERMS, "spacing": spacing, "half_percent": 50 * spacing / TERM,
+            "added_error": sums[-1] - stored * TERMS, "spacing": spacing(sums[-1], total),
+            "half_percent": 50 * spacing(sums[-1], total) / TERM,
             "stalls_after": sums.index(sums[-1]) + 1,
         }  # fmt: skip
         _append(table, row)
         for count in range(EVERY, TERMS + 1, EVERY):
-            _append(trace, {"loop": loop, "terms": count, "sum_error": sums[count - 1] - TERM * count})
+            half = 50 * spacing(sums[count - 1], total) / TERM
+            _append(trace, {"loop": loop, "terms": count, "sum": sums[count - 1], "half_percent": half})
     return {"loops": table, "trace": trace}
+
+
+def spacing(value: float, dtype: torch.dtype) -> float:
+    """The distance from a positive value to the next larger one of the dtype."""
+    return torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(value))
 
 
 def layer_norm(x: Tensor, keep: Keep) -> Tensor:
