@@ -160,7 +160,7 @@ def outlier_percent(times: float) -> float:
 
 
 def settled(records: pd.DataFrame) -> Statement:
-    """In how many processes of all cases the series is steady after one, two and five warm-ups, and in how many never."""
+    """In how many processes of all cases the series is steady after one, two and five warm-ups, in how many never."""
     texts = [text for text in steady(records)["steady_from"] if text]
     starts = [start for text in texts for start in text.split(", ")]
     if not starts:
@@ -168,8 +168,8 @@ def settled(records: pd.DataFrame) -> Statement:
     by = {w: sum(start != "never" and int(start) <= w + 1 for start in starts) for w in (1, 2, FULL)}
     never = starts.count("never")
     text = (
-        f"Of {len(starts)} processes {by[1]} are steady after one warm-up, {by[2]} after two and {by[FULL]} after five; "
-        f"{never or 'none'} never {'is' if never < 2 else 'are'}."
+        f"Of {len(starts)} processes {by[1]} are steady after one warm-up, {by[2]} after two and {by[FULL]} after "
+        f"five; {never or 'none'} never {'is' if never < 2 else 'are'}."
     )
     return Statement(text, "measured", f"Steady from step: {'; '.join(texts)}.")
 

@@ -86,7 +86,7 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "fp16": "fp16",
     "fp32": "fp32",
     "bf16": "bf16",
-    "half_percent": "a rounding loses at most, % of a term",
+    "half_percent": "half of it, % of a term",
     "loop": "loop",
     "offset": "mean of the inputs, deviations",
     "scale": "scale of the inputs",
