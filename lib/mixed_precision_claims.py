@@ -4,7 +4,7 @@ import pandas as pd
 
 from lib import claims, estimates, results, tables
 from lib.claims import NO_DATA, Statement, together
-from lib.mixed_precision import NORMS, TITLES, dtypes, loops, overflows, rows, speed
+from lib.mixed_precision import NORMS, TITLES, dtypes, loops, overflows, published_speed, rows, speed
 
 
 def sums(records: pd.DataFrame, narrow: str) -> Statement:
@@ -114,6 +114,16 @@ def kernel(records: pd.DataFrame, precision: str) -> Statement:
         f"computed step by step overflows, with an error of {worst:.2g} at most."
     )
     return Statement(text, "measured", f"Scales {', '.join(f'{scale:g}' for scale in lost)}.")
+
+
+def published_trend() -> Statement:
+    """At which sizes a write-up's eager passes in bf16 took less time than in fp32, and at which more."""
+    table = estimates.select(published_speed(), compiled=False)
+    faster = table["forward_backward_ratio"] < 1
+    more, less = (", ".join(table[which]["size"]) for which in (~faster, faster))
+    of = f"{table['source'].iloc[0]}, on {table['hardware'].iloc[0]} and without compiling"
+    text = f"In {of}, forward and backward together take more time in bf16 than in fp32 at {more}, and less at {less}."
+    return Statement(text, "published", "Published means, each size in both precisions on the same hardware.")
 
 
 def claimed(records: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:

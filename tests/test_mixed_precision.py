@@ -191,6 +191,7 @@ def test_published_ratios_are_of_one_source_and_hardware():
     row = table[(table["size"] == "small") & ~table["compiled"].astype(bool)].iloc[0]
     assert row["forward_ratio"] == pytest.approx(11.5468 / 10.1203, rel=1e-4)
     assert set(table["source"]) == {"write-up 003"}
+    assert said.published_trend().text.endswith("at small, medium, large, xl, and less at 2.7B.")
 
 
 def test_every_table_and_sentence_stands_without_records(own_results):
