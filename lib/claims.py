@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from lib import estimates, stats, tables, verdicts
+from lib.headings import HEADINGS
 from lib.stats import Interval
 
 NO_DATA = "no data"
@@ -104,7 +105,7 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
         *(math.log(x) / width if x > 0 else math.nan for x in (found.value, found.low, found.high)),
         found.n, found.rounds,
     )  # fmt: skip
-    unit = tables.HEADINGS[axis]
+    unit = HEADINGS[axis]
     text = f"From {below:,} to {above:,} {unit}, {subject} grows as that number to the power {tables.interval(power)}"
     evidence = f"{metric}, {_fields(of)}, ratio {tables.interval(found)}; by {compared.by}, {_counted(found)}."
     return Statement(text + ".", "measured", evidence)

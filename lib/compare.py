@@ -10,7 +10,8 @@ from dataclasses import fields
 
 import pandas as pd
 
-from lib import cost, estimates, results, tables, verdicts
+from lib import cost, estimates, results, verdicts
+from lib.headings import HEADINGS
 from lib.stats import Interval
 
 PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
@@ -87,8 +88,13 @@ def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -
     words = ([_word(*field) for field in zip(keys, row, strict=True)] for row in rows[keys].itertuples(index=False))
     rows["case"] = [", ".join(word for word in row if word) for row in words]
     rows["restless"] = estimates.column(rows, "restless").fillna("")
-    rows["source"] = rows["source"].str.replace(r"^(\d+)_[0-9a-f]{16}\.txt$", r"write-up \1", regex=True)
+    rows["source"] = named(rows["source"])
     return rows.sort_values(keys, key=estimates.in_order, kind="stable", ignore_index=True)
+
+
+def named(sources: pd.Series) -> pd.Series:
+    """The sources as the report calls them: a write-up by its number."""
+    return sources.str.replace(r"^(\d+)_[0-9a-f]{16}\.txt$", r"write-up \1", regex=True)
 
 
 def _word(name: str, value) -> str:
@@ -97,7 +103,7 @@ def _word(name: str, value) -> str:
         return value
     if str(value) in ("True", "False"):
         return name if value else ""
-    return f"{tables.HEADINGS[name].partition(',')[0]} {value:,}"
+    return f"{HEADINGS[name].partition(',')[0]} {value:,}"
 
 
 def other_machines(experiment: str, machine: str, *metrics: str, **where) -> pd.DataFrame:

@@ -6,6 +6,7 @@ A measurement notebook is a loop over `pending`, with `recording` around each ca
 import contextlib
 import functools
 import gc
+import itertools
 import os
 import random
 import time
@@ -23,6 +24,7 @@ from lib import baseline, environment, memory, results, timing
 from lib.timing import Iteration
 
 FATAL = ("oom", "too_large", "timeout", "crashed")
+_begun = itertools.count()  # the records that this process has begun
 
 
 @dataclass
@@ -87,12 +89,14 @@ def record_path(case, round: int):
 
 @dataclass
 class Recording:
-    """The record of a case in the making: add to `metrics`, then leave the block that `recording` opened."""
+    """The record of a case in the making: add to `metrics`, then leave the block that `recording` opened. `earlier` is
+    how many this process began before."""
 
     case: object
     round: int
     metrics: dict = field(default_factory=dict)
     built: list[Work] = field(default_factory=list)
+    earlier: int = field(default_factory=lambda: next(_begun))
 
     def setup(self) -> Work:
         """Build the case, once its predicted memory is seen to fit. Raises memory.TooLarge if it does not."""
@@ -103,6 +107,11 @@ class Recording:
         self.metrics |= work.facts
         return work
 
+    def observe(self) -> dict[str, dict[str, list]]:
+        """What a case without times observes, once its predicted memory is seen to fit. Raises memory.TooLarge."""
+        memory.preflight(self.case.predicted_bytes(), self.case.device)
+        return self.case.observe()
+
     def build(self, case) -> Work:
         """Set up a case, the same in each process, to be freed with the record."""
         torch.manual_seed(0)
@@ -111,15 +120,15 @@ class Recording:
 
 
 @contextlib.contextmanager
-def recording(case, round: int):
+def recording(case, round: int, cold: bool = False):
     """Save what the block measures as the record of `case` when it ends, also when memory does not suffice, and the
-    canary's times before and after it. Any other exception is a bug, goes on, and leaves no record. What the case
-    built is freed."""
+    canary's times before and after it, or after it alone where the block wants a process that is `cold`. Any other
+    exception is a bug, goes on, and leaves no record. What the case built is freed."""
     gc.collect()
     gc.freeze()  # what is alive now need not be searched for garbage between cases
     record, status = Recording(case, round), "ok"
     started, began = _now(), time.perf_counter()
-    canary = timing.canary(case.device)
+    canary = [] if cold else timing.canary(case.device)
     try:
         yield record
         record.metrics["canary_ms"] = canary + timing.canary(case.device)
@@ -184,12 +193,41 @@ def errors(work: Work) -> dict[str, list[float]]:
     once = timing.Plan(warmup=0, samples=1)
     with work.around_first() as noted:
         first = timing.measure(work.iteration, timing.clock(work.device), once, work.before)
-    found = {f"{name}_error": [_relative(got, expected[name])] for name, got in work.result().items()}
-    for name, (error,) in found.items():
-        if not error <= work.tolerance:
-            raise WrongResult(f"{name}: {error:.2g} is more than {work.tolerance:.2g}")
+    found = _checked(work.result(), expected, work.tolerance)
     found["first_iteration_ms"] = first.metrics()["wall_ms"]
     return found | noted | ({"compile_cache_hits": counters["fxgraph_cache_hit"] - hits} if work.compiled else {})
+
+
+def _checked(
+    got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float
+) -> dict[str, list[float]]:
+    """`<name>_error` of each result. Raises WrongResult beyond the tolerance."""
+    found = {f"{name}_error": [_relative(tensor, expected[name])] for name, tensor in got.items()}
+    for name, (error,) in found.items():
+        if not error <= tolerance:
+            raise WrongResult(f"{name}: {error:.2g} is more than {tolerance:.2g}")
+    return found
+
+
+def first_steps(record: Recording, samples: int) -> dict[str, list[float] | int]:
+    """How does it begin? The first iterations of a case, `samples` of them, as `first_<phase>_ms` in the order in which
+    they ran, and `earlier_cases`, how many cases this process had before: none in a cold start.
+
+    Nothing may compute before them, so what is right comes after: the case is built anew from the same seed, and the
+    errors of the first iteration are held against it, as `errors` does. Raises WrongResult like it."""
+    work = record.setup()
+    clock = timing.clock(work.device)
+    series = [timing.measure(work.iteration, clock, timing.Plan(0, 1), work.before).metrics()]
+    got = {name: tensor.detach().clone() for name, tensor in work.result().items()}
+    if samples > 1:
+        series.append(timing.measure(work.iteration, clock, timing.Plan(0, samples - 1), work.before).metrics())
+    vars(record.built.pop()).clear()  # two of them might not fit
+    gc.collect()
+    anew = record.build(record.case)
+    found = _checked(got, anew.expected(), anew.tolerance)
+    names = [name for name in series[0] if name != "warmup_ms"]
+    times = {f"first_{name}": [ms for part in series for ms in part[name]] for name in names}
+    return times | found | {"earlier_cases": record.earlier}
 
 
 @functools.cache

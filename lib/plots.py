@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from lib import tables
+from lib.headings import HEADINGS
 from lib.stats import Interval
-from lib.tables import HEADINGS
 
 INK = "#010203"  # replaced in the report by the page's own ink, for dark mode and for print
 QUIET = "#040506"  # likewise by the page's quieter ink
@@ -76,7 +76,7 @@ def lines(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
         sizes = sorted(table[x].unique())
         ax.set_xticks(sizes, [f"{size:,}" for size in sizes])
         ax.minorticks_off()
-        _y_ticks(ax)
+        round_ticks(ax)
         ax.grid(axis="y")
         _label_ends(ax, ends)
     return ax
@@ -92,7 +92,7 @@ def models(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
     return ax
 
 
-def _y_ticks(ax: Axes) -> None:
+def round_ticks(ax: Axes) -> None:
     """Round numbers as ticks of a log axis, also where it spans less than a decade."""
     low, high = ax.get_ylim()
     decades = [10.0**power for power in range(-6, 9)]

@@ -5,105 +5,13 @@ import math
 
 import pandas as pd
 
+from lib.headings import HEADINGS
 from lib.stats import Interval
 
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a point, in tabular numerals
 MISSING, UNAVAILABLE = "–", "not available"
 LONG = 16  # characters in a cell from which on it may break
 ABSENT = '<p class="absent">Not measured on this machine.</p>'
-HEADINGS = {  # of columns and axes: one wording through the whole report, the unit at its end
-    "amsgrad": "amsgrad",
-    "attention": "attention",
-    "backward_end_mib": "after backward, MiB",
-    "backward_ms": "backward, ms",
-    "backward_peak_mib": "peak backward, MiB",
-    "backward_ratio": "backward, relative",
-    "backward_verdict": "backward, verdict",
-    "bandwidth_percent": "of the ceiling, %",
-    "baseline": "against",
-    "batch_size": "batch",
-    "built_mib": "allocated once built, MiB",
-    "call_us": "a call, µs",
-    "by": "compared by",
-    "case": "case",
-    "causal": "causal",
-    "cold": "cold caches",
-    "ceiling_percent": "of the ceiling, %",
-    "columns": "columns",
-    "compile_s": "compiling, s",
-    "compiled": "compiled",
-    "compiled_ms": "compiled, ms",
-    "context_length": "context, tokens",
-    "d_head": "head size",
-    "d_model": "d_model",
-    "deviation_ms": "standard deviation, ms",
-    "deviation_percent": "deviation, % of the mean",
-    "device": "device",
-    "eager_ms": "eager, ms",
-    "first_iteration_s": "first iteration, s",
-    "formula_mib": "by formula, MiB",
-    "forward_backward_ms": "forward and backward, ms",
-    "forward_backward_ratio": "forward and backward, relative",
-    "forward_backward_verdict": "forward and backward, verdict",
-    "forward_end_mib": "kept for backward, MiB",
-    "forward_ms": "forward, ms",
-    "forward_peak_mib": "peak forward, MiB",
-    "forward_ratio": "forward, relative",
-    "forward_verdict": "forward, verdict",
-    "gigabytes": "GB/s",
-    "gradient_error": "error of the gradients",
-    "gflops": "GFLOP/s",
-    "gradients_mib": "added backward, MiB",
-    "graph_breaks": "graph breaks",
-    "graphs": "graphs",
-    "hardware": "hardware",
-    "input_mib": "input, MiB",
-    "kept_mib": "added forward, MiB",
-    "least_ms": "at least, ms",
-    "least_percent": "at least, % of measured",
-    "logits_error": "error of the logits",
-    "mean_ms": "mean, ms",
-    "mfu_percent": "MFU, %",
-    "mode": "mode",
-    "model": "model",
-    "model_mib": "module, MiB",
-    "num_heads": "heads",
-    "num_params": "parameters",
-    "operation": "operation",
-    "optimizer": "optimizer",
-    "optimizer_ms": "optimizer, ms",
-    "optimizer_peak_mib": "peak optimizer, MiB",
-    "optimizer_ratio": "optimizer, relative",
-    "optimizer_verdict": "optimizer, verdict",
-    "out_error": "error of the output",
-    "param_size": "elements of each",
-    "payback_steps": "paid back after, iterations",
-    "peak_mib": "peak, MiB",
-    "peak_percent": "of its hardware's peak, %",
-    "phase": "phase",
-    "precision": "precision",
-    "projections_percent": "in projections, % of FLOPs",
-    "ratio": "time relative to it",
-    "reasons": "reasons",
-    "resident_peak_mib": "whole process, MiB",
-    "rest_mib": "rest, MiB",
-    "rows": "rows",
-    "seq_len": "tokens",
-    "size": "size",
-    "source": "source",
-    "squares": "squares of scores",
-    "teraflops": "TFLOP/s",
-    "tokens_per_s": "tokens/s",
-    "total_ms": "whole, ms",
-    "total_ratio": "whole, relative",
-    "total_verdict": "whole, verdict",
-    "update_error": "error of the update",
-    "variant": "variant",
-    "verdict": "verdict",
-    "visible_percent": "smallest visible difference, %",
-    "weights_mib": "weights, MiB",
-    "weight_gradient_error": "error of a weight's gradient",
-}
 
 
 def number(value: float, uncertainty: float = math.nan) -> str:
@@ -280,4 +188,5 @@ def provenance(frame: pd.DataFrame) -> str:
         else ""
     )
     what = "Ratio" if any(name.endswith("ratio") for name in frame) else "Median"
+    what = frame.attrs.get("what") or ("Ratio" if "ratio" in frame else "Median")
     return f"{hardware}. {what} and its 95% interval {scopes}; n = {many}.{mixed}{marked}"

@@ -8,9 +8,13 @@ from lib.cases.attention import Attention
 from lib.cases.attention_module import AttentionModule
 from lib.cases.ceilings import Ceilings
 from lib.cases.compile import Compile
+from lib.cases.precision import Precision
 from lib.cases.step import Step
+from lib.cases.warmup import Warmup
 
-EXPERIMENTS = {case.experiment: case for case in (Step, Attention, AttentionModule, Compile, Adam, Ceilings)}
+EXPERIMENTS = {
+    case.experiment: case for case in (Ceilings, Step, Warmup, Precision, Attention, AttentionModule, Compile, Adam)
+}
 
 
 def grid(experiment: str, **axes) -> list:
