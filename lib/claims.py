@@ -70,6 +70,16 @@ def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Stat
     return Statement(wording.format(tables.interval(found)), "measured", evidence)
 
 
+def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> Statement:
+    """`wording` with the medians of several metrics of one case, each in the place of one {}."""
+    found = [value(records, metric, of, "{}") for metric in metrics]
+    if any(one.verdict == NO_DATA for one in found):
+        return (
+            found[0] if found[0].verdict == NO_DATA else Statement("This was not measured here.", NO_DATA, _fields(of))
+        )
+    return Statement(wording.format(*(one.text for one in found)), "measured", " ".join(one.evidence for one in found))
+
+
 def known(lead: str, unit: str, values: Mapping[str, float]) -> Statement:
     """`lead` followed by the values with their unit, each in the precision that it is named by."""
     shown = " and ".join(f"{tables.number(value)} {unit} in {name}" for name, value in values.items())

@@ -11,6 +11,12 @@ FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a p
 MISSING, UNAVAILABLE = "–", "not available"
 LONG = 16  # characters in a cell from which on it may break
 ABSENT = '<p class="absent">Not measured on this machine.</p>'
+
+
+class Bold(Interval):
+    """An interval whose value a table sets in bold."""
+
+
 HEADINGS = {  # of columns and axes: one wording through the whole report, the unit at its end
     "amsgrad": "amsgrad",
     "attention": "attention",
@@ -31,6 +37,7 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "d_head": "head size",
     "d_model": "d_model",
     "device": "device",
+    "elements": "elements",
     "first_iteration_s": "first iteration, s",
     "formula_mib": "by formula, MiB",
     "forward_backward_ms": "forward and backward, ms",
@@ -47,6 +54,7 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "logits_error": "error of the logits",
     "mfu_percent": "MFU, %",
     "mode": "mode",
+    "moved_mib": "must move, MiB",
     "num_params": "parameters",
     "operation": "operation",
     "optimizer": "optimizer",
@@ -56,7 +64,9 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "param_size": "elements of each",
     "peak_mib": "peak, MiB",
     "peak_percent": "of its hardware's peak, %",
+    "per_element_ns": "an element, ns",
     "precision": "precision",
+    "predicted_ratio": "by bytes",
     "ratio": "time relative to it",
     "resident_peak_mib": "whole process, MiB",
     "rows": "rows",
@@ -121,6 +131,7 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
         shown = [_as_interval(value) for value in values]
         heads = aligned([number(i.value, i.reach) if i else MISSING for i in shown])
         tails = [f"{number(i.low, i.reach)}–{number(i.high, i.reach)}" if i and i.reach > 0 else "" for i in shown]
+        heads = [f"<b>{h}</b>" if isinstance(i, Bold) else h for i, h in zip(shown, heads, strict=True)]
         words = [
             value if isinstance(value, str) else f"{h}<small>{t}</small>"
             for value, h, t in zip(values, heads, tails, strict=True)

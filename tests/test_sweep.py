@@ -61,8 +61,8 @@ def test_the_gpu_sweep_is_the_assignments_grid_in_fewer_than_40_kernels():
             counts[kernel.experiment] = counts.get(kernel.experiment, 0) + len(kernel.cases)
     assert len(kernels) < 40
     assert counts["step"] == 5 * 4 * 3 * 2
-    assert counts["attention"] == 4 * 5 * 4 * 3
-    assert counts["adam"] == 5 * 6 * 5
+    assert counts["attention"] == 5 * 5 * 4 * 3 * 2
+    assert counts["adam"] == 5 * 6 * 5 * 2 * 2 + 5 * 2
 
 
 BAD = [

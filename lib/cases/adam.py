@@ -11,6 +11,7 @@ from lib import adam, check, cost, environment, model, timing
 from lib.measure import Work
 from lib.timing import Mark
 
+DRAWN = 2**18  # values
 EQUAL = "equal"  # parameters of one size
 TOLERANCE = 2e-3  # of the update; a parameter near one holds an update of 1e-3 to about 3e-4
 
@@ -63,10 +64,11 @@ class Adam:
         return 4 * (lists * sum(sizes) + temporaries) + 8 * (lists + 2) * (sizes[0] + sizes[-1])
 
     def setup(self) -> Work:
-        """Draw parameters and gradients from a standard normal, with moments as if some steps had been made."""
+        """Draw parameters and gradients from a standard normal, with moments as if some steps had been made. Of a
+        large tensor as many values are drawn as `DRAWN` says, and repeated: more would take longer than to measure."""
         hyper = adam.Hyper(amsgrad=self.amsgrad)
         shapes = self.parameter_shapes
-        params, grads = ([torch.randn(shape, device=self.device) for shape in shapes] for _ in range(2))
+        params, grads = ([_drawn(torch.empty(shape, device=self.device)) for shape in shapes] for _ in range(2))
         states = [self._in_progress(p) for p in params]
         ends = {"update": 0, "last_update": -1}  # the parameters that are checked, each as one row
         old = {name: params[i].double() for name, i in ends.items()}
@@ -95,10 +97,10 @@ class Adam:
         do not."""
         state = adam.state(param, self.variant, self.amsgrad)
         state["step"].fill_(9)
-        state["exp_avg"].normal_()
+        _drawn(state["exp_avg"])
         for name in ("exp_avg_sq", "max_exp_avg_sq"):
             if name in state:
-                state[name].uniform_(0.5, 1.5)
+                _drawn(state[name]).abs_().add_(0.5)
         return state
 
 
@@ -107,3 +109,12 @@ def _model_shapes(size: str) -> list[tuple[int, ...]]:
     with torch.device("meta"):
         network = model.TransformerLM(model.Config(**model.SIZES[size]))
     return [tuple(parameter.shape) for parameter in network.parameters()]
+
+
+def _drawn(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, filled."""
+    parts = tensor.flatten().split(DRAWN)
+    parts[0].normal_()
+    for part in parts[1:]:
+        part.copy_(parts[0][: part.numel()])
+    return tensor
