@@ -83,7 +83,7 @@ def account(case: Mapping) -> pd.DataFrame:
         t * t: f"{t:,}²",
     }
     rows = [{"part": name, "bytes": formulas[size], "MiB": size / 2**20} for name, size in parts.items()]
-    return pd.DataFrame([*rows, {"part": "together", "bytes": None, "MiB": sum(parts.values()) / 2**20}])
+    return pd.DataFrame([*rows, {"part": "together", "bytes": "", "MiB": sum(parts.values()) / 2**20}])
 
 
 def out_of_memory(records: pd.DataFrame, machine: str) -> Statement:
@@ -149,7 +149,7 @@ def _fields(of: Mapping) -> str:
 
 
 def with_kept(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with `formula_mib`, what the variant keeps for its backward pass in fp32 by the formula; missing for
+    """The rows with `by_formula`, the MiB that the variant keeps for its backward pass in fp32 by the formula; missing for
     what compiles and for what runs in another precision."""
     kept = [
         sum(cost.attention_kept_bytes(row["variant"], *(int(row[name]) for name in SHAPE[:3]), CAUSAL).values()) / 2**20
@@ -157,7 +157,7 @@ def with_kept(rows: pd.DataFrame) -> pd.DataFrame:
         else None
         for _, row in rows.iterrows()
     ]
-    return rows.assign(formula_mib=pd.Series(kept, index=rows.index, dtype=float))
+    return rows.assign(by_formula=pd.Series(kept, index=rows.index, dtype=float))
 
 
 def flops(row: Mapping) -> int:

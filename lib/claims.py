@@ -97,8 +97,9 @@ def at(wording: str, case: Mapping) -> str:
     return "" if None in case.values() or not case else wording.format(**case)
 
 
-def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject: str) -> Statement:
-    """How a metric grows between the two largest measured values of an axis, as the exponent of a power law."""
+def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject: str, unit: str = "") -> Statement:
+    """How a metric grows between the two largest measured values of an axis, as the exponent of a power law; `unit` is
+    what the axis counts, if its heading does not say it."""
     chosen = estimates.select(records, **of)
     measured = estimates.medians(chosen, metric)
     sizes = sorted(set(measured.loc[measured[metric].notna(), axis]))
@@ -114,7 +115,7 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
         *(math.log(x) / width if x > 0 else math.nan for x in (found.value, found.low, found.high)),
         found.n, found.rounds,
     )  # fmt: skip
-    unit = tables.HEADINGS[axis]
+    unit = unit or tables.HEADINGS[axis]
     text = f"From {below:,} to {above:,} {unit}, {subject} grows as that number to the power {tables.interval(power)}"
     evidence = f"{metric}, {_fields(of)}, ratio {tables.interval(found)}; by {compared.by}, {_counted(found)}."
     return Statement(text + ".", "measured", evidence)

@@ -22,11 +22,12 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "attention": "attention",
     "backward_ms": "backward, ms",
     "backward_peak_mib": "peak backward, MiB",
-    "bandwidth_percent": "of the ceiling, %",
+    "bandwidth_percent": "of memory's ceiling, %",
     "baseline": "against",
     "batch_size": "batch",
     "call_us": "a call, µs",
     "by": "compared by",
+    "by_formula": "by formula, MiB",
     "case": "case",
     "causal": "causal",
     "cold": "cold caches",
@@ -221,11 +222,13 @@ def _plain(value) -> str:
 
 def provenance(frame: pd.DataFrame) -> str:
     """Hardware, number of samples and of processes behind the intervals of a table, for its note."""
-    cells = {name: [i for i in frame[name] if isinstance(i, Interval)] for name in frame}
-    intervals = [i for column in cells.values() for i in column]
+    rows = [
+        [i for i in row if isinstance(i, Interval) and i.n] for row in frame.to_numpy()
+    ]  # what was published has none
+    intervals = [i for row in rows for i in row]
     if not intervals:
         return ""
-    measured = frame[[any(isinstance(value, Interval) for value in row) for row in frame.to_numpy()]]
+    measured = frame[[bool(row) for row in rows]]
     hardware = ", ".join(dict.fromkeys(measured["hardware"]))
     sampled = [i for i in intervals if i.n > i.rounds]  # others are one count a process, such as memory
     if not sampled:

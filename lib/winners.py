@@ -65,6 +65,8 @@ def heat_map(ax: Axes, wins: pd.DataFrame, y: str, x: str) -> Axes:
     """The rows of `grid` as a map over two of its fields: in each cell the best and its time relative to the reference,
     the darker the less; a cell whose best is not the only one says with how many others it shares its place."""
     cells = wins[wins["relative"].notna()]
+    if cells.empty:
+        return ax
     labels = [_label(*row) for row in zip(cells["best"], cells["relative"], strict=True)]
     cells = cells.assign(relative=cells["relative"].astype(float), label=labels)
     wide = {name: cells.pivot_table(index=y, columns=x, values=name, aggfunc="first") for name in ("relative", "label")}
