@@ -149,8 +149,8 @@ def _fields(of: Mapping) -> str:
 
 
 def with_kept(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with `by_formula`, the MiB that the variant keeps for its backward pass in fp32 by the formula; missing for
-    what compiles and for what runs in another precision."""
+    """The rows with `by_formula`, the MiB that the variant keeps for its backward pass by the formula; missing for what
+    compiles and for what runs in another precision than fp32."""
     kept = [
         sum(cost.attention_kept_bytes(row["variant"], *(int(row[name]) for name in SHAPE[:3]), CAUSAL).values()) / 2**20
         if row["precision"] == "fp32" and row["variant"] in ("naive", "tiled", "sdpa")

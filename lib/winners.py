@@ -92,8 +92,8 @@ def tally(wins: pd.DataFrame) -> Statement:
     if wins.empty:
         return Statement("Which is fastest where was not measured here.", NO_DATA, "no records")
     alone = Counter(best[0] for best in wins["best"] if len(best) == 1)
-    parts = [f"{name} at {count}" for name, count in alone.most_common()]
+    parts = [f"{name} takes the least time at {count}" for name, count in alone.most_common()]
     shared = len(wins) - alone.total()
-    parts += [f"at {shared} the data do not show which of several"] if shared else []
-    text = f"Of the {len(wins)} points measured, the least time is taken by {', '.join(parts)}."
+    parts += [f"at {shared} the data do not show which of several does"] if shared else []
+    text = f"Of {len(wins)} points measured, {'; '.join(parts)}."
     return Statement(text, "measured", "At each point the least against each other, as one of so many comparisons.")
