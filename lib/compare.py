@@ -6,28 +6,39 @@ derived by subtracting two runs is left out, since it is no measurement.
 
 import math
 from collections.abc import Callable
+from dataclasses import fields
 
 import pandas as pd
 
-from lib import estimates, results, tables, verdicts
+from lib import cost, estimates, results, tables, verdicts
 from lib.stats import Interval
 
 PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
 
 
 def published_step() -> pd.DataFrame:
-    """Published training steps, one row a case and source, in ms: `forward_ms, forward_backward_ms, total_ms`.
-    Where a source varied the warm-up the most is taken, an unstated one being its main table. Means whose standard
-    deviation is more than half of them are left out. A precision called float32 may have run in TF32."""
+    """Published training steps, one row a case and source, in ms: `forward_ms, forward_backward_ms, total_ms`; with the
+    `d_model` of the model and its `forward_flops` (its vocabulary of 10,000 is the assignment's). Where a source varied
+    the warm-up the most is taken, an unstated one being its main table. Means whose standard deviation is more than
+    half of them are left out. A precision called float32 may have run in TF32."""
     table = results.published("end_to_end")
     table = table[(table["how"] == "measured") & ~(table["std_ms"] > table["mean_ms"] / 2)].copy()
     table["precision"] = table["dtype"].map(PRECISION).where(~table["tf32"].eq(True), "tf32")
+    dimensions = [field.name for field in fields(cost.Shape) if field.name != "vocab_size"]
+    shapes = (cost.Shape(vocab_size=10_000, **row) for row in table[dimensions].astype(int).to_dict("records"))
+    table["forward_flops"] = [cost.forward_flops(shape) for shape in shapes]
     table["warmup_steps"] = table["warmup_steps"].fillna(math.inf)
     table = table.sort_values("warmup_steps").rename(columns={"model": "size"})
-    keys = ["size", "context_length", "batch_size", "precision", "compiled", "source", "hardware"]
+    keys = ["size", "d_model", "context_length", "batch_size", "precision", "compiled", "source", "hardware"]
+    keys.append("forward_flops")
     wide = table.pivot_table(index=keys, columns="phase", values="mean_ms", aggfunc="last").reset_index()
     names = {"forward": "forward_ms", "forward_backward": "forward_backward_ms", "train_step": "total_ms"}
     return wide.rename(columns=names)
+
+
+def step_flops(row: pd.Series) -> float:
+    """FLOPs of the forward and the backward pass of a training step that has `forward_flops`."""
+    return 3 * row["forward_flops"]
 
 
 def published_attention() -> pd.DataFrame:
@@ -57,7 +68,7 @@ def to_references(machine: str) -> pd.DataFrame:
     compiled step to the eager one, attention to naive, the optimizer to single_tensor. Columns `label`, `name`
     (which has the colour), `ratio`, `hardware`."""
     steps, attention, adam = (results.load(name, machine) for name in ("step", "attention", "adam"))
-    step = estimates.largest(steps, "parameters", precision="fp32", compiled=True)
+    step = estimates.largest(steps, "parameters", precision="fp32", compiled=True, mode="train_step")
     longest = estimates.largest(attention, "seq_len", precision="fp32", cold=False)
     most = estimates.largest(adam, "elements", cold=False, shapes="equal", amsgrad=True)
     families = {
@@ -93,9 +104,9 @@ def _word(name: str, value) -> str:
     return f"{tables.HEADINGS[name].partition(',')[0]} {value:,}"
 
 
-def other_machines(experiment: str, machine: str, *metrics: str) -> pd.DataFrame:
-    """Medians of the records kept in git of other machines."""
-    medians = estimates.medians(results.reference(experiment, but=machine), *metrics)
+def other_machines(experiment: str, machine: str, *metrics: str, **where) -> pd.DataFrame:
+    """Medians of the records kept in git of other machines, of the cases with these values of fields."""
+    medians = estimates.medians(estimates.select(results.reference(experiment, but=machine), **where), *metrics)
     return medians.assign(source="records of " + medians["machine"])
 
 
@@ -113,7 +124,7 @@ def with_peak_percent(rows: pd.DataFrame, metric: str, flops: Callable[[pd.Serie
         if peak is None or math.isnan(found.value):
             return None
         value, high, low = (1e5 * flops(row) / (peak * ms) for ms in (found.value, found.low, found.high))
-        return Interval(value, low, high, found.n, found.rounds)
+        return Interval(float(value), float(low), float(high), found.n, found.rounds)
 
     return rows.assign(peak_percent=[percent(row) for _, row in rows.iterrows()])
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lib import series, stats
+from lib.sizes import SIZES
 
 RESTLESS = "a restless machine"
 STATUS = {
@@ -34,7 +35,8 @@ def samples(records: pd.DataFrame, metric: str) -> dict[int, list[float]]:
 def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     """One row a case: the fields of the case, `machine, hardware, status` (of the last round), `why` it has no
     times, `codes` (the digests of the code that measured it), `restless` (in how many of its rounds the machine was,
-    as `unrest` tells), and for each metric a column of the same name holding a `stats.Interval`, or None."""
+    as `unrest` tells), and for each metric a column of the same name holding a `stats.Interval`, or None, and for each
+    fact (one number or text a record) its value. A model's `size` comes with its `d_model`."""
     rows = []
     fields = records.attrs.get("fields", [])
     for key, group in records.groupby([*fields, "machine"], sort=False) if len(records) else ():
@@ -46,10 +48,19 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
         row["restless"] = f"{disturbed} of {len(group)}" if disturbed else ""
         for metric in metrics:
             by_round = samples(group, metric)
-            row[metric] = stats.median(list(by_round.values())) if by_round else None
+            row[metric] = stats.median(list(by_round.values())) if by_round else _fact(last.get(metric))
+        if row.get("size") in SIZES:
+            row["d_model"] = SIZES[row["size"]]["d_model"]
         rows.append(row)
-    frame = pd.DataFrame(rows, columns=[*fields, "machine", "hardware", "status", "why", "codes", "restless", *metrics])
+    columns = [*fields, "machine", "hardware", "status", "why", "codes", "restless", *metrics]
+    columns += ["d_model"] if "size" in fields and "d_model" not in columns else []
+    frame = pd.DataFrame(rows, columns=columns)
     return frame.sort_values(fields, key=in_order, ignore_index=True) if fields else frame
+
+
+def _fact(value) -> float | str | None:
+    """A number or text of a record; None for one that is missing."""
+    return value if pd.api.types.is_scalar(value) and not pd.isna(value) else None
 
 
 def unrest(record: pd.Series) -> str:
@@ -118,6 +129,21 @@ def with_quotient(records: pd.DataFrame, name: str, above: str, below: str, scal
 def with_sum(records: pd.DataFrame, name: str, first: str, second: str) -> pd.DataFrame:
     """The records with one metric more: the sum of two of the same iteration."""
     return derive(records, name, lambda a, b: a + b, first, second)
+
+
+def with_moments(records: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The records with three metrics more, of one value a process: `mean_ms` and `deviation_ms`, the mean of its
+    samples and their standard deviation (with n - 1), and `deviation_percent`, that relative to the mean; missing where
+    there are fewer than two samples."""
+    found: dict[str, list] = {"mean_ms": [], "deviation_ms": [], "deviation_percent": []}
+    for samples in column(records, metric):
+        known = isinstance(samples, list) and len(samples) > 1
+        mean, deviation = (statistics.mean(samples), statistics.stdev(samples)) if known else (math.nan, math.nan)
+        for values, value in zip(found.values(), (mean, deviation, 100 * deviation / mean), strict=True):
+            values.append([value] if known else None)
+    wider = records.assign(**{name: pd.Series(values, records.index, dtype=object) for name, values in found.items()})
+    wider.attrs = records.attrs
+    return wider
 
 
 def with_rate(records: pd.DataFrame, name: str, amount: str, metric: str, scale: float = 1) -> pd.DataFrame:

@@ -1,26 +1,46 @@
 """Tells what records there are, where they were measured and how restless that place was; measures nothing."""
 
 import html
+import itertools
 import statistics
 from collections.abc import Callable, Mapping
 
 import pandas as pd
+import yaml
 
-from lib import estimates, tables
+from lib import estimates, notebook, tables
 
 
 def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """One row an experiment: its cases, rounds, and how many cases ended how."""
+    """One row an experiment: how many cases the whole grid has, which is that of the sweep `gpu`, and how many of them
+    were tried here; the cases here, of the grid or not, their rounds, and how many ended how."""
     rows = []
     for name, records in experiments.items():
-        ends = estimates.medians(records)["status"].map(lambda status: estimates.STATUS[status] or "with times")
-        counts = ends.value_counts()
-        rounds = int(records["round"].max()) if len(records) else 0
-        rows.append({"experiment": name, "cases": len(ends), "rounds at most": rounds, **counts})
+        table, grid = estimates.medians(records), whole_grid(name)
+        tried = {_key(case) for case in table[records.attrs["fields"]].to_dict("records")}
+        row = {"experiment": name, "cases of the whole grid": len(grid), "of them here": len(grid & tried)}
+        row |= {"cases here": len(table), "rounds at most": int(records["round"].max()) if len(records) else 0}
+        ends = table["status"].map(lambda status: estimates.STATUS[status] or "measured")
+        rows.append(row | ends.value_counts().to_dict())
     frame = pd.DataFrame(rows)
-    counted = frame.columns[3:]
+    counted = frame.columns[5:]
     frame[counted] = frame[counted].fillna(0).astype(int)
     return frame
+
+
+def whole_grid(experiment: str) -> set[tuple]:
+    """The cases of an experiment in the sweep `gpu`, whatever the device."""
+    content = yaml.safe_load((notebook.NOTEBOOKS / "sweeps" / "gpu.yaml").read_text()).get(experiment, [])
+    names, cases = notebook.fields(experiment), set()
+    for block in content if isinstance(content, list) else [content]:
+        axes = notebook.parameters(experiment) | block
+        values = (axes[name] if isinstance(axes[name], list) else [axes[name]] for name in names)
+        cases |= {_key(dict(zip(names, point, strict=True))) for point in itertools.product(*values)}
+    return cases
+
+
+def _key(case: Mapping) -> tuple:
+    return tuple(str(value) for name, value in case.items() if name != "device")
 
 
 def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:

@@ -123,14 +123,14 @@ def _label_ends(ax: Axes, ends: list[tuple]) -> None:
 
 
 def phases(ax: Axes, table: pd.DataFrame, unit: str, xlabel: str) -> Axes:
-    """A bar a row of a table of training steps at its `label`, made of its phases (columns `forward_<unit>` and so
-    on), each with its own interval at its end; the phases are named above the first bar."""
+    """A bar a row of a table of training steps at its `label`, made of the phases that it has (columns `forward_<unit>`
+    and so on), each with its own interval at its end; the phases are named above the first bar."""
     names = ("forward", "backward", "optimizer")
     table = table[table[f"forward_{unit}"].notna()]
     with mpl.rc_context(STYLE):
         left = [0.0] * len(table)
         for name in names:
-            parts = list(table[f"{name}_{unit}"])
+            parts = [part or Interval(0, 0, 0, 0, 0) for part in table[f"{name}_{unit}"]]
             ax.barh(table["label"], [i.value for i in parts], left=left, color=COLOURS[name], height=0.62, label=name)
             left = [start + i.value for start, i in zip(left, parts, strict=True)]
             ax.errorbar(left, table["label"], xerr=_errors(parts), fmt="none", ecolor=INK, elinewidth=1, capsize=2.5)

@@ -27,9 +27,9 @@ def page() -> Path:
 
 
 def inputs(machine: str) -> str:
-    """A digest of all that the report follows from: records, published figures, chapters, code and template."""
-    folders = [(TEMPLATE, "*"), (CHAPTERS, "*.ipynb"), (ROOT / "lib", "*.py"), (results.REFERENCE, "**/*.*")]
-    files = [file for folder, pattern in folders for file in sorted(folder.glob(pattern)) if file.is_file()]
+    """A digest of all that the report follows from: records, notebooks, sweeps, code and template."""
+    folders = {TEMPLATE: "*", notebook.NOTEBOOKS: "**/*", ROOT / "lib": "*.py", results.REFERENCE: "**/*"}
+    files = [file for folder, pattern in folders.items() for file in sorted(folder.glob(pattern)) if file.is_file()]
     digest = hashlib.sha256(machine.encode())
     for file in files + results.files(machine):
         digest.update(file.name.encode() + file.read_bytes())

@@ -37,6 +37,8 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "context_length": "context, tokens",
     "d_head": "head size",
     "d_model": "d_model",
+    "deviation_ms": "standard deviation, ms",
+    "deviation_percent": "deviation, % of the mean",
     "device": "device",
     "elements": "elements",
     "first_iteration_s": "first iteration, s",
@@ -53,6 +55,7 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "least_ms": "at least, ms",
     "least_percent": "at least, % of measured",
     "logits_error": "error of the logits",
+    "mean_ms": "mean, ms",
     "mfu_percent": "MFU, %",
     "mode": "mode",
     "moved_mib": "must move, MiB",
@@ -147,10 +150,12 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
 
 
 class Table:
-    """A table with its caption, which a notebook shows as HTML; the report numbers it."""
+    """A table with its caption, which a notebook shows as HTML; the report numbers it. Where there are `reasons`, one a
+    row, a row's stands in place of cells that have no value."""
 
-    def __init__(self, frame: pd.DataFrame, caption: str, note: str = ""):
+    def __init__(self, frame: pd.DataFrame, caption: str, note: str = "", reasons: list[str] | None = None):
         self.frame, self.caption, self.note = frame, caption, note
+        self.reasons = reasons or [""] * len(frame)
 
     def _repr_html_(self) -> str:
         cells = [_column(self.frame[name]) for name in self.frame]
@@ -162,10 +167,8 @@ class Table:
             f'<th scope="col" class="{kind}">{html.escape(str(name))}</th>'
             for name, kind in zip(self.frame, kinds, strict=True)
         )
-        rows = "".join(
-            "<tr>" + "".join(f'<td class="{kind}">{cell}</td>' for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
-            for row in zip(*(texts for texts, _ in cells), strict=True)
-        )
+        texts = zip(*(texts for texts, _ in cells), strict=True)
+        rows = "".join(_row(row, kinds, reason) for row, reason in zip(texts, self.reasons, strict=True))
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         return (
@@ -175,11 +178,25 @@ class Table:
         )
 
 
+def _row(texts: tuple[str, ...], kinds: list[str], reason: str) -> str:
+    """A row as HTML; where its first cells without a value are, the reason stands for them, or else below the last."""
+    cells = [f'<td class="{kind}">{text}</td>' for text, kind in zip(texts, kinds, strict=True)]
+    if reason:
+        absent = [text.startswith(MISSING) for text in texts]
+        begin = absent.index(True) if any(absent) else len(texts) - 1
+        end = begin + 1
+        while end < len(texts) and (absent[end] or not texts[end]):
+            end += 1
+        own = "" if absent[begin] else texts[begin] + "<br>"
+        cells[begin:end] = [f'<td class="reason" colspan="{end - begin}">{own}{html.escape(reason)}</td>']
+    return f"<tr>{''.join(cells)}</tr>"
+
+
 def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
     """The columns named in `columns`, with spaces between them, as a table under their headings. Memory of a case with
     times that offers no such count is called not available. Columns without any value are left out, and those of the
     case that are alike in all rows go into the note, with hardware, samples and rounds; in how many rounds the machine
-    was restless, and `why` a row has no times, come last, if any has one."""
+    was restless comes last, if it ever was, and `why` a row has no times stands where these would."""
     if "status" in frame:
         for name in (name for name in columns.split() if name.endswith("_mib") and name in frame):
             uncounted = frame[name].isna() & (frame["status"] == "ok")
@@ -191,13 +208,11 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
         if len(frame) > 1 and not isinstance(frame[name].iloc[0], Interval) and len(set(frame[name])) == 1
     }
     shown = frame[[name for name in names if name not in alike]].rename(columns=HEADINGS)
-    for name, heading in (("restless", "restless"), ("why", "not measured")):
-        if name in frame and frame[name].any():
-            shown = shown.assign(**{heading: frame[name]})
+    if "restless" in frame and frame["restless"].any():
+        shown = shown.assign(restless=frame["restless"])
     setting = "; ".join(f"{HEADINGS[name]}: {_plain(value)}" for name, value in alike.items())
-    return Table(
-        shown, caption, " ".join(text for text in (provenance(frame), f"{setting}." if setting else "") if text)
-    )
+    note = " ".join(text for text in (provenance(frame), f"{setting}." if setting else "") if text)
+    return Table(shown, caption, note, list(frame["why"]) if "why" in frame else None)
 
 
 def peaks(sheets: pd.DataFrame, products: dict[str, float], copies: dict[str, float], caption: str) -> Table:

@@ -2,12 +2,13 @@
 
 import json
 import math
+import statistics
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from lib import claims, compare, estimates, inventory, notebook, plots, results, tables, verdicts
+from lib import claims, estimates, inventory, notebook, plots, results, tables, verdicts
 from lib.stats import Interval
 
 CASE = {"variant": "naive", "seq_len": 64, "compiled": False}
@@ -44,7 +45,11 @@ def test_a_case_that_ended_badly_is_a_row_that_says_why(records, save_record):
     row = table[table["variant"] == "sdpa"].iloc[0]
     assert row["why"] == "predicted not to fit (8.0 GiB of 2.0)"
     assert row["forward_ms"] is None
-    assert "8.0 GiB" in tables.show(table, "variant seq_len forward_ms", "a caption")._repr_html_()
+    shown = tables.show(table, "variant seq_len forward_ms", "a caption")._repr_html_()
+    assert '<td class="reason" colspan="1">predicted not to fit (8.0 GiB of 2.0)</td></tr>' in shown
+    without = tables.show(table, "forward_ms variant seq_len", "a caption")._repr_html_()
+    assert '<td class="reason" colspan="1">predicted not to fit (8.0 GiB of 2.0)</td><td' in without
+    assert "64<br>predicted not" in tables.show(table, "variant seq_len", "a caption")._repr_html_()
 
 
 def test_quotients_sums_and_rates_are_formed_sample_by_sample(records):
@@ -56,6 +61,26 @@ def test_quotients_sums_and_rates_are_formed_sample_by_sample(records):
     rate = estimates.with_rate(records, "rate", "flops", "total_ms")
     assert rate["rate"].iloc[0] == pytest.approx([row["flops"] * 1e3 / t for t in row["total_ms"]])
     assert share.attrs["fields"] == records.attrs["fields"]
+
+
+def test_mean_and_deviation_are_of_one_process_and_known_from_two_samples_on(records, save_record):
+    times = records["total_ms"].iloc[0]
+    moments = estimates.with_moments(records, "total_ms").iloc[0]
+    assert moments["mean_ms"] == [pytest.approx(sum(times) / 8)]
+    assert moments["deviation_ms"] == [pytest.approx(statistics.stdev(times))]
+    assert moments["deviation_percent"] == [pytest.approx(100 * statistics.stdev(times) / moments["mean_ms"][0])]
+    save_record(case=CASE | {"seq_len": 1}, total_ms=[1.0])
+    short = estimates.with_moments(results.load("attention", "test-1c"), "total_ms")
+    assert short.loc[short["seq_len"] == 1, ["mean_ms", "deviation_ms", "deviation_percent"]].isna().all(axis=None)
+
+
+def test_a_fact_stands_beside_the_medians_and_a_size_comes_with_its_width(records, save_record):
+    assert list(estimates.medians(records, "flops")["flops"]) == [64**2, 128**2] * 2
+    save_record(experiment="step", case={"size": "xl"}, status="too_large", predicted_bytes=2, available_bytes=1)
+    assert list(estimates.medians(results.load("step", "test-1c"), "flops")[["d_model", "flops"]].iloc[0]) == [
+        1600,
+        None,
+    ]
 
 
 def test_only_a_process_that_found_nothing_compiled_counts_as_a_cold_start(records):
@@ -128,6 +153,16 @@ def test_a_number_has_the_digits_that_its_uncertainty_warrants(value, uncertaint
     assert tables.number(value, uncertainty) == text
 
 
+def test_a_bar_has_the_phases_that_were_measured(save_record):
+    for mode, phases in (("forward", {"forward_ms": [2.0]}), ("both", {"forward_ms": [2.0], "backward_ms": [4.0]})):
+        save_record(experiment="step", case={"mode": mode}, **phases)
+    table = estimates.medians(results.load("step", "test-1c"), "forward_ms", "backward_ms", "optimizer_ms")
+    ax = plots.phases(*plots.axes(), estimates.labelled(table, ["mode"]), "ms", "time, ms")
+    widths = sorted(bar.get_width() for bar in ax.patches)
+    assert widths == [0.0, 0.0, 0.0, 2.0, 2.0, 4.0]
+    plt.close(ax.figure)
+
+
 def test_numbers_align_at_the_point():
     texts = tables.aligned(["1.25", "100", "3.5"])
     assert texts == [
@@ -179,39 +214,6 @@ def test_intervals_are_drawn(records):
     plt.close(ax.figure)
 
 
-def test_published_figures_are_set_beside_the_same_case_only():
-    own = pd.DataFrame(
-        {
-            "variant": ["naive", "naive"], "seq_len": [256, 300], "d_head": [64, 64], "batch_size": [8, 8],
-            "precision": ["fp32", "fp32"], "hardware": ["mine", "mine"], "forward_ms": [1.0, 2.0],
-        }
-    )  # fmt: skip
-    keys = ["variant", "seq_len", "d_head", "batch_size", "precision"]
-    rows = compare.same_cases(own, [compare.published_attention()], keys)
-    assert list(rows["hardware"]) == ["mine", "H100 80GB"]
-    assert set(rows["seq_len"]) == {256}
-
-
-def test_published_phases_that_were_subtracted_are_left_out():
-    steps = compare.published_step()
-    assert "backward" not in steps.columns
-    assert (steps["forward_ms"].dropna() > 0).all()
-    assert set(steps["precision"]) <= {"fp32", "tf32", "bf16"}
-
-
-def test_the_published_table_with_most_warm_up_is_taken():
-    steps = compare.published_step()
-    row = steps[
-        steps["hardware"].str.startswith("RTX") & (steps["size"] == "medium") & (steps["precision"] == "fp32")
-        & ~steps["compiled"].astype(bool)
-    ]  # fmt: skip
-    assert list(row["forward_ms"]) == pytest.approx([20.2569], abs=1e-3)
-
-
-def test_published_adam_has_the_variants_under_our_names():
-    assert set(compare.published_adam()["variant"]) == {"single_tensor", "fused", "compiled_single_tensor"}
-
-
 def test_records_of_an_older_code_are_not_pooled_with_those_of_a_newer(records, save_record):
     path = save_record(case=CASE, round=4, total_ms=[1.0] * 8)
     newer = json.loads(path.read_text()) | {"code": "1" * 16, "started": "2026-02-01T00:00:00+00:00"}
@@ -230,12 +232,6 @@ def test_a_selection_of_several_cases_is_no_sample(records):
 def test_every_field_of_every_case_has_a_heading():
     fields = {field for name in notebook.experiments() for field in notebook.fields(name)}
     assert fields <= set(tables.HEADINGS)
-
-
-def test_coverage_counts_how_cases_ended(records, save_record):
-    save_record(case=CASE | {"seq_len": 9999}, status="timeout")
-    (row,) = inventory.coverage({"attention": results.load("attention", "test-1c")}).to_dict("records")
-    assert (row["cases"], row["with times"], row["took longer than its time limit"]) == (5, 4, 1)
 
 
 def test_a_ceiling_is_the_highest_rate_of_any_process_and_size(save_record):

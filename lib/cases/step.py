@@ -87,7 +87,6 @@ class Step:
             "tokens": self.shape.tokens,
             "parameters": self.shape.parameters,
             "formula_mib": [self.formula_bytes() / memory.MIB],
-            "d_model": self.config.d_model,
             "forward_flops": cost.forward_flops(self.shape),
             "backward_flops": cost.backward_flops(self.shape),
             "optimizer_flops": cost.optimizer_flops(self.shape.parameters, amsgrad=False),
