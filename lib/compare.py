@@ -90,7 +90,8 @@ def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -
     rows = rows[[key in shared for key in rows[keys].itertuples(index=False, name=None)]]
     words = ([_word(*field) for field in zip(keys, row, strict=True)] for row in rows[keys].itertuples(index=False))
     rows["case"] = [", ".join(word for word in row if word) for row in words]
-    rows["restless"] = estimates.column(rows, "restless").fillna("")
+    for name in ("restless", "why"):
+        rows[name] = estimates.column(rows, name).fillna("")
     rows["source"] = rows["source"].str.replace(r"^(\d+)_[0-9a-f]{16}\.txt$", r"write-up \1", regex=True)
     return rows.sort_values(keys, key=estimates.in_order, kind="stable", ignore_index=True)
 

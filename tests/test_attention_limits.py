@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib import attention_limits, claims, compare, cost, estimates, results
+from lib import attention_limits, claims, compare, cost, estimates, results, tables
 
 CASE = {
     "variant": "naive", "seq_len": 1024, "d_head": 16, "batch_size": 8, "causal": True, "precision": "fp32",
@@ -95,3 +95,16 @@ def test_several_values_are_one_sentence_or_none(save_record):
     records = results.load("attention", "test-1c")
     assert claims.values(records, CASE, "{} and {}.", "forward_ms", "backward_ms").text == "1.000 and 2.000."
     assert claims.values(records, CASE, "{} and {}.", "forward_ms", "no_ms").verdict == claims.NO_DATA
+
+
+def test_a_published_row_beside_ours_has_a_share_of_its_peak_and_can_be_shown(save_record):
+    save_record(case=CASE, forward_ms=[1.0] * 8, backward_ms=[2.0] * 8, total_ms=[3.0] * 8)
+    own = estimates.medians(results.load("attention", "test-1c"), "forward_ms", "backward_ms", "total_ms")
+    keys = ["variant", "seq_len", "d_head", "batch_size", "precision"]
+    same = compare.same_cases(own, [compare.published_attention()], keys)
+    same = compare.with_peak_percent(same, "total_ms", attention_limits.flops)
+    html = tables.show(same, "case hardware source total_ms peak_percent", "x")._repr_html_()
+    assert "H100 80GB" in html
+    ms, peak = same["total_ms"].iloc[1], 67e12
+    rate = 3 * cost.attention_flops(8, 1024, 16) / (ms / 1e3)
+    assert same["peak_percent"].iloc[1].value == pytest.approx(100 * rate / peak)
