@@ -73,7 +73,7 @@ def accounted(records: pd.DataFrame, memory_bytes: int) -> dict:
 
 
 def account(case: Mapping) -> pd.DataFrame:
-    """One row a part of the peak of naive attention in fp32: its name, bytes and MiB; the sum last."""
+    """One row a part of the peak of naive attention in fp32: as a product, in bytes, GiB; the sum last."""
     parts = cost.attention_peak_bytes(*(case[name] for name in SHAPE))
     b, t, d = (case[name] for name in SHAPE[:3])
     formulas = {
@@ -82,8 +82,11 @@ def account(case: Mapping) -> pd.DataFrame:
         4 * b * t * t: f"4 × {b:,} × {t:,}²",
         t * t: f"{t:,}²",
     }
-    rows = [{"part": name, "bytes": formulas[size], "MiB": size / 2**20} for name, size in parts.items()]
-    return pd.DataFrame([*rows, {"part": "together", "bytes": "", "MiB": sum(parts.values()) / 2**20}])
+    products = [formulas[size] for size in parts.values()]
+    table = pd.DataFrame({"part": list(parts), "product": products, "bytes": list(parts.values())})
+    total = pd.DataFrame({"part": ["together"], "product": [""], "bytes": [sum(parts.values())]})
+    table = pd.concat([table, total], ignore_index=True)
+    return table.assign(GiB=table["bytes"] / GIB)
 
 
 def out_of_memory(records: pd.DataFrame, machine: str) -> Statement:

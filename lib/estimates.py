@@ -86,7 +86,7 @@ def _why(record: pd.Series) -> str:
 
 
 ORDER = (  # in which sizes, precisions and variants are introduced
-    *("tiny", "small", "medium", "large", "xl", "2.7B", "10B"),
+    *("equal", "tiny", "small", "medium", "large", "xl", "2.7B", "10B"),
     *("fp32", "tf32", "bf16", "fp16"),
     *("naive", "tiled", "sdpa", "flex", "compiled"),
     *("single_tensor", "foreach", "fused", "compiled_single_tensor", "compiled_foreach"),

@@ -26,6 +26,16 @@ def without_zeros(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{name: table[name].astype("Int64").mask(table["shapes"] != EQUAL) for name in own})
 
 
+def corners(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the fewest and the most parameters, of the least and the largest, and of a model's: of a large grid as
+    much as a table can show."""
+    equal = table["shapes"] == EQUAL
+    for name in ("num_params", "param_size"):
+        sizes = table.loc[table["shapes"] == EQUAL, name]
+        equal &= table[name].isin([sizes.min(), sizes.max()])
+    return table[equal | (table["shapes"] != EQUAL)]
+
+
 def beside_nearest(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     """Medians of the steps on a model's parameters, and of those on the list of equal ones that is nearest in its
     `elements`, a column more, from caches and with amsgrad alike."""

@@ -34,6 +34,8 @@ HEADINGS = {  # of columns and axes: one wording through the whole report, the u
     "ceiling_percent": "of the ceiling, %",
     "columns": "columns",
     "compiled": "compiled",
+    "compiled_foreach": "compiled foreach",
+    "compiled_single_tensor": "compiled single_tensor",
     "context_length": "context, tokens",
     "d_head": "head size",
     "d_model": "d_model",

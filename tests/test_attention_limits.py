@@ -21,10 +21,11 @@ def test_the_longest_that_fits_does_and_one_token_more_does_not(d_head):
 def test_the_account_adds_up_to_the_peak():
     case = {"batch_size": 8, "seq_len": 16384, "d_head": 16, "causal": True}
     table = attention_limits.account(case)
-    *parts, total = table["MiB"]
-    assert sum(parts) == total == sum(cost.attention_peak_bytes(8, 16384, 16, True).values()) / 2**20
-    assert table.set_index("part")["bytes"]["weights"] == "4 × 8 × 16,384²"
-    assert eval(table["bytes"][0].replace("×", "*").replace(",", "")) == table["MiB"][0] * 2**20
+    *parts, total = table["bytes"]
+    assert sum(parts) == total == sum(cost.attention_peak_bytes(8, 16384, 16, True).values())
+    assert table.set_index("part")["product"]["weights"] == "4 × 8 × 16,384²"
+    for product, size in zip(table["product"][:-1], parts, strict=True):
+        assert eval(product.replace("×", "*").replace(",", "").replace("²", "**2")) == size
 
 
 def test_the_case_accounted_for_is_the_smallest_that_was_refused(save_record):
