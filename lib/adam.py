@@ -97,7 +97,8 @@ VARIANTS = {
     "compiled_single_tensor": _Compiled(single_tensor),
     "compiled_foreach": _Compiled(foreach),
 }
-_COUNTS_ON_DEVICE = {"fused", "compiled_single_tensor", "compiled_foreach"}  # the others read them as numbers
+COMPILING = {"compiled_single_tensor", "compiled_foreach"}  # those that go through torch.compile
+_COUNTS_ON_DEVICE = {"fused", *COMPILING}  # the others read them as numbers
 
 
 def state(param: Tensor, variant: str, amsgrad: bool) -> dict[str, Tensor]:

@@ -24,9 +24,12 @@ def naive(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> T
 def sdpa(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
     """PyTorch's own scaled_dot_product_attention, which picks a kernel for the device."""
     # its fused kernels take four dimensions; with fewer it falls back on the formula, silently
-    four = (x[(None,) * (4 - x.dim())] for x in (q_XTD, k_XSD, v_XSD))
-    out = torch.nn.functional.scaled_dot_product_attention(*four, is_causal=causal)
+    out = torch.nn.functional.scaled_dot_product_attention(*_four(q_XTD, k_XSD, v_XSD), is_causal=causal)
     return out.reshape(*q_XTD.shape[:-1], v_XSD.shape[-1])
+
+
+def _four(*tensors):
+    return [x[(None,) * (4 - x.dim())] for x in tensors]
 
 
 @functools.cache
@@ -39,14 +42,43 @@ def compiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -
     return _compiled_naive()(q_XTD, k_XSD, v_XSD, causal)
 
 
+@functools.cache
+def _compiled_flex():
+    from torch.nn.attention.flex_attention import flex_attention  # brings the compiler along
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+@functools.cache
+def _causal_blocks(queries: int, keys: int, device: torch.device):
+    """Which blocks of scores a causal mask leaves, for flex_attention to skip the others."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    return create_block_mask(lambda b, h, query, key: query >= key, None, None, queries, keys, device=device)
+
+
+def flex(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
+    """PyTorch's flex_attention, a fused kernel that torch.compile writes for the mask; uncompiled it is a formula that
+    holds all scores. It has a backward pass on CUDA only (`unavailable`)."""
+    inputs = _four(*_in_autocast_type(q_XTD, k_XSD, v_XSD))
+    blocks = _causal_blocks(q_XTD.shape[-2], k_XSD.shape[-2], q_XTD.device) if causal else None
+    with torch.autocast(q_XTD.device.type, enabled=False):
+        out = _compiled_flex()(*inputs, block_mask=blocks)
+    return out.reshape(*q_XTD.shape[:-1], v_XSD.shape[-1])
+
+
+def _in_autocast_type(*tensors):
+    """The tensors in the type that autocast, where it is on, would give to a matrix product of its own."""
+    kind = tensors[0].device.type
+    return [x.to(torch.get_autocast_dtype(kind)) for x in tensors] if torch.is_autocast_enabled(kind) else tensors
+
+
 def tiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, block: int = 128) -> Tensor:
     """Online softmax over blocks of keys, forward and backward, in plain PyTorch: at no time are there more
     than T x `block` scores a leading index (Dao 2023, FlashAttention-2, algorithms 1 and 2)."""
-    kind = q_XTD.device.type
-    if torch.is_autocast_enabled(kind):  # autocast does not reach the backward of a custom function
-        q_XTD, k_XSD, v_XSD = (x.to(torch.get_autocast_dtype(kind)) for x in (q_XTD, k_XSD, v_XSD))
-    with torch.autocast(kind, enabled=False):
-        return _Tiled.apply(q_XTD, k_XSD, v_XSD, causal, block)
+    inputs = _in_autocast_type(q_XTD, k_XSD, v_XSD)  # autocast does not reach the backward of a custom function
+    with torch.autocast(q_XTD.device.type, enabled=False):
+        return _Tiled.apply(*inputs, causal, block)
 
 
 class _Tiled(torch.autograd.Function):
@@ -105,4 +137,14 @@ def _scores(q_XTD, k_XSD, keys, rows, causal):
     return scores_XTN.to(torch.promote_types(scores_XTN.dtype, torch.float32))
 
 
-VARIANTS = {"naive": naive, "tiled": tiled, "sdpa": sdpa, "compiled": compiled}
+VARIANTS = {"naive": naive, "tiled": tiled, "sdpa": sdpa, "flex": flex, "compiled": compiled}
+COMPILING = {"flex", "compiled"}  # those that go through torch.compile
+
+
+def unavailable(variant: str, device: str, d_head: int) -> str | None:
+    """Why a variant cannot run forward and backward on the device with heads of that size, or None if it can."""
+    if variant == "flex" and device != "cuda":
+        return "flex_attention has no backward pass but on CUDA"
+    if variant == "flex" and d_head < 16:
+        return f"flex_attention needs heads of 16 features or more, not {d_head}"
+    return None

@@ -71,6 +71,16 @@ def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Stat
     return Statement(wording.format(tables.interval(found)), "measured", evidence)
 
 
+def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> Statement:
+    """`wording` with the medians of several metrics of one case, each in the place of one {}."""
+    found = [value(records, metric, of, "{}") for metric in metrics]
+    if any(one.verdict == NO_DATA for one in found):
+        return (
+            found[0] if found[0].verdict == NO_DATA else Statement("This was not measured here.", NO_DATA, _fields(of))
+        )
+    return Statement(wording.format(*(one.text for one in found)), "measured", " ".join(one.evidence for one in found))
+
+
 def known(lead: str, unit: str, values: Mapping[str, float]) -> Statement:
     """`lead` followed by the values with their unit, each in the precision that it is named by."""
     shown = " and ".join(f"{tables.number(value)} {unit} in {name}" for name, value in values.items())
@@ -88,8 +98,9 @@ def at(wording: str, case: Mapping) -> str:
     return "" if None in case.values() or not case else wording.format(**case)
 
 
-def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject: str) -> Statement:
-    """How a metric grows between the two largest measured values of an axis, as the exponent of a power law."""
+def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject: str, unit: str = "") -> Statement:
+    """How a metric grows between the two largest measured values of an axis, as the exponent of a power law; `unit` is
+    what the axis counts, if its heading does not say it."""
     chosen = estimates.select(records, **of)
     measured = estimates.medians(chosen, metric)
     sizes = sorted(set(measured.loc[measured[metric].notna(), axis]))
@@ -105,7 +116,7 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
         *(math.log(x) / width if x > 0 else math.nan for x in (found.value, found.low, found.high)),
         found.n, found.rounds,
     )  # fmt: skip
-    unit = HEADINGS[axis]
+    unit = unit or HEADINGS[axis]
     text = f"From {below:,} to {above:,} {unit}, {subject} grows as that number to the power {tables.interval(power)}"
     evidence = f"{metric}, {_fields(of)}, ratio {tables.interval(found)}; by {compared.by}, {_counted(found)}."
     return Statement(text + ".", "measured", evidence)

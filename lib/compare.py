@@ -43,13 +43,17 @@ def step_flops(row: pd.Series) -> float:
 
 
 def published_attention() -> pd.DataFrame:
-    """Published attention passes, one row a case and source, in ms: `forward_ms, backward_ms`."""
+    """Published attention passes, one row a case and source, in ms: `forward_ms, backward_ms` and their sum `total_ms`;
+    and `forward_end_mib`, the memory before the backward pass, where the source has it."""
     table = results.published("attention").rename(columns={"d_model": "d_head"})
     table["precision"] = table["variant"].map(lambda name: "tf32" if name.endswith("tf32") else "fp32")
     table["variant"] = table["variant"].map({"eager": "naive", "compiled": "compiled", "compiled_tf32": "compiled"})
     keys = ["variant", "seq_len", "d_head", "precision", "source", "hardware"]
-    wide = table.pivot_table(index=keys, columns="phase", values="pass_ms").reset_index()
-    return wide.rename(columns={"forward": "forward_ms", "backward": "backward_ms"}).assign(batch_size=8)
+    wide = table.pivot_table(index=keys, columns="phase", values="pass_ms")
+    wide = wide.join(table.groupby(keys)["memory_after_forward_mib"].first()).reset_index()
+    names = {"forward": "forward_ms", "backward": "backward_ms", "memory_after_forward_mib": "forward_end_mib"}
+    wide = wide.rename(columns=names).assign(batch_size=8)
+    return wide.assign(total_ms=wide["forward_ms"] + wide["backward_ms"])
 
 
 def published_adam() -> pd.DataFrame:
@@ -67,7 +71,7 @@ def to_references(machine: str) -> pd.DataFrame:
     steps, attention, adam = (results.load(name, machine) for name in ("step", "attention", "adam"))
     step = estimates.largest(steps, "parameters", precision="fp32", compiled=True, mode="train_step")
     longest = estimates.largest(attention, "seq_len", precision="fp32", cold=False)
-    most = estimates.largest(adam, "elements", cold=False)
+    most = estimates.largest(adam, "elements", cold=False, shapes="equal", amsgrad=True)
     families = {
         "step": verdicts.ratios(steps, "compiled", False, step).replace({"name": {True: "compiled"}}),
         "attention": verdicts.ratios(attention, "variant", "naive", longest),
@@ -87,7 +91,8 @@ def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -
     rows = rows[[key in shared for key in rows[keys].itertuples(index=False, name=None)]]
     words = ([_word(*field) for field in zip(keys, row, strict=True)] for row in rows[keys].itertuples(index=False))
     rows["case"] = [", ".join(word for word in row if word) for row in words]
-    rows["restless"] = estimates.column(rows, "restless").fillna("")
+    for name in ("restless", "why"):
+        rows[name] = estimates.column(rows, name).fillna("")
     rows["source"] = named(rows["source"])
     return rows.sort_values(keys, key=estimates.in_order, kind="stable", ignore_index=True)
 

@@ -128,6 +128,40 @@ FORMULA = ("naive", "compiled")  # the attention variants that hold every score;
 TILE = 128  # keys of a tile
 
 
+def attention_kept_bytes(variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool) -> dict[str, int]:
+    """Bytes alive between the forward and the backward pass of attention alone in fp32, by part: its inputs and its
+    output, the output's gradient, which is there from the start, and what the variant computed for the backward pass:
+    the weights and the mask that were applied, or one logarithm a query."""
+    each, scores = 4 * batch_size * seq_len * d_head, 4 * batch_size * seq_len**2
+    kept = {"Q, K and V": 3 * each, "output": each, "gradient of the output": each}
+    if variant in FORMULA:
+        return kept | {"weights": scores} | ({"mask": seq_len**2} if causal else {})
+    return kept | {"logarithms of the sums": 4 * batch_size * seq_len}
+
+
+def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: bool) -> dict[str, int]:
+    """Bytes alive at the peak of naive attention in fp32, by part, for at least as many tokens as features: where the
+    backward pass has the gradients of the weights and of the scores, and what it reads is not yet freed."""
+    each, scores = 4 * batch_size * seq_len * d_head, 4 * batch_size * seq_len**2
+    kept = attention_kept_bytes("naive", batch_size, seq_len, d_head, causal)
+    return kept | {"gradient of V": each, "gradient of the weights": scores, "gradient of the scores": scores}
+
+
+def attention_moved_bytes(
+    variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool, precision: str
+) -> dict[str, int]:
+    """The least bytes that attention alone must move, by phase, if each of its kernels reads its inputs and writes its
+    outputs once. Q, K, V, the output and their gradients, in single precision: four in the forward pass, eight in the
+    backward. Scores, in the width of the products: `naive` writes them, scales, masks, normalises and reads them,
+    each a kernel of its own that reads and writes all; `compiled` has one kernel between the two products; in the
+    backward pass the weights are read twice, for the gradients of V and of the scores, and all steps come again.
+    What works in tiles must move none; its logarithms, one a query, are neglected, and so is the mask itself."""
+    each = 4 * batch_size * seq_len * d_head
+    scores = _width(precision) * batch_size * seq_len**2
+    forward, backward = {"naive": (8, 11) if causal else (6, 9), "compiled": (4, 7)}.get(variant, (0, 0))
+    return {"forward": 4 * each + forward * scores, "backward": 8 * each + backward * scores}
+
+
 def activation_bytes(shape: Shape, precision: str, attention: str, device: str = "cpu") -> int:
     """Bytes that a forward pass of `lib.model` keeps for its backward pass: of every operation the inputs that its
     derivative needs, each tensor once, which is how Korthikanti et al. 2022 ("Reducing Activation Recomputation in

@@ -86,10 +86,9 @@ def _why(record: pd.Series) -> str:
 
 
 ORDER = (  # in which sizes, precisions and variants are introduced
-    "attention",
-    *("tiny", "small", "medium", "large", "xl", "2.7B", "10B"),
+    *("attention", "equal", "tiny", "small", "medium", "large", "xl", "2.7B", "10B"),
     *("fp32", "tf32", "bf16", "fp16"),
-    *("naive", "tiled", "sdpa", "compiled"),
+    *("naive", "tiled", "sdpa", "flex", "compiled"),
     *("accumulation", "toy", "transformer", "layer_norm", "rms_norm"),
     *("single_tensor", "foreach", "fused", "compiled_single_tensor", "compiled_foreach"),
 )

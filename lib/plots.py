@@ -20,7 +20,7 @@ INK = "#010203"  # replaced in the report by the page's own ink, for dark mode a
 QUIET = "#040506"  # likewise by the page's quieter ink
 BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"
 COLOURS = {  # Okabe and Ito 2008; the reference of each family in ink
-    "naive": INK, "tiled": ORANGE, "sdpa": GREEN, "compiled": BLUE,
+    "naive": INK, "tiled": ORANGE, "sdpa": GREEN, "flex": PURPLE, "compiled": BLUE,
     "single_tensor": INK, "foreach": ORANGE, "fused": GREEN,
     "compiled_single_tensor": BLUE, "compiled_foreach": PURPLE,
     "fp32": INK, "tf32": ORANGE, "bf16": BLUE, "fp16": GREEN,

@@ -14,6 +14,10 @@ LONG = 16  # characters in a cell from which on it may break
 ABSENT = '<p class="absent">Not measured on this machine.</p>'
 
 
+class Bold(Interval):
+    """An interval whose value a table sets in bold."""
+
+
 def number(value: float, uncertainty: float = math.nan) -> str:
     """The value with the digits that its uncertainty warrants: to the uncertainty's first digit, and to the
     second where the first is a 1 or 2; four digits where there is none at all, three where none is known."""
@@ -61,6 +65,7 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
         shown = [_as_interval(value) for value in values]
         heads = aligned([number(i.value, i.reach) if i else MISSING for i in shown])
         tails = [f"{number(i.low, i.reach)}–{number(i.high, i.reach)}" if i and i.reach > 0 else "" for i in shown]
+        heads = [f"<b>{h}</b>" if isinstance(i, Bold) else h for i, h in zip(shown, heads, strict=True)]
         words = [
             value if isinstance(value, str) else f"{h}<small>{t}</small>"
             for value, h, t in zip(values, heads, tails, strict=True)

@@ -4,13 +4,14 @@ import math
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lib import environment
-from lib.attention import VARIANTS, naive, tiled
+from lib import attention, environment
+from lib.attention import COMPILING, VARIANTS, naive, tiled
 
-EAGER = [name for name in VARIANTS if name != "compiled"]
+EAGER = [name for name in VARIANTS if name not in COMPILING]
 needs_compiler = pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
 
 
@@ -164,3 +165,36 @@ def test_tiled_sums_narrow_values_in_fp32():
     q, k = torch.zeros(1, 8, dtype=torch.bfloat16), torch.zeros(1000, 8, dtype=torch.bfloat16)
     v = (torch.arange(1000) < 500).bfloat16()[:, None].expand(1000, 8)
     assert torch.equal(tiled(q, k, v, causal=False, block=1), torch.full_like(q, 0.5))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("queries", "keys"), [(37, 37), (5, 300), (140, 129)])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_is_the_formula_as_far_as_a_cpu_can_tell(monkeypatch, queries, keys, causal):
+    # the same function without its compiler, and forward only, which is what it offers there
+    monkeypatch.setattr(attention, "_compiled_flex", lambda: flex_attention)
+    q, k, v, _ = (x.detach() for x in draw((2, 3), queries, keys, 16))
+    torch.testing.assert_close(VARIANTS["flex"](q, k, v, causal), formula(q, k, v, causal), atol=1e-5, rtol=1e-5)
+    q, k, v = (x[0] for x in (q, k, v))  # three dimensions, as the experiment has them
+    torch.testing.assert_close(VARIANTS["flex"](q, k, v, causal), formula(q, k, v, causal), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_follows_autocast(monkeypatch):
+    monkeypatch.setattr(attention, "_compiled_flex", lambda: flex_attention)
+    q, k, v, _ = (x.detach() for x in draw((2, 3), 40, 40, 16))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert VARIANTS["flex"](q, k, v).dtype == torch.bfloat16
+
+
+def test_flex_is_refused_where_it_has_no_backward_pass_or_too_small_heads_and_nothing_else_is():
+    assert "CUDA" in attention.unavailable("flex", "cpu", 64)
+    assert "CUDA" in attention.unavailable("flex", "mps", 64)
+    assert "16 features" in attention.unavailable("flex", "cuda", 8)
+    assert attention.unavailable("flex", "cuda", 16) is None
+    assert not [name for name in VARIANTS if name != "flex" and attention.unavailable(name, "cpu", 4)]
+
+
+def test_what_compiles_is_a_variant_and_the_reference_does_not():
+    assert set(VARIANTS) - set(EAGER) == COMPILING
+    assert next(iter(VARIANTS)) not in COMPILING

@@ -17,7 +17,10 @@ ATTENTION = {
     "variant": "naive", "seq_len": 8, "d_head": 4, "batch_size": 1, "causal": True, "precision": "fp32",
     "cold": False, "device": "cpu",
 }  # fmt: skip
-ADAM = {"variant": "fused", "num_params": 2, "param_size": 8, "amsgrad": True, "cold": False, "device": "cpu"}
+ADAM = {
+    "variant": "fused", "shapes": "equal", "num_params": 2, "param_size": 8, "amsgrad": True, "cold": False,
+    "device": "cpu",
+}  # fmt: skip
 CEILINGS = {"operation": "copy", "rows": 8, "columns": 8, "precision": "fp32", "device": "cpu"}
 PLAIN = {"step": STEP, "attention": ATTENTION, "adam": ADAM, "ceilings": CEILINGS}
 
@@ -46,6 +49,7 @@ def measured(case, round=1):
         *(one("attention", variant=v, causal=c) for v in ("naive", "tiled", "sdpa") for c in (True, False)),
         one("attention", precision="fp16"),
         *(one("adam", variant=v, amsgrad=a) for v in ("single_tensor", "foreach", "fused") for a in (True, False)),
+        one("adam", shapes="tiny", num_params=0, param_size=0),
         *(one("ceilings", operation=o, rows=8, columns=24) for o in ("matmul", "copy", "triad", "add")),
         one("ceilings", operation="matmul", rows=24, precision="bf16"),
         one("ceilings", operation="call", rows=1, columns=1),
@@ -92,8 +96,13 @@ def test_the_facts_of_a_step_and_of_attention_hold_what_theory_says_of_each_phas
     assert facts["optimizer_flops"] == 14 * facts["parameters"]
     assert facts["optimizer_bytes"] == 28 * facts["parameters"]
     assert 0 < facts["forward_bytes"] < facts["backward_bytes"]
-    assert one("attention").setup().facts == {"forward_flops": 4 * 64 * 4, "causal_flops": 4 * 36 * 4}
-    assert one("attention", causal=False).setup().facts == {"forward_flops": 4 * 64 * 4}
+    moved = 12 * 4 * 8 * 4  # Q, K, V, the output and their gradients, and 19 or 15 times the scores
+    causal = {"forward_flops": 4 * 64 * 4, "causal_flops": 4 * 36 * 4, "moved_bytes": moved + 19 * 4 * 64}
+    assert one("attention").setup().facts == causal
+    assert one("attention", causal=False).setup().facts == {
+        "forward_flops": 4 * 64 * 4,
+        "moved_bytes": moved + 15 * 4 * 64,
+    }
 
 
 def test_a_compiled_variant_is_timed_apart_from_its_compilation(own_results):
@@ -193,6 +202,9 @@ def test_what_the_machine_has_no_means_for_is_left_out_and_says_why():
         ("attention", {"device": "gpu"}, "device: 'gpu'.*nearest is"),
         ("adam", {"num_params": -1}, "num_params: -1 must be 1 or more"),
         ("adam", {"param_size": 1.5}, "param_size: 1.5 is float"),
+        ("adam", {"num_params": 0}, "num_params: 0 must be 1 or more"),
+        ("adam", {"shapes": "smal"}, "shapes: 'smal'.*nearest is 'small'"),
+        ("adam", {"shapes": "tiny", "param_size": 0}, "num_params: 2 must be 0 for tiny, which has its own"),
         ("ceilings", {"operation": "divide"}, "operation: 'divide'"),
         ("ceilings", {"operation": "call", "rows": 1}, "columns: 8 must be 1 for call"),
         ("ceilings", {"operation": "call", "columns": 1}, "rows: 8 must be 1 for call"),

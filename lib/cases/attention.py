@@ -36,19 +36,28 @@ class Attention:
     @property
     def compiles(self) -> bool:
         """Whether it goes through torch.compile."""
-        return self.variant == "compiled"
+        return self.variant in attention.COMPILING
 
     def unavailable(self) -> str | None:
         """Why this machine cannot run the case, or None."""
         missing = environment.compiler_missing(self.device) if self.compiles else None
+        missing = missing or attention.unavailable(self.variant, self.device, self.d_head)
         return missing or precision.unavailable(self.precision, self.device)
 
     def predicted_bytes(self) -> int:
-        """Q, K, V, the output and their gradients, the scores that the variant holds at once (the weights and
-        three temporaries of their size), and those of the reference: one sequence in double precision."""
-        scores = self.seq_len**2 if self.variant in ("naive", "compiled") else self.seq_len * 128
-        inputs = 4 * 8 * self.batch_size * self.seq_len * self.d_head
-        return inputs + max(4 * 4 * self.batch_size * scores, 4 * 8 * self.seq_len**2)
+        """The peak of the variant, or of the reference, which is one sequence in double precision beside all inputs.
+
+        What holds every score does so as `cost.attention_peak_bytes` says, in a narrow precision with one copy more
+        in single precision; what works in tiles holds six numbers a score of a tile. Beside either there are at most
+        Q, K, V, the output, their gradients and a copy."""
+        shape = (self.batch_size, self.seq_len, self.d_head)
+        each = 4 * self.batch_size * self.seq_len * self.d_head
+        if self.variant in cost.FORMULA:
+            copy = 0 if precision.AUTOCAST[self.precision] is None else 4 * self.batch_size * self.seq_len**2
+            held = max(copy + sum(cost.attention_peak_bytes(*shape, self.causal).values()), 9 * each)
+        else:
+            held = 9 * each + 6 * 4 * self.batch_size * self.seq_len * min(cost.TILE, self.seq_len)
+        return max(held, 5 * each + 4 * 8 * self.seq_len**2)
 
     def setup(self) -> Work:
         """Draw Q, K, V and the gradient of the output from a standard normal."""
@@ -83,7 +92,8 @@ class Attention:
             gradient = torch.stack([tensor.grad[0] for tensor in inputs])
             return {"out": last["out"][0].detach(), "gradient": gradient}
 
-        facts = {"forward_flops": cost.attention_flops(*shape)}
+        moved = cost.attention_moved_bytes(self.variant, *shape, self.causal, self.precision)
+        facts = {"forward_flops": cost.attention_flops(*shape), "moved_bytes": sum(moved.values())}
         if self.causal:
             facts["causal_flops"] = cost.attention_flops(*shape, causal=True)
         return Work(

@@ -49,11 +49,12 @@ class Step:
     @property
     def compiles(self) -> bool:
         """Whether any part of it goes through torch.compile."""
-        return self.compiled or "compiled" in self.attention + self.optimizer
+        return self.compiled or self.attention in attention.COMPILING or self.optimizer in adam.COMPILING
 
     def unavailable(self) -> str | None:
         """Why this machine cannot run the case, or None."""
         missing = environment.compiler_missing(self.device) if self.compiles else None
+        missing = missing or attention.unavailable(self.attention, self.device, self.config.d_head)
         return missing or precision.unavailable(self.precision, self.device)
 
     def predicted_bytes(self) -> int:
