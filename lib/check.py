@@ -28,7 +28,7 @@ def at_least(field: str, value: float, least: float) -> None:
 
 def fields(instance: object) -> None:
     """Raise ValueError unless every field of a dataclass instance has exactly its annotated type, is finite
-    and, if it is an int, is positive. A bool is no int here, and "12" no number."""
+    and, if it is an int, is positive, or what its metadata call `least` or more. A bool is no int here, and "12" no number."""
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
         allowed = (int, float) if field.type is float else (field.type,)
@@ -37,4 +37,4 @@ def fields(instance: object) -> None:
         if field.type is float and not math.isfinite(value):
             raise ValueError(f"{field.name}: {value!r} must be finite")
         if field.type is int:
-            at_least(f"{field.name}", value, 1)
+            at_least(f"{field.name}", value, field.metadata.get("least", 1))
