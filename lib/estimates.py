@@ -78,6 +78,7 @@ ORDER = (  # in which sizes, precisions and variants are introduced
     *("tiny", "small", "medium", "large", "xl", "2.7B", "10B"),
     *("fp32", "tf32", "bf16", "fp16"),
     *("naive", "tiled", "sdpa", "compiled"),
+    *("no_grad", "forward", "forward_backward", "train_step"),
     *("single_tensor", "foreach", "fused", "compiled_single_tensor", "compiled_foreach"),
 )
 

@@ -91,12 +91,15 @@ def _forward_bytes(
     copies = _copies(shape, precision, shape.num_layers)
     before, norms, end = 0, 0, 4 * vocabulary + 8 * tokens
     if graph:
-        end = kept_bytes(shape, precision, attention, device, checkpoint) - _copies(shape, precision, 0 if checkpoint else shape.num_layers)
-        if checkpoint:
-            before = (-(-shape.num_layers // checkpoint) - (shape.num_layers % checkpoint == 1 or checkpoint == 1)) * 4 * hidden
+        kept_copies = _copies(shape, precision, 0 if checkpoint else shape.num_layers)
+        end = kept_bytes(shape, precision, attention, device, checkpoint) - kept_copies
+        if checkpoint:  # the input of a group of one layer is that layer's own
+            before = (
+                ((shape.num_layers - 1) // checkpoint + (shape.num_layers % checkpoint != 1 % checkpoint)) * 4 * hidden
+            )
         else:
             before = (shape.num_layers - 1) * _layer_bytes(shape, precision, attention, device)
-            norms = (4 + 3 * narrow if narrow == 2 else 4) * hidden
+            norms = (4 if narrow == 4 else 4 + 3 * narrow) * hidden
     attend = (2 * 4 + 5 * narrow) * hidden + norms
     if attention in FORMULA:
         softmax = 2 * narrow if device == "cpu" or narrow == 4 else narrow + 2 * 4
@@ -134,7 +137,8 @@ def _backward_bytes(shape: Shape, precision: str, attention: str, device: str, c
         last = min(shape.num_layers, (group + 1) * size)
         layers, done = last - group * size, shape.num_layers - last
         # the inputs of the groups before, the gradients of those behind, its own activations and its output's gradient
-        whole = 4 * hidden * group + 4 * (head + done * block) + layers * (layer + (4 - matrix) * block) + 4 * hidden
+        whole = 4 * hidden * (group + 1) + 4 * (head + done * block) + layers * (layer + (4 - matrix) * block)
+        whole += 4 * (2 * shape.num_layers + 1) * d_model  # gradients of norms: too small to tell when each comes
         for behind in (0, layers - 1):
             entry = whole + behind * (matrix * block - layer)
             # SwiGLU's product: its gradient and those of its factors, and that of the matrix after it

@@ -86,8 +86,11 @@ class Step:
         return Training(self)
 
     def setup(self) -> Work:
-        """Build what the case trains, and say what it costs in theory."""
-        training = self.training()
+        """Build the model, its optimizer and a batch of random tokens."""
+        return self.work(self.training())
+
+    def work(self, training: Training) -> Work:
+        """What is measured of a model in training, with what it costs in theory."""
         traffic = cost.memory_bound_bytes(self.shape, self.precision, self.attention)
         facts = {
             "tokens": self.shape.tokens,
