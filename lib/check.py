@@ -28,7 +28,8 @@ def at_least(field: str, value: float, least: float) -> None:
 
 def fields(instance: object) -> None:
     """Raise ValueError unless every field of a dataclass instance has exactly its annotated type, is finite
-    and, if it is an int, is positive, or what its metadata call `least` or more. A bool is no int here, and "12" no number."""
+    and, if it is an int, is positive, or at least what its metadata call `least`. A bool is no int here, and "12" no
+    number."""
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
         allowed = (int, float) if field.type is float else (field.type,)

@@ -1,18 +1,15 @@
-"""Sets the records of memory as tables and figures: timelines, what is alive at the peak, predictions for models that do
-not fit, and activation checkpointing; measures nothing.
+"""Sets the records of memory as tables and figures: timelines, what is alive at the peak, predictions for
+models that do not fit, and activation checkpointing; measures nothing.
 """
 
-import itertools
 import re
-import statistics
 from collections.abc import Mapping
 
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib import claims, cost, estimates, footprint, plots, results, tables
-from lib.claims import Statement
+from lib import cost, estimates, footprint, plots, results, tables
 from lib.plots import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, STYLE
 from lib.stats import Interval
 
@@ -30,17 +27,21 @@ GIB = 2**30
 def largest(record: pd.Series, most: int) -> tables.Table:
     """The largest allocations of one record, alike ones in one row, and who made them."""
     rows = pd.DataFrame(record.get("largest", {}) if isinstance(record.get("largest"), dict) else {}).head(most)
-    return tables.Table(rows.rename(columns=tables.HEADINGS), "The largest allocations of one iteration", _of(record))
+    return tables.Table(
+        rows.rename(columns=tables.HEADINGS), "The largest allocations of one iteration", described(record)
+    )
 
 
-def _of(record: pd.Series) -> str:
+def described(record: pd.Series) -> str:
+    """Which case a record is of, and on which hardware, in a few words."""
     names = ("hardware", "size", "context_length", "precision", "mode")
-    return ", ".join(f"{tables.HEADINGS.get(name, name)}: {record[name]}" for name in names if name in record) + "."
+    said = ", ".join(f"{tables.HEADINGS[name]}: {record[name]}" for name in names if name in record)
+    return f"{said}." if said else ""
 
 
 def with_tables(records: pd.DataFrame, name: str) -> pd.DataFrame:
     """The records that hold the table of that name."""
-    chosen = records[[isinstance(value, dict) for value in estimates.column(records, name)]]
+    chosen = records[estimates.column(records, name).map(lambda value: isinstance(value, dict)).astype(bool)]
     chosen.attrs = records.attrs
     return chosen
 
@@ -58,14 +59,18 @@ def timelines(records: pd.DataFrame) -> Axes:
             ax.step(ms, live["live_mib"], where="post", color=INK, linewidth=1)
             for phase, begin, end in zip(phases["phase"], phases["begin_us"], phases["end_us"], strict=True):
                 ax.axvspan(begin / 1e3, end / 1e3, color=COLOURS[phase], alpha=0.3, linewidth=0)
-                middle, top = (begin + end) / 2e3, 1.01
-                ax.text(middle, top, phase, transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=8.5)
+                place = (begin + end) / 2e3, 0.03
+                ax.text(
+                    *place, phase, transform=ax.get_xaxis_transform(), rotation=90, ha="center", va="bottom",
+                    fontsize=9,
+                )  # fmt: skip
             highest = max(range(len(ms)), key=live["live_mib"].__getitem__)
             ax.plot(ms[highest], live["live_mib"][highest], "v", color=INK, markersize=6)
-            ax.set_title(f"{record['mode']}, {record['precision']}", pad=16)
-            ax.set(xlabel="ms, while followed", ylim=(0, None))
+            ax.set_title(f"{record['mode']}, {record['precision']}")
+            ax.set(xlabel="ms, while followed")
             ax.grid(axis="y")
-        grid[0].set_ylabel("live memory, MiB")
+        most = max((max(table["live_mib"]) for table in records.get("timeline", [])), default=1)
+        grid[0].set(ylabel="live memory, MiB", ylim=(0, 1.08 * most))
     return grid[0]
 
 
@@ -100,7 +105,7 @@ def stacked(ax: Axes, table: pd.DataFrame) -> Axes:
         ax.invert_yaxis()
         ax.set(xlabel="alive at the peak, MiB")
         ax.grid(axis="x")
-        ax.legend(loc="lower left", bbox_to_anchor=(-0.25, 1), ncols=3, frameon=False, borderaxespad=0, fontsize=9)
+        ax.figure.legend(loc="outside upper left", ncols=3, frameon=False, fontsize=9)
     return ax
 
 
@@ -124,7 +129,7 @@ def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
             axes[0].plot(places, heights, plots.MARKERS[colour] + "-", color=colour, markersize=5, label=word)
         axes[0].set(xlabel="layers in a group", ylabel="live memory, MiB", ylim=(0, None))
         axes[0].legend(frameon=False, loc="lower left", fontsize=9)
-        timed = table[[isinstance(i, Interval) for i in table["ratio"]]]
+        timed = table[table["ratio"].map(lambda ratio: isinstance(ratio, Interval)).astype(bool)]
         for n, i in zip(timed["checkpoint"], timed["ratio"], strict=True):
             errors = [[max(0, i.value - i.low)], [max(0, i.high - i.value)]] if i.known else None
             axes[1].errorbar(str(n), i.value, yerr=errors, fmt="o", color=ORANGE, capsize=2.5, markersize=5)
@@ -191,118 +196,3 @@ def contexts(records: pd.DataFrame, case: Mapping) -> list[int]:
     """The context lengths at which the records have a case's size and precision."""
     chosen = estimates.select(records, size=case["size"], precision=case["precision"])
     return sorted(set(chosen["context_length"]))
-
-
-def _number(record: pd.Series, name: str) -> float | None:
-    value = record.get(name)
-    return statistics.median(value) if isinstance(value, list) and value else None
-
-
-def _compared(of: pd.Series, to: pd.Series, name: str) -> tuple[float, float] | None:
-    values = _number(of, name), _number(to, name)
-    return None if None in values else values
-
-
-MISSING = Statement("This was not measured here.", claims.NO_DATA, "memory")
-
-
-def phases_told(records: pd.DataFrame, case: Mapping) -> list[Statement]:
-    """Whether the phases of a step can be told from its peaks: which is highest, and where its memory falls."""
-    record = one(records, case)
-    found = {phase: _number(record, f"{phase}_peak_mib") for phase in ("forward", "backward", "optimizer")}
-    ends = {phase: _number(record, f"{phase}_end_mib") for phase in found}
-    if None in (*found.values(), *ends.values()):
-        return [MISSING]
-    highest = max(found, key=found.get)
-    peaks = ", ".join(f"{tables.number(value, 0)} MiB in the {phase}" for phase, value in found.items())
-    fall = tables.number(ends["forward"] - ends["backward"], 0)
-    direction = "falls" if ends["forward"] > ends["backward"] else "grows"
-    text = f"The highest point of the step is in its {highest}: the peaks are {peaks}."
-    turn = (
-        f"From the end of the forward pass to that of the backward pass live memory {direction} by {fall.lstrip('-')} MiB, "
-        "since activations are freed and gradients made: "
-    )
-    differ = min(abs(a - b) / max(a, b) for a, b in itertools.combinations(found.values(), 2))
-    told = "the phases can be told apart by their peaks" if differ > 0.01 else (
-        "two peaks differ by less than 1%, so the phases are told by the slope and not by the peaks"
-    )  # fmt: skip
-    return [Statement(f"{text} {turn}{told}.", "measured", f"peaks and ends of the phases, {_of(record)}")]
-
-
-def agreement(records: pd.DataFrame) -> Statement:
-    """How far the prediction and the formula lie from the measured peaks."""
-    said = []
-    for name, word in (("predicted_peak_mib", "the prediction"), ("formula_mib", "the formula")):
-        pairs = [(_number(r, name), _number(r, "peak_mib")) for _, r in records.iterrows()]
-        off = [100 * (a / b - 1) for a, b in pairs if a is not None and b is not None]
-        if off:
-            low, high = (f"{value:+.2g}%" if abs(value) > 5e-4 else "0%" for value in (min(off), max(off)))
-            said.append(f"{word} is between {low} and {high} off over {len(off)} cases")
-    if not said:
-        return MISSING
-    return Statement(f"Against the measured peaks, {' and '.join(said)}.", "measured", "peak_mib, each case once")
-
-
-def narrower(records: pd.DataFrame, case: Mapping) -> Statement:
-    """What bf16 does to the peak of a case in fp32."""
-    found = _compared(one(records, {**case, "precision": "bf16"}), one(records, case), "peak_mib")
-    if found is None:
-        return Statement("", claims.NO_DATA, "")
-    change = 100 * (found[0] / found[1] - 1)
-    verb = "lowers" if change < 0 else "raises"
-    text = f"At size {case['size']}, context {case['context_length']}, bf16 {verb} the peak of {case['mode']} by "
-    return Statement(f"{text}{tables.number(abs(change))}%.", "measured", f"{found[0]:.1f} MiB against {found[1]:.1f}.")
-
-
-def residual(size: str, context_length: int) -> Statement:
-    """The derived size of a tensor of the residual stream in single precision, of a published model at batch 4."""
-    shape = shapes()[size]
-    mib = shape.batch_size * context_length * shape.d_model * 4 / 2**20
-    text = f"For {size} it is {shape.batch_size} × {context_length} × {shape.d_model:,} × 4 bytes = {mib:g} MiB."
-    return Statement(text, "derived", "arithmetic on the shape of the model.")
-
-
-def scores(records: pd.DataFrame, case: Mapping) -> list[Statement]:
-    """Whether the largest allocations of a case are scores of attention, whose size is known in theory."""
-    record = one(records, case)
-    theory, rows = _number(record, "scores_mib"), record.get("largest")
-    if theory is None or not isinstance(rows, dict):
-        return [MISSING]
-    makers = [
-        (size, maker, count)
-        for size, maker, count in zip(rows["each_mib"], rows["function"], rows["count"], strict=True)
-    ]
-    first = makers[0]
-    of_scores = sum(count for size, _, count in makers if abs(size / theory - 1) < 1e-6)
-    names = sorted({maker for size, maker, _ in makers if abs(size / theory - 1) < 1e-6})
-    text = f"The largest allocation has {tables.number(first[0], 0)} MiB and is made by {first[1]}."
-    size = f"A layer's scores take {tables.number(theory, 0)} MiB in theory"
-    found = f"; {of_scores} of the {sum(c for *_, c in makers)} largest allocations have just that, made by "
-    end = f"{found}{', '.join(names)}." if names else "; none of the largest allocations has just that."
-    return [Statement(f"{text} {size}{end}", "measured", f"largest allocations, {_of(record)}")]
-
-
-def saved(records: pd.DataFrame, case: Mapping) -> list[Statement]:
-    """What groups save of the peak and of what is kept, each against none."""
-    plain = one(records, {**case, "checkpoint": 0})
-    chosen = estimates.select(records, **{name: value for name, value in case.items() if name != "checkpoint"})
-    said = []
-    for size in sorted(set(chosen["checkpoint"]) - {0}):
-        record = one(chosen, {"checkpoint": size})
-        kept, peak = (_compared(record, plain, name) for name in ("forward_end_mib", "peak_mib"))
-        if kept and peak:
-            shares = [tables.number(100 * (1 - a / b)) for a, b in (kept, peak)]
-            text = f"Groups of {size} save {shares[0]}% of what is alive after the forward pass and {shares[1]}% of the peak."
-            said.append(Statement(text, "measured", f"peak {peak[0]:.1f} MiB against {peak[1]:.1f}."))
-    return said or [MISSING]
-
-
-def best_group(table: pd.DataFrame) -> Statement:
-    """Which size of group has the least peak."""
-    found = {row["checkpoint"]: row["peak_mib"].value for _, row in table.iterrows() if row["peak_mib"] is not None}
-    if len(found) < 2:
-        return MISSING
-    best = min(found, key=found.get)
-    spread = 100 * (max(v for k, v in found.items() if k) / found[best] - 1)
-    text = f"The least peak is that of groups of {best}; the others lie up to {tables.number(spread)}% above it."
-    return Statement(text, "measured", "peak_mib, one iteration of each.")

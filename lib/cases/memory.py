@@ -40,9 +40,9 @@ class Memory(Step):
         return super().traced()
 
     def setup(self) -> Work:
-        """The same with what theory says of the memory, in MiB: the prediction by phase and its `breakdown`, where there
-        is one; what a forward pass keeps; and in single precision the scores of a layer, and a tensor of the residual
-        stream, beside the one that is observed after the first layer."""
+        """The same with what theory says of the memory, in MiB: the prediction by phase and its `breakdown`, where
+        there is one; what a forward pass keeps; and in single precision the scores of a layer, and a tensor of the
+        residual stream, beside the one that is observed after the first layer."""
         traced = self.traced() if self.traceable else None
         training = self.training()
         with torch.no_grad(), training.autocast:
