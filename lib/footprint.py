@@ -90,13 +90,13 @@ def _forward_bytes(
     hidden, wide, vocabulary = tokens * shape.d_model, tokens * shape.d_ff, tokens * shape.vocab_size
     copies = _copies(shape, precision, shape.num_layers)
     before, norms, end = 0, 0, 4 * vocabulary + 8 * tokens
+    if checkpoint and ((shape.num_layers - 1) % checkpoint or (checkpoint > 1 and not graph)):
+        before = 4 * hidden  # the group's input, beside that of its last layer
     if graph:
         kept_copies = _copies(shape, precision, 0 if checkpoint else shape.num_layers)
         end = kept_bytes(shape, precision, attention, device, checkpoint) - kept_copies
-        if checkpoint:  # the input of a group of one layer is that layer's own
-            before = (
-                ((shape.num_layers - 1) // checkpoint + (shape.num_layers % checkpoint != 1 % checkpoint)) * 4 * hidden
-            )
+        if checkpoint:
+            before += (shape.num_layers - 1) // checkpoint * 4 * hidden
         else:
             before = (shape.num_layers - 1) * _layer_bytes(shape, precision, attention, device)
             norms = (4 if narrow == 4 else 4 + 3 * narrow) * hidden
