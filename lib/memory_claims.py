@@ -40,14 +40,14 @@ def phases_told(records: pd.DataFrame, case: Mapping) -> Statement:
     text = f"The highest point of the step is in its {highest}: the peaks are {peaks}."
     turn = (
         f"From the end of the forward pass to that of the backward pass live memory {direction} by "
-        f"{fall.lstrip('-')} MiB, since activations are freed and gradients made: "
+        f"{fall.lstrip('-')} MiB, since activations are freed and gradients made."
     )
     differ = min(abs(a - b) / max(a, b) for a, b in itertools.combinations(found.values(), 2))
-    told = "the phases can be told apart by their peaks" if differ > 0.01 else (
-        "two peaks differ by less than 1%, so the phases are told by the slope and not by the peaks"
+    told = "The phases can be told apart by their peaks" if differ > 0.01 else (
+        "Two peaks differ by less than 1%, so the phases are told by the slope and not by the peaks"
     )  # fmt: skip
     return Statement(
-        f"{text} {turn}{told}.", "measured", f"peaks and ends of the phases, {occupancy.described(record)}"
+        f"{text} {turn} {told}.", "measured", f"peaks and ends of the phases, {occupancy.described(record)}"
     )
 
 
@@ -104,7 +104,9 @@ def narrower(records: pd.DataFrame, case: Mapping, modes: Mapping[str, str]) -> 
             said.append(f"{name} by {change:+.1f}%")
     if not said:
         return MISSING
-    text = f"At size {case['size']}, context {case['context_length']}, bf16 changes the peak of {', '.join(said)}."
+    text = (
+        f"At size {case['size']}, context {case['context_length']}, bf16 changes the peak of {', that of '.join(said)}."
+    )
     return Statement(text, "measured", "peak_mib in bf16 against fp32, counts without interval.")
 
 
