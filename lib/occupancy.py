@@ -116,7 +116,8 @@ def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
     table = estimates.medians(records, "forward_end_mib", "peak_mib", "formula_mib")
     if table.empty:
         return table.assign(ratio=None)
-    return table.merge(ratios[[*fields, "ratio", "verdict"]], on=fields, how="left")
+    table = table.merge(ratios[[*fields, "ratio", "verdict"]], on=fields, how="left")
+    return table.assign(verdict=table["verdict"].fillna(tables.MISSING))
 
 
 def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
