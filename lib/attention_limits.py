@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib import cost, estimates, results, tables
+from lib import cost, estimates, footprint, results, tables
 from lib.claims import NO_DATA, Statement
 from lib.stats import Interval
 
@@ -20,7 +20,7 @@ GIB = 2**30
 
 def peak_bytes(seq_len: int, d_head: int, batch_size: int = BATCH, causal: bool = CAUSAL) -> int:
     """The peak of naive attention in fp32 by the formula."""
-    return sum(cost.attention_peak_bytes(batch_size, seq_len, d_head, causal).values())
+    return sum(footprint.attention_peak_bytes(batch_size, seq_len, d_head, causal).values())
 
 
 def longest(memory_bytes: int, d_head: int) -> int:
@@ -74,7 +74,7 @@ def accounted(records: pd.DataFrame, memory_bytes: int) -> dict:
 
 def account(case: Mapping) -> pd.DataFrame:
     """One row a part of the peak of naive attention in fp32: as a product, in bytes, GiB; the sum last."""
-    parts = cost.attention_peak_bytes(*(case[name] for name in SHAPE))
+    parts = footprint.attention_peak_bytes(*(case[name] for name in SHAPE))
     b, t, d = (case[name] for name in SHAPE[:3])
     formulas = {
         12 * b * t * d: f"3 × 4 × {b:,} × {t:,} × {d:,}",
@@ -155,7 +155,8 @@ def with_kept(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with `by_formula`, the MiB that the variant keeps for its backward pass by the formula; missing for what
     compiles and for what runs in another precision than fp32."""
     kept = [
-        sum(cost.attention_kept_bytes(row["variant"], *(int(row[name]) for name in SHAPE[:3]), CAUSAL).values()) / 2**20
+        sum(footprint.attention_kept_bytes(row["variant"], *(int(row[name]) for name in SHAPE[:3]), CAUSAL).values())
+        / 2**20
         if row["precision"] == "fp32" and row["variant"] in ("naive", "tiled", "sdpa")
         else None
         for _, row in rows.iterrows()

@@ -10,6 +10,7 @@ BASELINES = {  # of each experiment, the fields in which variants differ and the
         "precision": "fp32",
         "mode": {"no_grad": "forward"},  # where only some values have one, by value
     },
+    "memory": {"checkpoint": 0, "precision": "fp32"},
     "attention": {"variant": "naive", "precision": "fp32"},
     "attention_module": {"compiled": False, "precision": "fp32"},
     "compile": {"compiled": False, "precision": "fp32"},

@@ -26,9 +26,10 @@ def at_least(field: str, value: float, least: float) -> None:
         raise ValueError(f"{field}: {value!r} must be {least} or more")
 
 
-def fields(instance: object, zeros: Iterable[str] = ()) -> None:
+def fields(instance: object) -> None:
     """Raise ValueError unless every field of a dataclass instance has exactly its annotated type, is finite
-    and, if it is an int, is positive, or zero where it is one of `zeros`. A bool is no int here, and "12" no number."""
+    and, if it is an int, is positive, or at least what its metadata call `least`. A bool is no int here, and "12" no
+    number."""
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
         allowed = (int, float) if field.type is float else (field.type,)
@@ -37,4 +38,4 @@ def fields(instance: object, zeros: Iterable[str] = ()) -> None:
         if field.type is float and not math.isfinite(value):
             raise ValueError(f"{field.name}: {value!r} must be finite")
         if field.type is int:
-            at_least(f"{field.name}", value, 0 if field.name in zeros else 1)
+            at_least(f"{field.name}", value, field.metadata.get("least", 1))

@@ -9,6 +9,8 @@ ceiling: they take the peak that the maker states, `estimates.with_percent_of` t
 
 from dataclasses import dataclass
 
+FORMULA = ("naive", "compiled")  # the attention variants that hold every score; the others work in tiles
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -48,6 +50,11 @@ class Shape:
         """All parameters: matrices, embedding, two norms a layer and the last one."""
         norms = (2 * self.num_layers + 1) * self.d_model
         return self.matrix_parameters + self.vocab_size * self.d_model + norms
+
+
+def width(precision: str) -> int:
+    """Bytes of a number in matrix products."""
+    return 2 if precision in ("bf16", "fp16") else 4
 
 
 def forward_flops(shape: Shape) -> int:
@@ -96,7 +103,7 @@ def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str
     (of the softmax the weights instead) and writes the gradients of inputs and weights; that of a residual adds
     its branch's gradient to the stream's. Where a tensor enters several products, the sum of its gradients is left
     to these."""
-    narrow = 2 if precision in ("bf16", "fp16") else 4
+    narrow = width(precision)
     ids, stream = 8 * shape.tokens, 4 * shape.tokens * shape.d_model
     inner, wide = narrow * shape.tokens * shape.d_model, narrow * shape.tokens * shape.d_ff
     held = shape.num_heads * shape.tokens * shape.context_length if attention in FORMULA else 0
@@ -124,29 +131,6 @@ def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str
     return {"forward": forward, "backward": backward, "optimizer": {"adamw": adam_bytes(shape.parameters, False)}}
 
 
-FORMULA = ("naive", "compiled")  # the attention variants that hold every score; the others work in tiles
-TILE = 128  # keys of a tile
-
-
-def attention_kept_bytes(variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool) -> dict[str, int]:
-    """Bytes alive between the forward and the backward pass of attention alone in fp32, by part: its inputs and its
-    output, the output's gradient, which is there from the start, and what the variant computed for the backward pass:
-    the weights and the mask that were applied, or one logarithm a query."""
-    each, scores = 4 * batch_size * seq_len * d_head, 4 * batch_size * seq_len**2
-    kept = {"Q, K and V": 3 * each, "output": each, "gradient of the output": each}
-    if variant in FORMULA:
-        return kept | {"weights": scores} | ({"mask": seq_len**2} if causal else {})
-    return kept | {"logarithms of the sums": 4 * batch_size * seq_len}
-
-
-def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: bool) -> dict[str, int]:
-    """Bytes alive at the peak of naive attention in fp32, by part, for at least as many tokens as features: where the
-    backward pass has the gradients of the weights and of the scores, and what it reads is not yet freed."""
-    each, scores = 4 * batch_size * seq_len * d_head, 4 * batch_size * seq_len**2
-    kept = attention_kept_bytes("naive", batch_size, seq_len, d_head, causal)
-    return kept | {"gradient of V": each, "gradient of the weights": scores, "gradient of the scores": scores}
-
-
 def attention_moved_bytes(
     variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool, precision: str
 ) -> dict[str, int]:
@@ -157,107 +141,6 @@ def attention_moved_bytes(
     backward pass the weights are read twice, for the gradients of V and of the scores, and all steps come again.
     What works in tiles must move none; its logarithms, one a query, are neglected, and so is the mask itself."""
     each = 4 * batch_size * seq_len * d_head
-    scores = _width(precision) * batch_size * seq_len**2
+    scores = width(precision) * batch_size * seq_len**2
     forward, backward = {"naive": (8, 11) if causal else (6, 9), "compiled": (4, 7)}.get(variant, (0, 0))
     return {"forward": 4 * each + forward * scores, "backward": 8 * each + backward * scores}
-
-
-def activation_bytes(shape: Shape, precision: str, attention: str, device: str = "cpu") -> int:
-    """Bytes that a forward pass of `lib.model` keeps for its backward pass: of every operation the inputs that its
-    derivative needs, each tensor once, which is how Korthikanti et al. 2022 ("Reducing Activation Recomputation in
-    Large Transformer Models", section 4) count. What differs from theirs: RMSNorm, RoPE, SwiGLU and the loss for
-    LayerNorm, GELU and dropout; single precision, or autocast with its copies; and the terms that they neglect.
-    Autocast's copies of the matrices are a term of their own, in `step_bytes`."""
-    return shape.num_layers * _layer_bytes(shape, precision, attention, device) + _last_bytes(shape, precision)
-
-
-def _layer_bytes(shape: Shape, precision: str, attention: str, device: str) -> int:
-    """What one layer keeps. Of tokens x d_model: both norms' inputs and quotients, in single precision; the norms'
-    outputs (under autocast one copy for each matrix that they meet), queries, keys, values, and attention's output,
-    which the variants in tiles keep a second time. Of tokens x d_ff: four in SwiGLU. Of tokens: the norms' roots.
-    And for each head either the weights and the mask, or the logarithm of their sums."""
-    narrow = _width(precision)
-    copies = 2 if narrow == 4 else 5
-    hidden = shape.tokens * shape.d_model * (4 * 4 + (copies + 4 + (attention not in FORMULA)) * narrow)
-    wide = shape.tokens * shape.d_ff * 4 * narrow
-    if attention in FORMULA:
-        softmax = narrow if device == "cpu" or narrow == 4 else 4 + narrow  # autocast elsewhere widens it and casts it
-        heads = softmax * shape.scores + shape.context_length**2
-    else:
-        heads = 4 * shape.num_heads * shape.tokens
-    return hidden + wide + heads + 2 * 4 * shape.tokens
-
-
-def _last_bytes(shape: Shape, precision: str) -> int:
-    """What the last norm (input, quotient, output, root), the head and the loss (log-probabilities, targets) keep."""
-    return shape.tokens * (shape.d_model * (2 * 4 + _width(precision)) + 4 * shape.vocab_size + 4 + 8)
-
-
-def _width(precision: str) -> int:
-    """Bytes of a number in matrix products."""
-    return 2 if precision in ("bf16", "fp16") else 4
-
-
-def state_bytes(shape: Shape) -> int:
-    """Bytes of parameters, gradients and two moments in fp32, 16 a parameter, and a count of steps for each tensor."""
-    return 16 * shape.parameters + 4 * (9 * shape.num_layers + 3)
-
-
-def step_bytes(shape: Shape, precision: str, attention: str, optimizer: str, device: str = "cpu") -> int:
-    """Peak bytes of one training step with parameters in fp32: the states but the gradients, the batch and the tables
-    of RoPE, and the logits, which the step holds to its end; and the most that any moment has beside them: one of the
-    backward pass (`_backward_bytes`), or the optimizer's, with all gradients and its temporaries, which are a list as
-    large as the parameters, three of the largest, or none."""
-    largest = max(shape.vocab_size, shape.d_ff, shape.d_model) * shape.d_model
-    temporaries = 4 * shape.parameters if "foreach" in optimizer else 0 if optimizer == "fused" else 3 * 4 * largest
-    states = state_bytes(shape) - 4 * shape.parameters
-    batch = 8 * shape.batch_size * (shape.context_length + 1) + 4 * shape.context_length * shape.d_head
-    logits = shape.tokens * shape.vocab_size * _width(precision)
-    moments = _backward_bytes(shape, precision, attention, device)
-    return states + batch + logits + max(*moments, 4 * shape.parameters + temporaries)
-
-
-def _backward_bytes(shape: Shape, precision: str, attention: str, device: str) -> list[int]:
-    """Bytes of gradients, activations and temporaries at each moment of the backward pass that can be the peak.
-
-    Going backwards frees activations, with autocast's copies of matrices, and makes gradients of parameters. So a
-    layer either frees more than it makes, and the last one is the highest, or the reverse, and the first one is."""
-    narrow, tokens, d_model, d_ff = _width(precision), shape.tokens, shape.d_model, shape.d_ff
-    hidden, wide, vocabulary = tokens * d_model, tokens * d_ff, tokens * shape.vocab_size
-    matrix = 4 if narrow == 4 else 2  # of a gradient's 4 bytes a parameter, less the copy that it replaces
-    copy = 4 - matrix
-    head, block = shape.vocab_size * d_model, 4 * d_model**2 + 3 * d_model * d_ff
-    layer, last = _layer_bytes(shape, precision, attention, device), _last_bytes(shape, precision)
-
-    start = activation_bytes(shape, precision, attention, device) + copy * shape.matrix_parameters
-    moments = [
-        start + 2 * 4 * vocabulary,  # the gradients of the log-probabilities and of the logits
-        start + 4 * head + (4 * hidden if narrow == 4 else 2 * hidden - 4 * vocabulary),  # the head's gradient
-        4 * shape.parameters + 4 * hidden,  # the embedding's gradient, the last to come
-    ]
-    for behind in (0, shape.num_layers - 1):
-        entry = start - last + matrix * head + behind * (matrix * block - layer) + 4 * hidden
-        # SwiGLU's product: its gradient and those of its factors, and that of the matrix after it
-        moments.append(entry + matrix * d_ff * d_model + 2 * narrow * wide)
-        # attention: SwiGLU, its norm and the output projection are behind
-        freed = 4 * narrow * wide + hidden * (2 * 4 + (2 if narrow == 4 else 3) * narrow)
-        made = matrix * (3 * d_ff * d_model + d_model**2) + _attention_bytes(shape, precision, attention, device)
-        moments.append(entry + made - freed)
-    return moments
-
-
-def _attention_bytes(shape: Shape, precision: str, attention: str, device: str) -> int:
-    """Temporaries of the backward pass of one attention: the gradients of weights and scores for all keys; or those
-    of queries, keys, values and output, and for `tiled` what it holds of a tile: at the end of the first its scores,
-    weights, and the gradients of both and a product; or, where that is more, what is left of these while the second,
-    shorter by a tile of queries, has its scores computed, or its weights."""
-    narrow = _width(precision)
-    if attention in FORMULA:
-        return 2 * shape.scores * (narrow if device == "cpu" else 4)
-    gradients = 4 * shape.tokens * shape.d_model * narrow
-    if attention != "tiled":
-        return gradients
-    first = shape.num_heads * shape.tokens * min(TILE, shape.context_length)
-    second = first - first * min(TILE, shape.context_length) // shape.context_length
-    scores, weights = (8 + 2 * narrow) * first + (4 + narrow) * second, (4 + 2 * narrow) * first + 12 * second
-    return gradients + max((16 + narrow) * first, scores, weights)

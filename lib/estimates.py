@@ -90,6 +90,7 @@ ORDER = (  # in which sizes, precisions and variants are introduced
     *("fp32", "tf32", "bf16", "fp16"),
     *("naive", "tiled", "sdpa", "flex", "compiled"),
     *("accumulation", "toy", "transformer", "layer_norm", "rms_norm"),
+    *("no_grad", "forward", "forward_backward", "train_step"),
     *("single_tensor", "foreach", "fused", "compiled_single_tensor", "compiled_foreach"),
 )
 

@@ -23,6 +23,7 @@ import torch._dynamo
 from lib import baseline, environment, memory, results, timing
 from lib.timing import Iteration
 
+FOLLOWED = 100  # of the largest allocations, before alike ones are counted together
 FATAL = ("oom", "too_large", "timeout", "crashed")
 _begun = itertools.count()  # the records that this process has begun
 
@@ -257,6 +258,19 @@ def peaks(work: Work) -> dict[str, list[float]]:
         return {}
     work.before()
     return memory.peaks(work.iteration, work.device)
+
+
+def followed(work: Work, case, round: int) -> dict:
+    """Where does the memory go? The peaks as `peaks` has them, and the tables of `Timeline.tables`; on CUDA also a
+    snapshot for pytorch.org/memory_viz beside the executed notebooks. Nothing for a compiled graph on a CPU."""
+    if work.compiled and work.device == "cpu":
+        return {}
+    pickle = results.runs() / environment.machine(case.device) / f"{record_path(case, round).stem}.pickle"
+    if work.device == "cuda":
+        pickle.parent.mkdir(parents=True, exist_ok=True)
+    work.before()
+    metrics, found = memory.followed(work.iteration, work.before, work.device, FOLLOWED, pickle)
+    return metrics | (found.tables() if found else {})
 
 
 def pairs(record: Recording, most: int, seconds: float) -> dict[str, list[float]]:

@@ -3,6 +3,7 @@
 import platform
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -77,7 +78,11 @@ def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
     reach inside compiled graphs; and, where Linux tells it, `resident_peak_mib`, the most memory that the process
     held meanwhile, Python's own included. MPS: no peaks, since it offers none, but the ends, and
     `<phase>_reserved_mib`, what the driver held at each."""
-    found = {"cuda": _cuda_peaks, "mps": _mps_ends}.get(device, _cpu_peaks)(iteration)
+    return _metrics({"cuda": _cuda_peaks, "mps": _mps_ends}.get(device, _cpu_peaks)(iteration))
+
+
+def _metrics(found: dict[str, int]) -> dict[str, list[float]]:
+    """Bytes under the names of `peaks`, in MiB, with the largest of the peaks."""
     metrics = {f"{name}_mib": [value / MIB] for name, value in found.items()}
     highest = [value for name, value in found.items() if name.endswith("_peak") and name != "resident_peak"]
     return metrics | ({"peak_mib": [max(highest) / MIB]} if highest else {})
@@ -109,8 +114,13 @@ def _mps_ends(iteration: Iteration) -> dict[str, int]:
 
 
 def _cpu_peaks(iteration: Iteration) -> dict[str, int]:
+    return _cpu_history(iteration)[0]
+
+
+def _cpu_history(iteration: Iteration) -> tuple[dict[str, int], History]:
     counted = _reset_resident_peak()
-    return follow(iteration).peaks() | ({"resident_peak": _resident_peak()} if counted else {})
+    history = follow(iteration)
+    return history.peaks() | ({"resident_peak": _resident_peak()} if counted else {}), history
 
 
 def _reset_resident_peak() -> bool:
@@ -136,6 +146,19 @@ def timeline(iteration: Iteration, device: str, count: int = 10, pickle: Path | 
     if device == "mps":
         raise NotImplementedError("timeline: not available on mps, whose allocator keeps no history")
     return (_cuda_history(iteration, pickle) if device == "cuda" else follow(iteration)).timeline(count)
+
+
+def followed(
+    iteration: Iteration, before: Callable[[], None], device: str, count: int, pickle: Path | None
+) -> tuple[dict[str, list[float]], Timeline | None]:
+    """What `peaks` and `timeline` tell, of one iteration on a CPU, where each takes long, else of two with `before`
+    between them; no timeline on MPS."""
+    if device == "cpu":
+        found, history = _cpu_history(iteration)
+        return _metrics(found), history.timeline(count)
+    metrics = peaks(iteration, device)
+    before()
+    return metrics, None if device == "mps" else timeline(iteration, device, count, pickle)
 
 
 def _cuda_history(iteration: Iteration, pickle: Path | None) -> History:

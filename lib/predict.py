@@ -34,6 +34,14 @@ class Prediction:
         fixed = self.parameters + self.gradients + self.optimizer_states + self.temporaries + self.others
         return fixed + sum(self.activations.values())
 
+    def table(self) -> dict[str, list]:
+        """The bytes at the peak as a record holds them: `kind`, `module` (of activations), `part_mib`."""
+        kinds = ("parameters", "gradients", "optimizer_states", "temporaries", "others")
+        rows = [(kind.replace("_", " "), "", getattr(self, kind)) for kind in kinds]
+        rows += [("activations", module, size) for module, size in self.activations.items()]
+        kind, module, size = (list(column) for column in zip(*rows, strict=True))
+        return {"kind": kind, "module": module, "part_mib": [n / MIB for n in size]}
+
 
 class _Numbers(TorchDispatchMode):
     """Reads every number as 1 and every truth as False: without contents there is none to read, and how much is

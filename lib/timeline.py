@@ -1,10 +1,12 @@
 """Follows the memory of one iteration from allocation to free, and who made what is large; knows no model."""
 
 import functools
+import math
 import re
 import sys
 import time
 import weakref
+from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -15,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from lib.timing import Iteration
 
+POINTS = 600  # of a timeline in a record: more than a figure can show
 _LIB = Path(__file__).parent
 _OWN = {str(_LIB / name) for name in ("memory.py", "predict.py", "timeline.py")}
 
@@ -28,6 +31,39 @@ class Timeline:
     points: dict[str, list]
     phases: dict[str, tuple[float, float]]
     largest: list[dict]
+
+    def tables(self) -> dict[str, dict[str, list]]:
+        """The same as a record holds it: `timeline`, thinned, `phases`, and `largest`, where alike ones are one row
+        with their `count`. Instants are in microseconds since the start."""
+        kept = thinned(self.points["bytes"], POINTS)
+        alike = Counter((row["bytes"], row["function"], row["operator"], row["phase"]) for row in self.largest)
+        size, function, operator, phase = (list(column) for column in zip(*alike, strict=True)) if alike else ([],) * 4
+        return {
+            "timeline": {
+                "instant_us": [1e3 * self.points["ms"][i] for i in kept],
+                "live_mib": [self.points["bytes"][i] / 2**20 for i in kept],
+            },
+            "phases": {
+                "phase": list(self.phases),
+                "begin_us": [1e3 * begin for begin, _ in self.phases.values()],
+                "end_us": [1e3 * end for _, end in self.phases.values()],
+            },
+            "largest": {
+                "each_mib": [n / 2**20 for n in size], "count": list(alike.values()), "function": function,
+                "operator": operator, "phase": phase,
+            },
+        }  # fmt: skip
+
+
+def thinned(values: list[float], most: int) -> list[int]:
+    """The places of at most so many of the values: of equal runs of them the highest and the lowest, and both ends."""
+    if len(values) <= most:
+        return list(range(len(values)))
+    width, kept = math.ceil(len(values) / ((most - 2) // 2)), {0, len(values) - 1}
+    for start in range(0, len(values), width):
+        run = range(start, min(start + width, len(values)))
+        kept |= {max(run, key=values.__getitem__), min(run, key=values.__getitem__)}
+    return sorted(kept)
 
 
 @dataclass

@@ -4,7 +4,7 @@ nothing of how they are measured.
 
 import torch
 
-from lib import adam, model, precision
+from lib import adam, checkpointing, model, precision
 from lib.timing import Mark
 
 MODES = {  # how much of a training step an iteration is, and the phases that it marks
@@ -17,9 +17,10 @@ MODES = {  # how much of a training step an iteration is, and the phases that it
 
 class Training:
     """The model, its optimizer, a batch of random tokens, and the iteration that they make, for a `case` that has the
-    fields of `lib.cases.step.Step`. `weights` are the parameters and buffers under the names of the plain model."""
+    fields of `lib.cases.step.Step`, with activation checkpointing in groups of `checkpoint` layers unless that is 0.
+    `weights` are the parameters and buffers under the names of the plain model."""
 
-    def __init__(self, case):
+    def __init__(self, case, checkpoint: int = 0):
         self.case, self.autocast = case, precision.activate(case.precision, case.device)
         with torch.device(case.device):
             self.module = model.TransformerLM(case.config, case.attention)
@@ -27,6 +28,7 @@ class Training:
         self.inputs_BT, self.targets_BT = self.batch[:, :-1], self.batch[:, 1:]
         self.weights = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         self.first = self.module.layers[0].attn.q_proj.weight  # its gradient has come through every layer
+        checkpointing.regroup(self.module, checkpoint)
         self.optimizer = adam.AdamW(self.module.parameters(), case.optimizer)
         self.network = torch.compile(self.module, dynamic=False) if case.compiled else self.module
         self.last = {}

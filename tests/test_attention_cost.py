@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lib import cases, cost, timeline
+from lib import cases, cost, footprint, timeline
 
 SHAPES = [(2, 64, 16), (3, 130, 8), (1, 40, 40), (2, 150, 32)]
 COPIES = ("aten.new_empty_strided", "aten.copy_")  # of K's gradient, which was made transposed: no kernel must
@@ -29,7 +29,7 @@ def followed(case):
 @pytest.mark.parametrize("variant", ["naive", "tiled", "sdpa"])
 def test_what_is_kept_for_the_backward_pass_is_the_sum_of_its_parts(variant, shape, causal):
     found = followed(one(variant, *shape, causal))["forward_end"]
-    assert found == sum(cost.attention_kept_bytes(variant, *shape, causal).values())
+    assert found == sum(footprint.attention_kept_bytes(variant, *shape, causal).values())
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -37,7 +37,7 @@ def test_what_is_kept_for_the_backward_pass_is_the_sum_of_its_parts(variant, sha
 def test_the_peak_of_naive_attention_is_the_sum_of_its_parts_and_what_is_predicted(shape, causal):
     case = one("naive", *shape, causal)
     found = followed(case)
-    parts = cost.attention_peak_bytes(*shape, causal)
+    parts = footprint.attention_peak_bytes(*shape, causal)
     assert max(found["forward_peak"], found["backward_peak"]) == sum(parts.values())
     assert case.predicted_bytes() == max(sum(parts.values()), 5 * parts["output"] + 4 * 8 * shape[1] ** 2)
 

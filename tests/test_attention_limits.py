@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib import attention_limits, claims, compare, cost, estimates, results, tables
+from lib import attention_limits, claims, compare, cost, estimates, footprint, results, tables
 
 CASE = {
     "variant": "naive", "seq_len": 1024, "d_head": 16, "batch_size": 8, "causal": True, "precision": "fp32",
@@ -22,7 +22,7 @@ def test_the_account_adds_up_to_the_peak():
     case = {"batch_size": 8, "seq_len": 16384, "d_head": 16, "causal": True}
     table = attention_limits.account(case)
     *parts, total = table["bytes"]
-    assert sum(parts) == total == sum(cost.attention_peak_bytes(8, 16384, 16, True).values())
+    assert sum(parts) == total == sum(footprint.attention_peak_bytes(8, 16384, 16, True).values())
     assert table.set_index("part")["product"]["weights"] == "4 × 8 × 16,384²"
     for product, size in zip(table["product"][:-1], parts, strict=True):
         assert eval(product.replace("×", "*").replace(",", "").replace("²", "**2")) == size
@@ -85,7 +85,9 @@ def test_published_attention_has_its_memory_and_stands_beside_the_formula():
     rows = compare.published_attention()
     naive = attention_limits.with_kept(estimates.select(rows, variant="naive", seq_len=16384, d_head=16))
     assert naive["forward_end_mib"].iloc[0] == 16761.5
-    assert naive["by_formula"].iloc[0] == sum(cost.attention_kept_bytes("naive", 8, 16384, 16, True).values()) / 2**20
+    assert (
+        naive["by_formula"].iloc[0] == sum(footprint.attention_kept_bytes("naive", 8, 16384, 16, True).values()) / 2**20
+    )
     assert (rows["total_ms"] == rows["forward_ms"] + rows["backward_ms"]).all()
     compiled = attention_limits.with_kept(estimates.select(rows, variant="compiled", seq_len=16384, d_head=16))
     assert compiled["by_formula"].isna().all()

@@ -7,8 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from lib import adam, attention, cost, estimates, memory, model, precision, results
-from lib.cases.step import Step
+from lib import adam, attention, cost, estimates, model, results
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -221,82 +220,3 @@ def test_mfu_lies_between_nothing_and_a_little_more_than_the_ceiling(own_results
 def test_adam_moves_seven_or_nine_numbers_an_element(amsgrad, moved):
     assert cost.adam_bytes(1, amsgrad) == moved
     assert cost.adam_bytes(1000, amsgrad) == 1000 * moved
-
-
-@pytest.mark.parametrize("attend", ["naive", "tiled", "sdpa"])
-@pytest.mark.parametrize("name", ["fp32", "bf16"])
-def test_activations_are_what_autograd_saves(shape, name, attend):
-    network, inputs, targets = build(shape, attend)
-    kept = {x.untyped_storage().data_ptr() for x in (*network.parameters(), *network.buffers())}
-    saved = {}
-
-    def remember(x):
-        storage = x.untyped_storage()
-        if storage.data_ptr() not in kept:
-            saved[storage.data_ptr()] = storage  # held, so that no other takes its place in memory
-        return x
-
-    autocast = precision.activate(name, "cpu")
-    with autocast, torch.autograd.graph.saved_tensors_hooks(remember, lambda x: x):
-        loss = model.loss(network(inputs), targets)
-    assert loss.requires_grad
-    # autocast's copies of the matrices are saved too, and are a term of their own in `step_bytes`
-    copies = 2 * shape.matrix_parameters if name == "bf16" else 0
-    measured = sum(storage.nbytes() for storage in saved.values()) - copies
-    assert cost.activation_bytes(shape, name, attend) == pytest.approx(measured, rel=0.01)
-
-
-def measured_peak(shape, name, attend, variant):
-    """The most bytes alive in a second step, when the optimizer has its moments."""
-    network, inputs, targets = build(shape, attend)
-    optimizer = adam.AdamW(network.parameters(), variant)
-    autocast = precision.activate(name, "cpu")
-    last = {}
-
-    def iteration(mark):
-        with autocast:
-            last["logits"] = network(inputs)  # kept to the end, as the experiment keeps them
-            loss = model.loss(last["logits"], targets)
-        mark("forward")
-        loss.backward()
-        mark("backward")
-        optimizer.step()
-        mark("optimizer")
-
-    iteration(lambda phase: None)
-    last.clear()
-    optimizer.zero_grad(set_to_none=True)
-    return memory.peaks(iteration, "cpu")["peak_mib"][0] * memory.MIB
-
-
-@pytest.mark.parametrize("variant", ["single_tensor", "foreach", "fused"])
-@pytest.mark.parametrize("attend", ["naive", "tiled", "sdpa"])
-@pytest.mark.parametrize("name", ["fp32", "bf16"])
-def test_the_peak_of_a_step_is_the_predicted_one(shape, name, attend, variant):
-    measured = measured_peak(shape, name, attend, variant)
-    assert cost.step_bytes(shape, name, attend, variant) == pytest.approx(measured, rel=0.03)
-
-
-@pytest.mark.parametrize("variant", ["single_tensor", "foreach", "fused"])
-def test_the_states_of_a_step_are_counted_exactly(shape, variant):
-    network, _, _ = build(shape)
-    optimizer = adam.AdamW(network.parameters(), variant)
-    for parameter in network.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    tensors = [tensor for state in optimizer.state.values() for tensor in state.values()]
-    tensors += [tensor for parameter in network.parameters() for tensor in (parameter, parameter.grad)]
-    assert sum(tensor.untyped_storage().nbytes() for tensor in tensors) == cost.state_bytes(shape)
-
-
-@pytest.mark.parametrize("context_length", [128, 512])
-@pytest.mark.parametrize("size", ["small", "medium"])
-def test_the_peak_of_a_real_size_is_the_predicted_one(size, context_length):
-    case = Step(size, context_length, 4, "fp32", False, "naive", "fused", "train_step", "cpu")
-    assert cost.step_bytes(case.shape, "fp32", "naive", "fused") == pytest.approx(case.traced().total, rel=0.03)
-
-
-def test_autocast_widens_the_softmax_on_a_gpu_only(shape):
-    cpu, cuda = (cost.activation_bytes(shape, "bf16", "naive", device) for device in ("cpu", "cuda"))
-    assert cuda - cpu == shape.num_layers * 4 * shape.scores  # the weights in single precision beside their copy
-    assert cost.activation_bytes(shape, "fp32", "naive", "cuda") == cost.activation_bytes(shape, "fp32", "naive")

@@ -8,12 +8,14 @@ from lib.cases.attention import Attention
 from lib.cases.attention_module import AttentionModule
 from lib.cases.ceilings import Ceilings
 from lib.cases.compile import Compile
+from lib.cases.memory import Memory
 from lib.cases.precision import Precision
 from lib.cases.step import Step
 from lib.cases.warmup import Warmup
 
 EXPERIMENTS = {
-    case.experiment: case for case in (Ceilings, Step, Warmup, Precision, Attention, AttentionModule, Compile, Adam)
+    case.experiment: case
+    for case in (Ceilings, Step, Warmup, Precision, Memory, Attention, AttentionModule, Compile, Adam)
 }
 
 

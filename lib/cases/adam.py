@@ -2,7 +2,7 @@
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -25,8 +25,8 @@ class Adam:
     experiment: ClassVar[str] = "adam"
     variant: str
     shapes: str
-    num_params: int
-    param_size: int
+    num_params: int = field(metadata={"least": 0})
+    param_size: int = field(metadata={"least": 0})
     amsgrad: bool
     cold: bool
     device: str
@@ -34,11 +34,13 @@ class Adam:
     def __post_init__(self):
         object.__setattr__(self, "device", environment.device(self.device))
         own = ("num_params", "param_size")
-        check.fields(self, zeros=() if self.shapes == EQUAL else own)
+        check.fields(self)
         check.choice("variant", self.variant, adam.VARIANTS)
         check.choice("shapes", self.shapes, (EQUAL, *model.SIZES))
         for name in own:
-            if self.shapes != EQUAL and getattr(self, name) != 0:
+            if self.shapes == EQUAL:
+                check.at_least(name, getattr(self, name), 1)
+            elif getattr(self, name) != 0:
                 raise ValueError(f"{name}: {getattr(self, name)} must be 0 for {self.shapes}, which has its own")
 
     @property

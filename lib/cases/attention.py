@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from lib import attention, check, cost, environment, precision, timing
+from lib import attention, check, cost, environment, footprint, precision, timing
 from lib.measure import Work
 from lib.timing import Mark
 
@@ -47,16 +47,16 @@ class Attention:
     def predicted_bytes(self) -> int:
         """The peak of the variant, or of the reference, which is one sequence in double precision beside all inputs.
 
-        What holds every score does so as `cost.attention_peak_bytes` says, in a narrow precision with one copy more
-        in single precision; what works in tiles holds six numbers a score of a tile. Beside either there are at most
-        Q, K, V, the output, their gradients and a copy."""
+        What holds every score does so as `footprint.attention_peak_bytes` says, in a narrow precision with one copy
+        more in single precision; what works in tiles holds six numbers a score of a tile. Beside either there are at
+        most Q, K, V, the output, their gradients and a copy."""
         shape = (self.batch_size, self.seq_len, self.d_head)
         each = 4 * self.batch_size * self.seq_len * self.d_head
         if self.variant in cost.FORMULA:
             copy = 0 if precision.AUTOCAST[self.precision] is None else 4 * self.batch_size * self.seq_len**2
-            held = max(copy + sum(cost.attention_peak_bytes(*shape, self.causal).values()), 9 * each)
+            held = max(copy + sum(footprint.attention_peak_bytes(*shape, self.causal).values()), 9 * each)
         else:
-            held = 9 * each + 6 * 4 * self.batch_size * self.seq_len * min(cost.TILE, self.seq_len)
+            held = 9 * each + 6 * 4 * self.batch_size * self.seq_len * min(footprint.TILE, self.seq_len)
         return max(held, 5 * each + 4 * 8 * self.seq_len**2)
 
     def setup(self) -> Work:

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
-from lib import adam, attention, check, cost, environment, memory, model, precision
+from lib import adam, attention, check, cost, environment, footprint, memory, model, precision
 from lib.measure import Work
 from lib.training import MODES, Training
 
@@ -58,13 +58,16 @@ class Step:
         return missing or precision.unavailable(self.precision, self.device)
 
     def predicted_bytes(self) -> int:
-        """Peak memory of the step, or of the reference's, beside the logits that the two are compared by."""
-        logits = 4 * self.shape.tokens * self.shape.vocab_size
-        return logits + max(self.formula_bytes(), cost.step_bytes(self.shape, "fp32", "naive", "fused", self.device))
+        """Peak memory of the step, or of the reference's, beside the logits that the two are compared by. The reference
+        runs before the optimizer has moments, and goes backward where the step does."""
+        logits, reference = 4 * self.shape.tokens * self.shape.vocab_size, ("fp32", "naive", "fused")
+        mode = "forward_backward" if "backward" in MODES[self.mode] else "no_grad"
+        return logits + max(self.formula_bytes(), footprint.peak_bytes(self.shape, *reference, mode, self.device))
 
     def formula_bytes(self) -> int:
-        """Peak memory of the step by the closed formula of `cost.step_bytes`."""
-        return cost.step_bytes(self.shape, self.precision, self.attention, self.optimizer, self.device)
+        """Peak memory of the step by the closed formula of `footprint.peak_bytes`."""
+        ways = self.precision, self.attention, self.optimizer, self.mode
+        return footprint.peak_bytes(self.shape, *ways, self.device)
 
     def traced(self):
         """The peak memory of the step by kind and module, as `lib.predict` finds it without allocating, exactly.
@@ -77,11 +80,18 @@ class Step:
         from lib import predict  # brings torch.distributed along, which no measurement needs
 
         with precision.strict():
-            return predict.predicted(lambda: Training(self))
+            return predict.predicted(self.training)
+
+    def training(self) -> Training:
+        """The model, its optimizer and a batch of random tokens."""
+        return Training(self)
 
     def setup(self) -> Work:
         """Build the model, its optimizer and a batch of random tokens."""
-        training = Training(self)
+        return self.work(self.training())
+
+    def work(self, training: Training) -> Work:
+        """What is measured of a model in training, with what it costs in theory."""
         traffic = cost.memory_bound_bytes(self.shape, self.precision, self.attention)
         facts = {
             "tokens": self.shape.tokens,
