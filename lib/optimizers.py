@@ -27,8 +27,8 @@ def without_zeros(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def corners(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the fewest and the most parameters, of the least and the largest, and of a model's: as much of a large
-    grid as a table can show."""
+    """The rows of the fewest and the most parameters, of the least and the largest, and of a model's: as much of a
+    large grid as a table can show."""
     equal = table["shapes"] == EQUAL
     for name in ("num_params", "param_size"):
         sizes = table.loc[table["shapes"] == EQUAL, name]
