@@ -6,9 +6,10 @@ from dataclasses import fields
 from lib.cases.adam import Adam
 from lib.cases.attention import Attention
 from lib.cases.ceilings import Ceilings
+from lib.cases.kernels import Kernels
 from lib.cases.step import Step
 
-EXPERIMENTS = {case.experiment: case for case in (Step, Attention, Adam, Ceilings)}
+EXPERIMENTS = {case.experiment: case for case in (Step, Kernels, Attention, Adam, Ceilings)}
 
 
 def grid(experiment: str, **axes) -> list:

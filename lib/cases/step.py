@@ -80,7 +80,10 @@ class Step:
 
     def setup(self) -> Work:
         """Build the model, its optimizer and a batch of random tokens."""
-        training = Training(self)
+        return self.work(Training(self))
+
+    def work(self, training: Training) -> Work:
+        """What there is to measure of a model in training."""
         traffic = cost.memory_bound_bytes(self.shape, self.precision, self.attention)
         facts = {
             "tokens": self.shape.tokens,
