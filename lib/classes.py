@@ -1,7 +1,7 @@
 """Sorts kernels and operators into classes by their names; knows neither torch nor how long anything took.
 
-The names are those of cuBLAS, CUTLASS and PyTorch's own CUDA kernels, of the kernels that torch.compile writes in Triton
-and in C++ (which list the operations they fuse), and of the operators of ATen on a CPU.
+The names are those of cuBLAS, CUTLASS and PyTorch's own CUDA kernels, of the kernels that torch.compile writes in
+Triton and in C++ (which list the operations they fuse), and of the operators of ATen on a CPU.
 """
 
 import re
@@ -13,36 +13,45 @@ CLASSES = (PRODUCT, ATTENTION, ELEMENTWISE, REDUCTION, COPY, OPTIMIZER, OVERHEAD
 _FUSED = r"^(?:graph_\d+_)?(?:cpp|triton_poi)_fused"
 _MOVED = r"_(?:_to_copy|_unsafe_view|clone|copy|expand|fill|permute|slice|stack|t|transpose|unsqueeze|view|zeros)"
 _REDUCED = r"(?:mean|sum|softmax|amax|max|norm|var|nll_loss|embedding_dense_backward)"
-_POINTWISE = (
-    r"add|addcdiv|addcmul|bitwise_\w+|clamp|cos|div|eq|exp|gelu|gelu_backward|ge|gt|le|lerp|log|logical_\w+|lt|masked_fill|maximum|minimum"
-    r"|mul|ne|neg|pow|reciprocal|rsqrt|rsub|sigmoid|silu|silu_backward|sin|sqrt|square|sub|tanh|tril|triu|where"
-)
+
+
+def _aten(names: str) -> str:
+    """A pattern for operators of ATen, in place or not, of their own or behind a public one."""
+    return rf"^aten::_?(?:{'|'.join(names.split())})_?$"
+
+
 _RULES = tuple(  # the first that fits counts
     (name, re.compile(pattern, re.IGNORECASE))
     for name, pattern in (
-        # what calls operators rather than computes; then fused kernels, since their names hold those of what they fuse
-        (OVERHEAD, r"^autograd::|^torch::autograd::|^\w+Backward\d+$|^CompiledFunction|^## Call|^Torch(?:Dynamo|-Comp)"),
-        (OVERHEAD, r"^AOTDispatcher|^Pregraph|^detach$"),
+        # what calls operators rather than computes; then fused kernels, whose names hold those of what they fuse
+        (OVERHEAD, r"^autograd::|^torch::autograd::|^\w+Backward\d+$|^CompiledFunction|^## Call"),
+        (OVERHEAD, r"^TorchDynamo|^Torch-Compiled|^AOTDispatcher|^Pregraph|^detach$"),
         (COPY, rf"{_FUSED}(?:{_MOVED})+_\d+$"),
         (REDUCTION, rf"^triton_(?:red|per)_|^(?:graph_\d+_)?cpp_fused.*_{_REDUCED}(?:_|$)"),
         (ELEMENTWISE, _FUSED),
         (ATTENTION, r"flash|fmha|scaled_dot_product|attention"),
         (PRODUCT, r"gemm|gemv|cutlass|nvjet|xmma|splitk|cublas|triton_(?:tem|mm)|mkldnn::|_linear_pointwise"),
-        (PRODUCT, r"^aten::_?(?:mm|bmm|addmm|addbmm|baddbmm|matmul|linear|mv|dot|einsum|scaled_mm)(?:_out)?$"),
+        (PRODUCT, _aten("mm bmm addmm addbmm baddbmm matmul linear mv dot einsum scaled_mm")),
         (COPY, r"memcpy|memset|copy|(?<!masked_)fill|CatArray|indexSelect|index_put|indexing|gather|scatter|embedding"),
-        (COPY, r"^aten::new_full$|^aten::\w+_like$"),
-        (COPY, r"^aten::(?:cat|stack|clone|contiguous|index|index_select|index_add_?|\w*zero\w*|ones|(?:slice|select)_backward)$"),
+        (COPY, _aten(r"cat stack clone contiguous index index_select index_add \w*zero\w* ones new_full \w+_like")),
+        (COPY, _aten("slice_backward select_backward")),
         (REDUCTION, r"reduce|softmax|norm|welford|nll_loss|cross_entropy"),
-        (REDUCTION, r"^aten::(?:sum|mean|amax|amin|max|min|argmax|var|std|logsumexp|cumsum|sum_to_size)$"),
-        (ELEMENTWISE, r"elementwise|unrolled|multi_tensor_apply|triu_tril|arange"),
-        (ELEMENTWISE, rf"^aten::_?(?:foreach_)?(?:{_POINTWISE})_?$"),
-        (OVERHEAD, r"^aten::(?:empty|new_empty|resolve_|_?unsafe_view)"),
-        (OVERHEAD, r"^aten::_?(?:alias|as_strided|chunk|detach|diagonal|expand|expand_as|flatten|item|lift_fresh|mT|narrow)_?$"),
-        (OVERHEAD, r"^aten::_?(?:local_scalar_dense|permute|promote_types|reshape|reshape_alias|resize|result_type|select|slice)_?$"),
-        (OVERHEAD, r"^aten::_?(?:split|squeeze|t|to|transpose|unbind|unflatten|unsqueeze|view|view_as|view_as_real)_?$"),
+        (REDUCTION, _aten("sum mean amax amin max min argmax var std logsumexp cumsum sum_to_size")),
+        (ELEMENTWISE, r"elementwise|unrolled|multi_tensor_apply|triu_tril|arange|^aten::_foreach_"),
+        (
+            ELEMENTWISE,
+            _aten("add addcdiv addcmul clamp cos div eq exp gelu gelu_backward ge gt le lerp log lt maximum"),
+        ),
+        (ELEMENTWISE, _aten("masked_fill minimum mul ne neg pow reciprocal rsqrt rsub sigmoid silu silu_backward sin")),
+        (ELEMENTWISE, _aten(r"sqrt square sub tanh tril triu where bitwise_\w+ logical_\w+")),
+        # views and allocations
+        (OVERHEAD, _aten(r"alias as_strided chunk detach diagonal empty\w* expand expand_as flatten item lift_fresh")),
+        (OVERHEAD, _aten(r"local_scalar_dense mT narrow new_empty\w* permute promote_types reshape reshape_alias")),
+        (OVERHEAD, _aten(r"resize resolve_\w+ result_type select slice split squeeze t to transpose unbind unflatten")),
+        (OVERHEAD, _aten("unsafe_view unsqueeze view view_as view_as_real")),
         (OVERHEAD, r"^_?[A-Z]\w*$"),  # the Python of an autograd.Function
     )
-)  # fmt: skip
+)
 
 
 def classify(name: str, phase: str = "") -> str:

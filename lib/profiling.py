@@ -1,5 +1,5 @@
-"""What ran in each phase of an iteration, how often and for how long, by torch.profiler: kernels on CUDA, operators on a
-CPU; knows no model.
+"""What ran in each phase of an iteration, how often and for how long, by torch.profiler: kernels on CUDA, operators on
+a CPU; knows no model.
 
 All is read from the trace that the profiler exports, in Chrome's format, which is also what a reader can open. A phase
 ends where the iteration marks it: an operator belongs to the phase in which it began, a kernel to that in which the CPU
@@ -92,8 +92,8 @@ def _note(name: str) -> None:
 
 
 def metrics(events: list[dict], device: str, parts: Sequence[str] = ()) -> dict:
-    """What the events of a trace say. `profiled_<phase>_ms` and `profiled_total_ms` of each iteration; and three tables,
-    in which calls and `total_us` are those of one iteration: `kernels` (the largest of each phase, the times of one call,
+    """What the events of a trace say. `profiled_<phase>_ms` and `profiled_total_ms` of each iteration; and tables, in
+    which calls and `total_us` are those of one iteration: `kernels` (the largest of each phase, the times of one call,
     and their share of all that ran in the phase), `classes` (all of each phase by class) and, with parts, `parts` (what
     ran in these ranges and in the backward nodes of what ran in them, by class)."""
     events = sorted((e for e in events if e.get("ph") == "X"), key=lambda e: (e["ts"], -e["dur"]))
@@ -151,16 +151,16 @@ def _kernels(events: list[dict], windows: list[Window]) -> list[Call]:
     launches = {e["args"].get("correlation"): e for e in events if e["cat"] in LAUNCHES}
     find, calls = _finder(windows), []
     for event in events:
-        if event["cat"] in ON_DEVICE and (launch := launches.get(event["args"].get("correlation"))):
-            if window := find(launch["ts"]):
-                end_us = event["ts"] + event["dur"]
-                calls.append(Call(event["name"], event["dur"], launch["ts"], end_us, launch["tid"], window))
+        launch = launches.get(event["args"].get("correlation")) if event["cat"] in ON_DEVICE else None
+        if launch and (window := find(launch["ts"])):
+            end_us = event["ts"] + event["dur"]
+            calls.append(Call(event["name"], event["dur"], launch["ts"], end_us, launch["tid"], window))
     return calls
 
 
 def _durations(windows: list[Window], calls: list[Call], device: str) -> dict[str, list[float]]:
-    """Milliseconds of each phase: on a CPU from mark to mark; on CUDA, as an event on its stream would have it, to the end
-    of the last kernel launched in the phase from that of the phase before, or from the iteration's begin."""
+    """Milliseconds of each phase: on a CPU from mark to mark; on CUDA, as an event on its stream would have it, to the
+    end of the last kernel launched in the phase from that of the phase before, or from the iteration's begin."""
     ends: dict[Window, float] = {}
     for call in calls:
         ends[call.window] = max(ends.get(call.window, 0.0), call.end_us)
