@@ -149,7 +149,10 @@ def phases(
         ax.invert_yaxis()
         ax.set(xlabel=xlabel)
         ax.grid(axis="x")
-        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(len(names), 4), frameon=False, borderaxespad=0)
+        place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": len(names)}
+        if len(names) > 3:  # from the right, over the room that the labels take
+            place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
+        ax.legend(**place, frameon=False, borderaxespad=0, columnspacing=1.2, handlelength=1.4)
     return ax
 
 

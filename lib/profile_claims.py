@@ -104,7 +104,9 @@ def fall(records: pd.DataFrame, case: Mapping) -> Statement:
     text = (
         f"Matrix products take {forward}% of the forward pass, {both}% of forward and backward and {step}% of a whole"
     )
-    text += f" step with AdamW: from the first to the last their share {how}, being {tables.interval(change)} of what it was"
+    text += (
+        f" step with AdamW: from the first to the last their share {how}, being {tables.interval(change)} of the first"
+    )
     return _measured(f"{text}.", case, change)
 
 

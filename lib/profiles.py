@@ -18,9 +18,9 @@ SCOPES = {  # what shares are formed of
     "whole step": ("forward", "backward", "optimizer"),
 }
 NO_PRODUCT = classes.CLASSES[1:]
-SHOWN = 6  # rows of a phase
+SHOWN = 5  # rows of a phase
 CALL_COLUMNS = "calls total_us mean_us median_us min_us max_us deviation_us share_percent"
-TOP_COLUMNS = "phase kernel class calls total_us mean_us median_us min_us max_us share_percent"
+TOP_COLUMNS = "phase kernel class share_percent calls total_us mean_us median_us min_us max_us deviation_us"
 TIMER_COLUMNS = "phase timed_ms profiled_ms profiled_ratio kernels_ms busy_percent"
 PART_COLUMNS = "phase part part_ms product_ms time_percent flops_percent gflops gigabytes"
 
@@ -97,6 +97,11 @@ def _column(kind: str) -> str:
     return f"{kind.replace(' ', '_')}_percent"
 
 
+def in_short(shares: pd.DataFrame) -> pd.DataFrame:
+    """A table of `shares` whose scopes are in the few characters that a label has room for."""
+    return shares.replace({"scope": dict(zip(SCOPES, ("forward", "+ backward", "+ optimizer"), strict=True))})
+
+
 def present(shares: pd.DataFrame) -> list[str]:
     """The classes that take any time in a table of `shares`, as the first part of their columns."""
     columns = [_column(kind) for kind in classes.CLASSES]
@@ -112,7 +117,7 @@ def top(records: pd.DataFrame, case: Mapping, source: str = "kernels", by: str =
         all_of_it = pd.concat([pd.DataFrame(table).assign(process=i) for i, table in enumerate(group[source])])
         for place, part in all_of_it.groupby(by, sort=False):
             found = [(name, rest) for name, rest in part.groupby("kernel", sort=False) if len(rest) == len(group)]
-            found.sort(key=lambda pair: -pair[1]["total_us"].median())
+            found.sort(key=lambda pair: -across(list(pair[1]["total_us"])).value)
             for name, of in found[:SHOWN]:
                 cells = {c: of[c].median() for c in CALL_COLUMNS.split() if c in of}
                 cells |= {c: across(list(of[c])) for c in ("total_us", "share_percent") if c in of}
