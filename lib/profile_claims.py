@@ -112,16 +112,20 @@ def fall(records: pd.DataFrame, case: Mapping) -> Statement:
 
 def softmax(records: pd.DataFrame, case: Mapping) -> Statement:
     """Softmax against the matrix products of self-attention, in time and in FLOPs, forward and backward."""
-    chosen, said = estimates.select(records, **case), []
-    for phase in ("forward", "backward"):
-        if found := profiles.softmax_to_products(chosen, phase):
-            time, flops = found
-            said.append(f"{tables.interval(time)} times as long as the two products, with {flops:.2%} of their FLOPs")
+    chosen = estimates.select(records, **case)
+    found = {phase: profiles.softmax_to_products(chosen, phase) for phase in ("forward", "backward")}
+    said = [_softmax_in(phase, ratios) for phase, ratios in found.items() if ratios]
     if not said:
         return _missing("Softmax inside attention")
-    text = f"Inside self-attention, softmax takes in the forward pass {said[0]}"
-    text += f", and in the backward pass {said[1]}" if len(said) > 1 else ""
-    return _measured(f"{text}.", case, time)
+    text = f"Inside self-attention, softmax takes {', and '.join(said)}"
+    return _measured(f"{text}.", case, found["forward"]["time"])
+
+
+def _softmax_in(phase: str, ratios: Mapping) -> str:
+    text = f"in the {phase} pass {tables.interval(ratios['time'])} times as long as the two products"
+    return (
+        f"{text}, with {ratios['flops']:.1%} of their FLOPs and {ratios['bytes']:.0%} of the bytes that they must move"
+    )
 
 
 def published(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:

@@ -136,13 +136,14 @@ def against_timer(records: pd.DataFrame) -> pd.DataFrame:
             timed, profiled = (
                 [statistics.median(samples) for samples in group[f"{prefix}{phase}_ms"]] for prefix in ("", "profiled_")
             )
-            ran = [_sum(table, phase=phase) / 1e3 for table in group["classes"]]
+            ran = [_sum(table, phase=phase) / 1e3 for table in group["classes"]]  # means, as what they are set beside
+            whole = [statistics.mean(samples) for samples in group[f"profiled_{phase}_ms"]]
             rows.append(
                 row | {
                     "phase": phase, "timed_ms": across(timed), "profiled_ms": across(profiled),
                     "profiled_ratio": across([b / a for a, b in zip(timed, profiled, strict=True)]),
                     "kernels_ms": across(ran),
-                    "busy_percent": across([100 * a / b for a, b in zip(ran, profiled, strict=True)]),
+                    "busy_percent": across([100 * a / b for a, b in zip(ran, whole, strict=True)]),
                 }
             )  # fmt: skip
     columns = [*records.attrs["fields"], *TIMER_COLUMNS.split(), "hardware"]
@@ -173,16 +174,19 @@ def parts(records: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else [*records.attrs["fields"], *PART_COLUMNS.split(), "hardware"])
 
 
-def softmax_to_products(records: pd.DataFrame, phase: str) -> tuple[Interval, float] | None:
-    """Softmax to the matrix products of attention in a phase, in records of one case: the ratio of their times, and
-    that of their FLOPs; None without parts."""
+def softmax_to_products(records: pd.DataFrame, phase: str) -> dict | None:
+    """Softmax to the matrix products of attention in a phase, in records of one case: the ratios of their `time`, of
+    their `flops` and of their least `bytes`; None without parts."""
     group = records[estimates.column(records, "parts").map(lambda value: isinstance(value, dict))]
     if group.empty or phase not in group["parts"].iloc[0]["phase"]:
         return None
-    costs = pd.DataFrame(group["part_costs"].iloc[0]).query("phase == @phase").set_index("part")["flops"]
+    costs = pd.DataFrame(group["part_costs"].iloc[0]).query("phase == @phase").set_index("part")
     product = {"part": ("scores", "values"), "class": classes.PRODUCT}
     times = [_sum(t, phase=phase, part="softmax") / _sum(t, phase=phase, **product) for t in group["parts"]]
-    return across(times), costs["softmax"] / (costs["scores"] + costs["values"])
+    counted = {
+        unit: costs.loc["softmax", unit] / costs.loc[["scores", "values"], unit].sum() for unit in ("flops", "bytes")
+    }
+    return {"time": across(times)} | counted
 
 
 def leaders(records: pd.DataFrame, scope: str) -> list[dict]:
@@ -228,5 +232,5 @@ def beside_published(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
     """This machine's shares of one case above the published ones of `published_shares`, scope by scope."""
     own = shares(estimates.select(records, **case)).assign(source="this report")
     own["case"] = [f"{size}, context {length}" for size, length in zip(own["size"], own["context_length"], strict=True)]
-    rows = pd.concat([own.astype(object), published_shares().astype(object)], ignore_index=True)
+    rows = pd.concat([own.astype(object), published_shares().assign(restless="").astype(object)], ignore_index=True)
     return rows.sort_values("scope", key=lambda column: column.map(list(SCOPES).index), kind="stable")
