@@ -76,7 +76,7 @@ def leader(records: pd.DataFrame, case: Mapping) -> Statement:
 
 def besides(records: pd.DataFrame, case: Mapping) -> Statement:
     """What takes a share of the forward pass that is worth naming and is no matrix product."""
-    found = profiles.top(records, case)
+    found = profiles.top(records, case, most=100)
     if found.empty:
         return _missing("What else takes time in the forward pass")
     found = found[(found["phase"] == "forward") & (found["class"] != classes.PRODUCT)]

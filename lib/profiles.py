@@ -108,20 +108,24 @@ def present(shares: pd.DataFrame) -> list[str]:
     return [name.removesuffix("_percent") for name in columns if any(i.value > 0 for i in shares[name])]
 
 
-def top(records: pd.DataFrame, case: Mapping, source: str = "kernels", by: str = "phase") -> pd.DataFrame:
+def top(
+    records: pd.DataFrame, case: Mapping, source: str = "kernels", by: str = "phase", most: int = SHOWN
+) -> pd.DataFrame:
     """What takes most of each phase of one case: the columns of the record's table, `total_us` and `share_percent` with
     intervals, of what every process has among its largest. With `source` nsys, by its ranges."""
     fields = records.attrs["fields"]
     rows = []
     for row, group in _cases(estimates.select(records, **{name: case[name] for name in fields}), source):
         all_of_it = pd.concat([pd.DataFrame(table).assign(process=i) for i, table in enumerate(group[source])])
+        if "class" in all_of_it:
+            all_of_it = all_of_it[all_of_it["class"] != ""]  # all others together
         for place, part in all_of_it.groupby(by, sort=False):
             found = [(name, rest) for name, rest in part.groupby("kernel", sort=False) if len(rest) == len(group)]
             found.sort(key=lambda pair: -across(list(pair[1]["total_us"])).value)
-            for name, of in found[:SHOWN]:
+            for name, of in found[:most]:
                 cells = {c: of[c].median() for c in CALL_COLUMNS.split() if c in of}
                 cells |= {c: across(list(of[c])) for c in ("total_us", "share_percent") if c in of}
-                cells["class"] = of["class"].iloc[0] if "class" in of else classes.classify(name)
+                cells["class"] = of["class"].iloc[0] if "class" in of else classes.classify(name, place)
                 cells["calls"] = f"{cells['calls']:,g}"
                 rows.append(row | {by: place, "kernel": classes.short(name)} | cells)
     return pd.DataFrame(rows, columns=None if rows else [*fields, by, *TOP_COLUMNS.split()[1:], "hardware"])

@@ -96,6 +96,20 @@ def test_what_is_no_product_is_named_from_two_percent_on(profiled):
     assert "aten::_softmax with 20.00%" in said
 
 
+def test_all_others_together_are_no_kernel_and_nsys_has_its_table(profiled, save_record):
+    table = {"range": ["forward", "optimizer"], "kernel": ["ampere_sgemm_128x64_tn"] * 2, "calls": [3, 1]}
+    columns = ("total_us", "mean_us", "median_us", "min_us", "max_us", "deviation_us")
+    table |= {name: [2.0, 1.0] for name in columns}
+    found = metrics(1) | {"nsys": table}
+    found["kernels"] = found["kernels"] | {"class": ["", "reduction", "matrix product", "optimizer"]}
+    save_record("kernels", CASE, 1, **found)
+    records = results.load("kernels", "test-1c")
+    assert list(profiles.top(records, CASE)["kernel"]) == ["aten::_softmax", "aten::bmm", "aten::mul_"]
+    watched = profiles.top(records, CASE, "nsys", "range")
+    assert list(watched["class"]) == ["matrix product", "optimizer"]
+    assert profile_claims.nsys(records).verdict == "measured"
+
+
 def test_less_than_two_percent_is_not_named(profiled):
     assert "none of it as much as 2%" in profile_claims.besides(profiled(product=990.0), CASE).text
 
