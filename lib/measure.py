@@ -29,7 +29,8 @@ class Work:
     """What a case builds. `iteration` marks its phases; `before` runs outside the timed region of each;
     `expected` computes the right tensors by the reference, from the state before an iteration; `result` are
     those that the last iteration produced; `tolerance` bounds their relative error; `facts` are numbers from
-    theory that belong in the record; `compiled` says that the first iteration compiles."""
+    theory that belong in the record; `compiled` says that the first iteration compiles; `annotate` puts ranges inside
+    the iteration, for a profiler to see."""
 
     device: str
     iteration: Iteration
@@ -39,6 +40,7 @@ class Work:
     facts: dict[str, float | list[float]]
     compiled: bool = False
     before: Callable[[], None] = lambda: None
+    annotate: Callable[[], None] = lambda: None
 
 
 class WrongResult(Exception):

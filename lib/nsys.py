@@ -119,7 +119,8 @@ def ranged(training: Training, push: Callable[[str], object], pop: Callable[[], 
 
 def capture(case: Kernels) -> None:
     """What nsys watches; needs CUDA."""
-    training = case.training(torch.cuda.nvtx.range)
+    training = Training(case)
+    case.annotate(training, torch.cuda.nvtx.range)
     for _ in range(WARMUP):
         training.before()
         training.iteration(lambda name: None)

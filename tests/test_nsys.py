@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from lib import cases, memory, nsys
+from lib.training import Training
 
 HEADER = "NVTX Range,Style,PID,TID,NVTX Inst,Kern Inst,Total Time (ns),Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns)"
 PRINTED = f"""Generating SQLite file kernels.sqlite from kernels.nsys-rep
@@ -71,7 +72,8 @@ def test_phases_and_parts_are_ranges_that_nest(case):
         depth.append(name)
         log.append(tuple(depth))
 
-    training = case.training(Range)
+    training = Training(case)
+    case.annotate(training, Range)
     nsys.ranged(training, push, depth.pop)
     assert not depth
     assert [ranges for ranges in log if len(ranges) == 1] == [("forward",), ("backward",), ("optimizer",)]

@@ -159,6 +159,17 @@ def test_only_attention_by_the_formula_has_parts():
     assert case.setup().facts["part_costs"]["phase"] == ["forward"] * 3
 
 
+def test_what_is_timed_has_no_ranges_until_it_is_profiled():
+    (case,) = cases.grid("kernels", **STEP)
+    work, seen = case.setup(), []
+    for _ in range(2):
+        with torch.profiler.profile() as profiler:
+            work.iteration(lambda name: None)
+        seen.append({event.key for event in profiler.key_averages()} & set(attention.PARTS))
+        work.annotate()
+    assert seen == [set(), set(attention.PARTS)]
+
+
 def test_annotated_attention_is_naive_attention_to_the_bit():
     inputs = [torch.randn(2, 8, 4, requires_grad=True) for _ in range(3)]
     found = []

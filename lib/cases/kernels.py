@@ -1,5 +1,7 @@
 """The kernels of a training step, under the profiler."""
 
+import functools
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,39 +31,32 @@ class Kernels(Step):
         unseen = "the profiler does not see what runs on mps" if self.device == "mps" else None
         return unseen or super().unavailable()
 
-    def training(self, part: type[AbstractContextManager] = torch.profiler.record_function) -> Training:
-        """The model in training, with the parts of its attention inside ranges of that kind."""
-        # on a CPU the kernels of a compiled graph call nothing that the profiler sees; with this they tell their names
-        torch._inductor.config.cpp.enable_kernel_profile = True
-        training = Training(self)
+    def annotate(
+        self, training: Training, part: Callable[[str], AbstractContextManager] = torch.profiler.record_function
+    ) -> None:
+        """Put the parts of attention inside ranges of that kind, which take time even where nobody looks at them."""
         if self.parts:
             for layer in training.module.layers:
-                layer.attn.attend = _within(part)
-        return training
+                layer.attn.attend = functools.partial(attention.annotated, part=part)
 
     def setup(self) -> Work:
         """Build the model, its optimizer and a batch of random tokens."""
-        training = self.training()
+        # on a CPU the kernels of a compiled graph call nothing that the profiler sees; with this they tell their names
+        torch._inductor.config.cpp.enable_kernel_profile = True
+        training = Training(self)
         work = self.work(training)
+        work.annotate = lambda: self.annotate(training)
         if self.parts:
             backward = "backward" in training.phases
             work.facts["part_costs"] = cost.attention_part_costs(self.shape, self.precision, backward)
         return work
 
     def profile(self, work: Work, count: int, keep: Path | None = None) -> dict:
-        """The metrics of `profiling.profile`, of `count` iterations."""
+        """The metrics of `profiling.profile`, of `count` iterations, which have their ranges from here on."""
+        work.annotate()
         return profiling.profile(work.iteration, self.device, work.before, count, self.parts, keep)
 
     def trace_file(self, round: int) -> Path:
         """Where a trace of the case goes: beside the executed notebooks."""
         name = f"{results.name(asdict(self))}.r{round}.trace.json.gz"
         return results.runs() / environment.machine(self.device) / name
-
-
-def _within(part: type[AbstractContextManager]):
-    """Annotated attention with ranges of that kind."""
-
-    def attend(q_XTD, k_XSD, v_XSD, causal=True):
-        return attention.annotated(q_XTD, k_XSD, v_XSD, causal, part)
-
-    return attend
