@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
+import torch._inductor.config
 
 from lib import attention, cost, environment, profiling, results
 from lib.cases.step import Step
