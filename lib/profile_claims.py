@@ -20,8 +20,13 @@ def _missing(what: str) -> Statement:
 
 def _measured(text: str, case: Mapping, of: Interval, verdict: str = "measured") -> Statement:
     fields = ", ".join(f"{name} {value}" for name, value in case.items())
-    many = "process" if of.n == 1 else "processes"
+    many = ("process" if of.n == 1 else "processes") + ("" if of.known else ", too few for an interval")
     return Statement(text, verdict, f"{fields}; one value in each of {of.n} {many}.")
+
+
+def _shown(of: Interval) -> str:
+    """The value with its interval, or alone where the evidence says that there is none."""
+    return tables.interval(of) if of.known else tables.number(of.value)
 
 
 def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
@@ -32,7 +37,7 @@ def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
         return _missing("The forward pass under the profiler")
     row = found.iloc[0]
     ratio, limit = row["profiled_ratio"], 1 + stats.MARGIN
-    profiled, timed = (tables.interval(row[name]) for name in ("profiled_ms", "timed_ms"))
+    profiled, timed = (_shown(row[name]) for name in ("profiled_ms", "timed_ms"))
     text = f"Under the profiler the forward pass takes {profiled} ms, and by the timer without it {timed} ms"
     if not ratio.known:
         said, verdict = (
@@ -40,13 +45,13 @@ def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
             "measured",
         )
     elif 1 / limit < ratio.low and ratio.high < limit:
-        said, verdict = f"the two agree within {stats.MARGIN:.0%}, with a ratio of {tables.interval(ratio)}", "same"
+        said, verdict = f"the two agree within {stats.MARGIN:.0%}, with a ratio of {_shown(ratio)}", "same"
     elif ratio.low > 1 or ratio.high < 1:
         verdict = "slower" if ratio.low > 1 else "faster"
-        said = f"the two differ, since the first is {tables.interval(ratio)} times the second"
+        said = f"the two differ, since the first is {_shown(ratio)} times the second"
     else:
         said, verdict = (
-            f"their ratio is {tables.interval(ratio)}, so no difference between them is shown",
+            f"their ratio is {_shown(ratio)}, so no difference between them is shown",
             "inconclusive",
         )
     return _measured(f"{text}: {said}.", case, ratio, verdict)
@@ -64,13 +69,11 @@ def leader(records: pd.DataFrame, case: Mapping) -> Statement:
     if max(map(len, names)) > 1:
         text = f"In the forward pass {_listed(names[0])} takes the most time, depending on the process"
         return _measured(f"{text}, and of forward and backward together {_listed(names[1])}.", case, share[0])
-    text = f"In the forward pass {names[0][0]} takes the most time, {tables.interval(share[0])}% of it in {calls[0]}"
+    text = f"In the forward pass {names[0][0]} takes the most time, {_shown(share[0])}% of it in {calls[0]}"
     if names[0] == names[1]:
-        second = (
-            f"and it is the same that takes the most of forward and backward together, {tables.interval(share[1])}%"
-        )
+        second = f"and it is the same that takes the most of forward and backward together, {_shown(share[1])}%"
     else:
-        second = f"but of forward and backward together it is {names[1][0]}, with {tables.interval(share[1])}%"
+        second = f"but of forward and backward together it is {names[1][0]}, with {_shown(share[1])}%"
     return _measured(f"{text}, {second} in {calls[1]}.", case, share[0])
 
 
@@ -83,10 +86,10 @@ def besides(records: pd.DataFrame, case: Mapping) -> Statement:
     named = [(name, of) for name, of in zip(found["kernel"], found["share_percent"], strict=True)]
     named = [(name, of) for name, of in named if of.value >= NON_TRIVIAL]
     whole = profiles.share(estimates.select(records, **case), "forward")
-    lead = f"What is no matrix product takes {tables.interval(whole)}% of the forward pass"
+    lead = f"What is no matrix product takes {_shown(whole)}% of the forward pass"
     if not named:
         return _measured(f"{lead}, and none of it as much as {NON_TRIVIAL}%.", case, whole)
-    shown = _listed([f"{name} with {tables.interval(of)}%" for name, of in named], "and")
+    shown = _listed([f"{name} with {_shown(of)}%" for name, of in named], "and")
     return _measured(f"{lead}; of it {NON_TRIVIAL}% and more go to {shown}.", case, whole)
 
 
@@ -96,7 +99,7 @@ def fall(records: pd.DataFrame, case: Mapping) -> Statement:
     found = [profiles.share(chosen, scope, classes.PRODUCT) for scope in profiles.SCOPES]
     if None in found:
         return _missing("The share of matrix products in a whole step")
-    forward, both, step = map(tables.interval, found)
+    forward, both, step = map(_shown, found)
     change = profiles.fall(chosen)
     falls = change.high < 1 if change.known else change.value < 1
     rises = change.low > 1 if change.known else change.value > 1
@@ -104,9 +107,7 @@ def fall(records: pd.DataFrame, case: Mapping) -> Statement:
     text = (
         f"Matrix products take {forward}% of the forward pass, {both}% of forward and backward and {step}% of a whole"
     )
-    text += (
-        f" step with AdamW: from the first to the last their share {how}, being {tables.interval(change)} of the first"
-    )
+    text += f" step with AdamW: from the first to the last their share {how}, being {_shown(change)} of the first"
     return _measured(f"{text}.", case, change)
 
 
@@ -122,7 +123,7 @@ def softmax(records: pd.DataFrame, case: Mapping) -> Statement:
 
 
 def _softmax_in(phase: str, ratios: Mapping) -> str:
-    text = f"in the {phase} pass {tables.interval(ratios['time'])} times as long as the two products"
+    text = f"in the {phase} pass {_shown(ratios['time'])} times as long as the two products"
     return (
         f"{text}, with {ratios['flops']:.1%} of their FLOPs and {ratios['bytes']:.0%} of the bytes that they must move"
     )
@@ -137,10 +138,10 @@ def published(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
     inside = inside[(inside["phase"] == "forward") & (inside["part"] == "softmax")]
     leading = [{one["kernel"] for one in profiles.leaders(chosen, s)} for s in ("forward", "forward and backward")]
     here = {
-        "matmul-85-of-forward": f"{tables.interval(forward)}%" if forward else None,
-        "matmul-68-of-step": f"{tables.interval(step)}%" if step else None,
+        "matmul-85-of-forward": f"{_shown(forward)}%" if forward else None,
+        "matmul-68-of-step": f"{_shown(step)}%" if step else None,
         "top-kernel-same": ("the same" if leading[0] == leading[1] else "another") if leading[0] else None,
-        "softmax-6-percent": f"{tables.interval(inside['time_percent'].iloc[0])}%" if len(inside) else None,
+        "softmax-6-percent": f"{_shown(inside['time_percent'].iloc[0])}%" if len(inside) else None,
     }
     sources = "write-up " + said["source"]
     return pd.DataFrame({"claim": said["claim"], "source": sources, "here": pd.Series(here)}).reset_index(drop=True)
