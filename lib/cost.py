@@ -144,3 +144,27 @@ def attention_moved_bytes(
     scores = width(precision) * batch_size * seq_len**2
     forward, backward = {"naive": (8, 11) if causal else (6, 9), "compiled": (4, 7)}.get(variant, (0, 0))
     return {"forward": 4 * each + forward * scores, "backward": 8 * each + backward * scores}
+
+
+def attention_part_costs(shape: Shape, precision: str, backward: bool) -> dict[str, list]:
+    """FLOPs and least bytes of the parts of attention by the formula, of all layers, one row a part and phase: a table
+    of `part, phase, flops, bytes`.
+
+    The products (`scores`, `values`) count as in `attention_flops`, twice as many backward. The softmax counts each of
+    its elementary operations on a score as one FLOP, an exponential and a division like an addition: forward five
+    (the running maximum, its subtraction, the exponential, the running sum, the division by it), backward four
+    (P * dP, its running sum, its subtraction, the product with P). Every part reads its inputs and writes its outputs
+    once; the scale and the mask, which one kernel with the product would make, count for nothing."""
+    scores, hidden = shape.scores, shape.tokens * shape.d_model
+    product, narrow = 2 * scores * shape.d_head, width(precision)
+    rows = [
+        ("scores", "forward", product, narrow * (2 * hidden + scores)),
+        ("softmax", "forward", 5 * scores, narrow * 2 * scores),
+        ("values", "forward", product, narrow * (2 * hidden + scores)),
+        ("scores", "backward", 2 * product, narrow * (4 * hidden + scores)),
+        ("softmax", "backward", 4 * scores, narrow * 3 * scores),
+        ("values", "backward", 2 * product, narrow * (3 * hidden + 2 * scores)),
+    ]
+    part, phase, flops, moved = zip(*(row for row in rows if backward or row[1] == "forward"), strict=True)
+    whole = [[shape.num_layers * n for n in column] for column in (flops, moved)]
+    return {"part": list(part), "phase": list(phase), "flops": whole[0], "bytes": whole[1]}

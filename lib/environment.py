@@ -106,7 +106,7 @@ def _git(*arguments: str) -> str:
 def code() -> str:
     """A digest of the modules that measure, so that records of different code can be told apart."""
     modules = ["attention", "model", "adam", "precision", "timing", "memory", "cost", "baseline", "training", "measure"]
-    modules += ["checkpointing", "compilation", "footprint", "timeline"]
+    modules += ["checkpointing", "classes", "compilation", "dtypes", "footprint", "profiling", "rounding", "timeline"]
     files = [ROOT / "lib" / f"{name}.py" for name in modules] + sorted((ROOT / "lib/cases").glob("*.py"))
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
 

@@ -34,7 +34,7 @@ class Work:
     `expected` computes the right tensors by the reference, from the state before an iteration; `result` are
     those that the last iteration produced; `tolerance` bounds their relative error; `facts` are numbers from
     theory that belong in the record; `compiled` says that the first iteration compiles; `around_first` surrounds that
-    and yields metrics that its end fills."""
+    and yields metrics that its end fills; `annotate` puts ranges inside the iteration, for a profiler to see."""
 
     device: str
     iteration: Iteration
@@ -45,6 +45,7 @@ class Work:
     compiled: bool = False
     before: Callable[[], None] = lambda: None
     around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})
+    annotate: Callable[[], None] = lambda: None
 
 
 class WrongResult(Exception):

@@ -14,6 +14,9 @@ SETTINGS = {  # parameters of every measurement notebook beside the fields of it
     "pairs": 0,
     "round": 0,
 }
+OWN_SETTINGS = {  # further ones of single notebooks; False where it is yes or no
+    "kernels": {"recorded": 1, "trace": False},
+}
 
 
 class NotebookFailed(Exception):
@@ -32,11 +35,16 @@ def parameters(experiment: str) -> dict:
     return {line.targets[0].id: ast.literal_eval(line.value) for line in ast.parse(source).body}
 
 
+def settings(experiment: str) -> dict:
+    """The settings of an experiment's notebook, in their order, and the least that each may be."""
+    return SETTINGS | OWN_SETTINGS.get(experiment, {})
+
+
 def fields(experiment: str) -> list[str]:
     """The fields of an experiment's case, in their order; none for what no notebook measures."""
     if not (NOTEBOOKS / f"{experiment}.ipynb").exists():
         return []
-    return [name for name in parameters(experiment) if name not in SETTINGS]
+    return [name for name in parameters(experiment) if name not in settings(experiment)]
 
 
 def _parameters_cell(file: Path) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import html
 import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -19,6 +20,7 @@ from lib.stats import Interval
 INK = "#010203"  # replaced in the report by the page's own ink, for dark mode and for print
 QUIET = "#040506"  # likewise by the page's quieter ink
 BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"
+YELLOW, VERMILION = "#F0E442", "#D55E00"
 COLOURS = {  # Okabe and Ito 2008; the reference of each family in ink
     "naive": INK, "tiled": ORANGE, "sdpa": GREEN, "flex": PURPLE, "compiled": BLUE,
     "single_tensor": INK, "foreach": ORANGE, "fused": GREEN,
@@ -26,6 +28,8 @@ COLOURS = {  # Okabe and Ito 2008; the reference of each family in ink
     "fp32": INK, "tf32": ORANGE, "bf16": BLUE, "fp16": GREEN,
     "forward": SKY, "backward": BLUE, "optimizer": ORANGE,
     "T=16": INK, "T=32": ORANGE, "T=64": GREEN, "T=128": BLUE,
+    "matrix_product": BLUE, "attention": YELLOW, "elementwise": GREEN, "reduction": SKY, "copy": PURPLE,
+    "overhead": QUIET, "other": VERMILION,
 }  # fmt: skip
 MARKERS = {INK: "o", ORANGE: "s", GREEN: "^", BLUE: "D", PURPLE: "v", SKY: "o"}
 STYLE = {
@@ -133,22 +137,33 @@ def _label_ends(ax: Axes, ends: list[tuple]) -> None:
         )  # fmt: skip
 
 
-def phases(ax: Axes, table: pd.DataFrame, unit: str, xlabel: str) -> Axes:
+def phases(
+    ax: Axes, table: pd.DataFrame, unit: str, xlabel: str, names: Sequence[str] = ("forward", "backward", "optimizer")
+) -> Axes:
     """A bar a row of a table of training steps at its `label`, made of the phases that it has (columns `forward_<unit>`
-    and so on), each with its own interval at its end; the phases are named above the first bar."""
-    names = ("forward", "backward", "optimizer")
-    table = table[table[f"forward_{unit}"].notna()]
+    and so on) or of other `names`, each with its own interval at its end; they are named above the first bar."""
+    table = table[table[f"{names[0]}_{unit}"].notna()] if names else table
     with mpl.rc_context(STYLE):
         left = [0.0] * len(table)
         for name in names:
             parts = [part or Interval(0, 0, 0, 0, 0) for part in table[f"{name}_{unit}"]]
-            ax.barh(table["label"], [i.value for i in parts], left=left, color=COLOURS[name], height=0.62, label=name)
+            ax.barh(
+                table["label"],
+                [i.value for i in parts],
+                left=left,
+                color=COLOURS[name],
+                height=0.62,
+                label=name.replace("_", " "),
+            )
             left = [start + i.value for start, i in zip(left, parts, strict=True)]
             ax.errorbar(left, table["label"], xerr=_errors(parts), fmt="none", ecolor=INK, elinewidth=1, capsize=2.5)
         ax.invert_yaxis()
         ax.set(xlabel=xlabel)
         ax.grid(axis="x")
-        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(names), frameon=False, borderaxespad=0)
+        place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": len(names)}
+        if len(names) > 3:  # from the right, over the room that the labels take
+            place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
+        ax.legend(**place, frameon=False, borderaxespad=0, columnspacing=1.2, handlelength=1.4)
     return ax
 
 

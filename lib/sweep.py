@@ -105,8 +105,13 @@ def _kernels(experiment: str, block: dict) -> list[Kernel]:
     for name in fresh:
         check.choice(f"{experiment}.fresh", name, fields)
     axes |= block
-    least = {"rounds": 1, "timeout": 1, **notebook.SETTINGS}
-    for name, value in {"rounds": rounds, "timeout": timeout, **{s: axes[s] for s in notebook.SETTINGS}}.items():
+    settings = notebook.settings(experiment)
+    least = {"rounds": 1, "timeout": 1, **settings}
+    for name, value in {"rounds": rounds, "timeout": timeout, **{s: axes[s] for s in settings}}.items():
+        if least[name] is False:
+            if type(value) is not bool:
+                raise ValueError(f"{experiment}.{name}: {value!r} must be true or false")
+            continue
         if type(value) is not int and not (name in ("target_percent", "seconds") and type(value) is float):
             raise ValueError(f"{experiment}.{name}: {value!r} must be a whole number")
         check.at_least(f"{experiment}.{name}", value, least[name])

@@ -53,14 +53,14 @@ def test_each_experiment_has_its_notebook_and_no_other():
 
 @pytest.mark.parametrize("experiment", cases.EXPERIMENTS)
 def test_the_parameters_of_a_notebook_are_the_fields_of_its_case_and_the_settings(experiment):
-    expected = [field.name for field in fields(cases.EXPERIMENTS[experiment])] + list(notebooks.SETTINGS)
+    expected = [field.name for field in fields(cases.EXPERIMENTS[experiment])] + list(notebooks.settings(experiment))
     assert list(notebooks.parameters(experiment)) == expected
 
 
 @pytest.mark.parametrize("experiment", cases.EXPERIMENTS)
 def test_the_defaults_of_a_notebook_are_possible_cases_measured_by_hand(experiment):
     defaults = notebooks.parameters(experiment)
-    axes = {key: value for key, value in defaults.items() if key not in notebooks.SETTINGS}
+    axes = {key: value for key, value in defaults.items() if key not in notebooks.settings(experiment)}
     assert cases.grid(experiment, **axes)
     assert defaults["round"] == 0
 

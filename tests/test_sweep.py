@@ -65,6 +65,8 @@ def test_the_gpu_sweep_is_the_assignments_grid_in_a_bearable_number_of_kernels()
     assert counts["step"] == 5 * 4 * 3 * (2 + 2)  # eager and compiled; forward alone with and without a graph
     assert counts["attention"] == 5 * 5 * 4 * 3 * 2
     assert counts["adam"] == 5 * 6 * 5 * 2 * 2 + 5 * 2
+    assert counts["kernels"] == 2 * 3 * 3 * 2
+    assert counts["memory"] == 2 * 4 * 2 * 4 + 8
 
 
 BAD = [
@@ -92,6 +94,9 @@ BAD = [
     ("rounds: 0\nattention: {}", "rounds: 0 must be 1 or more"),
     ("rounds: many\nattention: {}", "rounds: 'many' must be a whole number"),
     ("timeout: 1.5\nattention: {}", "timeout: 1.5 must be a whole number"),
+    ("kernels: {trace: 1}", "kernels.trace: 1 must be true or false"),
+    ("kernels: {recorded: 0}", "recorded: 0 must be 1 or more"),
+    ("attention: {trace: true}", "attention: 'trace' is not one of"),
     ("step: {size: huge}", "size: 'huge'"),
     ("rounds: 2", "at least one experiment"),
     ("attention: {seq_len: 8}\nattention: {seq_len: 16}", "'attention' stands there twice"),

@@ -8,6 +8,7 @@ from lib.cases.attention import Attention
 from lib.cases.attention_module import AttentionModule
 from lib.cases.ceilings import Ceilings
 from lib.cases.compile import Compile
+from lib.cases.kernels import Kernels
 from lib.cases.memory import Memory
 from lib.cases.precision import Precision
 from lib.cases.step import Step
@@ -15,7 +16,7 @@ from lib.cases.warmup import Warmup
 
 EXPERIMENTS = {
     case.experiment: case
-    for case in (Ceilings, Step, Warmup, Precision, Memory, Attention, AttentionModule, Compile, Adam)
+    for case in (Ceilings, Step, Warmup, Kernels, Precision, Memory, Attention, AttentionModule, Compile, Adam)
 }
 
 
