@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from lib import check, cost, dtypes, environment, model, precision, rounding
+from lib import check, cost, dtypes, environment, footprint, model, precision, rounding
 
 SUBJECTS = ("accumulation", "toy", "transformer", *rounding.NORMS)
 CONFIG = model.Config(context_length=16, **model.SIZES["tiny"])  # what a dtype is does not depend on the size
@@ -36,10 +36,12 @@ class Precision:
         return None
 
     def predicted_bytes(self) -> int:
-        """Those of a training step for the transformer, twenty copies in double precision of a norm's inputs, and next
+        """Those of a forward and a backward pass for the transformer, twenty copies in double precision of a norm's inputs, and next
         to nothing for the rest."""
         shape = {name: n for name, n in asdict(CONFIG).items() if name != "rope_theta"}
-        step = cost.step_bytes(cost.Shape(batch_size=1, **shape), "fp32", "naive", "fused", self.device)
+        step = footprint.peak_bytes(
+            cost.Shape(batch_size=1, **shape), "fp32", "naive", "fused", "forward_backward", self.device
+        )
         return step if self.subject == "transformer" else 20 * 8 * rounding.ROWS * rounding.WIDTH
 
     def observe(self) -> dict[str, dict[str, list]]:
