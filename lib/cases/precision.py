@@ -36,8 +36,8 @@ class Precision:
         return None
 
     def predicted_bytes(self) -> int:
-        """Those of a forward and a backward pass for the transformer, twenty copies in double precision of a norm's inputs, and next
-        to nothing for the rest."""
+        """Those of a forward and a backward pass for the transformer, twenty copies in double precision of a norm's
+        inputs, and next to nothing for the rest."""
         shape = {name: n for name, n in asdict(CONFIG).items() if name != "rope_theta"}
         step = footprint.peak_bytes(
             cost.Shape(batch_size=1, **shape), "fp32", "naive", "fused", "forward_backward", self.device
