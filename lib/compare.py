@@ -70,7 +70,7 @@ def to_references(machine: str) -> pd.DataFrame:
     (which has the colour), `ratio`, `hardware`."""
     steps, attention, adam = (results.load(name, machine) for name in ("step", "attention", "adam"))
     step = estimates.largest(steps, "parameters", precision="fp32", compiled=True, mode="train_step")
-    longest = estimates.largest(attention, "seq_len", precision="fp32", cold=False)
+    longest = estimates.largest(attention, "seq_len", precision="fp32", causal=True, cold=False, d_head=64)
     most = estimates.largest(adam, "elements", cold=False, shapes="equal", amsgrad=True)
     families = {
         "step": verdicts.ratios(steps, "compiled", False, step).replace({"name": {True: "compiled"}}),

@@ -2,6 +2,7 @@
 nothing of how it is told.
 """
 
+import weakref
 from collections.abc import Mapping
 
 import pandas as pd
@@ -82,6 +83,20 @@ def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.Dat
     return frame.assign(verdict=stats.verdicts(found), visible_percent=visible)
 
 
+_TABLES: dict[int, tuple[weakref.ref, dict[str, pd.DataFrame]]] = {}
+
+
+def _remembered(records: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """`against_baselines` of these very records, made once for all the sentences about them."""
+    known, tables = _TABLES.get(id(records), (lambda: None, {}))
+    if known() is not records:
+        tables = {}
+        _TABLES[id(records)] = weakref.ref(records), tables
+    if metric not in tables:
+        tables[metric] = against_baselines(records, metric)
+    return tables[metric]
+
+
 def judged(
     records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, rivals: int = 1
 ) -> tuple[Comparison, str, float] | None:
@@ -91,7 +106,7 @@ def judged(
     if compared is None:
         return None
     if metric.endswith("_ms"):
-        table = against_baselines(records, metric)
+        table = _remembered(records, metric)
         for case, base, turned in ((of, to, {}), (to, of, {"faster": "slower", "slower": "faster"})):
             row = estimates.select(table, **case)
             if len(row) == 1 and baseline.of(records.attrs["experiment"], case) == base:
