@@ -20,6 +20,16 @@ def one_thread():
 
 
 @pytest.fixture
+def former_precision():
+    """What a case sets for the whole process is undone."""
+    import torch
+
+    former = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(former)
+
+
+@pytest.fixture
 def own_results(tmp_path, monkeypatch):
     """An empty results folder, used by this process and the kernels it starts."""
     monkeypatch.setenv("RESULTS", str(tmp_path / "results"))

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lib import adam, attention, cost, estimates, model, results
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "former_precision")
 
 # Shapes of differing aspect, so that each has its peak elsewhere: in a layer's feed-forward or attention, in the loss
 # where the vocabulary is wide, at the end of the backward pass or in the optimizer where parameters outweigh tokens.
@@ -31,13 +31,6 @@ SHAPES = {
 @pytest.fixture(params=SHAPES)
 def shape(request):
     return SHAPES[request.param]
-
-
-@pytest.fixture(autouse=True)
-def former_precision():
-    former = torch.get_float32_matmul_precision()
-    yield
-    torch.set_float32_matmul_precision(former)
 
 
 def build(shape, attend="naive"):

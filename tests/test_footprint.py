@@ -11,19 +11,12 @@ from lib.cases.memory import Memory
 from lib.cases.step import Step
 from lib.training import MODES
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "former_precision")
 
 
 @pytest.fixture(params=SHAPES)
 def shape(request):
     return SHAPES[request.param]
-
-
-@pytest.fixture(autouse=True)
-def former_precision():
-    former = torch.get_float32_matmul_precision()
-    yield
-    torch.set_float32_matmul_precision(former)
 
 
 @pytest.mark.parametrize("attend", ["naive", "tiled", "sdpa"])

@@ -5,12 +5,7 @@ import torch
 
 from lib import precision
 
-
-@pytest.fixture(autouse=True)
-def former_precision():
-    former = torch.get_float32_matmul_precision()
-    yield
-    torch.set_float32_matmul_precision(former)
+pytestmark = pytest.mark.usefixtures("former_precision")
 
 
 def linear_dtype(context):

@@ -1,0 +1,36 @@
+"""The environment names the machine, and no person, path or secret."""
+
+import pytest
+import torch
+
+from lib import environment
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has what this test needs to be missing")
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="not on this machine"):
+        environment.device("cuda")
+
+
+def test_the_environment_holds_no_path_and_only_allowed_variables(monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "s3cr3t")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    found = environment.describe("cpu")
+    assert found["variables"]["OMP_NUM_THREADS"] == "2"
+    assert "s3cr3t" not in str(found)
+    assert str(environment.ROOT) not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("Intel(R) Xeon(R) Processor", "xeon-2c"),
+        ("AMD EPYC 7B13", "epyc-2c"),
+        ("Apple M4", "apple-m4-2c"),
+        ("13th Gen Intel(R) Core(TM) i7-1360P", "core-2c"),
+    ],
+)
+def test_a_machine_is_named_after_its_processor_and_cores(monkeypatch, name, slug):
+    monkeypatch.setattr(environment, "processor", lambda: name)
+    monkeypatch.setattr(environment, "cores", lambda: 2)
+    assert environment.machine("cpu") == slug
