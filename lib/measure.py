@@ -4,7 +4,6 @@ A measurement notebook is a loop over `pending`, with `recording` around each ca
 """
 
 import contextlib
-import functools
 import gc
 import itertools
 import os
@@ -18,9 +17,8 @@ from datetime import UTC, datetime
 
 import pandas as pd
 import torch
-import torch._dynamo
 
-from lib import baseline, environment, memory, results, timing
+from lib import baseline, compilation, environment, memory, results, timing
 from lib.timing import Iteration
 
 FOLLOWED = 100  # of the largest allocations, before alike ones are counted together
@@ -103,9 +101,9 @@ class Recording:
     def setup(self) -> Work:
         """Build the case, once its predicted memory is seen to fit. Raises memory.TooLarge if it does not."""
         memory.preflight(self.case.predicted_bytes(), self.case.device)
-        torch.compiler.reset()
-        torch._dynamo.config.fail_on_recompile_limit_hit = True  # else it falls back to eager, silently
         work = self.build(self.case)
+        if work.compiled:
+            compilation.reset()
         self.metrics |= work.facts
         return work
 
@@ -188,16 +186,14 @@ def errors(work: Work) -> dict[str, list[float]]:
     `work.around_first` noted.
 
     Raises WrongResult beyond the tolerance."""
-    expected, counters = work.expected(), torch._dynamo.utils.counters["inductor"]
+    expected, once = work.expected(), timing.Plan(warmup=0, samples=1)
     if work.compiled:
-        _start_compiler(work.device)
-    hits = counters["fxgraph_cache_hit"]
-    once = timing.Plan(warmup=0, samples=1)
-    with work.around_first() as noted:
+        compilation.start(work.device)
+    with compilation.hits() if work.compiled else contextlib.nullcontext({}) as cached, work.around_first() as noted:
         first = timing.measure(work.iteration, timing.clock(work.device), once, work.before)
     found = _checked(work.result(), expected, work.tolerance)
     found["first_iteration_ms"] = first.metrics()["wall_ms"]
-    return found | noted | ({"compile_cache_hits": counters["fxgraph_cache_hit"] - hits} if work.compiled else {})
+    return found | noted | cached
 
 
 def _checked(
@@ -230,12 +226,6 @@ def first_steps(record: Recording, samples: int) -> dict[str, list[float] | int]
     names = [name for name in series[0] if name != "warmup_ms"]
     times = {f"first_{name}": [ms for part in series for ms in part[name]] for name in names}
     return times | found | {"earlier_cases": record.earlier}
-
-
-@functools.cache
-def _start_compiler(device: str) -> None:
-    """Compile something once in a process, so that no case pays for the compiler's own start."""
-    torch.compile(torch.sin)(torch.ones(1, device=device))
 
 
 def _relative(got: torch.Tensor, expected: torch.Tensor) -> float:

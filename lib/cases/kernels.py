@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-import torch._inductor.config
 
-from lib import attention, cost, environment, profiling, results
+from lib import attention, compilation, cost, environment, profiling, results
 from lib.cases.step import Step
 from lib.measure import Work
 from lib.training import Training
@@ -42,8 +41,8 @@ class Kernels(Step):
 
     def setup(self) -> Work:
         """Build the model, its optimizer and a batch of random tokens."""
-        # on a CPU the kernels of a compiled graph call nothing that the profiler sees; with this they tell their names
-        torch._inductor.config.cpp.enable_kernel_profile = True
+        if self.compiles:
+            compilation.name_kernels()
         training = Training(self)
         work = self.work(training)
         work.annotate = lambda: self.annotate(training)
