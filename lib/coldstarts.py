@@ -179,6 +179,7 @@ def _panel(ax: Axes, processes: list[list[float]]) -> None:
     far = max(max(times) / statistics.median(times) for times in processes)
     if far > 3:
         ax.set_yscale("log")
+        ax.minorticks_off()
         plots.round_ticks(ax)
     ax.set(xlabel="step", ylabel="time of the step, ms")
     ax.grid(axis="y")

@@ -6,6 +6,7 @@ import math
 import pandas as pd
 
 from lib.headings import HEADINGS
+from lib.sizes import SIZES
 from lib.stats import Interval
 
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a point, in tabular numerals
@@ -124,14 +125,19 @@ def _row(texts: tuple[str, ...], kinds: list[str], reason: str) -> str:
 
 def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
     """The columns named in `columns`, with spaces between them, as a table under their headings. Memory of a case with
-    times that offers no such count is called not available. Columns without any value are left out, and those of the
-    case that are alike in all rows go into the note, with hardware, samples and rounds; in how many rounds the machine
-    was restless comes last, if it ever was, and `why` a row has no times stands where these would."""
+    times that offers no such count is called not available. Columns without any value are left out, a size comes with
+    its d_model, and those of the case that are alike in all rows go into the note, with hardware, samples and rounds;
+    in how many rounds the machine was restless comes last, if it ever was, and `why` a row has no times stands where
+    these would."""
     if "status" in frame:
         for name in (name for name in columns.split() if name.endswith("_mib") and name in frame):
             uncounted = frame[name].isna() & (frame["status"] == "ok")
             frame = frame.assign(**{name: frame[name].mask(uncounted, UNAVAILABLE)})
-    names = [name for name in columns.split() if name in frame and frame[name].notna().any()]
+    wanted = columns.split()
+    if "size" in wanted and "size" in frame and "d_model" not in wanted:
+        wanted.insert(wanted.index("size") + 1, "d_model")
+        frame = frame.assign(d_model=[SIZES.get(size, {}).get("d_model") for size in frame["size"]])
+    names = [name for name in wanted if name in frame and frame[name].notna().any()]
     alike = {
         name: frame[name].iloc[0]
         for name in names
@@ -142,7 +148,7 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
         shown = shown.assign(restless=frame["restless"])
     setting = "; ".join(f"{HEADINGS[name]}: {_plain(value)}" for name, value in alike.items())
     note = " ".join(text for text in (provenance(frame), f"{setting}." if setting else "") if text)
-    return Table(shown, caption, note, list(frame["why"]) if "why" in frame else None)
+    return Table(shown, caption, note, list(frame["why"].fillna("")) if "why" in frame else None)
 
 
 def peaks(sheets: pd.DataFrame, products: dict[str, float], copies: dict[str, float], caption: str) -> Table:

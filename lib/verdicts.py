@@ -77,8 +77,7 @@ def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.Dat
             )
             rows.append(row.to_dict() | {"baseline": differs, "ratio": compared.ratio, "by": compared.by, "why": ""})
             found.append(compared)
-    columns = [*fields, "baseline", "ratio", "by", "machine", "hardware", "codes", "restless"]
-    frame = pd.DataFrame(rows, columns=columns + ["d_model"] * ("size" in fields))
+    frame = pd.DataFrame(rows, columns=[*fields, "baseline", "ratio", "by", "machine", "hardware", "codes", "restless"])
     visible = pd.Series([100 * compared.visible(len(found)) for compared in found], dtype=float)
     return frame.assign(verdict=stats.verdicts(found), visible_percent=visible)
 
