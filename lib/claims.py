@@ -41,11 +41,13 @@ def together(*statements: Statement) -> Statement:
 
 
 def compare(
-    records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, subject: str, other: str, where: str = ""
-) -> Statement:
+    records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, subject: str, other: str, where: str = "",
+    rivals: int = 1,
+) -> Statement:  # fmt: skip
     """What the ratio of a metric of two cases shows: `subject` against `other`, both noun phrases, in the circumstances
-    that `where` names. It says no more than the table of `verdicts.against_baselines` does."""
-    judged = verdicts.judged(records, metric, of, to)
+    that `where` names. It says no more than the table of `verdicts.against_baselines` does, nor,
+    of what is in another table, than one of so many `rivals` may."""
+    judged = verdicts.judged(records, metric, of, to, rivals)
     if judged is None:
         return Statement(_sentence(f"{subject} and {other} were not both measured"), NO_DATA, _picked(of, to))
     found, verdict, visible = judged

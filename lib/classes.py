@@ -33,6 +33,7 @@ _RULES = tuple(  # the first that fits counts
         (PRODUCT, r"gemm|gemv|cutlass|nvjet|xmma|splitk|cublas|triton_(?:tem|mm)|mkldnn::|_linear_pointwise"),
         (PRODUCT, _aten("mm bmm addmm addbmm baddbmm matmul linear mv dot einsum scaled_mm")),
         (COPY, r"memcpy|memset|copy|(?<!masked_)fill|CatArray|indexSelect|index_put|indexing|gather|scatter|embedding"),
+        (COPY, r"cub::|krn_partial|compute_grad_weight|num_of_(?:partial_)?segments"),  # an embedding's backward
         (COPY, _aten(r"cat stack clone contiguous index index_select index_add \w*zero\w* ones new_full \w+_like")),
         (COPY, _aten("slice_backward select_backward")),
         (REDUCTION, r"reduce|softmax|norm|welford|nll_loss|cross_entropy"),
@@ -49,7 +50,7 @@ _RULES = tuple(  # the first that fits counts
         (OVERHEAD, _aten(r"local_scalar_dense mT narrow new_empty\w* permute promote_types reshape reshape_alias")),
         (OVERHEAD, _aten(r"resize resolve_\w+ result_type select slice split squeeze t to transpose unbind unflatten")),
         (OVERHEAD, _aten("unsafe_view unsqueeze view view_as view_as_real")),
-        (OVERHEAD, r"^_?[A-Z]\w*$"),  # the Python of an autograd.Function
+        (OVERHEAD, r"^_?(?-i:[A-Z])\w*$"),  # the Python of an autograd.Function
     )
 )
 

@@ -13,7 +13,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib import estimates, plots, series, stats
-from lib.stats import Interval
 
 WARMUPS = (0, 1, 2, 5)
 FULL = 5  # warm-ups that the others are held against, as in the assignment
@@ -41,15 +40,6 @@ def _cases(records: pd.DataFrame):
         yield row, estimates.select(records, **row[records.attrs["fields"]].to_dict())
 
 
-def _across(values: list[float], samples: int) -> Interval | None:
-    """One value a process as a geometric mean with its interval, which takes three processes."""
-    if not values:
-        return None
-    if len(values) < stats.ENOUGH_ROUNDS:
-        return Interval(statistics.median(values), math.nan, math.nan, samples, 1)
-    return Interval(*stats.log_t(values), samples * len(values), len(values))
-
-
 def _windows(times: list[float]) -> dict[int, list[float]]:
     """The steps that follow each number of warm-ups, where the series is long enough."""
     return {w: times[w : w + FOLLOWING] for w in WARMUPS if len(times) >= w + FOLLOWING}
@@ -65,9 +55,9 @@ def steady(records: pd.DataFrame) -> pd.DataFrame:
         later = {r: statistics.median(times[len(times) // 2 :]) for r, times in totals.items()}
         starts = [series.steady(times) for times in totals.values()]
         found = {
-            "first_step_ms": _across([times[0] for times in totals.values()], 1),
-            "later_ms": _across(list(later.values()), len(next(iter(totals.values()), [])) // 2),
-            "first_ratio": _across([times[0] / later[r] for r, times in totals.items()], 1),
+            "first_step_ms": stats.of_processes([times[0] for times in totals.values()], 1),
+            "later_ms": stats.of_processes(list(later.values()), len(next(iter(totals.values()), [])) // 2),
+            "first_ratio": stats.of_processes([times[0] / later[r] for r, times in totals.items()], 1),
             "steady_from": ", ".join("never" if start is None else str(start + 1) for start in starts) or None,
         }
         rows.append(row.to_dict() | found | excess(group))
@@ -100,9 +90,9 @@ def after_warmups(records: pd.DataFrame) -> pd.DataFrame:
                 full = [statistics.mean(each[FULL]) for each in having]
                 percent = [100 * std / mean for std, mean in zip(stds, means, strict=True)]
                 found = {
-                    "mean_ms": _across(means, FOLLOWING), "std_ms": _across(stds, FOLLOWING),
-                    "deviation_percent": _across(percent, FOLLOWING),
-                    "ratio": _across([a / b for a, b in zip(means, full, strict=True)], FOLLOWING),
+                    "mean_ms": stats.of_processes(means, FOLLOWING), "std_ms": stats.of_processes(stds, FOLLOWING),
+                    "deviation_percent": stats.of_processes(percent, FOLLOWING),
+                    "ratio": stats.of_processes([a / b for a, b in zip(means, full, strict=True)], FOLLOWING),
                     "percents": percent,
                 }  # fmt: skip
                 rows += [row.to_dict() | {"phase": phase, "warmups": w} | found] if having else []

@@ -102,12 +102,17 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
+MEASURING = [  # the modules that decide what a record holds
+    "adam", "attention", "baseline", "checkpointing", "classes", "compilation", "cost", "dtypes", "footprint",
+    "measure", "memory", "model", "nsys", "precision", "predict", "profiling", "rounding", "series", "sizes",
+    "stats", "timeline", "timing", "training",
+]  # fmt: skip
+
+
 @functools.cache
 def code() -> str:
     """A digest of the modules that measure, so that records of different code can be told apart."""
-    modules = ["attention", "model", "adam", "precision", "timing", "memory", "cost", "baseline", "training", "measure"]
-    modules += ["checkpointing", "classes", "compilation", "dtypes", "footprint", "profiling", "rounding", "timeline"]
-    files = [ROOT / "lib" / f"{name}.py" for name in modules] + sorted((ROOT / "lib/cases").glob("*.py"))
+    files = [ROOT / "lib" / f"{name}.py" for name in MEASURING] + sorted((ROOT / "lib/cases").glob("*.py"))
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 

@@ -30,13 +30,14 @@ _begun = itertools.count()  # the records that this process has begun
 class Work:
     """What a case builds. `iteration` marks its phases; `before` runs outside the timed region of each;
     `expected` computes the right tensors by the reference, from the state before an iteration; `result` are
-    those that the last iteration produced; `tolerance` bounds their relative error; `facts` are numbers from
-    theory that belong in the record; `compiled` says that the first iteration compiles; `around_first` surrounds that
-    and yields metrics that its end fills; `annotate` puts ranges inside the iteration, for a profiler to see."""
+    those that the last iteration produced, of which an expected one may be a function; `tolerance` bounds their
+    relative error; `facts` are numbers from theory that belong in the record; `compiled` says that the first iteration
+    compiles; `around_first` surrounds that and yields metrics that its end fills; `annotate` puts ranges inside the
+    iteration, for a profiler to see."""
 
     device: str
     iteration: Iteration
-    expected: Callable[[], dict[str, torch.Tensor]]
+    expected: Callable[[], dict[str, torch.Tensor | Callable]]
     result: Callable[[], dict[str, torch.Tensor]]
     tolerance: float
     facts: dict[str, float | list[float]]
@@ -197,10 +198,11 @@ def errors(work: Work) -> dict[str, list[float]]:
 
 
 def _checked(
-    got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float
+    got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor | Callable], tolerance: float
 ) -> dict[str, list[float]]:
     """`<name>_error` of each result. Raises WrongResult beyond the tolerance."""
-    found = {f"{name}_error": [_relative(tensor, expected[name])] for name, tensor in got.items()}
+    right = {name: of(got) if callable(of) else of for name, of in expected.items()}
+    found = {f"{name}_error": [_relative(tensor, right[name])] for name, tensor in got.items()}
     for name, (error,) in found.items():
         if not error <= tolerance:
             raise WrongResult(f"{name}: {error:.2g} is more than {tolerance:.2g}")

@@ -64,7 +64,7 @@ def leader(records: pd.DataFrame, case: Mapping) -> Statement:
     if not first:
         return _missing("Which kernel takes the most of the forward pass")
     names = [list(dict.fromkeys(one["kernel"] for one in found)) for found in (first, both)]
-    share = [profiles.across([one["share_percent"] for one in found]) for found in (first, both)]
+    share = [stats.of_processes([one["share_percent"] for one in found]) for found in (first, both)]
     calls = [f"{found[0]['calls']:,g} calls" for found in (first, both)]
     if max(map(len, names)) > 1:
         text = f"In the forward pass {_listed(names[0])} takes the most time, depending on the process"

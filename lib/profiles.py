@@ -3,7 +3,6 @@
 A value is one number a process, so that its interval, given by three or more processes, speaks for all of them.
 """
 
-import math
 import statistics
 from collections.abc import Iterator, Mapping
 
@@ -46,14 +45,6 @@ def _cases(records: pd.DataFrame, table: str) -> Iterator[tuple[dict, pd.DataFra
             yield row.to_dict(), group
 
 
-def across(values: list[float]) -> Interval:
-    """One number a process with its interval, which zeros have only where all are zero."""
-    if min(values) <= 0 < max(values):
-        return Interval(statistics.median(values), math.nan, math.nan, len(values), len(values))
-    found = stats.median([[value] for value in values])
-    return Interval(found.value, found.low, found.high, len(values), len(values))
-
-
 def _sum(table: Mapping, **where) -> float:
     """The total in microseconds of the rows with these values, a tuple admitting any of its own."""
     admitted = {name: value if isinstance(value, tuple) else (value,) for name, value in where.items()}
@@ -67,7 +58,7 @@ def share(records: pd.DataFrame, scope: str, kind: str | tuple[str, ...] = NO_PR
     phases = SCOPES[scope]
     if not tables_ or not set(phases) <= set(tables_[0]["phase"]):
         return None
-    return across([100 * _sum(t, phase=phases, **{"class": kind}) / _sum(t, phase=phases) for t in tables_])
+    return stats.of_processes([100 * _sum(t, phase=phases, **{"class": kind}) / _sum(t, phase=phases) for t in tables_])
 
 
 def fall(records: pd.DataFrame) -> Interval | None:
@@ -77,7 +68,7 @@ def fall(records: pd.DataFrame) -> Interval | None:
         ends = [SCOPES["whole step"], SCOPES["forward"]]
         step, forward = (_sum(table, phase=of, **{"class": classes.PRODUCT}) / _sum(table, phase=of) for of in ends)
         found.append(step / forward)
-    return across(found) if found else None
+    return stats.of_processes(found) if found else None
 
 
 def shares(records: pd.DataFrame) -> pd.DataFrame:
@@ -121,10 +112,10 @@ def top(
             all_of_it = all_of_it[all_of_it["class"] != ""]  # all others together
         for place, part in all_of_it.groupby(by, sort=False):
             found = [(name, rest) for name, rest in part.groupby("kernel", sort=False) if len(rest) == len(group)]
-            found.sort(key=lambda pair: -across(list(pair[1]["total_us"])).value)
+            found.sort(key=lambda pair: -stats.of_processes(list(pair[1]["total_us"])).value)
             for name, of in found[:most]:
                 cells = {c: of[c].median() for c in CALL_COLUMNS.split() if c in of}
-                cells |= {c: across(list(of[c])) for c in ("total_us", "share_percent") if c in of}
+                cells |= {c: stats.of_processes(list(of[c])) for c in ("total_us", "share_percent") if c in of}
                 cells["class"] = of["class"].iloc[0] if "class" in of else classes.classify(name, place)
                 cells["calls"] = f"{cells['calls']:,g}"
                 rows.append(row | {by: place, "kernel": classes.short(name)} | cells)
@@ -144,10 +135,10 @@ def against_timer(records: pd.DataFrame) -> pd.DataFrame:
             whole = [statistics.mean(samples) for samples in group[f"profiled_{phase}_ms"]]
             rows.append(
                 row | {
-                    "phase": phase, "timed_ms": across(timed), "profiled_ms": across(profiled),
-                    "profiled_ratio": across([b / a for a, b in zip(timed, profiled, strict=True)]),
-                    "kernels_ms": across(ran),
-                    "busy_percent": across([100 * a / b for a, b in zip(ran, whole, strict=True)]),
+                    "phase": phase, "timed_ms": stats.of_processes(timed), "profiled_ms": stats.of_processes(profiled),
+                    "profiled_ratio": stats.of_processes([b / a for a, b in zip(timed, profiled, strict=True)]),
+                    "kernels_ms": stats.of_processes(ran),
+                    "busy_percent": stats.of_processes([100 * a / b for a, b in zip(ran, whole, strict=True)]),
                 }
             )  # fmt: skip
     columns = [*records.attrs["fields"], *TIMER_COLUMNS.split(), "hardware"]
@@ -167,12 +158,12 @@ def parts(records: pd.DataFrame) -> pd.DataFrame:
             product = [_sum(t, phase=phase, part=part, **{"class": classes.PRODUCT}) for t in group["parts"]]
             rows.append(
                 row | {
-                    "phase": phase, "part": part, "part_ms": across([us / 1e3 for us in took]),
-                    "product_ms": across([us / 1e3 for us in product]),
-                    "time_percent": across([100 * us / all_us for us, all_us in zip(took, whole, strict=True)]),
+                    "phase": phase, "part": part, "part_ms": stats.of_processes([us / 1e3 for us in took]),
+                    "product_ms": stats.of_processes([us / 1e3 for us in product]),
+                    "time_percent": stats.of_processes([100 * a / b for a, b in zip(took, whole, strict=True)]),
                     "flops_percent": 100 * cost["flops"] / costs.loc[costs["phase"] == phase, "flops"].sum(),
-                    "gflops": across([cost["flops"] / us / 1e3 for us in took]),
-                    "gigabytes": across([cost["bytes"] / us / 1e3 for us in took]),
+                    "gflops": stats.of_processes([cost["flops"] / us / 1e3 for us in took]),
+                    "gigabytes": stats.of_processes([cost["bytes"] / us / 1e3 for us in took]),
                 }
             )  # fmt: skip
     return pd.DataFrame(rows, columns=None if rows else [*records.attrs["fields"], *PART_COLUMNS.split(), "hardware"])
@@ -190,7 +181,7 @@ def softmax_to_products(records: pd.DataFrame, phase: str) -> dict | None:
     counted = {
         unit: costs.loc["softmax", unit] / costs.loc[["scores", "values"], unit].sum() for unit in ("flops", "bytes")
     }
-    return {"time": across(times)} | counted
+    return {"time": stats.of_processes(times)} | counted
 
 
 def leaders(records: pd.DataFrame, scope: str) -> list[dict]:

@@ -78,6 +78,18 @@ def log_t(values: Sequence[float], confidence: float = 0.95) -> tuple[float, flo
     return tuple(float(np.exp(logs.mean() + part * reach)) for part in (0, -1, 1))
 
 
+def of_processes(values: Sequence[float], n: int = 1) -> Interval | None:
+    """One number a process, each of `n` samples, with their interval: by `log_t` for three or more that are positive,
+    of no width where all are the same, else unknown beside the median. None without any."""
+    if not values:
+        return None
+    count = len(values)
+    if count >= ENOUGH_ROUNDS and (min(values) > 0 or len(set(values)) == 1):
+        ends = log_t(values) if min(values) > 0 else values[:1] * 3
+        return Interval(*ends, n * count, count)
+    return Interval(statistics.median(values), math.nan, math.nan, n * count, count)
+
+
 def median(rounds: Sequence[Sequence[float]], confidence: float = 0.95) -> Interval:
     """The median. With three or more rounds, a t interval over the logarithms of the medians of the rounds;
     with fewer, the order-statistic interval of the first round's samples, which speaks for that process."""

@@ -29,6 +29,7 @@ class Training:
         self.weights = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         self.first = self.module.layers[0].attn.q_proj.weight  # its gradient has come through every layer
         checkpointing.regroup(self.module, checkpoint)
+        self.start = self.first.detach().clone()
         self.optimizer = adam.AdamW(self.module.parameters(), case.optimizer)
         self.network = torch.compile(self.module, dynamic=False) if case.compiled else self.module
         self.last = {}
@@ -58,9 +59,10 @@ class Training:
         self.last.clear()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def expected(self) -> dict[str, torch.Tensor]:
+    def expected(self) -> dict:
         """The logits of the plain model in fp32 with the same weights, and, where there is a backward pass, the
-        gradient of the first layer."""
+        gradient of the first layer; where the optimizer runs, the first update of that layer, by the reference from
+        the gradient that the iteration found."""
         with torch.device("meta"):
             reference = model.TransformerLM(self.case.config)
         with precision.strict(), torch.set_grad_enabled("backward" in self.phases):
@@ -68,9 +70,21 @@ class Training:
             if "backward" not in self.phases:
                 return {"logits": logits}
             (gradient,) = torch.autograd.grad(model.loss(logits, self.targets_BT), self.first)
-        return {"logits": logits.detach(), "gradient": gradient}
+        found = {"logits": logits.detach(), "gradient": gradient}
+        return found | ({"update": self._update} if "optimizer" in self.phases else {})
+
+    def _update(self, results: dict[str, torch.Tensor]) -> torch.Tensor:
+        """What the reference's first step makes of the gradient in `results`, in double precision."""
+        new = self.start.double()
+        state = adam.state(new, "single_tensor", amsgrad=False)
+        adam.step("single_tensor", [new], [results["gradient"].double()], [state], adam.Hyper())
+        return new - self.start.double()
 
     def result(self) -> dict[str, torch.Tensor]:
-        """The same of the last iteration."""
-        logits = {"logits": self.last["logits"].detach()}
-        return logits | ({"gradient": self.first.grad} if "backward" in self.phases else {})
+        """The same of the last iteration; the update is that since the start, so of the first iteration alone."""
+        found = {"logits": self.last["logits"].detach()}
+        if "backward" in self.phases:
+            found["gradient"] = self.first.grad
+        if "optimizer" in self.phases:
+            found["update"] = self.first.detach().double() - self.start.double()
+        return found

@@ -143,12 +143,14 @@ def ratios(records: pd.DataFrame, axis: str, reference, case: Mapping) -> pd.Dat
 
 def contrasts(records: pd.DataFrame, axis: str, reference, *metrics: str) -> pd.DataFrame:
     """Each case with times beside the otherwise equal one whose `axis` has the value `reference`, one a row: the fields
-    of the case, the metrics of the case, `ratio` (of its time to the other's), `hardware, codes, restless`."""
-    fields, rows = records.attrs["fields"], []
+    of the case, the metrics of the case, `ratio` (of its time to the other's), `hardware, codes, restless`,
+    and `verdict`, by Holm over all rows."""
+    fields, rows, found = records.attrs["fields"], [], []
     for _, row in estimates.medians(records, *metrics).iterrows():
         case = row[fields].to_dict()
         compared = case[axis] != reference and comparison(records, "total_ms", case, {**case, axis: reference})
         if compared:
-            rows.append(row.to_dict() | {"ratio": compared.ratio, "verdict": compared.verdict()})
-    names = [*fields, *metrics, "ratio", "verdict", "hardware", "codes", "restless"]
-    return pd.DataFrame(rows, columns=names)
+            rows.append(row.to_dict() | {"ratio": compared.ratio})
+            found.append(compared)
+    names = [*fields, *metrics, "ratio", "hardware", "codes", "restless"]
+    return pd.DataFrame(rows, columns=names).assign(verdict=stats.verdicts(found))

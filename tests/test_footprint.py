@@ -148,11 +148,8 @@ def test_groups_of_layers_compute_what_the_plain_model_does_and_keep_only_their_
 
 
 def test_the_right_result_is_computed_in_groups_too(case):
-    work = case(checkpoint=2).setup()
-    expected = work.expected()
-    work.iteration(lambda phase: None)
-    for name, got in work.result().items():
-        torch.testing.assert_close(got, expected[name], rtol=1e-3, atol=1e-5)
+    found = measure.errors(case(checkpoint=2).setup())
+    assert max(found["logits_error"] + found["gradient_error"] + found["update_error"]) < 1e-5
 
 
 def test_a_group_has_no_less_than_no_layer(case):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from plain import one
 
-from lib import baseline, cases, measure, memory, precision, results, timing
+from lib import adam, baseline, cases, measure, memory, precision, results, timing
 from lib.measure import Work
 from lib.timing import Plan
 
@@ -220,3 +220,24 @@ def test_memory_that_runs_out_in_the_pairs_leaves_the_times_of_the_case(own_resu
     assert record["status"] == "ok"
     assert len(record["metrics"]["total_ms"]) == 6
     assert "pair_asked_bytes" in record["metrics"]
+
+
+def test_an_optimizer_that_does_nothing_in_a_step_is_found(own_results, monkeypatch):
+    monkeypatch.setitem(adam.VARIANTS, "foreach", lambda *lists: None)
+    with pytest.raises(measure.WrongResult, match="update"):
+        measured(one("step", optimizer="foreach"))
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_a_model_without_its_last_layer_is_wrong_in_narrow_types_too(own_results, monkeypatch, name):
+    case = one("step", precision=name, mode="no_grad", context_length=64)
+    original = case.setup
+
+    def broken():
+        work = original()
+        work.iteration.__self__.module.layers[-1].forward = lambda x_BTC: x_BTC
+        return work
+
+    object.__setattr__(case, "setup", broken)
+    with pytest.raises(measure.WrongResult, match="logits"):
+        measured(case)

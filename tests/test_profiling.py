@@ -219,6 +219,8 @@ def test_the_parts_of_attention_cost_what_attention_costs():
         ("aten::silu_backward", "elementwise"),
         ("SiluBackward0", "overhead"),
         ("something new", "other"),
+        ("_fwd_kernel", "other"),
+        ("void cub::DeviceRadixSortOnesweepKernel<int>", "copy"),
     ],
 )
 def test_a_name_falls_into_its_class(name, kind):

@@ -129,3 +129,20 @@ def test_a_baseline_is_plainer_by_one_thing(experiment, case, expected):
 def test_every_reference_of_a_family_is_a_value_of_its_field():
     for experiment, values in baseline.BASELINES.items():
         assert set(values) <= set(notebook.fields(experiment))
+
+
+def test_contrasts_are_judged_together(save_record):
+    for seq_len in range(1, 21):
+        for round in (1, 2, 3):
+            for causal in (True, False):
+                apart = 1.1 + 0.02 * round if causal and seq_len == 1 else 1 + 0.1 * ((seq_len * round + causal) % 3)
+                save_record(case=CASE | {"seq_len": seq_len, "causal": causal}, round=round, total_ms=[apart] * 6)
+    records = results.load("attention", "test-1c")
+    table = verdicts.contrasts(records, "causal", False, "total_ms")
+    first = {"seq_len": 1, "causal": True}
+    alone = verdicts.contrasts(estimates.select(records, seq_len=1), "causal", False, "total_ms")
+    assert list(alone["ratio"]) == [table.set_index("seq_len")["ratio"][1]]
+    judged = verdicts.judged(records, "total_ms", CASE | first, CASE | first | {"causal": False}, rivals=len(table))
+    assert len(table) == 20
+    assert table.set_index("seq_len")["verdict"][1] == judged[1] == "inconclusive"
+    assert set(table["verdict"]) == {"inconclusive"}

@@ -65,6 +65,7 @@ class Attention:
         shape = (self.batch_size, self.seq_len, self.d_head)
         inputs = [torch.randn(shape, device=self.device, requires_grad=True) for _ in range(3)]
         dout_BTD = torch.randn(shape, device=self.device)
+        dout_narrow_BTD = dout_BTD.to(precision.AUTOCAST[self.precision] or torch.float32)
         attend, last = attention.VARIANTS[self.variant], {}
         flush = timing.flush(self.device) if self.cold else lambda: None
 
@@ -72,7 +73,7 @@ class Attention:
             with autocast:
                 last["out"] = attend(*inputs, self.causal)
             mark("forward")
-            last["out"].backward(dout_BTD.to(last["out"].dtype))
+            last["out"].backward(dout_narrow_BTD)
             mark("backward")
 
         def before() -> None:

@@ -61,7 +61,9 @@ class AttentionModule:
         squares = self.context_length**2
         scores = 4 * self.batch_size * self.num_heads * squares
         tables = 4 * self.context_length * self.config.d_head
-        return 11 * self.weights_bytes // 4 + 9 * self.input_bytes + 3 * scores + squares + tables
+        iteration = 11 * self.weights_bytes // 4 + 9 * self.input_bytes + 3 * scores
+        reference = 14 * self.weights_bytes // 4 + 2 * (13 * self.input_bytes + 3 * scores)
+        return max(iteration, reference) + squares + tables
 
     def setup(self) -> Work:
         """Draw the weights as the model does, input and gradient of the output from a standard normal."""
@@ -70,6 +72,7 @@ class AttentionModule:
             module = self._module()
             x_BTC = torch.randn(self.batch_size, self.context_length, self.d_model, requires_grad=True)
             dout_BTC = torch.randn_like(x_BTC)
+            dout_narrow_BTC = dout_BTC.to(precision.AUTOCAST[self.precision] or torch.float32)
         held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         built_bytes = torch.cuda.memory_allocated() if self.device == "cuda" else None
         network, last = torch.compile(module, dynamic=False) if self.compiled else module, {}
@@ -78,7 +81,7 @@ class AttentionModule:
             with autocast:
                 last["out"] = network(x_BTC)
             mark("forward")
-            last["out"].backward(dout_BTC.to(last["out"].dtype))
+            last["out"].backward(dout_narrow_BTC)
             mark("backward")
 
         def before() -> None:
@@ -90,9 +93,11 @@ class AttentionModule:
         def expected() -> dict[str, torch.Tensor]:
             with torch.device("meta"):
                 reference = self._module()
-            with precision.strict():
-                out_BTC = torch.func.functional_call(reference, held, x_BTC)
-                gradients = torch.autograd.grad(out_BTC, (x_BTC, module.q_proj.weight), dout_BTC)
+            doubles = {name: tensor.detach().double().requires_grad_() for name, tensor in held.items()}
+            first_BTC = x_BTC.detach().double().requires_grad_()
+            out_BTC = torch.func.functional_call(reference, doubles, first_BTC)
+            wanted = first_BTC, doubles["q_proj.weight"]
+            gradients = torch.autograd.grad(out_BTC, wanted, dout_BTC.double())
             return {"out": out_BTC.detach(), **dict(zip(("gradient", "weight_gradient"), gradients, strict=True))}
 
         def result() -> dict[str, torch.Tensor]:

@@ -41,15 +41,13 @@ class Memory(Step):
 
     def setup(self) -> Work:
         """The same with what theory says of the memory, in MiB: the prediction by phase and its `breakdown`, where
-        there is one; what a forward pass keeps; and in single precision the scores of a layer, and a tensor of the
+        there is one; and in single precision the scores of a layer, and a tensor of the
         residual stream, beside the one that is observed after the first layer."""
         traced = self.traced() if self.traceable else None
         training = self.training()
         with torch.no_grad(), training.autocast:
             stream_BTC = training.module.layers[0](training.module.token_embeddings(training.inputs_BT))
-        kept = footprint.kept_bytes(self.shape, self.precision, self.attention, self.device, self.checkpoint)
         sizes = {
-            "kept_by_formula": kept if self.mode != "no_grad" else 0,
             "scores": 4 * self.shape.scores,
             "residual": 4 * self.shape.tokens * self.shape.d_model,
             "residual_observed": stream_BTC.nbytes,
