@@ -16,6 +16,7 @@ from lib.headings import HEADINGS
 from lib.stats import Interval
 
 NO_DATA = "no data"
+HUGE = 9.0  # a difference, relative to one, that it says nothing to be able to see
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ def compare(
     found, verdict, visible = judged
     place, value = f"{where}, " if where else "", tables.interval(found.ratio)
     seen = f"; one of {tables.number(1 + visible)} would have been seen" if visible > 0 else ""
+    if visible > HUGE:
+        seen = "; among so many comparisons, so few processes show next to nothing"
     said = {
         "faster": f"{subject} is faster than {other}: its time is {value} of the other's",
         "slower": f"{subject} is slower than {other}: its time is {value} times the other's",

@@ -136,7 +136,7 @@ def equal_results(records: pd.DataFrame) -> Statement:
     if not errors:
         return Statement("Whether equal seeds give equal results was not measured here.", NO_DATA, "errors in fp32")
     models = [error for error, name in zip(errors, chosen["model"], strict=True) if name != "attention"]
-    exact = f"; of {len(models)} records of models, {sum(error == 0 for error in models)} bit for bit" if models else ""
+    exact = f", models bit for bit in {sum(error == 0 for error in models)} of {len(models)}" if models else ""
     text = (
         f"From equal seeds, output and gradients in fp32 differ from the reference's by at most "
         f"{max(errors):.1g} of their size: equal up to rounding{exact}."

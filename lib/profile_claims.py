@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib import classes, estimates, profiles, results, stats, tables
+from lib import claims, classes, estimates, profiles, results, stats, tables
 from lib.claims import NO_DATA, Statement
 from lib.stats import Interval
 
@@ -104,10 +104,11 @@ def fall(records: pd.DataFrame, case: Mapping) -> Statement:
     falls = change.high < 1 if change.known else change.value < 1
     rises = change.low > 1 if change.known else change.value > 1
     how = "falls" if falls else "rises" if rises else "is not shown to change"
+    place = claims.at("At size {size}, context {context_length}, ", case)
     text = (
-        f"Matrix products take {forward}% of the forward pass, {both}% of forward and backward and {step}% of a whole"
+        f"{place}matrix products take {forward}% of the forward pass, {both}% of forward and backward and {step}% of a "
+        f"whole step with AdamW: from the first to the last their share {how}, being {_shown(change)} of the first"
     )
-    text += f" step with AdamW: from the first to the last their share {how}, being {_shown(change)} of the first"
     return _measured(f"{text}.", case, change)
 
 

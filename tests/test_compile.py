@@ -152,7 +152,7 @@ def test_breaks_equal_results_and_missing_tf32_are_said(turns, save_record):
     assert "at most 1e-07" in payback.equal_results(records).text
     assert "bit for bit" not in payback.equal_results(records).text  # attention stands against double precision
     models = payback.equal_results(records.assign(model="tiny")).text
-    assert "of 3 records of models, 0 bit for bit" in models
+    assert "models bit for bit in 0 of 3" in models
     records["environment"] = [{"lacks": ["tf32 needs another device"]}] * len(records)
     assert (
         payback.tf32(records, records, {"here": ATTENTION}).text
