@@ -151,3 +151,13 @@ def test_contrasts_are_judged_together(save_record):
     case = CASE | {"seq_len": 1, "causal": True}
     said = claims.compare(records, "total_ms", case, case | {"causal": False}, "one", "other", rivals=len(table))
     assert said.verdict == "inconclusive"
+
+
+def test_a_visible_difference_that_is_absurd_is_not_given_as_a_number(save_record):
+    for round, ratio in ((1, 0.2), (2, 1.5), (3, 0.5)):
+        for variant, times in (("naive", 1.0), ("tiled", ratio)):
+            save_record(case=CASE | {"variant": variant}, round=round, total_ms=[times] * 6)
+    records = results.load("attention", "test-1c")
+    said = claims.compare(records, "total_ms", CASE | {"variant": "tiled"}, CASE, "tiled", "naive", rivals=50)
+    assert said.verdict == "inconclusive"
+    assert said.text.endswith("so few processes show next to nothing.")
