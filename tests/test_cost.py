@@ -202,7 +202,7 @@ def test_attention_in_tiles_moves_no_scores_and_narrow_products_halve_what_is_th
 @pytest.mark.parametrize("machine", sorted(path.parent.name for path in results.REFERENCE.glob("*/step")))
 def test_mfu_lies_between_nothing_and_a_little_more_than_the_ceiling(own_results, machine):
     peaks = estimates.ceiling(results.load("ceilings", machine), "matmul", "flops")
-    steps = results.load("step", machine)
+    steps = estimates.select(results.load("step", machine), mode="train_step")
     steps = estimates.with_percent_of(steps, "mfu_percent", "forward_flops", peaks, times=3)
     found = [value for row in steps["mfu_percent"] if row is not None for value in row]
     assert found
