@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from lib import cost, estimates, footprint, results, tables
-from lib.claims import NO_DATA, Statement
+from lib.claims import NO_DATA, Statement, fields
 from lib.stats import Interval
 
 LENGTHS, HEADS = (256, 1024, 4096, 8192, 16384), (16, 32, 64, 128)  # the assignment's grid (CS336, pytorch_attention)
@@ -134,9 +134,7 @@ def nearer_limit(records: pd.DataFrame, of: Mapping) -> Statement:
     ]
     ends = [end for end, names in zip(ends, (memory, products), strict=True) if names]
     text = f"At {of['seq_len']:,} tokens, {'; '.join(said)}. So {', and '.join(ends)}."
-    return Statement(
-        text, "measured", f"{_fields(of)}; medians, the bytes being the least that each variant must move."
-    )
+    return Statement(text, "measured", f"{fields(of)}; medians, the bytes being the least that each variant must move.")
 
 
 def _value(found: Interval) -> float:
@@ -145,10 +143,6 @@ def _value(found: Interval) -> float:
 
 def _percent(found: Interval) -> str:
     return f"{tables.number(found.value, found.reach)}%"
-
-
-def _fields(of: Mapping) -> str:
-    return ", ".join(f"{name} {value}" for name, value in of.items())
 
 
 def with_kept(rows: pd.DataFrame) -> pd.DataFrame:

@@ -70,9 +70,9 @@ def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Stat
     """`wording` with the median of a metric of one case and its interval in the place of {}."""
     by_round = estimates.samples(estimates.select(records, **of), metric)
     if not by_round:
-        return Statement("This was not measured here.", NO_DATA, _fields(of))
+        return Statement("This was not measured here.", NO_DATA, fields(of))
     found = stats.median(list(by_round.values()))
-    evidence = f"{metric}, {_fields(of)}; median, {_counted(found)}{_unrest(records, of)}."
+    evidence = f"{metric}, {fields(of)}; median, {_counted(found)}{_unrest(records, of)}."
     return Statement(wording.format(tables.interval(found)), "measured", evidence)
 
 
@@ -81,7 +81,7 @@ def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> S
     found = [value(records, metric, of, "{}") for metric in metrics]
     if any(one.verdict == NO_DATA for one in found):
         return (
-            found[0] if found[0].verdict == NO_DATA else Statement("This was not measured here.", NO_DATA, _fields(of))
+            found[0] if found[0].verdict == NO_DATA else Statement("This was not measured here.", NO_DATA, fields(of))
         )
     return Statement(wording.format(*(one.text for one in found)), "measured", " ".join(one.evidence for one in found))
 
@@ -110,11 +110,11 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
     measured = estimates.medians(chosen, metric)
     sizes = sorted(set(measured.loc[measured[metric].notna(), axis]))
     if len(sizes) < 2:
-        return Statement(f"How {subject} grows was not measured here.", NO_DATA, _fields(of))
+        return Statement(f"How {subject} grows was not measured here.", NO_DATA, fields(of))
     below, above = sizes[-2:]
     compared = verdicts.comparison(chosen, metric, {axis: above}, {axis: below})
     if compared is None:
-        return Statement(f"How {subject} grows was not measured here.", NO_DATA, _fields(of))
+        return Statement(f"How {subject} grows was not measured here.", NO_DATA, fields(of))
     found = compared.ratio
     width = math.log(above / below)
     power = Interval(
@@ -123,7 +123,7 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
     )  # fmt: skip
     unit = unit or HEADINGS[axis]
     text = f"From {below:,} to {above:,} {unit}, {subject} grows as that number to the power {tables.interval(power)}"
-    evidence = f"{metric}, {_fields(of)}, ratio {tables.interval(found)}; by {compared.by}, {_counted(found)}."
+    evidence = f"{metric}, {fields(of)}, ratio {tables.interval(found)}; by {compared.by}, {_counted(found)}."
     return Statement(text + ".", "measured", evidence)
 
 
@@ -132,7 +132,7 @@ def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: s
     order = verdicts.ranked(estimates.select(records, **of), metric, among)
     if len(order) < 2:
         text = f"Which {among} is fastest cannot be said, since fewer than two were measured here."
-        return Statement(text, NO_DATA, _fields(of))
+        return Statement(text, NO_DATA, fields(of))
     first, *others = order
     cases = [{**of, among: name} for name in order]
     judged = {
@@ -142,7 +142,7 @@ def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: s
     ratios = {name: tables.interval(one[0].ratio) for name, one in judged.items() if one}
     tied = [name for name, one in judged.items() if one is None or one[1] != "faster"]
     evidence = "; ".join(f"{first} to {name}: {ratio}" for name, ratio in ratios.items())
-    evidence = f"{metric}, {_fields(of)}; ratios of {evidence}{_unrest(records, *cases)}."
+    evidence = f"{metric}, {fields(of)}; ratios of {evidence}{_unrest(records, *cases)}."
     if tied:
         text = f"Of {what}, {first} takes the least time; the data do not show that it is faster than "
         return Statement(text + " or ".join(tied) + ".", "inconclusive", evidence)
@@ -154,12 +154,12 @@ def _sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."
 
 
-def _fields(of: Mapping) -> str:
+def fields(of: Mapping) -> str:
     return ", ".join(f"{name} {value}" for name, value in of.items() if value is not None) or "any case"
 
 
 def _picked(of: Mapping, to: Mapping) -> str:
-    return f"{_fields(of)} against {_fields(to)}"
+    return f"{fields(of)} against {fields(to)}"
 
 
 def _counted(found: Interval) -> str:

@@ -112,8 +112,8 @@ def narrower(records: pd.DataFrame, case: Mapping, modes: Mapping[str, str]) -> 
 
 def residual(size: str, context_length: int) -> Statement:
     """The derived size of a tensor of the residual stream in single precision, of a published model at batch 4."""
-    shape = occupancy.shapes()[size]
-    mib = shape.batch_size * context_length * shape.d_model * 4 / 2**20
+    shape = occupancy.shape(size, context_length)
+    mib = shape.batch_size * shape.context_length * shape.d_model * 4 / 2**20
     text = f"For {size} it is {shape.batch_size} × {context_length} × {shape.d_model:,} × 4 bytes = {mib:g} MiB."
     return Statement(text, "derived", "arithmetic on the shape of the model.")
 

@@ -10,12 +10,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib import cost, estimates, footprint, plots, results, tables
-from lib.plots import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, STYLE
+from lib.headings import HEADINGS
+from lib.plots import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, STYLE, VERMILION, YELLOW
+from lib.sizes import SIZES
 from lib.stats import Interval
 
 KINDS = {  # of bytes, in the order in which a bar is stacked
     "parameters": INK, "gradients": BLUE, "optimizer states": ORANGE, "attention": SKY, "feed-forward": GREEN,
-    "norms and residuals": QUIET, "embedding, head, loss": PURPLE, "temporaries": "#D55E00", "others": "#F0E442",
+    "norms and residuals": QUIET, "embedding, head, loss": PURPLE, "temporaries": VERMILION, "others": YELLOW,
 }  # fmt: skip
 MODULES = {  # the kind of the activations of a module, by the first pattern that is found in its name
     r"\.attn": "attention", r"\.ffn": "feed-forward", r"embed|lm_head|Global": "embedding, head, loss",
@@ -27,15 +29,13 @@ GIB = 2**30
 def largest(record: pd.Series, most: int) -> tables.Table:
     """The largest allocations of one record, alike ones in one row, and who made them."""
     rows = pd.DataFrame(record.get("largest", {}) if isinstance(record.get("largest"), dict) else {}).head(most)
-    return tables.Table(
-        rows.rename(columns=tables.HEADINGS), "The largest allocations of one iteration", described(record)
-    )
+    return tables.Table(rows.rename(columns=HEADINGS), "The largest allocations of one iteration", described(record))
 
 
 def described(record: pd.Series) -> str:
     """Which case a record is of, and on which hardware, in a few words."""
     names = ("hardware", "size", "context_length", "precision", "mode")
-    said = ", ".join(f"{tables.HEADINGS[name]}: {record[name]}" for name in names if name in record)
+    said = ", ".join(f"{HEADINGS[name]}: {record[name]}" for name in names if name in record)
     return f"{said}." if said else ""
 
 
@@ -110,8 +110,8 @@ def stacked(ax: Axes, table: pd.DataFrame) -> Axes:
 
 
 def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
-    """One row a size of group: `checkpoint`, `kept_mib` (alive after the forward pass), `peak_mib`, `formula_mib`, and
-    `ratio`, the time relative to none, from `verdicts.against_baselines`."""
+    """One row a size of group: `checkpoint`, `forward_end_mib` (alive after the forward pass), `peak_mib`,
+    `formula_mib`, and `ratio` and `verdict` of the time relative to none, from `verdicts.against_baselines`."""
     fields = records.attrs["fields"]
     table = estimates.medians(records, "forward_end_mib", "peak_mib", "formula_mib")
     if table.empty:
@@ -141,28 +141,21 @@ def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
     return axes[0]
 
 
-def shapes() -> dict[str, cost.Shape]:
-    """The published models by name, at context 1 and batch 4, with the vocabulary of the assignment."""
-    dimensions = ["d_model", "d_ff", "num_layers", "num_heads"]
-    table = results.published("end_to_end").drop_duplicates("model").set_index("model")[dimensions]
-    return {
-        name: cost.Shape(**{key: int(value) for key, value in row.items()}, vocab_size=10_000, batch_size=4,
-                         context_length=1)
-        for name, row in table.iterrows()
-    }  # fmt: skip
+def shape(size: str, context_length: int = 1) -> cost.Shape:
+    """The model of a size with the vocabulary and the batch of the assignment."""
+    return cost.Shape(**SIZES[size], vocab_size=10_000, batch_size=4, context_length=context_length)
 
 
 def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:
     """Peaks by the closed formula in GiB, which asks for no machine, for a GPU with naive attention and the plain
     optimizer: `size, context_length, precision`, and one column a mode."""
-    modes, known = {"no_grad": 0, "forward": 0, "train_step": 0}, shapes()
-    rows = []
-    for size in (size for size in sizes if size in known):
+    modes, rows = ("no_grad", "forward", "train_step"), []
+    for size in sizes:
         for context_length in contexts:
-            shape = cost.Shape(**{**vars(known[size]), "context_length": context_length})
+            of = shape(size, context_length)
             for precision in ("fp32", "bf16"):
                 ways = precision, "naive", "single_tensor"
-                peaks = {f"{mode}_gib": footprint.peak_bytes(shape, *ways, mode, "cuda") / GIB for mode in modes}
+                peaks = {f"{mode}_gib": footprint.peak_bytes(of, *ways, mode, "cuda") / GIB for mode in modes}
                 rows.append({"size": size, "context_length": context_length, "precision": precision, **peaks})
     return pd.DataFrame(rows)
 

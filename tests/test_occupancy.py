@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from lib import cost, memory_claims, occupancy, results, timeline
+from lib import memory_claims, occupancy, results, timeline
 from lib.timeline import Timeline
 
 CASE = {
@@ -75,8 +75,7 @@ def test_predictions_grow_with_the_context_and_a_published_peak_has_its_own_row(
     published = occupancy.beside_published()
     assert len(published) == len(results.published("memory"))
     assert published["published_percent"].between(1, 100).all()
-    assert occupancy.shapes()["xl"].parameters == pytest.approx(2.0e9, rel=0.02)
-    assert isinstance(occupancy.shapes()["2.7B"], cost.Shape)
+    assert occupancy.shape("xl").parameters == pytest.approx(2.0e9, rel=0.02)
 
 
 def test_sentences_say_what_the_records_hold(save_record):
