@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from lib import cost, estimates, footprint, results, tables
-from lib.claims import NO_DATA, Statement, fields
+from lib.sentences import NO_DATA, Statement, fields
 from lib.stats import Interval
 
 LENGTHS, HEADS = (256, 1024, 4096, 8192, 16384), (16, 32, 64, 128)  # the assignment's grid (CS336, pytorch_attention)

@@ -1,173 +1,287 @@
-"""Sentences that are computed from records, each with its verdict and its evidence; measures nothing.
+"""Claims: statements with a decision rule, and the verdict that records or printed tables give on them; knows no
+experiment.
 
-Every function returns a `Statement` whose wording follows from an interval: what the data does not show is not
-said, and what was not measured is said to be so.
+A claim says of each of some numbers between which limits it lies. It is supported where all are shown to lie there,
+and contradicted where one is shown not to. Verdicts that stand together are by Holm (1979): the chance of any false one
+among them is that of a single 95% interval.
 """
 
-import html
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pandas as pd
+from scipy import stats as distributions
 
-from lib import estimates, stats, tables, verdicts
-from lib.headings import HEADINGS
-from lib.stats import Interval
+from lib import estimates, sentences, stats, tables, verdicts
+from lib.sentences import HUGE, NO_DATA, Statement, fields
+from lib.stats import Comparison, Interval
 
-NO_DATA = "no data"
-HUGE = 9.0  # a difference, relative to one, that it says nothing to be able to see
+SUPPORTED, CONTRADICTED, SAME, INCONCLUSIVE = "supported", "contradicted", "no difference", "inconclusive"
+VERDICTS = (SUPPORTED, CONTRADICTED, SAME, INCONCLUSIVE, NO_DATA)
+LEVEL = 0.025  # of a test towards one side, so that a single verdict is that of a 95% interval
+LESS, MORE = (0.0, 1.0), (1.0, math.inf)  # what a ratio is for less and for more
+
+
+def about(value: float, part: float = 0.2) -> tuple[float, float]:
+    """The limits of what is called about a value: a fifth of it to either side, or another part."""
+    return value * (1 - part), value * (1 + part)
 
 
 @dataclass(frozen=True)
-class Statement:
-    """A sentence, its verdict and the evidence that it follows from."""
+class Found:
+    """One number that a claim is about: `of` which case, its value with its interval, `within` which limits the claim
+    has it, the p of its lying `outside` and of its lying `inside` these, that of a difference from one beyond the
+    margin (`differs`), the smallest difference that would have been seen (`visible`), and the names of the `records`
+    that it rests on; none where it was printed or derived."""
 
-    text: str
-    verdict: str
-    evidence: str
+    of: str
+    value: Interval
+    within: tuple[float, float]
+    outside: float
+    inside: float
+    differs: float = 1.0
+    visible: float = math.nan
+    records: tuple[str, ...] = ()
 
-    def _repr_html_(self) -> str:
-        mark = html.escape(self.verdict)
-        return (
-            f'<div class="claim" data-verdict="{mark}"><p>{html.escape(self.text)}</p>'
-            f"<details><summary>evidence</summary><p>{html.escape(self.evidence)}</p></details></div>"
-        )
-
-
-def together(*statements: Statement) -> Statement:
-    """Several statements as one paragraph, with their evidence in the same order."""
-    marks = " ".join(dict.fromkeys(s.verdict for s in statements))
-    return Statement(" ".join(s.text for s in statements), marks, " ".join(s.evidence for s in statements))
-
-
-def compare(
-    records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, subject: str, other: str, where: str = "",
-    rivals: int = 1,
-) -> Statement:  # fmt: skip
-    """What the ratio of a metric of two cases shows: `subject` against `other`, both noun phrases, in the circumstances
-    that `where` names. It says no more than the table of `verdicts.against_baselines` does, nor,
-    of what is in another table, than one of so many `rivals` may."""
-    judged = verdicts.judged(records, metric, of, to, rivals)
-    if judged is None:
-        return Statement(_sentence(f"{subject} and {other} were not both measured"), NO_DATA, _picked(of, to))
-    found, verdict, visible = judged
-    place, value = f"{where}, " if where else "", tables.interval(found.ratio)
-    seen = f"; one of {tables.number(1 + visible)} would have been seen" if visible > 0 else ""
-    if visible > HUGE:
-        seen = "; among so many comparisons, so few processes show next to nothing"
-    said = {
-        "faster": f"{subject} is faster than {other}: its time is {value} of the other's",
-        "slower": f"{subject} is slower than {other}: its time is {value} times the other's",
-        "same": f"{subject} and {other} take equally long within {stats.MARGIN:.0%}: the ratio is {value}",
-        "inconclusive": f"the data do not show which of {subject} and {other} is faster: the ratio is {value}{seen}",
-    }[verdict]
-    evidence = f"{_picked(of, to)}; by {found.by}, {_counted(found.ratio)}{_unrest(records, of, to)}."
-    return Statement(_sentence(place + said), verdict, evidence)
+    def __str__(self) -> str:
+        shown = tables.interval(self.value) if self.value.known else tables.number(self.value.value)
+        return f"{shown} {self.of}"
 
 
-def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Statement:
-    """`wording` with the median of a metric of one case and its interval in the place of {}."""
-    by_round = estimates.samples(estimates.select(records, **of), metric)
-    if not by_round:
-        return Statement("This was not measured here.", NO_DATA, fields(of))
-    found = stats.median(list(by_round.values()))
-    evidence = f"{metric}, {fields(of)}; median, {_counted(found)}{_unrest(records, of)}."
-    return Statement(wording.format(tables.interval(found)), "measured", evidence)
-
-
-def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> Statement:
-    """`wording` with the medians of several metrics of one case, each in the place of one {}."""
-    found = [value(records, metric, of, "{}") for metric in metrics]
-    if any(one.verdict == NO_DATA for one in found):
-        return (
-            found[0] if found[0].verdict == NO_DATA else Statement("This was not measured here.", NO_DATA, fields(of))
-        )
-    return Statement(wording.format(*(one.text for one in found)), "measured", " ".join(one.evidence for one in found))
-
-
-def known(lead: str, unit: str, values: Mapping[str, float]) -> Statement:
-    """`lead` followed by the values with their unit, each in the precision that it is named by."""
-    shown = " and ".join(f"{tables.number(value)} {unit} in {name}" for name, value in values.items())
-    if not shown:
-        return Statement("A ceiling was not measured here.", NO_DATA, unit)
-    return Statement(
-        f"{lead} {shown}.",
-        "measured",
-        f"{unit}: the largest over the measured sizes and processes, at the median time of the process.",
+def known(of: str, value: float, within: tuple[float, float], records: Sequence[str] = ()) -> Found:
+    """A number without noise: printed, derived or counted."""
+    lies = within[0] <= value <= within[1]
+    return Found(
+        of, Interval(value, math.nan, math.nan, 1, 1), within, float(not lies), float(lies), records=tuple(records)
     )
 
 
-def at(wording: str, case: Mapping) -> str:
-    """The wording with the fields of a case in it, or nothing where the case was not measured."""
-    return "" if None in case.values() or not case else wording.format(**case)
+def between(of: str, low: float, high: float, within: tuple[float, float]) -> Found:
+    """A number of which a printed table gives no more than the least and the most that it can be."""
+    inside, outside = within[0] <= low and high <= within[1], high < within[0] or low > within[1]
+    value = Interval((low + high) / 2, low, high, 1, 1)
+    return Found(of, value, within, float(not inside), float(not outside))
 
 
-def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject: str, unit: str = "") -> Statement:
-    """How a metric grows between the two largest measured values of an axis, as the exponent of a power law; `unit` is
-    what the axis counts, if its heading does not say it."""
-    chosen = estimates.select(records, **of)
-    measured = estimates.medians(chosen, metric)
-    sizes = sorted(set(measured.loc[measured[metric].notna(), axis]))
-    if len(sizes) < 2:
-        return Statement(f"How {subject} grows was not measured here.", NO_DATA, fields(of))
-    below, above = sizes[-2:]
-    compared = verdicts.comparison(chosen, metric, {axis: above}, {axis: below})
-    if compared is None:
-        return Statement(f"How {subject} grows was not measured here.", NO_DATA, fields(of))
-    found = compared.ratio
-    width = math.log(above / below)
-    power = Interval(
-        *(math.log(x) / width if x > 0 else math.nan for x in (found.value, found.low, found.high)),
-        found.n, found.rounds,
-    )  # fmt: skip
-    unit = unit or HEADINGS[axis]
-    text = f"From {below:,} to {above:,} {unit}, {subject} grows as that number to the power {tables.interval(power)}"
-    evidence = f"{metric}, {fields(of)}, ratio {tables.interval(found)}; by {compared.by}, {_counted(found)}."
-    return Statement(text + ".", "measured", evidence)
+def compared(of: str, found: Comparison, within: tuple[float, float], records: Sequence[str] = ()) -> Found:
+    """A ratio with the standard error of its logarithm, by t tests against the limits."""
+    p = [_beyond(found.ratio.value, limit, found) for limit in within]  # of it lying above the limit
+    outside = max(p[0], 1 - p[1]) if found.freedom else 1.0
+    sides = [1 - p[0]] * (within[0] > 0) + [p[1]] * (within[1] < math.inf)
+    inside = min(1.0, len(sides) * min(sides)) if found.freedom else 1.0
+    return Found(of, found.ratio, within, outside, inside, found.p_same, found.visible(), tuple(records))
 
 
-def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: str) -> Statement:
-    """Which value of the field `among` is least, and which others are not shown to be more."""
-    order = verdicts.ranked(estimates.select(records, **of), metric, among)
-    if len(order) < 2:
-        text = f"Which {among} is fastest cannot be said, since fewer than two were measured here."
-        return Statement(text, NO_DATA, fields(of))
-    first, *others = order
-    cases = [{**of, among: name} for name in order]
-    judged = {
-        name: verdicts.judged(records, metric, cases[0], case, rivals=len(others))
-        for name, case in zip(others, cases[1:], strict=True)
-    }
-    ratios = {name: tables.interval(one[0].ratio) for name, one in judged.items() if one}
-    tied = [name for name, one in judged.items() if one is None or one[1] != "faster"]
-    evidence = "; ".join(f"{first} to {name}: {ratio}" for name, ratio in ratios.items())
-    evidence = f"{metric}, {fields(of)}; ratios of {evidence}{_unrest(records, *cases)}."
-    if tied:
-        text = f"Of {what}, {first} takes the least time; the data do not show that it is faster than "
-        return Statement(text + " or ".join(tied) + ".", "inconclusive", evidence)
-    lead = f"with {ratios[others[0]]} of the time of {others[0]}"
-    return Statement(f"Of {what}, {first} is fastest, {lead}.", "faster", evidence)
+def _beyond(value: float, limit: float, found: Comparison) -> float:
+    """The p of a t test whose alternative is that the value lies above the limit."""
+    if limit in (0.0, math.inf):
+        return float(limit > 0)
+    if not found.freedom:
+        return 1.0
+    return float(distributions.t.sf((math.log(value) - math.log(limit)) / max(found.error, 1e-12), found.freedom))
 
 
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:] + "."
+def estimated(of: str, value: Interval, within: tuple[float, float], records: Sequence[str] = ()) -> Found:
+    """A positive number by its interval: that of the logarithm across processes, or within one of many samples."""
+    if not value.known or value.low <= 0:
+        return Found(of, value, within, 1.0, 1.0, records=tuple(records))
+    freedom = value.rounds - 1 if value.rounds >= stats.ENOUGH_ROUNDS else max(1, value.n - 1)
+    error = math.log(value.high / value.low) / 2 / distributions.t.ppf(0.975, freedom)
+    return compared(of, Comparison(value, 1.0, 1.0, 0.05, error, freedom, stats.MEDIANS), within, records)
 
 
-def fields(of: Mapping) -> str:
-    return ", ".join(f"{name} {value}" for name, value in of.items() if value is not None) or "any case"
+def usual(of: str, values: Sequence[float], within: tuple[float, float], records: Sequence[str] = ()) -> Found:
+    """The median of several cases, by the sign test: that most lie within the limits, or most do not."""
+    count, inside = len(values), sum(within[0] <= value <= within[1] for value in values)
+    middle = Interval(float(pd.Series(values).median()), *stats.order_statistics(values), count, 1)
+    most, few = (float(distributions.binom.sf(k - 1, count, 0.5)) for k in (inside, count - inside))
+    return Found(f"{of}, {count} in all", middle, within, most, few, records=tuple(records))
 
 
-def _picked(of: Mapping, to: Mapping) -> str:
-    return f"{fields(of)} against {fields(to)}"
+@dataclass(frozen=True)
+class Claim:
+    """A statement that data can decide: `source` says whose it is, `find` selects and estimates the numbers that it is
+    about from the records of each experiment by name, `rule` is its decision rule in words, `least` how many numbers
+    it takes, and `holds` and `fails` are what is said where it is supported and where it is contradicted."""
+
+    id: str
+    source: str
+    experiment: str
+    says: str
+    find: Callable[[Mapping[str, pd.DataFrame]], list[Found]]
+    rule: str
+    holds: str
+    fails: str
+    least: int = 1
+
+    @property
+    def question(self) -> str:
+        """What it answers."""
+        return f"Is it so that {self.holds}?"
+
+    def wording(self, verdict: str) -> str:
+        """The clause that a verdict has for it; the numbers follow."""
+        open_question = f"whether {self.holds} was not "
+        return {
+            SUPPORTED: self.holds, CONTRADICTED: self.fails, SAME: f"{self.fails}, nor the reverse",
+            INCONCLUSIVE: f"the data do not show whether {self.holds}", NO_DATA: f"{open_question}measured here",
+        }[verdict]  # fmt: skip
 
 
-def _counted(found: Interval) -> str:
-    return f"95% interval {found.scope}, n = {found.n}"
+@dataclass(frozen=True)
+class Judgement:
+    """A claim with the verdict of some data on it, and the numbers that this follows from."""
+
+    claim: Claim
+    verdict: str
+    found: list[Found] = field(default_factory=list)
+    rivals: int = 1
+
+    @property
+    def statement(self) -> Statement:
+        """The verdict as a sentence, with its evidence."""
+        words = self.claim.wording(self.verdict)
+        text = words[0].upper() + words[1:]
+        if self.verdict == NO_DATA:
+            return Statement(f"{text}.", NO_DATA, f"{self.claim.rule}.")
+        shown = "; ".join(map(str, self.found))
+        seen = max((one.visible for one in self.found if one.visible > 0), default=math.nan)
+        if self.verdict == INCONCLUSIVE and seen < HUGE:
+            shown += f"; a difference of {tables.number(100 * seen)}% would have been seen"
+        many = "a verdict of its own" if self.rivals == 1 else f"by Holm among {self.rivals} claims"
+        evidence = f"Rule: {self.claim.rule}; {many}. {' '.join(map(_counted, self.found))}"
+        records = tuple(dict.fromkeys(name for one in self.found for name in one.records))
+        return Statement(f"{text}: {shown}.", self.verdict, evidence, records)
 
 
-def _unrest(records: pd.DataFrame, *cases: Mapping) -> str:
-    """How many of the records of these cases were measured on a restless machine or in a series that changed."""
-    chosen = pd.concat([estimates.select(records, **case) for case in cases])
-    disturbed = sum(bool(estimates.unrest(record)) for _, record in chosen.iterrows())
-    return f"; {disturbed} of {len(chosen)} records restless" if disturbed else ""
+def _counted(one: Found) -> str:
+    said = f"{one.of}: {tables.interval(one.value) if one.value.known else tables.number(one.value.value)}"
+    if not one.records:
+        return f"{said}, as printed or derived."
+    return f"{said}, n = {one.value.n}, {one.value.rounds} process{'es' * (one.value.rounds > 1)}."
+
+
+def judge(claims: Sequence[Claim], data: Mapping[str, pd.DataFrame]) -> list[Judgement]:
+    """The verdict of the data, the records of each experiment by its name, on claims that stand together."""
+    found = [claim.find(data) for claim in claims]
+    known = [i for i, claim in enumerate(claims) if len(found[i]) >= claim.least]
+    p = {i: (max(one.outside for one in found[i]), _any(found[i])) for i in known}
+    noisy = [i for i in known if any(one.outside not in (0, 1) or one.inside not in (0, 1) for one in found[i])]
+    said, factor = dict.fromkeys(range(len(claims)), NO_DATA), float(max(1, len(noisy)))
+    for i in sorted(known, key=lambda i: min(p[i])):
+        lies, lacks = (x * factor <= LEVEL for x in p[i])
+        said[i] = SUPPORTED if lies else CONTRADICTED if lacks else _undecided(found[i])
+        if i in noisy:
+            factor = max(1.0, factor - 1) if lies or lacks else math.inf
+    return [Judgement(claim, said[i], found[i] if i in p else [], len(noisy)) for i, claim in enumerate(claims)]
+
+
+def _any(found: list[Found]) -> float:
+    """The p of all numbers lying inside, by the clearest of them."""
+    return min(1.0, len(found) * min(one.inside for one in found))
+
+
+def _undecided(found: list[Found]) -> str:
+    """Whether at least one of the numbers that a claim has on one side of one is shown to be one, within the margin."""
+    sided = [one for one in found if one.within in (LESS, MORE)]
+    return SAME if any(one.differs <= 0.05 for one in sided) else INCONCLUSIVE
+
+
+def printed(records: pd.DataFrame) -> bool:
+    """Whether these are the rows of a printed table, each a single number, and no records."""
+    return bool(records.attrs.get("printed"))
+
+
+def names(records: pd.DataFrame) -> tuple[str, ...]:
+    """The names of records, as the report links them; none of a printed table."""
+    return () if printed(records) else sentences.names(records, {})
+
+
+def cases(records: pd.DataFrame, **where) -> list[dict]:
+    """The cases with these values of fields, in the order in which values are introduced."""
+    chosen = estimates.select(records, **where)
+    measured = chosen.loc[chosen["status"] == "ok", records.attrs["fields"]].drop_duplicates()
+    return estimates.ordered(measured, " ".join(measured)).to_dict("records") if len(measured) else []
+
+
+def ratio(
+    records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, within: tuple[float, float], label: str
+) -> list[Found]:
+    """The ratio of a metric of one case to that of another: one number, or none where they were not both measured.
+    `label` has the fields of the first in it."""
+    one, other = estimates.select(records, **of), estimates.select(records, **to)
+    if printed(records):
+        values = [chosen[metric].dropna().iloc[:1] for chosen in (one, other)]
+        if any(value.empty for value in values):
+            return []
+        above, below = (float(value.iloc[0][0]) for value in values)
+        return [known(label.format(**of), above / below, within)]
+    found = verdicts.comparison(records, metric, of, to)
+    return [] if found is None else [compared(label.format(**of), found, within, names(one) + names(other))]
+
+
+def contrast(
+    records: pd.DataFrame, metric: str, one: tuple[Mapping, Mapping], other: tuple[Mapping, Mapping],
+    within: tuple[float, float], label: str,
+) -> list[Found]:  # fmt: skip
+    """How the ratio of one pair of cases relates to that of another: one number, or none where one was not measured."""
+    if printed(records):
+        above, below = (ratio(records, metric, *pair, within, label) for pair in (one, other))
+        found = zip(above, below, strict=False)
+        return [known(first.of, first.value.value / second.value.value, within) for first, second in found]
+    first, second = (verdicts.comparison(records, metric, *pair) for pair in (one, other))
+    if first is None or second is None:
+        return []
+    error, freedom = math.hypot(first.error, second.error), min(first.freedom, second.freedom)
+    quotient = first.ratio.value / second.ratio.value
+    reach = math.exp(error * distributions.t.ppf(0.975, freedom)) if freedom else math.nan
+    value = Interval(
+        quotient, quotient / reach, quotient * reach, min(first.ratio.n, second.ratio.n), first.ratio.rounds
+    )
+    both = Comparison(value, 1.0, 1.0, 0.05, error, freedom, stats.MEDIANS)
+    used = [name for case in (*one, *other) for name in names(estimates.select(records, **case))]
+    return [compared(label.format(**one[0]), both, within, used)]
+
+
+def ratios(
+    records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, within: tuple[float, float], label: str, **where
+) -> list[Found]:
+    """The same for every case with the values `of` and `where`, beside the otherwise equal one with the values `to`."""
+    chosen = cases(records, **of, **where)
+    return [one for case in chosen for one in ratio(records, metric, case, {**case, **to}, within, label)]
+
+
+def medians(records: pd.DataFrame, metric: str, within: tuple[float, float], label: str, **where) -> list[Found]:
+    """The median of a metric in every case with these values of fields."""
+    found = []
+    for case in cases(records, **where):
+        chosen = estimates.select(records, **case)
+        by_round = estimates.samples(chosen, metric)
+        if by_round and printed(records):
+            found.append(known(label.format(**case), by_round[1][0], within))
+        elif by_round:
+            value = stats.median(list(by_round.values()))
+            found.append(estimated(label.format(**case), value, within, names(chosen)))
+    return found
+
+
+def exponent(
+    records: pd.DataFrame, metric: str, axis: str, within: tuple[float, float], label: str, **where
+) -> list[Found]:
+    """How a metric grows from the least to the largest value of an axis, as the exponent of a power law, in each group
+    of cases that differ in the axis alone."""
+    found, groups = [], {}
+    for case in cases(records, **where):
+        rest = {name: value for name, value in case.items() if name != axis}
+        groups.setdefault(fields(rest), []).append(case)
+    for group in groups.values():
+        low, high = (pick(group, key=lambda case: case[axis]) for pick in (min, max))
+        width = math.log(high[axis] / low[axis])
+        if width:
+            limits = tuple(math.exp(limit * width) if limit < math.inf else math.inf for limit in within)
+            for one in ratio(records, metric, high, low, limits, label):
+                ends = (one.value.value, one.value.low, one.value.high)
+                power = Interval(*(math.log(x) / width for x in ends), one.value.n, one.value.rounds)
+                found.append(Found(one.of, power, within, one.outside, one.inside, records=one.records))
+    return found

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import pandas as pd
 
 from lib import compare, estimates, results, stats, tables
-from lib.claims import NO_DATA, Statement, together
 from lib.coldstarts import FOLLOWING, FULL, WHOLE, after_warmups, one_against_five, steady, where
 from lib.headings import HEADINGS
+from lib.sentences import NO_DATA, Statement, together
 
 NOISE_PERCENT = 1.0  # deviations below it are called small, as a write-up does
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib import claims, estimates, occupancy, tables
-from lib.claims import Statement
+from lib import estimates, occupancy, sentences, tables
+from lib.sentences import Statement
 
 
 def _number(record: pd.Series, name: str) -> float | None:
@@ -23,7 +23,7 @@ def _compared(of: pd.Series, to: pd.Series, name: str) -> tuple[float, float] | 
     return None if None in values else values
 
 
-MISSING = Statement("This was not measured here.", claims.NO_DATA, "memory")
+MISSING = Statement("This was not measured here.", sentences.NO_DATA, "memory")
 
 
 def phases_told(records: pd.DataFrame, case: Mapping) -> Statement:
@@ -84,7 +84,7 @@ def growth(records: pd.DataFrame, case: Mapping, subject: str) -> Statement:
              for length in occupancy.contexts(records, case)}  # fmt: skip
     found = {length: value for length, value in found.items() if value is not None}
     if len(found) < 2:
-        return Statement(f"How {subject} grows was not measured here.", claims.NO_DATA, "fewer than two contexts.")
+        return Statement(f"How {subject} grows was not measured here.", sentences.NO_DATA, "fewer than two contexts.")
     low, high = sorted(found)[-2:]
     power = math.log(found[high] / found[low]) / math.log(high / low)
     values = f"from {tables.number(found[low], 0)} to {tables.number(found[high], 0)} MiB"

@@ -2,9 +2,9 @@
 
 import pandas as pd
 
-from lib import claims, estimates, results, tables
-from lib.claims import NO_DATA, Statement, together
+from lib import estimates, results, sentences, tables
 from lib.mixed_precision import NORMS, TITLES, dtypes, loops, overflows, published_speed, rows, speed
+from lib.sentences import NO_DATA, Statement, together
 
 
 def sums(records: pd.DataFrame, narrow: str) -> Statement:
@@ -164,7 +164,7 @@ def trend(steps: pd.DataFrame) -> Statement:
     fields = steps.attrs["fields"]
     label = estimates.labelled(table, fields)["label"] if len(table) > 1 else table["size"]
     every = [
-        claims.compare(
+        sentences.compare(
             steps, "total_ms", row[fields].to_dict(), {**row[fields], "precision": "fp32"}, "a step in bf16",
             "one in fp32", f"at {name}, context {row['context_length']:,}",
         )

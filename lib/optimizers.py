@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib import claims, estimates, results
-from lib.claims import Statement
+from lib import estimates, results, sentences
+from lib.sentences import Statement
 
 EQUAL, COMPILED = "equal", ["compiled_single_tensor", "compiled_foreach"]
 RIVAL = {"fused-adam-best": "fused"}  # of the compiled variant in a published claim, if not the reference
@@ -63,10 +63,10 @@ def beside_claims(records: pd.DataFrame, cases: Mapping[str, Mapping]) -> Statem
     found = []
     for name, case in cases.items():
         rival = RIVAL.get(name, "single_tensor")
-        here = claims.compare(
+        here = sentences.compare(
             records, "total_ms", {**case, "variant": COMPILED[0]}, {**case, "variant": rival},
             "the compiled single_tensor step", f"{rival}'s",
-            claims.at("here, for {num_params} × {param_size:,} elements", case),
+            sentences.at("here, for {num_params} × {param_size:,} elements", case),
         )  # fmt: skip
         found.append(Statement(f"“{said[name]}.” {here.text}", here.verdict, here.evidence))
-    return claims.together(*found)
+    return sentences.together(*found)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib import claims, compare, estimates, results, stats, tables, verdicts
-from lib.claims import NO_DATA, Statement
+from lib import compare, estimates, results, sentences, stats, tables, verdicts
+from lib.sentences import NO_DATA, Statement
 
 SUMS = ("paired", "baseline")  # the two sides of a pair
 NEVER, UNKNOWN = "does not pay back", "not shown to pay back"
@@ -148,8 +148,8 @@ def tf32(records: pd.DataFrame, others: pd.DataFrame, cases: Mapping[str, Mappin
     """Compiled in TF32 beside compiled in fp32, for cases keyed by where they are, or why there are none, as `others`
     of this machine say."""
     if (records["precision"] == "tf32").any():
-        return claims.together(*[
-            claims.compare(
+        return sentences.together(*[
+            sentences.compare(
                 records, "total_ms", {**case, "precision": "tf32"}, {**case, "precision": "fp32"},
                 "the compiled program in tf32", "that in fp32", where,
             )

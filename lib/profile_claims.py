@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib import claims, classes, estimates, profiles, results, stats, tables
-from lib.claims import NO_DATA, Statement
+from lib import classes, estimates, profiles, results, sentences, stats, tables
+from lib.sentences import NO_DATA, Statement
 from lib.stats import Interval
 
 NON_TRIVIAL = 2  # percent of the forward pass from which on what takes it is worth naming
@@ -104,7 +104,7 @@ def fall(records: pd.DataFrame, case: Mapping) -> Statement:
     falls = change.high < 1 if change.known else change.value < 1
     rises = change.low > 1 if change.known else change.value > 1
     how = "falls" if falls else "rises" if rises else "is not shown to change"
-    place = claims.at("At size {size}, context {context_length}, ", case)
+    place = sentences.at("At size {size}, context {context_length}, ", case)
     text = (
         f"{place}matrix products take {forward}% of the forward pass, {both}% of forward and backward and {step}% of a "
         f"whole step with AdamW: from the first to the last their share {how}, being {_shown(change)} of the first"

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from lib import compare, estimates, results, tables
-from lib.claims import NO_DATA, Statement
+from lib.sentences import NO_DATA, Statement
 from lib.stats import Interval
 
 MIB = 2**20

@@ -10,9 +10,9 @@ import seaborn as sns
 from matplotlib.axes import Axes
 
 from lib import baseline, estimates, tables, verdicts
-from lib.claims import NO_DATA, Statement
 from lib.headings import HEADINGS
 from lib.plots import STYLE
+from lib.sentences import NO_DATA, Statement
 from lib.stats import Interval
 
 

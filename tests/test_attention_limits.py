@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib import attention_limits, claims, compare, cost, estimates, footprint, results, tables
+from lib import attention_limits, compare, cost, estimates, footprint, results, sentences, tables
 
 CASE = {
     "variant": "naive", "seq_len": 1024, "d_head": 16, "batch_size": 8, "causal": True, "precision": "fp32",
@@ -96,8 +96,8 @@ def test_published_attention_has_its_memory_and_stands_beside_the_formula():
 def test_several_values_are_one_sentence_or_none(save_record):
     save_record(case=CASE, forward_ms=[1.0] * 8, backward_ms=[2.0] * 8)
     records = results.load("attention", "test-1c")
-    assert claims.values(records, CASE, "{} and {}.", "forward_ms", "backward_ms").text == "1.000 and 2.000."
-    assert claims.values(records, CASE, "{} and {}.", "forward_ms", "no_ms").verdict == claims.NO_DATA
+    assert sentences.values(records, CASE, "{} and {}.", "forward_ms", "backward_ms").text == "1.000 and 2.000."
+    assert sentences.values(records, CASE, "{} and {}.", "forward_ms", "no_ms").verdict == sentences.NO_DATA
 
 
 def test_a_published_row_beside_ours_has_a_share_of_its_peak_and_can_be_shown(save_record):

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from lib import claims, estimates, inventory, notebook, plots, results, tables, verdicts
+from lib import estimates, inventory, notebook, plots, results, sentences, tables, verdicts
 from lib.headings import HEADINGS
 from lib.stats import Interval
 
@@ -97,11 +97,11 @@ def test_the_largest_case_is_that_with_times(records, save_record):
 
 def test_a_comparison_says_what_its_interval_shows(records):
     tiled, naive = CASE | {"variant": "tiled"}, CASE
-    said = claims.compare(records, "total_ms", tiled, naive, "tiled", "naive", "here")
+    said = sentences.compare(records, "total_ms", tiled, naive, "tiled", "naive", "here")
     assert said.verdict == "faster"
     assert said.text == "Here, tiled is faster than naive: its time is 0.5000 of the other's."
-    assert claims.compare(records, "total_ms", naive, tiled, "naive", "tiled").verdict == "slower"
-    assert claims.compare(records, "total_ms", naive, naive, "naive", "itself").verdict == "same"
+    assert sentences.compare(records, "total_ms", naive, tiled, "naive", "tiled").verdict == "slower"
+    assert sentences.compare(records, "total_ms", naive, naive, "naive", "itself").verdict == "same"
 
 
 def test_flipped_data_flips_the_sentence(records):
@@ -109,7 +109,7 @@ def test_flipped_data_flips_the_sentence(records):
     flipped.attrs = records.attrs
     flipped["variant"] = flipped["variant"].map({"naive": "tiled", "tiled": "naive"})
     before, after = (
-        claims.fastest(data, "total_ms", "variant", {"seq_len": 64}, "two variants") for data in (records, flipped)
+        sentences.fastest(data, "total_ms", "variant", {"seq_len": 64}, "two variants") for data in (records, flipped)
     )
     assert "tiled is fastest" in before.text
     assert "naive is fastest" in after.text
@@ -118,12 +118,12 @@ def test_flipped_data_flips_the_sentence(records):
 def test_without_data_no_number_is_said(records):
     nothing = estimates.select(records, variant="absent")
     for said in (
-        claims.compare(nothing, "total_ms", CASE, CASE, "a", "b"),
-        claims.value(nothing, "total_ms", CASE, "it takes {} ms"),
-        claims.fastest(nothing, "total_ms", "variant", {}, "all"),
-        claims.exponent(nothing, "total_ms", "seq_len", {}, "time"),
+        sentences.compare(nothing, "total_ms", CASE, CASE, "a", "b"),
+        sentences.value(nothing, "total_ms", CASE, "it takes {} ms"),
+        sentences.fastest(nothing, "total_ms", "variant", {}, "all"),
+        sentences.exponent(nothing, "total_ms", "seq_len", {}, "time"),
     ):
-        assert said.verdict == claims.NO_DATA
+        assert said.verdict == sentences.NO_DATA
         assert not any(character.isdigit() for character in said.text)
 
 
@@ -132,14 +132,14 @@ def test_a_difference_that_is_not_shown_is_not_said(save_record):
         save_record(case=CASE, round=round, total_ms=[1.0] * 8)
         save_record(case=CASE | {"variant": "tiled"}, round=round, total_ms=[factor] * 8)
     data = results.load("attention", "test-1c")
-    said = claims.compare(data, "total_ms", CASE | {"variant": "tiled"}, CASE, "tiled", "naive")
+    said = sentences.compare(data, "total_ms", CASE | {"variant": "tiled"}, CASE, "tiled", "naive")
     assert said.verdict == "inconclusive"
     assert "do not show" in said.text
-    assert "do not show" in claims.fastest(data, "total_ms", "variant", {}, "both").text
+    assert "do not show" in sentences.fastest(data, "total_ms", "variant", {}, "both").text
 
 
 def test_the_exponent_of_a_power_law_is_found(records):
-    said = claims.exponent(records, "total_ms", "seq_len", {"variant": "naive"}, "the time")
+    said = sentences.exponent(records, "total_ms", "seq_len", {"variant": "naive"}, "the time")
     assert "as that number to the power 2.000" in said.text
 
 

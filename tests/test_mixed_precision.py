@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lib import cases, claims, measure, plots, results, rounding, tables
+from lib import cases, measure, plots, results, rounding, sentences, tables
 from lib import mixed_precision as mixed
 from lib import mixed_precision_claims as said
 
@@ -201,7 +201,7 @@ def test_every_table_and_sentence_stands_without_records(own_results):
         said.sensitive(nothing, "layer_norm", "fp16"),
         said.trend(no_steps),
     ]
-    assert {statement.verdict for statement in statements} == {claims.NO_DATA}
+    assert {statement.verdict for statement in statements} == {sentences.NO_DATA}
     for table in (
         mixed.loops(nothing), mixed.dtypes(nothing, "toy"), mixed.limits(nothing),
         mixed.step_errors(nothing, "layer_norm"), mixed.speed(no_steps), mixed.speed_of_phases(no_steps),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lib import baseline, claims, estimates, notebook, results, tables, verdicts
+from lib import baseline, estimates, notebook, results, sentences, tables, verdicts
 
 CASE = {"variant": "naive", "seq_len": 64, "compiled": False}
 
@@ -77,12 +77,12 @@ def test_a_sentence_says_what_the_table_says(save_record):
                 )  # fmt: skip
     wide = results.load("attention", "test-1c")
     tiled = case | {"variant": "tiled"}
-    alone = claims.compare(records, "total_ms", tiled, case, "tiled", "naive")
-    among = claims.compare(wide, "total_ms", tiled, case, "tiled", "naive")
+    alone = sentences.compare(records, "total_ms", tiled, case, "tiled", "naive")
+    among = sentences.compare(wide, "total_ms", tiled, case, "tiled", "naive")
     table = verdicts.against_baselines(wide)
     assert alone.verdict == "faster"
     assert among.verdict == estimates.select(table, **tiled)["verdict"].iloc[0]
-    back = claims.compare(records, "total_ms", case, tiled, "naive", "tiled")
+    back = sentences.compare(records, "total_ms", case, tiled, "naive", "tiled")
     assert back.verdict == "slower"
 
 
@@ -109,7 +109,7 @@ def test_variants_with_the_same_baseline_are_compared_through_it(save_record):
     found = verdicts.comparison(records, "total_ms", case | {"variant": "sdpa"}, case | {"variant": "tiled"})
     assert found.ratio.value == pytest.approx(0.5, rel=0.01)
     assert verdicts.ranked(records, "total_ms", "variant") == ["sdpa", "tiled", "naive"]
-    said = claims.fastest(records, "total_ms", "variant", {k: v for k, v in case.items() if k != "variant"}, "them")
+    said = sentences.fastest(records, "total_ms", "variant", {k: v for k, v in case.items() if k != "variant"}, "them")
     assert said.text == f"Of them, sdpa is fastest, with {tables.interval(found.ratio)} of the time of tiled."
 
 
@@ -149,7 +149,7 @@ def test_contrasts_are_judged_together(save_record):
     assert alone["ratio"].iloc[0] == table["ratio"][1]
     assert (alone["verdict"].iloc[0], table["verdict"][1]) == ("slower", "inconclusive")
     case = CASE | {"seq_len": 1, "causal": True}
-    said = claims.compare(records, "total_ms", case, case | {"causal": False}, "one", "other", rivals=len(table))
+    said = sentences.compare(records, "total_ms", case, case | {"causal": False}, "one", "other", rivals=len(table))
     assert said.verdict == "inconclusive"
 
 
@@ -158,6 +158,6 @@ def test_a_visible_difference_that_is_absurd_is_not_given_as_a_number(save_recor
         for variant, times in (("naive", 1.0), ("tiled", ratio)):
             save_record(case=CASE | {"variant": variant}, round=round, total_ms=[times] * 6)
     records = results.load("attention", "test-1c")
-    said = claims.compare(records, "total_ms", CASE | {"variant": "tiled"}, CASE, "tiled", "naive", rivals=50)
+    said = sentences.compare(records, "total_ms", CASE | {"variant": "tiled"}, CASE, "tiled", "naive", rivals=50)
     assert said.verdict == "inconclusive"
     assert said.text.endswith("so few processes show next to nothing.")

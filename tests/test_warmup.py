@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from lib import cases, claims, coldstart_claims, coldstarts, measure, plots, results, tables, timing
+from lib import cases, coldstart_claims, coldstarts, measure, plots, results, sentences, tables, timing
 
 CASE = {
     "size": "tiny", "context_length": 8, "batch_size": 1, "precision": "fp32", "compiled": False,
@@ -179,7 +179,7 @@ def test_every_table_and_sentence_stands_without_records(own_results):
         coldstart_claims.settled(nothing),
         coldstart_claims.equivalence(nothing),
     ]
-    assert {statement.verdict for statement in said} == {claims.NO_DATA}
+    assert {statement.verdict for statement in said} == {sentences.NO_DATA}
     figure = plots.show(coldstarts.draw(nothing), "caption", "alt", coldstarts.note(nothing))
     assert tables.ABSENT in figure._repr_html_()
     for value in ("mean_ms", "std_ms", "deviation_percent"):
