@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from lib import claims, evidence, notebook, printed, results
+from lib import claims, evidence, printed, results
 from lib.claims import LESS, MORE, Claim, Judgement
 
 # fmt: off
@@ -66,15 +66,15 @@ _DECISIONS = {  # by the name of a claim: where its numbers come from, the rule,
         "not made by softmax", 2),
     "attention-superlinear": (
         evidence.attention_grows, "the exponents are those of 80-fold and 60-fold over 32 times the tokens, each fold "
-        "within a fifth", "attention grows about 80-fold in time and 60-fold in memory from 256 to 8,192 tokens",
-        "attention does not grow as 80-fold in time and 60-fold in memory from 256 to 8,192 tokens", 2),
+        "within a fifth", "attention grows like 80-fold in time and 60-fold in memory over 32 times the tokens",
+        "attention does not grow like 80-fold in time and 60-fold in memory over 32 times the tokens", 2),
     "compile-speeds-attention": (
         evidence.compiled_attention, "compiled to eager below 1 at the longest sequence, for every head size",
         "compiling makes attention at long sequences faster", "compiling does not make attention at long sequences "
         "faster"),
     "compile-speeds-step": (
         evidence.compiled_step, "compiled to eager below 1 at every size and context",
-        "compiling makes the training step faster at every size", "compiling does not make every training step faster"),
+        "compiling makes the training step faster at every size", "compiling does not make every training step faster", 2),
     "tf32-speeds-large": (
         evidence.tf32, "at the largest size TF32 shortens the compiled step by more than compiling the eager one",
         "TF32 brings most of the gain for large models", "TF32 does not bring most of the gain for large models"),
@@ -112,11 +112,6 @@ def published() -> tuple[Claim, ...]:
     return tuple(found)
 
 
-def measured(machine: str) -> dict[str, pd.DataFrame]:
-    """The records of a machine, by experiment."""
-    return {name: results.load(name, machine) for name in notebook.experiments()}
-
-
 def own_tables(source: str) -> dict[str, pd.DataFrame]:
     """What the write-ups that a claim comes from printed, by experiment: of several, all their rows."""
     found: dict[str, pd.DataFrame] = {}
@@ -135,13 +130,17 @@ def _below(above: pd.DataFrame, below: pd.DataFrame) -> pd.DataFrame:
 @functools.cache
 def on_own_tables() -> tuple[Judgement, ...]:
     """Each claim, held against what the write-ups that it comes from printed."""
-    return tuple(claims.judge([claim], own_tables(claim.source))[0] for claim in published())
+    return tuple(claims.judge([claim], own_tables(claim.source), "printed")[0] for claim in published())
 
 
 def on_records(machine: str, experiment: str = "") -> list[Judgement]:
-    """Each claim, or those of an experiment, held against a machine's records."""
+    """Each claim, or those of one experiment, held against a machine's records; an experiment's stand together."""
     chosen = [claim for claim in published() if experiment in ("", claim.experiment)]
-    return claims.judge(chosen, measured(machine))
+    data = {name: results.load(name, machine) for name in dict.fromkeys(claim.experiment for claim in chosen)}
+    found = {}
+    for name in data:
+        found |= {one.claim.id: one for one in claims.judge([c for c in chosen if c.experiment == name], data)}
+    return [found[claim.id] for claim in chosen]
 
 
 def references(machine: str) -> list[str]:
@@ -179,9 +178,9 @@ class Ledger:
         )
 
     note = (
-        "A verdict opens to its sentence, rule and numbers. The verdicts of a column of records are by Holm among its "
-        "claims; printed tables have no intervals, and count as they stand. No data: the table that the statement is "
-        "about was not printed, or the cases were not measured."
+        "A verdict opens to its sentence, rule and numbers. The verdicts of records are by Holm among the claims "
+        "of an experiment; printed tables have no intervals, and count as they stand. No data: the table that the "
+        "statement is about was not printed, or the cases were not measured."
     )
 
 

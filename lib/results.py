@@ -1,5 +1,6 @@
 """Saves and loads records, one JSON file each, written once and whole; knows no torch and no experiment."""
 
+import functools
 import hashlib
 import json
 import math
@@ -112,10 +113,21 @@ def read(file: Path) -> dict:
     return record
 
 
+@functools.lru_cache(maxsize=100_000)
+def _unchanged(file: Path, modified_ns: int, size: int) -> dict:
+    return read(file)
+
+
+def _known(file: Path) -> dict:
+    """The record in a file, read once as long as the file stays as it is; not to be changed."""
+    found = file.stat()
+    return _unchanged(file, found.st_mtime_ns, found.st_size)
+
+
 def status(file: Path) -> str | None:
     """The status of the record in a file, or None when there is no valid one."""
     try:
-        return read(file)["status"]
+        return _known(file)["status"]
     except (OSError, ValueError):
         return None
 
@@ -139,7 +151,7 @@ def machines() -> list[str]:
 def quietest(machine: str) -> float:
     """The least median of the canary, in ms, in the records of a machine's sweeps: how fast it is when it is left
     alone. NaN without any."""
-    records = (read(file) for file in files(machine) if status(file) == "ok")
+    records = (_known(file) for file in files(machine) if status(file) == "ok")
     canaries = [record["metrics"].get("canary_ms") for record in records]
     return min((statistics.median(canary) for canary in canaries if canary), default=math.nan)
 
@@ -155,7 +167,7 @@ def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFram
     found, rows, best = [], [], quietest(machine)
     for file in files(machine, experiment) if round is None else own:
         try:
-            found.append(read(file))
+            found.append(_known(file))
         except ValueError as error:
             warnings.warn(f"{file.name} left out: {error}", stacklevel=2)
     newest = max(found, key=lambda record: record["started"], default=None)
