@@ -74,7 +74,8 @@ _DECISIONS = {  # by the name of a claim: where its numbers come from, the rule,
         "faster"),
     "compile-speeds-step": (
         evidence.compiled_step, "compiled to eager below 1 at every size and context",
-        "compiling makes the training step faster at every size", "compiling does not make every training step faster", 2),
+        "compiling makes the training step faster at every size", "compiling does not make every training step "
+        "faster", 2),
     "tf32-speeds-large": (
         evidence.tf32, "at the largest size TF32 shortens the compiled step by more than compiling the eager one",
         "TF32 brings most of the gain for large models", "TF32 does not bring most of the gain for large models"),
