@@ -9,7 +9,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib import cost, estimates, footprint, plots, results, tables
+from lib import cost, estimates, footprint, plots, results, sentences, tables
 from lib.headings import HEADINGS
 from lib.plots import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, STYLE, VERMILION, YELLOW
 from lib.sizes import SIZES
@@ -117,7 +117,9 @@ def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
     if table.empty:
         return table.assign(ratio=None)
     table = table.merge(ratios[[*fields, "ratio", "verdict"]], on=fields, how="left")
-    return table.assign(verdict=table["verdict"].fillna(tables.MISSING))
+    table = table.assign(verdict=table["verdict"].fillna(tables.MISSING))
+    table.attrs["records"] = sentences.names(records, {})
+    return table
 
 
 def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
