@@ -4,7 +4,9 @@ import html
 import math
 
 import pandas as pd
+from markupsafe import escape
 
+from lib import typeset
 from lib.headings import HEADINGS
 from lib.sizes import SIZES
 from lib.stats import Interval
@@ -68,7 +70,7 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
         tails = [f"{number(i.low, i.reach)}–{number(i.high, i.reach)}" if i and i.reach > 0 else "" for i in shown]
         heads = [f"<b>{h}</b>" if isinstance(i, Bold) else h for i, h in zip(shown, heads, strict=True)]
         words = [
-            value if isinstance(value, str) else f"{h}<small>{t}</small>"
+            str(escape(value)) if isinstance(value, str) else f"{h}<small>{t}</small>"
             for value, h, t in zip(values, heads, tails, strict=True)
         ]
         return words, True
@@ -77,12 +79,13 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
     if pd.api.types.is_numeric_dtype(values):
         whole = pd.api.types.is_integer_dtype(values)
         return aligned([MISSING if pd.isna(v) else f"{v:,}" if whole else number(v) for v in values]), True
-    return [MISSING if value is None or value is pd.NA else html.escape(str(value)) for value in values], False
+    return [MISSING if value is None or value is pd.NA else str(escape(value)) for value in values], False
 
 
 class Table:
-    """A table with its caption, which a notebook shows as HTML; the report numbers it. Where there are `reasons`, one a
-    row, a row's stands in place of cells that have no value."""
+    """A table with its caption, which a notebook shows as HTML; the report numbers it, and offers it as LaTeX and Typst.
+    Where there are `reasons`, one a row, a row's stands in place of cells that have no value. What is
+    `markupsafe.Markup` is taken as the HTML that it is."""
 
     def __init__(self, frame: pd.DataFrame, caption: str, note: str = "", reasons: list[str] | None = None):
         self.frame, self.caption, self.note = frame, caption, note
@@ -98,29 +101,41 @@ class Table:
             f'<th scope="col" class="{kind}">{html.escape(str(name))}</th>'
             for name, kind in zip(self.frame, kinds, strict=True)
         )
-        texts = zip(*(texts for texts, _ in cells), strict=True)
+        texts = list(zip(*(texts for texts, _ in cells), strict=True))
         rows = "".join(_row(row, kinds, reason) for row, reason in zip(texts, self.reasons, strict=True))
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         return (
             f'<figure class="table"><figcaption><b class="label">Table</b> {html.escape(self.caption)}</figcaption>'
             f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(self.caption, quote=True)}">'
-            f"{table if rows else ABSENT}</div>{note}</figure>"
+            f"{table if rows else ABSENT}</div>{note}{self._typeset(texts, cells)}</figure>"
         )
+
+    def _typeset(self, texts: list[tuple[str, ...]], cells: list[tuple[list[str], bool]]) -> str:
+        rows = [_reasoned(row, reason)[0] if reason else row for row, reason in zip(texts, self.reasons, strict=True)]
+        names = [html.escape(str(name)) for name in self.frame]
+        return typeset.disclosure(names, rows, [number for _, number in cells], html.escape(self.caption))
 
 
 def _row(texts: tuple[str, ...], kinds: list[str], reason: str) -> str:
     """A row as HTML; where its first cells without a value are, the reason stands for them, or else below the last."""
     cells = [f'<td class="{kind}">{text}</td>' for text, kind in zip(texts, kinds, strict=True)]
     if reason:
-        absent = [text.startswith(MISSING) for text in texts]
-        begin = absent.index(True) if any(absent) else len(texts) - 1
-        end = begin + 1
-        while end < len(texts) and (absent[end] or not texts[end]):
-            end += 1
-        own = "" if absent[begin] else texts[begin] + "<br>"
-        cells[begin:end] = [f'<td class="reason" colspan="{end - begin}">{own}{html.escape(reason)}</td>']
+        filled, begin, end = _reasoned(texts, reason)
+        cells[begin:end] = [f'<td class="reason" colspan="{end - begin}">{filled[begin]}</td>']
     return f"<tr>{''.join(cells)}</tr>"
+
+
+def _reasoned(texts: tuple[str, ...], reason: str) -> tuple[list[str], int, int]:
+    """The cells of a row with the reason in the first of those that it stands for, and the first and the end of
+    these."""
+    absent = [text.startswith(MISSING) for text in texts]
+    begin = absent.index(True) if any(absent) else len(texts) - 1
+    end = begin + 1
+    while end < len(texts) and (absent[end] or not texts[end]):
+        end += 1
+    own = "" if absent[begin] else texts[begin] + "<br>"
+    return [*texts[:begin], own + html.escape(reason), *[""] * (end - begin - 1), *texts[end:]], begin, end
 
 
 def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
