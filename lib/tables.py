@@ -5,6 +5,7 @@ import math
 
 import pandas as pd
 
+from lib import markdown
 from lib.headings import HEADINGS
 from lib.sizes import SIZES
 from lib.stats import Interval
@@ -80,6 +81,16 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
     return [MISSING if value is None or value is pd.NA else html.escape(str(value)) for value in values], False
 
 
+def _texts(values: pd.Series) -> tuple[list[str], bool]:
+    """The cells of a column as Markdown, and whether they are numbers."""
+    if any(isinstance(value, Interval) for value in values):
+        shown = [markdown.escape(v if isinstance(v, str) else interval(_as_interval(v))) for v in values]
+        return [f"**{t}**" if isinstance(v, Bold) else t for v, t in zip(values, shown, strict=True)], True
+    texts, are_numbers = _column(values)
+    plain = [html.unescape(text).strip(FIGURE_SPACE + POINT_SPACE) for text in texts]
+    return [markdown.escape(text) for text in plain], are_numbers
+
+
 class Table:
     """A table with its caption, which a notebook shows as HTML; the report numbers it. Where there are `reasons`, one a
     row, a row's stands in place of cells that have no value."""
@@ -107,6 +118,25 @@ class Table:
             f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(self.caption, quote=True)}">'
             f"{table if rows else ABSENT}</div>{note}</figure>"
         )
+
+    def _repr_markdown_(self) -> str:
+        columns = [_texts(self.frame[name]) for name in self.frame]
+        rows = [
+            _with_reason(list(row), reason)
+            for row, reason in zip(zip(*(texts for texts, _ in columns), strict=True), self.reasons, strict=True)
+        ]
+        numbers = [are_numbers for _, are_numbers in columns]
+        body = markdown.table([str(name) for name in self.frame], rows, numbers) if rows else markdown.ABSENT
+        return markdown.captioned("Table", self.caption, body, self.note)
+
+
+def _with_reason(row: list[str], reason: str) -> list[str]:
+    """The cells of a row, with its reason in the first that has no value, or else behind the last."""
+    if reason:
+        place = row.index(MISSING) if MISSING in row else len(row) - 1
+        said = markdown.escape(reason)
+        row[place] = said if row[place] == MISSING else f"{row[place]} {said}"
+    return row
 
 
 def _row(texts: tuple[str, ...], kinds: list[str], reason: str) -> str:
