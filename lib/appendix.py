@@ -4,16 +4,14 @@ import base64
 import gzip
 import html
 import io
-import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from lib import estimates, results, sentences, tables
+from lib import estimates, longform, results, sentences, tables
 
 BUDGET_BYTES = 1_500_000  # of one download, as the page holds it: the whole page is to stay under 6 MB
-COLUMNS = ["experiment", "machine", "round", "case", "metric", "index", "value", "text", "status", "code", "started"]
 MAIN = "the samples and single values, without the tables of kernels, timelines and breakdowns"
 
 
@@ -52,34 +50,6 @@ class Listing:
         return f'<tr id="{anchor}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def tidy(machine: str) -> pd.DataFrame:
-    """All records of a machine in long form, one row a sample, single value or entry of a table, with the columns
-    `COLUMNS`: the case as JSON, a number in `value`, a text in `text`, an entry of a table under the metric
-    `table.column`. A record without any metric is one row without value."""
-    rows = []
-    for file in results.files(machine):
-        if not results.status(file):
-            continue
-        record = results.read(file)
-        before = [record["experiment"], machine, record["round"], json.dumps(record["case"])]
-        after = [record["status"], record["code"], record["started"]]
-        entries = list(_entries(record["metrics"])) or [("", 0, None)]
-        rows += [
-            [*before, metric, index, *((None, entry) if isinstance(entry, str) else (entry, None)), *after]
-            for metric, index, entry in entries
-        ]
-    frame = pd.DataFrame(rows, columns=COLUMNS)
-    return frame.assign(value=frame["value"].astype(float), text=frame["text"].astype("string"))
-
-
-def _entries(metrics: Mapping) -> Iterator[tuple[str, int, float | str]]:
-    for name, value in metrics.items():
-        columns = {f"{name}.{key}": column for key, column in value.items()} if isinstance(value, dict) else {name: value}
-        for metric, column in columns.items():
-            for index, entry in enumerate(column if isinstance(column, list) else [column]):
-                yield metric, index, entry
-
-
 def csv(frame: pd.DataFrame) -> bytes:
     """A table as compressed CSV, the same bytes for the same table."""
     return gzip.compress(frame.to_csv(index=False).encode(), mtime=0)
@@ -93,13 +63,13 @@ def parquet(frame: pd.DataFrame) -> bytes:
 
 
 class Downloads:
-    """Links that hold all records of a machine, as compressed CSV and as Parquet. Where a file would take more of the
+    """Links that hold all records of some experiments, as compressed CSV and as Parquet. Where a file would take more of the
     page than `budget` bytes, its link holds what does fit, and says so."""
 
     KINDS = (("csv.gz", "application/gzip", csv), ("parquet", "application/vnd.apache.parquet", parquet))
 
-    def __init__(self, machine: str, budget: int = BUDGET_BYTES):
-        self.machine, self.budget, self.frame = machine, budget, tidy(machine)
+    def __init__(self, machine: str, experiments: Mapping[str, pd.DataFrame], budget: int = BUDGET_BYTES):
+        self.machine, self.budget, self.frame = machine, budget, longform.long(experiments)
 
     def _repr_html_(self) -> str:
         if self.frame.empty:

@@ -11,30 +11,25 @@ import hashlib
 import html
 import re
 
-SVG = "svg g defs clipPath path rect circle line polygon polyline use text tspan title desc".split()
-MATHML = (
-    "math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup mover munder munderover mtable mtr mtd "
-    "mstyle mpadded mphantom"
-).split()
-TEXT = (
-    "a abbr b blockquote br caption code col colgroup dd del details div dl dt em figcaption figure h2 h3 h4 h5 h6 hr i "
-    "img ins kbd li ol p pre q s samp section small span strong sub summary sup table tbody td tfoot th thead tr u ul "
-    "var"
-).split()
-ATTRIBUTES = frozenset(
-    (
-        "alt aria-hidden aria-label aria-sort class colspan data-copy data-verdict download height href id lang open role "
-        "rowspan scope src style tabindex title width "
-        "clip-path d dx dy cx cy r rx ry x x1 x2 y y1 y2 points preserveAspectRatio transform version viewBox xlink:href "
-        "accent accentunder columnalign display displaystyle fence form linethickness lspace mathvariant maxsize "
-        "minsize rspace scriptlevel separator stretchy"
-    ).split()
-)
-STYLES = (
-    "color fill fill-opacity fill-rule font-family font-size font-style font-weight opacity stroke stroke-dasharray "
-    "stroke-dashoffset stroke-linecap stroke-linejoin stroke-miterlimit stroke-opacity stroke-width text-align "
-    "text-anchor text-decoration white-space"
-).split()
+TAGS = """
+a abbr b blockquote br caption code col colgroup dd del details div dl dt em figcaption figure h2 h3 h4 h5 h6 hr i img
+ins kbd li ol p pre q s samp section small span strong sub summary sup table tbody td tfoot th thead tr u ul var
+svg g defs clipPath path rect circle line polygon polyline use text tspan title desc
+math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup mover munder munderover mtable mtr mtd mstyle
+mpadded mphantom
+"""
+ATTRIBUTES = """
+alt aria-hidden aria-label aria-sort class colspan data-copy data-verdict download height href id lang open role
+rowspan scope src style tabindex title width
+clip-path d dx dy cx cy r rx ry x x1 x2 y y1 y2 points preserveAspectRatio transform version viewBox xlink:href
+accent accentunder columnalign display displaystyle fence form linethickness lspace mathvariant maxsize minsize rspace
+scriptlevel separator stretchy
+"""
+STYLES = """
+color fill fill-opacity fill-rule font-family font-size font-style font-weight opacity stroke stroke-dasharray
+stroke-dashoffset stroke-linecap stroke-linejoin stroke-miterlimit stroke-opacity stroke-width text-align text-anchor
+text-decoration white-space
+"""
 PICTURE = re.compile(r"data:image/(png|jpeg|gif|webp);base64,")
 ADDRESS = re.compile(r"#|https?:|mailto:|[^:\x00-\x20]*$")
 DOWNLOAD = re.compile(r"data:(text/csv|application/(gzip|vnd\.apache\.parquet));base64,")
@@ -53,13 +48,13 @@ def _cleaner():
     from bleach.css_sanitizer import CSSSanitizer
 
     return bleach.Cleaner(
-        tags={*TEXT, *SVG, *MATHML}, attributes=_allowed, protocols={"http", "https", "mailto", "data"}, strip=True,
-        css_sanitizer=CSSSanitizer(allowed_css_properties=STYLES, allowed_svg_properties=[]),
+        tags=set(TAGS.split()), attributes=_allowed, protocols={"http", "https", "mailto", "data"}, strip=True,
+        css_sanitizer=CSSSanitizer(allowed_css_properties=STYLES.split(), allowed_svg_properties=[]),
     )  # fmt: skip
 
 
 def _allowed(tag: str, name: str, value: str) -> bool:
-    if name not in ATTRIBUTES:
+    if name not in ATTRIBUTES.split():
         return False
     value = html.unescape(value)
     if name == "src":  # a picture from elsewhere would be a request

@@ -81,12 +81,12 @@ def about(machine: str) -> list[str]:
     ]
 
 
-def numbered(body: str) -> str:
-    """The body with its figures and its tables numbered, each in their order."""
+def numbered(body: str, before: str = '<b class="label">', after: str = "</b>") -> str:
+    """The body with its figures and its tables numbered, each in their order, where the word stands between marks."""
     for kind in ("Figure", "Table"):
         count = iter(range(1, 10_000))
-        mark = f'<b class="label">{kind}</b>'
-        body = re.sub(re.escape(mark), lambda _, k=kind, c=count: f'<b class="label">{k} {next(c)}.</b>', body)
+        mark = re.escape(f"{before}{kind}{after}")
+        body = re.sub(mark, lambda _, k=kind, c=count: f"{before}{k} {next(c)}.{after}", body)
     return body
 
 
@@ -107,6 +107,11 @@ class Chapter:
         return f'<section id="{self.name}">{body}</section>'
 
 
+def anchor(chapter: str, heading: str) -> str:
+    """The id of a heading of a chapter."""
+    return f"{chapter}-" + re.sub(r"[^a-z0-9]+", "-", re.sub(r"<[^>]+>", "", heading).lower()).strip("-")
+
+
 def _prose(chapter: str, source: str) -> str:
     """Markdown as HTML, headings one level down with an id, formulas as MathML."""
     import latex2mathml.converter
@@ -114,8 +119,7 @@ def _prose(chapter: str, source: str) -> str:
 
     class Renderer(IPythonRenderer):
         def heading(self, text, level, **_):
-            slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"<[^>]+>", "", text).lower()).strip("-")
-            return f'<h{level + 1} id="{chapter}-{slug}">{text}</h{level + 1}>\n'
+            return f'<h{level + 1} id="{anchor(chapter, text)}">{text}</h{level + 1}>\n'
 
         def block_math(self, body):
             return latex2mathml.converter.convert(body.strip(), display="block")

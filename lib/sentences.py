@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from lib import estimates, results, stats, tables, verdicts
+from lib import estimates, markdown, results, stats, tables, verdicts
 from lib.headings import HEADINGS
 from lib.stats import Interval
 
@@ -35,6 +35,10 @@ class Statement:
             f'<div class="claim" data-verdict="{mark}"><p>{html.escape(self.text)}</p>'
             f"<details><summary>evidence</summary>{self._evidence()}</details></div>"
         )
+
+    def _repr_markdown_(self) -> str:
+        verdict = "" if self.verdict == "measured" else f" *({markdown.escape(self.verdict)})*"
+        return markdown.noted(markdown.escape(self.text) + verdict, self.evidence)
 
     def mark(self) -> str:
         """The verdict alone as HTML, which opens to the sentence and its evidence."""

@@ -1,12 +1,15 @@
 """Sets numbers and tidy tables as text and HTML, under one set of headings; computes nothing."""
 
 import html
+import itertools
 import math
+import re
+from collections.abc import Sequence
 
 import pandas as pd
 from markupsafe import escape
 
-from lib import typeset
+from lib import markdown, typeset
 from lib.headings import HEADINGS
 from lib.sizes import SIZES
 from lib.stats import Interval
@@ -14,6 +17,7 @@ from lib.stats import Interval
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a point, in tabular numerals
 MISSING, UNAVAILABLE = "–", "not available"
 LONG = 16  # characters in a cell from which on it may break
+LINK = re.compile(r'<a href="([^"]+)">(.*?)</a>')
 ABSENT = '<p class="absent">Not measured on this machine.</p>'
 
 
@@ -83,8 +87,8 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
 
 
 class Table:
-    """A table with its caption, which a notebook shows as HTML; the report numbers it, and offers it as LaTeX and Typst.
-    Where there are `reasons`, one a row, a row's stands in place of cells that have no value. What is
+    """A table with its caption, which a notebook shows as HTML; the report numbers it, and offers it as LaTeX and
+    Typst. Where there are `reasons`, one a row, a row's stands in place of cells that have no value. What is
     `markupsafe.Markup` is taken as the HTML that it is."""
 
     def __init__(self, frame: pd.DataFrame, caption: str, note: str = "", reasons: list[str] | None = None):
@@ -101,20 +105,36 @@ class Table:
             f'<th scope="col" class="{kind}">{html.escape(str(name))}</th>'
             for name, kind in zip(self.frame, kinds, strict=True)
         )
-        texts = list(zip(*(texts for texts, _ in cells), strict=True))
+        texts = zip(*(texts for texts, _ in cells), strict=True)
         rows = "".join(_row(row, kinds, reason) for row, reason in zip(texts, self.reasons, strict=True))
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         return (
             f'<figure class="table"><figcaption><b class="label">Table</b> {html.escape(self.caption)}</figcaption>'
             f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(self.caption, quote=True)}">'
-            f"{table if rows else ABSENT}</div>{note}{self._typeset(texts, cells)}</figure>"
+            f"{table if rows else ABSENT}</div>{note}{typeset.disclosure(*self._cells(), self.caption)}</figure>"
         )
 
-    def _typeset(self, texts: list[tuple[str, ...]], cells: list[tuple[list[str], bool]]) -> str:
-        rows = [_reasoned(row, reason)[0] if reason else row for row, reason in zip(texts, self.reasons, strict=True)]
-        names = [html.escape(str(name)) for name in self.frame]
-        return typeset.disclosure(names, rows, [number for _, number in cells], html.escape(self.caption))
+    def _repr_markdown_(self) -> str:
+        rows, names, numbers = self._cells()
+        shown = [[_as_markdown(cell) for cell in row] for row in rows]
+        body = markdown.table([html.unescape(name) for name in names], shown, numbers) if rows else markdown.ABSENT
+        return markdown.captioned("Table", self.caption, body, self.note)
+
+    def _cells(self) -> tuple[list[Sequence[str]], list[str], list[bool]]:
+        """The rows and the heads of the columns as HTML, each reason in its place, and which columns are numbers."""
+        columns = [_column(self.frame[name]) for name in self.frame]
+        rows = zip(*(texts for texts, _ in columns), strict=True)
+        filled = [_reasoned(row, why)[0] if why else row for row, why in zip(rows, self.reasons, strict=True)]
+        return filled, [html.escape(str(name)) for name in self.frame], [is_number for _, is_number in columns]
+
+
+def _as_markdown(cell: str) -> str:
+    """A cell's HTML as Markdown, with its links and in bold where it is."""
+    texts = [markdown.escape(typeset.words(part)) for part in LINK.split(cell)[::2]]
+    links = [f"[{markdown.escape(typeset.words(words))}]({target})" for target, words in LINK.findall(cell)]
+    joined = " ".join(part for pair in itertools.zip_longest(texts, links, fillvalue="") for part in pair if part)
+    return f"**{joined}**" if cell.startswith("<b>") else joined
 
 
 def _row(texts: tuple[str, ...], kinds: list[str], reason: str) -> str:

@@ -29,36 +29,36 @@ def _escaped(cell: str, marks: dict, bold: str) -> str:
     return bold.format(text) if cell.startswith("<b>") else text
 
 
-def _frame(names: Sequence[str], rows: Sequence[Sequence[str]], marks: dict, bold: str) -> pd.DataFrame:
+def _frame(rows: Sequence[Sequence[str]], names: Sequence[str], marks: dict, bold: str) -> pd.DataFrame:
     cells = [[_escaped(cell, marks, bold) for cell in row] for row in rows]
     return pd.DataFrame(cells, columns=[_escaped(name, marks, bold) for name in names])
 
 
-def latex(names: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[bool], caption: str) -> str:
+def latex(rows: Sequence[Sequence[str]], names: Sequence[str], numbers: Sequence[bool], caption: str) -> str:
     """A table environment for the package booktabs, from the HTML of the heads and cells, numbers flush right."""
-    frame = _frame(names, rows, LATEX, r"\textbf{{{}}}")
+    frame = _frame(rows, names, LATEX, r"\textbf{{{}}}")
     align = "".join("r" if number else "l" for number in numbers)
     text = frame.style.hide(axis="index").to_latex(
-        hrules=True, column_format=align, caption=_escaped(caption, LATEX, "{}"), position_float="centering"
+        hrules=True, column_format=align, caption=caption.translate(LATEX), position_float="centering"
     )
     return text.rstrip()
 
 
-def typst(names: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
+def typst(rows: Sequence[Sequence[str]], names: Sequence[str], caption: str) -> str:
     """A figure that holds a table, from the HTML of the heads and cells."""
-    table = _frame(names, rows, TYPST, "*{}*").style.hide(axis="index").to_typst()
+    table = _frame(rows, names, TYPST, "*{}*").style.hide(axis="index").to_typst()
     body = re.sub(r"\n(?=.)", "\n  ", table.removeprefix("#").rstrip())
-    return f"#figure(\n  {body},\n  caption: [{_escaped(caption, TYPST, '{}')}],\n)"
+    return f"#figure(\n  {body},\n  caption: [{caption.translate(TYPST)}],\n)"
 
 
 def disclosure(
-    names: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[bool], caption: str
+    rows: Sequence[Sequence[str]], names: Sequence[str], numbers: Sequence[bool], caption: str
 ) -> str:  # fmt: skip
-    """The table in both languages as HTML behind a quiet line, or nothing for one without rows. The cells, heads and
-    caption are HTML, as they are shown."""
+    """The table in both languages as HTML behind a quiet line, or nothing for one without rows. The cells and heads are
+    HTML, as they are shown, the caption is plain."""
     if not rows:
         return ""
-    texts = {"LaTeX": latex(names, rows, numbers, caption), "Typst": typst(names, rows, caption)}
+    texts = {"LaTeX": latex(rows, names, numbers, caption), "Typst": typst(rows, names, caption)}
     blocks = "".join(
         f'<pre data-copy="{name}" tabindex="0" role="region" aria-label="the table as {name}">'
         f"{html.escape(text, quote=False)}</pre>"
