@@ -131,7 +131,7 @@ class Table:
 
 def _as_markdown(cell: str) -> str:
     """A cell's HTML as Markdown, with its links and in bold where it is."""
-    texts = [markdown.escape(typeset.words(part)) for part in LINK.split(cell)[::2]]
+    texts = [markdown.escape(typeset.words(part)) for part in LINK.split(cell)[::3]]
     links = [f"[{markdown.escape(typeset.words(words))}]({target})" for target, words in LINK.findall(cell)]
     joined = " ".join(part for pair in itertools.zip_longest(texts, links, fillvalue="") for part in pair if part)
     return f"**{joined}**" if cell.startswith("<b>") else joined
