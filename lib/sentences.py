@@ -68,7 +68,7 @@ def names(records: pd.DataFrame, *cases: Mapping) -> tuple[str, ...]:
 
 def together(*statements: Statement) -> Statement:
     """Several statements as one paragraph, with their evidence in the same order."""
-    marks = " ".join(dict.fromkeys(s.verdict for s in statements))
+    marks = ", ".join(dict.fromkeys(s.verdict for s in statements))
     records = tuple(dict.fromkeys(name for s in statements for name in s.records))
     return Statement(" ".join(s.text for s in statements), marks, " ".join(s.evidence for s in statements), records)
 
