@@ -21,8 +21,8 @@ ABSENT = "not measured on this machine"
 
 @dataclass(frozen=True)
 class Question:
-    """One part of a problem: what it `asks`, the sections that answer it (chapter and heading; no heading stands for the
-    whole chapter), and of which cases of which experiment the records must be."""
+    """One part of a problem: what it `asks`, the sections that answer it (chapter and heading; no heading stands for
+    the whole chapter), and of which cases of which experiment the records must be."""
 
     problem: str
     part: str
@@ -45,9 +45,9 @@ QUESTIONS = (
              ((STEP, MEASURED), (STEP, "Beside other machines")), "step", TRAINING),
     Question("benchmarking_script", "c", "What changes without warm-up steps, or with one or two, and why",
              ((WARMUP, MEASURED), (WARMUP, "Beside the write-ups")), "warmup"),
-    Question("nsys_profile", "a", "How long the forward pass takes under the profiler, and whether a plain timer agrees",
+    Question("nsys_profile", "a", "How long the forward pass takes under the profiler, and whether a timer agrees",
              ((KERNELS, ASKED),), "kernels"),
-    Question("nsys_profile", "b", "Which kernel takes the most time, how often it runs, and whether backward changes it",
+    Question("nsys_profile", "b", "Which kernel takes the most time, how often it runs, and if backward changes it",
              ((KERNELS, ASKED), (KERNELS, "In numbers")), "kernels"),
     Question("nsys_profile", "c", "Which kernels besides matrix products take time in the forward pass",
              ((KERNELS, ASKED), (KERNELS, "In numbers")), "kernels"),

@@ -19,7 +19,10 @@ from lib.notebook import NotebookFailed
 ROOT = results.REPORTS.parent
 CHAPTERS = notebook.NOTEBOOKS / "report"
 TEMPLATE = Path(__file__).parent / "template"
-CONTENTS = re.compile(r'<h2 id="([^"]+)">(.*?)</h2>(?:\s*<p>(.*?)</p>)?', re.DOTALL)  # id, title and question of a chapter
+STYLES = ("report", "title", "parts")  # in the order in which they follow one another
+CONTENTS = re.compile(
+    r'<h2 id="([^"]+)">(.*?)</h2>(?:\s*<p>(.*?)</p>)?', re.DOTALL
+)  # id, title and question of a chapter
 
 
 def page() -> Path:
@@ -56,7 +59,7 @@ def render(machine: str, target: Path) -> None:
     bodies = [Chapter(file).html() for file in executed]
     script = (TEMPLATE / "report.js").read_text()
     text = environment.get_template("page.html.j2").render(
-        css=(TEMPLATE / "report.css").read_text(),
+        css="".join((TEMPLATE / f"{name}.css").read_text() for name in STYLES),
         script=script,
         policy=neutral.policy(script),
         inputs=digest,
