@@ -63,8 +63,8 @@ def parquet(frame: pd.DataFrame) -> bytes:
 
 
 class Downloads:
-    """Links that hold all records of some experiments, as compressed CSV and as Parquet. Where a file would take more of
-    the page than `budget` bytes, its link holds what does fit, and says so."""
+    """Links that hold all records of some experiments, as compressed CSV and as Parquet. Where a file would take more
+    of the page than `budget` bytes, its link holds what does fit, and says so."""
 
     KINDS = (("csv.gz", "application/gzip", csv), ("parquet", "application/vnd.apache.parquet", parquet))
 

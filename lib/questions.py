@@ -31,6 +31,11 @@ class Question:
     experiment: str
     where: Mapping = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        """As the assignment calls it."""
+        return f"{self.problem} ({self.part})" if self.part else self.problem
+
 
 STEP, WARMUP, KERNELS, PRECISION, MEMORY = "02_step", "03_warmup", "04_kernels", "05_precision", "06_memory"
 ATTENTION, COMPILE, ADAM = "07_attention", "09_compile", "10_adam"
@@ -130,8 +135,7 @@ def table(machine: str) -> tables.Table:
     records = {name: results.load(name, machine) for name in {question.experiment for question in QUESTIONS}}
     rows = [
         {
-            "problem": " ".join(filter(None, [one.problem, one.part and f"({one.part})"])),
-            "asks": one.asks,
+            "question": Markup("{}<small>{}</small>").format(one.asks, one.name),
             "answered in": Markup("; ").join(place(*where) for where in one.places),
             "on this machine": found(one, records[one.experiment]),
         }
