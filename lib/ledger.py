@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from lib import claims, evidence, printed, results, tables
+from lib import claims, evidence, markdown, printed, results, tables
 from lib.claims import CONTRADICTED, LESS, MORE, SUPPORTED, Claim, Judgement
 from lib.sentences import Statement
 
@@ -186,14 +186,20 @@ class Ledger:
     def _repr_html_(self) -> str:
         head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in ["claim", "write-up", *self.columns])
         rows = "".join(f"<tr>{_cells(row)}</tr>" for row in self.rows)
-        caption = "What the public write-ups say, and whether their own tables and the records bear it out"
         return (
-            f'<figure class="table ledger"><figcaption><b class="label">Table</b> {caption}</figcaption>'
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
+            f'<figure class="table ledger"><figcaption><b class="label">Table</b> {self.caption}</figcaption>'
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{self.caption}">'
             f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
             f'<p class="note">{html.escape(self.note)}</p></figure>'
         )
 
+    def _repr_markdown_(self) -> str:
+        heads = ["claim", "write-up", *self.columns]
+        rows = [[row[0].claim.says, row[0].claim.source, *(one.verdict for one in row)] for row in self.rows]
+        body = markdown.table(heads, [map(markdown.escape, row) for row in rows], [False] * len(heads))
+        return markdown.captioned("Table", self.caption, body)
+
+    caption = "What the public write-ups say, and whether their own tables and the records bear it out"
     note = (
         "A verdict opens to its sentence, rule and numbers. The verdicts of records are by Holm among the claims "
         "of an experiment; printed tables have no intervals, and count as they stand. No data: the table that the "

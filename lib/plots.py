@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from lib import tables
+from lib import markdown, tables
 from lib.headings import HEADINGS
 from lib.stats import Interval
 
@@ -220,6 +220,10 @@ class Figure:
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         caption = f'<figcaption><b class="label">Figure</b> {html.escape(self.caption)}</figcaption>'
         return f'<figure class="plot"><div class="scroll" tabindex="0">{svg}</div>{caption}{note}</figure>'
+
+    def _repr_markdown_(self) -> str:
+        picture = f"![{markdown.escape(self.alt)}](figure.svg)" if self.svg else markdown.ABSENT
+        return markdown.captioned("Figure", self.caption, picture, self.note)
 
 
 def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame | str) -> Figure:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from lib import estimates, results, stats, tables, verdicts
+from lib import estimates, markdown, results, stats, tables, verdicts
 from lib.headings import HEADINGS
 from lib.stats import Interval
 
@@ -37,12 +37,16 @@ class Statement:
             f"<details><summary>evidence</summary>{self._evidence()}</details></div>"
         )
 
+    def _repr_markdown_(self) -> str:
+        verdict = "" if self.verdict == "measured" else f" *({markdown.escape(self.verdict)})*"
+        return markdown.noted(markdown.escape(self.text) + verdict, self.evidence)
+
     def mark(self) -> str:
         """The verdict alone as HTML, which opens to the sentence and its evidence."""
         verdict = html.escape(self.verdict)
         return (
             f'<details class="mark" data-verdict="{verdict}"><summary>{verdict}</summary>'
-            f"<p>{html.escape(self.text)}</p>{self._evidence()}</details>"
+            f"<div><p>{html.escape(self.text)}</p>{self._evidence()}</div></details>"
         )
 
     def _evidence(self) -> str:
@@ -85,7 +89,7 @@ def of_records(*free: str) -> Callable:
 
 def together(*statements: Statement) -> Statement:
     """Several statements as one paragraph, with their evidence in the same order."""
-    marks = " ".join(dict.fromkeys(s.verdict for s in statements))
+    marks = ", ".join(dict.fromkeys(s.verdict for s in statements))
     records = tuple(dict.fromkeys(name for s in statements for name in s.records))
     return Statement(" ".join(s.text for s in statements), marks, " ".join(s.evidence for s in statements), records)
 
