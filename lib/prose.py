@@ -11,8 +11,8 @@ asks, instructs, defines and cites. In it a number, a comparative (faster, most,
 - a sentence that cites its source, "(Name 2019)", and a block quotation that does;
 - a definition, of theory or of the method, marked by its author: `<!-- definition -->` right after its full stop.
 
-No mark lets a time, a rate or a size in MiB pass. Formulas with a letter and code are not read, and neither are names:
-fp32, write-up 002, context 256, 95% interval, 2^20, n = 10. The strings of code cells are read as captions and
+No mark lets a time, a rate or a size in MiB pass. Formulas with a letter and blocks of code are not read, and neither are
+names: fp32, write-up 002, context 256, 95% interval, 2^20, n = 10. The strings of code cells are read as captions and
 wordings; a number that code fills in, {}, is computed.
 """
 
@@ -230,8 +230,7 @@ def _quoted(line: str) -> bool:
 
 def _sentences(paragraph: str) -> Iterator[tuple[str, bool]]:
     """Sentences as a reader sees them, a formula as …, each with whether it is marked as a definition."""
-    text = re.sub(r"`([^`]*)`", lambda span: span[1] if re.match(r"[\d~]", span[1]) else "code", paragraph)
-    text = re.sub(r"\$([^$]+)\$", lambda formula: _formula(formula[1]), text)
+    text = re.sub(r"\$([^$]+)\$", lambda formula: _formula(formula[1]), paragraph.replace("`", ""))
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text.replace(MARK, _MARKED))
     text = re.sub(r"</?[a-zA-Z][^>]*>|(?<!\w)[*_]+|[*_]+(?!\w)", "", text)
     text = re.sub(r"\b(et al|e\.g|i\.e|cf|vs)\.", r"\1", text)
