@@ -11,9 +11,9 @@ asks, instructs, defines and cites. In it a number, a comparative (faster, most,
 - a sentence that cites its source, "(Name 2019)", and a block quotation that does;
 - a definition, of theory or of the method, marked by its author: `<!-- definition -->` right after its full stop.
 
-No mark lets a time, a rate or a size in MiB pass. Formulas with a letter and blocks of code are not read, and neither are
-names: fp32, write-up 002, context 256, 95% interval, 2^20, n = 10. The strings of code cells are read as captions and
-wordings; a number that code fills in, {}, is computed.
+No mark lets a time, a rate or a size in MiB pass. Formulas with a letter and blocks of code are not read, and neither
+are names: fp32, write-up 002, context 256, 95% interval, 2^20, n = 10. The strings of code cells are read as captions
+and wordings; a number that code fills in, {}, is computed.
 """
 
 import argparse
@@ -25,83 +25,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib import notebook
+from lib import comparatives, notebook
 from lib.headings import HEADINGS
 
 CHAPTERS = notebook.NOTEBOOKS / "report"
 MARK = "<!-- definition -->"
 _MARKED = "\0"  # stands for it in a sentence
 
-_ADJECTIVES = (
-    "fast slow large small big high low long short cheap costly quick great few light heavy wide narrow steep deep"
-    " tight strong weak poor rich rough simple hard easy hot cold warm noisy calm thin thick lean dense far close"
-    " smooth sharp flat fine safe smart broad dear scarce rare loose mild stable tiny huge clear bright clean busy"
-    " young old new tall loud quiet soft stiff brief sparse hungry lengthy sluggish speedy thrifty"
-)
-
-
-def _forms(adjective: str) -> str:
-    """A regular expression of the comparative and the superlative of an adjective."""
-    doubled = adjective + adjective[-1] if re.search(r"[^aeiou][aeiou][gtnmd]$", adjective) else adjective
-    return re.sub(r"y$", "i", doubled.removesuffix("e")) + "(?:er|est)"
-
-
-_NUMBER_WORD = (
-    "(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen"
-    "|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million)"
-)
-_UNIT = (
-    r"(?:[nµμm]?s|milli\w*|micro\w*|seconds?|minutes?|hours?|[KMGT]i?B(?:/s)?|[mg]igabytes?|[KMGTP]?FLOPS?(?:/s)"
-    r"|tokens?/s|tokens (?:a|per) second|GHz|watts?)(?![\w/])"
-)
-_CLAIMS = {
-    "a comparative": [
-        r"more|less|most|least|fewer|better|best|worse|worst|further|furthest|farther|superior|inferior|than|versus",
-        r"as \w+ as|times as|ahead of|close to|extra|enough|sufficient\w*|preferabl[ey]|optimal\w*|ideal\w*",
-        "|".join(map(_forms, _ADJECTIVES.split())),
-    ],
-    "a ratio or a fraction": [
-        r"twice|thrice|half|halves|halv(?:e|ed|ing)|doubl(?:e|es|ed|ing)|tripl(?:e|es|ed|ing)|quadrupl(?:e|es|ed|ing)",
-        r"\w*[a-z]-?fold|orders? of magnitude|percent(?:age points?)?|per cent|majority|minority|bulk|a factor of",
-        r"(?:a|one|two|three|four|nine) (?:third|quarter|fifth|sixth|eighth|tenth|hundredth|thousandth)s?",
-        r"(?:[a-z]+-)?(?:thirds|quarters|fifths|sixths|eighths|tenths)|(?:dozens|tens|hundreds|thousands) of",
-        rf"{_NUMBER_WORD} times|(?:many|several|a few) times (?:the|that|as|its)|{_NUMBER_WORD}[ -]{_UNIT}",
-        r"roughly|approximately|≈|~",
-    ],
-    "a word for an outcome": [
-        r"dominat\w+|negligib\w+|trivial\w*|(?:in)?significan(?:t|tly|ce)|substantial\w*|considerabl[ey]|dramatic\w*",
-        r"marginal\w*|notabl[ey]|noticeabl[ey]|markedly|vastly|hugely|greatly|drastic\w*|appreciabl[ey]|slightly|huge",
-        r"enormous\w*|massive\w*|minuscule|minimal\w*|(?:sub|super)?-?(?:linear|quadratic|cubic)(?:ly)?|exponentially",
-        r"(?:is|are|grows?) exponential|logarithmically|scales|scaled? (?:with|as|well|poorly|up|down)",
-        r"gr(?:ow|ows|ew|own|owing)|shr(?:ink|inks|ank|unk|inking)|ris(?:e|es|en|ing)|rose|climb\w*|soar\w*|plummet\w*",
-        r"increas\w+|decreas\w+|reduc(?:e|es|ed|ing)|improv\w+|degrad\w+|deteriorat\w+|worsen\w*|lengthen\w*",
-        r"shorten\w*|drops?|dropped|declin\w+|diminish\w*|inflat\w+|balloon\w*|explod\w+|collaps\w+|cuts?|slash\w*",
-        r"speeds? up|sped up|speed-?ups?|slows?(?: down)?|slowed|slow-?downs?|accelerat\w+|outperform\w*|outpac\w+",
-        r"beats?|beaten|wins?|won|loses? (?:to|against|out)|lags?|trails?|surpass\w*|exceed\w*|outweigh\w*|undercut\w*",
-        r"outstrip\w*|outrun\w*|overtak\w+|overtook|prevail\w*|leads?|tops|eclips\w+|dwarf\w*|rival\w*|suffers?",
-        r"benefi\w+|gains?|hurts?|helps?|(?:dis)?advantag\w+|penalt\w+|bottleneck\w*|\w+-bound|(?:is|are) bound by",
-        r"pays? off|worth\w*|fast|slow|slowly|cheap|cheaply|expensive|costly|(?:in)?efficient\w*|well|poorly|good|bad",
-        r"quick|quickly|mostly|mainly|largely|predominantly|chiefly|primarily|almost all|nearly all|next to nothing",
-        r"hardly|barely|scarcely|equally|equals|(?:is|are) equal|identical\w*|comparabl[ey]|similar(?:ly)?",
-        r"on (?:a )?par|indistinguishable|tied?|ties|match(?:es|ed)|keeps? (?:pace|up)|stays? (?:flat|level)|constant",
-        r"same (?:time|speed|memory|amount|cost|rate|performance|throughput)|no (?:difference|effect|change|cost|gain)",
-        r"makes? (?:little|a) difference|un(?:changed|affected)|(?:not|never) (?:matter|change|affect|help|depend)",
-        r"(?:costs?|takes?) (?:nothing|no time|little)|(?:for|almost|nearly|practically|is) free",
-        r"sav(?:e|es|ed|ing|ings)|wast(?:e|es|ed|ing)|account(?:s|ed)? for|recommend\w*",
-    ],
-}
-_HARMLESS = {  # the same words where they compare nothing
-    "a comparative": r"at (?:the )?(?:most|least|best)|no (?:more|less) than|rather than|other than|once more"
-    r"|more than one|as (?:well|soon|many|few) as|\w+ or more|(?<!take the )(?<!takes the )least (?:times?|bytes)",
-    "a ratio or a fraction": r"half precision|two times are|nine times of ten",
-    "a word for an outcome": r"as well(?: as)?|may well|well-\w+",
-}
 _FINDERS = {
     why: (
-        re.compile(rf"\b(?:{_HARMLESS[why]})\b", re.IGNORECASE),
-        re.compile("|".join(rf"(?<!\w)(?:{words})(?!\w)" for words in patterns), re.IGNORECASE),
+        re.compile(rf"\b(?:{comparatives.HARMLESS.get(why, '(?!)')})\b", re.IGNORECASE),
+        re.compile(rf"(?<!\w)(?:{'|'.join(patterns)})(?!\w)", re.IGNORECASE),
     )
-    for why, patterns in _CLAIMS.items()
+    for why, patterns in comparatives.CLAIMS.items()
 }
 _NAME = re.compile(
     r"\b95% intervals?|\b2\^\d+|\bn = \d+|\b(?:write-ups?|documents?|batch|context|sizes?|head size|chapters?|layers?"
@@ -109,12 +45,13 @@ _NAME = re.compile(
     r"|\b\d+(?:\.\d+)?B\b(?!/)|\b80GB\b"
 )
 _DIGITS = re.compile(r"(?<![\w.\-])-?\d(?:[\d.,]*\d)?(?:e-?\d+)?(?:%| ?×|[a-zA-Zµ]\w*)?")
-_MEASURED = re.compile(rf"(?:\d|{_NUMBER_WORD}\b)[\d.,]*[ -]?{_UNIT}", re.IGNORECASE)
+_MEASURED = re.compile(rf"(?:\d|{comparatives.NUMBER_WORD}\b)[\d.,]*[ -]?{comparatives.UNIT}", re.IGNORECASE)
 _ASKED = r"\b(?:whether|which|what|where|when|how (?:far|much|many|often|long|large|steep|close|soon))\b"
 _LOOK = re.compile(rf"^Look\b.*?{_ASKED}", re.IGNORECASE)
 _EXPECTS = re.compile(r"\b(?:should|would|could)\b", re.IGNORECASE)
 _READING = re.compile(
-    r"\b(?:left|right|above|below|at)\b[^,;:]*\bthe (?:line|diagonal)\b|\b(?:darker|lighter|hollow|bold|dashed)\b",
+    r"\b(?:left|right|above|below|at)\b[^,;:]*\bthe (?:line|diagonal)\b|\ba line (?:that|is)\b"
+    r"|\b(?:darker|lighter|hollow|bold|dashed)\b",
     re.IGNORECASE,
 )
 _CITES = re.compile(r"\([^()]*\b[A-Z][^()]*\b(?:1[89]|20)\d\d[a-z]?\b[^()]*\)|\b[A-Z]\w+ \((?:1[89]|20)\d\d[a-z]?\)")
