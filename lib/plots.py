@@ -230,12 +230,12 @@ def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame | str) -> Figure:
     """The figure that `ax` belongs to, with what to see as caption, a description as alternative text and, from
     the table that it draws, a note of hardware, samples and rounds; where the table holds no interval, words to
     that effect in its place. A figure of what was not measured has its note instead. Closes the figure."""
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(STYLE | {"svg.hashsalt": caption + alt}):  # else its ids are random
         file = io.StringIO()
         ax.figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     plt.close(ax.figure)
     note = table if isinstance(table, str) else tables.provenance(table)
-    return Figure(_page_svg(file.getvalue(), salt=alt) if note else "", caption, alt, note)
+    return Figure(_page_svg(file.getvalue(), salt=caption + alt) if note else "", caption, alt, note)
 
 
 def save(ax: Axes, file: Path) -> None:
