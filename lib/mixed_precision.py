@@ -32,7 +32,7 @@ def loops(records: pd.DataFrame) -> pd.DataFrame:
     table = rows(records, "loops")
     if table.empty:
         return table
-    table = table.drop_duplicates("loop", ignore_index=True).assign(number=table["sum"])
+    table = table.drop_duplicates("loop", ignore_index=True).assign(number=lambda kept: kept["sum"])
     ended = table["stalls_after"] == table["stalls_after"].max()
     stalls = table["stalls_after"].astype(str).mask(ended, "never")
     short = {name: table[name].map("{:.3g}".format) for name in ("sum_error", "stored_error", "added_error", "spacing")}
