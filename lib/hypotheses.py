@@ -17,7 +17,7 @@ COUNTED = 1e-3  # within which part of it a count, which has no interval, agrees
 WORDS = (
     "By the interval of 95%: a prediction agrees where the interval holds it, and the measured value is above or below "
     "where the whole interval is; what is predicted as the least or the most is kept or broken where the whole "
-    "interval says so, and open where the interval holds the limit. A count has no interval and is compared as it is."
+    "interval says so, and open where the interval holds the limit. A count agrees within a thousandth."
 )
 
 

@@ -9,7 +9,6 @@ from lib import compare, estimates, plots, verdicts
 PRECISIONS = ("fp32", "fp16", "bf16")  # in the assignment's order
 TITLES = {"layer_norm": "layer norm", "rms_norm": "RMS norm"}
 NORMS = tuple(TITLES)
-MARKERS = {"fp32": "o", "fp16": "^", "bf16": "D"}
 
 
 def rows(records: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -101,6 +100,11 @@ def published_speed() -> pd.DataFrame:
     return estimates.ordered(found.assign(source=compare.named(found["source"])), "source hardware compiled size")
 
 
+def _style(precision: str) -> dict:
+    colour = plots.COLOURS[precision]
+    return {"color": colour, "marker": plots.MARKERS[colour], "linestyle": plots.DASHES[colour], "markersize": 4}
+
+
 def draw_sums(records: pd.DataFrame) -> Axes:
     """The sum against the number of terms, beside what a rounding at its spacing can lose of a term; a line a loop that
     adds in one dtype throughout."""
@@ -110,13 +114,13 @@ def draw_sums(records: pd.DataFrame) -> Axes:
         for loop, line in table.drop_duplicates(["loop", "terms"]).groupby("loop", sort=False) if len(table) else ():
             total, term = loop.split(" += ")
             if total == term:
-                how = {"color": plots.COLOURS[term], "marker": MARKERS[term], "markevery": 10, "markersize": 4}
+                how = _style(term) | {"markevery": 10}
                 left.plot(line["terms"], line["sum"], label=term, **how)
                 right.plot(line["terms"], line["half_percent"], label=term, **how)
         right.axhline(100, color=plots.INK, linewidth=0.8)
         right.set_yscale("log")
         left.set(xlabel="terms of 0.01", ylabel="sum")
-        right.set(xlabel="terms of 0.01", ylabel="lost by a rounding at most, % of a term")
+        right.set(xlabel="terms of 0.01", ylabel="half a spacing, % of a term")
         for ax in (left, right):
             ax.grid(axis="y")
         if len(table):
@@ -134,8 +138,7 @@ def draw_norms(records: pd.DataFrame) -> Axes:
             of = table[(table["subject"] == norm) & (table["offset"] == 0)] if len(table) else table
             for precision, line in of.groupby("precision", sort=False) if len(of) else ():
                 ax.plot(
-                    line["scale"], line["relative_error"], marker=MARKERS[precision], markersize=4,
-                    color=plots.COLOURS[precision], label=precision,
+                    line["scale"], line["relative_error"], label=precision, **_style(precision)
                 )  # fmt: skip
                 over = overflows(troubles, norm, precision)
                 lost = line[line["scale"].isin(over)]
