@@ -7,21 +7,26 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from lib import baseline, check, compare, estimates, results, theory, verdicts
+from lib import baseline, check, compare, estimates, results, tables, theory, verdicts
 from lib.sentences import NO_DATA, Statement
 from lib.stats import Interval
 
-METRICS = {  # of each experiment the metric, and which fact of a record, how often, is divided by a ceiling
-    "step": ("total_ms", "forward_flops", 3),
-    "attention": ("total_ms", "forward_flops", 3),
-    "attention_module": ("total_ms", "forward_flops", 3),
-    "kernels": ("total_ms", "forward_flops", 3),
-    "compile": ("total_ms", "forward_flops", 3),
-    "adam": ("total_ms", "moved_bytes", 1),
-    "memory": ("peak_mib", None, 0),
-    "warmup": ("first_total_ms", None, 0),
-}
 STEP = {"mode": "train_step", "attention": "naive", "optimizer": "single_tensor"}
+SHEETS = {  # what the cases of an experiment are called
+    "step": "Training steps", "kernels": "Profiled steps", "attention": "Attention",
+    "attention_module": "Attention with its projections", "compile": "Compiled programs", "adam": "Optimizer steps",
+    "memory": "Peaks of memory", "warmup": "Steps of fresh processes",
+}  # fmt: skip
+METRICS = {  # the metric, which fact of a record, how often, a ceiling is divided by, and the cases that are compared
+    "step": ("total_ms", "forward_flops", 3, {"mode": "train_step"}),
+    "kernels": ("total_ms", "forward_flops", 3, {"mode": "train_step"}),
+    "attention": ("total_ms", "forward_flops", 3, {"cold": False}),
+    "attention_module": ("total_ms", "forward_flops", 3, {}),
+    "compile": ("total_ms", "forward_flops", 3, {}),
+    "adam": ("total_ms", "moved_bytes", 1, {"amsgrad": True, "cold": False}),
+    "memory": ("peak_mib", None, 0, {}),
+    "warmup": ("first_total_ms", None, 0, {}),
+}
 ATTENTION = {"precision": "fp32", "causal": True, "cold": False}
 PAIRS = {  # what is called so: the experiment, its variant, of which cases, and what is most in the largest of them
     "compiled to eager step": ("step", {"compiled": True}, {**STEP, "precision": "fp32"}, "forward_flops"),
@@ -72,13 +77,13 @@ def shared(names: Sequence[str], experiment: str) -> pd.DataFrame:
     """The cases of an experiment that at least two of the machines measured, one row a case and machine: `case` in
     words, `machine`, the metric of `METRICS` with its interval, and `ceiling_percent`, the share of that machine's own
     ceiling, of products or for the optimizer of memory."""
-    metric, fact, times = METRICS[experiment]
-    tables = [table for name in names if len(table := _measured(experiment, name, metric, fact, times))]
+    metric = METRICS[experiment][0]
+    measured = [table for name in names if len(table := _measured(experiment, name))]
     columns = ["case", "machine", "hardware", metric, "ceiling_percent", "restless", "codes"]
-    if len(tables) < 2:
+    if len(measured) < 2:
         return pd.DataFrame(columns=columns)
-    every = pd.concat([table.astype(object) for table in tables], ignore_index=True)
-    keys = [name for name in tables[0].attrs["fields"] if name not in WHERE]
+    every = pd.concat([table.astype(object) for table in measured], ignore_index=True)
+    keys = [name for name in measured[0].attrs["fields"] if name not in WHERE]
     every = every[every.groupby(keys)["machine"].transform("nunique") > 1]
     differ = [name for name in keys if len(set(every[name])) > 1] or keys[:1]
     every = every.assign(case=[_words(row[differ]) for _, row in every.iterrows()])
@@ -86,9 +91,26 @@ def shared(names: Sequence[str], experiment: str) -> pd.DataFrame:
     return every[columns]
 
 
-def _measured(experiment: str, name: str, metric: str, fact: str | None, times: int) -> pd.DataFrame:
-    """The medians of one machine with times, and the share of its own ceiling."""
-    records, limits = results.load(experiment, name), results.load("ceilings", name)
+def sheets(names: Sequence[str]) -> list[tables.Table | Statement]:
+    """A table of `shared` for each experiment that has any, and a sentence on the others."""
+    found = {experiment: shared(names, experiment) for experiment in SHEETS}
+    shown: list[tables.Table | Statement] = []
+    for experiment, table in found.items():
+        metric, fact, *_ = METRICS[experiment]
+        limit = {"forward_flops": ", beside its own ceiling of products", "moved_bytes": ", beside its own memory's"}
+        caption = f"{SHEETS[experiment]} on each machine{limit.get(fact, '')}"
+        shown += [tables.show(table, f"case machine {metric} ceiling_percent", caption)] if len(table) else []
+    lacking = [SHEETS[experiment].lower() for experiment, table in found.items() if table.empty]
+    if lacking:
+        text = f"No two of these machines measured the same case of: {', '.join(lacking)}."
+        shown.append(Statement(text, NO_DATA, "cases with equal fields, but for the device."))
+    return shown
+
+
+def _measured(experiment: str, name: str) -> pd.DataFrame:
+    """The medians of one machine's cases of `METRICS`, and their share of its own ceiling."""
+    metric, fact, times, where = METRICS[experiment]
+    records, limits = estimates.select(results.load(experiment, name), **where), results.load("ceilings", name)
     if fact and len(records):
         products, copies = theory.limits(limits)
         memory = fact == "moved_bytes"

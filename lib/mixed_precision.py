@@ -109,7 +109,7 @@ def draw_sums(records: pd.DataFrame) -> Axes:
     """The sum against the number of terms, beside what a rounding at its spacing can lose of a term; a line a loop that
     adds in one dtype throughout."""
     table = rows(records, "trace")
-    left, right = plots.axes(2, 3.2)
+    (left, right), ends = plots.axes(2, 3.2), []
     with mpl.rc_context(plots.STYLE):
         for loop, line in table.drop_duplicates(["loop", "terms"]).groupby("loop", sort=False) if len(table) else ():
             total, term = loop.split(" += ")
@@ -117,14 +117,14 @@ def draw_sums(records: pd.DataFrame) -> Axes:
                 how = _style(term) | {"markevery": 10}
                 left.plot(line["terms"], line["sum"], label=term, **how)
                 right.plot(line["terms"], line["half_percent"], label=term, **how)
+                ends.append((line["terms"].iloc[-1], line["half_percent"].iloc[-1], term, plots.COLOURS[term]))
         right.axhline(100, color=plots.INK, linewidth=0.8)
         right.set_yscale("log")
         left.set(xlabel="terms of 0.01", ylabel="sum")
         right.set(xlabel="terms of 0.01", ylabel="half a spacing, % of a term")
         for ax in (left, right):
             ax.grid(axis="y")
-        if len(table):
-            left.legend(frameon=False, loc="upper left")
+        plots.label_ends(right, ends)
     return left
 
 
@@ -135,19 +135,23 @@ def draw_norms(records: pd.DataFrame) -> Axes:
     grid = plots.axes(2, 3.2, sharey=True)
     with mpl.rc_context(plots.STYLE):
         for norm, ax in zip(NORMS, grid, strict=True):
+            ends = []
             of = table[(table["subject"] == norm) & (table["offset"] == 0)] if len(table) else table
             for precision, line in of.groupby("precision", sort=False) if len(of) else ():
                 ax.plot(
                     line["scale"], line["relative_error"], label=precision, **_style(precision)
                 )  # fmt: skip
+                finite = line[line["relative_error"].notna()]
+                if len(finite):
+                    scale, error = finite[["scale", "relative_error"]].iloc[-1]
+                    ends.append((scale, error, precision, plots.COLOURS[precision]))
                 over = overflows(troubles, norm, precision)
                 lost = line[line["scale"].isin(over)]
                 ax.plot(lost["scale"], lost["relative_error"], "x", color=plots.COLOURS[precision], markersize=10)
             ax.set(xscale="log", yscale="log", xlabel="scale of the inputs", title=TITLES[norm])
             ax.grid(axis="y")
         grid[0].set_ylabel("relative error")
-        if len(table):
-            grid[0].legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 0.2), ncols=3, columnspacing=1)
+        plots.label_ends(grid[-1], ends)
     return grid[-1]
 
 

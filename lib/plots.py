@@ -96,7 +96,7 @@ def lines(
         ax.minorticks_off()
         round_ticks(ax.yaxis)
         ax.grid(axis="y")
-        _label_ends(ax, [end for end in ends if named is None or end[2] in named])
+        label_ends(ax, [end for end in ends if named is None or end[2] in named])
     return ax
 
 
@@ -126,7 +126,7 @@ def round_ticks(axis: Axis) -> None:
     if len(ticks) > 7:
         ticks = [decade for decade in decades if low <= decade <= high]
     elif len(ticks) < 3:
-        ticks = [tick for tick in MaxNLocator(4).tick_values(low, high) if low <= tick <= high]
+        ticks = [tick for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= tick <= high]
     axis.set_ticks(ticks, [f"{tick:,g}" if tick < 1000 else f"{tick:,.0f}" for tick in ticks])
 
 
@@ -160,7 +160,7 @@ def legend(ax: Axes, names: Sequence[str]) -> None:
     ax.figure.legend(keys, names, loc="outside upper left", ncols=3, frameon=False, fontsize=9.5)
 
 
-def _label_ends(ax: Axes, ends: list[tuple]) -> None:
+def label_ends(ax: Axes, ends: list[tuple]) -> None:
     """Names at the ends of lines on a log axis, moved apart until none covers another."""
     low, high = ax.get_ylim()
     least = (high / low) ** (0.062 * 3.6 / ax.figure.get_figheight())

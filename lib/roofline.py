@@ -144,7 +144,8 @@ def _label(ax: Axes, points: pd.DataFrame) -> None:
                 va="center", fontsize=9, color=colour,
                 arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5} if shift else None,
             )  # fmt: skip
-            box = mpl.text.Text.get_window_extent(text, renderer)
+            text.update_positions(renderer)
+            box = mpl.text.Text.get_window_extent(text, renderer)  # without the hairline
             if ax.bbox.x0 < box.x0 and box.x1 < ax.bbox.x1 and not any(map(box.overlaps, taken)):
                 break
             text.remove()
