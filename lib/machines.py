@@ -93,6 +93,8 @@ def shared(names: Sequence[str], experiment: str) -> pd.DataFrame:
 
 def sheets(names: Sequence[str]) -> list[tables.Table | Statement]:
     """A table of `shared` for each experiment that has any, and a sentence on the others."""
+    if len(names) < 2:
+        return [alone(names)]
     found = {experiment: shared(names, experiment) for experiment in SHEETS}
     shown: list[tables.Table | Statement] = []
     for experiment, table in found.items():

@@ -12,13 +12,14 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
+from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from lib import estimates, occupancy, plots, profiles, tables
 
 PHASES = ("forward", "backward", "optimizer")
 COLUMNS = ["label", "name", "precision", "intensity", "gflops", "hardware", "restless"]
-SHIFTS = (0, 11, -11, 22, -22, 33, -33, 44, -44)  # of a label up and down from beside its point, in points
+SHIFTS = sorted(range(-154, 56, 11), key=abs)  # of a label up from beside its point, in points; the roof is above
 
 
 def _points(rows: list[dict]) -> pd.DataFrame:
@@ -136,6 +137,7 @@ def _label(ax: Axes, points: pd.DataFrame) -> None:
     ax.figure.draw_without_rendering()  # which lays the figure out, so that places can be told
     renderer = ax.figure.canvas.get_renderer()
     taken = [text.get_window_extent(renderer) for text in ax.texts] + list(map(_extent, ax.containers))
+    taken += [box for line in ax.get_lines() if line.get_linestyle() != "None" for box in _along(line)]
     for _, point in points.iterrows():
         place, colour = (point["intensity"], point["gflops"].value), plots.COLOURS.get(point["name"], plots.INK)
         for shift, side in itertools.product(SHIFTS, ("left", "right")):
@@ -148,8 +150,16 @@ def _label(ax: Axes, points: pd.DataFrame) -> None:
             box = mpl.text.Text.get_window_extent(text, renderer)  # without the hairline
             if ax.bbox.x0 < box.x0 and box.x1 < ax.bbox.x1 and not any(map(box.overlaps, taken)):
                 break
-            text.remove()
+            if (shift, side) != (SHIFTS[-1], "right"):
+                text.remove()
         taken.append(box)
+
+
+def _along(line: Line2D) -> list[Bbox]:
+    """Small boxes of pixels that cover a line."""
+    corners = line.axes.transData.transform(line.get_xydata())
+    steps = [(a + (b - a) * part / 60) for a, b in itertools.pairwise(corners) for part in range(61)]
+    return [Bbox.from_extents(x - 1, y - 1, x + 1, y + 1) for x, y in steps]
 
 
 def _extent(point: ErrorbarContainer) -> Bbox:
