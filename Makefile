@@ -4,6 +4,7 @@ PYTHON ?= python3
 SWEEP ?= quick
 BUDGET ?=
 MACHINE ?=
+MACHINES ?=
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
@@ -15,7 +16,7 @@ help: ## List the commands
 
 report: .venv/ready ## Measure this machine with the quick sweep, then write reports/report.html
 	@$(PY) -m lib.sweep quick
-	@$(PY) -m lib.report
+	@$(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES))
 
 test: .venv/ready ## Check the style and run the tests
 	@$(PY) -m ruff check && $(PY) -m ruff format --check && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup
@@ -24,7 +25,7 @@ sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds stops e
 	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter-out 0,$(DRY)),--dry)
 
 render: .venv/ready ## Write reports/report.html from the records there are; MACHINE=name picks another machine's
-	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE))
+	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
 
 pdf: .venv/ready ## Write reports/report.pdf too, by the system's Chromium; MACHINE=name as for render
 	@$(PY) -m lib.export pdf $(if $(MACHINE),--machine $(MACHINE))

@@ -29,9 +29,9 @@ def experiments() -> list[str]:
 
 
 @functools.cache
-def parameters(experiment: str) -> dict:
-    """The defaults in the cell tagged `parameters` of an experiment's notebook."""
-    source = _parameters_cell(NOTEBOOKS / f"{experiment}.ipynb")
+def parameters(notebook: str | Path) -> dict:
+    """The defaults in the cell tagged `parameters` of an experiment's notebook, or of the one in a file."""
+    source = _parameters_cell(NOTEBOOKS / f"{notebook}.ipynb" if isinstance(notebook, str) else notebook)
     return {line.targets[0].id: ast.literal_eval(line.value) for line in ast.parse(source).body}
 
 
