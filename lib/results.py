@@ -6,6 +6,7 @@ import json
 import math
 import os
 import statistics
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -203,3 +204,9 @@ def datasheets() -> pd.DataFrame:
     """The peaks that makers state for the GPUs of the published figures, one row a GPU and precision, in TFLOP/s and
     GB/s, each with its convention and source; `reports/reference/published/README.md` says more."""
     return pd.read_csv(REFERENCE / "datasheets.csv")
+
+
+if __name__ == "__main__":
+    from lib import shell  # which imports this module
+
+    sys.exit(shell.main())
