@@ -70,20 +70,12 @@ def select(given: argparse.Namespace) -> dict[str, pd.DataFrame]:
     ):
         for value in values if known else ():
             check.choice(field, value, known)
-    frames = {name: _load(name, given.machine or machines) for name in given.experiment or names}
+    frames = {name: results.of_machines(name, given.machine or machines) for name in given.experiment or names}
     for text in given.where:
         frames = _where(frames, text)
     if statuses:
         frames = {name: _keep(frame, frame["status"].isin(statuses)) for name, frame in frames.items()}
     return {name: frame for name, frame in frames.items() if len(frame)}
-
-
-def _load(experiment: str, machines: list[str]) -> pd.DataFrame:
-    parts = [results.load(experiment, machine) for machine in machines]
-    parts = [part for part in parts if len(part)] or parts[:1]
-    frame = pd.concat(parts, ignore_index=True)
-    frame.attrs |= parts[0].attrs
-    return frame
 
 
 def _keep(frame: pd.DataFrame, kept: pd.Series) -> pd.DataFrame:
