@@ -39,8 +39,8 @@ calibrate: .venv/ready ## Try the measuring itself on this machine: known times,
 publish: .venv/ready ## Copy this machine's records to reports/reference, to be kept in git
 	@$(PY) -m lib.publish
 
-lab: .venv/ready ## Open JupyterLab on the notebooks
-	@.venv/bin/jupyter lab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
+lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb, the other notebooks beside it
+	@.venv/bin/jupyter lab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 clean: ## Remove the report and the executed notebooks; the records and .venv stay
 	@rm -rf reports/runs reports/chapters reports/report.{html,pdf,md} reports/figures

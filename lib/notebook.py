@@ -24,8 +24,8 @@ class NotebookFailed(Exception):
 
 
 def experiments() -> list[str]:
-    """The names of the experiments, which are those of the measurement notebooks."""
-    return sorted(file.stem for file in NOTEBOOKS.glob("*.ipynb") if _parameters_cell(file))
+    """The names of the experiments, which are those of the measurement notebooks; one that only reads has no round."""
+    return sorted(file.stem for file in NOTEBOOKS.glob("*.ipynb") if "round" in parameters(file.stem))
 
 
 @functools.cache

@@ -73,13 +73,13 @@ def lines(
 ) -> Axes:  # fmt: skip
     """One line a value of `line`, labelled at its end, or those `named`: the medians `y` with their intervals against
     `x`, on log axes whose ticks are the measured sizes; the marker of what was measured on a restless machine is
-    hollow."""
+    hollow. A column `colour` has the colour of each line where its name tells none."""
     table = table[table[y].notna()]
     with mpl.rc_context(STYLE):
         ends = []
         for name, group in table.groupby(line, sort=False):
             group = group.sort_values(x)
-            colour = COLOURS.get(name.split()[0], INK)
+            colour = group["colour"].iloc[0] if "colour" in group else COLOURS.get(name.split()[0], INK)
             values = [i.value for i in group[y]]
             ax.errorbar(
                 group[x], values, yerr=errors(list(group[y])), color=colour, capsize=2.5, elinewidth=1,

@@ -13,7 +13,7 @@ from pathlib import Path
 import jinja2
 import nbformat
 
-from lib import check, neutral, notebook, results, title
+from lib import check, commandline, neutral, notebook, results, title
 from lib.notebook import NotebookFailed
 
 ROOT = results.REPORTS.parent
@@ -141,12 +141,22 @@ def link(record) -> str:
     return f'<a href="runs/{html.escape(machine)}/{name}.ipynb">{name}</a>' if file.exists() else name
 
 
+def parser() -> argparse.ArgumentParser:
+    """The parser of this command line."""
+    made = commandline.parser(
+        "lib.report",
+        "Render the report from records, measuring nothing; where they have not changed, nothing is done.",
+        ("", "--machine epyc-2c"),
+        {1: "a chapter failed", 2: commandline.BAD_INPUT},
+    )
+    made.add_argument("--machine", help="whose records; by default the latest measured here, else the first in git")
+    made.add_argument("--machines", nargs="*", default=[], help="those that stand side by side in their chapter")
+    return made
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns 0, 1 when a chapter failed, 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python -m lib.report", description="Render the report from records.")
-    parser.add_argument("--machine", help="whose records; by default the latest measured here, else the first in git")
-    parser.add_argument("--machines", nargs="*", default=[], help="those that stand side by side in their chapter")
-    given = parser.parse_args(arguments)
+    given = parser().parse_args(arguments)
     machines = results.machines()
     try:
         if not machines:
