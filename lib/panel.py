@@ -21,6 +21,8 @@ def offline() -> None:
 def interactive(query: Query) -> str:
     """The rows of a query as the HTML of a table that sorts, searches and turns pages."""
     rows = explore.listing(query)
+    measured = rows.select_dtypes("float").columns
+    rows[measured] = rows[measured].map(lambda value: float(f"{value:.4g}"))
     return itables.to_html_datatable(rows, connected=False, showIndex=False, lengthMenu=[10, 25, 100])
 
 

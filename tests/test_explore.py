@@ -92,6 +92,18 @@ def test_the_first_query_leaves_nothing_but_its_axes_open(records):
         explore.first("attentoin")
 
 
+def test_several_machines_are_lines_of_their_own(records):
+    for seq_len in (64, 128):
+        records(case=CASE | {"seq_len": seq_len}, machine="test-gpu", total_ms=[1.0] * 8)
+    query = explore.first("attention", ("test-1c", "test-gpu"))
+    assert (query.line, query.where["variant"]) == ("machine", ("naive",))
+    table = explore.table(query)
+    assert table.groupby("label")["machine"].unique().map(list).to_dict() == {
+        "test-1c": ["test-1c"], "test-gpu": ["test-gpu"],
+    }  # fmt: skip
+    assert table["colour"].nunique() == 2
+
+
 @pytest.mark.parametrize("experiment", notebook.experiments())
 def test_every_experiment_of_a_reference_machine_has_something_to_draw(own_results, experiment):
     query = explore.first(experiment)
