@@ -22,13 +22,14 @@ def beside(
     fields = [name for name in records.attrs["fields"] if name != "device"]
     every = results.reference(records.attrs["experiment"], but="")
     wanted = set(records[fields].itertuples(index=False, name=None))
-    theirs = every[[case in wanted for case in every[fields].itertuples(index=False, name=None)]]
+    cases = every.reindex(columns=fields)  # older records may lack a field
+    theirs = every[[case in wanted for case in cases.itertuples(index=False, name=None)]]
     theirs.attrs = every.attrs
-    if theirs.empty:
+    own, others = (_rows(some, columns, table) for some in (records, theirs))
+    if own.empty or others.empty:
         machines = ", ".join(every["machine"].unique()) or "no machine"
         return Markdown(f"No reference machine has records of these cases; git keeps this experiment of {machines}.")
     names = keys.split() or fields
-    own, others = (_rows(some, columns, table) for some in (records, theirs))
     rows = compare.same_cases(own, [others.assign(source="records of " + others["machine"])], names)
     known = list(dict.fromkeys(rows["case"]))
     rows = rows.sort_values("case", key=lambda case: case.map(known.index), kind="stable", ignore_index=True)
@@ -44,4 +45,4 @@ def _rows(records: pd.DataFrame, columns: str, table: Callable | None) -> pd.Dat
     for machine, group in records.groupby("machine", sort=False):
         group.attrs = records.attrs
         found.append(table(group).assign(machine=machine))
-    return pd.concat(found, ignore_index=True)
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()

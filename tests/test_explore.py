@@ -6,7 +6,7 @@ import shutil
 import nbformat
 import pytest
 
-from lib import explore, kernel, notebook, panel, references, results
+from lib import explore, kernel, mixed_precision, notebook, panel, references, results
 
 CASE = {
     "variant": "naive", "seq_len": 64, "d_head": 64, "batch_size": 8, "causal": True, "precision": "fp32",
@@ -182,6 +182,14 @@ def test_where_no_reference_has_the_case_a_sentence_says_so(kept, monkeypatch):
     assert "git keeps this experiment of test-1c" in text(references.beside(own, "total_ms"))
     monkeypatch.setattr(results, "REFERENCE", results.folder() / "none")
     assert "of no machine" in text(references.beside(own, "total_ms"))
+
+
+def test_a_case_that_has_no_such_rows_is_not_set_beside_any(own_results):
+    kept = results.load("precision", results.machines()[0])
+    for subject, shown in (("accumulation", "fp16 += fp16"), ("toy", "No reference machine")):
+        own = kept[kept["subject"] == subject].assign(round=0)
+        own.attrs = kept.attrs
+        assert shown in text(references.beside(own, "sum", mixed_precision.loops, keys="loop"))
 
 
 def test_a_sweep_does_not_read_the_references(records, monkeypatch):
