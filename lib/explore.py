@@ -157,8 +157,8 @@ def table(query: Query) -> pd.DataFrame:
     where = {name: list(values) for name, values in query.where.items()}
     medians = estimates.medians(estimates.select(query.records(), **where), query.y)
     medians[query.y] = [_as_interval(value) for value in medians[query.y]]
-    others = [name for name in axes(query.experiment) if name not in (query.x, query.line)]
-    labelled = estimates.labelled(medians, [query.line, *others], but=query.x)
+    rest = [name for name in axes(query.experiment) if name not in (query.x, query.line)]
+    labelled = estimates.labelled(medians, [query.line, *rest], but=query.x)
     values = options(medians, query.line)
     usual = {value: plots.COLOURS[value] for value in values if plots.COLOURS.get(value) in PALETTE}
     free = [colour for colour in PALETTE if colour not in usual.values()] or PALETTE
@@ -191,7 +191,8 @@ def _on_log_axes(drawn: pd.DataFrame, query: Query) -> bool:
 
 def bars(drawn: pd.DataFrame, query: Query) -> Axes:
     """A bar a row of `table`, with its interval, named by what tells it from the others."""
-    named = estimates.labelled(drawn, [query.line, query.x, *(set(axes(query.experiment)) - {query.line, query.x})])
+    rest = [name for name in axes(query.experiment) if name not in (query.x, query.line)]
+    named = estimates.labelled(drawn, [query.line, query.x, *rest])
     (ax,) = plots.axes(height=1.2 + 0.28 * max(1, len(named)))
     found = list(named[query.y])
     ax.barh(range(len(named)), [i.value for i in found], color=list(named["colour"]), height=0.62)
@@ -200,6 +201,7 @@ def bars(drawn: pd.DataFrame, query: Query) -> Axes:
     ax.set_yticks(range(len(named)), named["label"])
     ax.set(xlabel=HEADINGS[query.y])
     ax.invert_yaxis()
+    ax.set_axisbelow(True)
     ax.grid(axis="x")
     return ax
 

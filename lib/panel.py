@@ -10,6 +10,7 @@ from lib.explore import Query
 from lib.headings import HEADINGS
 
 ROWS = 5  # of a list in which several can be chosen
+WIDTH = "46em"  # of a figure, so that it and its controls can be seen at once
 
 
 def offline() -> None:
@@ -20,6 +21,8 @@ def offline() -> None:
 def interactive(query: Query) -> str:
     """The rows of a query as the HTML of a table that sorts, searches and turns pages."""
     rows = explore.listing(query)
+    measured = rows.select_dtypes("float").columns
+    rows[measured] = rows[measured].map(lambda value: float(f"{value:.4g}"))
     return itables.to_html_datatable(rows, connected=False, showIndex=False, lengthMenu=[10, 25, 100])
 
 
@@ -31,7 +34,7 @@ class Panel(widgets.VBox):
         known, layout = results.machines(), widgets.Layout(flex_flow="row wrap")
         self.query, self.filters, self.quiet = query, {}, True
         self.experiment = widgets.Dropdown(options=explore.experiments(known), description="experiment")
-        self.machines = widgets.SelectMultiple(options=known, description="machines", rows=ROWS)
+        self.machines = widgets.SelectMultiple(options=known, description="machines", rows=min(ROWS, len(known)))
         self.x, self.y, self.line = (widgets.Dropdown(description=name) for name in ("x", "y", "line"))
         self.where, self.button = widgets.HBox(layout=layout), widgets.Button(description="Save figure")
         self.message, self.shown = widgets.HTML(), widgets.Output()
@@ -57,7 +60,7 @@ class Panel(widgets.VBox):
             found = explore.options(records, name)
             control = widgets.SelectMultiple(
                 options=[(str(value), value) for value in found], value=query.where.get(name, tuple(found)),
-                description=HEADINGS[name], rows=min(ROWS, len(found)),
+                description=HEADINGS[name], rows=min(ROWS, len(found)), style={"description_width": "initial"},
             )  # fmt: skip
             control.observe(self._narrow, "value")
             if len(found) > 1:
@@ -96,7 +99,8 @@ class Panel(widgets.VBox):
             self.message.value = html.escape(str(error))
 
     def _show(self) -> None:
-        parts = (explore.figure(self.query)._repr_html_(), interactive(self.query))
+        figure = f'<div style="max-width: {WIDTH}">{explore.figure(self.query)._repr_html_()}</div>'
+        parts = (figure, interactive(self.query))
         self.shown.outputs = tuple(
             {"output_type": "display_data", "data": {"text/html": part}, "metadata": {}} for part in parts
         )

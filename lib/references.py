@@ -20,14 +20,19 @@ def beside(
     if set(records["round"]) - {results.BY_HAND}:
         return Markdown("The records of a sweep stand beside those of other machines in the report.")
     fields = [name for name in records.attrs["fields"] if name != "device"]
-    theirs = results.reference(records.attrs["experiment"], but="")
+    every = results.reference(records.attrs["experiment"], but="")
+    wanted = set(records[fields].itertuples(index=False, name=None))
+    cases = every.reindex(columns=fields)  # older records may lack a field
+    theirs = every[[case in wanted for case in cases.itertuples(index=False, name=None)]]
+    theirs.attrs = every.attrs
     own, others = (_rows(some, columns, table) for some in (records, theirs))
-    if theirs.empty or own.empty or others.empty:
-        return _none(theirs)
+    if own.empty or others.empty:
+        machines = ", ".join(every["machine"].unique()) or "no machine"
+        return Markdown(f"No reference machine has records of these cases; git keeps this experiment of {machines}.")
     names = keys.split() or fields
     rows = compare.same_cases(own, [others.assign(source="records of " + others["machine"])], names)
-    if rows.empty:
-        return _none(theirs)
+    known = list(dict.fromkeys(rows["case"]))
+    rows = rows.sort_values("case", key=lambda case: case.map(known.index), kind="stable", ignore_index=True)
     rows["source"] = rows["source"].replace("this report", HERE)
     return tables.show(rows, " ".join(["source", *names, columns]), "Beside the reference machines")
 
@@ -41,10 +46,3 @@ def _rows(records: pd.DataFrame, columns: str, table: Callable | None) -> pd.Dat
         group.attrs = records.attrs
         found.append(table(group).assign(machine=machine))
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
-
-
-def _none(theirs: pd.DataFrame) -> Markdown:
-    machines = ", ".join(theirs["machine"].unique()) or "no machine"
-    return Markdown(
-        f"No case was measured both here and on a reference machine; git keeps this experiment of {machines}."
-    )

@@ -44,6 +44,7 @@ def test_conda_installs_the_same_package_under_the_same_pins():
 
 def test_reading_records_needs_no_torch():
     modules = "notebook results estimates tables plots sentences compare inventory report stats"
+    modules += " explore panel shell references"
     script = f"import sys\nfrom lib import {', '.join(modules.split())}\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
