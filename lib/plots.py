@@ -157,7 +157,8 @@ def legend(ax: Axes, names: Sequence[str]) -> None:
     keys = [
         Line2D([], [], color=colour, marker=MARKERS[colour], markersize=5, linestyle=DASHES[colour]) for colour in drawn
     ]
-    ax.figure.legend(keys, names, loc="outside upper left", ncols=3, frameon=False, fontsize=9.5)
+    with mpl.rc_context(STYLE):
+        ax.figure.legend(keys, names, loc="outside upper left", ncols=3, frameon=False, fontsize=9.5)
 
 
 def label_ends(ax: Axes, ends: list[tuple]) -> None:
