@@ -222,7 +222,7 @@ def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
             )  # fmt: skip
         ax.axvline(1, color=INK, linewidth=0.8)
         ax.set_yticks(range(len(table)), table["label"])
-        ax.set(xscale="log", xlabel=xlabel, ylim=(len(table) - 0.5, -0.5))
+        ax.set(xscale="log", xlabel=xlabel, ylim=(max(1, len(table)) - 0.5, -0.5))
         ax.minorticks_off()
         round_ticks(ax.xaxis)
         ax.grid(axis="x")
