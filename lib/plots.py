@@ -204,7 +204,8 @@ def phases(
         place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": len(names)}
         if len(names) > 3:  # from the right, over the room that the labels take
             place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
-        ax.legend(**place, frameon=False, borderaxespad=0, columnspacing=1.2, handlelength=1.4)
+        if names:
+            ax.legend(**place, frameon=False, borderaxespad=0, columnspacing=1.2, handlelength=1.4)
     return ax
 
 
