@@ -66,7 +66,7 @@ def ceilings(names: Sequence[str]) -> pd.DataFrame:
     for name in names:
         records = results.load("ceilings", name)
         products, copies = theory.limits(records)
-        row = {"machine": name, "hardware": ", ".join(dict.fromkeys(records["hardware"])) or None}
+        row = {"machine": name, "hardware": ", ".join(dict.fromkeys(records["hardware"])) or tables.MISSING}
         row |= {f"{p}, TFLOP/s": products[p] / 1e12 for p in estimates.ORDER if p in products}
         row |= {"memory, GB/s": copies / 1e9, "ridge in fp32, FLOP a byte": products.get("fp32", math.nan) / copies}
         rows.append(row)

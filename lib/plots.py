@@ -157,7 +157,8 @@ def legend(ax: Axes, names: Sequence[str]) -> None:
     keys = [
         Line2D([], [], color=colour, marker=MARKERS[colour], markersize=5, linestyle=DASHES[colour]) for colour in drawn
     ]
-    ax.figure.legend(keys, names, loc="outside upper left", ncols=3, frameon=False, fontsize=9.5)
+    with mpl.rc_context(STYLE):
+        ax.figure.legend(keys, names, loc="outside upper left", ncols=3, frameon=False, fontsize=9.5)
 
 
 def label_ends(ax: Axes, ends: list[tuple]) -> None:
@@ -203,7 +204,8 @@ def phases(
         place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": len(names)}
         if len(names) > 3:  # from the right, over the room that the labels take
             place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
-        ax.legend(**place, frameon=False, borderaxespad=0, columnspacing=1.2, handlelength=1.4)
+        if names:
+            ax.legend(**place, frameon=False, borderaxespad=0, columnspacing=1.2, handlelength=1.4)
     return ax
 
 
@@ -221,7 +223,7 @@ def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
             )  # fmt: skip
         ax.axvline(1, color=INK, linewidth=0.8)
         ax.set_yticks(range(len(table)), table["label"])
-        ax.set(xscale="log", xlabel=xlabel, ylim=(len(table) - 0.5, -0.5))
+        ax.set(xscale="log", xlabel=xlabel, ylim=(max(1, len(table)) - 0.5, -0.5))
         ax.minorticks_off()
         round_ticks(ax.xaxis)
         ax.grid(axis="x")

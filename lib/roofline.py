@@ -6,6 +6,7 @@ least, so that what finds them in a cache may lie above the slope.
 """
 
 import itertools
+import math
 from collections.abc import Mapping
 
 import matplotlib as mpl
@@ -19,7 +20,10 @@ from lib import estimates, occupancy, plots, profiles, tables
 
 PHASES = ("forward", "backward", "optimizer")
 COLUMNS = ["label", "name", "precision", "intensity", "gflops", "hardware", "restless"]
-SHIFTS = sorted(range(-154, 56, 11), key=abs)  # of a label up from beside its point, in points; the roof is above
+PLACES = sorted(  # of a label beside its point: across and up in points, the nearest first
+    ((side * across, up) for side in (1, -1) for across in (9, 30, 60) for up in range(-99, 56, 11)),
+    key=lambda place: math.hypot(*place),
+)
 
 
 def _points(rows: list[dict]) -> pd.DataFrame:
@@ -81,7 +85,6 @@ def draw(points: pd.DataFrame, products: Mapping[str, float], bandwidth: float, 
     with mpl.rc_context(plots.STYLE):
         for name, group in points.groupby("name", sort=False):
             colour = plots.COLOURS.get(name, plots.INK)
-            group = group.sort_values("intensity") if not joined else group
             for _, point in group.iterrows():
                 i = point["gflops"]
                 face = "none" if point["restless"] else colour
@@ -93,9 +96,8 @@ def draw(points: pd.DataFrame, products: Mapping[str, float], bandwidth: float, 
                 heights = [i.value for i in group["gflops"]]
                 ax.plot(group["intensity"], heights, color=colour, linewidth=0.9, linestyle=plots.DASHES[colour])
         ax.set(xscale="log", yscale="log", xlabel="arithmetic intensity, FLOP a byte", ylabel="rate, GFLOP/s")
-        _roofs(
-            ax, {p: products[p] for p in estimates.ORDER if p in products and p in set(points["precision"])}, bandwidth
-        )
+        shown = [name for name in estimates.ORDER if name in products and name in set(points["precision"])]
+        _roofs(ax, {name: products[name] for name in shown}, bandwidth)
         ax.grid(axis="y")
         names = list(dict.fromkeys(points["name"]))
         if set(points["label"]) & {""} and not joined:
@@ -106,15 +108,16 @@ def draw(points: pd.DataFrame, products: Mapping[str, float], bandwidth: float, 
 
 def _roofs(ax: Axes, products: Mapping[str, float], bandwidth: float) -> None:
     """The slope of memory, the level of each precision's products, and where they meet."""
-    low, high = (limit * by for limit, by in zip(ax.get_xlim(), (0.7, 1.6), strict=True))
+    low, high = (limit * by for limit, by in zip(ax.get_xlim(), (0.7, 2), strict=True))
     bottom, top = ax.get_ylim()
     ridges = {name: peak / bandwidth for name, peak in products.items()}
     high = max([high, *(4 * ridge for ridge in ridges.values())])
-    low = min([low, *(ridge / 12 for ridge in ridges.values())])
+    low = min([low, *(ridge / 16 for ridge in ridges.values())])
     furthest = max(ridges.values(), default=high)
     slope = {"color": plots.INK, "linewidth": 1.3}
     ax.plot([low, furthest], [low * bandwidth / 1e9, furthest * bandwidth / 1e9], **slope)
-    middle = (low * furthest) ** 0.5
+    seen = max(low, bottom / 2 / (bandwidth / 1e9))  # from where on the slope is in the figure
+    middle = seen**0.3 * furthest**0.7
     ax.annotate(
         f"memory, {tables.number(bandwidth / 1e9)} GB/s", (middle, middle * bandwidth / 1e9), xytext=(-5, 3),
         textcoords="offset points", fontsize=9, ha="right", va="bottom",
@@ -137,20 +140,20 @@ def _label(ax: Axes, points: pd.DataFrame) -> None:
     ax.figure.draw_without_rendering()  # which lays the figure out, so that places can be told
     renderer = ax.figure.canvas.get_renderer()
     taken = [text.get_window_extent(renderer) for text in ax.texts] + list(map(_extent, ax.containers))
-    taken += [box for line in ax.get_lines() if line.get_linestyle() != "None" for box in _along(line)]
+    taken += [box for line in ax.get_lines() if line.get_linestyle() not in ("None", ":") for box in _along(line)]
     for _, point in points.iterrows():
         place, colour = (point["intensity"], point["gflops"].value), plots.COLOURS.get(point["name"], plots.INK)
-        for shift, side in itertools.product(SHIFTS, ("left", "right")):
+        for across, up in PLACES:
             text = ax.annotate(
-                point["label"], place, xytext=(9 if side == "left" else -9, shift), textcoords="offset points", ha=side,
-                va="center", fontsize=9, color=colour,
-                arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5} if shift else None,
+                point["label"], place, xytext=(across, up), textcoords="offset points", fontsize=9, color=colour,
+                ha="left" if across > 0 else "right", va="center",
+                arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5} if up or abs(across) > 9 else None,
             )  # fmt: skip
             text.update_positions(renderer)
             box = mpl.text.Text.get_window_extent(text, renderer)  # without the hairline
             if ax.bbox.x0 < box.x0 and box.x1 < ax.bbox.x1 and not any(map(box.overlaps, taken)):
                 break
-            if (shift, side) != (SHIFTS[-1], "right"):
+            if (across, up) != PLACES[-1]:
                 text.remove()
         taken.append(box)
 

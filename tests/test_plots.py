@@ -3,6 +3,7 @@
 import itertools
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -10,6 +11,15 @@ from lib import estimates, occupancy, plots, profiles, results, roofline, theory
 from lib.stats import Interval
 
 MACHINE = "epyc-2c"
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """No test leaves a figure open."""
+    yield
+    plt.close("all")
+
+
 FAMILIES = {  # what stands in one figure
     "attention": ("naive", "tiled", "sdpa", "flex", "compiled"),
     "adam": ("single_tensor", "foreach", "fused", "compiled_single_tensor", "compiled_foreach"),
