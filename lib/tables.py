@@ -84,11 +84,15 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
 def _texts(values: pd.Series) -> tuple[list[str], bool]:
     """The cells of a column as Markdown, and whether they are numbers."""
     if any(isinstance(value, Interval) for value in values):
-        shown = [markdown.escape(v if isinstance(v, str) else interval(_as_interval(v))) for v in values]
+        shown = [markdown.escape(v if isinstance(v, str) else _text(_as_interval(v))) for v in values]
         return [f"**{t}**" if isinstance(v, Bold) else t for v, t in zip(values, shown, strict=True)], True
     texts, are_numbers = _column(values)
     plain = [html.unescape(text).strip(FIGURE_SPACE + POINT_SPACE) for text in texts]
     return [markdown.escape(text) for text in plain], are_numbers
+
+
+def _text(of: Interval | None) -> str:
+    return number(of.value, of.reach) if of and not of.reach > 0 else interval(of)
 
 
 class Table:
