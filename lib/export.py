@@ -71,7 +71,7 @@ def _chapter(file: Path, folder: Path) -> str:
     inks = light()
     for cell in nbformat.read(file, as_version=4).cells:
         if cell.cell_type == "markdown":
-            parts.append(markdown.below(cell.source))
+            parts.append(markdown.section(cell.source))
         for output in cell.get("outputs", []):
             data = output.get("data", {"text/plain": output.get("text", "")})
             said, page = data.get("text/markdown"), data.get("text/html", "")

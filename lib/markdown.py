@@ -33,9 +33,9 @@ def noted(text: str, note: str) -> str:
     return f"{text}[^{label}]\n\n[^{label}]: {escape(note)}"
 
 
-def below(source: str, levels: int = 1) -> str:
-    """The source with its headings so many levels down."""
-    return re.sub(r"^(#+ )", "#" * levels + r"\1", source, flags=re.MULTILINE)
+def section(source: str) -> str:
+    """The source with its headings one level down, and its formulas without the macro that GitHub refuses."""
+    return re.sub(r"^#", "##", source, flags=re.MULTILINE).replace(r"\operatorname{", r"\mathrm{")
 
 
 def headings(source: str) -> list[str]:

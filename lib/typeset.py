@@ -60,7 +60,7 @@ def disclosure(
         return ""
     texts = {"LaTeX": latex(rows, names, numbers, caption), "Typst": typst(rows, names, caption)}
     blocks = "".join(
-        f'<pre data-copy="{name}" tabindex="0" role="region" aria-label="the table as {name}">'
+        f'<pre data-copy="{name}" tabindex="0" role="group" aria-label="the table as {name}">'
         f"{html.escape(text, quote=False)}</pre>"
         for name, text in texts.items()
     )

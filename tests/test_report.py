@@ -1,11 +1,13 @@
 """The report is one file that asks nothing of the network, and follows from its records."""
 
+import html
 import html.parser
 import re
 
 import pytest
 
-from lib import cases, measure, notebook, report, results, sweep, timing
+from lib import cases, measure, neutral, notebook, report, results, sweep, timing, title
+from lib.questions import QUESTIONS
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +24,7 @@ def page(tmp_path_factory):
 class Links(html.parser.HTMLParser):
     """Collects the ids, the links, what else the page would load, and the tags left open."""
 
-    VOID = ("meta", "link", "br", "hr", "img", "input", "col", "path", "use", "rect", "circle", "line")
+    VOID = ("meta", "link", "br", "hr", "img", "input", "col")
 
     def __init__(self):
         super().__init__()
@@ -55,10 +57,38 @@ def links(page):
     return found
 
 
-def test_the_page_loads_nothing_and_runs_nothing(page, links):
+def test_the_page_loads_nothing_and_runs_its_own_script_alone(page, links):
     text = page.read_text()
     assert all(address.startswith(("#", "data:")) for address in links.loads)
-    assert not re.search(r"<script|@import|url\((?!#)|https?://(?!www\.w3\.org)", text)
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert script == (report.TEMPLATE / "report.js").read_text()
+    assert f'content="{html.escape(neutral.policy(script), quote=True)}"' in text.replace("&#39;", "&#x27;")
+    rest = text.replace(script, "")
+    assert rest.count("<script") == 1
+    assert not re.search(r"@import|url\((?!#)|https?://(?!www\.w3\.org)", rest)
+    assert not re.search(r"<[^>]+\son\w+=", rest)
+
+
+def test_the_page_stays_small_and_holds_its_downloads(page):
+    assert page.stat().st_size < 6_000_000
+    assert len(re.findall(r'<a download="records-[^"]+" href="data:application/', page.read_text())) == 2
+
+
+def test_the_title_page_says_what_was_measured(page):
+    header = page.read_text().partition("<main")[0]
+    for label in title.facts("epyc-2c"):
+        assert re.search(rf"<dt>{label}</dt><dd>[^<]+</dd>", header)
+
+
+def test_each_question_and_each_piece_of_evidence_leads_into_the_page(page, links):
+    text = page.read_text()
+    asked = re.search(r'<section id="85_questions">.*?</section>', text, re.DOTALL)[0]
+    targets = re.findall(r'<a href="#([^"]+)"', asked)
+    assert len(targets) >= len(QUESTIONS)
+    assert set(targets) <= set(links.ids)
+    evidence = re.findall(r'href="#(record-[^"]+)"', text)
+    assert evidence
+    assert set(evidence) <= set(links.ids)
 
 
 def test_the_page_is_well_formed_and_its_ids_are_unique(links):
@@ -68,7 +98,7 @@ def test_the_page_is_well_formed_and_its_ids_are_unique(links):
 
 def test_links_within_the_page_and_to_executed_notebooks_resolve(page, links):
     inside = [link[1:] for link in links.links if link.startswith("#")]
-    outside = [link for link in links.links if not link.startswith("#")]
+    outside = [link for link in links.links if not link.startswith(("#", "data:"))]
     assert set(inside) <= set(links.ids)
     assert inside
     assert outside
