@@ -13,12 +13,16 @@ from pathlib import Path
 import jinja2
 import nbformat
 
-from lib import check, notebook, results
+from lib import check, neutral, notebook, results, title
 from lib.notebook import NotebookFailed
 
 ROOT = results.REPORTS.parent
 CHAPTERS = notebook.NOTEBOOKS / "report"
 TEMPLATE = Path(__file__).parent / "template"
+STYLES = ("report", "title", "parts")  # in the order in which they follow one another
+CONTENTS = re.compile(
+    r'<h2 id="([^"]+)">(.*?)</h2>(?:\s*<p>(.*?)</p>)?', re.DOTALL
+)  # id, title and question of a chapter
 
 
 def page() -> Path:
@@ -53,12 +57,15 @@ def render(machine: str, target: Path) -> None:
         list(pool.map(execute, chapters, executed, [{"machine": machine}] * len(chapters)))
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True)
     bodies = [Chapter(file).html() for file in executed]
+    script = (TEMPLATE / "report.js").read_text()
     text = environment.get_template("page.html.j2").render(
-        css=(TEMPLATE / "report.css").read_text(),
+        css="".join((TEMPLATE / f"{name}.css").read_text() for name in STYLES),
+        script=script,
+        policy=neutral.policy(script),
         inputs=digest,
         machine=machine,
-        about=about(machine),
-        contents=[heading for body in bodies for heading in re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', body)],
+        facts=title.facts(machine),
+        contents=[heading for body in bodies for heading in CONTENTS.findall(body)],
         body=numbered("\n".join(bodies)),
     )
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -68,17 +75,8 @@ def render(machine: str, target: Path) -> None:
 
 
 def about(machine: str) -> list[str]:
-    """Hardware, versions of torch, days and commits of a machine's records, for the title."""
-    records = [results.read(file) for file in results.files(machine) if results.status(file)]
-    found = [record["environment"] for record in records]
-    commits = {e["commit"] + (" with changes" if e["uncommitted"] else "") for e in found}
-    return [
-        ", ".join(sorted({e["hardware"] for e in found})),
-        "PyTorch " + ", ".join(sorted({e["torch"] for e in found})),
-        "measured " + ", ".join(sorted({record["started"][:10] for record in records})),
-        "commit " + ", ".join(sorted(commits)),
-        f"{len(records)} records",
-    ]
+    """What is known of a machine's records as a whole, one phrase each."""
+    return [f"{label}: {value}" for label, value in title.facts(machine).items()]
 
 
 def numbered(body: str, before: str = '<b class="label">', after: str = "</b>") -> str:
@@ -91,7 +89,8 @@ def numbered(body: str, before: str = '<b class="label">', after: str = "</b>") 
 
 
 class Chapter:
-    """An executed chapter as HTML: its prose with MathML, its outputs, and its code behind one disclosure."""
+    """An executed chapter as HTML: its prose with MathML, its outputs, and its code behind one disclosure, all of it
+    without what could run (see `neutral`)."""
 
     def __init__(self, file: Path):
         self.name, self.notebook = file.stem, nbformat.read(file, as_version=4)
@@ -104,7 +103,7 @@ class Chapter:
         exporter = HTMLExporter(extra_loaders=[loader], template_file="chapter.html.j2", exclude_input_prompt=True)
         exporter.register_filter("markdown2html", functools.partial(_prose, self.name))
         body, _ = exporter.from_notebook_node(self.notebook)
-        return f'<section id="{self.name}">{body}</section>'
+        return f'<section id="{self.name}">{neutral.harmless(body)}</section>'
 
 
 def anchor(chapter: str, heading: str) -> str:

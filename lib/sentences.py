@@ -45,7 +45,7 @@ class Statement:
         verdict = html.escape(self.verdict)
         return (
             f'<details class="mark" data-verdict="{verdict}"><summary>{verdict}</summary>'
-            f"<p>{html.escape(self.text)}</p>{self._evidence()}</details>"
+            f"<div><p>{html.escape(self.text)}</p>{self._evidence()}</div></details>"
         )
 
     def _evidence(self) -> str:
