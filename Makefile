@@ -4,6 +4,7 @@ PYTHON ?= python3
 SWEEP ?= quick
 BUDGET ?=
 MACHINE ?=
+MACHINES ?=
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
@@ -15,7 +16,7 @@ help: ## List the commands
 
 report: .venv/ready ## Measure this machine with the quick sweep, then write reports/report.html
 	@$(PY) -m lib.sweep quick
-	@$(PY) -m lib.report
+	@$(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES))
 
 test: .venv/ready ## Check the style and run the tests
 	@$(PY) -m ruff check && $(PY) -m ruff format --check && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup
@@ -24,7 +25,7 @@ sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds stops e
 	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter-out 0,$(DRY)),--dry)
 
 render: .venv/ready ## Write reports/report.html from the records there are; MACHINE=name picks another machine's
-	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE))
+	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
 
 pdf: .venv/ready ## Write reports/report.pdf too, by the system's Chromium; MACHINE=name as for render
 	@$(PY) -m lib.export pdf $(if $(MACHINE),--machine $(MACHINE))
@@ -38,8 +39,8 @@ calibrate: .venv/ready ## Try the measuring itself on this machine: known times,
 publish: .venv/ready ## Copy this machine's records to reports/reference, to be kept in git
 	@$(PY) -m lib.publish
 
-lab: .venv/ready ## Open JupyterLab on the notebooks
-	@.venv/bin/jupyter lab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
+lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb, the other notebooks beside it
+	@.venv/bin/jupyter lab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 clean: ## Remove the report and the executed notebooks; the records and .venv stay
 	@rm -rf reports/runs reports/chapters reports/report.{html,pdf,md} reports/figures

@@ -68,20 +68,21 @@ def between(of: str, low: float, high: float, within: tuple[float, float]) -> Fo
 
 
 def compared(of: str, found: Comparison, within: tuple[float, float], records: Sequence[str] = ()) -> Found:
-    """A ratio with the standard error of its logarithm, by t tests against the limits."""
+    """A ratio with the standard error of its logarithm, by t tests against the limits; of too few samples to show any
+    difference, none is decided."""
+    visible = found.visible()
+    if math.isnan(visible):
+        return Found(of, found.ratio, within, 1.0, 1.0, records=tuple(records))
     p = [_beyond(found.ratio.value, limit, found) for limit in within]  # of it lying above the limit
-    outside = max(p[0], 1 - p[1]) if found.freedom else 1.0
     sides = [1 - p[0]] * (within[0] > 0) + [p[1]] * (within[1] < math.inf)
-    inside = min(1.0, len(sides) * min(sides)) if found.freedom else 1.0
-    return Found(of, found.ratio, within, outside, inside, found.p_same, found.visible(), tuple(records))
+    inside, outside = min(1.0, len(sides) * min(sides)), max(p[0], 1 - p[1])
+    return Found(of, found.ratio, within, outside, inside, found.p_same, visible, tuple(records))
 
 
 def _beyond(value: float, limit: float, found: Comparison) -> float:
     """The p of a t test whose alternative is that the value lies above the limit."""
     if limit in (0.0, math.inf):
         return float(limit > 0)
-    if not found.freedom:
-        return 1.0
     return float(distributions.t.sf((math.log(value) - math.log(limit)) / max(found.error, 1e-12), found.freedom))
 
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from lib import claims, evidence, markdown, printed, results
-from lib.claims import LESS, MORE, Claim, Judgement
+from lib import claims, evidence, markdown, printed, results, tables
+from lib.claims import CONTRADICTED, LESS, MORE, SUPPORTED, Claim, Judgement
+from lib.sentences import Statement
 
 # fmt: off
 _DECISIONS = {  # by the name of a claim: where its numbers come from, the rule, what is said, how many numbers it takes
@@ -158,6 +159,21 @@ class Ledger:
         self.columns = ["its own table", *kept, "this machine"]
         own = [one for one in on_own_tables() if experiment in ("", one.claim.experiment)]
         self.rows = list(zip(own, *(on_records(name, experiment) for name in [*kept, machine]), strict=True))
+
+    def told(self) -> Statement:
+        """How many of the statements their own tables and this machine's records bear out."""
+        own, here = self.counts[0], self.counts[-1]
+        said = [
+            f"{tables.count(found[SUPPORTED])} hold, {tables.count(found[CONTRADICTED])} do not, and of "
+            f"{tables.count(len(self.rows) - found[SUPPORTED] - found[CONTRADICTED])} the data show neither"
+            for found in (own, here)
+        ]
+        text = (
+            f"Of {tables.count(len(self.rows))} statements, by the write-ups' own tables {said[0]}; by the records of "
+            f"this machine {said[1]}."
+        )
+        records = tuple(dict.fromkeys(name for row in self.rows for name in row[-1].statement.records))
+        return Statement(text, "measured", f"{self.note}", records)
 
     @property
     def counts(self) -> list[dict[str, int]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import jinja2
 import nbformat
 
-from lib import check, neutral, notebook, results, title
+from lib import check, commandline, neutral, notebook, results, title
 from lib.notebook import NotebookFailed
 
 ROOT = results.REPORTS.parent
@@ -30,12 +30,13 @@ def page() -> Path:
     return results.folder().resolve().parent / "report.html"
 
 
-def inputs(machine: str) -> str:
+def inputs(machine: str, machines: str = "") -> str:
     """A digest of all that the report follows from: records, notebooks, sweeps, code and template."""
     folders = {TEMPLATE: "*", notebook.NOTEBOOKS: "**/*", ROOT / "lib": "*.py", results.REFERENCE: "**/*"}
     files = [file for folder, pattern in folders.items() for file in sorted(folder.glob(pattern)) if file.is_file()]
-    digest = hashlib.sha256(machine.encode())
-    for file in files + results.files(machine):
+    digest = hashlib.sha256(f"{machine} {machines}".encode())
+    own = [file for name in dict.fromkeys([machine, *machines.split()]) for file in results.files(name)]
+    for file in files + own:
         digest.update(file.name.encode() + file.read_bytes())
     return digest.hexdigest()
 
@@ -45,16 +46,19 @@ def up_to_date(file: Path, digest: str) -> bool:
     return file.exists() and f'name="inputs" content="{digest}"' in file.read_text()[:2000]
 
 
-def render(machine: str, target: Path) -> None:
-    """Execute every chapter for a machine and write the page. Raises NotebookFailed when one fails."""
+def render(machine: str, target: Path, machines: str = "") -> None:
+    """Execute every chapter for a machine and write the page, those that compare machines for the `machines` named.
+    Raises NotebookFailed when one fails."""
     from lib.kernel import execute
 
-    digest = inputs(machine)
+    digest = inputs(machine, machines)
     chapters = sorted(CHAPTERS.glob("*.ipynb"))
     executed = [target.parent / "chapters" / machine / chapter.name for chapter in chapters]
     os.environ["RESULTS"] = str(results.folder().resolve())
+    given = {"machine": machine, "machines": machines}
+    taken = [{name: given[name] for name in notebook.parameters(chapter) if name in given} for chapter in chapters]
     with concurrent.futures.ProcessPoolExecutor(max_workers=2) as pool:
-        list(pool.map(execute, chapters, executed, [{"machine": machine}] * len(chapters)))
+        list(pool.map(execute, chapters, executed, taken))
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True)
     bodies = [Chapter(file).html() for file in executed]
     script = (TEMPLATE / "report.js").read_text()
@@ -137,26 +141,40 @@ def link(record) -> str:
     return f'<a href="runs/{html.escape(machine)}/{name}.ipynb">{name}</a>' if file.exists() else name
 
 
+def parser() -> argparse.ArgumentParser:
+    """The parser of this command line."""
+    made = commandline.parser(
+        "lib.report",
+        "Render the report from records, measuring nothing; where they have not changed, nothing is done.",
+        ("", "--machine epyc-2c"),
+        {1: "a chapter failed", 2: commandline.BAD_INPUT},
+    )
+    made.add_argument("--machine", help="whose records; by default the latest measured here, else the first in git")
+    made.add_argument("--machines", nargs="*", default=[], help="those that stand side by side in their chapter")
+    return made
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns 0, 1 when a chapter failed, 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python -m lib.report", description="Render the report from records.")
-    parser.add_argument("--machine", help="whose records; by default the latest measured here, else the first in git")
-    given = parser.parse_args(arguments)
+    given = parser().parse_args(arguments)
     machines = results.machines()
     try:
         if not machines:
             raise ValueError("machine: there are no records; `make report` measures some")
         machine = given.machine or machines[0]
         check.choice("machine", machine, machines)
+        for name in given.machines:
+            check.choice("machines", name, machines)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     target = page()
-    if up_to_date(target, inputs(machine)):
+    beside = " ".join(given.machines)
+    if up_to_date(target, inputs(machine, beside)):
         print(f"{target} follows from the records as they are")
         return 0
     try:
-        render(machine, target)
+        render(machine, target, beside)
     except NotebookFailed as error:
         print(error, file=sys.stderr)
         return 1

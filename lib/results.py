@@ -6,6 +6,7 @@ import json
 import math
 import os
 import statistics
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -186,12 +187,18 @@ def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFram
     return frame
 
 
+def of_machines(experiment: str, names: list[str]) -> pd.DataFrame:
+    """The records of an experiment of several machines, as `load` gives them; none without a machine that has any."""
+    parts = [load(experiment, machine) for machine in names]
+    parts = [part for part in parts if len(part)] or [load(experiment, "no machine")]
+    frame = pd.concat(parts, ignore_index=True)
+    frame.attrs |= parts[0].attrs
+    return frame
+
+
 def reference(experiment: str, but: str) -> pd.DataFrame:
     """The records kept in git of all machines other than `but`."""
-    others = [load(experiment, machine) for machine in machines() if machine != but and (REFERENCE / machine).is_dir()]
-    frame = pd.concat(others, ignore_index=True) if others else load(experiment, "no machine")
-    frame.attrs |= {"fields": notebook.fields(experiment), "experiment": experiment}
-    return frame
+    return of_machines(experiment, [name for name in machines() if name != but and (REFERENCE / name).is_dir()])
 
 
 def published(table: str) -> pd.DataFrame:
@@ -203,3 +210,9 @@ def datasheets() -> pd.DataFrame:
     """The peaks that makers state for the GPUs of the published figures, one row a GPU and precision, in TFLOP/s and
     GB/s, each with its convention and source; `reports/reference/published/README.md` says more."""
     return pd.read_csv(REFERENCE / "datasheets.csv")
+
+
+if __name__ == "__main__":
+    from lib import shell  # which imports this module
+
+    sys.exit(shell.main())

@@ -16,6 +16,7 @@ from lib import stats
 Noise = Callable[[np.random.Generator, int, float], np.ndarray]
 QUARTILE = norm.ppf(0.75)
 DRIFT = 0.00075  # of the time, added at each sample: 6% over 80
+SAMPLES, SPREAD = 40, 0.01  # of each of the two programs that run on a drifting machine
 
 
 def normal(random: np.random.Generator, n: int, spread: float) -> np.ndarray:
@@ -60,18 +61,18 @@ NOISES = INDEPENDENT | {f.__name__: f for f in (drifting, autocorrelated)}
 
 
 def on_a_drifting_machine(seed: int = 3) -> pd.DataFrame:
-    """Two equal programs, A and B, of 1 ms, timed 40 times each on a machine that becomes slower: one row a sample,
-    with its `arrangement` (first one and then the other, or in pairs of which chance orders each), `order`, `program`
-    and `ms`, and with the `ratio` of B to A that its arrangement leads to."""
+    """Two equal programs, A and B, of 1 ms, each timed `SAMPLES` times on a machine that becomes slower: one row a
+    sample, with its `arrangement` (first one and then the other, or in pairs of which chance orders each), `order`,
+    `program` and `ms`, and with the `ratio` of B to A that its arrangement leads to."""
     random, tables = np.random.default_rng(seed), []
     for arrangement in ("one after the other", "in turns"):
-        ms = drifting(random, 80, 0.01)
+        ms = drifting(random, 2 * SAMPLES, SPREAD)
         if arrangement == "in turns":
-            programs = np.concatenate([random.permutation(["A", "B"]) for _ in range(40)])
+            programs = np.concatenate([random.permutation(["A", "B"]) for _ in range(SAMPLES)])
             ratio = stats.paired(ms[programs == "B"], ms[programs == "A"]).ratio
         else:
-            programs = np.repeat(["A", "B"], 40)
-            ratio = stats.unpaired({1: list(ms[40:])}, {1: list(ms[:40])}).ratio
-        table = pd.DataFrame({"order": np.arange(80), "program": programs, "ms": ms})
+            programs = np.repeat(["A", "B"], SAMPLES)
+            ratio = stats.unpaired({1: list(ms[SAMPLES:])}, {1: list(ms[:SAMPLES])}).ratio
+        table = pd.DataFrame({"order": np.arange(2 * SAMPLES), "program": programs, "ms": ms})
         tables.append(table.assign(arrangement=arrangement, ratio=[ratio] * 80))
     return pd.concat(tables, ignore_index=True)

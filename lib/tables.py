@@ -16,6 +16,7 @@ from lib.stats import Interval
 
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a point, in tabular numerals
 MISSING, UNAVAILABLE = "–", "not available"
+TINY = -4  # the power of ten below which a number is written as one
 LONG = 16  # characters in a cell from which on it may break
 LINK = re.compile(r'<a href="([^"]+)">(.*?)</a>')
 ABSENT = '<p class="absent">Not measured on this machine.</p>'
@@ -27,16 +28,29 @@ class Bold(Interval):
 
 def number(value: float, uncertainty: float = math.nan) -> str:
     """The value with the digits that its uncertainty warrants: to the uncertainty's first digit, and to the
-    second where the first is a 1 or 2; four digits where there is none at all, three where none is known."""
+    second where the first is a 1 or 2; four digits where there is none at all, three where none is known, and two with
+    a power of ten where that is very small."""
     if value == 0:
         return "0"
     size = math.floor(math.log10(abs(value)))
+    if size < TINY and not uncertainty > 0:
+        return f"{value:.2g}"
     if uncertainty > 0:
         place = math.floor(math.log10(uncertainty))
         place = min(place - (uncertainty < 3 * 10**place), size - 1)  # never fewer than two digits
     else:
         place = size - (3 if uncertainty == 0 else 2)
     return f"{round(value, -place):,.{max(0, -place)}f}"
+
+
+def count(value: float) -> str:
+    """A whole number of things."""
+    return f"{value:,.0f}"
+
+
+def exact(value: float) -> str:
+    """A number with all the digits that single precision has."""
+    return f"{value:.9g}"
 
 
 def interval(of: Interval | None) -> str:
