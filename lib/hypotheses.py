@@ -96,7 +96,9 @@ def ends(records: pd.DataFrame, axis: str, case: Mapping, longest: bool = True) 
     return [{**rest, axis: value} for value in chosen]
 
 
-def table(hypotheses: Sequence[Hypothesis], records: pd.DataFrame) -> tables.Table:
+def table(
+    hypotheses: Sequence[Hypothesis], records: pd.DataFrame, caption: str = "Predicted, measured"
+) -> tables.Table:  # fmt: skip
     """One row a hypothesis: the quantity, what the prediction rests on, both numbers and the verdict; the note names
     the hardware of the records."""
     rows = [
@@ -115,4 +117,4 @@ def table(hypotheses: Sequence[Hypothesis], records: pd.DataFrame) -> tables.Tab
     sources = frame.assign(hardware=hardware)
     sources.attrs["what"] = "Median, ratio or count"
     note = " ".join(filter(None, [tables.provenance(sources), WORDS]))
-    return tables.Table(frame, "Predicted, measured", note)
+    return tables.Table(frame, caption, note)

@@ -77,7 +77,7 @@ QUESTIONS = (
     Question("memory_profiling", "d", "How large one activation of the residual stream is",
              ((MEMORY, "The residual stream"),), "memory"),
     Question("memory_profiling", "e", "How large the largest allocations are, and what made them",
-             ((MEMORY, "The largest allocations"),), "memory"),
+             ((MEMORY, "Large allocations, and who made them"),), "memory"),
     Question("pytorch_attention", "", "How long attention takes and what it keeps for the backward pass, by sequence "
              "and head size, and where memory ends",
              ((ATTENTION, "Forward, backward, and the memory between"), (ATTENTION, "Where memory ends"),
