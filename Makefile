@@ -28,10 +28,10 @@ render: .venv/ready ## Write reports/report.html from the records there are; MAC
 	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
 
 pdf: .venv/ready ## Write reports/report.pdf too, by the system's Chromium; MACHINE=name as for render
-	@$(PY) -m lib.export pdf $(if $(MACHINE),--machine $(MACHINE))
+	@$(PY) -m lib.export pdf $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
 
 markdown: .venv/ready ## Write reports/report.md and reports/figures too, for a repository's page; MACHINE=name
-	@$(PY) -m lib.export markdown $(if $(MACHINE),--machine $(MACHINE))
+	@$(PY) -m lib.export markdown $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
 
 calibrate: .venv/ready ## Try the measuring itself on this machine: known times, another timer, equal programs
 	@$(PY) -m lib.calibrate

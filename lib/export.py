@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nbformat
 
-from lib import markdown, report, results
+from lib import commandline, markdown, report, results, title
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 MACOS = [f"/Applications/{name}.app/Contents/MacOS/{name}" for name in ("Google Chrome", "Chromium")]
@@ -57,12 +57,16 @@ def as_markdown(machine: str, page: Path) -> Path:
     folder.mkdir()
     executed = [page.parent / "chapters" / machine / file.name for file in sorted(report.CHAPTERS.glob("*.ipynb"))]
     bodies = {file.stem: _chapter(file, folder) for file in executed}
-    title = f"# Transformer training, measured\n\n{markdown.escape(' · '.join(report.about(machine)))}"
+    head = f"# Transformer training, measured\n\n{_facts(machine)}"
     text = report.numbered("\n\n".join(bodies.values()), *markdown.MARK.split("{}"))
-    text = _linked(f"{title}\n\nCONTENTS\n\n{text}", bodies)
+    text = _linked(f"{head}\n\n## Contents\n\nCONTENTS\n\n{text}", bodies)
     target = page.with_suffix(".md")
     target.write_text(re.sub(r"\n{3,}", "\n\n", text) + "\n")
     return target
+
+
+def _facts(machine: str) -> str:
+    return "\n".join(f"- {label}: {markdown.escape(value)}" for label, value in title.facts(machine).items())
 
 
 def _chapter(file: Path, folder: Path) -> str:
@@ -91,7 +95,7 @@ def _linked(text: str, bodies: Mapping[str, str]) -> str:
     """The text with a list of its chapters, and with its links to headings as GitHub resolves them; a link to what only
     the page has becomes its words."""
     fragments = iter(markdown.anchors(markdown.headings(text)))
-    next(fragments)  # the title has no link
+    next(fragments), next(fragments)  # the title and the contents themselves
     places, contents = {}, []
     for chapter, body in bodies.items():
         titles = markdown.headings(body)
@@ -128,16 +132,23 @@ def standing_alone(svg: str, inks: Mapping[str, str]) -> str:
     return f"{head} {size}>{font}{ground}{rest}\n"
 
 
+def parser() -> argparse.ArgumentParser:
+    """The parser of this command line."""
+    made = commandline.parser(
+        "lib.export",
+        "Export the report, which is rendered first where it is not up to date. What is not named here goes to "
+        "python -m lib.report.",
+        ("pdf", "markdown --machine epyc-2c"),
+        {1: "a chapter failed, or there is no Chromium to print with", 2: commandline.BAD_INPUT},
+    )
+    made.add_argument("format", choices=("pdf", "markdown"), help="report.pdf, or report.md with figures/*.svg")
+    made.add_argument("--machine", help="whose records, as for python -m lib.report")
+    return made
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns 0, 1 where a chapter failed or the PDF cannot be printed, 2 for bad input."""
-    parser = argparse.ArgumentParser(
-        prog="python -m lib.export",
-        description="Export the report, which is rendered first if it is not up to date, as PDF or as Markdown.",
-        epilog="What else is given goes to python -m lib.report.",
-    )
-    parser.add_argument("format", choices=("pdf", "markdown"), help="report.pdf, or report.md with figures/*.svg")
-    parser.add_argument("--machine", help="whose records, as for python -m lib.report")
-    given, others = parser.parse_known_args(arguments)
+    given, others = parser().parse_known_args(arguments)
     code = report.main([*others, *(["--machine", given.machine] if given.machine else [])])
     if code:
         return code

@@ -34,7 +34,9 @@ def noted(text: str, note: str) -> str:
 
 
 def section(source: str) -> str:
-    """The source with its headings one level down, and its formulas without the macro that GitHub refuses."""
+    """The source with its headings one level down, without comments, and its formulas without the macro that GitHub
+    refuses."""
+    source = re.sub(r"[ \t]*<!--.*?-->", "", source, flags=re.DOTALL)
     return re.sub(r"^#", "##", source, flags=re.MULTILINE).replace(r"\operatorname{", r"\mathrm{")
 
 

@@ -7,14 +7,13 @@ is this project's own. The comparison of optimizers is that of two public write-
 import functools
 import html
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pandas as pd
 from markupsafe import Markup
 
-from lib import estimates, notebook, results, tables
+from lib import estimates, markdown, notebook, results, tables
 
 ABSENT = "not measured on this machine"
 
@@ -104,7 +103,7 @@ def headings(chapter: str) -> tuple[str, ...]:
     """The headings of a chapter, its title first."""
     cells = json.loads((notebook.NOTEBOOKS / "report" / f"{chapter}.ipynb").read_text())["cells"]
     prose = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
-    return tuple(re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE))
+    return tuple(markdown.headings(markdown.section(prose)))
 
 
 def place(chapter: str, heading: str) -> Markup:

@@ -78,11 +78,6 @@ def render(machine: str, target: Path, machines: str = "") -> None:
     os.replace(temporary, target)
 
 
-def about(machine: str) -> list[str]:
-    """What is known of a machine's records as a whole, one phrase each."""
-    return [f"{label}: {value}" for label, value in title.facts(machine).items()]
-
-
 def numbered(body: str, before: str = '<b class="label">', after: str = "</b>") -> str:
     """The body with its figures and its tables numbered, each in their order, where the word stands between marks."""
     for kind in ("Figure", "Table"):

@@ -17,7 +17,7 @@ import pytest
 from lib import export, report
 
 TOKEN = "for-the-tests"
-PATIENCE_S = 60  # on two cores that do other things too
+PATIENCE_S = 120  # on two cores that do other things too
 SETTINGS = {  # of JupyterLab: all cells in the page at once, also those out of sight, and no news from elsewhere
     "lab/user-settings/@jupyterlab/notebook-extension/tracker.jupyterlab-settings": '{"windowingMode": "none"}',
     "labconfig/page_config.json": '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}',

@@ -192,6 +192,7 @@ def test_a_measurement_notebook_runs_in_jupyterlab_with_a_parameter_changed(chro
     parameters.click()
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.insert_text(attention_notebook.replace("seq_len = [16]", "seq_len = [16, 24]"))
+    page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for()  # the kernel has started
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
     figure = page.locator(".jp-OutputArea figure.plot svg").first

@@ -130,3 +130,8 @@ def test_a_chromium_that_prints_nothing_is_reported(rendered, monkeypatch, tmp_p
 def test_an_unknown_machine_is_refused(own_results, capsys):
     assert export.main(["markdown", "--machine", "epyc-3c"]) == 2
     assert "nearest is 'epyc-2c'" in capsys.readouterr().err
+
+
+def test_prose_goes_one_heading_down_without_comments_and_with_formulas_that_github_sets():
+    source = "## Heads <!-- definition -->\n\n$\\operatorname{LN}(x)$ <!-- of\ntwo lines -->"
+    assert markdown.section(source) == "### Heads\n\n$\\mathrm{LN}(x)$"
