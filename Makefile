@@ -23,8 +23,8 @@ test: .venv/ready ## Check the style and run the tests
 sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds stops early; DRY=1 lists the cases
 	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter-out 0,$(DRY)),--dry)
 
-render: .venv/ready ## Write reports/report.html from the records there are; MACHINE=name picks another machine's
-	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE))
+render: .venv/ready ## Write reports/report.html from the records there are; MACHINE=name picks another; CHECK=1 only compares
+	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE)) $(if $(filter-out 0,$(CHECK)),--check)
 
 calibrate: .venv/ready ## Try the measuring itself on this machine: known times, another timer, equal programs
 	@$(PY) -m lib.calibrate

@@ -8,12 +8,13 @@ import html
 import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 import jinja2
 import nbformat
 
-from lib import check, notebook, results
+from lib import check, follows, notebook, results
 from lib.notebook import NotebookFailed
 
 ROOT = results.REPORTS.parent
@@ -134,25 +135,44 @@ def link(record) -> str:
     return f'<a href="runs/{html.escape(machine)}/{name}.ipynb">{name}</a>' if file.exists() else name
 
 
+def still_follows(machine: str, stored: Path) -> bool:
+    """Whether a stored page is what rendering gives now, which is done in a temporary folder; prints what differs.
+    Raises NotebookFailed when a chapter fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        rendered = Path(folder) / stored.name
+        render(machine, rendered)
+        found = follows.differences(stored.read_text(), rendered.read_text())
+    if found:
+        print(follows.report(found))
+        print(f"{stored} does not follow from the records; without it, `make render` writes it anew")
+    return not found
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns 0, 1 when a chapter failed, 2 for bad input."""
+    """The command line; returns 0, 1 when a chapter failed or the stored report does not follow, 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m lib.report", description="Render the report from records.")
     parser.add_argument("--machine", help="whose records; by default the latest measured here, else the first in git")
+    parser.add_argument("--check", action="store_true", help="write nothing: exit 1 unless the stored report follows")
     given = parser.parse_args(arguments)
-    machines = results.machines()
+    machines, target = results.machines(), page()
+    if given.check and not target.exists():
+        print(f"{target}: there is no report to check; `make render` writes one", file=sys.stderr)
+        return 1
     try:
         if not machines:
             raise ValueError("machine: there are no records; `make report` measures some")
-        machine = given.machine or machines[0]
+        stored = follows.machine(target.read_text()) if given.check else None
+        machine = given.machine or stored or machines[0]
         check.choice("machine", machine, machines)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    target = page()
-    if up_to_date(target, inputs(machine)):
-        print(f"{target} follows from the records as they are")
-        return 0
     try:
+        if given.check and not still_follows(machine, target):
+            return 1
+        if given.check or up_to_date(target, inputs(machine)):
+            print(f"{target} follows from the records as they are")
+            return 0
         render(machine, target)
     except NotebookFailed as error:
         print(error, file=sys.stderr)
