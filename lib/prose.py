@@ -4,7 +4,8 @@ What a report says about speed, memory or error is computed: a claim or a statem
 asks, instructs, defines and cites. In it a number, a comparative (faster, most, as long as) or a word for an outcome
 (dominates, halves, negligible) is a finding, unless its sentence is one of these:
 
-- a question, which may compare; one that asks why may not, since it takes the answer for granted;
+- a question, or a title or caption that opens with a question word and has no full stop, which may compare; what asks
+  why may not, since it takes the answer for granted;
 - an instruction to look ("Look at whether the line ends lower"), which may compare after its question word;
 - an expectation: in a clause with *should*, *would* or *could*, which may compare;
 - how to read a figure or table: in a clause that names a place in it ("left of the line it took less time");
