@@ -43,7 +43,7 @@ _FINDERS = {
 _NAME = re.compile(
     r"\b95% intervals?|\b2\^\d+|\bn = \d+|\b(?:write-ups?|documents?|batch|context|sizes?|head size|chapters?|layers?"
     r"|steps?|versions?|rounds?|warm-ups?|issue) \d[\d.]*[BM]?(?:(?:,| and| or|, and) \d+)*(?![\w%.]*\d| ?(?:times|%))"
-    r"|\b\d+(?:\.\d+)?B\b(?!/)|\b80GB\b"
+    r"|\b\d+(?:\.\d+)?B\b(?!/)|\b80GB\b|\b(?:spring|summer|autumn|winter) 20\d\d\b"
 )
 _DIGITS = re.compile(r"(?<![\w.\-])-?\d(?:[\d.,]*\d)?(?:e-?\d+)?(?:%| ?×|[a-zA-Zµ]\w*)?")
 _MEASURED = re.compile(rf"(?:\d|{comparatives.NUMBER_WORD}\b)[\d.,]*[ -]?{comparatives.UNIT}", re.IGNORECASE)
