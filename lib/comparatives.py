@@ -69,7 +69,8 @@ CLAIMS = {
     ],
     "a word for a winner": [
         r"dominat\w+|outperform\w*|outpac\w+|outstrip\w*|outrun\w*|outweigh\w*|undercut\w*|surpass\w*|exceed\w*",
-        r"beats?|beaten|wins?|won|winner|loses? (?:to|against|out)|lags?|trails?|(?:far|falls?|leaves?) behind|overtak\w+|overtook|prevail\w*",
+        r"beats?|beaten|wins?|won|winner|loses? (?:to|against|out)|lags?|trails?|(?:far|falls?|leaves?) behind",
+        r"overtak\w+|overtook|prevail\w*",
         r"leads?|tops|eclips\w+|dwarf\w*|rival\w*|suffers?|benefi\w+|gains?|hurts?|helps?|(?:dis)?advantag\w+",
         r"penalt\w+|bottleneck\w*|\w+-bound|(?:is|are) (?:bound by|the limit)|limited by|pays? off|recommend\w*|choice",
         r"sav(?:e|es|ed|ing|ings)|wast(?:e|es|ed|ing)|account(?:s|ed)? for|consum\w+|eats?|yields?|amorti[sz]\w+",
