@@ -4,27 +4,35 @@ PYTHON ?= python3
 SWEEP ?= quick
 BUDGET ?=
 MACHINE ?=
+MACHINES ?=
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help report test sweep render calibrate publish lab clean
+.PHONY: help report test sweep render pdf markdown calibrate publish lab clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 report: .venv/ready ## Measure this machine with the quick sweep, then write reports/report.html
 	@$(PY) -m lib.sweep quick
-	@$(PY) -m lib.report
+	@$(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES))
 
 test: .venv/ready ## Check the style and run the tests
-	@$(PY) -m ruff check && $(PY) -m ruff format --check && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
+	@$(PY) -m ruff check && $(PY) -m ruff format --check && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup
 
 sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds stops early; DRY=1 lists the cases
 	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter-out 0,$(DRY)),--dry)
 
 render: .venv/ready ## Write reports/report.html from the records there are; MACHINE=name picks another; CHECK=1 only compares
-	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE)) $(if $(filter-out 0,$(CHECK)),--check)
+	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES)) \
+	  $(if $(filter-out 0,$(CHECK)),--check)
+
+pdf: .venv/ready ## Write reports/report.pdf too, by the system's Chromium; MACHINE=name as for render
+	@$(PY) -m lib.export pdf $(if $(MACHINE),--machine $(MACHINE))
+
+markdown: .venv/ready ## Write reports/report.md and reports/figures too, for a repository's page; MACHINE=name
+	@$(PY) -m lib.export markdown $(if $(MACHINE),--machine $(MACHINE))
 
 calibrate: .venv/ready ## Try the measuring itself on this machine: known times, another timer, equal programs
 	@$(PY) -m lib.calibrate
@@ -32,11 +40,11 @@ calibrate: .venv/ready ## Try the measuring itself on this machine: known times,
 publish: .venv/ready ## Copy this machine's records to reports/reference, to be kept in git
 	@$(PY) -m lib.publish
 
-lab: .venv/ready ## Open JupyterLab on the notebooks
-	@.venv/bin/jupyter lab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
+lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb, the other notebooks beside it
+	@.venv/bin/jupyter lab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 clean: ## Remove the report and the executed notebooks; the records and .venv stay
-	@rm -rf reports/runs reports/chapters reports/report.html reports/report.pdf
+	@rm -rf reports/runs reports/chapters reports/report.{html,pdf,md} reports/figures
 
 # Built whole or not at all: what fails half-way is removed, and only the last step makes `ready`.
 .venv/ready: pyproject.toml constraints.txt

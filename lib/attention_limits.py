@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from lib import cost, estimates, footprint, results, tables
-from lib.sentences import NO_DATA, Statement, fields
+from lib.sentences import NO_DATA, Statement, fields, of_records
 from lib.stats import Interval
 
 LENGTHS, HEADS = (256, 1024, 4096, 8192, 16384), (16, 32, 64, 128)  # the assignment's grid (CS336, pytorch_attention)
@@ -89,6 +89,7 @@ def account(case: Mapping) -> pd.DataFrame:
     return table.assign(GiB=table["bytes"] / GIB)
 
 
+@of_records()
 def out_of_memory(records: pd.DataFrame, machine: str) -> Statement:
     """At which size naive attention does not fit on this machine, and what the account of it adds up to."""
     memory = memories(records, machine) if len(records) else {}
@@ -98,7 +99,8 @@ def out_of_memory(records: pd.DataFrame, machine: str) -> Statement:
     case, refused = accounted(records, size), first_refused(records)
     needed = peak_bytes(case["seq_len"], case["d_head"], case["batch_size"], case["causal"])
     what = f"{case['batch_size']} × {case['seq_len']:,} tokens with heads of {case['d_head']}"
-    shares = f"of its {tables.number(needed / GIB)} GiB, three squares of scores are {_squares(case) / needed:.1%}"
+    shares = f"of its {tables.number(needed / GIB)} GiB, three squares of scores are "
+    shares += f"{tables.number(100 * _squares(case) / needed)}%"
     evidence = f"naive, fp32; {size / GIB:.1f} GiB in {hardware}; the peak by formula, which a test holds to the byte."
     if refused is None:
         text = f"All sizes measured here fit; by the formula the first that would not is {what}: {shares}."
@@ -114,6 +116,7 @@ def _squares(case: Mapping) -> int:
     return 3 * 4 * case["batch_size"] * case["seq_len"] ** 2
 
 
+@of_records()
 def nearer_limit(records: pd.DataFrame, of: Mapping) -> Statement:
     """For each variant of a case, which limit it comes nearer to: that of the matrix products (`ceiling_percent`) or
     that of the memory (`bandwidth_percent`), both by what it must compute and move at least."""

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch.utils.benchmark import Timer
 
-from lib import calibration, environment, measure, results, timing
+from lib import calibration, commandline, environment, measure, results, timing
 from lib.cases import Ceilings
 from lib.timing import Iteration, Mark, Plan
 
@@ -169,12 +169,25 @@ CHECKS: dict[str, Callable[[str], dict[str, list[float]]]] = {
 }
 
 
+def parser() -> argparse.ArgumentParser:
+    """The parser of this command line."""
+    made = commandline.parser(
+        "lib.calibrate",
+        "Try the measuring itself on this machine, a few minutes, and say what it found beside what must hold.",
+        ("", "spin timer"),
+        {2: "bad input"},
+    )
+    made.add_argument(
+        "checks", nargs="*", choices=[*CHECKS, []], metavar="check", help=f"of {', '.join(CHECKS)}; all by default"
+    )
+    return made
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command line: run every check, or those named; returns 0."""
-    parser = argparse.ArgumentParser(prog="python -m lib.calibrate", description="Try the measuring on this machine.")
-    parser.add_argument("checks", nargs="*", choices=[*CHECKS, []], help=f"of {', '.join(CHECKS)}; all by default")
+    given = parser().parse_args(arguments)
     device = environment.device()
-    for name in parser.parse_args(arguments).checks or CHECKS:
+    for name in given.checks or CHECKS:
         print(f"{name}: {CHECKS[name].__doc__.split(':')[0]}", flush=True)
         with measure.recording(Calibration(name, device), round=1) as record:
             record.metrics |= CHECKS[name](device)

@@ -11,7 +11,7 @@ import pandas as pd
 from lib import compare, estimates, results, stats, tables
 from lib.coldstarts import FOLLOWING, FULL, WHOLE, after_warmups, one_against_five, steady, where
 from lib.headings import HEADINGS
-from lib.sentences import NO_DATA, Statement, together
+from lib.sentences import NO_DATA, Statement, of_records, together
 
 NOISE_PERCENT = 1.0  # deviations below it are called small, as a write-up does
 
@@ -56,38 +56,6 @@ def beside_published(records: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def claimed(records: pd.DataFrame) -> pd.DataFrame:
-    """What the write-ups claim of warm-ups (`claim`, `source`), beside what the published tables and the records here
-    hold (`in_tables`, `here`), in words."""
-    said = results.published("claims")
-    said = said[said["experiment"] == "warmup"].set_index("id")
-    checks = {"spread-under-one-percent": _small, "cold-spread": _cold_spread, "one-warmup-nearly-enough": _one_enough}
-    ours, theirs = _ours(records), published()
-    rows = [
-        {**said.loc[name, ["claim", "source"]], "in_tables": check(theirs), "here": check(ours)}
-        for name, check in checks.items()
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def _small(table: pd.DataFrame) -> str:
-    """How many deviations after the most warm-ups are small; of a published table those of a stated number alone."""
-    most = table[(table["warmups"] == FULL)]
-    small = (most["deviation_percent"] < NOISE_PERCENT).sum()
-    return f"in {small} of {len(most)} rows" if len(most) else tables.MISSING
-
-
-def _cold_spread(table: pd.DataFrame) -> str:
-    without = table[table["warmups"] == 0]["deviation_percent"]
-    return f"at most {tables.number(without.max() / 100)} times the mean" if len(without) else tables.MISSING
-
-
-def _one_enough(table: pd.DataFrame) -> str:
-    """The range of the ratio of the mean after one warm-up to that after the most."""
-    ratios = table[table["warmups"] == 1]["ratio"]
-    return f"{ratios.min():.3f} to {ratios.max():.3f} times the mean after more" if len(ratios) else tables.MISSING
-
-
 def describe(records: pd.DataFrame) -> pd.DataFrame:
     """One row a source, statistic (`mean_ms` or `std_ms` of ten steps) and number of warm-ups: the count, mean, std,
     min, quartiles and max of it over sizes, contexts and phases, as write-up 002 describes its own."""
@@ -101,6 +69,7 @@ def describe(records: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).astype({"count": int})
 
 
+@of_records()
 def answer(records: pd.DataFrame, of: Mapping, where: str) -> Statement:
     """How much longer the first step takes, and from which step on the series is steady."""
     table = estimates.select(steady(records), **of)
@@ -114,13 +83,15 @@ def answer(records: pd.DataFrame, of: Mapping, where: str) -> Statement:
     )
     text += f" {where}: " if where else ": "
     if settled:
-        span = f"{settled[0]}" if settled[0] == settled[-1] else f"{settled[0]} to {settled[-1]}"
-        text += f"the series is steady from step {span} on in {len(settled)} of {len(starts)} processes."
+        span = " to ".join(map(tables.count, dict.fromkeys((settled[0], settled[-1]))))
+        text += f"the series is steady from step {span} on in {tables.count(len(settled))} of "
+        text += f"{tables.count(len(starts))} processes."
     else:
-        text += f"in none of {len(starts)} processes is the series ever shown to be steady."
+        text += f"in none of {tables.count(len(starts))} processes is the series ever shown to be steady."
     return Statement(text, "measured", f"Steady from step, by process: {row['steady_from']}.")
 
 
+@of_records()
 def variation(records: pd.DataFrame, warmups: int) -> Statement:
     """How much ten whole steps vary after so many warm-ups, in all cases."""
     table = after_warmups(records)
@@ -133,11 +104,12 @@ def variation(records: pd.DataFrame, warmups: int) -> Statement:
     least, middle, most = (tables.number(of(percents)) for of in (min, statistics.median, max))
     text = (
         f"{after}, the standard deviation of ten steps is {least} to {most}% of their mean, {middle}% in the median; "
-        f"it is under {NOISE_PERCENT:g}% in {small} of {len(percents)} processes."
+        f"it is under {NOISE_PERCENT:g}% in {tables.count(small)} of {tables.count(len(percents))} processes."
     )
     return Statement(text, "measured", f"{len(table)} cases, {len(percents)} processes, whole steps.")
 
 
+@of_records()
 def one_outlier(records: pd.DataFrame, of: Mapping) -> Statement:
     """What the deviation without warm-ups would be if the first step alone were longer, beside what it is."""
     first = estimates.select(steady(records), **of)
@@ -160,6 +132,7 @@ def outlier_percent(times: float) -> float:
     return 100 * math.sqrt(FOLLOWING) * (times - 1) / (FOLLOWING - 1 + times)
 
 
+@of_records()
 def settled(records: pd.DataFrame) -> Statement:
     """In how many processes of all cases the series is steady after one, two and five warm-ups, in how many never."""
     texts = [text for text in steady(records)["steady_from"] if text]
@@ -175,6 +148,7 @@ def settled(records: pd.DataFrame) -> Statement:
     return Statement(text, "measured", f"Steady from step: {'; '.join(texts)}.")
 
 
+@of_records()
 def where_it_goes(records: pd.DataFrame, of: Mapping) -> Statement:
     """In which phases the first step spends what it takes beyond a later one."""
     table = estimates.select(steady(records), **of)
@@ -191,6 +165,7 @@ def where_it_goes(records: pd.DataFrame, of: Mapping) -> Statement:
     return Statement(text, "measured", "First step less the median of the last half of the steps, phase by phase.")
 
 
+@of_records()
 def equivalence(records: pd.DataFrame) -> Statement:
     """Whether one warm-up gives the same mean as five, in each case."""
     table = one_against_five(records)

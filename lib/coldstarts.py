@@ -170,7 +170,7 @@ def _panel(ax: Axes, processes: list[list[float]]) -> None:
     if far > 3:
         ax.set_yscale("log")
         ax.minorticks_off()
-        plots.round_ticks(ax)
+        plots.round_ticks(ax.yaxis)
     ax.set(xlabel="step", ylabel="time of the step, ms")
     ax.grid(axis="y")
 

@@ -59,9 +59,10 @@ CLAIMS = {
     ],
     "a word for a growth": [
         r"(?:sub|super)?-?(?:linear|quadratic|cubic)(?:ly)?|exponentially|(?:is|are|grows?) exponential",
-        r"scales|scaled? (?:with|as|well|poorly|up|down)|gr(?:ow|ows|ew|own|owing)|shr(?:ink|inks|ank|unk|inking)",
+        r"logarithmically|scales|scaled? (?:with|as|well|poorly|up|down)",
+        r"gr(?:ow|ows|ew|own|owing)|shr(?:ink|inks|ank|unk|inking)",
         r"ris(?:e|es|en|ing)|rose|climb\w*|soar\w*|plummet\w*|increas\w+|decreas\w+|reduc(?:e|es|ed|ing)|improv\w+",
-        r"logarithmically|degrad\w+|deteriorat\w+|worsen\w*|lengthen\w*|shorten\w*|drops?|dropped|declin\w+|diminish\w*|inflat\w+",
+        r"degrad\w+|deteriorat\w+|worsen\w*|lengthen\w*|shorten\w*|drops?|dropped|declin\w+|diminish\w*|inflat\w+",
         r"balloon\w*|explod\w+|collaps\w+|cuts?|slash\w*|vanish\w*|disappear\w*|(?:goes?|went|comes?|came) (?:up|down)",
         r"speeds? up|sped up|speed-?ups?|slows?(?: down)?|slowed|slow-?downs?|accelerat\w+|proportional\w*",
         r"(?:in)?sensitive to|(?:in)?dependent of|stays? (?:flat|level)|constant|un(?:changed|affected)",

@@ -89,7 +89,7 @@ def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -
     shared = set(own[keys].itertuples(index=False, name=None)) & set(theirs[keys].itertuples(index=False, name=None))
     rows = pd.concat([own, theirs], ignore_index=True)
     rows = rows[[key in shared for key in rows[keys].itertuples(index=False, name=None)]]
-    words = ([_word(*field) for field in zip(keys, row, strict=True)] for row in rows[keys].itertuples(index=False))
+    words = ([word(*field) for field in zip(keys, row, strict=True)] for row in rows[keys].itertuples(index=False))
     rows["case"] = [", ".join(word for word in row if word) for row in words]
     for name in ("restless", "why"):
         rows[name] = estimates.column(rows, name).fillna("")
@@ -102,7 +102,7 @@ def named(sources: pd.Series) -> pd.Series:
     return sources.str.replace(r"^(\d+)_[0-9a-f]{16}\.txt$", r"write-up \1", regex=True)
 
 
-def _word(name: str, value) -> str:
+def word(name: str, value) -> str:
     """A field of a case in a few words: its name where it is true, a number behind what it counts."""
     if isinstance(value, str):
         return value

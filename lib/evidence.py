@@ -114,16 +114,17 @@ def products_of_step(data: Data) -> list[Found]:
 
 def top_kernel(data: Data) -> list[Found]:
     """Whether the kernel that takes the most of the forward pass takes the most of forward and backward too."""
-    every, label = (1.0, 1.0), "of the processes have the same kernel at the top of both"
+    every, label = (1.0, 1.0), "processes have the same kernel at the top of both"
     if claims.printed(_rows(data, "kernels")):
         table = results.published("kernels")
         tops = [table[table["phase"] == phase].nlargest(2, "total_us") for phase in ("forward", "forward_backward")]
         same = set(tops[0]["kernel"]) == set(tops[1]["kernel"])
-        return [claims.known("of two, the same two kernels at the top of both", float(same), every)]
+        said = "the same" if same else "not the same"
+        return [claims.known("two kernels at the top of both", float(same), every, shown=said)]
     records, names = _profiled(data)
     both = [profiles.leaders(records, scope) for scope in ("forward", "forward and backward")] if len(records) else []
     same = [one["kernel"] == other["kernel"] for one, other in zip(*both, strict=True)] if both else []
-    return [claims.known(label, sum(same) / len(same), every, names)] if same else []
+    return [claims.known(label, sum(same) / len(same), every, names, f"{sum(same)} of {len(same)}")] if same else []
 
 
 def softmax(data: Data) -> list[Found]:
@@ -147,7 +148,11 @@ def sums(data: Data) -> list[Found]:
     found = dict(zip(table["loop"], table["number"], strict=True)) if len(table) else {}
     names = claims.names(_rows(data, "precision", subject="accumulation")) if found else []
     limits = {name: (value - 5e-5, value + 5e-5) for name, value in said.items()}
-    return [claims.known(f"by {name}", found[name], limits[name], names) for name in said if name in found]
+    return [
+        claims.known(f"by {name}", found[name], limits[name], names, f"{found[name]:.9g}")
+        for name in said
+        if name in found
+    ]
 
 
 def dtypes(data: Data) -> list[Found]:
@@ -160,7 +165,7 @@ def dtypes(data: Data) -> list[Found]:
     names = claims.names(_rows(data, "precision", subject="toy", precision="fp16")) if found else []
     bits = {"fp16": 16.0, "bf16": 16.0, "fp32": 32.0}
     rows = [(name, bits[found[name]], bits[said[name]]) for name in said if name in found]
-    return [claims.known(f"bits in {name}", own, (theirs, theirs), names) for name, own, theirs in rows]
+    return [claims.known(f"in the {name}", own, (theirs, theirs), names, f"fp{own:.0f}") for name, own, theirs in rows]
 
 
 def mixed_speed(data: Data) -> list[Found]:
@@ -177,7 +182,7 @@ def mixed_speed(data: Data) -> list[Found]:
 
 def mixed_memory(data: Data) -> list[Found]:
     """The largest of the ratios of peaks in bf16 to fp32."""
-    label = "as much " + STEP + ", {mode}, the most of {{}} cases"
+    label = "times as much " + STEP + ", {mode}, the most of {{}} cases"
     bf16, fp32 = {"precision": "bf16"}, {"precision": "fp32"}
     found = claims.ratios(_rows(data, "memory", checkpoint=0), "peak_mib", bf16, fp32, MORE, label)
     most = max(found, key=lambda one: one.value.value, default=None)
@@ -202,7 +207,7 @@ def largest_allocation(data: Data) -> list[Found]:
     names, where = claims.names(estimates.select(records, **case)), STEP.format(**case)
     return [
         claims.known(f"times the scores of a layer, {where}", size / record["scores_mib"][0], about(1, 1e-6), names),
-        claims.known(f"allocations of one made in attention (it is {maker})", float("attention" in maker), MORE, names),
+        claims.known("is the function that made it", float("attention" in maker), MORE, names, maker),
     ]
 
 
@@ -216,7 +221,7 @@ def attention_grows(data: Data) -> list[Found]:
         for metric, (fold, word) in folds.items()
         for one in claims.exponent(
             records, metric, "seq_len", tuple(math.log(end) / math.log(8192 / 256) for end in about(fold)),
-            f"is the exponent of {word} up to " + TOKENS, **lengths,
+            f"is the exponent of {word} up to {{seq_len:,}} tokens, head size {{d_head}}", **lengths,
         )
     ]  # fmt: skip
 

@@ -11,10 +11,10 @@ AROUND = 60  # characters shown on either side of a difference
 _BLOCK = re.compile(r'(<figure class="plot".*?</figure>)|(?=<(?:h[1-6]|p|li|tr|figure|pre|div|details)\b)', re.DOTALL)
 
 
-def machine(page: str) -> str | None:
-    """The machine whose records a page says it was rendered from."""
-    found = re.search(r'<meta name="machine" content="([^"]*)">', page[:2000])
-    return html.unescape(found[1]) if found else None
+def machines(page: str) -> list[str]:
+    """The machine whose records a page says it was rendered from, and then those beside it."""
+    found = re.search(r'<meta name="machines" content="([^"]*)">', page[:2000])
+    return html.unescape(found[1]).split() if found else []
 
 
 def differences(stored: str, rendered: str) -> dict[str, list[str]]:

@@ -1,14 +1,13 @@
 """Tells what records there are, where they were measured and how restless that place was; measures nothing."""
 
-import html
 import itertools
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pandas as pd
 import yaml
 
-from lib import estimates, notebook, tables
+from lib import estimates, notebook
 
 
 def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -99,33 +98,3 @@ def unrest(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def _spread(times: list[float]) -> float:
     low, middle, high = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
     return 100 * (high - low) / middle
-
-
-class Listing:
-    """All records of some experiments, one a row, each experiment behind a disclosure."""
-
-    def __init__(self, experiments: Mapping[str, pd.DataFrame], link: Callable[[pd.Series], str]):
-        self.experiments, self.link = experiments, link
-
-    def _repr_html_(self) -> str:
-        return "".join(self._one(name, records) for name, records in self.experiments.items())
-
-    def _one(self, name: str, records: pd.DataFrame) -> str:
-        fields = records.attrs["fields"]
-        rows = "".join(self._row(record, fields) for _, record in records.iterrows())
-        heads = [*(field.replace("_", " ") for field in fields), "round", "status", "n", "median, ms", "started", "run"]
-        head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
-        return (
-            f"<details><summary>{html.escape(name)}, {len(records)} records</summary>"
-            f'<div class="scroll" tabindex="0" role="region" aria-label="records of {html.escape(name)}">'
-            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>"
-        )
-
-    def _row(self, record: pd.Series, fields: list[str]) -> str:
-        times = record.get("total_ms")
-        counted = isinstance(times, list)
-        cells = [html.escape(str(record[field])) for field in fields]
-        cells += [str(record["round"]), estimates.STATUS[record["status"]] or "ok"]
-        cells += [str(len(times)), tables.number(statistics.median(times))] if counted else ["", ""]
-        cells += [html.escape(record["started"]), self.link(record)]
-        return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from lib import claims, evidence, notebook, printed, results
-from lib.claims import LESS, MORE, Claim, Judgement
+from lib import claims, evidence, markdown, printed, results, tables
+from lib.claims import CONTRADICTED, LESS, MORE, SUPPORTED, Claim, Judgement
+from lib.sentences import Statement
 
 # fmt: off
 _DECISIONS = {  # by the name of a claim: where its numbers come from, the rule, what is said, how many numbers it takes
@@ -66,15 +67,16 @@ _DECISIONS = {  # by the name of a claim: where its numbers come from, the rule,
         "not made by softmax", 2),
     "attention-superlinear": (
         evidence.attention_grows, "the exponents are those of 80-fold and 60-fold over 32 times the tokens, each fold "
-        "within a fifth", "attention grows about 80-fold in time and 60-fold in memory from 256 to 8,192 tokens",
-        "attention does not grow as 80-fold in time and 60-fold in memory from 256 to 8,192 tokens", 2),
+        "within a fifth", "attention grows like 80-fold in time and 60-fold in memory over 32 times the tokens",
+        "attention does not grow like 80-fold in time and 60-fold in memory over 32 times the tokens", 2),
     "compile-speeds-attention": (
         evidence.compiled_attention, "compiled to eager below 1 at the longest sequence, for every head size",
         "compiling makes attention at long sequences faster", "compiling does not make attention at long sequences "
         "faster"),
     "compile-speeds-step": (
         evidence.compiled_step, "compiled to eager below 1 at every size and context",
-        "compiling makes the training step faster at every size", "compiling does not make every training step faster"),
+        "compiling makes the training step faster at every size", "compiling does not make every training step "
+        "faster", 2),
     "tf32-speeds-large": (
         evidence.tf32, "at the largest size TF32 shortens the compiled step by more than compiling the eager one",
         "TF32 brings most of the gain for large models", "TF32 does not bring most of the gain for large models"),
@@ -112,11 +114,6 @@ def published() -> tuple[Claim, ...]:
     return tuple(found)
 
 
-def measured(machine: str) -> dict[str, pd.DataFrame]:
-    """The records of a machine, by experiment."""
-    return {name: results.load(name, machine) for name in notebook.experiments()}
-
-
 def own_tables(source: str) -> dict[str, pd.DataFrame]:
     """What the write-ups that a claim comes from printed, by experiment: of several, all their rows."""
     found: dict[str, pd.DataFrame] = {}
@@ -135,13 +132,17 @@ def _below(above: pd.DataFrame, below: pd.DataFrame) -> pd.DataFrame:
 @functools.cache
 def on_own_tables() -> tuple[Judgement, ...]:
     """Each claim, held against what the write-ups that it comes from printed."""
-    return tuple(claims.judge([claim], own_tables(claim.source))[0] for claim in published())
+    return tuple(claims.judge([claim], own_tables(claim.source), "printed")[0] for claim in published())
 
 
 def on_records(machine: str, experiment: str = "") -> list[Judgement]:
-    """Each claim, or those of an experiment, held against a machine's records."""
+    """Each claim, or those of one experiment, held against a machine's records; an experiment's stand together."""
     chosen = [claim for claim in published() if experiment in ("", claim.experiment)]
-    return claims.judge(chosen, measured(machine))
+    data = {name: results.load(name, machine) for name in dict.fromkeys(claim.experiment for claim in chosen)}
+    found = {}
+    for name in data:
+        found |= {one.claim.id: one for one in claims.judge([c for c in chosen if c.experiment == name], data)}
+    return [found[claim.id] for claim in chosen]
 
 
 def references(machine: str) -> list[str]:
@@ -159,6 +160,21 @@ class Ledger:
         own = [one for one in on_own_tables() if experiment in ("", one.claim.experiment)]
         self.rows = list(zip(own, *(on_records(name, experiment) for name in [*kept, machine]), strict=True))
 
+    def told(self) -> Statement:
+        """How many of the statements their own tables and this machine's records bear out."""
+        own, here = self.counts[0], self.counts[-1]
+        said = [
+            f"{tables.count(found[SUPPORTED])} hold, {tables.count(found[CONTRADICTED])} do not, and of "
+            f"{tables.count(len(self.rows) - found[SUPPORTED] - found[CONTRADICTED])} the data show neither"
+            for found in (own, here)
+        ]
+        text = (
+            f"Of {tables.count(len(self.rows))} statements, by the write-ups' own tables {said[0]}; by the records of "
+            f"this machine {said[1]}."
+        )
+        records = tuple(dict.fromkeys(name for row in self.rows for name in row[-1].statement.records))
+        return Statement(text, "measured", f"{self.note}", records)
+
     @property
     def counts(self) -> list[dict[str, int]]:
         """How often each verdict was given, by column."""
@@ -170,18 +186,24 @@ class Ledger:
     def _repr_html_(self) -> str:
         head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in ["claim", "write-up", *self.columns])
         rows = "".join(f"<tr>{_cells(row)}</tr>" for row in self.rows)
-        caption = "What the public write-ups say, and whether their own tables and the records bear it out"
         return (
-            f'<figure class="table ledger"><figcaption><b class="label">Table</b> {caption}</figcaption>'
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
+            f'<figure class="table ledger"><figcaption><b class="label">Table</b> {self.caption}</figcaption>'
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{self.caption}">'
             f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
             f'<p class="note">{html.escape(self.note)}</p></figure>'
         )
 
+    def _repr_markdown_(self) -> str:
+        heads = ["claim", "write-up", *self.columns]
+        rows = [[row[0].claim.says, row[0].claim.source, *(one.verdict for one in row)] for row in self.rows]
+        body = markdown.table(heads, [map(markdown.escape, row) for row in rows], [False] * len(heads))
+        return markdown.captioned("Table", self.caption, body)
+
+    caption = "What the public write-ups say, and whether their own tables and the records bear it out"
     note = (
-        "A verdict opens to its sentence, rule and numbers. The verdicts of a column of records are by Holm among its "
-        "claims; printed tables have no intervals, and count as they stand. No data: the table that the statement is "
-        "about was not printed, or the cases were not measured."
+        "A verdict opens to its sentence, rule and numbers. The verdicts of records are by Holm among the claims "
+        "of an experiment; printed tables have no intervals, and count as they stand. No data: the table that the "
+        "statement is about was not printed, or the cases were not measured."
     )
 
 

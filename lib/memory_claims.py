@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from lib import estimates, occupancy, sentences, tables
-from lib.sentences import Statement
+from lib.sentences import Statement, of_records
 
 
 def _number(record: pd.Series, name: str) -> float | None:
@@ -26,6 +26,7 @@ def _compared(of: pd.Series, to: pd.Series, name: str) -> tuple[float, float] | 
 MISSING = Statement("This was not measured here.", sentences.NO_DATA, "memory")
 
 
+@of_records()
 def phases_told(records: pd.DataFrame, case: Mapping) -> Statement:
     """Whether the phases of a step can be told from its peaks: which is highest, and where its memory falls."""
     record = occupancy.one(records, case)
@@ -51,6 +52,7 @@ def phases_told(records: pd.DataFrame, case: Mapping) -> Statement:
     )
 
 
+@of_records()
 def agreement(records: pd.DataFrame) -> Statement:
     """How far the prediction and the formula lie from the measured peaks."""
     said = []
@@ -60,7 +62,7 @@ def agreement(records: pd.DataFrame) -> Statement:
         if off:
             most = max(off, key=abs)
             far = "exact" if most == 0 else f"at most {tables.number(abs(most))}% too {'high' if most > 0 else 'low'}"
-            said.append(f"{word} is {far} over {len(off)} cases")
+            said.append(f"{word} is {far} over {tables.count(len(off))} cases")
     if not said:
         return MISSING
     return Statement(f"Against the measured peaks, {' and '.join(said)}.", "measured", "peak_mib, each case once.")
@@ -75,9 +77,11 @@ def amount(records: pd.DataFrame, metric: str, case: Mapping, wording: str) -> S
         wording.format(tables.number(value, 0)),
         "measured",
         f"{metric}, {occupancy.described(occupancy.one(records, case))}",
+        sentences.names(records, case),
     )
 
 
+@of_records("context_length")
 def growth(records: pd.DataFrame, case: Mapping, subject: str) -> Statement:
     """How the peak grows between the two longest contexts of a case, as the exponent of a power law."""
     found = {length: _number(occupancy.one(records, {**case, "context_length": length}), "peak_mib")
@@ -89,9 +93,10 @@ def growth(records: pd.DataFrame, case: Mapping, subject: str) -> Statement:
     power = math.log(found[high] / found[low]) / math.log(high / low)
     values = f"from {tables.number(found[low], 0)} to {tables.number(found[high], 0)} MiB"
     text = f"From {low:,} to {high:,} tokens at size {case['size']}, {subject} grows {values}, an exponent of "
-    return Statement(f"{text}{power:.2f}.", "measured", "peak_mib, counts without interval.")
+    return Statement(f"{text}{tables.number(power)}.", "measured", "peak_mib, counts without interval.")
 
 
+@of_records("mode", "precision")
 def narrower(records: pd.DataFrame, case: Mapping, modes: Mapping[str, str]) -> Statement:
     """What bf16 does to the peaks of a case in fp32, by mode and what it is called."""
     said = []
@@ -101,7 +106,7 @@ def narrower(records: pd.DataFrame, case: Mapping, modes: Mapping[str, str]) -> 
         )
         if found := _compared(of, to, "peak_mib"):
             change = 100 * (found[0] / found[1] - 1)
-            said.append(f"{name} by {change:+.1f}%")
+            said.append(f"{name} by {'+' * (change > 0)}{tables.number(change)}%")
     if not said:
         return MISSING
     text = (
@@ -114,10 +119,12 @@ def residual(size: str, context_length: int) -> Statement:
     """The derived size of a tensor of the residual stream in single precision, of a published model at batch 4."""
     shape = occupancy.shape(size, context_length)
     mib = shape.batch_size * shape.context_length * shape.d_model * 4 / 2**20
-    text = f"For {size} it is {shape.batch_size} × {context_length} × {shape.d_model:,} × 4 bytes = {mib:g} MiB."
+    product = " × ".join(map(tables.count, (shape.batch_size, context_length, shape.d_model, 4)))
+    text = f"For {size} it is {product} bytes = {tables.exact(mib)} MiB."
     return Statement(text, "derived", "arithmetic on the shape of the model.")
 
 
+@of_records()
 def scores(records: pd.DataFrame, case: Mapping) -> Statement:
     """Whether the largest allocations of a case are scores of attention, whose size is known in theory."""
     record = occupancy.one(records, case)
@@ -133,11 +140,13 @@ def scores(records: pd.DataFrame, case: Mapping) -> Statement:
     names = sorted({maker for size, maker, _ in makers if abs(size / theory - 1) < 1e-6})
     text = f"The largest allocation has {tables.number(first[0], 0)} MiB and is made by {first[1]}."
     size = f"A layer's scores take {tables.number(theory, 0)} MiB in theory"
-    found = f"; {of_scores} of the {sum(c for *_, c in makers)} largest allocations have just that, made by "
+    counts = " of the ".join(map(tables.count, (of_scores, sum(count for *_, count in makers))))
+    found = f"; {counts} largest allocations have just that, made by "
     end = f"{found}{', '.join(names)}." if names else "; none of the largest allocations has just that."
     return Statement(f"{text} {size}{end}", "measured", f"largest allocations, {occupancy.described(record)}")
 
 
+@of_records("checkpoint")
 def saved(records: pd.DataFrame, case: Mapping) -> list[Statement]:
     """What groups save of the peak and of what is kept, each against none."""
     plain = occupancy.one(records, {**case, "checkpoint": 0})
@@ -164,4 +173,4 @@ def best_group(table: pd.DataFrame) -> Statement:
     text = (
         f"The least peak is that of groups of {best}; that of no other is more than {tables.number(spread)}% above it."
     )
-    return Statement(text, "measured", "peak_mib, one iteration of each.")
+    return Statement(text, "measured", "peak_mib, one iteration of each.", table.attrs["records"])

@@ -2,11 +2,12 @@
 
 import pandas as pd
 
-from lib import estimates, results, sentences, tables
-from lib.mixed_precision import NORMS, TITLES, dtypes, loops, overflows, published_speed, rows, speed
-from lib.sentences import NO_DATA, Statement, together
+from lib import estimates, sentences, tables
+from lib.mixed_precision import NORMS, TERM, TITLES, dtypes, loops, overflows, published_speed, rows, speed
+from lib.sentences import NO_DATA, Statement, of_records, together
 
 
+@of_records()
 def sums(records: pd.DataFrame, narrow: str) -> Statement:
     """The results of the four loops of a narrow dtype."""
     table = loops(records)
@@ -15,14 +16,15 @@ def sums(records: pd.DataFrame, narrow: str) -> Statement:
     if not set(names) <= set(found):
         return Statement(f"The four loops of {narrow} were not run here.", NO_DATA, "accumulation")
     text = (
-        f"A thousand terms of 0.01 add up to {found[names[0]]} in fp32, to {found[names[1]]} in {narrow}, to "
-        f"{found[names[2]]} where {narrow} terms go into an fp32 sum, and to {found[names[3]]} where they are "
-        "converted to fp32 before."
+        f"A thousand terms of {tables.exact(TERM)} add up to {found[names[0]]} in fp32, to {found[names[1]]} in "
+        f"{narrow}, to {found[names[2]]} where {narrow} terms go into an fp32 sum, and to {found[names[3]]} where they "
+        "are converted to fp32 before."
     )
     errors = table.set_index("loop")["sum_error"]
     return Statement(text, "measured", "; ".join(f"{name}: error {errors[name]}" for name in names) + ".")
 
 
+@of_records()
 def reasons(records: pd.DataFrame, narrow: str) -> Statement:
     """Why the loops of a narrow dtype are wrong: the term as stored, and the additions."""
     table = loops(records)
@@ -33,10 +35,10 @@ def reasons(records: pd.DataFrame, narrow: str) -> Statement:
     row, other = table.loc[own], table.loc[wide]
     alone = "which is all of the error" if other["sum_error"] == other["stored_error"] else "beside the error"
     text = (
-        f"In {narrow}, 0.01 is stored with an error that makes {row['stored_error']} over the thousand terms, {alone} "
-        f"of the sum in fp32, {other['sum_error']}. The additions in {narrow} bring {row['added_error']}: at its end "
-        f"the sum can change by steps of {row['spacing']} only, and rounding to such a step may lose "
-        f"{row['half_percent']:.3g}% of a term."
+        f"In {narrow}, {tables.exact(TERM)} is stored with an error that makes {row['stored_error']} over the thousand "
+        f"terms, {alone} of the sum in fp32, {other['sum_error']}. The additions in {narrow} bring "
+        f"{row['added_error']}: at its end the sum can change by steps of {row['spacing']} only, and rounding to such "
+        f"a step may lose {tables.number(row['half_percent'])}% of a term."
     )
     if row["stalls_after"] != "never":
         text += (
@@ -48,6 +50,7 @@ def reasons(records: pd.DataFrame, narrow: str) -> Statement:
     return Statement(text, "measured", f"Loops {own}, {wide} and {cast}; spacing from the dtype's significand.")
 
 
+@of_records()
 def observed(records: pd.DataFrame, narrow: str) -> Statement:
     """The answer to the assignment's question after the dtypes of the toy model, in its order."""
     table = dtypes(records, "toy")
@@ -67,6 +70,7 @@ def observed(records: pd.DataFrame, narrow: str) -> Statement:
     return Statement(text, "measured", "As hooks saw them: " + "; ".join(f"{n}: {d}" for n, d in found.items()) + ".")
 
 
+@of_records()
 def sensitive(records: pd.DataFrame, subject: str, precision: str) -> Statement:
     """Which step of a norm leaves the range of a dtype, from which scale on, and what comes out."""
     name = TITLES[subject]
@@ -78,26 +82,30 @@ def sensitive(records: pd.DataFrame, subject: str, precision: str) -> Statement:
     at_one = errors[errors["scale"] == 1]["relative_error"].iloc[0]
     found = rows(records, "norm_limits")
     found = found[(found["subject"] == subject) & (found["precision"] == precision) & (found["offset"] == 0)]
-    text = f"Computed in {precision} throughout, {name} has an error of {at_one:.2g} on standard normal inputs"
+    text = (
+        f"Computed in {precision} throughout, {name} has an error of {tables.number(at_one)} on standard normal inputs"
+    )
     over = found[found["what"] == "overflows"].sort_values("scale") if len(found) else found
     if over.empty:
         largest, smallest = errors["scale"].max(), errors["scale"].min()
-        text += f", and nothing overflows on inputs from {smallest:g} to {largest:g} times as large."
+        ends = f"{tables.exact(smallest)} to {tables.exact(largest)}"
+        text += f", and nothing overflows on inputs from {ends} times as large."
         return Statement(text, "measured", f"{len(errors)} scales.")
     first = over.iloc[0]
-    text += f"; on inputs {first['scale']:g} times as large its {first['step']} overflows"
+    text += f"; on inputs {tables.exact(first['scale'])} times as large its {first['step']} overflows"
     result = errors[errors["scale"] == first["scale"]]["relative_error"]
     if len(result) and result.iloc[0] == 1:
         text += ", and the norm is silently zero, since it divides by infinity"
     under = found[(found["what"] == "underflows") & (found["scale"] < 1)].sort_values("scale", ascending=False)
     if len(under):
         last = under.iloc[0]
-        text += f". On inputs {last['scale']:g} times as large half or more of its {last['step']} is zero"
+        text += f". On inputs {tables.exact(last['scale'])} times as large half or more of its {last['step']} is zero"
         small = errors[errors["scale"] == last["scale"]]["relative_error"]
-        text += f", which eps hides: the error is {small.iloc[0]:.2g}" if len(small) else ""
+        text += f", which eps hides: the error is {tables.number(small.iloc[0])}" if len(small) else ""
     return Statement(text + ".", "measured", f"{len(errors)} of the scales give a finite norm.")
 
 
+@of_records()
 def kernel(records: pd.DataFrame, precision: str) -> Statement:
     """Whether PyTorch's own layer norm fails where the one that is computed step by step overflows."""
     table = rows(records, "kernel_errors")
@@ -108,10 +116,10 @@ def kernel(records: pd.DataFrame, precision: str) -> Statement:
             f"PyTorch's own layer norm was not tried in {precision} where steps overflow.", NO_DATA, "kernel"
         )
     worst = table[table["scale"].isin(lost)]["relative_error"].max()
-    scales = " to ".join(f"{scale:g}" for scale in dict.fromkeys((lost[0], lost[-1])))
+    scales = " to ".join(map(tables.exact, dict.fromkeys((lost[0], lost[-1]))))
     text = (
         f"PyTorch's own layer norm, one kernel, takes the same {precision} inputs at scales {scales}, where the one "
-        f"computed step by step overflows, with an error of {worst:.2g} at most."
+        f"computed step by step overflows, with an error of {tables.number(worst)} at most."
     )
     return Statement(text, "measured", f"Scales {', '.join(f'{scale:g}' for scale in lost)}.")
 
@@ -126,18 +134,7 @@ def published_trend() -> Statement:
     return Statement(text, "published", "Published means, each size in both precisions on the same hardware.")
 
 
-def claimed(records: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """What the write-ups claim of mixed precision (`claim`, `source`) beside what was found `here`."""
-    said = results.published("claims").set_index("id")
-    found = {
-        "accumulate-fp32": sums(records, "fp16"),
-        "autocast-dtypes": observed(records, "fp16"),
-        "mixed-slower-small": trend(steps),
-    }
-    rows = [{**said.loc[name, ["claim", "source"]], "here": statement.text} for name, statement in found.items()]
-    return pd.DataFrame(rows)
-
-
+@of_records()
 def offset_error(records: pd.DataFrame, precision: str) -> Statement:
     """How a mean that is large beside the deviation spoils layer norm, and not RMS norm, which subtracts none."""
     errors = rows(records, "norm_errors")
@@ -148,11 +145,14 @@ def offset_error(records: pd.DataFrame, precision: str) -> Statement:
         return Statement(f"Inputs with a large mean were not tried in {precision} here.", NO_DATA, "offset")
     most = common[-1]
     text = (
-        f"In {precision}, a mean of {most:g} standard deviations takes the error of layer norm from "
-        f"{found['layer_norm'][common[0]]:.2g} to {found['layer_norm'][most]:.2g}, and that of RMS norm from "
-        f"{found['rms_norm'][common[0]]:.2g} to {found['rms_norm'][most]:.2g}."
+        f"In {precision}, a mean of {tables.exact(most)} standard deviations takes the error of layer norm from "
+        f"{_ends(found['layer_norm'], common)}, and that of RMS norm from {_ends(found['rms_norm'], common)}."
     )
     return Statement(text, "measured", f"Offsets {', '.join(f'{offset:g}' for offset in common)} at scale one.")
+
+
+def _ends(errors: pd.Series, offsets: list[float]) -> str:
+    return " to ".join(tables.number(errors[offset]) for offset in (offsets[0], offsets[-1]))
 
 
 def trend(steps: pd.DataFrame) -> Statement:

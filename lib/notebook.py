@@ -24,14 +24,14 @@ class NotebookFailed(Exception):
 
 
 def experiments() -> list[str]:
-    """The names of the experiments, which are those of the measurement notebooks."""
-    return sorted(file.stem for file in NOTEBOOKS.glob("*.ipynb") if _parameters_cell(file))
+    """The names of the experiments, which are those of the measurement notebooks; one that only reads has no round."""
+    return sorted(file.stem for file in NOTEBOOKS.glob("*.ipynb") if "round" in parameters(file.stem))
 
 
 @functools.cache
-def parameters(experiment: str) -> dict:
-    """The defaults in the cell tagged `parameters` of an experiment's notebook."""
-    source = _parameters_cell(NOTEBOOKS / f"{experiment}.ipynb")
+def parameters(notebook: str | Path) -> dict:
+    """The defaults in the cell tagged `parameters` of an experiment's notebook, or of the one in a file."""
+    source = _parameters_cell(NOTEBOOKS / f"{notebook}.ipynb" if isinstance(notebook, str) else notebook)
     return {line.targets[0].id: ast.literal_eval(line.value) for line in ast.parse(source).body}
 
 

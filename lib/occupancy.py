@@ -9,7 +9,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib import cost, estimates, footprint, plots, results, tables
+from lib import cost, estimates, footprint, plots, results, sentences, tables
 from lib.headings import HEADINGS
 from lib.plots import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, STYLE, VERMILION, YELLOW
 from lib.sizes import SIZES
@@ -67,7 +67,7 @@ def timelines(records: pd.DataFrame) -> Axes:
             highest = max(range(len(ms)), key=live["live_mib"].__getitem__)
             ax.plot(ms[highest], live["live_mib"][highest], "v", color=INK, markersize=6)
             ax.set_title(f"{record['mode']}, {record['precision']}")
-            ax.set(xlabel="ms, while followed")
+            ax.set(xlabel="time while followed, ms")
             ax.grid(axis="y")
         most = max((max(table["live_mib"]) for table in records.get("timeline", [])), default=1)
         grid[0].set(ylabel="live memory, MiB", ylim=(0, 1.08 * most))
@@ -98,8 +98,8 @@ def stacked(ax: Axes, table: pd.DataFrame) -> Axes:
         left = pd.Series(0.0, index=table.index)
         for kind, colour in KINDS.items():
             ax.barh(
-                table["label"], table[kind], left=left, color=colour, height=0.62, label=kind,
-                alpha=0.45 if colour in (INK, QUIET) else 1,
+                table["label"], table[kind], left=left, label=kind,
+                **plots.bar(colour) | {"color": (colour, 0.45 if colour in (INK, QUIET) else 1)},
             )  # fmt: skip
             left = left + table[kind]
         ax.invert_yaxis()
@@ -117,7 +117,9 @@ def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
     if table.empty:
         return table.assign(ratio=None)
     table = table.merge(ratios[[*fields, "ratio", "verdict"]], on=fields, how="left")
-    return table.assign(verdict=table["verdict"].fillna(tables.MISSING))
+    table = table.assign(verdict=table["verdict"].fillna(tables.MISSING))
+    table.attrs["records"] = sentences.names(records, {})
+    return table
 
 
 def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
@@ -133,7 +135,9 @@ def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
         timed = table[table["ratio"].map(lambda ratio: isinstance(ratio, Interval)).astype(bool)]
         for n, i in zip(timed["checkpoint"], timed["ratio"], strict=True):
             errors = [[max(0, i.value - i.low)], [max(0, i.high - i.value)]] if i.known else None
-            axes[1].errorbar(str(n), i.value, yerr=errors, fmt="o", color=ORANGE, capsize=2.5, markersize=5)
+            axes[1].errorbar(
+                str(n), i.value, yerr=errors, fmt=plots.MARKERS[ORANGE], color=ORANGE, capsize=2.5, markersize=5
+            )
         axes[1].axhline(1, color=INK, linewidth=0.8)
         axes[1].set(xlabel="layers in a group", ylabel="time relative to none")
         for ax in axes:

@@ -3,15 +3,12 @@ nothing.
 """
 
 import math
-from collections.abc import Mapping
 
 import pandas as pd
 
-from lib import estimates, results, sentences
-from lib.sentences import Statement
+from lib import estimates
 
 EQUAL, COMPILED = "equal", ["compiled_single_tensor", "compiled_foreach"]
-RIVAL = {"fused-adam-best": "fused"}  # of the compiled variant in a published claim, if not the reference
 
 
 def with_bytes(records: pd.DataFrame) -> pd.DataFrame:
@@ -55,18 +52,3 @@ def beside_nearest(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     counts = chosen.drop_duplicates(keys).set_index(keys)["elements"] if len(chosen) else {}
     elements = [int(counts[tuple(row)]) for row in table[keys].itertuples(index=False)]
     return estimates.ordered(without_zeros(table.assign(elements=elements)), "amsgrad cold variant shapes")
-
-
-def beside_claims(records: pd.DataFrame, cases: Mapping[str, Mapping]) -> Statement:
-    """Published claims about the compiled single-tensor step, by their names, each with what the case given shows."""
-    said = results.published("claims").set_index("id")["claim"]
-    found = []
-    for name, case in cases.items():
-        rival = RIVAL.get(name, "single_tensor")
-        here = sentences.compare(
-            records, "total_ms", {**case, "variant": COMPILED[0]}, {**case, "variant": rival},
-            "the compiled single_tensor step", f"{rival}'s",
-            sentences.at("here, for {num_params} × {param_size:,} elements", case),
-        )  # fmt: skip
-        found.append(Statement(f"“{said[name]}.” {here.text}", here.verdict, here.evidence))
-    return sentences.together(*found)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from lib import compare, estimates, results, sentences, stats, tables, verdicts
-from lib.sentences import NO_DATA, Statement
+from lib.sentences import NO_DATA, Statement, of_records
 
 SUMS = ("paired", "baseline")  # the two sides of a pair
 NEVER, UNKNOWN = "does not pay back", "not shown to pay back"
@@ -82,6 +82,7 @@ def _steps(group: pd.DataFrame, verdict: str) -> stats.Interval | str:
     return stats.median([[compile_s[r] / saved[r]] for r in sorted(saved)])
 
 
+@of_records("compiled")
 def payback(records: pd.DataFrame, case: Mapping, what: str) -> Statement:
     """How long `what` took to compile and when that had paid for itself."""
     rows = estimates.select(paid(records), **case)
@@ -118,16 +119,18 @@ def _lack(records: pd.DataFrame, means: str) -> str:
     return next((f": {reason}" for reason in lacks if reason.startswith(means)), "")
 
 
+@of_records()
 def unbroken(records: pd.DataFrame, others: pd.DataFrame) -> Statement:
     """How many of the compiled programs are one graph, or why there are none, as `others` of this machine say."""
     table = breaks(records)
     if table.empty:
         return Statement(f"Nothing was compiled here{_lack(others, 'torch.compile')}.", NO_DATA, "graph_breaks")
     one = int((table["graph_breaks"] == 0).sum())
-    text = f"Of {len(table)} compiled programs, {one} became graphs without a break."
+    text = f"Of {tables.count(len(table))} compiled programs, {tables.count(one)} became graphs without a break."
     return Statement(text, "measured", "counted by torch._dynamo while each was compiled.")
 
 
+@of_records()
 def equal_results(records: pd.DataFrame) -> Statement:
     """Whether the compiled programs gave the reference's results from the same seed, in fp32. That of a model is the
     eager program, which can be met bit for bit; that of attention computes in double precision."""
@@ -136,10 +139,10 @@ def equal_results(records: pd.DataFrame) -> Statement:
     if not errors:
         return Statement("Whether equal seeds give equal results was not measured here.", NO_DATA, "errors in fp32")
     models = [error for error, name in zip(errors, chosen["model"], strict=True) if name != "attention"]
-    exact = f", models bit for bit in {sum(error == 0 for error in models)} of {len(models)}" if models else ""
+    exact = f", models bit for bit in {tables.count(models.count(0))} of {tables.count(len(models))}" if models else ""
     text = (
         f"From equal seeds, output and gradients in fp32 differ from the reference's by at most "
-        f"{max(errors):.1g} of their size: equal up to rounding{exact}."
+        f"{tables.number(max(errors))} of their size: equal up to rounding{exact}."
     )
     return Statement(text, "measured", f"the largest of {', '.join(ERRORS)} over {len(errors)} records.")
 
@@ -208,7 +211,8 @@ def published_growth() -> Statement:
     power = math.log(most) / math.log(tokens)
     agrees = "as its table shows" if most > tokens else "which its own table contradicts"
     text = (
-        f"Write-up 004 calls the growth of its Transformer's step with the context superlinear, {agrees}: {tokens:g} "
-        f"times the tokens take at most {most:.2f} times as long, an exponent of {power:.2f}."
+        f"Write-up 004 calls the growth of its Transformer's step with the context superlinear, {agrees}: "
+        f"{tables.exact(tokens)} times the tokens take at most {tables.number(most)} times as long, an exponent of "
+        f"{tables.number(power)}."
     )
     return Statement(text, "published", f"{len(times)} pairs of steps at {short} and {long} tokens.")

@@ -11,9 +11,11 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from lib import tables
+from lib import markdown, tables
 from lib.headings import HEADINGS
 from lib.stats import Interval
 
@@ -26,17 +28,25 @@ COLOURS = {  # Okabe and Ito 2008; the reference of each family in ink
     "single_tensor": INK, "foreach": ORANGE, "fused": GREEN,
     "compiled_single_tensor": BLUE, "compiled_foreach": PURPLE,
     "fp32": INK, "tf32": ORANGE, "bf16": BLUE, "fp16": GREEN,
-    "forward": SKY, "backward": BLUE, "optimizer": ORANGE,
-    "T=16": INK, "T=32": ORANGE, "T=64": GREEN, "T=128": BLUE,
+    "forward": SKY, "backward": BLUE, "optimizer": ORANGE, "whole": INK,
+    "scores": BLUE, "softmax": ORANGE, "values": GREEN,
+    "T=16": INK, "T=32": ORANGE, "T=64": GREEN, "T=128": BLUE, "T=256": PURPLE, "T=512": SKY, "T=1024": VERMILION,
     "matrix_product": BLUE, "attention": YELLOW, "elementwise": GREEN, "reduction": SKY, "copy": PURPLE,
     "overhead": QUIET, "other": VERMILION,
 }  # fmt: skip
-MARKERS = {INK: "o", ORANGE: "s", GREEN: "^", BLUE: "D", PURPLE: "v", SKY: "o"}
+# what tells two variants apart without their colours: lines by their markers and dashes, bars by their hatches
+MARKERS = {INK: "o", ORANGE: "s", GREEN: "^", BLUE: "D", PURPLE: "v", SKY: "<", YELLOW: "p", VERMILION: ">"}
+DASHES = dict.fromkeys(MARKERS, "-") | {GREEN: (0, (5, 1.5)), PURPLE: (0, (2, 1)), SKY: (0, (8, 1.5))}
+HATCHES = {
+    BLUE: "", ORANGE: "///", GREEN: "\\\\\\", SKY: "...", PURPLE: "xxx", YELLOW: "---", VERMILION: "+++",
+    QUIET: "|||", INK: "ooo",
+}  # fmt: skip
+HATCH = (*mpl.colors.to_rgb(INK), 0.45)
 STYLE = {
     "axes.edgecolor": QUIET, "axes.labelcolor": INK, "axes.spines.right": False, "axes.spines.top": False,
     "axes.titlelocation": "left", "axes.titlesize": 10.5, "figure.constrained_layout.use": True,
     "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "font.size": 10.5,
-    "grid.color": QUIET, "grid.alpha": 0.25, "grid.linewidth": 0.6, "lines.linewidth": 1.6,
+    "grid.color": QUIET, "grid.alpha": 0.25, "grid.linewidth": 0.6, "hatch.linewidth": 0.5, "lines.linewidth": 1.6,
     "svg.fonttype": "none", "text.color": INK, "xtick.color": INK, "ytick.color": INK,
     "xtick.labelcolor": INK, "ytick.labelcolor": INK,
 }  # fmt: skip
@@ -50,7 +60,7 @@ def axes(columns: int = 1, height: float = 3.6, **options) -> list[Axes]:
     return list(grid[0])
 
 
-def _errors(intervals: list[Interval]) -> list[list[float]]:
+def errors(intervals: list[Interval]) -> list[list[float]]:
     """Distances from each value down and up to the ends of its interval, zero where there is none."""
     return [
         [i.value - i.low if i.known else 0 for i in intervals],
@@ -58,18 +68,22 @@ def _errors(intervals: list[Interval]) -> list[list[float]]:
     ]
 
 
-def lines(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
-    """One line a value of `line`, labelled at its end: the medians `y` with their intervals against `x`, on log
-    axes whose ticks are the measured sizes; the marker of what was measured on a restless machine is hollow."""
+def lines(
+    ax: Axes, table: pd.DataFrame, x: str, y: str, line: str, named: Sequence[str] | None = None
+) -> Axes:  # fmt: skip
+    """One line a value of `line`, labelled at its end, or those `named`: the medians `y` with their intervals against
+    `x`, on log axes whose ticks are the measured sizes; the marker of what was measured on a restless machine is
+    hollow. A column `colour` has the colour of each line where its name tells none."""
     table = table[table[y].notna()]
     with mpl.rc_context(STYLE):
         ends = []
         for name, group in table.groupby(line, sort=False):
             group = group.sort_values(x)
-            colour = COLOURS.get(name.split()[0], INK)
+            colour = group["colour"].iloc[0] if "colour" in group else COLOURS.get(name.split()[0], INK)
             values = [i.value for i in group[y]]
             ax.errorbar(
-                group[x], values, yerr=_errors(list(group[y])), color=colour, capsize=2.5, elinewidth=1
+                group[x], values, yerr=errors(list(group[y])), color=colour, capsize=2.5, elinewidth=1,
+                linestyle=DASHES[colour],
             )  # fmt: skip
             for restless, part in group.groupby(group["restless"].astype(bool)):
                 face = "none" if restless else colour
@@ -78,12 +92,20 @@ def lines(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
             ends.append((group[x].iloc[-1], values[-1], name, colour))
         ax.set(xscale="log", yscale="log", xlabel=HEADINGS[x], ylabel=HEADINGS[y])
         sizes = sorted(table[x].unique())
-        ax.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        ax.set_xticks(sizes, [_size(value) for value in sizes])
         ax.minorticks_off()
-        round_ticks(ax)
+        round_ticks(ax.yaxis)
         ax.grid(axis="y")
-        _label_ends(ax, ends)
+        label_ends(ax, [end for end in ends if named is None or end[2] in named])
     return ax
+
+
+def _size(value: float) -> str:
+    """A measured size as a tick: in Ki or Mi, of 1,024 and its square, where that is short and exact."""
+    for unit, factor in (("Mi", 2**20), ("Ki", 2**10)):
+        if value >= 10_000 and value % factor == 0:
+            return f"{value // factor:,} {unit}"
+    return f"{value:,}"
 
 
 def models(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
@@ -96,35 +118,49 @@ def models(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
     return ax
 
 
-def round_ticks(ax: Axes) -> None:
+def round_ticks(axis: Axis) -> None:
     """Round numbers as ticks of a log axis, also where it spans less than a decade."""
-    low, high = ax.get_ylim()
-    decades = [10.0**power for power in range(-6, 9)]
+    low, high = sorted(axis.get_view_interval())
+    decades = [10.0**power for power in range(-6, 16)]
     ticks = [step * decade for decade in decades for step in (1, 2, 5) if low <= step * decade <= high]
     if len(ticks) > 7:
         ticks = [decade for decade in decades if low <= decade <= high]
     elif len(ticks) < 3:
-        ticks = [tick for tick in MaxNLocator(4).tick_values(low, high) if low <= tick <= high]
-    ax.set_yticks(ticks, [f"{tick:,g}" if tick < 1000 else f"{tick:,.0f}" for tick in ticks])
+        ticks = [tick for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= tick <= high]
+    axis.set_ticks(ticks, [f"{tick:,g}" if tick < 1000 else f"{tick:,.0f}" for tick in ticks])
 
 
 def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str, height: float = 3.4) -> Axes:
-    """`lines` once for each value of `panel`, side by side and on one scale; the lines are named in the last."""
+    """`lines` once for each value of `panel`, side by side and on one scale; the lines are named at their ends in the
+    last, or, where it has not all of them, above the panels."""
+    table = table[table[y].notna()]
     values = sorted(table[panel].unique())
     grid = axes(max(1, len(values)), height, sharey=True)
+    grid[0].figure.get_layout_engine().set(wspace=0.06)  # lest the last size of a panel meet the first of the next
+    names = list(dict.fromkeys(table[line]))
+    in_last = set(table.loc[table[panel] == values[-1], line]) if values else set()
     for value, ax in zip(values, grid, strict=False):
-        lines(ax, table[table[panel] == value], x, y, line)
-        ax.set_title(f"{HEADINGS[panel]}: {value:,}")
-        ax.tick_params(axis="x", labelrotation=25)
+        lines(
+            ax, table[table[panel] == value], x, y, line, names if in_last == {*names} and value == values[-1] else []
+        )
+        ax.set_title(f"{HEADINGS[panel]}: {value:,}", loc="left")
         if value != values[0]:
             ax.set_ylabel("")
-        if value != values[-1]:
-            for text in list(ax.texts):
-                text.remove()
+    if in_last != {*names}:
+        legend(grid[0], names)
     return grid[-1]
 
 
-def _label_ends(ax: Axes, ends: list[tuple]) -> None:
+def legend(ax: Axes, names: Sequence[str]) -> None:
+    """The names of lines, with what tells them apart, above all panels."""
+    drawn = [COLOURS.get(name.split()[0], INK) for name in names]
+    keys = [
+        Line2D([], [], color=colour, marker=MARKERS[colour], markersize=5, linestyle=DASHES[colour]) for colour in drawn
+    ]
+    ax.figure.legend(keys, names, loc="outside upper left", ncols=3, frameon=False, fontsize=9.5)
+
+
+def label_ends(ax: Axes, ends: list[tuple]) -> None:
     """Names at the ends of lines on a log axis, moved apart until none covers another."""
     low, high = ax.get_ylim()
     least = (high / low) ** (0.062 * 3.6 / ax.figure.get_figheight())
@@ -135,6 +171,11 @@ def _label_ends(ax: Axes, ends: list[tuple]) -> None:
             name, (x, placed), xytext=(8, 0), textcoords="offset points", color=colour, va="center", fontsize=10,
             annotation_clip=False,
         )  # fmt: skip
+
+
+def bar(colour: str) -> dict:
+    """How a part of a bar in that colour is filled."""
+    return {"color": colour, "height": 0.62, "hatch": HATCHES[colour], "edgecolor": HATCH, "linewidth": 0}
 
 
 def phases(
@@ -151,12 +192,11 @@ def phases(
                 table["label"],
                 [i.value for i in parts],
                 left=left,
-                color=COLOURS[name],
-                height=0.62,
                 label=name.replace("_", " "),
+                **bar(COLOURS[name]),
             )
             left = [start + i.value for start, i in zip(left, parts, strict=True)]
-            ax.errorbar(left, table["label"], xerr=_errors(parts), fmt="none", ecolor=INK, elinewidth=1, capsize=2.5)
+            ax.errorbar(left, table["label"], xerr=errors(parts), fmt="none", ecolor=INK, elinewidth=1, capsize=2.5)
         ax.invert_yaxis()
         ax.set(xlabel=xlabel)
         ax.grid(axis="x")
@@ -176,16 +216,14 @@ def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
             i, colour = line["ratio"], COLOURS.get(line["name"], INK)
             face = "none" if line["restless"] else colour
             ax.errorbar(
-                i.value, row, xerr=_errors([i]), color=colour, marker=MARKERS[colour], markerfacecolor=face,
+                i.value, row, xerr=errors([i]), color=colour, marker=MARKERS[colour], markerfacecolor=face,
                 capsize=3, markersize=5,
             )  # fmt: skip
         ax.axvline(1, color=INK, linewidth=0.8)
         ax.set_yticks(range(len(table)), table["label"])
-        ax.set(xscale="log", xlabel=xlabel)
-        ticks = [t for t in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10) if ax.get_xlim()[0] <= t <= ax.get_xlim()[1]]
-        ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+        ax.set(xscale="log", xlabel=xlabel, ylim=(len(table) - 0.5, -0.5))
         ax.minorticks_off()
-        ax.invert_yaxis()
+        round_ticks(ax.xaxis)
         ax.grid(axis="x")
     return ax
 
@@ -220,6 +258,10 @@ class Figure:
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         caption = f'<figcaption><b class="label">Figure</b> {html.escape(self.caption)}</figcaption>'
         return f'<figure class="plot"><div class="scroll" tabindex="0">{svg}</div>{caption}{note}</figure>'
+
+    def _repr_markdown_(self) -> str:
+        picture = f"![{markdown.escape(self.alt)}](figure.svg)" if self.svg else markdown.ABSENT
+        return markdown.captioned("Figure", self.caption, picture, self.note)
 
 
 def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame | str) -> Figure:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib import classes, estimates, profiles, results, sentences, stats, tables
-from lib.sentences import NO_DATA, Statement
+from lib import classes, estimates, profiles, sentences, stats, tables
+from lib.sentences import NO_DATA, Statement, of_records
 from lib.stats import Interval
 
 NON_TRIVIAL = 2  # percent of the forward pass from which on what takes it is worth naming
@@ -29,6 +29,7 @@ def _shown(of: Interval) -> str:
     return tables.interval(of) if of.known else tables.number(of.value)
 
 
+@of_records()
 def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
     """How long the forward pass takes under the profiler, and whether the timer agrees."""
     found = profiles.against_timer(estimates.select(records, **case))
@@ -57,6 +58,7 @@ def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
     return _measured(f"{text}: {said}.", case, ratio, verdict)
 
 
+@of_records()
 def leader(records: pd.DataFrame, case: Mapping) -> Statement:
     """What takes the most of the forward pass, and whether it does of forward and backward together too."""
     chosen = estimates.select(records, **case)
@@ -65,7 +67,7 @@ def leader(records: pd.DataFrame, case: Mapping) -> Statement:
         return _missing("Which kernel takes the most of the forward pass")
     names = [list(dict.fromkeys(one["kernel"] for one in found)) for found in (first, both)]
     share = [stats.of_processes([one["share_percent"] for one in found]) for found in (first, both)]
-    calls = [f"{found[0]['calls']:,g} calls" for found in (first, both)]
+    calls = [f"{tables.count(found[0]['calls'])} calls" for found in (first, both)]
     if max(map(len, names)) > 1:
         text = f"In the forward pass {_listed(names[0])} takes the most time, depending on the process"
         return _measured(f"{text}, and of forward and backward together {_listed(names[1])}.", case, share[0])
@@ -77,6 +79,7 @@ def leader(records: pd.DataFrame, case: Mapping) -> Statement:
     return _measured(f"{text}, {second} in {calls[1]}.", case, share[0])
 
 
+@of_records()
 def besides(records: pd.DataFrame, case: Mapping) -> Statement:
     """What takes a share of the forward pass that is worth naming and is no matrix product."""
     found = profiles.top(records, case, most=100)
@@ -93,6 +96,7 @@ def besides(records: pd.DataFrame, case: Mapping) -> Statement:
     return _measured(f"{lead}; of it {NON_TRIVIAL}% and more go to {shown}.", case, whole)
 
 
+@of_records()
 def fall(records: pd.DataFrame, case: Mapping) -> Statement:
     """How the share of matrix products changes from the forward pass to the whole step."""
     chosen = estimates.select(records, **case)
@@ -112,6 +116,7 @@ def fall(records: pd.DataFrame, case: Mapping) -> Statement:
     return _measured(f"{text}.", case, change)
 
 
+@of_records()
 def softmax(records: pd.DataFrame, case: Mapping) -> Statement:
     """Softmax against the matrix products of self-attention, in time and in FLOPs, forward and backward."""
     chosen = estimates.select(records, **case)
@@ -125,29 +130,11 @@ def softmax(records: pd.DataFrame, case: Mapping) -> Statement:
 
 def _softmax_in(phase: str, ratios: Mapping) -> str:
     text = f"in the {phase} pass {_shown(ratios['time'])} times as long as the two products"
-    return (
-        f"{text}, with {ratios['flops']:.1%} of their FLOPs and {ratios['bytes']:.0%} of the bytes that they must move"
-    )
+    flops, moved = (tables.number(100 * ratios[unit]) for unit in ("flops", "bytes"))
+    return f"{text}, with {flops}% of their FLOPs and {moved}% of the bytes that they must move"
 
 
-def published(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
-    """What the write-ups say of kernels, and the same `here`: columns `claim, source, here`."""
-    chosen = estimates.select(records, **case)
-    said = results.published("claims").query("experiment == 'kernels'").set_index("id")
-    forward, step = (profiles.share(chosen, scope, classes.PRODUCT) for scope in ("forward", "whole step"))
-    inside = profiles.parts(chosen)
-    inside = inside[(inside["phase"] == "forward") & (inside["part"] == "softmax")]
-    leading = [{one["kernel"] for one in profiles.leaders(chosen, s)} for s in ("forward", "forward and backward")]
-    here = {
-        "matmul-85-of-forward": f"{_shown(forward)}%" if forward else None,
-        "matmul-68-of-step": f"{_shown(step)}%" if step else None,
-        "top-kernel-same": ("the same" if leading[0] == leading[1] else "another") if leading[0] else None,
-        "softmax-6-percent": f"{_shown(inside['time_percent'].iloc[0])}%" if len(inside) else None,
-    }
-    sources = "write-up " + said["source"]
-    return pd.DataFrame({"claim": said["claim"], "source": sources, "here": pd.Series(here)}).reset_index(drop=True)
-
-
+@of_records()
 def nsys(records: pd.DataFrame) -> Statement:
     """Whether Nsight Systems watched these cases, or why it did not."""
     if any(isinstance(table, dict) for table in estimates.column(records, "nsys")):

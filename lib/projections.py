@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from lib import compare, estimates, results, tables
-from lib.sentences import NO_DATA, Statement
+from lib.sentences import NO_DATA, Statement, of_records
 from lib.stats import Interval
 
 MIB = 2**20
@@ -94,17 +94,20 @@ def published_accounts() -> Statement:
         index=["d_model", "context_length", "compiled"], columns="precision", values="forward_end_mib"
     )
     narrow = (pivot["bf16"] == pivot["fp32"])[pivot["bf16"].notna()]
+    alike, all_, with_gradients = map(tables.count, (len(same), len(table), gradients))
+    squares = tables.number(longest.median())
     text = (
-        f"In {len(same)} of {len(table)} cases the published first column is the weights, the input and {rest:g} MiB, "
-        f"always the same, such as a workspace; the backward pass then adds the bytes of the weights, for their "
-        f"gradients, in {gradients} of {len(same)}. Until the forward pass ends four arrays of the input's shape are "
-        f"added, and at the longest context {longest.median():.2f} squares of the scores of one head: this module had "
-        f"no more than two heads. Its rows in bf16 have the bytes of those in fp32 in "
-        f"{narrow.sum()} of {len(narrow)} cases, although autocast keeps narrower arrays."
+        f"In {alike} of {all_} cases the published first column is the weights, the input and "
+        f"{tables.number(rest, 0)} MiB, always the same, such as a workspace; the backward pass then adds the bytes of "
+        f"the weights, for their gradients, in {with_gradients} of {alike}. Until the forward pass ends four arrays of "
+        f"the input's shape are added, and at the longest context {squares} squares of the scores of one head: this "
+        f"module had no more than two heads. Its rows in bf16 have the bytes of those in fp32 in "
+        f"{tables.count(narrow.sum())} of {tables.count(len(narrow))} cases, although autocast keeps narrower arrays."
     )
     return Statement(text, "published", f"weights 16 C² bytes, input 4 B T C bytes; equal within {CLOSE_MIB} MiB.")
 
 
+@of_records()
 def workload(records: pd.DataFrame) -> Statement:
     """Whether the projections or attention have most of the FLOPs."""
     measured = estimates.select(records, status="ok")
@@ -113,12 +116,14 @@ def workload(records: pd.DataFrame) -> Statement:
     shares = 100 * measured["projection_flops"] / measured["forward_flops"]
     ends = "this is another workload" if shares.min() > 50 else "which of the two a case is like depends on its size"
     text = (
-        f"Of the FLOPs of the modules measured here the projections have {shares.min():.0f}% to {shares.max():.0f}%, "
+        f"Of the FLOPs of the modules measured here the projections have {tables.number(shares.min())}% to "
+        f"{tables.number(shares.max())}%, "
         f"and of those of attention alone none: {ends}."
     )
     return Statement(text, "derived", "projection_flops over forward_flops, the least and the most of all cases.")
 
 
+@of_records()
 def memory_bound(records: pd.DataFrame, ceilings: dict[str, float], bandwidth: dict[str, float]) -> Statement:
     """Below how many tokens in a batch the weights take longer to move than to multiply with, by the ceilings of the
     precisions measured."""
@@ -130,7 +135,8 @@ def memory_bound(records: pd.DataFrame, ceilings: dict[str, float], bandwidth: d
     batches = records["batch_size"] * records["context_length"]
     few = {name: batches[records["precision"] == name] < most for name, most in tokens.items()}
     said = [
-        f"{tables.number(most)} tokens a batch in {name} ({few[name].sum()} of {len(few[name])} records have so few)"
+        f"{tables.number(most)} tokens a batch in {name} ({tables.count(few[name].sum())} of "
+        f"{tables.count(len(few[name]))} records have so few)"
         for name, most in tokens.items()
     ]
     text = f"By the ceilings measured here, memory is the limit below {' and below '.join(said)}."

@@ -1,9 +1,10 @@
 """Keeps this machine's records in git: copies those of its sweeps to `reports/reference/`, with one figure."""
 
+import argparse
 import shutil
 import sys
 
-from lib import compare, plots, results
+from lib import commandline, compare, plots, results
 
 
 def publish(machine: str) -> int:
@@ -27,8 +28,19 @@ def publish(machine: str) -> int:
     return len(new)
 
 
-def main() -> int:
+def parser() -> argparse.ArgumentParser:
+    """The parser of this command line."""
+    return commandline.parser(
+        "lib.publish",
+        "Copy the records of this machine's sweeps to reports/reference/, to be kept in git; those by hand stay out.",
+        ("",),
+        {2: "there is nothing to publish, or the machine's name stands for other hardware"},
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
     """The command line; returns 0, or 2 where there is nothing to publish."""
+    parser().parse_args(arguments)
     machines = [entry.name for entry in sorted(results.folder().glob("*")) if entry.is_dir()]
     if not machines:
         print("there are no records of this machine; `make report` measures some", file=sys.stderr)

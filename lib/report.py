@@ -14,12 +14,16 @@ from pathlib import Path
 import jinja2
 import nbformat
 
-from lib import check, follows, notebook, results
+from lib import check, commandline, follows, neutral, notebook, results, title
 from lib.notebook import NotebookFailed
 
 ROOT = results.REPORTS.parent
 CHAPTERS = notebook.NOTEBOOKS / "report"
 TEMPLATE = Path(__file__).parent / "template"
+STYLES = ("report", "title", "parts")  # in the order in which they follow one another
+CONTENTS = re.compile(
+    r'<h2 id="([^"]+)">(.*?)</h2>(?:\s*<p>(.*?)</p>)?', re.DOTALL
+)  # id, title and question of a chapter
 
 
 def page() -> Path:
@@ -27,12 +31,13 @@ def page() -> Path:
     return results.folder().resolve().parent / "report.html"
 
 
-def inputs(machine: str) -> str:
+def inputs(machine: str, machines: str = "") -> str:
     """A digest of all that the report follows from: records, notebooks, sweeps, code and template."""
     folders = {TEMPLATE: "*", notebook.NOTEBOOKS: "**/*", ROOT / "lib": "*.py", results.REFERENCE: "**/*"}
     files = [file for folder, pattern in folders.items() for file in sorted(folder.glob(pattern)) if file.is_file()]
-    digest = hashlib.sha256(machine.encode())
-    for file in files + results.files(machine):
+    digest = hashlib.sha256(f"{machine} {machines}".encode())
+    own = [file for name in dict.fromkeys([machine, *machines.split()]) for file in results.files(name)]
+    for file in files + own:
         digest.update(file.name.encode() + file.read_bytes())
     return digest.hexdigest()
 
@@ -42,24 +47,31 @@ def up_to_date(file: Path, digest: str) -> bool:
     return file.exists() and f'name="inputs" content="{digest}"' in file.read_text()[:2000]
 
 
-def render(machine: str, target: Path) -> None:
-    """Execute every chapter for a machine and write the page. Raises NotebookFailed when one fails."""
+def render(machine: str, target: Path, machines: str = "") -> None:
+    """Execute every chapter for a machine and write the page, those that compare machines for the `machines` named.
+    Raises NotebookFailed when one fails."""
     from lib.kernel import execute
 
-    digest = inputs(machine)
+    digest = inputs(machine, machines)
     chapters = sorted(CHAPTERS.glob("*.ipynb"))
     executed = [target.parent / "chapters" / machine / chapter.name for chapter in chapters]
     os.environ["RESULTS"] = str(results.folder().resolve())
+    given = {"machine": machine, "machines": machines}
+    taken = [{name: given[name] for name in notebook.parameters(chapter) if name in given} for chapter in chapters]
     with concurrent.futures.ProcessPoolExecutor(max_workers=2) as pool:
-        list(pool.map(execute, chapters, executed, [{"machine": machine}] * len(chapters)))
+        list(pool.map(execute, chapters, executed, taken))
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True)
     bodies = [Chapter(file).html() for file in executed]
+    script = (TEMPLATE / "report.js").read_text()
     text = environment.get_template("page.html.j2").render(
-        css=(TEMPLATE / "report.css").read_text(),
+        css="".join((TEMPLATE / f"{name}.css").read_text() for name in STYLES),
+        script=script,
+        policy=neutral.policy(script),
         inputs=digest,
         machine=machine,
-        about=about(machine),
-        contents=[heading for body in bodies for heading in re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', body)],
+        machines=machines,
+        facts=title.facts(machine),
+        contents=[heading for body in bodies for heading in CONTENTS.findall(body)],
         body=numbered("\n".join(bodies)),
     )
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -69,30 +81,22 @@ def render(machine: str, target: Path) -> None:
 
 
 def about(machine: str) -> list[str]:
-    """Hardware, versions of torch, days and commits of a machine's records, for the title."""
-    records = [results.read(file) for file in results.files(machine) if results.status(file)]
-    found = [record["environment"] for record in records]
-    commits = {e["commit"] + (" with changes" if e["uncommitted"] else "") for e in found}
-    return [
-        ", ".join(sorted({e["hardware"] for e in found})),
-        "PyTorch " + ", ".join(sorted({e["torch"] for e in found})),
-        "measured " + ", ".join(sorted({record["started"][:10] for record in records})),
-        "commit " + ", ".join(sorted(commits)),
-        f"{len(records)} records",
-    ]
+    """What is known of a machine's records as a whole, one phrase each."""
+    return [f"{label}: {value}" for label, value in title.facts(machine).items()]
 
 
-def numbered(body: str) -> str:
-    """The body with its figures and its tables numbered, each in their order."""
+def numbered(body: str, before: str = '<b class="label">', after: str = "</b>") -> str:
+    """The body with its figures and its tables numbered, each in their order, where the word stands between marks."""
     for kind in ("Figure", "Table"):
         count = iter(range(1, 10_000))
-        mark = f'<b class="label">{kind}</b>'
-        body = re.sub(re.escape(mark), lambda _, k=kind, c=count: f'<b class="label">{k} {next(c)}.</b>', body)
+        mark = re.escape(f"{before}{kind}{after}")
+        body = re.sub(mark, lambda _, k=kind, c=count: f"{before}{k} {next(c)}.{after}", body)
     return body
 
 
 class Chapter:
-    """An executed chapter as HTML: its prose with MathML, its outputs, and its code behind one disclosure."""
+    """An executed chapter as HTML: its prose with MathML, its outputs, and its code behind one disclosure, all of it
+    without what could run (see `neutral`)."""
 
     def __init__(self, file: Path):
         self.name, self.notebook = file.stem, nbformat.read(file, as_version=4)
@@ -105,7 +109,12 @@ class Chapter:
         exporter = HTMLExporter(extra_loaders=[loader], template_file="chapter.html.j2", exclude_input_prompt=True)
         exporter.register_filter("markdown2html", functools.partial(_prose, self.name))
         body, _ = exporter.from_notebook_node(self.notebook)
-        return f'<section id="{self.name}">{body}</section>'
+        return f'<section id="{self.name}">{neutral.harmless(body)}</section>'
+
+
+def anchor(chapter: str, heading: str) -> str:
+    """The id of a heading of a chapter."""
+    return f"{chapter}-" + re.sub(r"[^a-z0-9]+", "-", re.sub(r"<[^>]+>", "", heading).lower()).strip("-")
 
 
 def _prose(chapter: str, source: str) -> str:
@@ -115,8 +124,7 @@ def _prose(chapter: str, source: str) -> str:
 
     class Renderer(IPythonRenderer):
         def heading(self, text, level, **_):
-            slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"<[^>]+>", "", text).lower()).strip("-")
-            return f'<h{level + 1} id="{chapter}-{slug}">{text}</h{level + 1}>\n'
+            return f'<h{level + 1} id="{anchor(chapter, text)}">{text}</h{level + 1}>\n'
 
         def block_math(self, body):
             return latex2mathml.converter.convert(body.strip(), display="block")
@@ -135,12 +143,12 @@ def link(record) -> str:
     return f'<a href="runs/{html.escape(machine)}/{name}.ipynb">{name}</a>' if file.exists() else name
 
 
-def still_follows(machine: str, stored: Path) -> bool:
+def still_follows(stored: Path, machine: str, machines: str = "") -> bool:
     """Whether a stored page is what rendering gives now, which is done in a temporary folder; prints what differs.
     Raises NotebookFailed when a chapter fails."""
     with tempfile.TemporaryDirectory() as folder:
         rendered = Path(folder) / stored.name
-        render(machine, rendered)
+        render(machine, rendered, machines)
         found = follows.differences(stored.read_text(), rendered.read_text())
     if found:
         print(follows.report(found))
@@ -148,32 +156,46 @@ def still_follows(machine: str, stored: Path) -> bool:
     return not found
 
 
+def parser() -> argparse.ArgumentParser:
+    """The parser of this command line."""
+    made = commandline.parser(
+        "lib.report",
+        "Render the report from records, measuring nothing; where they have not changed, nothing is done.",
+        ("", "--machine epyc-2c", "--check"),
+        {1: "a chapter failed, or the stored report does not follow", 2: commandline.BAD_INPUT},
+    )
+    made.add_argument("--machine", help="whose records; by default the latest measured here, else the first in git")
+    made.add_argument("--machines", nargs="*", default=[], help="those that stand side by side in their chapter")
+    made.add_argument("--check", action="store_true", help="write nothing; fail unless the stored report follows")
+    return made
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns 0, 1 when a chapter failed or the stored report does not follow, 2 for bad input."""
-    parser = argparse.ArgumentParser(prog="python -m lib.report", description="Render the report from records.")
-    parser.add_argument("--machine", help="whose records; by default the latest measured here, else the first in git")
-    parser.add_argument("--check", action="store_true", help="write nothing: exit 1 unless the stored report follows")
-    given = parser.parse_args(arguments)
+    given = parser().parse_args(arguments)
     machines, target = results.machines(), page()
     if given.check and not target.exists():
         print(f"{target}: there is no report to check; `make render` writes one", file=sys.stderr)
         return 1
+    stored = follows.machines(target.read_text()) if given.check else []
     try:
         if not machines:
             raise ValueError("machine: there are no records; `make report` measures some")
-        stored = follows.machine(target.read_text()) if given.check else None
-        machine = given.machine or stored or machines[0]
+        machine = given.machine or [*stored, *machines][0]
         check.choice("machine", machine, machines)
+        for name in given.machines:
+            check.choice("machines", name, machines)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    beside = " ".join(given.machines or stored[1:])
     try:
-        if given.check and not still_follows(machine, target):
+        if given.check and not still_follows(target, machine, beside):
             return 1
-        if given.check or up_to_date(target, inputs(machine)):
+        if given.check or up_to_date(target, inputs(machine, beside)):
             print(f"{target} follows from the records as they are")
             return 0
-        render(machine, target)
+        render(machine, target, beside)
     except NotebookFailed as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,10 +1,12 @@
 """Saves and loads records, one JSON file each, written once and whole; knows no torch and no experiment."""
 
+import functools
 import hashlib
 import json
 import math
 import os
 import statistics
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -112,10 +114,21 @@ def read(file: Path) -> dict:
     return record
 
 
+@functools.lru_cache(maxsize=100_000)
+def _unchanged(file: Path, modified_ns: int, size: int) -> dict:
+    return read(file)
+
+
+def _known(file: Path) -> dict:
+    """The record in a file, read once as long as the file stays as it is; not to be changed."""
+    found = file.stat()
+    return _unchanged(file, found.st_mtime_ns, found.st_size)
+
+
 def status(file: Path) -> str | None:
     """The status of the record in a file, or None when there is no valid one."""
     try:
-        return read(file)["status"]
+        return _known(file)["status"]
     except (OSError, ValueError):
         return None
 
@@ -139,7 +152,7 @@ def machines() -> list[str]:
 def quietest(machine: str) -> float:
     """The least median of the canary, in ms, in the records of a machine's sweeps: how fast it is when it is left
     alone. NaN without any."""
-    records = (read(file) for file in files(machine) if status(file) == "ok")
+    records = (_known(file) for file in files(machine) if status(file) == "ok")
     canaries = [record["metrics"].get("canary_ms") for record in records]
     return min((statistics.median(canary) for canary in canaries if canary), default=math.nan)
 
@@ -155,7 +168,7 @@ def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFram
     found, rows, best = [], [], quietest(machine)
     for file in files(machine, experiment) if round is None else own:
         try:
-            found.append(read(file))
+            found.append(_known(file))
         except ValueError as error:
             warnings.warn(f"{file.name} left out: {error}", stacklevel=2)
     newest = max(found, key=lambda record: record["started"], default=None)
@@ -174,12 +187,18 @@ def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFram
     return frame
 
 
+def of_machines(experiment: str, names: list[str]) -> pd.DataFrame:
+    """The records of an experiment of several machines, as `load` gives them; none without a machine that has any."""
+    parts = [load(experiment, machine) for machine in names]
+    parts = [part for part in parts if len(part)] or [load(experiment, "no machine")]
+    frame = pd.concat(parts, ignore_index=True)
+    frame.attrs |= parts[0].attrs
+    return frame
+
+
 def reference(experiment: str, but: str) -> pd.DataFrame:
     """The records kept in git of all machines other than `but`."""
-    others = [load(experiment, machine) for machine in machines() if machine != but and (REFERENCE / machine).is_dir()]
-    frame = pd.concat(others, ignore_index=True) if others else load(experiment, "no machine")
-    frame.attrs |= {"fields": notebook.fields(experiment), "experiment": experiment}
-    return frame
+    return of_machines(experiment, [name for name in machines() if name != but and (REFERENCE / name).is_dir()])
 
 
 def published(table: str) -> pd.DataFrame:
@@ -191,3 +210,9 @@ def datasheets() -> pd.DataFrame:
     """The peaks that makers state for the GPUs of the published figures, one row a GPU and precision, in TFLOP/s and
     GB/s, each with its convention and source; `reports/reference/published/README.md` says more."""
     return pd.read_csv(REFERENCE / "datasheets.csv")
+
+
+if __name__ == "__main__":
+    from lib import shell  # which imports this module
+
+    sys.exit(shell.main())

@@ -4,15 +4,16 @@ Every function returns a `Statement` whose wording follows from an interval: wha
 said, and what was not measured is said to be so.
 """
 
+import functools
 import html
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from lib import estimates, results, stats, tables, verdicts
+from lib import estimates, markdown, results, stats, tables, verdicts
 from lib.headings import HEADINGS
 from lib.stats import Interval
 
@@ -36,12 +37,16 @@ class Statement:
             f"<details><summary>evidence</summary>{self._evidence()}</details></div>"
         )
 
+    def _repr_markdown_(self) -> str:
+        verdict = "" if self.verdict == "measured" else f" *({markdown.escape(self.verdict)})*"
+        return markdown.noted(markdown.escape(self.text) + verdict, self.evidence)
+
     def mark(self) -> str:
         """The verdict alone as HTML, which opens to the sentence and its evidence."""
         verdict = html.escape(self.verdict)
         return (
             f'<details class="mark" data-verdict="{verdict}"><summary>{verdict}</summary>'
-            f"<p>{html.escape(self.text)}</p>{self._evidence()}</details>"
+            f"<div><p>{html.escape(self.text)}</p>{self._evidence()}</div></details>"
         )
 
     def _evidence(self) -> str:
@@ -62,9 +67,29 @@ def names(records: pd.DataFrame, *cases: Mapping) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"{experiment}/{results.name(row[fields])}.r{row['round']}" for row in chosen))
 
 
+def of_records(*free: str) -> Callable:
+    """Makes a function that says something of records, and perhaps of the case that is its second argument, name the
+    records that its sentences rest on: those of the case, whatever their values of the `free` fields, or all."""
+
+    def decorate(say: Callable) -> Callable:
+        @functools.wraps(say)
+        def named(records: pd.DataFrame, *rest, **more) -> Statement | list[Statement]:
+            said = say(records, *rest, **more)
+            case = rest[0] if rest and isinstance(rest[0], Mapping) else {}
+            where = {name: value for name, value in case.items() if name in records and name not in free}
+            used = names(records, where) if "round" in records else ()
+            if isinstance(said, list):
+                return [one if one.verdict == NO_DATA else replace(one, records=used) for one in said]
+            return said if said.verdict == NO_DATA else replace(said, records=used)
+
+        return named
+
+    return decorate
+
+
 def together(*statements: Statement) -> Statement:
     """Several statements as one paragraph, with their evidence in the same order."""
-    marks = " ".join(dict.fromkeys(s.verdict for s in statements))
+    marks = ", ".join(dict.fromkeys(s.verdict for s in statements))
     records = tuple(dict.fromkeys(name for s in statements for name in s.records))
     return Statement(" ".join(s.text for s in statements), marks, " ".join(s.evidence for s in statements), records)
 
@@ -115,8 +140,8 @@ def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> S
     return Statement(wording.format(*(one.text for one in found)), "measured", evidence, names(records, of))
 
 
-def known(lead: str, unit: str, values: Mapping[str, float]) -> Statement:
-    """`lead` followed by the values with their unit, each in the precision that it is named by."""
+def known(records: pd.DataFrame, lead: str, unit: str, values: Mapping[str, float]) -> Statement:
+    """`lead` followed by values of these records with their unit, each in the precision that it is named by."""
     shown = " and ".join(f"{tables.number(value)} {unit} in {name}" for name, value in values.items())
     if not shown:
         return Statement("A ceiling was not measured here.", NO_DATA, unit)
@@ -124,6 +149,7 @@ def known(lead: str, unit: str, values: Mapping[str, float]) -> Statement:
         f"{lead} {shown}.",
         "measured",
         f"{unit}: the largest over the measured sizes and processes, at the median time of the process.",
+        names(records, {}),
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from lib import cases, check, environment, measure, memory, notebook, results
+from lib import cases, check, commandline, environment, measure, memory, notebook, results
 from lib.notebook import NotebookFailed
 from lib.watch import Progress, Watch
 
@@ -232,14 +232,24 @@ def summary(kernels: list[Kernel]) -> str:
     return "\n".join(lines)
 
 
+def parser() -> argparse.ArgumentParser:
+    """The parser of this command line."""
+    names = ", ".join(sorted(file.stem for file in SWEEPS.glob("*.yaml")))
+    made = commandline.parser(
+        "lib.sweep",
+        "Run a sweep, or go on with it: what has its record is not measured again.",
+        ("smoke", "quick", "gpu --dry", "gpu --budget 3000"),
+        {1: "a notebook failed", 2: commandline.BAD_INPUT, 130: "stopped by Ctrl-C; the same command goes on"},
+    )
+    made.add_argument("sweep", help=f"one of {names}: a file of notebooks/sweeps")
+    made.add_argument("--budget", default="inf", help="stop between cases after so many seconds")
+    made.add_argument("--dry", action="store_true", help="list the cases with their predicted memory, run nothing")
+    return made
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns 0, 1 when a notebook failed, 2 for bad input, 130 when stopped by Ctrl-C."""
-    names = ", ".join(sorted(file.stem for file in SWEEPS.glob("*.yaml")))
-    parser = argparse.ArgumentParser(prog="python -m lib.sweep", description="Run a sweep, or go on with it.")
-    parser.add_argument("sweep", help=f"one of {names}: a file of notebooks/sweeps")
-    parser.add_argument("--budget", default="inf", help="stop between cases after so many seconds")
-    parser.add_argument("--dry", action="store_true", help="list the cases with their predicted memory, run nothing")
-    given = parser.parse_args(arguments)
+    given = parser().parse_args(arguments)
     try:
         budget = _seconds(given.budget)
         kernels = load(given.sweep)

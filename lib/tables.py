@@ -1,17 +1,24 @@
 """Sets numbers and tidy tables as text and HTML, under one set of headings; computes nothing."""
 
 import html
+import itertools
 import math
+import re
+from collections.abc import Sequence
 
 import pandas as pd
+from markupsafe import escape
 
+from lib import markdown, typeset
 from lib.headings import HEADINGS
 from lib.sizes import SIZES
 from lib.stats import Interval
 
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a point, in tabular numerals
 MISSING, UNAVAILABLE = "–", "not available"
+TINY = -4  # the power of ten below which a number is written as one
 LONG = 16  # characters in a cell from which on it may break
+LINK = re.compile(r'<a href="([^"]+)">(.*?)</a>')
 ABSENT = '<p class="absent">Not measured on this machine.</p>'
 
 
@@ -21,16 +28,29 @@ class Bold(Interval):
 
 def number(value: float, uncertainty: float = math.nan) -> str:
     """The value with the digits that its uncertainty warrants: to the uncertainty's first digit, and to the
-    second where the first is a 1 or 2; four digits where there is none at all, three where none is known."""
+    second where the first is a 1 or 2; four digits where there is none at all, three where none is known, and two with
+    a power of ten where that is very small."""
     if value == 0:
         return "0"
     size = math.floor(math.log10(abs(value)))
+    if size < TINY and not uncertainty > 0:
+        return f"{value:.2g}"
     if uncertainty > 0:
         place = math.floor(math.log10(uncertainty))
         place = min(place - (uncertainty < 3 * 10**place), size - 1)  # never fewer than two digits
     else:
         place = size - (3 if uncertainty == 0 else 2)
     return f"{round(value, -place):,.{max(0, -place)}f}"
+
+
+def count(value: float) -> str:
+    """A whole number of things."""
+    return f"{value:,.0f}"
+
+
+def exact(value: float) -> str:
+    """A number with all the digits that single precision has."""
+    return f"{value:.9g}"
 
 
 def interval(of: Interval | None) -> str:
@@ -68,7 +88,7 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
         tails = [f"{number(i.low, i.reach)}–{number(i.high, i.reach)}" if i and i.reach > 0 else "" for i in shown]
         heads = [f"<b>{h}</b>" if isinstance(i, Bold) else h for i, h in zip(shown, heads, strict=True)]
         words = [
-            value if isinstance(value, str) else f"{h}<small>{t}</small>"
+            str(escape(value)) if isinstance(value, str) else f"{h}<small>{t}</small>"
             for value, h, t in zip(values, heads, tails, strict=True)
         ]
         return words, True
@@ -77,12 +97,13 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
     if pd.api.types.is_numeric_dtype(values):
         whole = pd.api.types.is_integer_dtype(values)
         return aligned([MISSING if pd.isna(v) else f"{v:,}" if whole else number(v) for v in values]), True
-    return [MISSING if value is None or value is pd.NA else html.escape(str(value)) for value in values], False
+    return [MISSING if value is None or value is pd.NA else str(escape(value)) for value in values], False
 
 
 class Table:
-    """A table with its caption, which a notebook shows as HTML; the report numbers it. Where there are `reasons`, one a
-    row, a row's stands in place of cells that have no value."""
+    """A table with its caption, which a notebook shows as HTML; the report numbers it, and offers it as LaTeX and
+    Typst. Where there are `reasons`, one a row, a row's stands in place of cells that have no value. What is
+    `markupsafe.Markup` is taken as the HTML that it is."""
 
     def __init__(self, frame: pd.DataFrame, caption: str, note: str = "", reasons: list[str] | None = None):
         self.frame, self.caption, self.note = frame, caption, note
@@ -105,22 +126,50 @@ class Table:
         return (
             f'<figure class="table"><figcaption><b class="label">Table</b> {html.escape(self.caption)}</figcaption>'
             f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(self.caption, quote=True)}">'
-            f"{table if rows else ABSENT}</div>{note}</figure>"
+            f"{table if rows else ABSENT}</div>{note}{typeset.disclosure(*self._cells(), self.caption)}</figure>"
         )
+
+    def _repr_markdown_(self) -> str:
+        rows, names, numbers = self._cells()
+        shown = [[_as_markdown(cell) for cell in row] for row in rows]
+        body = markdown.table([html.unescape(name) for name in names], shown, numbers) if rows else markdown.ABSENT
+        return markdown.captioned("Table", self.caption, body, self.note)
+
+    def _cells(self) -> tuple[list[Sequence[str]], list[str], list[bool]]:
+        """The rows and the heads of the columns as HTML, each reason in its place, and which columns are numbers."""
+        columns = [_column(self.frame[name]) for name in self.frame]
+        rows = zip(*(texts for texts, _ in columns), strict=True)
+        filled = [_reasoned(row, why)[0] if why else row for row, why in zip(rows, self.reasons, strict=True)]
+        return filled, [html.escape(str(name)) for name in self.frame], [is_number for _, is_number in columns]
+
+
+def _as_markdown(cell: str) -> str:
+    """A cell's HTML as Markdown, with its links and in bold where it is."""
+    texts = [markdown.escape(typeset.words(part)) for part in LINK.split(cell)[::3]]
+    links = [f"[{markdown.escape(typeset.words(words))}]({target})" for target, words in LINK.findall(cell)]
+    joined = " ".join(part for pair in itertools.zip_longest(texts, links, fillvalue="") for part in pair if part)
+    return f"**{joined}**" if cell.startswith("<b>") else joined
 
 
 def _row(texts: tuple[str, ...], kinds: list[str], reason: str) -> str:
     """A row as HTML; where its first cells without a value are, the reason stands for them, or else below the last."""
     cells = [f'<td class="{kind}">{text}</td>' for text, kind in zip(texts, kinds, strict=True)]
     if reason:
-        absent = [text.startswith(MISSING) for text in texts]
-        begin = absent.index(True) if any(absent) else len(texts) - 1
-        end = begin + 1
-        while end < len(texts) and (absent[end] or not texts[end]):
-            end += 1
-        own = "" if absent[begin] else texts[begin] + "<br>"
-        cells[begin:end] = [f'<td class="reason" colspan="{end - begin}">{own}{html.escape(reason)}</td>']
+        filled, begin, end = _reasoned(texts, reason)
+        cells[begin:end] = [f'<td class="reason" colspan="{end - begin}">{filled[begin]}</td>']
     return f"<tr>{''.join(cells)}</tr>"
+
+
+def _reasoned(texts: tuple[str, ...], reason: str) -> tuple[list[str], int, int]:
+    """The cells of a row with the reason in the first of those that it stands for, and the first and the end of
+    these."""
+    absent = [text.startswith(MISSING) for text in texts]
+    begin = absent.index(True) if any(absent) else len(texts) - 1
+    end = begin + 1
+    while end < len(texts) and (absent[end] or not texts[end]):
+        end += 1
+    own = "" if absent[begin] else texts[begin] + "<br>"
+    return [*texts[:begin], own + html.escape(reason), *[""] * (end - begin - 1), *texts[end:]], begin, end
 
 
 def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:

@@ -9,7 +9,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 
-from lib import baseline, estimates, tables, verdicts
+from lib import baseline, estimates, sentences, tables, verdicts
 from lib.headings import HEADINGS
 from lib.plots import STYLE
 from lib.sentences import NO_DATA, Statement
@@ -39,7 +39,9 @@ def grid(records: pd.DataFrame, among: str, points: str, metric: str = "total_ms
         )
     values = sorted(set(table[among]), key=estimates.ORDER.index)
     frame = pd.DataFrame(rows, columns=[*names, *values, "best", "relative", "hardware", "codes", "restless"])
-    return estimates.ordered(frame.astype({name: table[name].dtype for name in names}), points)
+    found = estimates.ordered(frame.astype({name: table[name].dtype for name in names}), points)
+    found.attrs["records"] = sentences.names(records, {})
+    return found
 
 
 def _least(records: pd.DataFrame, metric: str, among: str, order: list) -> list:
@@ -92,8 +94,13 @@ def tally(wins: pd.DataFrame) -> Statement:
     if wins.empty:
         return Statement("Which is fastest where was not measured here.", NO_DATA, "no records")
     alone = Counter(best[0] for best in wins["best"] if len(best) == 1)
-    parts = [f"{name} takes the least time at {count}" for name, count in alone.most_common()]
+    parts = [f"{name} takes the least time at {tables.count(count)}" for name, count in alone.most_common()]
     shared = len(wins) - alone.total()
-    parts += [f"at {shared} the data do not show which of several does"] if shared else []
-    text = f"Of {len(wins)} points measured, {'; '.join(parts)}."
-    return Statement(text, "measured", "At each point the least against each other, as one of so many comparisons.")
+    parts += [f"at {tables.count(shared)} the data do not show which of several does"] if shared else []
+    text = f"Of {tables.count(len(wins))} points measured, {'; '.join(parts)}."
+    return Statement(
+        text,
+        "measured",
+        "At each point the least against each other, as one of so many comparisons.",
+        wins.attrs["records"],
+    )

@@ -3,6 +3,7 @@
 import gc
 
 import pytest
+from browser import chromium, installed_chromium, jupyterlab, rendered  # noqa: F401
 from simulated import Simulated
 
 from lib import results

@@ -8,7 +8,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from lib import follows, report, results
 
-PAGE = """<html><head><meta name="inputs" content="{digest}"><meta name="machine" content="test-1c"></head>
+PAGE = """<html><head><meta name="inputs" content="{digest}"><meta name="machines" content="test-1c other-2c"></head>
 <section id="01_method"><h2>Method</h2><p>A step takes {step} ms.</p>
 <figure class="plot"><svg><path d="M {path} 0"></path><text>1</text></svg><figcaption><b class="label">Figure 1.</b>
 Times.</figcaption></figure></section>
@@ -23,7 +23,7 @@ def page(**changed):
 
 def test_a_page_of_which_only_the_digest_changed_still_follows():
     assert follows.differences(page(), page(digest="b2")) == {}
-    assert follows.machine(page()) == "test-1c"
+    assert follows.machines(page()) == ["test-1c", "other-2c"]
 
 
 @pytest.mark.parametrize(

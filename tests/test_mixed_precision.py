@@ -209,4 +209,3 @@ def test_every_table_and_sentence_stands_without_records(own_results):
         assert tables.ABSENT in tables.show(table, "loop tensor step ratio", "caption")._repr_html_()
     for draw in (mixed.draw_sums, mixed.draw_norms):
         assert tables.ABSENT in plots.show(draw(nothing), "c", "alt", mixed.note(nothing, "toy"))._repr_html_()
-    assert len(said.claimed(nothing, no_steps)) == 3

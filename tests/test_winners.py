@@ -90,15 +90,6 @@ def test_a_models_parameters_stand_beside_the_list_that_is_nearest_in_elements(s
     assert own["moved_mib"].value == pytest.approx(36 * 40 / 2**20)
 
 
-def test_a_published_claim_is_followed_by_what_was_measured_or_that_it_was_not(steps, save_step):
-    save_step(3.0, variant="compiled_single_tensor")
-    records = results.load("adam", "test-1c")
-    case = {name: CASE[name] for name in ("shapes", "num_params", "param_size", "amsgrad", "cold")}
-    said = optimizers.beside_claims(records, {"fused-adam-best": case, "compiled-adam-many": case | {"num_params": 32}})
-    assert "compiled single_tensor step is slower than fused's" in said.text
-    assert said.text.endswith("single_tensor's were not both measured.")
-
-
 def test_what_was_published_has_no_part_in_the_note_on_samples():
     own = {"value": Interval(1, 0.9, 1.1, 12, 3), "hardware": "a test", "codes": frozenset("a")}
     other = {"value": Interval(2, float("nan"), float("nan"), 0, 0), "hardware": "another", "codes": float("nan")}

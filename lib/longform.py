@@ -1,0 +1,61 @@
+"""Puts records into long form, one row a sample, for other tools to read; knows nothing of what the metrics mean."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pandas as pd
+
+COLUMNS = ["experiment", "machine", "round", "case", "metric", "index", "value", "text", "status", "code", "started"]
+OF_THE_RECORD = {  # columns of `results.load` that are no metrics
+    *("machine", "hardware", "round", "status", "environment", "code", "started", "seconds", "quietest_ms"),
+}
+WRITERS = {
+    ".csv": lambda frame, file: frame.to_csv(file, index=False),
+    ".parquet": lambda frame, file: frame.to_parquet(file, index=False, engine="pyarrow"),
+}
+
+
+def long(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The records of some experiments, each as `results.load` gives them, with the columns `COLUMNS`: one row a sample,
+    single value or entry of a table; the case as JSON, a number in `value` and a text in `text`, an entry of a table
+    under the metric `table.column`. A record without any metric is one row without either."""
+    rows = []
+    for experiment, frame in frames.items():
+        fields = frame.attrs["fields"]
+        for record in frame.to_dict("records"):
+            case = json.dumps({name: _plain(record[name]) for name in fields})
+            before = (experiment, record["machine"], record["round"], case)
+            after = (record["status"], record["code"], record["started"])
+            metrics = {name: record[name] for name in frame if name not in OF_THE_RECORD and name not in fields}
+            rows += [(*before, *entry, *after) for entry in _entries(metrics)]
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    kinds = {"round": int, "index": int, "value": float, "text": "string"}
+    return table.astype(kinds)
+
+
+def _entries(metrics: Mapping) -> Iterator[tuple[str, int, float | None, str | None]]:
+    """Metric, index, value and text of each entry; one empty row where no metric has any."""
+    found = False
+    for name, value in metrics.items():
+        columns = (
+            {f"{name}.{key}": column for key, column in value.items()} if isinstance(value, dict) else {name: value}
+        )
+        for metric, column in columns.items():
+            for index, entry in enumerate(column if isinstance(column, list) else [column]):
+                if isinstance(entry, str) or not pd.isna(entry):
+                    found = True
+                    yield (metric, index, None, entry) if isinstance(entry, str) else (metric, index, entry, None)
+    if not found:
+        yield "", 0, None, None
+
+
+def _plain(value):
+    """A value of a frame as JSON can hold it."""
+    return value.item() if hasattr(value, "item") else value
+
+
+def write(table: pd.DataFrame, file: Path) -> None:
+    """Write a table in the form that the ending of the file names, one of `WRITERS`."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    WRITERS[file.suffix](table, file)
