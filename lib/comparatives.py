@@ -43,11 +43,11 @@ CLAIMS = {
         r"twice|thrice|half|halves|halv(?:e|ed|ing)|doubl(?:e|es|ed|ing)|tripl(?:e|es|ed|ing)|quadrupl(?:e|es|ed|ing)",
         r"\w*[a-z]-?fold|orders? of magnitude|percent(?:age points?)?|per cent|majority|minority|bulk|a factor of",
         r"(?:a|one|two|three|four|nine) (?:third|quarter|fifth|sixth|eighth|tenth|hundredth|thousandth)s?",
-        r"(?:[a-z]+-)?(?:thirds|quarters|fifths|sixths|eighths|tenths)|(?:dozens|tens|hundreds|thousands) of",
+        r"(?:[a-z]+-)?(?:thirds|quarters|fifths|sixths|eighths|tenths)|(?:tens|hundreds|thousands) of",
         rf"{NUMBER_WORD} times|(?:many|several|a few) times (?:the|that|as|its)|{NUMBER_WORD}[ -]{UNIT}",
         r"a \w+ (?:fraction|portion|chunk|part|share) of|a (?:fraction|portion|chunk|part) of|lion's share",
         r"roughly|approximately|≈|~|a lot|much of|mostly|mainly|largely|predominantly|chiefly|primarily",
-        r"almost all|nearly all|next to (?:nothing|no)|hardly|barely|scarcely",
+        r"dozens?|almost all|nearly all|next to (?:nothing|no)|hardly|barely|scarcely",
     ],
     "a word for a size": [
         r"negligib\w+|trivial\w*|(?:in)?significan(?:t|tly|ce)|substantial\w*|considerabl[ey]|dramatic\w*|marginal\w*",
@@ -70,11 +70,12 @@ CLAIMS = {
     ],
     "a word for a winner": [
         r"dominat\w+|outperform\w*|outpac\w+|outstrip\w*|outrun\w*|outweigh\w*|undercut\w*|surpass\w*|exceed\w*",
-        r"beats?|beaten|wins?|won|winner|loses? (?:to|against|out)|lags?|trails?|behind|overtak\w+|overtook|prevail\w*",
+        r"beats?|beaten|wins?|won|winner|loses? (?:to|against|out)|lags?|trails?|(?:far|falls?|leaves?) behind",
+        r"overtak\w+|overtook|prevail\w*",
         r"leads?|tops|eclips\w+|dwarf\w*|rival\w*|suffers?|benefi\w+|gains?|hurts?|helps?|(?:dis)?advantag\w+",
         r"penalt\w+|bottleneck\w*|\w+-bound|(?:is|are) (?:bound by|the limit)|limited by|pays? off|recommend\w*|choice",
         r"sav(?:e|es|ed|ing|ings)|wast(?:e|es|ed|ing)|account(?:s|ed)? for|consum\w+|eats?|yields?|amorti[sz]\w+",
-        r"reach(?:es)? the (?:ceiling|limit|peak)|outliers?",
+        r"reach(?:es)? the (?:ceiling|limit|peak)|outliers?|(?:in)?accurate\w*|wrong|a must|the way to go",
     ],
     "a word for a tie": [
         r"equally|equals|(?:is|are) equal|identical\w*|comparabl[ey]|similar(?:ly)?|on (?:a )?par|neck and neck",

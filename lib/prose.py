@@ -4,7 +4,8 @@ What a report says about speed, memory or error is computed: a claim or a statem
 asks, instructs, defines and cites. In it a number, a comparative (faster, most, as long as) or a word for an outcome
 (dominates, halves, negligible) is a finding, unless its sentence is one of these:
 
-- a question, which may compare; one that asks why may not, since it takes the answer for granted;
+- a question, or a title or caption that opens with a question word and has no full stop, which may compare; what asks
+  why may not, since it takes the answer for granted;
 - an instruction to look ("Look at whether the line ends lower"), which may compare after its question word;
 - an expectation: in a clause with *should*, *would* or *could*, which may compare;
 - how to read a figure or table: in a clause that names a place in it ("left of the line it took less time");
@@ -42,7 +43,7 @@ _FINDERS = {
 _NAME = re.compile(
     r"\b95% intervals?|\b2\^\d+|\bn = \d+|\b(?:write-ups?|documents?|batch|context|sizes?|head size|chapters?|layers?"
     r"|steps?|versions?|rounds?|warm-ups?|issue) \d[\d.]*[BM]?(?:(?:,| and| or|, and) \d+)*(?![\w%.]*\d| ?(?:times|%))"
-    r"|\b\d+(?:\.\d+)?B\b(?!/)|\b80GB\b"
+    r"|\b\d+(?:\.\d+)?B\b(?!/)|\b80GB\b|\b(?:spring|summer|autumn|winter) 20\d\d\b"
 )
 _DIGITS = re.compile(r"(?<![\w.\-])-?\d(?:[\d.,]*\d)?(?:e-?\d+)?(?:%| ?×|[a-zA-Zµ]\w*)?")
 _MEASURED = re.compile(rf"(?:\d|{comparatives.NUMBER_WORD}\b)[\d.,]*[ -]?{comparatives.UNIT}", re.IGNORECASE)

@@ -8,12 +8,13 @@ import html
 import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 import jinja2
 import nbformat
 
-from lib import check, commandline, neutral, notebook, results, title
+from lib import check, commandline, follows, neutral, notebook, results, title
 from lib.notebook import NotebookFailed
 
 ROOT = results.REPORTS.parent
@@ -68,6 +69,7 @@ def render(machine: str, target: Path, machines: str = "") -> None:
         policy=neutral.policy(script),
         inputs=digest,
         machine=machine,
+        machines=machines,
         facts=title.facts(machine),
         contents=[heading for body in bodies for heading in CONTENTS.findall(body)],
         body=numbered("\n".join(bodies)),
@@ -136,39 +138,58 @@ def link(record) -> str:
     return f'<a href="runs/{html.escape(machine)}/{name}.ipynb">{name}</a>' if file.exists() else name
 
 
+def still_follows(stored: Path, machine: str, machines: str = "") -> bool:
+    """Whether a stored page is what rendering gives now, which is done in a temporary folder; prints what differs.
+    Raises NotebookFailed when a chapter fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        rendered = Path(folder) / stored.name
+        render(machine, rendered, machines)
+        found = follows.differences(stored.read_text(), rendered.read_text())
+    if found:
+        print(follows.report(found))
+        print(f"{stored} does not follow from the records; without it, `make render` writes it anew")
+    return not found
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of this command line."""
     made = commandline.parser(
         "lib.report",
         "Render the report from records, measuring nothing; where they have not changed, nothing is done.",
-        ("", "--machine epyc-2c"),
-        {1: "a chapter failed", 2: commandline.BAD_INPUT},
+        ("", "--machine epyc-2c", "--check"),
+        {1: "a chapter failed, or the stored report does not follow", 2: commandline.BAD_INPUT},
     )
     made.add_argument("--machine", help="whose records; by default the latest measured here, else the first in git")
     made.add_argument("--machines", nargs="*", default=[], help="those that stand side by side in their chapter")
+    made.add_argument("--check", action="store_true", help="write nothing; fail unless the stored report follows")
     return made
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns 0, 1 when a chapter failed, 2 for bad input."""
+    """The command line; returns 0, 1 when a chapter failed or the stored report does not follow, 2 for bad input."""
     given = parser().parse_args(arguments)
-    machines = results.machines()
+    machines, target = results.machines(), page()
+    if given.check and not target.exists():
+        print(f"{target}: there is no report to check; `make render` writes one", file=sys.stderr)
+        return 1
+    stored = follows.machines(target.read_text()) if given.check else []
     try:
         if not machines:
             raise ValueError("machine: there are no records; `make report` measures some")
-        machine = given.machine or machines[0]
+        machine = given.machine or [*stored, *machines][0]
         check.choice("machine", machine, machines)
         for name in given.machines:
             check.choice("machines", name, machines)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    target = page()
-    beside = " ".join(given.machines)
-    if up_to_date(target, inputs(machine, beside)):
-        print(f"{target} follows from the records as they are")
-        return 0
+    beside = " ".join(given.machines or stored[1:])
     try:
+        if given.check and not still_follows(target, machine, beside):
+            return 1
+        if given.check or up_to_date(target, inputs(machine, beside)):
+            print(f"{target} follows from the records as they are")
+            return 0
         render(machine, target, beside)
     except NotebookFailed as error:
         print(error, file=sys.stderr)
