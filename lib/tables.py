@@ -83,7 +83,9 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
     if pd.api.types.is_numeric_dtype(values):
         whole = pd.api.types.is_integer_dtype(values)
         return aligned([MISSING if pd.isna(v) else f"{v:,}" if whole else number(v) for v in values]), True
-    return [MISSING if value is None or value is pd.NA else str(escape(value)) for value in values], False
+    return [
+        MISSING if pd.api.types.is_scalar(value) and pd.isna(value) else str(escape(value)) for value in values
+    ], False
 
 
 class Table:
