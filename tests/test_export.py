@@ -98,7 +98,7 @@ def test_a_statement_a_table_and_a_figure_as_markdown():
     frame = pd.DataFrame({"x|y": [Interval(2.0, 1.9, 2.1, 9, 3), None], "what": ["*", None]})
     table = tables.Table(frame, "Caption", "note", ["", "why not"])._repr_markdown_().split("\n")
     assert table[0] == "**Table** Caption"
-    assert table[2:6] == ["| x\\|y | what |", "| ---: | --- |", "| 2.00 (1.90 to 2.10) | \\* |", "| why not | – |"]
+    assert table[2:6] == ["| x\\|y | what |", "| ---: | --- |", "| 2.00 (1.90–2.10) | \\* |", "| why not |  |"]
     assert table[-1] == "*note*"
     assert markdown.ABSENT in tables.Table(frame[:0], "Caption")._repr_markdown_()
     assert "![alt](figure.svg)" in plots.Figure("<svg>", "Caption", "alt", "note")._repr_markdown_()
