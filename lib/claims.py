@@ -8,7 +8,7 @@ among them is that of a single 95% interval.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 from scipy import stats as distributions
@@ -227,7 +227,7 @@ def ratio(
     records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, within: tuple[float, float], label: str
 ) -> list[Found]:
     """The ratio of a metric of one case to that of another: one number, or none where they were not both measured.
-    `label` has the fields of the first in it."""
+    `label` has the fields of the first in it. What the table of an experiment's verdicts leaves open, stays so."""
     one, other = estimates.select(records, **of), estimates.select(records, **to)
     if printed(records):
         values = [chosen[metric].dropna().iloc[:1] for chosen in (one, other)]
@@ -235,8 +235,13 @@ def ratio(
             return []
         above, below = (float(value.iloc[0][0]) for value in values)
         return [known(label.format(**of), above / below, within)]
-    found = verdicts.comparison(records, metric, of, to)
-    return [] if found is None else [compared(label.format(**of), found, within, names(one) + names(other))]
+    found = verdicts.judged(records, metric, of, to)
+    if found is None:
+        return []
+    bears = compared(label.format(**of), found[0], within, names(one) + names(other))
+    # a claim says no more of a case and its baseline than the table of all of them does
+    shown = within not in (LESS, MORE) or found[1] in ("faster", "slower")
+    return [bears if shown else replace(bears, outside=1.0, inside=1.0)]
 
 
 def contrast(

@@ -38,8 +38,8 @@ COLOURS = {  # Okabe and Ito 2008; the reference of each family in ink
 MARKERS = {INK: "o", ORANGE: "s", GREEN: "^", BLUE: "D", PURPLE: "v", SKY: "<", YELLOW: "p", VERMILION: ">"}
 DASHES = dict.fromkeys(MARKERS, "-") | {GREEN: (0, (5, 1.5)), PURPLE: (0, (2, 1)), SKY: (0, (8, 1.5))}
 HATCHES = {
-    BLUE: "", ORANGE: "///", GREEN: "\\\\\\", SKY: "...", PURPLE: "xxx", YELLOW: "---", VERMILION: "+++",
-    QUIET: "|||", INK: "ooo",
+    BLUE: "", ORANGE: "///", GREEN: "\\\\\\", SKY: "|", PURPLE: "xxx", YELLOW: "---", VERMILION: "+++",
+    QUIET: "||||", INK: "x",
 }  # fmt: skip
 HATCH = (*mpl.colors.to_rgb(INK), 0.45)
 STYLE = {

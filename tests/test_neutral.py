@@ -1,9 +1,11 @@
 """What could run is taken out of a chapter's HTML, and what shows stays as it was."""
 
+import re
+
 import nbformat
 import pytest
 
-from lib import neutral, report
+from lib import neutral, plots, report
 
 PLANTED = [
     "<script>window.planted = 1</script>",
@@ -27,6 +29,17 @@ PLANTED = [
     "<svg><use href='https://planted()#x'/></svg>",
     "<img src='https://planted()/x.png'>",
 ]
+
+
+def test_the_hatches_of_a_figure_stay_and_fill_its_bars():
+    ax = plots.axes()[0]
+    ax.barh(["a", "b"], [1, 2], **plots.bar(plots.SKY))
+    svg = plots.show(ax, "caption", "alt", "note").svg
+    kept = neutral.harmless(svg)
+    filled = re.findall(r"fill: ?url\(#(\w+)\)", kept)
+    assert len(filled) == 2 == len(re.findall(r"fill: ?url\(#", svg))
+    assert all(f'<pattern id="{name}"' in kept for name in filled)
+    assert len(svg) < 60_000  # a dotted hatch alone is as large
 
 
 @pytest.mark.parametrize("planted", PLANTED)
