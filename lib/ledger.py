@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from lib import claims, evidence, markdown, printed, results, tables
+from lib import claims, evidence, markdown, printed, results, tables, typeset
 from lib.claims import CONTRADICTED, LESS, MORE, SUPPORTED, Claim, Judgement
 from lib.sentences import Statement
 
@@ -184,25 +184,32 @@ class Ledger:
         ]
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in ["claim", "write-up", *self.columns])
+        heads = [html.escape(name) for name in ("claim", "write-up", *self.columns)]
+        head = "".join(f'<th scope="col">{name}</th>' for name in heads)
         rows = "".join(f"<tr>{_cells(row)}</tr>" for row in self.rows)
+        plain = [list(map(html.escape, row)) for row in self._texts()]
         return (
             f'<figure class="table ledger"><figcaption><b class="label">Table</b> {self.caption}</figcaption>'
             f'<div class="scroll" tabindex="0" role="region" aria-label="{self.caption}">'
             f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-            f'<p class="note">{html.escape(self.note)}</p></figure>'
+            f'<p class="note">{html.escape(self.note)}</p>'
+            f"{typeset.disclosure(plain, heads, [False] * len(heads), self.caption)}</figure>"
         )
+
+    def _texts(self) -> list[list[str]]:
+        """The rows in words: the statement, whose it is, and the verdicts."""
+        return [[row[0].claim.says, row[0].claim.source, *(one.verdict for one in row)] for row in self.rows]
 
     def _repr_markdown_(self) -> str:
         heads = ["claim", "write-up", *self.columns]
-        rows = [[row[0].claim.says, row[0].claim.source, *(one.verdict for one in row)] for row in self.rows]
-        body = markdown.table(heads, [map(markdown.escape, row) for row in rows], [False] * len(heads))
+        body = markdown.table(heads, [map(markdown.escape, row) for row in self._texts()], [False] * len(heads))
         return markdown.captioned("Table", self.caption, body)
 
     caption = "What the public write-ups say, and whether their own tables and the records bear it out"
     note = (
         "A verdict opens to its sentence, rule and numbers. The verdicts of records are by Holm among the claims "
-        "of an experiment; printed tables have no intervals, and count as they stand. No data: the table that the "
+        "of an experiment, and say no more of a ratio than the chapter's own table of verdicts; printed tables have no "
+        "intervals, and count as they stand. No data: the table that the "
         "statement is about was not printed, or the cases were not measured."
     )
 

@@ -30,9 +30,10 @@ def every_hypothesis(records: Mapping[str, pd.DataFrame]) -> list[Hypothesis]:
 
 def surprises(machine: str) -> tables.Table:
     """Of the predictions that the interval of what was measured does not hold, those that are furthest from it, as a
-    factor."""
+    factor, which takes two numbers of one sign."""
     records = {name: results.load(name, machine) for name in notebook.experiments()}
     wrong = [one for one in every_hypothesis(records) if one.verdict in (ABOVE, BELOW, BROKEN)]
+    wrong = [one for one in wrong if one.measured.value * one.predicted > 0]
     wrong.sort(key=lambda one: -abs(math.log(one.measured.value / one.predicted)))
     caption = "The predictions that what was measured is furthest from, of those that its interval excludes"
     return hypotheses.table(wrong[:SHOWN], records["step"], caption)

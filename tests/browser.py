@@ -73,8 +73,8 @@ class Lab:
     results: Path
 
     def address(self, notebook: str) -> str:
-        """Where a notebook of the folder opens."""
-        return f"{self.url}/lab/tree/{notebook}?token={TOKEN}"
+        """Where a notebook of the folder opens, alone."""
+        return f"{self.url}/lab/tree/{notebook}?reset&token={TOKEN}"
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pypdf
 import pypdfium2
@@ -183,6 +184,13 @@ def attention_notebook(jupyterlab):
     return source
 
 
+def _run_all_cells(page) -> None:
+    """Once the kernel has started, run all cells by the menu."""
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+
+
 def test_a_measurement_notebook_runs_in_jupyterlab_with_a_parameter_changed(chromium, jupyterlab, attention_notebook):
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
     page.set_default_timeout(PATIENCE_S * 1000)
@@ -192,9 +200,7 @@ def test_a_measurement_notebook_runs_in_jupyterlab_with_a_parameter_changed(chro
     parameters.click()
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.insert_text(attention_notebook.replace("seq_len = [16]", "seq_len = [16, 24]"))
-    page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for()  # the kernel has started
-    page.get_by_role("menuitem", name="Run", exact=True).click()
-    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    _run_all_cells(page)
     figure = page.locator(".jp-OutputArea figure.plot svg").first
     figure.wait_for()
     assert figure.bounding_box()["height"] > 100
@@ -202,4 +208,22 @@ def test_a_measurement_notebook_runs_in_jupyterlab_with_a_parameter_changed(chro
     lengths = {json.loads(file.read_text())["case"]["seq_len"] for file in jupyterlab.results.rglob("*.json")}
     assert lengths == {16, 24}
     assert page.locator('.jp-OutputArea [data-mime-type*="stderr"]').count() == 0
+    page.close()
+
+
+def test_the_records_are_explored_in_jupyterlab(chromium, jupyterlab):
+    shutil.copy(notebook.NOTEBOOKS / "explore.ipynb", jupyterlab.notebooks)
+    page = chromium.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(PATIENCE_S * 1000)
+    page.goto(jupyterlab.address("explore.ipynb"))
+    _run_all_cells(page)
+    controls = page.locator(".jp-OutputArea .widget-vbox").first
+    controls.locator("figure.plot svg text", has_text="sdpa").first.wait_for()
+    controls.locator(".widget-dropdown", has_text="experiment").locator("select").select_option("adam")
+    controls.locator("figure.plot svg text", has_text="single_tensor").first.wait_for()
+    assert controls.locator("figure.plot svg text", has_text="sdpa").count() == 0
+    controls.get_by_role("button", name="Save figure").click()
+    controls.get_by_text("saved as").wait_for()
+    saved = [file.name for file in (jupyterlab.results.parent / "figures").glob("explore-adam-*.svg")]
+    assert len(saved) == 1
     page.close()

@@ -94,7 +94,7 @@ def test_without_records_every_hypothesis_is_said_not_to_be_measured(own_results
     for name, found in chapters(NOBODY).items():
         assert {one.verdict for one in found} == {"not measured"}, name
         shown = hypotheses.table(found, pd.DataFrame({"hardware": []}))._repr_html_()
-        assert shown.count("not measured") == len(found)
+        assert shown.partition("<details")[0].count("not measured") == len(found)
         assert "nan" not in shown
 
 
