@@ -43,8 +43,8 @@ publish: .venv/ready ## Copy this machine's records to reports/reference, to be 
 lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb, the other notebooks beside it
 	@.venv/bin/jupyter lab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
-clean: ## Remove the report and the executed notebooks; the records and .venv stay
-	@rm -rf reports/runs reports/chapters reports/report.{html,pdf,md} reports/figures
+clean: ## Remove the report and the executed notebooks; records, figures that were saved and .venv stay
+	@rm -rf reports/runs reports/chapters reports/report.{html,pdf,md} reports/figures/[0-9]*.svg
 
 # Built whole or not at all: what fails half-way is removed, and only the last step makes `ready`.
 .venv/ready: pyproject.toml constraints.txt

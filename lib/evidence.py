@@ -22,8 +22,12 @@ def _rows(data: Data, experiment: str, **where) -> pd.DataFrame:
     it has. Empty where there are none."""
     records = data.get(experiment, pd.DataFrame({"status": []}))
     records.attrs.setdefault("fields", [])
-    has = {name: value for name, value in where.items() if name in records or not claims.printed(records)}
-    return estimates.select(records, **has)
+    return estimates.select(records, **_had(records, where))
+
+
+def _had(records: pd.DataFrame, where: Mapping) -> dict:
+    """Of these values of fields those that a printed table has at all; of records all."""
+    return {name: value for name, value in where.items() if name in records or not claims.printed(records)}
 
 
 def _steps(data: Data, **where) -> pd.DataFrame:
@@ -170,9 +174,9 @@ def dtypes(data: Data) -> list[Found]:
 
 def mixed_speed(data: Data) -> list[Found]:
     """The smallest and the largest of the models that were measured in both precisions."""
-    steps = _steps(data, compiled=False)
+    steps = _steps(data)
     of, to = {"precision": "bf16"}, {"precision": "fp32"}
-    rows = [case for case in claims.cases(steps, **of) if claims.cases(steps, **{**case, **to})]
+    rows = [case for case in claims.cases(steps, compiled=False, **of) if claims.cases(steps, **{**case, **to})]
     rows.sort(key=lambda case: (estimates.ORDER.index(case["size"]), case["context_length"]))
     if not rows or rows[0]["size"] == rows[-1]["size"]:
         return []
@@ -228,17 +232,17 @@ def attention_grows(data: Data) -> list[Found]:
 
 def compiled_attention(data: Data) -> list[Found]:
     """Compiled against naive attention at the most tokens, of each head size."""
-    records = _rows(data, "attention", precision="fp32", causal=True, cold=False)
-    longest = max((case["seq_len"] for case in claims.cases(records, variant="compiled")), default=None)
+    records = _rows(data, "attention")
+    where = _had(records, {"precision": "fp32", "causal": True, "cold": False})
+    longest = max((case["seq_len"] for case in claims.cases(records, variant="compiled", **where)), default=None)
     of, to = {"variant": "compiled", "seq_len": longest}, {"variant": "naive"}
-    return claims.ratios(records, "total_ms", of, to, LESS, TOKENS)
+    return claims.ratios(records, "total_ms", of, to, LESS, TOKENS, **where)
 
 
 def compiled_step(data: Data) -> list[Found]:
     """The compiled step against the eager one, of each size and context."""
-    return claims.ratios(
-        _steps(data, precision="fp32"), "total_ms", {"compiled": True}, {"compiled": False}, LESS, STEP
-    )
+    of, to = {"compiled": True}, {"compiled": False}
+    return claims.ratios(_steps(data), "total_ms", of, to, LESS, STEP, precision="fp32")
 
 
 def tf32(data: Data) -> list[Found]:
@@ -256,30 +260,28 @@ def tf32(data: Data) -> list[Found]:
     )
 
 
-def _adam(data: Data) -> pd.DataFrame:
-    return _rows(data, "adam", shapes="equal", amsgrad=True, cold=False)
+LISTS = {"shapes": "equal", "amsgrad": True, "cold": False}  # of parameters, and how the step on them runs
 
 
 def compiled_against(*rivals: str, within: tuple[float, float], **where) -> Callable[[Data], list[Found]]:
     """The compiled single-tensor step against others, on lists of parameters with these values."""
 
     def find(data: Data) -> list[Found]:
-        of = {"variant": "compiled_single_tensor"}
-        label = "times {} " + CASE
-        return [
-            one
-            for rival in rivals
-            for one in claims.ratios(
-                _adam(data), "total_ms", of, {"variant": rival}, within, label.replace("{}", rival, 1), **where
+        records = _rows(data, "adam")
+        of, chosen = {"variant": "compiled_single_tensor"}, where | _had(records, LISTS)
+        found = []
+        for rival in rivals:
+            found += claims.ratios(
+                records, "total_ms", of, {"variant": rival}, within, f"times {rival} {CASE}", **chosen
             )
-        ]
+        return found
 
     return find
 
 
 def many_parameters(data: Data) -> list[Found]:
     """How the ratio of compiled to eager changes from at most 8 parameters to the most."""
-    records, found = _adam(data), []
+    records, found = _rows(data, "adam", **LISTS), []
     rows = claims.cases(records, variant="compiled_single_tensor")
     for size in sorted({case["param_size"] for case in rows}):
         counts = sorted(case["num_params"] for case in rows if case["param_size"] == size)

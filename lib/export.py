@@ -53,8 +53,9 @@ def pdf(page: Path) -> Path:
 def as_markdown(machine: str, page: Path) -> Path:
     """Write the executed chapters of a machine as Markdown beside the page, and their figures into a folder there."""
     folder = page.parent / "figures"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
+    for former in folder.glob("[0-9]*.svg"):  # what was saved while exploring stays
+        former.unlink()
     executed = [page.parent / "chapters" / machine / file.name for file in sorted(report.CHAPTERS.glob("*.ipynb"))]
     bodies = {file.stem: _chapter(file, folder) for file in executed}
     head = f"# Transformer training, measured\n\n{_facts(machine)}"

@@ -137,7 +137,8 @@ def ratios(names: Sequence[str]) -> pd.DataFrame:
     `verdict`, `hardware`, `restless`."""
     rows = []
     for pair, (experiment, of, where, by) in PAIRS.items():
-        loaded = {name: results.load(experiment, name) for name in names}
+        alike = {"mode": where["mode"]} if "mode" in where else {}  # the rivals by Holm are those of its chapter
+        loaded = {name: estimates.select(results.load(experiment, name), **alike) for name in names}
         found = {name: _contrasts(records, of, where, by) for name, records in loaded.items()}
         found = {name: cases for name, cases in found.items() if cases}
         common = set.intersection(*(set(cases) for cases in found.values())) if found else set()

@@ -17,9 +17,15 @@ pytestmark = pytest.mark.xdist_group("browser")  # which renders the report
 @pytest.fixture(scope="module")
 def written(rendered):
     """The report as Markdown, beside its page."""
+    figures = rendered.parent / "figures"
+    figures.mkdir(exist_ok=True)
+    for name in ("explore-kept.svg", "99_former-1.svg"):
+        (figures / name).write_text("<svg/>")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RESULTS", str(rendered.parent / "results"))
         assert export.main(["markdown"]) == 0
+    assert not (figures / "99_former-1.svg").exists()  # of a former export, while what was saved by hand stays:
+    (figures / "explore-kept.svg").unlink()
     return rendered.with_suffix(".md")
 
 
