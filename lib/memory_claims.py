@@ -108,7 +108,8 @@ def narrower(records: pd.DataFrame, case: Mapping, modes: Mapping[str, str]) -> 
             change = 100 * (found[0] / found[1] - 1)
             said.append(f"{name} by {'+' * (change > 0)}{tables.number(change)}%")
     if not said:
-        return MISSING
+        text = f"What bf16 changes of the peaks at size {case['size']} was not measured here."
+        return Statement(text, sentences.NO_DATA, "memory")
     text = (
         f"At size {case['size']}, context {case['context_length']}, bf16 changes the peak of {', that of '.join(said)}."
     )

@@ -39,6 +39,7 @@ def test_the_hatches_of_a_figure_stay_and_fill_its_bars():
     filled = re.findall(r"fill: ?url\(#(\w+)\)", kept)
     assert len(filled) == 2 == len(re.findall(r"fill: ?url\(#", svg))
     assert all(f'<pattern id="{name}"' in kept for name in filled)
+    assert f'fill="{plots.SKY.lower()}"' in kept  # the ground of the hatch
     assert len(svg) < 60_000  # a dotted hatch alone is as large
 
 
