@@ -21,8 +21,8 @@ mpadded mphantom
 ATTRIBUTES = """
 alt aria-hidden aria-label aria-sort class colspan data-copy data-verdict download height href id lang open role
 rowspan scope src style tabindex title width
-clip-path d dx dy cx cy fill patternUnits points preserveAspectRatio r rx ry transform version viewBox x x1 x2 xlink:href
-y y1 y2
+clip-path d dx dy cx cy fill patternUnits points preserveAspectRatio r rx ry transform version viewBox x x1 x2
+xlink:href y y1 y2
 accent accentunder columnalign display displaystyle fence form linethickness lspace mathvariant maxsize minsize rspace
 scriptlevel separator stretchy
 """
