@@ -2,6 +2,7 @@
 and every sentence that was measured names the records that it rests on."""
 
 import ast
+import functools
 import json
 import re
 import warnings
@@ -54,13 +55,14 @@ def chapter(request, monkeypatch, own_results):
     return cells, [one for one in found if isinstance(one, Statement)], shown
 
 
+@functools.cache
 def lacks() -> list[str]:
     """What the machine says that it is without, in its own words."""
     records = (results.read(file) for file in results.files(MACHINE))
     return [text for record in records for text in record["environment"].get("lacks", [])]
 
 
-def test_every_numeral_is_computed(chapter):
+def test_every_numeral_is_computed_and_what_was_measured_names_its_records(chapter):
     cells, said, shown = chapter
     steps = results.published("end_to_end")
     texts = [*lacks(), *steps["hardware"], *steps["model"]]
@@ -71,11 +73,8 @@ def test_every_numeral_is_computed(chapter):
         case |= lacking | WRITE_UPS
         rest = {n for n in set(NUMERAL.findall(one.text)) - shown - written if n.replace(",", "") not in case}
         assert not rest, (one.text, rest)
-
-
-def test_what_was_measured_names_its_records(chapter):
     files = {f"{file.parent.name}/{file.stem}" for file in results.files(MACHINE)}
-    for one in chapter[1]:
+    for one in said:
         measured = re.sub("|".join(WITHOUT_RECORDS), "", one.verdict).strip()
         assert one.records or not measured, one.text
         assert set(one.records) <= files, one.text
