@@ -150,13 +150,13 @@ class Judgement:
         words = self.claim.wording(self.verdict, self.had)
         text = words[0].upper() + words[1:]
         if self.verdict == NO_DATA:
-            return Statement(f"{text}.", NO_DATA, f"Rule: {self.claim.rule}.")
+            return Statement(f"{text}.", NO_DATA, f"{self.claim.question} Rule: {self.claim.rule}.")
         shown = _listed(self.found)
         seen = max((one.visible for one in self.found if one.visible > 0), default=math.nan)
         if self.verdict == INCONCLUSIVE and seen < HUGE:
             shown += f"; a difference of {tables.number(100 * seen)}% would have been seen"
         many = f", by Holm among {self.rivals} claims" if self.rivals > 1 else ""
-        evidence = f"Rule: {self.claim.rule}{many}. {' '.join(map(_counted, self.found))}"
+        evidence = f"{self.claim.question} Rule: {self.claim.rule}{many}. {' '.join(map(_counted, self.found))}"
         records = tuple(dict.fromkeys(name for one in self.found for name in one.records))
         return Statement(f"{text}: {shown}.", self.verdict, evidence, records)
 

@@ -129,9 +129,11 @@ def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
     with mpl.rc_context(STYLE):
         for name, colour, word in (("peak_mib", INK, "peak"), ("forward_end_mib", BLUE, "after the forward pass")):
             heights = [i.value for i in table[name]]
-            axes[0].plot(places, heights, plots.MARKERS[colour] + "-", color=colour, markersize=5, label=word)
+            axes[0].plot(places, heights, plots.MARKERS[colour] + "-", color=colour, markersize=5)
+            if heights:
+                end = places[-1], heights[-1]
+                axes[0].annotate(word, end, (4, 7), textcoords="offset points", ha="right", color=colour, fontsize=10)
         axes[0].set(xlabel="layers in a group", ylabel="live memory, MiB", ylim=(0, None))
-        axes[0].legend(frameon=False, loc="lower left", fontsize=9)
         timed = table[table["ratio"].map(lambda ratio: isinstance(ratio, Interval)).astype(bool)]
         for n, i in zip(timed["checkpoint"], timed["ratio"], strict=True):
             errors = [[max(0, i.value - i.low)], [max(0, i.high - i.value)]] if i.known else None

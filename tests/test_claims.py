@@ -3,6 +3,7 @@
 import math
 import random
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -186,6 +187,22 @@ def test_one_of_many_claims_needs_more():
 def test_every_published_claim_is_encoded_once():
     assert [one.id for one in ledger.published()] == list(results.published("claims")["id"])
     assert all(one.question.endswith("?") and one.rule and one.holds != one.fails for one in ledger.published())
+
+
+@pytest.mark.parametrize("name", list(results.published("claims")["id"]))
+def test_every_published_claim_turns_with_its_numbers(name):
+    """Numbers where the claim has them bear it out, and numbers elsewhere deny it, in its own words each time."""
+    (whole,) = [one for one in ledger.published() if one.id == name]
+    said = {}
+    for value in (1.0, 3.0):
+        numbers = [claims.known("in a test", value, (0.5, 2.0))] * whole.least
+        said[value] = claims.judge([replace(whole, find=lambda _, numbers=numbers: numbers)], {})[0]
+    assert (said[1.0].verdict, said[3.0].verdict) == (SUPPORTED, CONTRADICTED)
+    assert said[1.0].statement.text[1:].startswith(whole.holds[1:])
+    assert said[3.0].statement.text[1:].startswith(whole.fails[1:])
+    fewer = claims.judge([replace(whole, find=lambda _: numbers[1:])], {})[0]
+    assert fewer.verdict == NO_DATA
+    assert whole.question in fewer.statement.evidence
 
 
 OWN = {one.claim.id: one for one in ledger.on_own_tables()}
