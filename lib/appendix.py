@@ -46,7 +46,7 @@ class Listing:
         cells += [str(record["round"]), estimates.STATUS[record["status"]] or "ok"]
         cells += [str(len(times)), tables.number(statistics.median(times))] if counted else ["", ""]
         cells += [html.escape(record["started"]), self.link(record)]
-        anchor = sentences.anchor(f"{experiment}/{results.name(record[fields])}.r{record['round']}")
+        anchor = sentences.anchor(results.called(experiment, record[fields], record["round"]))
         return f'<tr id="{anchor}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 

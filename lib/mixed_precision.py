@@ -9,7 +9,7 @@ from lib import compare, estimates, plots, tables, verdicts
 PRECISIONS = ("fp32", "fp16", "bf16")  # in the assignment's order
 TITLES = {"layer_norm": "layer norm", "rms_norm": "RMS norm"}
 NORMS = tuple(TITLES)
-TERM = 0.01  # added a thousand times, as the assignment has it
+TERMS, TERM = 1000, 0.01  # the sum of the assignment
 
 
 def rows(records: pd.DataFrame, metric: str) -> pd.DataFrame:

@@ -44,9 +44,14 @@ def name(case: Mapping) -> str:
     return "-".join(field if value is True else str(value) for field, value in case.items() if value is not False)
 
 
+def called(experiment: str, case: Mapping, round: int) -> str:
+    """What a record is called: its experiment, its case and its round; of its file the place below a machine's."""
+    return f"{experiment}/{name(case)}.r{round}"
+
+
 def path(machine: str, experiment: str, case: Mapping, round: int) -> Path:
     """The file of a record."""
-    return folder() / machine / experiment / f"{name(case)}.r{round}.json"
+    return folder() / machine / f"{called(experiment, case, round)}.json"
 
 
 def checksum(record: Mapping) -> str:

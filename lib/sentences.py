@@ -64,7 +64,7 @@ def names(records: pd.DataFrame, *cases: Mapping) -> tuple[str, ...]:
     """The names of the records of these cases, as the report links them: experiment/case.rN."""
     fields, experiment = records.attrs["fields"], records.attrs["experiment"]
     chosen = [row for case in cases for _, row in estimates.select(records, **case).iterrows()]
-    return tuple(dict.fromkeys(f"{experiment}/{results.name(row[fields])}.r{row['round']}" for row in chosen))
+    return tuple(dict.fromkeys(results.called(experiment, row[fields], row["round"]) for row in chosen))
 
 
 def of_records(*free: str) -> Callable:

@@ -99,11 +99,6 @@ def _where(frames: Mapping[str, pd.DataFrame], text: str) -> dict[str, pd.DataFr
     return {name: _keep(frame, frame[field].map(str).isin(admitted)) for name, frame in having.items()}
 
 
-def name(experiment: str, record: pd.Series) -> str:
-    """What a record is called: its experiment, its case and its round."""
-    return f"{experiment}/{results.name(record['case'])}.r{record['round']}"
-
-
 def overview(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """One row an experiment and machine: its cases, its records, and how many of these ended how."""
     rows = []
@@ -122,12 +117,12 @@ def listing(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     rows = []
     for experiment, frame in frames.items():
         for _, record in frame.iterrows():
-            case = {"case": record[frame.attrs["fields"]], "round": record["round"]}
+            called = results.called(experiment, record[frame.attrs["fields"]], record["round"])
             times = record.get("total_ms")
             median = stats.median([times]) if isinstance(times, list) else None
             rows.append(
                 {
-                    "record": name(experiment, case), "machine": record["machine"], "status": record["status"],
+                    "record": called, "machine": record["machine"], "status": record["status"],
                     "n": len(times) if median else "", "median, ms": tables.number(median.value) if median else "",
                 }
             )  # fmt: skip
@@ -146,7 +141,8 @@ def find(record: str, machines: list[str]) -> Path:
 
 def shown(record: Mapping) -> str:
     """A record as text to be read."""
-    lines = [f"{name(record['experiment'], record)}: {record['status']}, measured {record['started']}", "", "case"]
+    called = results.called(record["experiment"], record["case"], record["round"])
+    lines = [f"{called}: {record['status']}, measured {record['started']}", "", "case"]
     lines += [f"  {field}: {value}" for field, value in record["case"].items()]
     lines += ["", "environment", *(f"  {field}: {value}" for field, value in record["environment"].items())]
     lines += ["", "metrics: median (95% interval within one process), number of samples"]

@@ -12,14 +12,11 @@ import pandas as pd
 
 from lib import coldstarts, estimates, hypotheses, mixed_precision, occupancy, profiles
 from lib.hypotheses import LEAST, MOST, Hypothesis, counted
+from lib.mixed_precision import TERM, TERMS
 
 MIB = 2**20
-BITS = {
-    "fp32": 24,
-    "fp16": 11,
-    "bf16": 8,
-}  # of the significand, the hidden one included (IEEE 754; bf16 is its upper half)
-TERMS, TERM = 1000, 0.01  # the sum of the assignment
+# of the significand, the hidden one included (IEEE 754; bf16 is the upper half of fp32)
+BITS = {"fp32": 24, "fp16": 11, "bf16": 8}
 
 
 def limits(ceilings: pd.DataFrame) -> tuple[dict[str, float], float]:
