@@ -254,8 +254,8 @@ class _Registers:
 
 def _spoil(what: str) -> None:
     """Let this process's own writing go wrong: `replace 3 kill` ends it without warning before its third os.replace,
-    `fsync 1 kill` in the first os.fsync, when a part of the file is on disk, and `fsync 2 ENOSPC` lets the system refuse
-    that and all that follow."""
+    `fsync 1 kill` in the first os.fsync, when a part of the file is on disk, and `fsync 2 ENOSPC` has the system
+    refuse that and all that follow."""
     name, first, how = what.split()
     original, calls = getattr(os, name), itertools.count(1)
 

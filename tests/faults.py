@@ -43,12 +43,13 @@ class Tally:
 
     @contextlib.contextmanager
     def injection(self, faults: int = 1) -> Iterator[None]:
-        """So many faults, lost together when an assertion of the block fails; the test goes on with the next."""
+        """So many faults, lost together when an assertion of the block fails; the test goes on with the next. With 0
+        what must hold after all of them: one is lost when it does not."""
         self.injected += faults
         try:
             yield
         except AssertionError as error:
-            self.reasons += [str(error) or "an assertion failed"] * faults
+            self.reasons += [str(error) or "an assertion failed"] * max(1, faults)
 
     def check(self) -> None:
         """Raise AssertionError unless faults were injected and all of them survived."""
