@@ -22,14 +22,17 @@ class Progress:
     def __init__(self, kernels: list):
         self.known: dict = {}
         self.spent, self.promised = 0.0, 0.0
-        done = sum(len(measure.available(kernel.cases)) - len(kernel.todo()) for kernel in kernels)
+        done = sum(
+            len(measure.available(kernel.cases)) - len(measure.remaining(kernel.cases, kernel.round))
+            for kernel in kernels
+        )
         bar = "{desc} {bar} {n_fmt}/{total_fmt}, {elapsed} gone{postfix}"
         self.bar = tqdm(total=done, initial=done, unit="case", dynamic_ncols=True, bar_format=bar)
         self.recount(kernels)
 
     def recount(self, kernels: list) -> None:
         """Take what is left anew from the records, since a case that ends badly is left out of later rounds."""
-        todo = [case for kernel in kernels for case in kernel.todo()]
+        todo = [case for kernel in kernels for case in measure.remaining(kernel.cases, kernel.round)]
         known = [seconds for case in todo if (seconds := self._known_seconds(case))]
         self.typical = statistics.median(known) if known else 5.0
         self.left = sum(self._seconds(case) for case in todo)
@@ -91,7 +94,7 @@ class Watch:
 
     def _follow(self) -> None:
         ended = False
-        for case in self.kernel.todo():
+        for case in measure.remaining(self.kernel.cases, self.kernel.round):
             self.progress.case_begins(self.kernel, case)
             began, started, path = time.monotonic(), time.time(), measure.record_path(case, self.kernel.round)
             while not _written(path, started):
