@@ -148,23 +148,24 @@ def run(kernels: list[Kernel], budget: float) -> None:
     dies is recorded as crashed, one beyond its time limit as timeout; the rest of the kernel's cases goes on in
     a new one. When a cell of a notebook fails, which is a bug, the other kernels are still executed, and then
     NotebookFailed is raised."""
-    deadline, progress = time.time() + budget, Progress(kernels)
+    deadline, progress = time.monotonic() + budget, Progress(kernels)
     with tempfile.TemporaryDirectory(prefix="inductor-") as compiled, contextlib.closing(progress):
         # a cache of compiled graphs that is empty in the first round, so that compile times are cold there
-        os.environ |= {"SWEEP_DEADLINE": str(deadline), "TORCHINDUCTOR_CACHE_DIR": compiled}
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled
         for kernel in kernels:
             measure.record_too_large(kernel.todo(), kernel.round)
         failures = []
         for kernel in kernels:
             progress.recount(kernels)
-            while kernel.todo() and time.time() < deadline:
+            while kernel.todo() and time.monotonic() < deadline:
+                os.environ["SWEEP_SECONDS_LEFT"] = str(deadline - time.monotonic())
                 began, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
                 try:
                     timed_out = _execute(kernel, progress)
                 except NotebookFailed as error:
                     failures.append(str(error))
                     break
-                if (left := kernel.todo()) and (timed_out or time.time() < deadline):
+                if (left := kernel.todo()) and (timed_out or time.monotonic() < deadline):
                     seconds = time.monotonic() - began
                     status = "timeout" if timed_out else "crashed"
                     measure.save(left[0], kernel.round, status, {}, started, seconds)
