@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import notebook
+from lib import check, notebook
 
 REPORTS = Path(__file__).resolve().parent.parent / "reports"
 REFERENCE = REPORTS / "reference"
@@ -26,6 +26,7 @@ FIELDS = [
     *("code", "started", "seconds", "checksum"),
 ]
 UNITS = ("_ms", "_us", "_s", "_mib", "_bytes", "_percent", "_error", "_flops")  # what has one is a number
+LONGEST = 240  # bytes of a name: systems allow 255, of which the file that is being written needs a few more
 BY_HAND = 0  # the round of what someone measures in JupyterLab: overwritten each time, in no report
 
 
@@ -50,8 +51,21 @@ def called(experiment: str, case: Mapping, round: int) -> str:
 
 
 def path(machine: str, experiment: str, case: Mapping, round: int) -> Path:
-    """The file of a record."""
-    return folder() / machine / f"{called(experiment, case, round)}.json"
+    """The file of a record. Raises ValueError as `within` does."""
+    return within(folder(), machine, experiment, f"{name(case)}.r{round}.json")
+
+
+def within(root: Path, *names: str) -> Path:
+    """The file of these names, one in the other, in a folder. Raises ValueError for one that is not the name of a
+    single file or folder, and where a link on the way leads out of the folder."""
+    file = root
+    for part in names:
+        if part in ("", ".", "..") or any(sign in part for sign in "/\\\0") or len(os.fsencode(part)) > LONGEST:
+            raise ValueError(f"name: {check.shown(part)} must be that of one file or folder")
+        file = file / part
+        if file.is_symlink() and not file.resolve().is_relative_to(root.resolve()):
+            raise ValueError(f"name: {check.shown(part)} is a link that leads out of {root}")
+    return file
 
 
 def checksum(record: Mapping) -> str:
