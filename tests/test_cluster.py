@@ -108,8 +108,8 @@ def running(tmp_path_factory):
     sweep = faults.Sweep(tmp_path_factory.mktemp("cluster"), SWEEP)
     made = Cluster(sweep)
     try:
-        for node in [made.join(), made.join()]:
-            node.started()
+        for _ in range(2):
+            made.join().started()
         yield made
     finally:
         made.stop()
