@@ -154,7 +154,7 @@ class Supervisor:
             results.refuse(task.machine, name, piece.content, str(error))
             self._strike(hand, name, f"{name}: its record was refused, {error}")
         else:
-            results.write(task.machine, name, piece.content)
+            results.write(piece.content)
             self._finish(hand, name, failed=False)
         hand.began, hand.started = time.monotonic(), _now()
         if left := self.todo(task):

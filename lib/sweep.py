@@ -120,11 +120,10 @@ def _supervise(given: argparse.Namespace, part: Share, budget: float) -> int:
     results.tidy(part == share.WHOLE)
     with _boxes(given, part) as boxes:
         tasks = list({id(task): task for box in boxes for task in box.tasks}.values())
-        progress = _progress(boxes, tasks, given.sweep, part, again)
-        if not progress.known:
-            progress.close("done")
+        if not any(task.todo(again) for task in tasks):
             print(f"{given.sweep}: every case has its record, nothing to measure")
             return 0
+        progress = _progress(boxes, tasks, given.sweep, part, again)
         sweeping, state = supervisor.Supervisor(boxes, progress, budget, again), "stopped"
         try:
             sweeping.run()
@@ -184,4 +183,7 @@ def _seconds(text: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # without waiting for threads whose kernels have just been ended
