@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import check, commandline, longform, notebook, results, stats, tables
+from lib import check, commandline, inventory, longform, notebook, quarantine, results, stats, tables
+from lib.record import STATUSES
 
 DESCRIPTION = """List, show and export the records of this machine's sweeps and those kept in git.
 
@@ -43,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     for command in (listing, exporting):
         command.add_argument("--experiment", action="append", default=[], help="of this experiment; may be repeated")
         command.add_argument("--machine", action="append", default=[], help="of this machine; may be repeated")
-        command.add_argument("--status", default="", help=f"with one of these statuses: {', '.join(results.STATUSES)}")
+        command.add_argument("--status", default="", help=f"with one of these statuses: {', '.join(STATUSES)}")
         command.add_argument(
             "--where", action="append", default=[], metavar="FIELD=VALUE", help="with this value, or one of several "
             "between commas, in a field of the case; may be repeated",
@@ -66,7 +67,7 @@ def select(given: argparse.Namespace) -> dict[str, pd.DataFrame]:
     for field, values, known in (
         ("machine", given.machine, machines),
         ("experiment", given.experiment, names),
-        ("status", statuses, results.STATUSES),
+        ("status", statuses, STATUSES),
     ):
         for value in values if known else ():
             check.choice(field, value, known)
@@ -108,7 +109,7 @@ def overview(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
             row = {"experiment": experiment, "machine": machine, "cases": cases, "records": len(group)}
             rows.append(row | group["status"].value_counts().to_dict())
     table = pd.DataFrame(rows).fillna(0)
-    counts = [status for status in results.STATUSES if status in table]
+    counts = [status for status in STATUSES if status in table]
     return table[["experiment", "machine", "cases", "records", *counts]].astype(dict.fromkeys(counts, int))
 
 
@@ -170,8 +171,8 @@ def _show(given: argparse.Namespace) -> str:
 def _list(given: argparse.Namespace) -> str:
     frames = select(given)
     filtered = given.experiment or given.machine or given.status or given.where
-    table = (listing if filtered else overview)(frames) if frames else None
-    return "" if table is None else table.to_string(index=False)
+    table = (listing if filtered else overview)(frames).to_string(index=False) if frames else ""
+    return "\n".join(filter(None, [table, inventory.counted(quarantine.losses())]))
 
 
 def _export(given: argparse.Namespace) -> str:

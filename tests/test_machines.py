@@ -21,7 +21,7 @@ def second(tmp_path_factory):
                     name: [SLOWER * ms for ms in value] if name.endswith("_ms") else value
                     for name, value in record["metrics"].items()
                 }
-                environment = record["environment"] | {"hardware": "a slower one"}
+                environment = record["environment"] | {"hardware": "a slower one", "machine": COPY}
                 kept = {name: record[name] for name in ("experiment", "case", "round", "status", "code", "started")}
                 results.save(machine=COPY, metrics=metrics, environment=environment, seconds=1.0, **kept)
         yield machines.chosen(ORIGINAL, f"{ORIGINAL} {COPY}")

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from lib import notebook, plan, results, share, status, sweep, sweepfile
+from lib import folders, notebook, plan, results, share, status, sweep, sweepfile
 from lib.share import Share
 
 QUICKEST = "ceilings: {operation: copy, rows: [8, 16], precision: fp32, device: cpu, warmup: 0, samples: 6}"
@@ -52,7 +52,7 @@ def test_smoke_measures_every_family_once_and_then_nothing_and_a_deleted_record_
     )
     files = sorted(own_results.glob("*/*/*.json"))
     run_of = {json.loads(file.read_text())["environment"]["run"] for file in files}
-    assert all((results.runs() / files[0].parts[-3] / f"{name}.ipynb").exists() for name in run_of)
+    assert all((folders.runs() / files[0].parts[-3] / f"{name}.ipynb").exists() for name in run_of)
 
     before = {file: file.stat().st_mtime_ns for file in files}
     assert sweep.main(["smoke"]) == 0
@@ -79,7 +79,7 @@ def test_a_kernel_that_is_killed_once_costs_nothing_but_time(run, own_results):
     killer.start()
     assert run(text) == (0, ["ok", "ok", "ok"])
     killer.join()
-    assert len(list(results.runs().glob("*/*.ipynb"))) == 2
+    assert len(list(folders.runs().glob("*/*.ipynb"))) == 2
 
 
 def test_a_case_beyond_its_time_limit_is_recorded_and_leaves_no_process(run, capsys):
@@ -136,7 +136,8 @@ def test_shares_are_disjoint_complete_and_hold_all_rounds_of_a_kernel():
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "free"), [("1/1", "1/1", False), ("1/2", "2/2", True), ("1/1", "2/3", False), ("1/2", "2/3", False)]
+    ("mine", "theirs", "free"),
+    [("1/1", "1/1", False), ("1/2", "2/2", True), ("1/1", "2/3", False), ("1/2", "2/3", False)],
 )
 def test_shares_that_overlap_exclude_one_another(own_results, mine, theirs, free):
     hold = (

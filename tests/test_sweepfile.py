@@ -95,5 +95,3 @@ def test_a_sweep_that_could_not_run_is_refused_in_one_line(load, text, said):
     with pytest.raises(ValueError, match=said) as raised:
         load(text)
     assert "\n" not in str(raised.value)
-
-
