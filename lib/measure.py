@@ -20,7 +20,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from lib import baseline, compilation, environment, folders, memory, results, timing
+from lib import baseline, compilation, digest, environment, folders, memory, results, timing
 from lib.timing import Iteration
 
 FOLLOWED = 100  # of the largest allocations, before alike ones are counted together
@@ -185,7 +185,7 @@ def save(case, round: int, status: str, metrics: dict, started: str, seconds: fl
     results.save(
         machine=environment.machine(case.device), experiment=type(case).experiment, case=asdict(case),
         round=round, status=status, metrics=metrics, environment=environment.describe(case.device),
-        code=environment.code(), started=started, seconds=seconds,
+        code=digest.code(type(case).experiment), started=started, seconds=seconds,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import jinja2
 import nbformat
 
-from lib import check, commandline, folders, follows, neutral, notebook, quarantine, results, title
+from lib import check, commandline, folders, follows, neutral, notebook, quarantine, results, staleness, title
 from lib.notebook import NotebookFailed
 
 ROOT = folders.REPORTS.parent
@@ -32,10 +32,11 @@ def page() -> Path:
 
 
 def inputs(machine: str, machines: str = "") -> str:
-    """A digest of all that the report follows from: records, damaged ones, notebooks, sweeps, code and template."""
-    folders = {TEMPLATE: "*", notebook.NOTEBOOKS: "**/*", ROOT / "lib": "*.py", results.REFERENCE: "**/*"}
+    """A digest of all that the report follows from: records, damaged ones, notebooks, sweeps, code, template, and the
+    version of PyTorch that makes records stale."""
+    folders = {TEMPLATE: "*", notebook.NOTEBOOKS: "**/*", ROOT / "lib": "**/*.py", results.REFERENCE: "**/*"}
     files = [file for folder, pattern in folders.items() for file in sorted(folder.glob(pattern)) if file.is_file()]
-    digest = hashlib.sha256(f"{machine} {machines}".encode())
+    digest = hashlib.sha256(f"{machine} {machines} {staleness.installed()}".encode())
     digest.update(quarantine.losses().to_csv().encode())
     own = [file for name in dict.fromkeys([machine, *machines.split()]) for file in results.files(name)]
     for file in files + list(filter(results.status, own)):

@@ -182,13 +182,11 @@ class Supervisor:
             hand.box.tasks.appendleft(hand.task)
 
     def _left_early(self, hand: Hand, _: Piece) -> None:
-        """A run came to its end. What it left out, without the sweep's time being up, is a bug of the notebook, but that
-        a case which ran out of memory ends its kernel."""
-        done = [name for name in hand.run.todo if (hand.task.machine, name) in self.finished]
-        if len(done) == 0 and time.monotonic() < self.deadline:
-            self.failures.append(
-                f"{hand.run.experiment}: its notebook reached its end and made no record; see {hand.run.name}"
-            )
+        """A run came to its end. A case that ran out of memory ends its kernel, and so does the sweep's time; but that
+        there is no record at all is a bug of the notebook."""
+        done = any((hand.task.machine, name) in self.finished for name in hand.run.todo)
+        if not done and time.monotonic() < self.deadline:
+            self.failures.append(f"{hand.run.experiment}: its notebook made no record; see {hand.run.name}")
         else:
             self._again(hand)
 

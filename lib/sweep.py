@@ -34,15 +34,15 @@ def parser() -> argparse.ArgumentParser:
     names = ", ".join(sorted(file.stem for file in SWEEPS.glob("*.yaml")))
     made = commandline.parser(
         "lib.sweep",
-        "Run a sweep, or go on with it: what has its record is not measured again. `status` says how far those are that\n"
-        "run on this results folder.",
+        "Run a sweep, or go on with it: what has its record is not measured again.\n"
+        "`status` says how far those are that run on these results.",
         (
             "smoke",
             "quick",
             "gpu --dry",
             "gpu --budget 3000",
             "gpu --shard 2/4",
-            "gpu --address 10.0.0.1:6379",
+            "gpu --address HOST:6379",
             "status",
         ),
         {

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from lib import attention, compilation, cost, environment, folders, profiling
+from lib import attention, compilation, cost, environment, folders, profiling, results
 from lib.cases.step import Step
 from lib.measure import Work
 from lib.training import Training
