@@ -1,5 +1,6 @@
 """A sweep on a cluster loses nothing when a worker, a node or the supervisor dies; all of them are processes here."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -36,11 +37,11 @@ class Node:
     """A node of Ray in processes of its own."""
 
     def __init__(self, sweep: faults.Sweep, gpu: str, *options: str):
-        own = {"CHEAP_GPU": gpu, "CHEAP_GPUS": "1", "RAY_worker_niceness": "15", "NODE": f"{gpu}-{time.monotonic_ns()}"}
+        own = {"CHEAP_GPU": gpu, "CHEAP_GPUS": "1", "RAY_worker_niceness": "15"}
         own["PYTHONPATH"] = f"{sweep.folder / 'site'}:{sweep.variables['PYTHONPATH']}"
         variables = os.environ | sweep.variables | own
         variables.pop("OMP_NUM_THREADS")
-        self.mark, self.log = f"NODE={own['NODE']}".encode(), sweep.folder / own["NODE"]
+        self.log = sweep.folder / f"{gpu}-{time.monotonic_ns()}"
         command = [Path(sys.executable).with_name("ray"), "start", "--block", "--disable-usage-stats", *options]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
@@ -53,27 +54,13 @@ class Node:
         faults.until(lambda: "Ray runtime started" in self.log.read_text(), 60, "the start of a node")
         return self
 
-    def processes(self) -> list[psutil.Process]:
-        """Those of the node itself and what it has started."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if self.mark in Path(f"/proc/{process.pid}/environ").read_bytes():
-                    found.append(process)
-            except (OSError, psutil.Error):
-                continue
-        return found
-
     def kill(self) -> None:
-        """Kill Ray's processes of the node at once, as when its machine loses power; kernels and guards are its own
-        session's no more, and are left to find out."""
-        session = os.getsid(self.process.pid)
-        for process in self.processes():
-            try:
-                if os.getsid(process.pid) == session:
+        """Kill Ray's processes of the node at once, as when its machine loses power; kernels and guards, in sessions of
+        their own, are left to find out."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getsid(process.pid) == self.process.pid:
                     process.kill()
-            except ProcessLookupError:
-                continue
         self.process.wait(10)
 
 
@@ -96,10 +83,10 @@ class Cluster:
         return self.nodes[-1]
 
     def stop(self) -> None:
+        """End it, and what it has left."""
         for node in self.nodes:
-            for process in node.processes():
-                process.kill()
-            node.process.wait(10)
+            node.kill()
+        self.sweep.clear()
 
 
 @pytest.fixture(scope="module")
