@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 
-from lib import environment, plan, worker
+from lib import digest, plan, worker
 from lib.kernel import Piece, Run
 from lib.plan import Task
 from lib.share import Share
@@ -162,7 +162,7 @@ def _check(view: worker.View, sweep: str) -> None:
     """Raise ValueError unless what a node measures is what the supervisor takes for it."""
     if view.sweep != worker.digest(sweep):
         raise ValueError(f"its sweep {sweep} is another one")
-    other = {task.experiment for task in view.tasks if task.code != environment.code(task.experiment)}
+    other = {task.experiment for task in view.tasks if task.code != digest.code(task.experiment)}
     if other:
         raise ValueError(f"its code of {', '.join(sorted(other))} is another one; check out the same commit")
     if view.nicer_by:

@@ -238,10 +238,10 @@ def surroundings(device: str) -> dict:
 
 def settle_in() -> None:
     """Add the experiment to the house: its case, its code, and GPUs where none are, if the case asks for some."""
-    from lib import cases, environment, memory
+    from lib import cases, digest, environment, memory
 
     cases.EXPERIMENTS["cheap"] = Cheap
-    environment.code = lambda *_: CODE
+    digest.code = lambda *_: CODE
     if "CHEAP_GPUS" in os.environ:
         machine, describe, available = environment.machine, environment.describe, memory.available_bytes
         environment.machine = lambda device: GPU if device == "cuda" else machine(device)
