@@ -35,9 +35,8 @@ LOOK_S = 3  # between looks at which nodes there are
 
 @contextlib.contextmanager
 def boxes(address: str, sweep: str, part: Share) -> Iterator[list[Box]]:
-    """The nodes of the cluster whose head is at `address`, HOST:PORT, as boxes with the tasks of a share of a sweep. The
-    list changes as nodes come and go. Raises ValueError where Ray, the cluster, or a node that can take part is
-    missing."""
+    """The nodes of the cluster whose head is at `address`, HOST:PORT, as boxes with the tasks of a share of a sweep;
+    the list changes as nodes come and go. Raises ValueError without Ray, a cluster, or a node that can take part."""
     with _connected(address):
         nodes = Nodes(sweep, part)
         nodes.look()
@@ -108,7 +107,7 @@ class Nodes:
             name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
             try:
                 view = ray.get(views[identity], timeout=PLAN_S)
-                _check(view, self.sweep)
+                check(view, self.sweep)
                 box = self._by_id[identity] = self._box(identity, name, _counts(node), view, late)
                 self.boxes.append(box)
             except (exceptions.RayError, ValueError) as error:
@@ -158,7 +157,7 @@ def _pinned(identity: str) -> dict:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(identity, soft=False)} if ray else {}
 
 
-def _check(view: worker.View, sweep: str) -> None:
+def check(view: worker.View, sweep: str) -> None:
     """Raise ValueError unless what a node measures is what the supervisor takes for it."""
     if view.sweep != worker.digest(sweep):
         raise ValueError(f"its sweep {sweep} is another one")

@@ -1,14 +1,16 @@
 """A sweep on a cluster loses nothing when a worker, a node or the supervisor dies; all of them are processes here."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import faults
 import psutil
@@ -16,12 +18,13 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
-from lib import cluster, worker  # noqa: E402
+from lib import cluster, digest, worker  # noqa: E402
+from lib.share import WHOLE  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("cluster")
 STARTED = "--address='([0-9.]+:[0-9]+)'"
-SWEEP = "cheap: {number: [1, 2, 3, 4, 5, 6], fresh: number, pause_ms: 500, device: cuda}\ntimeout: 60\nrounds: 1\n"
-RECORDS = {1, 2, 3, 4, 5, 6}
+SWEEP = "cheap: [{number: [1, 2, 3], pause_ms: 1000, device: cuda}, {number: [4, 5, 6], pause_ms: 1000, device: cuda}]"
+KERNELS, RECORDS = 2, dict.fromkeys(range(1, 7), "ok")
 ARRIVE = """
 import os, pathlib, sys
 if "CHEAP" in os.environ:  # in every process of a node: the cheap experiment, and the GPU of this node
@@ -51,7 +54,7 @@ class Node:
 
     def started(self) -> "Node":
         """This node, once it runs."""
-        faults.until(lambda: "Ray runtime started" in self.log.read_text(), 60, "the start of a node")
+        faults.until(lambda: "To terminate the Ray runtime" in self.log.read_text(), 60, "the start of a node")
         return self
 
     def kill(self) -> None:
@@ -72,7 +75,9 @@ class Cluster:
         (sweep.folder / "site").mkdir()
         (sweep.folder / "site" / "sitecustomize.py").write_text(ARRIVE)
         options = ["--head", "--port=0", "--num-cpus=0", "--num-gpus=0", "--include-dashboard=false"]
-        head = Node(sweep, "none", *options, "--object-store-memory=80000000", f"--temp-dir={sweep.folder}/ray").started()
+        head = Node(
+            sweep, "none", *options, "--object-store-memory=80000000", f"--temp-dir={sweep.folder}/ray"
+        ).started()
         self.address = re.search(STARTED, head.log.read_text())[1]
         self.nodes = [head]
 
@@ -95,7 +100,7 @@ def running(tmp_path_factory):
     sweep = faults.Sweep(tmp_path_factory.mktemp("cluster"), SWEEP)
     made = Cluster(sweep)
     try:
-        for _ in range(2):
+        for _ in range(2):  # one after the other: Ray gives up on a node that starts too slowly
             made.join().started()
         yield made
     finally:
@@ -112,21 +117,111 @@ def sweep(running):
 
 def kernel(sweep):
     """A kernel in the middle of a case."""
-    def busy():
-        begun = {entry["pid"] for entry in sweep.journal("begins")} - {entry["pid"] for entry in sweep.journal("saved")}
-        return next((process for process in sweep.kernels() if process.pid in begun), None)
 
-    return faults.until(busy, 60, "a case in hand")
+    def busy():
+        begun, saved = (Counter(entry["pid"] for entry in sweep.journal(event)) for event in ("begins", "saved"))
+        return next((pid for pid in begun - saved if psutil.pid_exists(pid)), None)
+
+    return psutil.Process(faults.until(busy, 60, "a case in hand"))
+
+
+def worker_of(one):
+    """The process of Ray's that has started a kernel."""
+    return one.parent()
 
 
 def test_nodes_of_the_same_hardware_share_a_sweep_and_a_kernel_feels_nothing_of_the_engine(running, sweep):
     process = sweep.start("--address", running.address)
     one = kernel(sweep)
+    assert worker_of(one).nice() == 15
+    assert one.nice() == 0
+    assert worker_of(one).environ()["OMP_NUM_THREADS"] == "1"
     assert "OMP_NUM_THREADS" not in one.environ()
     assert one.environ()["CUDA_VISIBLE_DEVICES"] == "0"
-    assert one.nice() == 0
     assert int(re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{one.pid}/status").read_text())[1], 16) == 0
     done = sweep.end(process)
-    assert (done.code, sweep.statuses()) == (0, dict.fromkeys(RECORDS, "ok")), done.err
+    whole(sweep, done)
+    assert len({entry["pid"] for entry in sweep.journal("begins")}) == KERNELS
     assert len(sweep.journal("saved")) == len(RECORDS)
-    assert not list(sweep.results.glob("[!p]*"))
+
+
+def whole(sweep, done):
+    """The records are those of an undisturbed sweep, and nothing else is left."""
+    assert (done.code, sweep.statuses()) == (0, RECORDS), done.err
+    assert {path.name for path in sweep.results.iterdir() if path.is_dir()} == {"pretended-gpu"}
+    assert not sweep.kernels()
+
+
+def test_a_worker_that_is_killed_costs_the_case_in_hand_alone(running, sweep):
+    process = sweep.start("--address", running.address)
+    for _ in range(faults.count(1, 10)):
+        one = kernel(sweep)
+        worker_of(one).kill()
+        one.wait(5)
+    whole(sweep, sweep.end(process))
+
+
+def test_a_node_that_is_killed_loses_nothing_and_one_that_joins_takes_its_place(running, sweep):
+    process = sweep.start("--address", running.address)
+    one = kernel(sweep)
+    raylet = worker_of(one).parent()
+    node = next(node for node in running.nodes if node.process.pid == os.getsid(raylet.pid))
+    node.kill()
+    one.wait(5)
+    running.join().started()
+    whole(sweep, sweep.end(process))
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGKILL", 137), ("SIGTERM", 143)])
+def test_a_supervisor_that_ends_leaves_no_kernel_and_the_next_goes_on(running, sweep, name, code):
+    process = sweep.start("--address", running.address)
+    one, before = kernel(sweep), sweep.records()
+    faults.hit(process, name)
+    one.wait(5)
+    assert sweep.end(process, 5).code == code
+    whole(sweep, sweep.run("--address", running.address))
+    assert {stem: sweep.records()[stem] for stem in before} == before
+
+
+def test_a_node_of_other_hardware_does_all_of_the_sweep_under_its_own_name(running, sweep):
+    node = running.join("other-gpu").started()
+    done = sweep.run("--address", running.address)
+    node.kill()
+    records = [json.loads(file.read_text()) for file in sweep.results.glob("*/*/*.json")]
+    found = Counter((record["environment"]["machine"], record["case"]["number"]) for record in records)
+    assert found == Counter((gpu, number) for gpu in ("pretended-gpu", "other-gpu") for number in RECORDS), done.err
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("nowhere", "must be HOST:PORT"), ("127.0.0.1:9", "no Ray cluster answers"), ("127.0.0.1:x", "must be HOST:PORT")],
+)
+def test_an_address_without_a_cluster_is_bad_input_in_one_line(tmp_path, address, said):
+    done = faults.Sweep(tmp_path, SWEEP).run("--address", address)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert said in done.err
+
+
+def test_without_ray_the_line_says_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(cluster, "ray", None)
+    with pytest.raises(ValueError, match=r"pip install -e \.\[cluster\]"), cluster.boxes("127.0.0.1:1", "smoke", WHOLE):
+        pass
+
+
+def view(**changed):
+    task = SimpleNamespace(experiment="step", code=digest.code("step"))
+    return worker.View(**({"tasks": [task], "sweep": worker.digest("smoke"), "nicer_by": 0} | changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"sweep": "0"}, "its sweep smoke is another one"),
+        ({"tasks": [SimpleNamespace(experiment="step", code="0")]}, "its code of step is another one"),
+        ({"nicer_by": 15}, "RAY_worker_niceness=0"),
+    ],
+)
+def test_a_node_that_would_measure_something_else_is_refused(changed, said):
+    cluster.check(view(), "smoke")
+    with pytest.raises(ValueError, match=said):
+        cluster.check(view(**changed), "smoke")
