@@ -6,6 +6,7 @@ A measurement notebook is a loop over `pending`, with `recording` around each ca
 import contextlib
 import gc
 import itertools
+import json
 import os
 import random
 import time
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pandas as pd
 import torch
@@ -23,6 +25,7 @@ from lib.timing import Iteration
 
 FOLLOWED = 100  # of the largest allocations, before alike ones are counted together
 FATAL = ("oom", "too_large", "timeout", "crashed")
+_BEGAN = time.monotonic()
 _begun = itertools.count()  # the records that this process has begun
 
 
@@ -52,19 +55,27 @@ class WrongResult(Exception):
 
 
 def pending(cases: list, round: int) -> Iterator:
-    """The cases still to be measured in this round, until the sweep's time is up."""
+    """The cases still to be measured in this round, until the sweep's time is up: `SWEEP_SECONDS_LEFT` seconds after
+    this process began to measure."""
     for case in remaining(cases, round):
-        if time.time() > float(os.environ.get("SWEEP_DEADLINE", "inf")):
+        if time.monotonic() - _BEGAN > float(os.environ.get("SWEEP_SECONDS_LEFT", "inf")):
             return
         yield case
 
 
 def remaining(cases: list, round: int) -> list:
     """The cases without a record in this round that the machine can run, in the order in which the round
-    measures them. A case that ended badly in an earlier round is not tried again. Round 0, by hand, is all."""
+    measures them. A case that ended badly in an earlier round is not tried again. Round 0, by hand, is all.
+
+    Where the records are elsewhere, a file that `SWEEP_TODO` names lists what is to be done, as `results.called` calls
+    it: then it is the cases named there without a record here."""
     if round == results.BY_HAND:
         return cases
-    return [case for case in shuffled(available(cases), round) if not done(case, round)]
+    order = shuffled(available(cases), round)
+    if "SWEEP_TODO" not in os.environ:
+        return [case for case in order if not done(case, round)]
+    named = json.loads(Path(os.environ["SWEEP_TODO"]).read_text())
+    return [case for case in order if called(case, round) in named and not results.status(record_path(case, round))]
 
 
 def available(cases: list) -> list:
@@ -81,6 +92,11 @@ def done(case, round: int) -> bool:
     """Whether a round of a sweep has nothing left to do for the case."""
     earlier = (results.status(record_path(case, r)) for r in range(1, round))
     return results.status(record_path(case, round)) is not None or any(s in FATAL for s in earlier)
+
+
+def called(case, round: int) -> str:
+    """What the record of a case in a round is called."""
+    return results.called(type(case).experiment, asdict(case), round)
 
 
 def record_path(case, round: int):

@@ -9,32 +9,37 @@ import statistics
 import sys
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pandas as pd
 
-from lib import atomic, notebook
+from lib import atomic, check, notebook
+from lib.folders import REPORTS, runs
+from lib.folders import results as folder
 from lib.record import LARGEST_BYTES, SCHEMA, called, checksum, dump, name, parse, place, too_large
 
-REPORTS = Path(__file__).resolve().parent.parent / "reports"
 REFERENCE = REPORTS / "reference"
 PUBLISHED = REFERENCE / "published"
+LONGEST = 240  # bytes of a name: systems allow 255, of which the file that is being written needs a few more
 BY_HAND = 0  # the round of what someone measures in JupyterLab: overwritten each time, in no report
 
 
-def folder() -> Path:
-    """Where this machine's records go: `reports/results`, or the folder that $RESULTS names."""
-    return Path(os.environ.get("RESULTS", REPORTS / "results"))
-
-
-def runs() -> Path:
-    """Where the executed notebooks go: `runs` beside the records."""
-    return folder().parent / "runs"
-
-
 def path(machine: str, experiment: str, case: Mapping, round: int) -> Path:
-    """The file of a record."""
-    return folder() / machine / f"{called(experiment, case, round)}.json"
+    """The file of a record. Raises ValueError as `within` does."""
+    return within(folder(), machine, experiment, f"{name(case)}.r{round}.json")
+
+
+def within(root: Path, *names: str) -> Path:
+    """The file of these names, one in the other, in a folder. Raises ValueError for one that is not the name of a
+    single file or folder, and where a link on the way leads out of the folder."""
+    file = root
+    for part in names:
+        if part in ("", ".", "..") or any(sign in part for sign in "/\\\0") or len(os.fsencode(part)) > LONGEST:
+            raise ValueError(f"name: {check.shown(part)} must be that of one file or folder")
+        file = file / part
+        if file.is_symlink() and not file.resolve().is_relative_to(root.resolve()):
+            raise ValueError(f"name: {check.shown(part)} is a link that leads out of {root}")
+    return file
 
 
 def save(
@@ -51,18 +56,33 @@ def save(
     if environment["machine"] != machine:
         raise ValueError(f"machine: {machine!r} is {environment['machine']!r} in the record's environment")
     content = dump(record | {"checksum": checksum(record)})
-    parse(content)  # before a folder is made
+    target = _target(content)
     with atomic.in_words(folder()):
         folder().mkdir(parents=True, exist_ok=True)
-    return write(content)
+    atomic.write(target, content)
+    return target
 
 
 def write(content: bytes) -> Path:
     """Write the bytes of a record as its file, whole or not at all, and return its path. Raises ValueError unless they
     are a record's, and atomic.CannotWrite, also where the folder of the records is gone."""
-    target = folder() / place(parse(content))
+    target = _target(content)
     atomic.write(target, content)
     return target
+
+
+def _target(content: bytes) -> Path:
+    record = parse(content)
+    return path(record["environment"]["machine"], record["experiment"], record["case"], record["round"])
+
+
+def write_run(relative: PurePath, content: bytes) -> None:
+    """Write an executed notebook, a log or a trace below `runs`, whole or not at all. Raises ValueError for a name that
+    leads elsewhere, and atomic.CannotWrite."""
+    target = within(runs(), *relative.parts)
+    with atomic.in_words(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(target, content)
 
 
 def read(file: Path) -> dict:
@@ -87,7 +107,7 @@ def _unchanged(file: Path, *_: int) -> dict:
     return read(file)
 
 
-def _known(file: Path) -> dict:
+def known(file: Path) -> dict:
     """The record in a file, read once as long as the file stays as it is; not to be changed."""
     try:
         found = file.stat()
@@ -99,7 +119,7 @@ def _known(file: Path) -> dict:
 def status(file: Path) -> str | None:
     """The status of the record in a file, or None when there is no valid one."""
     try:
-        return _known(file)["status"]
+        return known(file)["status"]
     except ValueError:
         return None
 
@@ -133,7 +153,7 @@ def _latest(machine: Path) -> float:
 def quietest(machine: str) -> float:
     """The least median of the canary, in ms, in the records of a machine's sweeps: how fast it is when it is left
     alone. NaN without any."""
-    records = (_known(file) for file in files(machine) if status(file) == "ok")
+    records = (known(file) for file in files(machine) if status(file) == "ok")
     canaries = [record["metrics"].get("canary_ms") for record in records]
     return min((statistics.median(canary) for canary in canaries if canary), default=math.nan)
 
@@ -149,7 +169,7 @@ def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFram
     found, rows, best = [], [], quietest(machine)
     for file in files(machine, experiment) if round is None else own:
         try:
-            found.append(_known(file))
+            found.append(known(file))
         except ValueError as error:
             warnings.warn(f"{file.name!r} left out: {error}", stacklevel=2)
     newest = max(found, key=lambda record: record["started"], default=None)

@@ -1,235 +1,32 @@
-"""Runs a sweep: its YAML becomes kernels, each a notebook that papermill executes and that saves records.
+"""The command line of sweeps, `python -m lib.sweep`: plans one, supervises it, and says how far it is and what failed.
 
-Knows nothing of how an experiment measures. A sweep resumes by itself: what has a valid record is done.
+What is heavy is imported once the results folder is known to be free.
 """
 
 import argparse
 import contextlib
-import itertools
 import math
 import os
+import signal
 import sys
-import tempfile
-import time
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
 
-import pandas as pd
-import yaml
+from lib import commandline, folders, share, status
+from lib.share import Busy, Share
 
-from lib import cases, check, commandline, environment, measure, memory, notebook, results
-from lib.notebook import NotebookFailed
-from lib.watch import Progress, Watch
-
-SWEEPS = notebook.NOTEBOOKS / "sweeps"
-OPTIONS = {"rounds": 1, "timeout": 600, "fresh": None}  # of a block, or of the whole sweep
+SWEEPS = Path(__file__).resolve().parent.parent / "notebooks" / "sweeps"
+FAILED, BAD_INPUT, CANNOT_WRITE, BUSY = 1, 2, 74, 75  # the last two as in sysexits.h
+SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
+AGAIN = {"stale": ("stale",), "retry": ("crashed", "timeout")}  # the records that an option asks for anew
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """One papermill run: a notebook with its parameters, the cases that it measures, and its time limit."""
+class Stopped(BaseException):
+    """A signal asked the sweep to stop."""
 
-    experiment: str
-    parameters: dict
-    cases: list
-    timeout: float
-
-    @property
-    def round(self) -> int:
-        """The round whose records it writes."""
-        return self.parameters["round"]
-
-    def todo(self) -> list:
-        """The cases without a record, in the order in which the notebook measures them."""
-        return list(measure.remaining(self.cases, self.round))
-
-
-def load(name: str) -> list[Kernel]:
-    """The kernels of the sweep of that name, round by round. Raises ValueError, naming file, field, rule and
-    nearest valid name, for anything in the file that could not run."""
-    check.choice("sweep", name, sorted(file.stem for file in SWEEPS.glob("*.yaml")))
-    file = SWEEPS / f"{name}.yaml"
-    try:
-        return read(file)
-    except ValueError as error:
-        raise ValueError(f"{file.name}: {error}") from None
-
-
-def read(file: Path) -> list[Kernel]:
-    """The kernels of a sweep file, round by round; see `load`."""
-    try:
-        content = yaml.load(file.read_text(), Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise ValueError("a sweep is a mapping of experiments to axes")
-    options = {name: content.pop(name, default) for name, default in OPTIONS.items()}
-    if not content:
-        raise ValueError("a sweep names at least one experiment")
-    kernels = []
-    for experiment, blocks in content.items():
-        check.choice("experiment", experiment, cases.EXPERIMENTS)
-        for block in blocks if isinstance(blocks, list) else [blocks]:
-            kernels += _kernels(experiment, options | _mapping(experiment, block))
-    _refuse_duplicates(kernels)
-    rounds = sorted({kernel.round for kernel in kernels})
-    return [kernel for r in rounds for kernel in measure.shuffled([k for k in kernels if k.round == r], r)]
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML without the silent loss of a key that stands twice."""
-
-    def construct_mapping(self, node, deep=False):
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ValueError(f"{key!r} stands there twice")
-        return super().construct_mapping(node, deep)
-
-
-def _mapping(experiment: str, block) -> dict:
-    if block is not None and not isinstance(block, dict):
-        raise ValueError(f"{experiment}: {block!r} must be a mapping of axes to values")
-    return block or {}
-
-
-def _kernels(experiment: str, block: dict) -> list[Kernel]:
-    """The kernels of one block: a kernel for each round and each value of its fresh axes."""
-    axes, fields = dict(notebook.parameters(experiment)), notebook.fields(experiment)
-    allowed = [*OPTIONS, *(name for name in axes if name != "round")]
-    for name in block:
-        check.choice(experiment, name, allowed)
-    rounds, timeout, fresh = (block.pop(name) for name in OPTIONS)
-    fresh = _listed(fresh) if fresh else []
-    for name in fresh:
-        check.choice(f"{experiment}.fresh", name, fields)
-    axes |= block
-    settings = notebook.settings(experiment)
-    least = {"rounds": 1, "timeout": 1, **settings}
-    for name, value in {"rounds": rounds, "timeout": timeout, **{s: axes[s] for s in settings}}.items():
-        if least[name] is False:
-            if type(value) is not bool:
-                raise ValueError(f"{experiment}.{name}: {value!r} must be true or false")
-            continue
-        if type(value) is not int and not (name in ("target_percent", "seconds") and type(value) is float):
-            raise ValueError(f"{experiment}.{name}: {value!r} must be a whole number")
-        check.at_least(f"{experiment}.{name}", value, least[name])
-    for name, value in axes.items():
-        if value is None or value == [] or isinstance(value, dict):
-            raise ValueError(f"{experiment}.{name}: {value!r} must be a value or a list of values")
-    pinned = [[(name, value) for value in _listed(axes[name])] for name in fresh]
-    kernels = []
-    for round, point in itertools.product(range(1, rounds + 1), itertools.product(*pinned)):
-        chosen = axes | dict(point) | {"round": round}
-        try:
-            grid = cases.grid(experiment, **{name: chosen[name] for name in fields})
-            kernels.append(Kernel(experiment, chosen, grid, timeout))
-        except ValueError as error:
-            raise ValueError(f"{experiment}.{error}") from None
-    return kernels
-
-
-def _listed(value) -> list:
-    return value if isinstance(value, list) else [value]
-
-
-def _refuse_duplicates(kernels: list[Kernel]) -> None:
-    seen = set()
-    for kernel in kernels:
-        for case in kernel.cases:
-            if (case, kernel.round) in seen:
-                raise ValueError(f"{kernel.experiment}: {case} stands in the sweep twice")
-            seen.add((case, kernel.round))
-
-
-def run(kernels: list[Kernel], budget: float) -> None:
-    """Execute the kernels that have something to do, until `budget` seconds have passed. A case whose kernel
-    dies is recorded as crashed, one beyond its time limit as timeout; the rest of the kernel's cases goes on in
-    a new one. When a cell of a notebook fails, which is a bug, the other kernels are still executed, and then
-    NotebookFailed is raised."""
-    deadline, progress = time.time() + budget, Progress(kernels)
-    with tempfile.TemporaryDirectory(prefix="inductor-") as compiled, contextlib.closing(progress):
-        # a cache of compiled graphs that is empty in the first round, so that compile times are cold there
-        os.environ |= {"SWEEP_DEADLINE": str(deadline), "TORCHINDUCTOR_CACHE_DIR": compiled}
-        for kernel in kernels:
-            measure.record_too_large(kernel.todo(), kernel.round)
-        failures = []
-        for kernel in kernels:
-            progress.recount(kernels)
-            while kernel.todo() and time.time() < deadline:
-                began, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
-                try:
-                    timed_out = _execute(kernel, progress)
-                except NotebookFailed as error:
-                    failures.append(str(error))
-                    break
-                if (left := kernel.todo()) and (timed_out or time.time() < deadline):
-                    seconds = time.monotonic() - began
-                    status = "timeout" if timed_out else "crashed"
-                    measure.save(left[0], kernel.round, status, {}, started, seconds)
-                    progress.case_done(left[0], seconds)
-        if failures:
-            raise NotebookFailed("\n".join(failures))
-
-
-def _execute(kernel: Kernel, progress: Progress) -> bool:
-    """One papermill run; returns whether its kernel was stopped for taking too long over a case."""
-    from lib.kernel import execute  # papermill takes a second to import, and is not needed to find all done
-
-    machine = environment.machine(kernel.cases[0].device)
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    output = results.runs() / machine / f"{stamp}-{kernel.experiment}-r{kernel.round}.ipynb"
-    os.environ["SWEEP_RUN"] = output.stem
-    with Watch(kernel, progress) as watch:
-        execute(notebook.NOTEBOOKS / f"{kernel.experiment}.ipynb", output, kernel.parameters)
-    return watch.timed_out
-
-
-def plan(kernels: list[Kernel]) -> pd.DataFrame:
-    """One row a case: its rounds, its predicted memory, what would become of it (`runs`, `too large` or the reason
-    why it is left out) and the statuses of the records that it has."""
-    rounds: dict = {}
-    for kernel in kernels:
-        for case in kernel.cases:
-            rounds.setdefault(case, []).append(kernel.round)
-    available = {device: memory.available_bytes(device) for device in {case.device for case in rounds}}
-    rows = []
-    for case, numbers in rounds.items():
-        fate = "too large" if case.predicted_bytes() > available[case.device] else "runs"
-        found = [results.status(measure.record_path(case, number)) for number in numbers]
-        rows.append(
-            {
-                "experiment": case.experiment, "case": results.name(asdict(case)), "rounds": len(numbers),
-                "predicted, MiB": round(case.predicted_bytes() / memory.MIB), "fate": case.unavailable() or fate,
-                "records": " ".join(dict.fromkeys(status for status in found if status)),
-            }
-        )  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def dry(kernels: list[Kernel]) -> str:
-    """What a sweep would do, a line a case, and the sums."""
-    table = plan(kernels)
-    fates = "; ".join(f"{count} {fate}" for fate, count in table["fate"].value_counts().items())
-    device = kernels[0].cases[0].device
-    available = memory.available_bytes(device) / memory.MIB
-    lines = table[["experiment", "case", "rounds", "predicted, MiB", "fate", "records"]].to_string(index=False)
-    return f"{lines}\n{len(table)} cases in {len(kernels)} kernels, {available:,.0f} MiB available on {device}: {fates}"
-
-
-def summary(kernels: list[Kernel]) -> str:
-    """What the sweep's records say, in a few lines: how many cases ended how, and each that did not end well."""
-    table = plan(kernels)
-    able = table[table["fate"].isin(["runs", "too large"])]
-    ended = able["records"].where(able["records"] != "", "not measured yet")
-    lines = ["  ".join(f"{status}: {count}" for status, count in ended.value_counts().items())]
-    bad = able[able["records"].str.contains("|".join(measure.FATAL))]
-    if len(bad):
-        lines.append(bad[["records", "experiment", "case", "predicted, MiB"]].to_string(index=False))
-    for reason, left_out in table.drop(able.index).groupby("fate"):
-        lines.append(f"left out: {len(left_out)} cases, since {reason}")
-    return "\n".join(lines)
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
 
 
 def parser() -> argparse.ArgumentParser:
@@ -237,42 +34,150 @@ def parser() -> argparse.ArgumentParser:
     names = ", ".join(sorted(file.stem for file in SWEEPS.glob("*.yaml")))
     made = commandline.parser(
         "lib.sweep",
-        "Run a sweep, or go on with it: what has its record is not measured again.",
-        ("smoke", "quick", "gpu --dry", "gpu --budget 3000"),
-        {1: "a notebook failed", 2: commandline.BAD_INPUT, 130: "stopped by Ctrl-C; the same command goes on"},
+        "Run a sweep, or go on with it: what has its record is not measured again. `status` says how far those are that\n"
+        "run on this results folder.",
+        (
+            "smoke",
+            "quick",
+            "gpu --dry",
+            "gpu --budget 3000",
+            "gpu --shard 2/4",
+            "gpu --address 10.0.0.1:6379",
+            "status",
+        ),
+        {
+            FAILED: "a notebook failed, or a case crashed or took too long; all else is measured",
+            BAD_INPUT: commandline.BAD_INPUT,
+            CANNOT_WRITE: "the results cannot be written",
+            BUSY: "another sweep has these results in hand",
+            130: "stopped by Ctrl-C; the same command goes on",
+            143: "stopped by SIGTERM or SIGHUP; the same command goes on",
+        },
     )
-    made.add_argument("sweep", help=f"one of {names}: a file of notebooks/sweeps")
+    made.add_argument("sweep", help=f"one of {names}: a file of notebooks/sweeps; or status")
     made.add_argument("--budget", default="inf", help="stop between cases after so many seconds")
     made.add_argument("--dry", action="store_true", help="list the cases with their predicted memory, run nothing")
+    made.add_argument("--stale", action="store_true", help="measure what older code or another torch measured again")
+    made.add_argument("--retry", action="store_true", help="measure what crashed or took too long again")
+    made.add_argument("--shard", default="1/1", metavar="K/N", help="do the K-th of N shares, beside those of others")
+    made.add_argument("--address", metavar="HOST:PORT", help="run on the Ray cluster whose head is there")
     return made
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns 0, 1 when a notebook failed, 2 for bad input, 130 when stopped by Ctrl-C."""
+    """The command line; returns its exit code (see `parser`)."""
     given = parser().parse_args(arguments)
+    if given.sweep == "status":
+        return _tell()
     try:
-        budget = _seconds(given.budget)
-        kernels = load(given.sweep)
+        part, budget = share.parse(given.shard), _seconds(given.budget)
+        if given.dry:
+            return _dry(given.sweep, part)
+        with _signals(), share.held(part, folders.results()):
+            return _supervise(given, part, budget)
     except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
-    if given.dry:
-        print(dry(kernels))
-        return 0
-    if not any(kernel.todo() for kernel in kernels):
-        print(f"{given.sweep}: every case has its record, nothing to measure")
-        return 0
-    os.environ["RESULTS"] = str(results.folder().resolve())
-    try:
-        run(kernels, budget)
-    except KeyboardInterrupt:
-        print("stopped; the same command continues from here", file=sys.stderr)
-        return 130
-    except NotebookFailed as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(summary(kernels))
+        return _say(error, BAD_INPUT)
+    except Busy:
+        return _say(f"busy: {status.owners(folders.results(), part)}", BUSY)
+    except OSError as error:
+        return _say(f"{folders.results()} cannot be written: {error.strerror or error}", CANNOT_WRITE)
+    except Stopped as stopped:
+        return _say("stopped; the same command goes on from here", SIGNALS[stopped.number])
+
+
+def _say(text: object, code: int) -> int:
+    print(text, file=sys.stderr)
+    return code
+
+
+def _tell() -> int:
+    told = status.told(folders.results())
+    print("\n".join(map(status.line, told)) or "no sweep has run on these results yet")
     return 0
+
+
+def _dry(name: str, part: Share) -> int:
+    from lib import plan
+
+    print(plan.dry(plan.shared(plan.planned(name), part)))
+    return 0
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """For the block, the signals that ask to stop raise Stopped, once."""
+
+    def stop(number: int, _) -> None:
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise Stopped(number)
+
+    former = {number: signal.signal(number, stop) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _supervise(given: argparse.Namespace, part: Share, budget: float) -> int:
+    from lib import plan, quarantine, supervisor
+
+    again = frozenset(kind for option, kinds in AGAIN.items() if getattr(given, option) for kind in kinds)
+    os.environ["RESULTS"] = str(folders.results().resolve())
+    quarantine.tidy(part == share.WHOLE)
+    with _boxes(given, part) as boxes:
+        tasks = list({id(task): task for box in boxes for task in box.tasks}.values())
+        progress = _progress(boxes, tasks, given.sweep, part, again)
+        if not progress.known:
+            progress.close("done")
+            print(f"{given.sweep}: every case has its record, nothing to measure")
+            return 0
+        sweeping, state = supervisor.Supervisor(boxes, progress, budget, again), "stopped"
+        try:
+            sweeping.run()
+            state = "failed" if sweeping.failures else "done"
+        finally:
+            progress.close(state)
+        print(plan.summary(tasks))
+        for failure in sweeping.failures:
+            print(failure, file=sys.stderr)
+        if sweeping.failures:
+            print(f"again, just these: {_command(given)}", file=sys.stderr)
+        return FAILED if sweeping.failures else 0
+
+
+@contextlib.contextmanager
+def _boxes(given: argparse.Namespace, part: Share) -> Iterator[list]:
+    """Where the sweep is done: on this machine, or on those of a cluster."""
+    from lib import plan, supervisor
+
+    if given.address:
+        from lib import cluster
+
+        with cluster.boxes(given.address, given.sweep, part) as boxes:
+            yield boxes
+    else:
+        tasks = plan.shared(plan.planned(given.sweep), part)
+        with supervisor.local(tasks, plan.pins(tasks)) as boxes:
+            yield boxes
+
+
+def _progress(boxes: list, tasks: list, sweep: str, part: Share, again: frozenset[str]) -> status.Progress:
+    from lib import plan
+
+    keys = [(task.machine, name) for task in tasks for name in task.todo(again)]
+    done = sum(len(task.cases) - len(task.lacking) for task in tasks) - len(keys)
+    lanes = sum(max(1, len(box.places)) for box in boxes)
+    return status.Progress(folders.results(), part, sweep, done, plan.known_seconds(tasks, keys), lanes)
+
+
+def _command(given: argparse.Namespace) -> str:
+    """The command that measures what failed, and only that."""
+    words = [f"python -m lib.sweep {given.sweep} --retry"]
+    words += [f"--shard {given.shard}"] if given.shard != "1/1" else []
+    words += [f"--address {given.address}"] if given.address else []
+    return " ".join(words)
 
 
 def _seconds(text: str) -> float:

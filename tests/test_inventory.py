@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib import cases, inventory, notebook, results, sweep
+from lib import cases, inventory, notebook, results, sweepfile
 
 
 def test_coverage_counts_how_cases_ended_and_how_many_of_the_whole_grid_were_tried(save_record):
@@ -23,7 +23,7 @@ def test_the_whole_grid_is_that_of_the_gpu_sweep(experiment):
     names = [name for name in notebook.fields(experiment) if name != "device"]
     expected = {
         tuple(str(getattr(case, name)) for name in names)
-        for kernel in sweep.load("gpu")
+        for kernel in sweepfile.load("gpu")
         for case in kernel.cases
         if case.experiment == experiment
     }

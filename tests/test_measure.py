@@ -1,5 +1,6 @@
 """Cases are checked before they are timed, saved as they end, and refused when they cannot be."""
 
+import json
 from dataclasses import asdict
 
 import pytest
@@ -122,9 +123,25 @@ def test_rounds_measure_in_different_orders(own_results):
     assert all(set(order) == set(every) for order in orders)
 
 
-def test_no_case_begins_after_the_deadline(own_results, monkeypatch):
-    monkeypatch.setenv("SWEEP_DEADLINE", "0")
-    assert list(measure.pending([one("ceilings")], 1)) == []
+def test_no_case_begins_once_the_sweeps_time_is_up(own_results, monkeypatch):
+    cases = [one("ceilings", rows=rows) for rows in (8, 16)]
+    monkeypatch.setenv("SWEEP_SECONDS_LEFT", "1000")
+    begun = []
+    for case in measure.pending(cases, 1):
+        begun.append(case)
+        monkeypatch.setattr(measure, "_BEGAN", measure.time.monotonic() - 1001)
+    assert len(begun) == 1
+
+
+def test_a_kernel_far_from_the_store_measures_what_is_named_and_has_no_record_there(own_results, tmp_path, monkeypatch):
+    every = [one("ceilings", rows=8 * n) for n in range(1, 9)]
+    named = [measure.called(case, 2) for case in every[:5]] + [measure.called(every[6], 1)]
+    (tmp_path / "todo.json").write_text(json.dumps(named))
+    order = measure.remaining(every, 2)
+    measured(every[0], 2)
+    measure.save(every[1], 1, "timeout", {}, "2026-01-01T00:00:00+00:00", 1.0)  # whoever names cases has seen to that
+    monkeypatch.setenv("SWEEP_TODO", str(tmp_path / "todo.json"))
+    assert measure.remaining(every, 2) == [case for case in order if case in every[1:5]]
 
 
 def test_memory_is_predicted_from_above_for_every_family(own_results):

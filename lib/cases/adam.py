@@ -25,7 +25,7 @@ class Adam:
     experiment: ClassVar[str] = "adam"
     variant: str
     shapes: str
-    num_params: int = field(metadata={"least": 0})
+    num_params: int = field(metadata={"least": 0, "most": 100_000})  # each costs Python far more than its bytes
     param_size: int = field(metadata={"least": 0})
     amsgrad: bool
     cold: bool

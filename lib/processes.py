@@ -1,0 +1,105 @@
+"""Finds the processes of a sweep by a mark in their environment, which every descendant inherits, and ends them.
+
+A guard, a process of its own, does so when the one that started them is gone, however it went. Knows no notebook.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+MARK = "SWEEP_MARK"
+DONE = b"done"  # what the guard is told when nothing went wrong
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A scratch folder, and the mark of all processes that are started for it."""
+
+    mark: str
+    folder: Path
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """The living processes whose mark begins like this."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK, "").startswith(mark) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, OSError):  # another user's, or gone in the meantime
+            continue
+    return found
+
+
+def end(mark: str, within_s: float = 4.0) -> None:
+    """Kill all processes whose mark begins like this, and what they start in the meantime."""
+    deadline = time.monotonic() + within_s
+    while (found := marked(mark)) and time.monotonic() < deadline:
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(found, timeout=1)
+
+
+@contextlib.contextmanager
+def workplace() -> Iterator[Workplace]:
+    """A workplace for the block, whose processes and folder are gone when it ends, or when this process does."""
+    place = Workplace(uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="sweep-")))
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "lib.processes", place.mark, str(place.folder)],
+        stdin=subprocess.PIPE, start_new_session=True, cwd=ROOT,
+    )  # fmt: skip
+    try:
+        yield place
+    finally:
+        end(place.mark)
+        shutil.rmtree(place.folder, ignore_errors=True)
+        with contextlib.suppress(BrokenPipeError):
+            guard.communicate(DONE)
+
+
+def guard(mark: str, folder: str) -> None:
+    """Wait until standard input ends; then, unless all is done, end the processes of a workplace and remove it."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.stdin.buffer.read() == DONE:
+        return
+    for _ in range(3):  # one that was being started when its parent died has its mark a moment later
+        end(mark)
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.5)
+
+
+def killed_for_memory() -> int:
+    """How often the system has killed a process for want of memory: in this control group and as a whole; 0 where it
+    does not tell. Source: docs.kernel.org, cgroup-v2 (memory.events) and proc (vmstat)."""
+    text = ""
+    for file in (Path("/proc/vmstat"), _own_group() / "memory.events"):
+        with contextlib.suppress(OSError):
+            text += file.read_text() + "\n"
+    return sum(int(number) for number in re.findall(r"^oom_kill (\d+)$", text, re.MULTILINE))
+
+
+def _own_group() -> Path:
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^0::/?(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE):
+            return Path("/sys/fs/cgroup", found[1])
+    return Path("/sys/fs/cgroup")
+
+
+if __name__ == "__main__":
+    os.chdir("/")  # the guard keeps no folder busy
+    guard(*sys.argv[1:])

@@ -1,0 +1,71 @@
+"""The share of a sweep that one supervisor does, and its lock on the results folder; imports nothing heavy.
+
+The system frees the lock when the process ends, however it ends, so that none is ever to be removed by hand.
+"""
+
+import contextlib
+import fcntl
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+LOCK = ".lock"
+BYTES = 2**20  # of the lock's file: a share locks its part of them, so that what overlaps excludes one another
+
+
+class Busy(Exception):
+    """Another supervisor has this share of the folder, or a part of it."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """The `number`-th of `count` equal shares."""
+
+    number: int = 1
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def range(self, total: int) -> range:
+        """Which of so many things are in the share."""
+        return range((self.number - 1) * total // self.count, self.number * total // self.count)
+
+    def overlaps(self, other: "Share") -> bool:
+        """Whether some part is in both."""
+        mine, theirs = self.range(BYTES), other.range(BYTES)
+        return mine.start < theirs.stop and theirs.start < mine.stop
+
+
+WHOLE = Share()
+
+
+def parse(text: str) -> Share:
+    """The share that a text such as 2/4 names. Raises ValueError."""
+    found = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
+    if not found or int(found[1]) > int(found[2]):
+        raise ValueError(f"shard: {text!r} must be k/n, such as 2/4, where k is 1 to n and n at most 9999")
+    return Share(int(found[1]), int(found[2]))
+
+
+@contextlib.contextmanager
+def held(share: Share, folder: Path) -> Iterator[None]:
+    """Lock the share of a folder for the block. Raises Busy, or OSError where the folder cannot be written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = share.range(BYTES)
+    with open(folder / LOCK, "ab") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, len(part), part.start)
+        except (BlockingIOError, PermissionError):
+            raise Busy(f"share {share} of {folder} is in other hands") from None
+        yield
+
+
+def free(share: Share, folder: Path) -> bool:
+    """Whether nobody has the share, or a part of it. Not for the process that has it itself, which would lose it."""
+    try:
+        with held(share, folder):
+            return True
+    except Busy:
+        return False

@@ -1,0 +1,256 @@
+"""Supervises a sweep: hands its tasks to the places that execute them, and alone writes the store. What is done has its
+record, so that a supervisor may be killed at any moment, and the next one goes on. Knows not where a place is.
+"""
+
+import contextlib
+import queue
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+
+from lib import accept, kernel, processes, quarantine, results
+from lib.kernel import Piece, Run
+from lib.plan import Task
+from lib.status import Progress
+
+STRIKES = 2  # a case whose process died is tried once more; it may have been killed for no fault of its own
+
+
+class PlaceLost(Exception):
+    """A place is gone, and what ran there with it."""
+
+
+class Place:
+    """Where one kernel runs at a time, on this machine, with environment variables of its own."""
+
+    def __init__(self, workplace: processes.Workplace, variables: dict[str, str] | None = None):
+        self.workplace, self.variables = workplace, variables or {}
+
+    def pieces(self, run: Run) -> Iterator[Piece]:
+        """Execute a run. Raises PlaceLost when that is no longer possible here."""
+        own = Run(**(vars(run) | {"variables": run.variables | self.variables}))
+        return kernel.measured(own, self.workplace)
+
+
+@dataclass
+class Box:
+    """A machine: the places of its GPUs, the one that takes the whole of it, and the tasks that are its kind's to do,
+    which boxes of the same hardware share."""
+
+    tasks: deque[Task]
+    whole: Place
+    places: list[Place]
+
+    def free(self, hands: "dict[Place, Hand]") -> Place | None:
+        """A place for the next task, or None while it has to wait."""
+        busy = [place for place in (self.whole, *self.places) if place in hands]
+        if not self.tasks or self.whole in busy or (self.tasks[0].alone and busy):
+            return None
+        if self.tasks[0].alone or not self.places:
+            return self.whole
+        return next((place for place in self.places if place not in busy), None)
+
+
+@dataclass
+class Hand:
+    """A task in execution: at which box and place, as which run, and when its present case began."""
+
+    box: Box
+    place: Place
+    task: Task
+    run: Run
+    began: float = field(default_factory=time.monotonic)
+    started: str = field(default_factory=lambda: _now())
+
+
+class Supervisor:
+    """Does the tasks of some boxes until `budget` seconds have passed; `again` are the kinds of records that are made
+    anew (see `Task.todo`). What went wrong is in `failures`, a line each."""
+
+    def __init__(self, boxes: list[Box], progress: Progress, budget: float, again: frozenset[str] = frozenset()):
+        self.boxes, self.progress, self.again = boxes, progress, again
+        self.deadline = time.monotonic() + budget
+        self.hands: dict[Place, Hand] = {}
+        self.events: queue.Queue[tuple[Hand, Piece]] = queue.Queue()
+        self.strikes: Counter[tuple[str, str]] = Counter()
+        self.finished: set[tuple[str, str]] = set()
+        self.failures: list[str] = []
+        self.endings: dict[str, Callable[[Hand, Piece], None]] = {
+            "complete": self._left_early, "failed": self._failed, "died": self._died, "lost": self._lost,
+            "timeout": self._row, "oom": self._row,
+        }  # fmt: skip
+
+    def run(self) -> None:
+        """Do all that there is to do. Raises atomic.CannotWrite where the store cannot be written, and whatever else is
+        a bug of the supervising itself."""
+        for task in {id(task): task for box in self.boxes for task in box.tasks}.values():
+            for name in self.todo(task):
+                if name in task.too_large:
+                    self._save(task, name, "too_large", task.too_large[name], _now(), 0.0)
+        self._start()
+        while self.hands:
+            hand, piece = self.events.get()
+            if piece.kind == "record":
+                self._accept(hand, piece)
+            elif piece.kind == "file":
+                self._keep(piece)
+            else:
+                del self.hands[hand.place]
+                self.endings[piece.name](hand, piece)
+            self._start()
+
+    def todo(self, task: Task) -> list[str]:
+        """The names of the records that are still to be made of a task, in their order."""
+        return [name for name in task.todo(self.again) if (task.machine, name) not in self.finished]
+
+    def _start(self) -> None:
+        """Give each free place something to do."""
+        for box in self.boxes:
+            while box.tasks and not self.todo(box.tasks[0]):
+                self._drop(box.tasks.popleft())
+            while (place := box.free(self.hands)) and time.monotonic() < self.deadline:
+                task = box.tasks.popleft()
+                if todo := self.todo(task):
+                    self._begin(box, place, task, todo)
+                else:
+                    self._drop(task)
+
+    def _drop(self, task: Task) -> None:
+        for name in task.cases:
+            self.progress.drops((task.machine, name))
+
+    def _begin(self, box: Box, place: Place, task: Task, todo: list[str]) -> None:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")[:-3]
+        name = f"{stamp}-{task.experiment}-r{task.round}"
+        left = self.deadline - time.monotonic()
+        run = Run(name, task.machine, task.experiment, task.parameters, tuple(todo), task.timeout, left)
+        hand = self.hands[place] = Hand(box, place, task, run)
+        self.progress.begins(place, (task.machine, todo[0]))
+        threading.Thread(target=self._follow, args=(hand,), daemon=True).start()
+
+    def _follow(self, hand: Hand) -> None:
+        """In a thread of its own: pass on what comes out of a run."""
+        try:
+            for piece in hand.place.pieces(hand.run):
+                self.events.put((hand, piece))
+        except PlaceLost as error:
+            self.events.put((hand, Piece("end", "lost", str(error).encode())))
+        except Exception as error:  # a thread's exception would be lost
+            self.events.put((hand, Piece("end", "failed", f"{type(error).__name__}: {error}".encode())))
+
+    def _accept(self, hand: Hand, piece: Piece) -> None:
+        """Take a record into the store, or set it aside and strike its case."""
+        task, name = hand.task, piece.name
+        try:
+            record = results.parse(piece.content)
+            if name not in task.cases:
+                raise accept.Refused(f"case: {name} was not asked for")
+            accept.check(record, name, task.machine, task.cases[name], task.code)
+        except (ValueError, accept.Refused) as error:
+            quarantine.refuse(task.machine, name, piece.content, str(error))
+            self._strike(hand, name, f"{name}: its record was refused, {error}")
+        else:
+            results.write(piece.content)
+            self._finish(hand, name, failed=False)
+        hand.began, hand.started = time.monotonic(), _now()
+        if left := self.todo(task):
+            self.progress.begins(hand.place, (task.machine, left[0]))
+
+    def _finish(self, hand: Hand, name: str, failed: bool) -> None:
+        key = hand.task.machine, name
+        self.finished.add(key)
+        self.progress.ends(hand.place, key, failed)
+
+    def _strike(self, hand: Hand, name: str, failure: str) -> bool:
+        """Count against a case that it did not come to its end; the second time it is given up. Whether it is."""
+        key = hand.task.machine, name
+        self.strikes[key] += 1
+        if self.strikes[key] < STRIKES:
+            return False
+        self.failures.append(failure)
+        self._finish(hand, name, failed=True)
+        return True
+
+    @staticmethod
+    def _keep(piece: Piece) -> None:
+        """Keep an executed notebook, a log or a trace beside the records."""
+        relative = PurePosixPath(piece.name)
+        if relative.is_absolute() or ".." in relative.parts:
+            raise ValueError(f"{piece.name!r} leads outside of the folder of runs")
+        results.write_run(relative, piece.content)
+
+    def _again(self, hand: Hand) -> None:
+        if self.todo(hand.task):
+            hand.box.tasks.appendleft(hand.task)
+
+    def _left_early(self, hand: Hand, _: Piece) -> None:
+        """A run came to its end. What it left out, without the sweep's time being up, is a bug of the notebook, but that
+        a case which ran out of memory ends its kernel."""
+        done = [name for name in hand.run.todo if (hand.task.machine, name) in self.finished]
+        if len(done) == 0 and time.monotonic() < self.deadline:
+            self.failures.append(
+                f"{hand.run.experiment}: its notebook reached its end and made no record; see {hand.run.name}"
+            )
+        else:
+            self._again(hand)
+
+    def _failed(self, hand: Hand, piece: Piece) -> None:
+        """A cell raised an exception, which is a bug: the rest of this task is left."""
+        self.failures.append(piece.content.decode(errors="replace"))
+        self.progress.failed += 1
+
+    def _died(self, hand: Hand, _: Piece) -> None:
+        """The kernel is gone: its case is tried once more, then it is a row."""
+        if (left := self.todo(hand.task)) and self._strike(hand, left[0], f"{left[0]}: its process died"):
+            self._save_end(hand, left[0], "crashed")
+        self._again(hand)
+
+    def _lost(self, hand: Hand, piece: Piece) -> None:
+        """The place is gone with the run, which goes elsewhere."""
+        box = hand.box
+        box.places = [place for place in box.places if place is not hand.place]
+        if hand.place is box.whole or not box.places:
+            self.boxes = [one for one in self.boxes if one is not box]
+        self._died(hand, piece)
+        if self.todo(hand.task) and not any(one.tasks is box.tasks for one in self.boxes):
+            self.failures.append(f"{hand.run.experiment}: no machine of its kind is left, {piece.content.decode()}")
+
+    def _row(self, hand: Hand, piece: Piece) -> None:
+        """The case in hand took too long, or the system killed its process for want of memory."""
+        if left := self.todo(hand.task):
+            self._save_end(hand, left[0], piece.name)
+            if piece.name == "timeout":
+                self.failures.append(f"{left[0]}: took longer than {hand.task.timeout:g} s")
+            self._finish(hand, left[0], failed=piece.name == "timeout")
+        self._again(hand)
+
+    def _save_end(self, hand: Hand, name: str, status: str) -> None:
+        self._save(hand.task, name, status, {}, hand.started, time.monotonic() - hand.began, hand.run.name)
+
+    def _save(
+        self, task: Task, name: str, status: str, metrics: dict, started: str, seconds: float, run: str = "none"
+    ) -> None:
+        """Write a row that no kernel could write."""
+        results.save(
+            machine=task.machine, experiment=task.experiment, case=task.cases[name], round=task.round, status=status,
+            metrics=metrics, environment=task.environment | {"run": run}, code=task.code, started=started,
+            seconds=seconds,
+        )  # fmt: skip
+        self.finished.add((task.machine, name))
+        self.progress.ends(None, (task.machine, name))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@contextlib.contextmanager
+def local(tasks: list[Task], pins: list[str]) -> Iterator[list[Box]]:
+    """This machine as the one box, with a place for each GPU that `pins` names as CUDA_VISIBLE_DEVICES does."""
+    with processes.workplace() as workplace:
+        places = [Place(workplace, {"CUDA_VISIBLE_DEVICES": pin}) for pin in pins]
+        yield [Box(deque(tasks), Place(workplace), places)]
