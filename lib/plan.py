@@ -79,7 +79,7 @@ def _task(kernel: sweepfile.Kernel) -> Task:
         kernel.experiment, kernel.parameters, kernel.timeout, device, environment.machine(device),
         cases={name: asdict(case) for name, case in named.items()}, predicted=predicted,
         too_large=_too_large(predicted, device), lacking=lacking, environment=_environment(device),
-        code=environment.code(kernel.experiment),
+        code=environment.code(),
     )  # fmt: skip
 
 

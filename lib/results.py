@@ -16,7 +16,8 @@ import pandas as pd
 from lib import atomic, check, notebook
 from lib.folders import REPORTS, runs
 from lib.folders import results as folder
-from lib.record import LARGEST_BYTES, SCHEMA, called, checksum, dump, name, parse, place, too_large
+from lib.record import LARGEST_BYTES, SCHEMA, checksum, dump, name, parse, place, too_large
+from lib.record import called as called
 
 REFERENCE = REPORTS / "reference"
 PUBLISHED = REFERENCE / "published"

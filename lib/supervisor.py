@@ -192,9 +192,7 @@ class Supervisor:
         a case which ran out of memory ends its kernel."""
         done = [name for name in hand.run.todo if (hand.task.machine, name) in self.finished]
         if len(done) == 0 and time.monotonic() < self.deadline:
-            self.failures.append(
-                f"{hand.run.experiment}: its notebook reached its end and made no record; see {hand.run.name}"
-            )
+            self.failures.append(f"{hand.run.experiment}: its notebook reached its end and made no record; see {hand.run.name}")
         else:
             self._again(hand)
 

@@ -36,15 +36,7 @@ def parser() -> argparse.ArgumentParser:
         "lib.sweep",
         "Run a sweep, or go on with it: what has its record is not measured again. `status` says how far those are that\n"
         "run on this results folder.",
-        (
-            "smoke",
-            "quick",
-            "gpu --dry",
-            "gpu --budget 3000",
-            "gpu --shard 2/4",
-            "gpu --address 10.0.0.1:6379",
-            "status",
-        ),
+        ("smoke", "quick", "gpu --dry", "gpu --budget 3000", "gpu --shard 2/4", "gpu --address 10.0.0.1:6379", "status"),
         {
             FAILED: "a notebook failed, or a case crashed or took too long; all else is measured",
             BAD_INPUT: commandline.BAD_INPUT,
@@ -128,11 +120,10 @@ def _supervise(given: argparse.Namespace, part: Share, budget: float) -> int:
     quarantine.tidy(part == share.WHOLE)
     with _boxes(given, part) as boxes:
         tasks = list({id(task): task for box in boxes for task in box.tasks}.values())
-        progress = _progress(boxes, tasks, given.sweep, part, again)
-        if not progress.known:
-            progress.close("done")
+        if not any(task.todo(again) for task in tasks):
             print(f"{given.sweep}: every case has its record, nothing to measure")
             return 0
+        progress = _progress(boxes, tasks, given.sweep, part, again)
         sweeping, state = supervisor.Supervisor(boxes, progress, budget, again), "stopped"
         try:
             sweeping.run()
@@ -192,4 +183,7 @@ def _seconds(text: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # without waiting for threads whose kernels have just been ended
