@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from lib import atomic, results
 
-SAMPLES = 5_000  # of a record, which makes it large enough for a kill to come while it is written
+SAMPLES = 2_000  # of a record, which makes it large enough for a kill to come while it is written
 
 
 def save(number: int) -> None:
