@@ -2,6 +2,7 @@
 stays so, and one line says why nothing more can be written."""
 
 import errno
+import functools
 import os
 import resource
 import shutil
@@ -55,12 +56,17 @@ def after_the_kill(acknowledged: list[int], tally) -> int:
     return len(left)
 
 
+def tell(pipe: int, number: int) -> None:
+    os.write(pipe, f"{number}\n".encode())
+
+
 @pytest.mark.faults(3, "kill -9 of a process that saves without end")
 def test_a_kill_while_records_are_written_tears_none(own_results, tally):
     acknowledged, leftovers = [], 0
     for _ in range(count(20, 200)):
         reading, writing = os.pipe()
-        child = in_a_child(lambda first=len(acknowledged) + 1, to=writing: storing.loop(first, None, Told(to)))
+        say = functools.partial(tell, writing)
+        child = in_a_child(functools.partial(storing.loop, len(acknowledged) + 1, None, say))
         os.close(writing)
         with open(reading) as told:
             acknowledged.append(int(told.readline()))
@@ -70,22 +76,6 @@ def test_a_kill_while_records_are_written_tears_none(own_results, tally):
             acknowledged += map(int, told.read().split())
         leftovers += after_the_kill(acknowledged, tally)
     tally.notes.append(f"{len(acknowledged)} records, {leftovers} leftovers")
-
-
-class Told:
-    """Tells a number through a pipe."""
-
-    def __init__(self, pipe: int):
-        self.pipe = pipe
-
-    def __call__(self, number: int) -> None:
-        os.write(self.pipe, f"{number}\n".encode())
-
-
-def halfway(file, content):
-    file.write(content[: len(content) // 2])
-    file.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.faults(3, "kill -9 at each step of a write")
@@ -103,27 +93,15 @@ def test_a_kill_at_each_step_of_a_write_leaves_the_earlier_record_or_the_new_one
         replace(temporary, target)
         kill()
 
-    class Torn:
-        """A file of which half is written when the process dies."""
-
-        def __init__(self, file):
-            self.file = file
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            self.file.close()
-
-        def write(self, content):
-            halfway(self.file, content)
+    def torn(path, mode, opened=Path.open):
+        file = opened(path, mode)
+        file.write = lambda content, write=file.write: (write(content[: len(content) // 2]), file.flush(), kill())
+        return file
 
     def work():
-        plain = Path.open
         patches = {
             "mkdir": (Path, "mkdir", kill), "open": (Path, "open", kill), "fsync": (os, "fsync", kill),
-            "write": (Path, "open", lambda path, mode: Torn(plain(path, mode))),
-            "replace": (os, "replace", kill), "replaced": (os, "replace", replaced),
+            "write": (Path, "open", torn), "replace": (os, "replace", kill), "replaced": (os, "replace", replaced),
         }  # fmt: skip
         setattr(*patches[step])
         storing.save(1)
@@ -202,13 +180,13 @@ def test_a_full_disk_leaves_the_earlier_records_whole_and_the_same_command_goes_
     with tally.injection():
         done = small_disk(
             f"{SAVE} 100 && exit 1 || code=$?; ls $DISK/results/*/*/*.tmp >&2 2>/dev/null || true; {CHECK};"
-            f"mount -o remount,size=100M $DISK; {SAVE} 20 >/dev/null; {CHECK}; exit $code"
+            f"mount -o remount,size=100M $DISK; {SAVE} 40 >/dev/null; {CHECK}; exit $code"
         )
         *numbers, damaged, files, damaged_later, files_later = refused_in_one_line(done, "the disk is full")
         assert numbers == list(range(1, len(numbers) + 1))
-        assert len(numbers) > 1
+        assert 1 < len(numbers) < 40
         assert (damaged, files) == (0, len(numbers))
-        assert (damaged_later, files_later) == (0, 20)
+        assert (damaged_later, files_later) == (0, 40)
 
 
 @pytest.mark.faults(4, "a disk that becomes read-only")
@@ -222,7 +200,7 @@ def test_a_disk_that_becomes_read_only_is_one_clear_line(small_disk, tally):
 def test_what_cannot_be_set_aside_is_one_clear_line_and_still_not_shown(small_disk, tally):
     with tally.injection():
         done = small_disk(
-            f"{SAVE} 1; for file in $DISK/results/*/*/*.json; do echo >> $file; done; mount -o remount,ro $DISK; {CHECK}"
+            f"{SAVE} 1; echo >> $DISK/results/test-1c/attention/naive-1.r1.json; mount -o remount,ro $DISK; {CHECK}"
         )
         assert done.returncode != 0
         assert "quarantine/test-1c/attention: cannot be written, the file system is read-only" in done.stderr
