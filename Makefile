@@ -9,7 +9,7 @@ PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help report test sweep render pdf markdown calibrate publish lab clean
+.PHONY: help report test torture sweep render pdf markdown calibrate publish lab clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ report: .venv/ready ## Measure this machine with the quick sweep, then write rep
 
 test: .venv/ready ## Check the style and run the tests
 	@$(PY) -m ruff check && $(PY) -m ruff format --check && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup
+
+torture: .venv/ready ## Run the tests of faults in full, half an hour, and print what was injected, survived and lost
+	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest -m faults
 
 sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds stops early; DRY=1 lists the cases
 	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter-out 0,$(DRY)),--dry)

@@ -1,8 +1,11 @@
 """What the tests share: a results folder of their own, and records to fill it with."""
 
 import gc
+import tempfile
+from pathlib import Path
 from types import MappingProxyType
 
+import faults
 import pytest
 from browser import chromium, installed_chromium, jupyterlab, rendered  # noqa: F401
 from simulated import Simulated
@@ -73,3 +76,41 @@ def little_garbage():
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "faults(number, what): injects faults of a kind, many of them in `make torture`")
+
+
+@pytest.fixture
+def tally(request):
+    """The count of the faults that the test injects, under its mark `faults`; any that is lost fails it."""
+    mark = request.node.get_closest_marker("faults")
+    found = faults.Tally(*mark.args)
+    request.node.user_properties.append(("tally", vars(found)))  # travels in the report of the test
+    yield found
+    found.check()
+
+
+@pytest.fixture
+def sweep_of():
+    """Makes a sweep of the cheap experiment from the text of its file; it is ended and removed after the test."""
+    made = []
+
+    def sweep_of(text):
+        # not the test's own folder, whose name is too long for that of a socket
+        made.append(faults.Sweep(Path(tempfile.mkdtemp(prefix="s-", dir="/tmp")), text))
+        return made[-1]
+
+    yield sweep_of
+    for sweep in made:
+        sweep.remove()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The table of `make torture`."""
+    reports = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, [])]
+    found = [faults.Tally(**value) for report in reports for key, value in report.user_properties if key == "tally"]
+    if faults.TORTURE and found:
+        terminalreporter.section("faults")
+        terminalreporter.write("\n".join([*faults.table(found), ""]))

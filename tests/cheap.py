@@ -1,0 +1,294 @@
+"""A cheap experiment, whose cases behave as they say: well, or in each of the ways in which a case can go wrong.
+
+`python tests/cheap.py NAME [options]` is `python -m lib.sweep NAME [options]` with this experiment and the notebooks of
+the folder $CHEAP. It knows nothing of measuring, and its kernels load no torch unless a case wants it.
+"""
+
+import collections
+import errno
+import functools
+import importlib.util
+import itertools
+import json
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Cheap:
+    """The case of a `number`, which takes `pause_ms`; the one whose number is `at` behaves as `behaviour` says, the
+    others well."""
+
+    experiment: ClassVar[str] = "cheap"
+    number: int
+    behaviour: str
+    at: int
+    pause_ms: int
+    device: str
+
+    def __post_init__(self):
+        if self.behaviour not in BEHAVIOURS | OUT_OF_MEMORY:
+            raise ValueError(f"behaviour: {self.behaviour!r} is not one of {', '.join(BEHAVIOURS | OUT_OF_MEMORY)}")
+
+    def unavailable(self) -> None:
+        """Every machine can run it."""
+        return
+
+    def predicted_bytes(self) -> int:
+        """Next to nothing."""
+        return 1024
+
+
+def note(event: str, **facts) -> None:
+    """Add a line to the journal $CHEAP_JOURNAL, whole even when several processes write."""
+    line = json.dumps({"event": event, "pid": os.getpid(), "time": time.time(), **facts}) + "\n"
+    file = os.open(os.environ["CHEAP_JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, line.encode())
+    os.close(file)
+
+
+def _raise() -> None:
+    raise KeyError("a bug of the case")
+
+
+def _for_ever() -> None:
+    while True:
+        time.sleep(1000)
+
+
+def _spin() -> None:
+    """A loop in C, which holds the interpreter's lock and looks at no signal."""
+    collections.deque(itertools.repeat(None), maxlen=0)
+
+
+def _deaf() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _for_ever()
+
+
+def _have_children() -> None:
+    """Two processes in sessions of their own, one of which ignores what can be ignored."""
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    subprocess.Popen(["sh", "-c", "trap '' TERM INT HUP; sleep 1000; sleep 1000"], start_new_session=True)
+
+
+def _with_children() -> None:
+    _have_children()
+    _for_ever()
+
+
+def _eat() -> None:
+    """Take memory until the system ends this process, within the memory group $CHEAP_GROUP, which is small."""
+    Path(os.environ["CHEAP_GROUP"], "cgroup.procs").write_text(str(os.getpid()))
+    eaten = []
+    while True:
+        eaten.append(bytearray(os.urandom(2**20)))
+
+
+BEHAVIOURS = {
+    "ok": lambda: None,
+    "raise": _raise,
+    "exit": lambda: sys.exit(0),
+    "os_exit": lambda: os._exit(0),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "sleep": _for_ever,
+    "spin": _spin,
+    "deaf": _deaf,
+    "children": _with_children,
+    "orphans": _have_children,
+    "eat": _eat,
+    "unfinished": lambda: None,  # see `last`
+}
+
+
+def _no_memory() -> None:
+    raise MemoryError
+
+
+def _allocate(device: str) -> None:
+    """What torch says when more is asked for than there can be."""
+    import torch
+
+    torch.empty(2**60, dtype=torch.uint8, device=device)
+
+
+OUT_OF_MEMORY = {"oom": _allocate, "memory_error": lambda device: _no_memory()}
+
+
+def pending(cases: list[Cheap], round: int) -> Iterator[Cheap]:
+    """The cases that this kernel is to measure, in its order, until the sweep's time is up."""
+    from lib import results
+
+    machine = surroundings()["machine"]
+    for case in random.Random(round).sample(cases, len(cases)):
+        if results.path(machine, "cheap", asdict(case), round).exists():
+            continue
+        if time.time() > float(os.environ.get("SWEEP_DEADLINE", "inf")):
+            return
+        yield case
+
+
+def measure(case: Cheap, round: int, samples: int) -> None:
+    """Behave as the case says, and save its record: the times of a small loop, if it comes to that."""
+    from lib import results
+
+    note("begins", number=case.number, round=round, pin=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    started, began = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
+    time.sleep(case.pause_ms / 1000)
+    if case.number == case.at and case.behaviour in OUT_OF_MEMORY:
+        from lib import measure as house  # which has torch
+
+        with house.recording(case, round):
+            OUT_OF_MEMORY[case.behaviour](case.device)
+        return
+    if case.number == case.at:
+        BEHAVIOURS[case.behaviour]()
+    here = surroundings()
+    here["environment"]["run"] = os.environ.get("SWEEP_RUN", "by hand")
+    results.save(
+        machine=here["machine"], experiment="cheap", case=asdict(case), round=round, status="ok",
+        metrics={"total_ms": [_loop_ms(case.number) for _ in range(samples)]}, environment=here["environment"],
+        code=here["code"], started=started, seconds=time.perf_counter() - began,
+    )  # fmt: skip
+    note("saved", number=case.number, round=round)
+
+
+def _loop_ms(size: int) -> float:
+    began = time.perf_counter_ns()
+    sum(range(1000 * (10 + size)))
+    return (time.perf_counter_ns() - began) / 1e6
+
+
+def last(cases: list[Cheap]) -> None:
+    """The last cell."""
+    if any(case.behaviour == "unfinished" for case in cases):
+        os._exit(0)
+    note("last cell")
+
+
+CELLS = (
+    """number = [1]
+behaviour = "ok"
+at = 0
+pause_ms = 0
+device = "cpu"
+warmup = 0
+samples = 6
+target_percent = 0
+seconds = 0
+pairs = 0
+round = 0""",
+    """import itertools
+import cheap
+listed = [value if isinstance(value, list) else [value] for value in (number, behaviour, at, pause_ms, device)]
+grid = [cheap.Cheap(*point) for point in itertools.product(*listed)]""",
+    """for case in cheap.pending(grid, round):
+    cheap.measure(case, round, samples)""",
+    "cheap.last(grid)",
+)
+
+
+def write(folder: Path) -> None:
+    """Write the notebook of this experiment, and what `surroundings` reads, into a folder."""
+    cells = [
+        {
+            "cell_type": "code",
+            "id": f"cell-{i}",
+            "metadata": {},
+            "execution_count": None,
+            "outputs": [],
+            "source": source,
+        }
+        for i, source in enumerate(CELLS)
+    ]
+    cells[0]["metadata"] = {"tags": ["parameters"]}
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    content = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    (folder / "cheap.ipynb").write_text(json.dumps(content))
+    (folder / "surroundings.json").write_text(_here())
+
+
+@functools.cache
+def _here() -> str:
+    """Where this is, as JSON; takes torch and git."""
+    from lib import environment
+
+    found = {"machine": environment.machine("cpu"), "environment": environment.describe("cpu")}
+    return json.dumps(found | {"code": environment.code()})
+
+
+def surroundings() -> dict:
+    """What a record says of where it was made, as a process with torch found it: machine, environment, code."""
+    return json.loads(Path(os.environ["CHEAP"], "surroundings.json").read_text())
+
+
+class _Registers:
+    """Adds the experiment to `lib.cases` when that is imported, which takes torch and so comes late or never."""
+
+    def find_spec(self, name: str, path, target=None):
+        """The finder of modules that `sys.meta_path` asks."""
+        if name != "lib.cases":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def exec_module(module) -> None:
+            execute(module)
+            module.EXPERIMENTS["cheap"] = Cheap
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def _spoil(what: str) -> None:
+    """Let this process's own writing go wrong: `replace 3 kill` ends it without warning before its third os.replace,
+    `fsync 1 kill` in the first os.fsync, when a part of the file is on disk, and `fsync 2 ENOSPC` has the system
+    refuse that and all that follow."""
+    name, first, how = what.split()
+    original, calls = getattr(os, name), itertools.count(1)
+
+    def spoiled(target, *more, **named):
+        if next(calls) < int(first):
+            return original(target, *more, **named)
+        if how != "kill":
+            raise OSError(getattr(errno, how), os.strerror(getattr(errno, how)))
+        if name == "fsync" and stat.S_ISREG(os.fstat(target).st_mode):
+            os.ftruncate(target, random.randrange(os.fstat(target).st_size))
+        os.kill(os.getpid(), signal.SIGKILL)
+        return None
+
+    setattr(os, name, spoiled)
+
+
+def main() -> int:
+    """The command line of a sweep."""
+    sys.meta_path.insert(0, _Registers())
+    if "CHEAP_SPOIL" in os.environ:
+        _spoil(os.environ.pop("CHEAP_SPOIL"))
+    from lib import notebook
+
+    notebook.NOTEBOOKS = Path(os.environ["CHEAP"])
+    from lib import sweep
+
+    note("command")
+    code = sweep.main(sys.argv[1:])
+    note("leaves", torch="torch" in sys.modules)
+    return code
+
+
+if __name__ == "__main__":
+    import cheap  # whose class has the same name in every process
+
+    sys.exit(cheap.main())

@@ -1,0 +1,93 @@
+"""A sweep whose kernel or supervisor is killed loses at most the case in hand, and goes on by the same command."""
+
+import random
+
+import pytest
+from faults import count, moment, until
+
+
+def axes(cases, pause_ms):
+    return f"cheap: {{number: {list(range(1, cases + 1))}, pause_ms: {pause_ms}}}"
+
+
+def all_ok(sweep, cases):
+    assert sweep.statuses() == dict.fromkeys(range(1, cases + 1), "ok")
+
+
+def unchanged(sweep, before):
+    after = sweep.records()
+    changed = [name for name, content in before.items() if after.get(name) != content]
+    assert not changed, f"changed or lost: {changed}"
+
+
+@pytest.mark.faults(1, "kill -9 of a kernel")
+def test_a_killed_kernel_costs_the_case_in_hand_alone(sweep_of, tally):
+    kills = count(2, 50)
+    sweep = sweep_of(axes(12 * kills, 120))
+    process = sweep.start()
+    until(sweep.kernels, 60, "the first kernel")
+    for _ in range(kills):
+        moment(1.5)
+        before, victims = sweep.records(), sweep.kernels()
+        with tally.injection():
+            for kernel in victims:
+                kernel.kill()
+            until(lambda: set(sweep.kernels()) - set(victims), 5, "a new kernel")  # noqa: B023
+            until(lambda: len(sweep.records()) > len(before), 30, "the next record")  # noqa: B023
+            unchanged(sweep, before)
+    done = sweep.end(process)
+    with tally.injection(0):
+        assert done.code == 0, done.err[-500:]
+        all_ok(sweep, 12 * kills)
+    begun = [entry["number"] for entry in sweep.journal("begins")]
+    assert len(begun) - len(set(begun)) <= kills
+    assert max(begun.count(number) for number in begun) == 2 - (len(begun) == len(set(begun)))
+    sweep.none_left()
+
+
+@pytest.mark.faults(2, "kill -9 of the supervisor")
+def test_a_killed_supervisor_leaves_no_process_and_no_lock_and_loses_the_case_in_hand_at_most(sweep_of, tally):
+    kills = count(2, 30)
+    sweep = sweep_of(axes(12 * kills, 150))
+    for kill in range(1, kills + 1):
+        with tally.injection():
+            process, before = sweep.start(), sweep.records()
+            until(lambda: len(sweep.journal("command")) == kill, 30, "the command's start")  # noqa: B023
+            moment(5)
+            assert process.poll() is None, "it ended by itself"
+            process.kill()
+            sweep.end(process)
+            sweep.none_left()
+            lost = {entry["number"] for entry in sweep.journal("saved")} - sweep.statuses().keys()
+            assert len(lost) <= 1, f"{len(lost)} records lost"
+            assert "damaged" not in sweep.statuses().values()
+            unchanged(sweep, before)
+    before = sweep.records()
+    done = sweep.run()
+    assert done.code == 0, done.err[-500:]
+    all_ok(sweep, 12 * kills)
+    unchanged(sweep, before)
+    sweep.none_left()
+    assert not sweep.leftovers()
+
+
+@pytest.mark.faults(3, "kill -9 while a record is written")
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_kill_in_the_middle_of_a_write_leaves_no_torn_record_and_the_next_start_sweeps_what_is_left(
+    sweep_of, tally, call
+):
+    kills = count(1, 10)
+    sweep = sweep_of(axes(4 * kills, 10))
+    for _ in range(kills):
+        with tally.injection():
+            before = sweep.records()
+            sweep.variables["CHEAP_SPOIL"] = f"{call} {random.randint(1, 6)} kill"
+            assert sweep.run().code == 128 + 9, "it was not killed"
+            sweep.none_left()
+            assert "damaged" not in sweep.statuses().values()
+            unchanged(sweep, before)
+    del sweep.variables["CHEAP_SPOIL"]
+    done = sweep.run()
+    assert done.code == 0, done.err[-500:]
+    all_ok(sweep, 4 * kills)
+    assert not sweep.leftovers()
