@@ -1,4 +1,4 @@
-"""Tells what records there are, where they were measured and how restless that place was; measures nothing."""
+"""Tells what records there are, which are damaged, where they were measured and in what unrest; measures nothing."""
 
 import itertools
 import statistics
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 import yaml
 
-from lib import estimates, notebook
+from lib import estimates, notebook, quarantine, results, sentences, staleness, tables
 
 
 def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -60,6 +60,8 @@ def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
     if loads:
         rows.append({"what": "load over a minute", "value": f"{min(loads):g} to {max(loads):g}"})
     rows.append({"what": "measuring code", "value": ", ".join(sorted(codes))})
+    if stale := staleness.left_out(*experiments):
+        rows.append({"what": "stale", "value": stale})
     rows.append({"what": "measured on", "value": ", ".join(sorted(days))})
     return pd.DataFrame(rows)
 
@@ -98,3 +100,26 @@ def unrest(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def _spread(times: list[float]) -> float:
     low, middle, high = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
     return 100 * (high - low) / middle
+
+
+def damage() -> list[sentences.Statement | tables.Table]:
+    """What the report says of damaged files: one sentence, and where there are any a table that counts them."""
+    losses = quarantine.losses()
+    read = sum(len(quarantine.files(root)) for root in (results.folder(), results.REFERENCE))
+    evidence = "Each file in the store and each kept in git was read: its bytes are those that its record is written "
+    evidence += "as, its checksum and every rule for its fields hold, and it stands in its place."
+    if losses.empty:
+        whole = f"All {tables.count(read)} files of records are whole." if read else "There are no files of records."
+        return [sentences.Statement(whole, "derived" if read else sentences.NO_DATA, evidence)]
+    counts = losses.value_counts(list(quarantine.COLUMNS), sort=False).rename("files").reset_index()
+    return [
+        sentences.Statement(counted(losses), "derived", evidence.replace("was read: its", "was read, whether its")),
+        tables.Table(counts, "Files that are no records, of which no number is shown, and why"),
+    ]
+
+
+def counted(losses: pd.DataFrame) -> str:
+    """How many files are damaged, by where they are, in a sentence; nothing where none is."""
+    counts = losses["where"].value_counts()
+    said = [f"{tables.count(counts[where])} {where}" for where in quarantine.PLACES if where in counts]
+    return f"Damaged files of records: {', '.join(said)}. They are left out." if said else ""

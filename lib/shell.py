@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import check, commandline, longform, notebook, results, stats, tables
+from lib import check, commandline, inventory, longform, notebook, quarantine, results, stats, tables
+from lib.record import STATUSES
 
 DESCRIPTION = """List, show and export the records of this machine's sweeps and those kept in git.
 
@@ -43,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     for command in (listing, exporting):
         command.add_argument("--experiment", action="append", default=[], help="of this experiment; may be repeated")
         command.add_argument("--machine", action="append", default=[], help="of this machine; may be repeated")
-        command.add_argument("--status", default="", help=f"with one of these statuses: {', '.join(results.STATUSES)}")
+        command.add_argument("--status", default="", help=f"with one of these statuses: {', '.join(STATUSES)}")
         command.add_argument(
             "--where", action="append", default=[], metavar="FIELD=VALUE", help="with this value, or one of several "
             "between commas, in a field of the case; may be repeated",
@@ -66,11 +67,12 @@ def select(given: argparse.Namespace) -> dict[str, pd.DataFrame]:
     for field, values, known in (
         ("machine", given.machine, machines),
         ("experiment", given.experiment, names),
-        ("status", statuses, results.STATUSES),
+        ("status", statuses, STATUSES),
     ):
         for value in values if known else ():
             check.choice(field, value, known)
-    frames = {name: results.of_machines(name, given.machine or machines) for name in given.experiment or names}
+    kept = given.machine or machines
+    frames = {name: results.of_machines(name, kept, whole=True) for name in given.experiment or names}
     for text in given.where:
         frames = _where(frames, text)
     if statuses:
@@ -100,20 +102,21 @@ def _where(frames: Mapping[str, pd.DataFrame], text: str) -> dict[str, pd.DataFr
 
 
 def overview(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """One row an experiment and machine: its cases, its records, and how many of these ended how."""
+    """One row an experiment and machine: its cases, its records, and how many of these ended how, or are stale."""
     rows = []
     for experiment, frame in frames.items():
         for machine, group in frame.groupby("machine", sort=False):
             cases = len(group.drop_duplicates(frame.attrs["fields"]))
             row = {"experiment": experiment, "machine": machine, "cases": cases, "records": len(group)}
-            rows.append(row | group["status"].value_counts().to_dict())
+            rows.append(row | group["status"].value_counts().to_dict() | {"stale": (group["stale"] != "").sum()})
     table = pd.DataFrame(rows).fillna(0)
-    counts = [status for status in results.STATUSES if status in table]
+    counts = [name for name in (*STATUSES, "stale") if name in table and table[name].any()]
     return table[["experiment", "machine", "cases", "records", *counts]].astype(dict.fromkeys(counts, int))
 
 
 def listing(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """One row a record: its name, machine, status, and the number and median of its times."""
+    """One row a record: its name, machine, status, the number and median of its times, and why it is stale, if any
+    is."""
     rows = []
     for experiment, frame in frames.items():
         for _, record in frame.iterrows():
@@ -124,9 +127,11 @@ def listing(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
                 {
                     "record": called, "machine": record["machine"], "status": record["status"],
                     "n": len(times) if median else "", "median, ms": tables.number(median.value) if median else "",
+                    "stale": record["stale"],
                 }
             )  # fmt: skip
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    return table if table["stale"].any() else table.drop(columns="stale")
 
 
 def find(record: str, machines: list[str]) -> Path:
@@ -170,8 +175,8 @@ def _show(given: argparse.Namespace) -> str:
 def _list(given: argparse.Namespace) -> str:
     frames = select(given)
     filtered = given.experiment or given.machine or given.status or given.where
-    table = (listing if filtered else overview)(frames) if frames else None
-    return "" if table is None else table.to_string(index=False)
+    table = (listing if filtered else overview)(frames).to_string(index=False) if frames else ""
+    return "\n".join(filter(None, [table, inventory.counted(quarantine.losses())]))
 
 
 def _export(given: argparse.Namespace) -> str:

@@ -3,6 +3,7 @@ nothing heavy.
 """
 
 import contextlib
+import getpass
 import json
 import os
 import platform
@@ -55,11 +56,6 @@ def clock(seconds: float) -> str:
     """Seconds as h:mm:ss or m:ss."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
-
-
-def user() -> str:
-    """The name of who runs this process, or its number."""
-    return os.environ.get("USER") or os.environ.get("LOGNAME") or f"user {os.getuid()}"
 
 
 @dataclass
@@ -128,7 +124,7 @@ class Progress:
     def tell(self, state: str) -> None:
         """Write the file, whole or not at all; that it cannot be written is no reason to stop."""
         one = {
-            "sweep": self.sweep, "share": str(self.part), "state": state, "process": os.getpid(), "user": user(),
+            "sweep": self.sweep, "share": str(self.part), "state": state, "process": os.getpid(), "user": _user(),
             "host": platform.node(), "started": self.started, "updated": _now(), "done": self.bar.n,
             "all": self.bar.total, "failed": self.failed, "left_s": round(self.left_s, 1),
             "in_hand": [hand.key[1] for hand in self.hands.values()],
@@ -143,6 +139,13 @@ class Progress:
         self.hands.clear()
         self.bar.close()
         self.tell(state)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container may have users without a name
+        return f"number {os.getuid()}"
 
 
 def _now() -> str:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from lib import commandline, folders, share, status
+from lib import atomic, commandline, folders, share, status
 from lib.share import Busy, Share
 
 SWEEPS = Path(__file__).resolve().parent.parent / "notebooks" / "sweeps"
@@ -34,9 +34,17 @@ def parser() -> argparse.ArgumentParser:
     names = ", ".join(sorted(file.stem for file in SWEEPS.glob("*.yaml")))
     made = commandline.parser(
         "lib.sweep",
-        "Run a sweep, or go on with it: what has its record is not measured again. `status` says how far those are that\n"
-        "run on this results folder.",
-        ("smoke", "quick", "gpu --dry", "gpu --budget 3000", "gpu --shard 2/4", "gpu --address 10.0.0.1:6379", "status"),
+        "Run a sweep, or go on with it: what has its record is not measured again.\n"
+        "`status` says how far those are that run on these results.",
+        (
+            "smoke",
+            "quick",
+            "gpu --dry",
+            "gpu --budget 3000",
+            "gpu --shard 2/4",
+            "gpu --address HOST:6379",
+            "status",
+        ),
         {
             FAILED: "a notebook failed, or a case crashed or took too long; all else is measured",
             BAD_INPUT: commandline.BAD_INPUT,
@@ -71,8 +79,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(error, BAD_INPUT)
     except Busy:
         return _say(f"busy: {status.owners(folders.results(), part)}", BUSY)
-    except OSError as error:
-        return _say(f"{folders.results()} cannot be written: {error.strerror or error}", CANNOT_WRITE)
+    except atomic.CannotWrite as error:
+        return _say(error, CANNOT_WRITE)
     except Stopped as stopped:
         return _say("stopped; the same command goes on from here", SIGNALS[stopped.number])
 
@@ -113,18 +121,18 @@ def _signals() -> Iterator[None]:
 
 
 def _supervise(given: argparse.Namespace, part: Share, budget: float) -> int:
-    from lib import plan, results, supervisor
+    from lib import plan, quarantine, supervisor
 
     again = frozenset(kind for option, kinds in AGAIN.items() if getattr(given, option) for kind in kinds)
     os.environ["RESULTS"] = str(folders.results().resolve())
-    results.tidy(part == share.WHOLE)
+    atomic.sweep_leftovers(folders.results())
+    quarantine.set_damaged_aside()
     with _boxes(given, part) as boxes:
         tasks = list({id(task): task for box in boxes for task in box.tasks}.values())
-        progress = _progress(boxes, tasks, given.sweep, part, again)
-        if not progress.known:
-            progress.close("done")
+        if not any(task.todo(again) for task in tasks):
             print(f"{given.sweep}: every case has its record, nothing to measure")
             return 0
+        progress = _progress(boxes, tasks, given.sweep, part, again)
         sweeping, state = supervisor.Supervisor(boxes, progress, budget, again), "stopped"
         try:
             sweeping.run()
@@ -184,4 +192,7 @@ def _seconds(text: str) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # without waiting for threads whose kernels have just been ended

@@ -3,13 +3,14 @@
 import gc
 import tempfile
 from pathlib import Path
+from types import MappingProxyType
 
 import faults
 import pytest
 from browser import chromium, installed_chromium, jupyterlab, rendered  # noqa: F401
 from simulated import Simulated
 
-from lib import results
+from lib import digest, results
 
 
 @pytest.fixture
@@ -44,11 +45,20 @@ def own_results(tmp_path, monkeypatch):
 def save_record(own_results):
     """Save a record of a made-up machine; fields not given have plain values."""
 
-    def save(experiment="attention", case=None, round=1, machine="test-1c", status="ok", **metrics):
+    def save(
+        experiment="attention",
+        case=None,
+        round=1,
+        machine="test-1c",
+        status="ok",
+        code="",
+        environment=MappingProxyType({}),
+        **metrics,
+    ):
         return results.save(
             machine=machine, experiment=experiment, case=case or {"variant": "naive", "seq_len": 64}, round=round,
-            status=status, metrics=metrics, environment={"hardware": "a test", "machine": machine}, code="0" * 16,
-            started="2026-01-01T00:00:00+00:00", seconds=1.0,
+            status=status, metrics=metrics, environment={"hardware": "a test", "machine": machine} | environment,
+            code=code or digest.code(experiment), started="2026-01-01T00:00:00+00:00", seconds=1.0,
         )  # fmt: skip
 
     return save

@@ -1,12 +1,12 @@
 """Records become medians, ratios and sentences that say what the data shows and nothing else."""
 
-import json
 import math
 import statistics
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from resealed import reseal
 
 from lib import estimates, inventory, notebook, plots, results, sentences, tables, verdicts
 from lib.headings import HEADINGS
@@ -217,8 +217,7 @@ def test_intervals_are_drawn(records):
 
 def test_records_of_an_older_code_are_not_pooled_with_those_of_a_newer(records, save_record):
     path = save_record(case=CASE, round=4, total_ms=[1.0] * 8)
-    newer = json.loads(path.read_text()) | {"code": "1" * 16, "started": "2026-02-01T00:00:00+00:00"}
-    path.write_text(json.dumps(newer | {"checksum": results.checksum(newer)}))
+    reseal(path, code="1" * 16, started="2026-02-01T00:00:00+00:00")
     kept = results.load("attention", "test-1c")
     one = estimates.select(kept, **CASE)
     assert list(one["round"]) == [4]

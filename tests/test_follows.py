@@ -61,7 +61,7 @@ def rendered(tmp_path, monkeypatch, own_results):
     """A report of one chapter, which prints a number and draws a figure of one record."""
     kept = results.read(min(results.REFERENCE.glob("*/attention/*.r1.json")))
     record = {name: value for name, value in kept.items() if name not in ("schema", "checksum")}
-    record["machine"] = "test-1c"
+    record |= {"machine": "test-1c", "environment": kept["environment"] | {"machine": "test-1c"}}
     results.save(**record)
     cells = [
         new_code_cell("machine = 'test-1c'", metadata={"tags": ["parameters"]}),

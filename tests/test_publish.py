@@ -1,8 +1,7 @@
 """What is published is what sweeps measured here, under the name of one machine's hardware."""
 
-import json
-
 import pytest
+from resealed import reseal
 
 from lib import publish, results
 
@@ -34,8 +33,6 @@ def test_with_records_by_hand_alone_nothing_is_published_and_nothing_kept_change
 def test_records_of_other_hardware_under_the_same_name_are_refused(save_record, kept):
     publish.publish(save_record(total_ms=[1.0]).parts[-3])
     other = save_record(round=2, total_ms=[2.0])
-    record = json.loads(other.read_text())
-    record["environment"]["hardware"] = "another"
-    other.write_text(json.dumps(record | {"checksum": results.checksum(record)}))
+    reseal(other, environment=results.read(other)["environment"] | {"hardware": "another"})
     with pytest.raises(ValueError, match="a test and another"):
         publish.publish("test-1c")
