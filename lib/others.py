@@ -1,7 +1,7 @@
-"""Tells how much of the machine other processes use, from counters that the system keeps anyway; measures nothing itself.
+"""Tells how much of the machine other processes use, from counters that the system keeps anyway; measures nothing.
 
-What a hypervisor gave to other machines counts too. On a machine shared through containers the counters are those of the
-whole of it.
+What a hypervisor gave to other machines counts too. On a machine shared through containers the counters are those of
+the whole of it.
 """
 
 import os

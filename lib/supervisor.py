@@ -123,7 +123,7 @@ class Supervisor:
             self.progress.drops((task.machine, name))
 
     def _begin(self, box: Box, place: Place, task: Task, todo: list[str]) -> None:
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")[:-3]
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")  # several begin within a millisecond
         name = f"{stamp}-{task.experiment}-r{task.round}"
         left = self.deadline - time.monotonic()
         run = Run(name, task.machine, task.experiment, task.parameters, tuple(todo), task.timeout, left)
@@ -190,10 +190,13 @@ class Supervisor:
         self.failures.append(piece.content.decode(errors="replace"))
         self.progress.failed += 1
 
-    def _died(self, hand: Hand, _: Piece) -> None:
+    def _died(self, hand: Hand, piece: Piece) -> None:
         """The kernel is gone: its case is tried once more, then it is a row."""
-        if (left := self.todo(hand.task)) and self._strike(hand, left[0], f"{left[0]}: its process died"):
+        left = self.todo(hand.task)
+        if left and self._strike(hand, left[0], f"{left[0]}: its process died"):
             self._save_end(hand, left[0], "crashed")
+        if not left and piece.name == "died":
+            self.failures.append(f"{hand.run.experiment}: its process died after its last record; see {hand.run.name}")
         self._again(hand)
 
     def _lost(self, hand: Hand, piece: Piece) -> None:
@@ -213,6 +216,10 @@ class Supervisor:
             if piece.name == "timeout":
                 self.failures.append(f"{left[0]}: took longer than {hand.task.timeout:g} s")
             self._finish(hand, left[0], failed=piece.name == "timeout")
+        else:
+            self.failures.append(
+                f"{hand.run.experiment}: its notebook did not end after its last record; see {hand.run.name}"
+            )
         self._again(hand)
 
     def _save_end(self, hand: Hand, name: str, status: str) -> None:

@@ -106,11 +106,21 @@ def pytest_configure(config):
 @pytest.fixture
 def tally(request):
     """The count of the faults that the test injects, under its mark `faults`; any that is lost fails it."""
-    mark = request.node.get_closest_marker("faults")
-    found = faults.Tally(*mark.args)
+    found = faults.Tally(*request.node.get_closest_marker("faults").args)
     request.node.user_properties.append(("tally", vars(found)))  # travels in the report of the test
-    yield found
-    found.check()
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """After a test that counts faults, its tally decides."""
+    tally = pyfuncitem.funcargs.get("tally")
+    if tally is None:
+        return (yield)
+    with tally.injection(0):
+        yield
+    tally.check()
+    return True
 
 
 @pytest.fixture
