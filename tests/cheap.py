@@ -112,6 +112,7 @@ BEHAVIOURS = {
     "orphans": _have_children,
     "eat": _eat,
     "unfinished": lambda: None,  # see `last`
+    "lingers": lambda: None,
 }
 
 
@@ -174,9 +175,11 @@ def _loop_ms(size: int) -> float:
 
 def last(cases: list[Cheap]) -> None:
     """The last cell."""
-    if any(case.behaviour == "unfinished" for case in cases):
-        os._exit(0)
     note("last cell")
+    if cases[0].behaviour == "unfinished":
+        os._exit(0)
+    if cases[0].behaviour == "lingers":
+        _for_ever()
 
 
 CELLS = (
