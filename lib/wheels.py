@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".whl"
 WANTED = ("papermill", "nbconvert", "ipykernel")
 THERE = ("torch", "numpy", "pandas", "scipy")  # what an image for training has; others are named on the command line
+LATEST = 99  # of the patches of a Python: to pip, 3.11 is 3.11.0, for which some wheels are too new
 # pip takes no system but those it is told, newest last: PEP 600, and the names before it
 SYSTEMS = ("1", "2010", "_2_12", "2014", "_2_17", "_2_24", "_2_26", "_2_27", "_2_28", "_2_31", "_2_34", "_2_35")
 
@@ -32,7 +33,7 @@ def command(names: Sequence[str], python: str, processor: str, folder: Path) -> 
     abis = [f"--abi={abi}" for abi in (f"cp{python.replace('.', '')}", "abi3", "none")]
     return [
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary=:all:",
-        f"--python-version={python}", "--implementation=cp", *abis, *platforms, f"--dest={folder}",
+        f"--python-version={python}.{LATEST}", "--implementation=cp", *abis, *platforms, f"--dest={folder}",
         f"--constraint={ROOT / 'constraints.txt'}", *names,
     ]  # fmt: skip
 
@@ -52,7 +53,7 @@ def lacking(folder: Path, python: str, processor: str) -> list[str]:
     files = list(folder.glob("*.whl"))
     there = {parse_wheel_filename(file.name)[0] for file in files} | set(THERE)
     around = {
-        "python_version": python, "python_full_version": f"{python}.0", "implementation_name": "cpython",
+        "python_version": python, "python_full_version": f"{python}.{LATEST}", "implementation_name": "cpython",
         "platform_python_implementation": "CPython", "os_name": "posix", "sys_platform": "linux",
         "platform_system": "Linux", "platform_machine": processor, "extra": "",
     }  # fmt: skip
