@@ -14,13 +14,16 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 
-from lib import digest, plan, worker
+from tqdm import tqdm
+
+from lib import check, digest, plan, sweepfile, worker
 from lib.kernel import Piece, Run
 from lib.plan import Task
 from lib.share import Share
 from lib.supervisor import Box, PlaceLost
 
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # before Ray is imported: nothing is reported to anyone
+# before Ray is imported: nothing is reported to anyone, and no cluster begins by itself when one is lost
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}
 try:
     import ray
     from ray import exceptions
@@ -37,11 +40,13 @@ LOOK_S = 3  # between looks at which nodes there are
 def boxes(address: str, sweep: str, part: Share) -> Iterator[list[Box]]:
     """The nodes of the cluster whose head is at `address`, HOST:PORT, as boxes with the tasks of a share of a sweep;
     the list changes as nodes come and go. Raises ValueError without Ray, a cluster, or a node that can take part."""
+    check.choice("sweep", sweep, sweepfile.names())
     with _connected(address):
         nodes = Nodes(sweep, part)
-        nodes.look()
+        refused = nodes.look()
         if not nodes.boxes:
-            raise ValueError(f"address: no node of the cluster at {address} can take part{nodes.why()}")
+            raise ValueError("; ".join([f"address: no node of the cluster at {address} can take part", *refused]))
+        _tell(refused)
         over = threading.Event()
         watch = threading.Thread(target=nodes.follow, args=(over,), daemon=True)
         watch.start()
@@ -84,36 +89,36 @@ def _line(error: BaseException) -> str:
 
 
 class Nodes:
-    """The boxes of the nodes of the cluster that take part, and why others do not."""
+    """The boxes of the nodes of the cluster that take part."""
 
     def __init__(self, sweep: str, part: Share):
         self.sweep, self.part = sweep, part
         self.boxes: list[Box] = []
-        self.refused: dict[str, str] = {}  # by the name of the node
         self._by_id: dict[str, Box | None] = {}
         self._queues: dict[frozenset[str], deque[Task]] = {}
 
-    def look(self, late: bool = False) -> None:
-        """Take in the nodes that have joined, and drop those that are gone."""
+    def look(self, late: bool = False) -> list[str]:
+        """Take in the nodes that have joined, drop those that are gone, and return a line for each that takes no
+        part."""
         alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and _counts(node) != (0, 0)}
         for identity in self._by_id.keys() - alive.keys():
             box = self._by_id.pop(identity)
             if box in self.boxes:
                 self.boxes.remove(box)
         joined = {identity: node for identity, node in alive.items() if identity not in self._by_id}
+        refused = []
         views = {identity: _view.options(**_pinned(identity)).remote(self.sweep) for identity in joined}
         for identity, node in joined.items():
             self._by_id[identity] = None
             name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
             try:
                 view = ray.get(views[identity], timeout=PLAN_S)
-                check(view, self.sweep)
+                refuse_other(view, self.sweep)
                 box = self._by_id[identity] = self._box(identity, name, _counts(node), view, late)
                 self.boxes.append(box)
             except (exceptions.RayError, ValueError) as error:
-                cause = getattr(error, "cause", None) or error
-                self.refused[name] = _line(cause)
-                print(f"{name} takes no part: {_line(cause)}", file=sys.stderr)
+                refused.append(f"{name} takes no part: {_line(getattr(error, 'cause', None) or error)}")
+        return refused
 
     def _box(self, identity: str, name: str, counts: tuple[int, int], view: worker.View, late: bool) -> Box:
         """The box of a node. Nodes of the same hardware share their tasks; what the hardware of another node already
@@ -134,7 +139,7 @@ class Nodes:
         """In a thread of its own: look again and again, until it is over or the cluster is gone."""
         while not over.wait(LOOK_S):
             try:
-                self.look(late=True)
+                _tell(self.look(late=True))
             except (exceptions.RayError, OSError):  # the runs say themselves what became of them
                 return
 
@@ -143,9 +148,10 @@ class Nodes:
         for place in [place for box in self._by_id.values() if box for place in (box.whole, *box.places)]:
             place.stop()
 
-    def why(self) -> str:
-        """Why no node takes part, as the end of a sentence."""
-        return "".join(f"; {name}: {reason}" for name, reason in self.refused.items())
+
+def _tell(lines: list[str]) -> None:
+    for line in lines:
+        tqdm.write(line, file=sys.stderr)  # above the bar
 
 
 def _counts(node: dict) -> tuple[int, int]:
@@ -157,7 +163,7 @@ def _pinned(identity: str) -> dict:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(identity, soft=False)} if ray else {}
 
 
-def check(view: worker.View, sweep: str) -> None:
+def refuse_other(view: worker.View, sweep: str) -> None:
     """Raise ValueError unless what a node measures is what the supervisor takes for it."""
     if view.sweep != worker.digest(sweep):
         raise ValueError(f"its sweep {sweep} is another one")
@@ -190,6 +196,8 @@ class Place:
         except exceptions.OutOfMemoryError:  # the node's memory was full, and Ray ended the task
             yield Piece("end", "oom")
         except exceptions.RayError:
+            if self.stream is None:  # it was stopped
+                return
             if not self._answers():
                 raise PlaceLost(f"{self.name} is gone") from None
             yield Piece("end", "died")
