@@ -24,8 +24,10 @@ from lib.share import WHOLE
 pytestmark = pytest.mark.xdist_group("cluster")
 with_ray = pytest.mark.skipif(cluster.ray is None, reason="Ray cannot be imported")
 STARTED = "--address='([0-9.]+:[0-9]+)'"
-SWEEP = "cheap: [{number: [1, 2, 3], pause_ms: 800, device: cuda}, {number: [4, 5, 6], pause_ms: 800, device: cuda}]"
-KERNELS, RECORDS = 2, dict.fromkeys(range(1, 7), "ok")
+CASES = faults.count(3, 12)  # of each of two kernels; one more than a test has a kernel killed in
+KERNELS, RECORDS = 2, dict.fromkeys(range(1, 2 * CASES + 1), "ok")
+BLOCK = "{{number: {}, pause_ms: 800, device: cuda}}"
+SWEEP = f"cheap: [{BLOCK.format([*RECORDS][:CASES])}, {BLOCK.format([*RECORDS][CASES:])}]"
 ARRIVE = """
 import os, pathlib, sys
 if "CHEAP" in os.environ:  # in every process of a node: the cheap experiment, and the GPU of this node
@@ -52,14 +54,18 @@ class Node:
             self.start()
             with contextlib.suppress(AssertionError):
                 faults.until(self.settled, 40, "the start of a node")
-            if self.process.poll() is None and self.settled():
+            if self.runs() and self.settled():
                 return
             self.kill()
         raise AssertionError(self.log.read_text()[-500:])
 
+    def runs(self) -> bool:
+        """Whether it has not been killed."""
+        return self.process.poll() is None
+
     def settled(self) -> bool:
         """Whether it runs, or has given up."""
-        return "To terminate the Ray runtime" in self.log.read_text() or self.process.poll() is not None
+        return "To terminate the Ray runtime" in self.log.read_text() or not self.runs()
 
     def start(self) -> None:
         """Start its processes."""
@@ -126,16 +132,22 @@ def sweep(running):
     running.sweep.journal_file.unlink(missing_ok=True)
 
 
-def kernels(sweep, count=1, of=None):
-    """So many kernels in the middle of a case, of a node if one is given."""
+def in_hand(sweep, of=None, but=()):
+    """A kernel in the middle of a case, when its earlier ones are in the store: of a node, if one is given, and of none
+    of these cases. With its case."""
 
-    def busy():
-        begun, saved = (Counter(entry["pid"] for entry in sweep.journal(event)) for event in ("begins", "saved"))
-        found = [psutil.Process(pid) for pid in begun - saved if psutil.pid_exists(pid)]
-        return [one for one in found if of is None or session(one) == of.process.pid][:count]
+    def found():
+        if not {entry["number"] for entry in sweep.journal("saved")} <= sweep.statuses().keys():
+            return None
+        last = {entry["pid"]: entry for entry in sweep.journal() if entry["event"] in ("begins", "saved")}
+        for pid, entry in last.items():
+            if entry["event"] == "begins" and entry["number"] not in but and psutil.pid_exists(pid):
+                one = psutil.Process(pid)
+                if of is None or session(one) == of.process.pid:
+                    return one, entry["number"]
+        return None
 
-    faults.until(lambda: len(busy()) >= count, 60, "cases in hand")
-    return busy()
+    return faults.until(found, 60, "a case in hand")
 
 
 def session(one):
@@ -147,7 +159,7 @@ def session(one):
 @with_ray
 def test_nodes_of_the_same_hardware_share_a_sweep_and_a_kernel_feels_nothing_of_the_engine(running, sweep):
     process = sweep.start("--address", running.address)
-    (one,) = kernels(sweep)
+    one, _ = in_hand(sweep)
     assert one.nice() == 0
     assert "OMP_NUM_THREADS" not in one.environ()
     assert one.environ()["CUDA_VISIBLE_DEVICES"] == "0"
@@ -168,15 +180,19 @@ def whole(sweep, done):
 @with_ray
 def test_workers_and_nodes_that_are_killed_cost_the_case_in_hand_alone_and_a_new_node_takes_part(running, sweep):
     process = sweep.start("--address", running.address)
-    for _ in range(faults.count(1, 10)):
-        (one,) = kernels(sweep)
+    other, number = in_hand(sweep)
+    other.suspend()  # so that there is something left to do
+    node = next(node for node in running.nodes[1:] if node.runs() and node.process.pid != session(other))
+    hit = {number}
+    for _ in range(CASES - 2):
+        one, number = in_hand(sweep, node, but=hit)
         one.parent().kill()
         one.wait(5)
-    one, other = kernels(sweep, 2)
-    other.suspend()  # so that there is something left to do
-    next(node for node in running.nodes if node.process.pid == session(one)).kill()
+        hit.add(number)
+    one, _ = in_hand(sweep, node, but=hit)  # a case that is hit twice is given up
+    node.kill()
     one.wait(5)
-    kernels(sweep, of=running.join())
+    in_hand(sweep, running.join())
     other.resume()
     whole(sweep, sweep.end(process))
 
@@ -186,7 +202,7 @@ def test_a_supervisor_that_ends_leaves_no_kernel_and_the_next_goes_on(running, s
     before = {}
     for name, code in [("SIGTERM", 143), ("SIGKILL", 137)] * faults.count(1, 5):
         process = sweep.start("--address", running.address)
-        (one,) = kernels(sweep)
+        one, _ = in_hand(sweep)
         faults.hit(process, name)
         one.wait(5)
         assert sweep.end(process, 5).code == code
