@@ -1,4 +1,4 @@
-"""Measures what the runner itself costs: the start of a kernel, the time between two cases, a rendering of the report."""
+"""Measures what the runner itself costs: the start of a kernel, the way between two cases, a rendering of the page."""
 
 import os
 import subprocess
