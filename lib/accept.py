@@ -3,27 +3,26 @@
 import statistics
 
 from lib import results
+from lib.plan import Task
 
 PHASES = ("forward_ms", "backward_ms", "optimizer_ms")
 ROUNDING = 1e-3  # what the phases of an iteration may differ from its total by: they are the same clock's readings
 MOST_MFU = 1.05  # of the ceiling measured on the machine, which itself varies a little
 
 
-class Refused(Exception):
-    """A record that is not taken into the store, with the reason."""
-
-
-def check(record: dict, name: str, machine: str, case: dict, code: str) -> None:
-    """Raise Refused unless a valid record is that of a case on a machine by this code, its phases add up to its total,
-    and it needed no more than the machine can do."""
-    if record["environment"].get("machine") != machine:
-        raise Refused(f"machine: {record['environment'].get('machine')!r} must be {machine!r}")
-    if record["case"] != case or results.called(record["experiment"], record["case"], record["round"]) != name:
-        raise Refused(f"case: it is not that of {name}")
-    if record["code"] != code:
-        raise Refused(f"code: {record['code']!r} must be {code!r}; did the code change while the sweep ran?")
+def check(record: dict, task: Task, name: str) -> None:
+    """Raise ValueError unless a valid record is the one of this name that a task was to make, its phases add up to its
+    total, and it needed no more than the machine can do."""
+    if record["environment"]["machine"] != task.machine:
+        raise ValueError(f"machine: must be {task.machine}")
+    called = results.called(record["experiment"], record["case"], record["round"])
+    if called != name or record["case"] != task.cases.get(name):
+        raise ValueError(f"case: must be that of {name}, as the sweep has it")
+    if record["code"] != task.code:
+        raise ValueError(f"code: must be {task.code}; did the code change while the sweep ran?")
     _check_phases(record["metrics"])
-    _check_mfu(record["metrics"], case, machine)
+    if task.cases[name].get("mode") == "train_step":
+        _check_mfu(record["metrics"], _rates(task.machine, task.cases[name]["precision"]))
 
 
 def _check_phases(metrics: dict) -> None:
@@ -32,23 +31,19 @@ def _check_phases(metrics: dict) -> None:
     if not phases or not isinstance(totals, list):
         return
     if {len(phase) for phase in phases} != {len(totals)}:
-        raise Refused("metrics: not every iteration has all of its phases")
+        raise ValueError("metrics: not every iteration has all of its phases")
     for parts, total in zip(zip(*phases, strict=True), totals, strict=True):
         if abs(sum(parts) - total) > ROUNDING * total:
-            raise Refused(f"metrics: phases of {sum(parts):.6g} ms do not add up to {total:.6g} ms")
+            raise ValueError(f"metrics: phases of {sum(parts):.6g} ms do not add up to {total:.6g} ms")
 
 
-def _check_mfu(metrics: dict, case: dict, machine: str) -> None:
+def _check_mfu(metrics: dict, ceilings: list[float]) -> None:
     """A training step whose products would run above the ceiling of its precision is mismeasured."""
     times, flops = metrics.get("total_ms"), metrics.get("forward_flops")
-    if not times or not flops or case.get("mode") != "train_step":
-        return
-    ceiling = max(_rates(machine, case["precision"]), default=None)
-    if ceiling is None:
-        return
-    mfu = 3 * flops / (statistics.median(times) / 1e3) / ceiling
-    if mfu > MOST_MFU:
-        raise Refused(f"metrics: an MFU of {mfu:.2f} is more than {MOST_MFU}")
+    if times and flops and ceilings:
+        mfu = 3 * flops / (statistics.median(times) / 1e3) / max(ceilings)
+        if mfu > MOST_MFU:
+            raise ValueError(f"metrics: an MFU of {mfu:.2f} is more than {MOST_MFU}")
 
 
 def _rates(machine: str, precision: str) -> list[float]:

@@ -43,11 +43,17 @@ class Listing:
         times = record.get("total_ms")
         counted = isinstance(times, list)
         cells = [html.escape(str(record[field])) for field in fields]
-        cells += [str(record["round"]), estimates.STATUS[record["status"]] or "ok"]
+        cells += [str(record["round"]), html.escape(_status(record))]
         cells += [str(len(times)), tables.number(statistics.median(times))] if counted else ["", ""]
         cells += [html.escape(record["started"]), self.link(record)]
         anchor = sentences.anchor(results.called(experiment, record[fields], record["round"]))
         return f'<tr id="{anchor}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _status(record: pd.Series) -> str:
+    """How a record ended, and why it is stale, if it is."""
+    ended = estimates.STATUS[record["status"]] or "ok"
+    return f"{ended}, stale: {record['stale']}" if record["stale"] else ended
 
 
 def csv(frame: pd.DataFrame) -> bytes:

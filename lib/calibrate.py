@@ -14,7 +14,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 from lib import calibration, commandline, environment, measure, results, timing
-from lib.cases import Ceilings
+from lib.cases.ceilings import Ceilings
 from lib.timing import Iteration, Mark, Plan
 
 COMPARISONS = 200

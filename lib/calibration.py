@@ -4,12 +4,14 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 
-from lib import series, stats, tables
+from lib import estimates, series, stats, tables
 
 
 def table(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a finding of `lib.calibrate`: what was tried, what was found, what it must hold, whether it `holds`
-    (yes, no, or not shown where the data do not decide), and whether the machine was `quiet` by its canary."""
+    """One row a finding of `lib.calibrate`, but for stale ones: what was tried, what was found, what it must hold,
+    whether it `holds` (yes, no, or not shown where the data do not decide), and whether the machine was `quiet` by its
+    canary."""
+    records = estimates.current(records)
     rows, tried = [], [] if records.empty else list(records["check"])
     for check in (check for check in FINDINGS if check in tried):
         record = records.iloc[tried.index(check)]

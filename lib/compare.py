@@ -82,8 +82,9 @@ def to_references(machine: str) -> pd.DataFrame:
 
 
 def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -> pd.DataFrame:
-    """The rows of `own` and of `others` whose `keys` occur in both, case by case, this machine's row first;
-    `case` names the case in a few words."""
+    """The rows of `own`, but for stale ones, and of `others` whose `keys` occur in both, case by case, this machine's
+    row first; `case` names the case in a few words."""
+    own = estimates.current(own)
     theirs = pd.concat([other.astype(object) for other in others], ignore_index=True)
     own = own.assign(source="this report")
     shared = set(own[keys].itertuples(index=False, name=None)) & set(theirs[keys].itertuples(index=False, name=None))

@@ -1,7 +1,6 @@
 """Which machine this is, in which versions and settings; names no person, path or host."""
 
 import functools
-import hashlib
 import os
 import platform
 import re
@@ -100,20 +99,6 @@ def _git(*arguments: str) -> str:
         return ""
     done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-MEASURING = [  # the modules that decide what a record holds
-    "adam", "attention", "baseline", "checkpointing", "classes", "compilation", "cost", "dtypes", "footprint",
-    "measure", "memory", "model", "nsys", "precision", "predict", "profiling", "rounding", "series", "sizes",
-    "stats", "timeline", "timing", "training",
-]  # fmt: skip
-
-
-@functools.cache
-def code() -> str:
-    """A digest of the modules that measure, so that records of different code can be told apart."""
-    files = [ROOT / "lib" / f"{name}.py" for name in MEASURING] + sorted((ROOT / "lib/cases").glob("*.py"))
-    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def _nvidia_smi() -> dict[str, str]:

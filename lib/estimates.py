@@ -11,6 +11,7 @@ import pandas as pd
 
 from lib import series, stats
 from lib.sizes import SIZES
+from lib.staleness import STALE, left_out
 
 RESTLESS = "a restless machine"
 STATUS = {
@@ -19,6 +20,7 @@ STATUS = {
     "too_large": "predicted not to fit",
     "timeout": "took longer than its time limit",
     "crashed": "its process died",
+    STALE: STALE,
 }
 
 
@@ -36,7 +38,8 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     """One row a case: the fields of the case, `machine, hardware, status` (of the last round), `why` it has no
     times, `codes` (the digests of the code that measured it), `restless` (in how many of its rounds the machine was,
     as `unrest` tells), and for each metric a column of the same name holding a `stats.Interval`, or None, and for each
-    fact (one number or text a record) its value. A model's `size` comes with its `d_model`."""
+    fact (one number or text a record) its value. A model's `size` comes with its `d_model`, and `attrs` tell what is
+    `left_out` as stale."""
     rows = []
     fields = records.attrs.get("fields", [])
     for key, group in records.groupby([*fields, "machine"], sort=False) if len(records) else ():
@@ -55,7 +58,9 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     columns = [*fields, "machine", "hardware", "status", "why", "codes", "restless", *metrics]
     columns += ["d_model"] if "size" in fields and "d_model" not in columns else []
     frame = pd.DataFrame(rows, columns=columns)
-    return frame.sort_values(fields, key=in_order, ignore_index=True) if fields else frame
+    frame = frame.sort_values(fields, key=in_order, ignore_index=True) if fields else frame
+    frame.attrs["left_out"] = left_out(records)
+    return frame
 
 
 def _fact(value) -> float | str | None:
@@ -79,6 +84,8 @@ def unrest(record: pd.Series) -> str:
 def _why(record: pd.Series) -> str:
     """Why a record holds no times, with the numbers that it gives."""
     text = STATUS[record["status"]]
+    if record["status"] == STALE:
+        return f"{text}: {record['stale']}"
     if record["status"] == "too_large":
         needed, available = (record[name] / 2**30 for name in ("predicted_bytes", "available_bytes"))
         text += f" ({needed:,.1f} GiB of {available:,.1f})"
@@ -217,6 +224,13 @@ def select(records: pd.DataFrame, **where) -> pd.DataFrame:
         admitted = value if isinstance(value, list) else [value]
         kept &= records[name].isin(admitted) if name in records else False
     chosen = records[kept]
+    chosen.attrs = records.attrs
+    return chosen
+
+
+def current(records: pd.DataFrame) -> pd.DataFrame:
+    """The records that are not stale."""
+    chosen = records[column(records, "status") != STALE]
     chosen.attrs = records.attrs
     return chosen
 

@@ -3,7 +3,10 @@
 import os
 from pathlib import Path
 
+from lib import check
+
 REPORTS = Path(__file__).resolve().parent.parent / "reports"
+LONGEST = 230  # bytes of a name: systems allow 255, of which the file that is being written needs some more
 
 
 def results() -> Path:
@@ -19,3 +22,16 @@ def runs() -> Path:
 def quarantine() -> Path:
     """Where damaged and refused records go: `quarantine` beside the records."""
     return results().parent / "quarantine"
+
+
+def within(root: Path, *names: str) -> Path:
+    """The file of these names, one in the other, in a folder. Raises ValueError for one that is not the name of a
+    single file or folder, and where a link on the way leads out of the folder."""
+    file = root
+    for part in names:
+        if part in ("", ".", "..") or any(sign in part for sign in "/\\\0") or len(os.fsencode(part)) > LONGEST:
+            raise ValueError(f"name: {check.shown(part)} must be that of one file or folder")
+        file = file / part
+        if file.is_symlink() and not file.resolve().is_relative_to(root.resolve()):
+            raise ValueError(f"name: {check.shown(part)} is a link that leads out of {root}")
+    return file

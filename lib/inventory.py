@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 import yaml
 
-from lib import estimates, notebook, quarantine, results, sentences, tables
+from lib import estimates, notebook, quarantine, results, sentences, staleness, tables
 
 
 def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -60,6 +60,8 @@ def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
     if loads:
         rows.append({"what": "load over a minute", "value": f"{min(loads):g} to {max(loads):g}"})
     rows.append({"what": "measuring code", "value": ", ".join(sorted(codes))})
+    if stale := staleness.left_out(*experiments):
+        rows.append({"what": "stale", "value": stale})
     rows.append({"what": "measured on", "value": ", ".join(sorted(days))})
     return pd.DataFrame(rows)
 

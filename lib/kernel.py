@@ -170,5 +170,3 @@ def _refuse_unfinished(name: str, done: nbformat.NotebookNode) -> None:
     code = [cell for cell in done.cells if cell.cell_type == "code" and cell.source.strip()]
     if code and code[-1].execution_count is None:
         raise NotebookFailed(f"{name} ended before its last cell")
-
-

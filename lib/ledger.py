@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from lib import claims, evidence, markdown, printed, results, tables, typeset
+from lib import claims, evidence, markdown, printed, results, staleness, tables, typeset
 from lib.claims import CONTRADICTED, LESS, MORE, SUPPORTED, Claim, Judgement
 from lib.sentences import Statement
 
@@ -150,6 +150,14 @@ def references(machine: str) -> list[str]:
     return [name for name in results.machines() if name != machine and (results.REFERENCE / name).is_dir()]
 
 
+NOTE = (
+    "A verdict opens to its sentence, rule and numbers. The verdicts of records are by Holm among the claims "
+    "of an experiment, and say no more of a ratio than the chapter's own table of verdicts; printed tables have no "
+    "intervals, and count as they stand. No data: the table that the "
+    "statement is about was not printed, or the cases were not measured."
+)
+
+
 class Ledger:
     """What the write-ups say, one statement a row, each with the verdict of its own table, of the machines whose
     records are kept and of this machine; a verdict opens to the numbers. Of one experiment, or of all."""
@@ -158,6 +166,8 @@ class Ledger:
         kept = references(machine)
         self.columns = ["its own table", *kept, "this machine"]
         own = [one for one in on_own_tables() if experiment in ("", one.claim.experiment)]
+        stale = staleness.left_out(*(results.load(name, machine) for name in {one.claim.experiment for one in own}))
+        self.note = f"{NOTE} {stale}".strip()
         self.rows = list(zip(own, *(on_records(name, experiment) for name in [*kept, machine]), strict=True))
 
     def told(self) -> Statement:
@@ -206,12 +216,6 @@ class Ledger:
         return markdown.captioned("Table", self.caption, body)
 
     caption = "What the public write-ups say, and whether their own tables and the records bear it out"
-    note = (
-        "A verdict opens to its sentence, rule and numbers. The verdicts of records are by Holm among the claims "
-        "of an experiment, and say no more of a ratio than the chapter's own table of verdicts; printed tables have no "
-        "intervals, and count as they stand. No data: the table that the "
-        "statement is about was not printed, or the cases were not measured."
-    )
 
 
 def _cells(row: Sequence[Judgement]) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pandas as pd
 
 COLUMNS = ["experiment", "machine", "round", "case", "metric", "index", "value", "text", "status", "code", "started"]
+COLUMNS.append("stale")  # why the record is, if it is
 OF_THE_RECORD = {  # columns of `results.load` that are no metrics
-    *("machine", "hardware", "round", "status", "environment", "code", "started", "seconds", "quietest_ms"),
+    *("machine", "hardware", "round", "status", "environment", "code", "started", "seconds", "quietest_ms", "stale"),
 }
 WRITERS = {
     ".csv": lambda frame, file: frame.to_csv(file, index=False),
@@ -26,7 +27,7 @@ def long(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         for record in frame.to_dict("records"):
             case = json.dumps({name: _plain(record[name]) for name in fields})
             before = (experiment, record["machine"], record["round"], case)
-            after = (record["status"], record["code"], record["started"])
+            after = (record["status"], record["code"], record["started"], record["stale"])
             metrics = {name: record[name] for name in frame if name not in OF_THE_RECORD and name not in fields}
             rows += [(*before, *entry, *after) for entry in _entries(metrics)]
     table = pd.DataFrame(rows, columns=COLUMNS)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from lib import baseline, check, compare, estimates, results, tables, theory, verdicts
+from lib import baseline, check, compare, estimates, results, staleness, tables, theory, verdicts
 from lib.sentences import NO_DATA, Statement
 from lib.stats import Interval
 
@@ -51,12 +51,15 @@ def chosen(machine: str, machines: str) -> list[str]:
 
 
 def alone(names: Sequence[str]) -> Statement:
-    """How many machines there are to compare, in a sentence."""
+    """How many machines there are to compare, and how many of their records are stale."""
+    stale = staleness.left_out(
+        *(results.load(experiment, name) for name in names for experiment in ("ceilings", *METRICS))
+    )
     if len(names) > 1:
-        text = f"{len(names)} machines stand side by side: {', '.join(names)}."
-        return Statement(text, "measured", "machines with records.")
-    text = f"Only {names[0]} has records here, so that there is nothing to set beside it."
-    return Statement(text, NO_DATA, "machines with records.")
+        text = f"{len(names)} machines stand side by side: {', '.join(names)}. {stale}"
+        return Statement(text.strip(), "measured", "machines with records.")
+    text = f"Only {names[0]} has records here, so that there is nothing to set beside it. {stale}"
+    return Statement(text.strip(), NO_DATA, "machines with records.")
 
 
 def ceilings(names: Sequence[str]) -> pd.DataFrame:

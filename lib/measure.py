@@ -20,7 +20,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from lib import baseline, compilation, environment, memory, results, timing
+from lib import baseline, compilation, digest, environment, folders, memory, results, timing
 from lib.timing import Iteration
 
 FOLLOWED = 100  # of the largest allocations, before alike ones are counted together
@@ -185,7 +185,7 @@ def save(case, round: int, status: str, metrics: dict, started: str, seconds: fl
     results.save(
         machine=environment.machine(case.device), experiment=type(case).experiment, case=asdict(case),
         round=round, status=status, metrics=metrics, environment=environment.describe(case.device),
-        code=environment.code(), started=started, seconds=seconds,
+        code=digest.code(type(case).experiment), started=started, seconds=seconds,
     )  # fmt: skip
 
 
@@ -193,7 +193,8 @@ def records(cases: list, round: int) -> pd.DataFrame:
     """The records of this round of these cases, as `results.load` gives them."""
     frame = results.load(cases[0].experiment, environment.machine(cases[0].device), round)
     wanted = {tuple(asdict(case).values()) for case in cases}
-    return frame[[tuple(row) in wanted for row in frame[frame.attrs["fields"]].itertuples(index=False)]]
+    kept = [tuple(row) in wanted for row in frame[frame.attrs["fields"]].itertuples(index=False)]
+    return frame[pd.Series(kept, index=frame.index, dtype=bool)]  # which an empty list would take for no columns
 
 
 def errors(work: Work) -> dict[str, list[float]]:
@@ -274,7 +275,7 @@ def followed(work: Work, case, round: int) -> dict:
     snapshot for pytorch.org/memory_viz beside the executed notebooks. Nothing for a compiled graph on a CPU."""
     if work.compiled and work.device == "cpu":
         return {}
-    pickle = results.runs() / environment.machine(case.device) / f"{record_path(case, round).stem}.pickle"
+    pickle = folders.runs() / environment.machine(case.device) / f"{record_path(case, round).stem}.pickle"
     if work.device == "cuda":
         pickle.parent.mkdir(parents=True, exist_ok=True)
     work.before()

@@ -1,4 +1,4 @@
-"""What a machine makes of a sweep: for each of its kernels the records it is to make, in their order, and what it lacks.
+"""What a machine makes of a sweep: the records that each kernel is to make, in their order, and what it lacks.
 
 Plain values, so that a machine can plan for itself while another one supervises. Measures nothing.
 """
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 import pandas as pd
 import torch
 
-from lib import environment, measure, memory, results, sweepfile
+from lib import digest, environment, measure, memory, results, sweepfile
 from lib.share import Share
 
 
@@ -79,7 +79,7 @@ def _task(kernel: sweepfile.Kernel) -> Task:
         kernel.experiment, kernel.parameters, kernel.timeout, device, environment.machine(device),
         cases={name: asdict(case) for name, case in named.items()}, predicted=predicted,
         too_large=_too_large(predicted, device), lacking=lacking, environment=_environment(device),
-        code=environment.code(),
+        code=digest.code(kernel.experiment),
     )  # fmt: skip
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import jinja2
 import nbformat
 
-from lib import check, commandline, follows, neutral, notebook, quarantine, results, title
+from lib import check, commandline, folders, follows, neutral, notebook, quarantine, results, staleness, title
 from lib.notebook import NotebookFailed
 
-ROOT = results.REPORTS.parent
+ROOT = folders.REPORTS.parent
 CHAPTERS = notebook.NOTEBOOKS / "report"
 TEMPLATE = Path(__file__).parent / "template"
 STYLES = ("report", "title", "parts")  # in the order in which they follow one another
@@ -32,10 +32,11 @@ def page() -> Path:
 
 
 def inputs(machine: str, machines: str = "") -> str:
-    """A digest of all that the report follows from: records, damaged ones, notebooks, sweeps, code and template."""
-    folders = {TEMPLATE: "*", notebook.NOTEBOOKS: "**/*", ROOT / "lib": "*.py", results.REFERENCE: "**/*"}
+    """A digest of all that the report follows from: records, damaged ones, notebooks, sweeps, code, template, and the
+    version of PyTorch that makes records stale."""
+    folders = {TEMPLATE: "*", notebook.NOTEBOOKS: "**/*", ROOT / "lib": "**/*.py", results.REFERENCE: "**/*"}
     files = [file for folder, pattern in folders.items() for file in sorted(folder.glob(pattern)) if file.is_file()]
-    digest = hashlib.sha256(f"{machine} {machines}".encode())
+    digest = hashlib.sha256(f"{machine} {machines} {staleness.installed()}".encode())
     digest.update(quarantine.losses().to_csv().encode())
     own = [file for name in dict.fromkeys([machine, *machines.split()]) for file in results.files(name)]
     for file in files + list(filter(results.status, own)):
@@ -135,7 +136,7 @@ def _prose(chapter: str, source: str) -> str:
 def link(record) -> str:
     """A link to the executed notebook that made a record, where it exists, else the name of the run."""
     run, machine = record["environment"].get("run", ""), record["machine"]
-    file = results.runs() / machine / f"{run}.ipynb"
+    file = folders.runs() / machine / f"{run}.ipynb"
     name = html.escape(run)
     return f'<a href="runs/{html.escape(machine)}/{name}.ipynb">{name}</a>' if file.exists() else name
 

@@ -3,44 +3,28 @@
 import contextlib
 import functools
 import math
-import os
 import stat
 import statistics
 import sys
 import warnings
 from collections.abc import Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import pandas as pd
 
-from lib import atomic, check, notebook
-from lib.folders import REPORTS, runs
+from lib import atomic, notebook, staleness
+from lib.folders import REPORTS, within
 from lib.folders import results as folder
-from lib.record import LARGEST_BYTES, SCHEMA, checksum, dump, name, parse, place, too_large
-from lib.record import called as called
+from lib.record import LARGEST_BYTES, SCHEMA, called, checksum, dump, name, parse, place, too_large
 
 REFERENCE = REPORTS / "reference"
 PUBLISHED = REFERENCE / "published"
-LONGEST = 240  # bytes of a name: systems allow 255, of which the file that is being written needs a few more
 BY_HAND = 0  # the round of what someone measures in JupyterLab: overwritten each time, in no report
 
 
 def path(machine: str, experiment: str, case: Mapping, round: int) -> Path:
     """The file of a record. Raises ValueError as `within` does."""
-    return within(folder(), machine, experiment, f"{name(case)}.r{round}.json")
-
-
-def within(root: Path, *names: str) -> Path:
-    """The file of these names, one in the other, in a folder. Raises ValueError for one that is not the name of a
-    single file or folder, and where a link on the way leads out of the folder."""
-    file = root
-    for part in names:
-        if part in ("", ".", "..") or any(sign in part for sign in "/\\\0") or len(os.fsencode(part)) > LONGEST:
-            raise ValueError(f"name: {check.shown(part)} must be that of one file or folder")
-        file = file / part
-        if file.is_symlink() and not file.resolve().is_relative_to(root.resolve()):
-            raise ValueError(f"name: {check.shown(part)} is a link that leads out of {root}")
-    return file
+    return within(folder(), machine, *f"{called(experiment, case, round)}.json".split("/", 1))
 
 
 def save(
@@ -57,33 +41,18 @@ def save(
     if environment["machine"] != machine:
         raise ValueError(f"machine: {machine!r} is {environment['machine']!r} in the record's environment")
     content = dump(record | {"checksum": checksum(record)})
-    target = _target(content)
+    parse(content)  # before a folder is made
     with atomic.in_words(folder()):
         folder().mkdir(parents=True, exist_ok=True)
-    atomic.write(target, content)
-    return target
+    return write(content)
 
 
 def write(content: bytes) -> Path:
     """Write the bytes of a record as its file, whole or not at all, and return its path. Raises ValueError unless they
     are a record's, and atomic.CannotWrite, also where the folder of the records is gone."""
-    target = _target(content)
+    target = within(folder(), *place(parse(content)).split("/", 2))
     atomic.write(target, content)
     return target
-
-
-def _target(content: bytes) -> Path:
-    record = parse(content)
-    return path(record["environment"]["machine"], record["experiment"], record["case"], record["round"])
-
-
-def write_run(relative: PurePath, content: bytes) -> None:
-    """Write an executed notebook, a log or a trace below `runs`, whole or not at all. Raises ValueError for a name that
-    leads elsewhere, and atomic.CannotWrite."""
-    target = within(runs(), *relative.parts)
-    with atomic.in_words(target.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(target, content)
 
 
 def read(file: Path) -> dict:
@@ -151,26 +120,32 @@ def _latest(machine: Path) -> float:
     return next((moments[file] for file in newest if status(file)), -math.inf)
 
 
+def stale(file: Path) -> str:
+    """Why the valid record in a file is stale, in words; nothing where it is not, as none is that git keeps."""
+    return staleness.reason(known(file)) if file.is_relative_to(folder()) else ""
+
+
 def quietest(machine: str) -> float:
     """The least median of the canary, in ms, in the records of a machine's sweeps: how fast it is when it is left
     alone. NaN without any."""
-    records = (known(file) for file in files(machine) if status(file) == "ok")
+    records = (known(file) for file in files(machine) if status(file) == "ok" and not stale(file))
     canaries = [record["metrics"].get("canary_ms") for record in records]
     return min((statistics.median(canary) for canary in canaries if canary), default=math.nan)
 
 
-def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFrame:
+def load(experiment: str, machine: str, round: int | None = None, whole: bool = False) -> pd.DataFrame:
     """A machine's records of an experiment, one a row: the fields of the case, the metrics (lists of samples),
-    and `machine, hardware, round, status, environment, code, started, seconds, quietest_ms` (see `quietest`);
-    `attrs` has the `experiment` and the names of the case's `fields`. `round` picks one, and is the only way to
+    and `machine, hardware, round, status, environment, code, started, seconds, quietest_ms` (see `quietest`), and why
+    it is `stale`, if it is; `attrs` has the `experiment` and the names of the case's `fields`. A stale record has no
+    metrics and `stale` for its status, unless it is asked for `whole`. `round` picks one, and is the only way to
     those by hand. Of a case, only the records of the code that measured it last are given. A file that is no valid
     record is left out with a warning."""
-    kept = ("round", "status", "environment", "code", "started", "seconds")
+    kept = ("round", "status", "environment", "code", "started", "seconds", "stale")
     own = sorted((folder() / machine).glob(f"{experiment}/*.r{round}.json"))
     found, rows, best = [], [], quietest(machine)
     for file in files(machine, experiment) if round is None else own:
         try:
-            found.append(known(file))
+            found.append(known(file) | {"stale": stale(file)})
         except ValueError as error:
             warnings.warn(f"{file.name!r} left out: {error}", stacklevel=2)
     newest = max(found, key=lambda record: record["started"], default=None)
@@ -179,19 +154,19 @@ def load(experiment: str, machine: str, round: int | None = None) -> pd.DataFram
         if list(record["case"]) != fields:
             warnings.warn(f"{name(record['case'])} left out: newer cases have other fields", stacklevel=2)
             continue
+        record = staleness.withheld(record) if record["stale"] and not whole else record
         where = {"machine": machine, "hardware": record["environment"]["hardware"], "quietest_ms": best}
         rows.append(record["case"] | record["metrics"] | {key: record[key] for key in kept} | where)
     frame = pd.DataFrame(rows, columns=None if rows else [*fields, *kept, "machine", "hardware", "quietest_ms"])
-    if rows:  # records of a case that an older version of the code made are no samples of the same thing
-        latest = frame.sort_values("started").groupby(fields)["code"].transform("last")
-        frame = frame[frame["code"] == latest.sort_index()].reset_index(drop=True)
+    if rows:
+        frame = frame[staleness.latest(frame, fields)].reset_index(drop=True)
     frame.attrs |= {"fields": fields, "experiment": experiment}
     return frame
 
 
-def of_machines(experiment: str, names: list[str]) -> pd.DataFrame:
+def of_machines(experiment: str, names: list[str], whole: bool = False) -> pd.DataFrame:
     """The records of an experiment of several machines, as `load` gives them; none without a machine that has any."""
-    parts = [load(experiment, machine) for machine in names]
+    parts = [load(experiment, machine, whole=whole) for machine in names]
     parts = [part for part in parts if len(part)] or [load(experiment, "no machine")]
     frame = pd.concat(parts, ignore_index=True)
     frame.attrs |= parts[0].attrs

@@ -15,6 +15,7 @@ import pandas as pd
 
 from lib import estimates, markdown, results, stats, tables, verdicts
 from lib.headings import HEADINGS
+from lib.staleness import left_out
 from lib.stats import Interval
 
 NO_DATA = "no data"
@@ -78,13 +79,26 @@ def of_records(*free: str) -> Callable:
             case = rest[0] if rest and isinstance(rest[0], Mapping) else {}
             where = {name: value for name, value in case.items() if name in records and name not in free}
             used = names(records, where) if "round" in records else ()
-            if isinstance(said, list):
-                return [one if one.verdict == NO_DATA else replace(one, records=used) for one in said]
-            return said if said.verdict == NO_DATA else replace(said, records=used)
+            chosen = estimates.select(records, **where)
+            every = [
+                with_stale(one, chosen) if one.verdict == NO_DATA else replace(one, records=used)
+                for one in (said if isinstance(said, list) else [said])
+            ]
+            return every if isinstance(said, list) else every[0]
 
         return named
 
     return decorate
+
+
+def with_stale(said: Statement, *records: pd.DataFrame) -> Statement:
+    """A statement that there is no data, followed by how many of these records are stale, if any is."""
+    return replace(said, text=" ".join(filter(None, (said.text, left_out(*records)))))
+
+
+def _nothing(text: str, evidence: str, records: pd.DataFrame, *cases: Mapping) -> Statement:
+    """That there is no data of these cases."""
+    return with_stale(Statement(text, NO_DATA, evidence), *(estimates.select(records, **case) for case in cases))
 
 
 def together(*statements: Statement) -> Statement:
@@ -103,7 +117,8 @@ def compare(
     of what is in another table, than one of so many `rivals` may."""
     judged = verdicts.judged(records, metric, of, to, rivals)
     if judged is None:
-        return Statement(_sentence(f"{subject} and {other} were not both measured"), NO_DATA, _picked(of, to))
+        text = _sentence(f"{subject} and {other} were not both measured")
+        return _nothing(text, _picked(of, to), records, of, to)
     found, verdict, visible = judged
     place, value = f"{where}, " if where else "", tables.interval(found.ratio)
     seen = f"; one of {tables.number(1 + visible)} would have been seen" if visible > 0 else ""
@@ -123,7 +138,7 @@ def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Stat
     """`wording` with the median of a metric of one case and its interval in the place of {}."""
     by_round = estimates.samples(estimates.select(records, **of), metric)
     if not by_round:
-        return Statement("This was not measured here.", NO_DATA, fields(of))
+        return _nothing("This was not measured here.", fields(of), records, of)
     found = stats.median(list(by_round.values()))
     evidence = f"{metric}, {fields(of)}; median, {_counted(found)}{_unrest(records, of)}."
     return Statement(wording.format(tables.interval(found)), "measured", evidence, names(records, of))
@@ -133,9 +148,8 @@ def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> S
     """`wording` with the medians of several metrics of one case, each in the place of one {}."""
     found = [value(records, metric, of, "{}") for metric in metrics]
     if any(one.verdict == NO_DATA for one in found):
-        return (
-            found[0] if found[0].verdict == NO_DATA else Statement("This was not measured here.", NO_DATA, fields(of))
-        )
+        missing = _nothing("This was not measured here.", fields(of), records, of)
+        return found[0] if found and found[0].verdict == NO_DATA else missing
     evidence = " ".join(one.evidence for one in found)
     return Statement(wording.format(*(one.text for one in found)), "measured", evidence, names(records, of))
 
@@ -144,7 +158,7 @@ def known(records: pd.DataFrame, lead: str, unit: str, values: Mapping[str, floa
     """`lead` followed by values of these records with their unit, each in the precision that it is named by."""
     shown = " and ".join(f"{tables.number(value)} {unit} in {name}" for name, value in values.items())
     if not shown:
-        return Statement("A ceiling was not measured here.", NO_DATA, unit)
+        return _nothing("A ceiling was not measured here.", unit, records, {})
     return Statement(
         f"{lead} {shown}.",
         "measured",
@@ -165,11 +179,11 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
     measured = estimates.medians(chosen, metric)
     sizes = sorted(set(measured.loc[measured[metric].notna(), axis]))
     if len(sizes) < 2:
-        return Statement(f"How {subject} grows was not measured here.", NO_DATA, fields(of))
+        return _nothing(f"How {subject} grows was not measured here.", fields(of), records, of)
     below, above = sizes[-2:]
     compared = verdicts.comparison(chosen, metric, {axis: above}, {axis: below})
     if compared is None:
-        return Statement(f"How {subject} grows was not measured here.", NO_DATA, fields(of))
+        return _nothing(f"How {subject} grows was not measured here.", fields(of), records, of)
     found = compared.ratio
     width = math.log(above / below)
     power = Interval(
@@ -187,7 +201,7 @@ def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: s
     order = verdicts.ranked(estimates.select(records, **of), metric, among)
     if len(order) < 2:
         text = f"Which {among} is fastest cannot be said, since fewer than two were measured here."
-        return Statement(text, NO_DATA, fields(of))
+        return _nothing(text, fields(of), records, of)
     first, *others = order
     cases = [{**of, among: name} for name in order]
     judged = {

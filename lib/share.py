@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from lib import atomic
+
 LOCK = ".lock"
 BYTES = 2**20  # of the lock's file: a share locks its part of them, so that what overlaps excludes one another
 
@@ -51,14 +53,16 @@ def parse(text: str) -> Share:
 
 @contextlib.contextmanager
 def held(share: Share, folder: Path) -> Iterator[None]:
-    """Lock the share of a folder for the block. Raises Busy, or OSError where the folder cannot be written."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Lock the share of a folder for the block. Raises Busy, or atomic.CannotWrite."""
     part = share.range(BYTES)
-    with open(folder / LOCK, "ab") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, len(part), part.start)
-        except (BlockingIOError, PermissionError):
-            raise Busy(f"share {share} of {folder} is in other hands") from None
+    with contextlib.ExitStack() as stack:
+        with atomic.in_words(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(folder / LOCK, "ab"))
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, len(part), part.start)
+            except (BlockingIOError, PermissionError):
+                raise Busy(f"share {share} of {folder} is in other hands") from None
         yield
 
 

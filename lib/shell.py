@@ -71,7 +71,8 @@ def select(given: argparse.Namespace) -> dict[str, pd.DataFrame]:
     ):
         for value in values if known else ():
             check.choice(field, value, known)
-    frames = {name: results.of_machines(name, given.machine or machines) for name in given.experiment or names}
+    kept = given.machine or machines
+    frames = {name: results.of_machines(name, kept, whole=True) for name in given.experiment or names}
     for text in given.where:
         frames = _where(frames, text)
     if statuses:
@@ -101,20 +102,21 @@ def _where(frames: Mapping[str, pd.DataFrame], text: str) -> dict[str, pd.DataFr
 
 
 def overview(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """One row an experiment and machine: its cases, its records, and how many of these ended how."""
+    """One row an experiment and machine: its cases, its records, and how many of these ended how, or are stale."""
     rows = []
     for experiment, frame in frames.items():
         for machine, group in frame.groupby("machine", sort=False):
             cases = len(group.drop_duplicates(frame.attrs["fields"]))
             row = {"experiment": experiment, "machine": machine, "cases": cases, "records": len(group)}
-            rows.append(row | group["status"].value_counts().to_dict())
+            rows.append(row | group["status"].value_counts().to_dict() | {"stale": (group["stale"] != "").sum()})
     table = pd.DataFrame(rows).fillna(0)
-    counts = [status for status in STATUSES if status in table]
+    counts = [name for name in (*STATUSES, "stale") if name in table and table[name].any()]
     return table[["experiment", "machine", "cases", "records", *counts]].astype(dict.fromkeys(counts, int))
 
 
 def listing(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """One row a record: its name, machine, status, and the number and median of its times."""
+    """One row a record: its name, machine, status, the number and median of its times, and why it is stale, if any
+    is."""
     rows = []
     for experiment, frame in frames.items():
         for _, record in frame.iterrows():
@@ -125,9 +127,11 @@ def listing(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
                 {
                     "record": called, "machine": record["machine"], "status": record["status"],
                     "n": len(times) if median else "", "median, ms": tables.number(median.value) if median else "",
+                    "stale": record["stale"],
                 }
             )  # fmt: skip
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    return table if table["stale"].any() else table.drop(columns="stale")
 
 
 def find(record: str, machines: list[str]) -> Path:

@@ -10,9 +10,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import PurePosixPath
 
-from lib import accept, kernel, processes, quarantine, results
+from lib import accept, atomic, folders, kernel, processes, quarantine, record, results
 from lib.kernel import Piece, Run
 from lib.plan import Task
 from lib.status import Progress
@@ -85,8 +84,7 @@ class Supervisor:
         }  # fmt: skip
 
     def run(self) -> None:
-        """Do all that there is to do. Raises atomic.CannotWrite where the store cannot be written, and whatever else is
-        a bug of the supervising itself."""
+        """Do all that there is to do. Raises atomic.CannotWrite where the store cannot be written."""
         for task in {id(task): task for box in self.boxes for task in box.tasks}.values():
             for name in self.todo(task):
                 if name in task.too_large:
@@ -146,12 +144,10 @@ class Supervisor:
         """Take a record into the store, or set it aside and strike its case."""
         task, name = hand.task, piece.name
         try:
-            record = results.parse(piece.content)
-            if name not in task.cases:
-                raise accept.Refused(f"case: {name} was not asked for")
-            accept.check(record, name, task.machine, task.cases[name], task.code)
-        except (ValueError, accept.Refused) as error:
-            quarantine.refuse(task.machine, name, piece.content, str(error))
+            found = record.parse(piece.content)
+            accept.check(found, task, name)
+        except ValueError as error:
+            quarantine.keep(task.machine, task.experiment, name, piece.content, str(error))
             self._strike(hand, name, f"{name}: its record was refused, {error}")
         else:
             results.write(piece.content)
@@ -178,21 +174,19 @@ class Supervisor:
     @staticmethod
     def _keep(piece: Piece) -> None:
         """Keep an executed notebook, a log or a trace beside the records."""
-        relative = PurePosixPath(piece.name)
-        if relative.is_absolute() or ".." in relative.parts:
-            raise ValueError(f"{piece.name!r} leads outside of the folder of runs")
-        results.write_run(relative, piece.content)
+        folders.runs().mkdir(parents=True, exist_ok=True)
+        atomic.write(folders.within(folders.runs(), *piece.name.split("/")), piece.content)
 
     def _again(self, hand: Hand) -> None:
         if self.todo(hand.task):
             hand.box.tasks.appendleft(hand.task)
 
     def _left_early(self, hand: Hand, _: Piece) -> None:
-        """A run came to its end. What it left out, without the sweep's time being up, is a bug of the notebook, but that
-        a case which ran out of memory ends its kernel."""
-        done = [name for name in hand.run.todo if (hand.task.machine, name) in self.finished]
-        if len(done) == 0 and time.monotonic() < self.deadline:
-            self.failures.append(f"{hand.run.experiment}: its notebook reached its end and made no record; see {hand.run.name}")
+        """A run came to its end. A case that ran out of memory ends its kernel, and so does the sweep's time; but that
+        there is no record at all is a bug of the notebook."""
+        done = any((hand.task.machine, name) in self.finished for name in hand.run.todo)
+        if not done and time.monotonic() < self.deadline:
+            self.failures.append(f"{hand.run.experiment}: its notebook made no record; see {hand.run.name}")
         else:
             self._again(hand)
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from lib import commandline, folders, share, status
+from lib import atomic, commandline, folders, share, status
 from lib.share import Busy, Share
 
 SWEEPS = Path(__file__).resolve().parent.parent / "notebooks" / "sweeps"
@@ -34,9 +34,17 @@ def parser() -> argparse.ArgumentParser:
     names = ", ".join(sorted(file.stem for file in SWEEPS.glob("*.yaml")))
     made = commandline.parser(
         "lib.sweep",
-        "Run a sweep, or go on with it: what has its record is not measured again. `status` says how far those are that\n"
-        "run on this results folder.",
-        ("smoke", "quick", "gpu --dry", "gpu --budget 3000", "gpu --shard 2/4", "gpu --address 10.0.0.1:6379", "status"),
+        "Run a sweep, or go on with it: what has its record is not measured again.\n"
+        "`status` says how far those are that run on these results.",
+        (
+            "smoke",
+            "quick",
+            "gpu --dry",
+            "gpu --budget 3000",
+            "gpu --shard 2/4",
+            "gpu --address HOST:6379",
+            "status",
+        ),
         {
             FAILED: "a notebook failed, or a case crashed or took too long; all else is measured",
             BAD_INPUT: commandline.BAD_INPUT,
@@ -71,8 +79,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(error, BAD_INPUT)
     except Busy:
         return _say(f"busy: {status.owners(folders.results(), part)}", BUSY)
-    except OSError as error:
-        return _say(f"{folders.results()} cannot be written: {error.strerror or error}", CANNOT_WRITE)
+    except atomic.CannotWrite as error:
+        return _say(error, CANNOT_WRITE)
     except Stopped as stopped:
         return _say("stopped; the same command goes on from here", SIGNALS[stopped.number])
 
@@ -117,7 +125,9 @@ def _supervise(given: argparse.Namespace, part: Share, budget: float) -> int:
 
     again = frozenset(kind for option, kinds in AGAIN.items() if getattr(given, option) for kind in kinds)
     os.environ["RESULTS"] = str(folders.results().resolve())
-    quarantine.tidy(part == share.WHOLE)
+    for folder in (folders.results(), folders.runs(), folders.quarantine()):
+        atomic.sweep_leftovers(folder)
+    quarantine.set_damaged_aside()
     with _boxes(given, part) as boxes:
         tasks = list({id(task): task for box in boxes for task in box.tasks}.values())
         if not any(task.todo(again) for task in tasks):

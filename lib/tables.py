@@ -197,7 +197,9 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
     if "restless" in frame and frame["restless"].any():
         shown = shown.assign(restless=frame["restless"])
     setting = "; ".join(f"{HEADINGS[name]}: {_plain(value)}" for name, value in alike.items())
-    note = " ".join(text for text in (provenance(frame), f"{setting}." if setting else "") if text)
+    note = " ".join(
+        filter(None, (provenance(frame), f"{setting}." if setting else "", frame.attrs.get("left_out", "")))
+    )
     return Table(shown, caption, note, list(frame["why"].fillna("")) if "why" in frame else None)
 
 

@@ -3,15 +3,17 @@
 import datetime
 import functools
 from collections.abc import Iterable
+from pathlib import Path
 
-from lib import results
+from lib import results, staleness
 
 MOST = 4  # commits that are named; of more, the first and the last
 
 
 def facts(machine: str) -> dict[str, str]:
     """What the title page says of a machine's records, by its label."""
-    found = [results.read(file) for file in results.files(machine) if results.status(file)]
+    files = [file for file in results.files(machine) if results.status(file)]
+    found = [results.read(file) for file in files]
     around = [record["environment"] for record in found]
     cases = {(record["experiment"], results.name(record["case"])) for record in found}
     rounds = len({record["round"] for record in found})
@@ -22,7 +24,16 @@ def facts(machine: str) -> dict[str, str]:
         "Python": _all(each.get("python", "") for each in around),
         "Commit": _all(_commit(each) for each in _in_order(found)),
         "Records": f"{len(found):,}, of {len(cases):,} cases in {rounds} round{'s' * (rounds > 1)}",
-    }
+    } | _versions(files, found)
+
+
+def _versions(files: list[Path], found: list[dict]) -> dict[str, str]:
+    """How many of a machine's own records are stale, or how many of those that git keeps are of older code, if any."""
+    if stale := staleness.told([results.stale(file) for file in files]):
+        return {"Stale": stale}
+    kept = [record for file, record in zip(files, found, strict=True) if not file.is_relative_to(results.folder())]
+    older = staleness.older(kept)
+    return {"Code": f"older than this report's in {older:,} of {len(kept):,} records"} if older else {}
 
 
 def _in_order(found: list[dict]) -> list[dict]:

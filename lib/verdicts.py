@@ -14,8 +14,9 @@ from lib.stats import Comparison
 def comparison(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> Comparison | None:
     """Two cases compared, each picked by the values of its fields: their times by the pairs that ran in turns where one
     is the baseline of the other or both have the same, all else by the medians of the rounds. A baseline that ran in
-    these pairs alone needs no records of its own. None without data, and where different versions of the code measured
-    the two."""
+    these pairs alone needs no records of its own. Stale records are left out. None without data, and where different
+    versions of the code measured the two."""
+    records = estimates.current(records)
     one, other = estimates.select(records, **of), estimates.select(records, **to)
     if one.empty or (len(other) and set(one["code"]) != set(other["code"])):
         return None
@@ -67,7 +68,8 @@ def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.Dat
     the metric, what it rests on (`by`), `verdict` (by Holm over all rows) and `visible_percent`, the smallest
     difference that would have been seen among so many; and `hardware, codes, restless` as `medians` has them."""
     fields, rows, found = records.attrs["fields"], [], []
-    for _, row in estimates.medians(records).iterrows():
+    measured = estimates.medians(records)
+    for _, row in measured.iterrows():
         case = row[fields].to_dict()
         base = baseline.of(records.attrs["experiment"], case)
         compared = base and comparison(records, metric, case, base)
@@ -78,6 +80,7 @@ def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.Dat
             rows.append(row.to_dict() | {"baseline": differs, "ratio": compared.ratio, "by": compared.by, "why": ""})
             found.append(compared)
     frame = pd.DataFrame(rows, columns=[*fields, "baseline", "ratio", "by", "machine", "hardware", "codes", "restless"])
+    frame.attrs = measured.attrs
     visible = pd.Series([100 * compared.visible(len(found)) for compared in found], dtype=float)
     return frame.assign(verdict=stats.verdicts(found), visible_percent=visible)
 
@@ -146,11 +149,14 @@ def contrasts(records: pd.DataFrame, axis: str, reference, *metrics: str) -> pd.
     of the case, the metrics of the case, `ratio` (of its time to the other's), `hardware, codes, restless`,
     and `verdict`, by Holm over all rows."""
     fields, rows, found = records.attrs["fields"], [], []
-    for _, row in estimates.medians(records, *metrics).iterrows():
+    measured = estimates.medians(records, *metrics)
+    for _, row in measured.iterrows():
         case = row[fields].to_dict()
         compared = case[axis] != reference and comparison(records, "total_ms", case, {**case, axis: reference})
         if compared:
             rows.append(row.to_dict() | {"ratio": compared.ratio})
             found.append(compared)
     names = [*fields, *metrics, "ratio", "hardware", "codes", "restless"]
-    return pd.DataFrame(rows, columns=names).assign(verdict=stats.verdicts(found))
+    frame = pd.DataFrame(rows, columns=names).assign(verdict=stats.verdicts(found))
+    frame.attrs = measured.attrs
+    return frame

@@ -3,13 +3,14 @@
 import gc
 import tempfile
 from pathlib import Path
+from types import MappingProxyType
 
 import faults
 import pytest
 from browser import chromium, installed_chromium, jupyterlab, rendered  # noqa: F401
 from simulated import Simulated
 
-from lib import results
+from lib import digest, results
 
 
 @pytest.fixture
@@ -44,11 +45,20 @@ def own_results(tmp_path, monkeypatch):
 def save_record(own_results):
     """Save a record of a made-up machine; fields not given have plain values."""
 
-    def save(experiment="attention", case=None, round=1, machine="test-1c", status="ok", **metrics):
+    def save(
+        experiment="attention",
+        case=None,
+        round=1,
+        machine="test-1c",
+        status="ok",
+        code="",
+        environment=MappingProxyType({}),
+        **metrics,
+    ):
         return results.save(
             machine=machine, experiment=experiment, case=case or {"variant": "naive", "seq_len": 64}, round=round,
-            status=status, metrics=metrics, environment={"hardware": "a test", "machine": machine}, code="0" * 16,
-            started="2026-01-01T00:00:00+00:00", seconds=1.0,
+            status=status, metrics=metrics, environment={"hardware": "a test", "machine": machine} | environment,
+            code=code or digest.code(experiment), started="2026-01-01T00:00:00+00:00", seconds=1.0,
         )  # fmt: skip
 
     return save
@@ -75,11 +85,21 @@ def pytest_configure(config):
 @pytest.fixture
 def tally(request):
     """The count of the faults that the test injects, under its mark `faults`; any that is lost fails it."""
-    mark = request.node.get_closest_marker("faults")
-    found = faults.Tally(*mark.args)
+    found = faults.Tally(*request.node.get_closest_marker("faults").args)
     request.node.user_properties.append(("tally", vars(found)))  # travels in the report of the test
-    yield found
-    found.check()
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """After a test that counts faults, its tally decides."""
+    tally = pyfuncitem.funcargs.get("tally")
+    if tally is None:
+        return (yield)
+    with tally.injection(0):
+        yield
+    tally.check()
+    return True
 
 
 @pytest.fixture

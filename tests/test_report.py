@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from lib import cases, measure, neutral, notebook, report, results, sweep, timing, title
+from lib import cases, folders, measure, neutral, notebook, report, results, sweep, timing, title
 from lib.questions import QUESTIONS
 
 
@@ -131,7 +131,7 @@ def test_formulas_are_mathml_and_no_prose_is_left_as_markup(page):
 
 
 def test_no_path_of_the_machine_is_in_the_page(page):
-    assert str(results.REPORTS.parent) not in page.read_text()
+    assert str(folders.REPORTS.parent) not in page.read_text()
 
 
 def test_a_second_call_renders_nothing_and_a_changed_record_does(page, capsys, monkeypatch):

@@ -8,7 +8,7 @@ import sys
 import pandas as pd
 import pytest
 
-from lib import calibrate, commandline, longform, publish, report, results, shell, sweep
+from lib import calibrate, commandline, folders, longform, publish, report, results, shell, sweep
 
 CASE = {"variant": "naive", "seq_len": 64}
 PARSERS = {module.__name__: module.parser for module in (sweep, report, publish, calibrate, shell)}
@@ -47,7 +47,7 @@ def test_help_has_examples_that_parse_and_exit_codes(name, capsys):
 
 def test_the_records_have_their_command_line_as_a_module():
     asked = [sys.executable, "-m", "lib.results", "list"]
-    done = subprocess.run(asked, capture_output=True, text=True, cwd=results.REPORTS.parent)
+    done = subprocess.run(asked, capture_output=True, text=True, cwd=folders.REPORTS.parent)
     assert done.returncode == 0
     assert "attention" in done.stdout
 

@@ -51,13 +51,13 @@ def test_the_dark_scheme_names_every_colour_of_the_light_one():
 
 
 def test_the_title_names_machine_days_versions_commits_and_records(own_results, save_record):
-    from lib import results
+    from lib import digest, results
 
     around = {"hardware": "a test", "machine": "test-1c", "torch": "2.11.0", "python": "3.12.1", "uncommitted": False}
     for round, day, commit in ((1, "2026-01-01", "abc"), (2, "2026-02-03", "def")):
         results.save(
             machine="test-1c", experiment="attention", case={"variant": "naive"}, round=round, status="ok",
-            metrics={"total_ms": [1.0]}, environment=around | {"commit": commit}, code="0" * 16,
+            metrics={"total_ms": [1.0]}, environment=around | {"commit": commit}, code=digest.code("attention"),
             started=f"{day}T00:00:00+00:00", seconds=1.0,
         )  # fmt: skip
     facts = title.facts("test-1c")

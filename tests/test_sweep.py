@@ -1,38 +1,38 @@
-"""A sweep measures what its file says and resumes where it stopped."""
+"""A sweep measures what its file says and resumes where it stopped; its faults are in tests/test_faults_*.py."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 
 import psutil
 import pytest
 
-from lib import measure, notebook, results, sweep, sweepfile
+from lib import folders, notebook, plan, results, share, status, sweep, sweepfile
+from lib.share import Share
 
 QUICKEST = "ceilings: {operation: copy, rows: [8, 16], precision: fp32, device: cpu, warmup: 0, samples: 6}"
+ONE = QUICKEST.replace("[8, 16]", "8")
 
 
 @pytest.fixture
-def load(tmp_path):
-    def load(text):
-        file = tmp_path / "sweep.yaml"
-        file.write_text(text)
-        return sweepfile.read(file)
+def run(own_results, tmp_path, monkeypatch):
+    """Run a sweep of this text, with options, and return its exit code and the statuses of its records."""
 
-    return load
+    def run(text, *options):
+        (tmp_path / "own.yaml").write_text(text)
+        monkeypatch.setattr(sweepfile, "SWEEPS", tmp_path)
+        code = sweep.main(["own", *options])
+        return code, [task.status(name) for task in plan.planned("own") for name in task.cases]
 
-
-def statuses(kernels):
-    return [results.status(measure.record_path(case, k.round)) for k in kernels for case in k.cases]
-
-
-def run(kernels, budget=float("inf")):
-    sweep.run(kernels, budget)
-    return statuses(kernels)
+    return run
 
 
-@pytest.mark.parametrize("arguments", [["quik"], ["smoke", "--budget", "0"], ["smoke", "--budget", "abc"]])
-def test_bad_input_ends_with_exit_code_2_and_one_line(capsys, arguments):
+@pytest.mark.parametrize(
+    "arguments", [["quik"], ["smoke", "--budget", "0"], ["smoke", "--budget", "abc"], ["smoke", "--shard", "3/2"]]
+)
+def test_bad_input_ends_with_exit_code_2_and_one_line(own_results, capsys, arguments):
     assert sweep.main(arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -45,12 +45,14 @@ def test_a_dry_run_lists_every_case_and_measures_nothing(own_results, capsys):
 
 def test_smoke_measures_every_family_once_and_then_nothing_and_a_deleted_record_alone(own_results, capsys):
     assert sweep.main(["smoke"]) == 0
-    kernels = sweepfile.load("smoke")
-    assert set(statuses(kernels)) == {"ok"}
     files = sorted(own_results.rglob("*.json"))
-    assert len(files) == sum(len(kernel.cases) for kernel in kernels)
+    assert {results.status(file) for file in files if not file.name.startswith(".")} == {"ok"}
+    assert sorted(f"{file.parent.name}/{file.stem}" for file in own_results.glob("*/*/*.json")) == sorted(
+        name for task in plan.planned("smoke") for name in task.cases
+    )
+    files = sorted(own_results.glob("*/*/*.json"))
     run_of = {json.loads(file.read_text())["environment"]["run"] for file in files}
-    assert all((results.runs() / files[0].parts[-3] / f"{name}.ipynb").exists() for name in run_of)
+    assert all((folders.runs() / files[0].parts[-3] / f"{name}.ipynb").exists() for name in run_of)
 
     before = {file: file.stat().st_mtime_ns for file in files}
     assert sweep.main(["smoke"]) == 0
@@ -59,37 +61,43 @@ def test_smoke_measures_every_family_once_and_then_nothing_and_a_deleted_record_
     assert sweep.main(["smoke"]) == 0
     changed = [file for file in files if file.stat().st_mtime_ns != before[file]]
     assert changed == [files[0]]
+    assert sweep.main(["status"]) == 0
+    assert f"sweep smoke: done, {len(files)} of {len(files)} records, 0 failed" in capsys.readouterr().out
 
 
-def test_a_kernel_that_is_killed_costs_the_case_in_hand_alone(own_results, load):
-    (kernel,) = kernels = load(
-        "attention: {variant: naive, seq_len: [8, 16, 24], batch_size: 1, samples: 20000, device: cpu}"
-    )
-    first = measure.record_path(sweep.todo(kernel)[0], 1)
+def test_a_kernel_that_is_killed_once_costs_nothing_but_time(run, own_results):
+    text = "attention: {variant: naive, seq_len: [8, 16, 24], batch_size: 1, samples: 20000, device: cpu}"
 
     def kill():
-        while not first.exists():
+        while not list(own_results.glob("*/*/*.json")):
             time.sleep(0.01)
         for child in psutil.Process().children():
-            child.kill()
+            if "ipykernel_launcher" in child.cmdline():
+                child.kill()
 
     killer = threading.Thread(target=kill)
     killer.start()
-    found = run(kernels)
+    assert run(text) == (0, ["ok", "ok", "ok"])
     killer.join()
-    assert sorted(found) == ["crashed", "ok", "ok"]
+    assert len(list(folders.runs().glob("*/*.ipynb"))) == 2
 
 
-def test_a_case_beyond_its_time_limit_is_recorded_and_leaves_no_process(own_results, load):
-    kernels = load("timeout: 1\n" + QUICKEST.replace("[8, 16]", "8"))  # a kernel takes longer than that to start
-    assert run(kernels) == ["timeout"]
+def test_a_case_beyond_its_time_limit_is_recorded_and_leaves_no_process(run, capsys):
+    assert run(f"timeout: 1\n{ONE}") == (1, ["timeout"])  # a kernel takes longer than that to start
     assert not psutil.Process().children(recursive=True)
+    assert "longer than 1 s" in capsys.readouterr().err
 
 
-def test_a_budget_stops_between_cases_and_the_same_command_goes_on(own_results, load):
-    kernels = load(QUICKEST)
-    assert run(kernels, budget=0.001) == [None, None]
-    assert run(kernels) == ["ok", "ok"]
+def test_what_took_too_long_is_measured_again_when_asked_for(run, capsys):
+    run(f"timeout: 1\n{ONE}")
+    assert "--retry" in capsys.readouterr().err
+    assert run(ONE) == (0, ["timeout"])
+    assert run(ONE, "--retry") == (0, ["ok"])
+
+
+def test_a_budget_stops_between_cases_and_the_same_command_goes_on(run):
+    assert run(QUICKEST, "--budget", "0.001") == (0, [None, None])
+    assert run(QUICKEST) == (0, ["ok", "ok"])
 
 
 def spoiled(tmp_path, monkeypatch, line):
@@ -101,14 +109,60 @@ def spoiled(tmp_path, monkeypatch, line):
     monkeypatch.setattr(notebook, "NOTEBOOKS", tmp_path)
 
 
-def test_a_notebook_that_fails_fails_the_sweep(own_results, load, tmp_path, monkeypatch, capsys):
-    spoiled(tmp_path, monkeypatch, "raise KeyError('a bug')")
-    monkeypatch.setattr(sweepfile, "load", lambda name: load(QUICKEST))
-    assert sweep.main(["smoke"]) == 1
-    assert "a bug" in capsys.readouterr().err
-    assert not list(own_results.rglob("*.json"))
+@pytest.mark.parametrize(
+    ("line", "statuses", "said"),
+    [
+        ("raise KeyError('a bug')", [None], "a bug"),
+        ("import sys; sys.exit(0)", [None], "ended before its last cell"),
+        ("import os; os._exit(0)", ["crashed"], "its process died"),
+        ("grid = []", [None], "made no record"),
+    ],
+)
+def test_a_notebook_that_does_not_come_to_its_end_fails_the_sweep(
+    run, tmp_path, monkeypatch, capsys, line, statuses, said
+):
+    spoiled(tmp_path, monkeypatch, line)
+    assert run(ONE) == (1, statuses)
+    assert said in capsys.readouterr().err
 
 
-def test_a_notebook_that_leaves_early_is_no_success(own_results, load, tmp_path, monkeypatch):
-    spoiled(tmp_path, monkeypatch, "import os; os._exit(0)")
-    assert run(load(QUICKEST.replace("[8, 16]", "8"))) == ["crashed"]
+def test_shares_are_disjoint_complete_and_hold_all_rounds_of_a_kernel():
+    tasks = plan.planned("smoke") + plan.planned("smoke")
+    for count in (1, 2, 3, 50):
+        parts = [plan.shared(tasks, Share(number, count)) for number in range(1, count + 1)]
+        assert sorted(id(task) for part in parts for task in part) == sorted(map(id, tasks))
+        kernels = [{json.dumps(task.parameters | {"round": 0}) + task.experiment for task in part} for part in parts]
+        assert sum(map(len, kernels)) == len(set().union(*kernels))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "free"),
+    [("1/1", "1/1", False), ("1/2", "2/2", True), ("1/1", "2/3", False), ("1/2", "2/3", False)],
+)
+def test_shares_that_overlap_exclude_one_another(own_results, mine, theirs, free):
+    hold = (
+        "import sys; from pathlib import Path; from lib import share\n"
+        "with share.held(share.parse(sys.argv[1]), Path(sys.argv[2])): print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", hold, mine, str(own_results)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        assert share.free(share.parse(theirs), own_results) is free
+        if not free:
+            assert sweep.main(["smoke", "--shard", theirs]) == sweep.BUSY
+        holder.kill()
+    assert share.free(share.parse(theirs), own_results)
+
+
+def test_what_was_told_says_who_and_how_far(own_results):
+    own_results.mkdir()
+    progress = status.Progress(own_results, share.WHOLE, "quick", 3, {("m", "a/b.r1"): 2.0, ("m", "a/c.r1"): None}, 1)
+    progress.begins("here", ("m", "a/b.r1"))
+    (told,) = status.told(own_results)
+    assert (told["done"], told["all"], told["in_hand"], told["left_s"]) == (3, 5, ["a/b.r1"], 4.0)
+    assert "ended without a word" in status.line(told)  # nobody holds the lock
+    progress.ends("here", ("m", "a/b.r1"))
+    progress.drops(("m", "a/c.r1"))
+    progress.close("done")
+    (told,) = status.told(own_results)
+    assert "quick: done, 4 of 4 records" in status.line(told)

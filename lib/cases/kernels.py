@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from lib import attention, compilation, cost, environment, profiling, results
+from lib import attention, compilation, cost, environment, folders, profiling, results
 from lib.cases.step import Step
 from lib.measure import Work
 from lib.training import Training
@@ -59,4 +59,4 @@ class Kernels(Step):
     def trace_file(self, round: int) -> Path:
         """Where a trace of the case goes: beside the executed notebooks."""
         name = f"{results.name(asdict(self))}.r{round}.trace.json.gz"
-        return results.runs() / environment.machine(self.device) / name
+        return folders.runs() / environment.machine(self.device) / name
