@@ -23,6 +23,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
+CODE = "c0de" * 4  # what stands for the digest of the code that measured
+GPU = "pretended-gpu"
+
 
 @dataclass(frozen=True)
 class Cheap:
@@ -130,13 +133,12 @@ def pending(cases: list[Cheap], round: int) -> Iterator[Cheap]:
     """The cases that this kernel is to measure, in its order, until the sweep's time is up."""
     from lib import results
 
-    machine = surroundings()["machine"]
-    for case in random.Random(round).sample(cases, len(cases)):
-        if results.path(machine, "cheap", asdict(case), round).exists():
-            continue
-        if time.time() > float(os.environ.get("SWEEP_DEADLINE", "inf")):
+    named = {results.called("cheap", asdict(case), round): case for case in cases}
+    began = time.monotonic()
+    for name in json.loads(Path(os.environ["SWEEP_TODO"]).read_text()):
+        if time.monotonic() - began > float(os.environ["SWEEP_SECONDS_LEFT"]):
             return
-        yield case
+        yield named[name]
 
 
 def measure(case: Cheap, round: int, samples: int) -> None:
@@ -149,24 +151,24 @@ def measure(case: Cheap, round: int, samples: int) -> None:
     if case.number == case.at and case.behaviour in OUT_OF_MEMORY:
         from lib import measure as house  # which has torch
 
+        settle_in()
         with house.recording(case, round):
             OUT_OF_MEMORY[case.behaviour](case.device)
         return
     if case.number == case.at:
         BEHAVIOURS[case.behaviour]()
-    here = surroundings()
-    here["environment"]["run"] = os.environ.get("SWEEP_RUN", "by hand")
+    here = surroundings(case.device)
     results.save(
         machine=here["machine"], experiment="cheap", case=asdict(case), round=round, status="ok",
-        metrics={"total_ms": [_loop_ms(case.number) for _ in range(samples)]}, environment=here["environment"],
-        code=here["code"], started=started, seconds=time.perf_counter() - began,
+        metrics={"total_ms": [_loop_ms(case.number) for _ in range(samples)]}, environment=here, code=CODE,
+        started=started, seconds=time.perf_counter() - began,
     )  # fmt: skip
     note("saved", number=case.number, round=round)
 
 
 def _loop_ms(size: int) -> float:
     began = time.perf_counter_ns()
-    sum(range(1000 * (10 + size)))
+    sum(range(100 * (10 + size)))
     return (time.perf_counter_ns() - began) / 1e6
 
 
@@ -224,21 +226,35 @@ def _here() -> str:
     """Where this is, as JSON; takes torch and git."""
     from lib import environment
 
-    found = {"machine": environment.machine("cpu"), "environment": environment.describe("cpu")}
-    return json.dumps(found | {"code": environment.code()})
+    return json.dumps(environment.describe("cpu"))
 
 
-def surroundings() -> dict:
-    """What a record says of where it was made, as a process with torch found it: machine, environment, code."""
-    return json.loads(Path(os.environ["CHEAP"], "surroundings.json").read_text())
+def surroundings(device: str) -> dict:
+    """The environment of a record, as a process with torch found it; on `cuda`, of a GPU that only pretends to be."""
+    found = json.loads(Path(os.environ["CHEAP"], "surroundings.json").read_text())
+    pretended = {"machine": GPU, "hardware": GPU, "device": "cuda"} if device == "cuda" else {}
+    return found | pretended | {"run": os.environ.get("SWEEP_RUN", "by hand")}
 
 
-class _Registers:
-    """Adds the experiment to `lib.cases` when that is imported, which takes torch and so comes late or never."""
+def settle_in() -> None:
+    """Add the experiment to the house: its case, its code, and GPUs where none are, if the case asks for some."""
+    from lib import cases, environment, memory
+
+    cases.EXPERIMENTS["cheap"] = Cheap
+    environment.code = lambda *_: CODE
+    if "CHEAP_GPUS" in os.environ:
+        machine, describe, available = environment.machine, environment.describe, memory.available_bytes
+        environment.machine = lambda device: GPU if device == "cuda" else machine(device)
+        environment.describe = lambda device: surroundings(device) if device == "cuda" else describe(device)
+        memory.available_bytes = lambda device: available("cpu")
+
+
+class _Late:
+    """Settles in when `lib.plan` is imported, which takes torch and so comes late or never."""
 
     def find_spec(self, name: str, path, target=None):
         """The finder of modules that `sys.meta_path` asks."""
-        if name != "lib.cases":
+        if name != "lib.plan":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -246,7 +262,7 @@ class _Registers:
 
         def exec_module(module) -> None:
             execute(module)
-            module.EXPERIMENTS["cheap"] = Cheap
+            settle_in()
 
         spec.loader.exec_module = exec_module
         return spec
@@ -274,7 +290,7 @@ def _spoil(what: str) -> None:
 
 def main() -> int:
     """The command line of a sweep."""
-    sys.meta_path.insert(0, _Registers())
+    sys.meta_path.insert(0, _Late())
     if "CHEAP_SPOIL" in os.environ:
         _spoil(os.environ.pop("CHEAP_SPOIL"))
     from lib import notebook

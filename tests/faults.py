@@ -232,3 +232,8 @@ def hit(process: subprocess.Popen, name: str) -> None:
             os.killpg(process.pid, signal.SIGINT)
         else:
             process.send_signal(getattr(signal, name))
+
+
+def lines(text: str) -> list[str]:
+    """What stands in standard error beside the bar."""
+    return [line for line in text.replace("\r", "\n").splitlines() if line.strip() and " gone" not in line]

@@ -1,41 +1,140 @@
-"""A case that fails, hangs, dies or takes all memory costs itself alone: the others are measured, and the exit code and a
-row or a line say what happened."""
+"""A case that fails, hangs, dies or takes all memory costs itself alone: the others are measured, and a line or a row
+says what happened."""
 
+import contextlib
+import json
 import os
+import time
 from pathlib import Path
 
+import psutil
 import pytest
-from faults import count, until
+from faults import count, lines, until
 
-ROWS = {"kill": "crashed", "os_exit": "crashed"}
-
-
-def one_bad(behaviour, device="cpu", **options):
-    """A sweep file of one kernel of five cases, of which one behaves so."""
-    top = "".join(f"{name}: {value}\n" for name, value in options.items())
-    return f"{top}cheap: {{number: [1, 2, 3, 4, 5], behaviour: {behaviour}, at: 3, pause_ms: 5, device: {device}}}"
+GROUPS = {Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes", Path("/sys/fs/cgroup"): "memory.max"}
+HANG_S = 5  # the time limit of a case, of which a kernel's start takes a part
 
 
-def others_are_ok(sweep, row):
-    expected = dict.fromkeys((1, 2, 4, 5), "ok") | ({3: row} if row else {})
-    assert sweep.statuses() == expected
+def blocks(*behaviours):
+    """A sweep file with a kernel for each behaviour: of its two cases, 11 and 12 of the first, one behaves so."""
+    each = (
+        f"  - {{number: [{n}1, {n}2], behaviour: {behaviour}, at: {n}1, pause_ms: 5}}\n"
+        for n, behaviour in enumerate(behaviours, 1)
+    )
+    return "cheap:\n" + "".join(each)
 
 
-def lines(text):
-    """What stands in standard error beside the bar."""
-    return [line for line in text.replace("\r", "\n").splitlines() if line.strip() and " gone" not in line]
-
-
-@pytest.mark.faults(9, "a notebook that fails")
-@pytest.mark.parametrize("behaviour", ["raise", "exit", "os_exit", "kill"])
-def test_a_notebook_that_raises_leaves_or_loses_its_kernel_is_a_failure_in_one_line_and_the_others_are_measured(
-    sweep_of, tally, behaviour
+@pytest.mark.faults(9, "a notebook that raises, leaves, dies, never ends")
+def test_a_notebook_that_raises_leaves_dies_or_never_ends_is_a_failure_in_a_line_and_the_others_are_measured(
+    sweep_of, tally
 ):
+    bad = ["raise", "exit", "os_exit", "kill", "unfinished"]
     for _ in range(count(1, 5)):
-        with tally.injection():
-            sweep = sweep_of(one_bad(behaviour) + "\n  - {number: [6, 7]}")
-            done = sweep.run()
-            assert done.code == 1, f"{behaviour}: exit {done.code}, {done.err[-500:]}"
+        sweep = sweep_of(blocks(*bad, "ok"))
+        done = sweep.run()
+        said, statuses = lines(done.err), sweep.statuses()
+        with tally.injection(len(bad)):
+            assert done.code == 1, f"exit {done.code}, {done.err[-500:]}"
             assert "Traceback" not in done.err
-            assert len(lines(done.err)) == 1, done.err
+            assert len(said) == len(bad) + 1, "\n".join(said)  # the last is the command that tries again
+            assert sum("KeyError: 'a bug of the case'" in line for line in said) == 1
+            assert sum("before its last cell" in line for line in said) == 1
+            assert sum("died" in line for line in said) == 3
+            assert 11 not in statuses
+            assert statuses[31] == statuses[41] == "crashed"
+            fine = [32, 42, 51, 52, 61, 62]  # 11 and 21 stop their kernels, and what comes after them
+            assert {number: statuses.get(number) for number in fine} == dict.fromkeys(fine, "ok")
             sweep.none_left(1)
+
+
+@pytest.mark.faults(6, "a hang: sleep, loop in C, deaf to signals, children")
+def test_a_case_that_hangs_is_killed_with_its_children_within_10_s_of_its_limit_and_is_a_row(sweep_of, tally):
+    """And a case that ends well leaves its children no longer than its kernel lives."""
+    hangs = ["sleep", "spin", "deaf", "children"]
+    for _ in range(count(1, 5)):
+        sweep = sweep_of(f"timeout: {HANG_S}\n" + blocks(*hangs, "orphans"))
+        process = sweep.start()
+        for turn in range(len(hangs)):
+            until(lambda: len(hung(sweep)) > turn, 60, "a hang")  # noqa: B023
+            kernel, began = hung(sweep)[turn]
+            with tally.injection():
+                left = HANG_S + 10 - (time.time() - began)
+                until(lambda: not alive(sweep, kernel), left, "the end of what hung")  # noqa: B023
+        done = sweep.end(process)
+        assert done.code == 1, done.err[-500:]
+        rows = {11: "timeout", 21: "timeout", 31: "timeout", 41: "timeout", 51: "ok"}
+        assert sweep.statuses() == rows | dict.fromkeys((12, 22, 32, 42, 52), "ok")
+        sweep.none_left(1)
+
+
+def hung(sweep):
+    """The process of each case that has hung, and when it began."""
+    return [(entry["pid"], entry["time"]) for entry in sweep.journal("begins") if entry["number"] in (11, 21, 31, 41)]
+
+
+def alive(sweep, kernel):
+    """Whether a kernel that hung, or a child of one, still lives."""
+    names = []
+    for process in sweep.processes():
+        with contextlib.suppress(psutil.Error):
+            names.append(process.name())
+    return psutil.pid_exists(kernel) or {"sleep", "sh"} & set(names)
+
+
+@pytest.fixture
+def memory_group():
+    """A control group in which processes may use 64 MiB together."""
+    for root, limit in GROUPS.items():
+        folder = root / f"faults-{os.getpid()}"
+        with contextlib.suppress(OSError):
+            folder.mkdir()
+            (folder / limit).write_text(str(64 * 2**20))
+            yield folder
+            break
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+    else:
+        pytest.skip("to limit the memory of a process, so that the system kills it, takes rights to control groups")
+    until(lambda: not (folder / "cgroup.procs").read_text(), 10, "the end of the group's processes")
+    folder.rmdir()
+
+
+def out_of_memory(sweep, tally, behaviours, device="cpu"):
+    """Run kernels of two cases of which the first takes too much memory, and see to the second."""
+    sweep.write(blocks(*behaviours).replace("pause_ms", f"device: {device}, pause_ms"))
+    done = sweep.run()
+    with tally.injection(len(behaviours)):
+        assert done.code == 0, f"exit {done.code}, {done.err[-500:]}"
+        bad, good = ([10 * n + last for n in range(1, 1 + len(behaviours))] for last in (1, 2))
+        assert sweep.statuses() == dict.fromkeys(bad, "oom") | dict.fromkeys(good, "ok")
+        records = {int(name[:2]): json.loads(content) for name, content in sweep.records().items()}
+        runs = {number: record["environment"].pop("run") for number, record in records.items()}
+        for number in good:
+            assert runs[number] != runs[number - 1], "the process that had no memory left measured the next case"
+            assert records[number]["environment"] == records[good[0]]["environment"]
+            assert list(records[number]["metrics"]) == ["total_ms"]
+        sweep.none_left(1)
+
+
+@pytest.mark.faults(5, "no memory: RuntimeError on a CPU, MemoryError")
+def test_a_case_that_finds_no_memory_is_a_row_and_the_next_one_is_measured_as_without_it(sweep_of, tally):
+    for _ in range(count(1, 5)):
+        out_of_memory(sweep_of("cheap: {}"), tally, ["oom", "memory_error"])
+
+
+@pytest.mark.faults(5, "no memory: killed by the system")
+def test_a_case_whose_process_the_system_kills_for_want_of_memory_is_a_row(sweep_of, tally, memory_group):
+    for _ in range(count(1, 5)):
+        sweep = sweep_of("cheap: {}")
+        sweep.variables["CHEAP_GROUP"] = str(memory_group)
+        out_of_memory(sweep, tally, ["eat"])
+
+
+@pytest.mark.faults(5, "no memory on CUDA")
+def test_a_case_that_finds_no_memory_on_a_gpu_is_a_row(sweep_of, tally):
+    import torch  # which the other tests of faults do without
+
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    for _ in range(count(1, 5)):
+        out_of_memory(sweep_of("cheap: {}"), tally, ["oom"], "cuda")

@@ -1,5 +1,4 @@
-"""A sweep that is asked to stop stops within seconds, whatever it is doing, and a second one beside it does not start."""
-
+"""A sweep that is asked to stop stops within seconds, whatever it is doing; a second one beside it does not start."""
 
 import pytest
 from faults import count, hit, moment, until
