@@ -11,7 +11,7 @@ import pytest
 from damage import DAMAGES, TIME
 from faults import count
 
-from lib import atomic, estimates, folders, inventory, notebook, quarantine, report, results, shell, tables
+from lib import estimates, folders, inventory, notebook, quarantine, report, results, shell, tables
 from lib.record import checksum, dump, parse
 
 CASE = {"variant": "naive", "seq_len": 64}

@@ -171,9 +171,8 @@ def small_disk(tmp_path):
 
 
 SAVE = f"{STORING[0]} {STORING[1]}"
-CHECK = (
-    f"{STORING[0]} -c 'from lib import quarantine as q, results as r; print(q.set_damaged_aside(), len(q.files(r.folder())))'"
-)
+LOOK = "from lib import quarantine, results; print(quarantine.set_damaged_aside(), len(results.files('test-1c')))"
+CHECK = f'{STORING[0]} -c "{LOOK}"'
 
 
 @pytest.mark.faults(4, "a disk that is full")
