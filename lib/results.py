@@ -8,12 +8,12 @@ import statistics
 import sys
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pandas as pd
 
 from lib import atomic, notebook, staleness
-from lib.folders import REPORTS, within
+from lib.folders import REPORTS, runs, within
 from lib.folders import results as folder
 from lib.record import LARGEST_BYTES, called, made, name, parse, place, too_large
 
@@ -53,6 +53,15 @@ def write(content: bytes) -> Path:
 
 def _target(content: bytes) -> Path:
     return within(folder(), *place(parse(content)).split("/", 2))
+
+
+def write_run(relative: PurePath, content: bytes) -> None:
+    """Write an executed notebook, a log or a trace below `runs`, whole or not at all. Raises ValueError for a name that
+    leads elsewhere, and atomic.CannotWrite."""
+    target = within(runs(), *relative.parts)
+    with atomic.in_words(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(target, content)
 
 
 def read(file: Path) -> dict:

@@ -10,8 +10,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 
-from lib import accept, atomic, folders, kernel, processes, quarantine, record, results
+from lib import accept, kernel, processes, quarantine, record, results
 from lib.kernel import Piece, Run
 from lib.plan import Task
 from lib.status import Progress
@@ -95,7 +96,7 @@ class Supervisor:
             if piece.kind == "record":
                 self._accept(hand, piece)
             elif piece.kind == "file":
-                self._keep(piece)
+                results.write_run(PurePosixPath(piece.name), piece.content)
             else:
                 del self.hands[hand.place]
                 self.endings[piece.name](hand, piece)
@@ -122,7 +123,7 @@ class Supervisor:
             self.progress.drops((task.machine, name))
 
     def _begin(self, box: Box, place: Place, task: Task, todo: list[str]) -> None:
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")[:-3]
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")  # several begin within a millisecond
         name = f"{stamp}-{task.experiment}-r{task.round}"
         left = self.deadline - time.monotonic()
         run = Run(name, task.machine, task.experiment, task.parameters, tuple(todo), task.timeout, left)
@@ -147,7 +148,7 @@ class Supervisor:
             found = record.parse(piece.content)
             accept.check(found, task, name)
         except ValueError as error:
-            quarantine.keep(task.machine, task.experiment, name, piece.content, str(error))
+            quarantine.refuse(task.machine, name, piece.content, str(error))
             self._strike(hand, name, f"{name}: its record was refused, {error}")
         else:
             results.write(piece.content)
@@ -171,12 +172,6 @@ class Supervisor:
         self._finish(hand, name, failed=True)
         return True
 
-    @staticmethod
-    def _keep(piece: Piece) -> None:
-        """Keep an executed notebook, a log or a trace beside the records."""
-        folders.runs().mkdir(parents=True, exist_ok=True)
-        atomic.write(folders.within(folders.runs(), *piece.name.split("/")), piece.content)
-
     def _again(self, hand: Hand) -> None:
         if self.todo(hand.task):
             hand.box.tasks.appendleft(hand.task)
@@ -195,10 +190,13 @@ class Supervisor:
         self.failures.append(piece.content.decode(errors="replace"))
         self.progress.failed += 1
 
-    def _died(self, hand: Hand, _: Piece) -> None:
+    def _died(self, hand: Hand, piece: Piece) -> None:
         """The kernel is gone: its case is tried once more, then it is a row."""
-        if (left := self.todo(hand.task)) and self._strike(hand, left[0], f"{left[0]}: its process died"):
+        left = self.todo(hand.task)
+        if left and self._strike(hand, left[0], f"{left[0]}: its process died"):
             self._save_end(hand, left[0], "crashed")
+        if not left and piece.name == "died":
+            self.failures.append(f"{hand.run.experiment}: its process died after its last record; see {hand.run.name}")
         self._again(hand)
 
     def _lost(self, hand: Hand, piece: Piece) -> None:
@@ -218,6 +216,10 @@ class Supervisor:
             if piece.name == "timeout":
                 self.failures.append(f"{left[0]}: took longer than {hand.task.timeout:g} s")
             self._finish(hand, left[0], failed=piece.name == "timeout")
+        else:
+            self.failures.append(
+                f"{hand.run.experiment}: its notebook did not end after its last record; see {hand.run.name}"
+            )
         self._again(hand)
 
     def _save_end(self, hand: Hand, name: str, status: str) -> None:

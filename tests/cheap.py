@@ -112,6 +112,7 @@ BEHAVIOURS = {
     "orphans": _have_children,
     "eat": _eat,
     "unfinished": lambda: None,  # see `last`
+    "lingers": lambda: None,
 }
 
 
@@ -174,9 +175,11 @@ def _loop_ms(size: int) -> float:
 
 def last(cases: list[Cheap]) -> None:
     """The last cell."""
-    if any(case.behaviour == "unfinished" for case in cases):
-        os._exit(0)
     note("last cell")
+    if cases[0].behaviour == "unfinished":
+        os._exit(0)
+    if cases[0].behaviour == "lingers":
+        _for_ever()
 
 
 CELLS = (
@@ -238,10 +241,10 @@ def surroundings(device: str) -> dict:
 
 def settle_in() -> None:
     """Add the experiment to the house: its case, its code, and GPUs where none are, if the case asks for some."""
-    from lib import cases, environment, memory
+    from lib import cases, digest, environment, memory
 
     cases.EXPERIMENTS["cheap"] = Cheap
-    environment.code = lambda *_: CODE
+    digest.code = lambda *_: CODE
     if "CHEAP_GPUS" in os.environ:
         machine, describe, available = environment.machine, environment.describe, memory.available_bytes
         environment.machine = lambda device: GPU if device == "cuda" else machine(device)

@@ -11,7 +11,7 @@ import pytest
 from damage import DAMAGES, TIME
 from faults import count
 
-from lib import estimates, folders, inventory, notebook, quarantine, report, results, shell, tables
+from lib import atomic, estimates, folders, inventory, notebook, quarantine, report, results, shell, tables
 from lib.record import checksum, dump, parse
 
 CASE = {"variant": "naive", "seq_len": 64}
@@ -46,7 +46,7 @@ def assert_found(file, kind=""):
     text = shown()
     assert "1 in the store" in text, kind
     assert TIME not in text, kind
-    assert quarantine.set_damaged_aside() == 1, kind
+    assert quarantine.tidy(alone=True) == 1, kind
     assert not os.path.lexists(file), kind
     moved = quarantine.losses()
     assert list(moved["where"])[-1] == quarantine.ASIDE, kind
@@ -69,7 +69,7 @@ def test_a_damaged_record_is_found_shown_nowhere_set_aside_counted_and_measured_
             assert_found(stored, kind)
     stored.write_bytes(whole)
     assert results.status(stored) == "ok"
-    assert quarantine.set_damaged_aside() == 0
+    assert quarantine.tidy(alone=True) == 0
 
 
 def example() -> bytes:
@@ -168,7 +168,7 @@ def test_a_whole_record_in_the_place_of_another_is_damaged(stored, tally, place)
     with tally.injection():
         assert results.status(copy) is None
         assert results.status(stored) == "ok"
-        assert quarantine.set_damaged_aside() == 1
+        assert quarantine.tidy(alone=True) == 1
         assert results.status(stored) == "ok"
         assert quarantine.losses()["reason"].tolist() == ["place: the record is another's"]
     assert results.machines() == [MACHINE]
@@ -194,7 +194,7 @@ def test_the_report_counts_what_is_damaged_and_shows_none_of_it(stored, tmp_path
     assert f"Damaged files of records: {len(DAMAGES) + 3} in the store." in page
     assert TIME not in page
     before = report.inputs(MACHINE)
-    assert quarantine.set_damaged_aside() == len(DAMAGES) + 3
+    assert quarantine.tidy(alone=True) == len(DAMAGES) + 3
     assert report.inputs(MACHINE) != before
 
 
@@ -209,7 +209,7 @@ def test_without_damage_the_report_says_that_all_files_are_whole(stored):
 def test_quarantine_overwrites_nothing_and_no_name_leads_out_of_it(stored):
     for name in ("attention/naive-64.r1", "../../x", "/etc/passwd", "a/\0", "x" * 300, "", ".."):
         for content in (b"one", b"two"):
-            quarantine.keep("../../elsewhere", "a/../..", name, content, "case: not asked for\nsecond line")
+            quarantine.refuse("../../elsewhere", name, content, "case: not asked for\nsecond line")
     kept = [file for file in folders.quarantine().glob("*/*/*") if not file.name.endswith(quarantine.REASON)]
     assert sorted(file.read_bytes() for file in kept) == [b"one"] * 7 + [b"two"] * 7
     outside = {entry.name for entry in results.folder().parent.iterdir()}
@@ -236,8 +236,17 @@ def test_what_is_not_ours_is_left_where_it_is(stored):
     others = [stored.with_name("notes.txt"), results.folder() / ".lock", stored.parent.parent / "list.json"]
     for other in others:
         other.write_text("mine")
-    assert quarantine.set_damaged_aside() == 0
+    assert quarantine.tidy(alone=True) == 0
     assert all(other.read_text() == "mine" for other in others)
+
+
+def test_other_sweeps_in_the_folder_keep_what_they_are_writing(stored):
+    writing = stored.with_name(f"{stored.name}.0{atomic.ENDING}")
+    writing.write_text("{")
+    quarantine.tidy(alone=False)
+    assert writing.exists()
+    quarantine.tidy(alone=True)
+    assert not writing.exists()
 
 
 def test_a_record_says_its_place_and_no_other_is_written(own_results, save_record):

@@ -51,9 +51,8 @@ def after_the_kill(acknowledged: list[int], tally) -> int:
         whole = {file.name for file in quarantine.files(results.folder()) if results.read(file)}
         assert {f"naive-{number}.r1.json" for number in acknowledged} <= whole
         left = list(results.folder().rglob(f"*{atomic.ENDING}"))
-        assert atomic.sweep_leftovers(results.folder()) == len(left)
+        assert quarantine.tidy(alone=True) == 0
         assert not list(results.folder().rglob(f"*{atomic.ENDING}"))
-        assert quarantine.set_damaged_aside() == 0
     return len(left)
 
 
@@ -142,7 +141,7 @@ def test_a_limit_on_the_size_of_files_costs_that_record_alone(own_results, tally
         assert refused_in_one_line(run([*STORING, "5"], own_results.parent, preexec_fn=limit), "a file may not") == []
         assert [file.name for file in own_results.rglob("*.*")] == ["naive-3.r1.json"]
         assert run([*STORING, "5"], own_results.parent).returncode == 0
-        assert quarantine.set_damaged_aside() == 0
+        assert quarantine.tidy(alone=True) == 0
 
 
 MOUNT = ["unshare", "--map-root-user", "--mount", "sh", "-ec"]
@@ -171,7 +170,7 @@ def small_disk(tmp_path):
 
 
 SAVE = f"{STORING[0]} {STORING[1]}"
-LOOK = "from lib import quarantine, results; print(quarantine.set_damaged_aside(), len(results.files('test-1c')))"
+LOOK = "from lib import quarantine, results; print(quarantine.tidy(alone=True), len(results.files('test-1c')))"
 CHECK = f'{STORING[0]} -c "{LOOK}"'
 
 
@@ -227,7 +226,7 @@ def test_a_folder_that_may_not_be_written_is_one_clear_line(monkeypatch, tally):
                 os.seteuid(0)
             for folder in kept.parents[:4]:
                 folder.chmod(0o755)
-        assert quarantine.set_damaged_aside() == 0
+        assert quarantine.tidy(alone=True) == 0
         assert [file.name for file in Path(name).rglob("*.*")] == ["naive-1.r1.json"]
 
 
