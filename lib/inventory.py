@@ -120,7 +120,7 @@ def damage() -> list[sentences.Statement | tables.Table]:
     if losses.empty:
         whole = f"All {tables.count(read)} files of records are whole." if read else "There are no files of records."
         return [sentences.Statement(whole, "derived" if read else sentences.NO_DATA, evidence)]
-    counts = losses.value_counts(list(quarantine.COLUMNS), sort=False).rename("files").reset_index()
+    counts = losses.groupby(list(quarantine.COLUMNS)).size().rename("files").reset_index()
     return [
         sentences.Statement(counted(losses), "derived", evidence.replace("was read: its", "was read, whether its")),
         tables.Table(counts, "Files that are no records, of which no number is shown, and why"),
