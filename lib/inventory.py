@@ -118,7 +118,7 @@ def damage() -> list[sentences.Statement | tables.Table]:
     evidence = "Each file in the store and each kept in git was read: its bytes are those that its record is written "
     evidence += "as, its checksum and every rule for its fields hold, and it stands in its place."
     if losses.empty:
-        whole = f"All {tables.count(read)} files of records are whole." if read else "There are no files of records."
+        whole = f"All files of records are whole, {tables.count(read)} of {tables.count(read)}." if read else "There are no files of records."
         return [sentences.Statement(whole, "derived" if read else sentences.NO_DATA, evidence)]
     counts = losses.groupby(list(quarantine.COLUMNS)).size().rename("files").reset_index()
     return [

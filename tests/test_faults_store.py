@@ -221,7 +221,7 @@ def test_the_report_counts_what_is_damaged_and_shows_none_of_it(stored, tmp_path
 
 def test_without_damage_the_report_says_that_all_files_are_whole(stored):
     (said,) = inventory.damage()
-    assert said.text == "All 1 files of records are whole."
+    assert said.text == "All files of records are whole, 1 of 1."
     assert "amaged" not in shell._list(shell.parser().parse_args(["list"]))
     stored.unlink()
     assert inventory.damage()[0].verdict == "no data"
