@@ -86,7 +86,7 @@ def _values(values: Mapping[str, object]) -> str:
 def unrest(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """One row an experiment: how many records with times it has, the median of their spreads (the interquartile range
     of a case's samples relative to their median), how many have enough samples for a change to be found, how many were
-    measured while the canary was slow or unsteady or just after others used much of the machine, and in how many the
+    measured while the canary was slow or unsteady or after others had used much of the machine, and in how many the
     samples drift, jump or slow down late."""
     rows = []
     for name, records in experiments.items():
