@@ -23,8 +23,11 @@ WORDS = {
 UNABLE_TO_SETTLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # by a file system that offers no fsync of a folder
 
 
-class CannotWrite(Exception):
-    """The system refuses to write in a folder; the message is one line that names the folder and the reason."""
+class CannotWrite(OSError):
+    """The system refuses to write in a folder, its `filename`, for a reason, its `strerror`, which is in words."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: cannot be written, {self.strerror}"
 
 
 @contextlib.contextmanager
@@ -32,9 +35,11 @@ def in_words(folder: Path) -> Iterator[None]:
     """An OSError of the block becomes a CannotWrite that names the folder."""
     try:
         yield
+    except CannotWrite:
+        raise
     except OSError as error:
         reason = WORDS.get(error.errno, error.strerror or str(error))
-        raise CannotWrite(f"{folder}: cannot be written, {reason}") from error
+        raise CannotWrite(error.errno, reason, str(folder)) from error
 
 
 def write(target: Path, content: bytes) -> None:

@@ -14,6 +14,7 @@ from lib.sizes import SIZES
 from lib.staleness import STALE, left_out
 
 RESTLESS = "a restless machine"
+BUSY_PERCENT = 10  # with a tenth of all cores gone, what uses them all may take a tenth longer, as the canary may
 STATUS = {
     "ok": "",
     "oom": "ran out of memory",
@@ -69,12 +70,17 @@ def _fact(value) -> float | str | None:
 
 
 def unrest(record: pd.Series) -> str:
-    """What speaks against a record's times: the canary beside it was slower or less steady than the machine can be,
-    or the samples changed as they went on; nothing where nothing does."""
+    """What speaks against a record's times: the canary beside it was slower or less steady than the machine can be, or
+    other processes used more than `BUSY_PERCENT` of the machine before it; or the samples changed as they went on;
+    nothing where nothing does."""
     canary, times = record.get("canary_ms"), record.get("total_ms")
     found = []
     best = record.get("quietest_ms", math.nan)
-    if isinstance(canary, list) and not series.quiet(canary, statistics.median(canary) if math.isnan(best) else best):
+    busy = (record.get("environment") or {}).get("others_percent", 0) > BUSY_PERCENT
+    unquiet = isinstance(canary, list) and not series.quiet(
+        canary, statistics.median(canary) if math.isnan(best) else best
+    )
+    if busy or unquiet:
         found.append(RESTLESS)
     if isinstance(times, list) and (change := series.change(times)):
         found.append(str(change))

@@ -150,7 +150,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns 0, 1 where a chapter failed or the PDF cannot be printed, 2 for bad input."""
     given, others = parser().parse_known_args(arguments)
-    code = report.main([*others, *(["--machine", given.machine] if given.machine else [])])
+    code = report.main([*others, *(["--machine", given.machine] if given.machine is not None else [])])
     if code:
         return code
     try:

@@ -53,12 +53,20 @@ def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
             days.add(record["started"][:10])
             for name, value in record["environment"].items():
                 found.setdefault(name, {})[str(value)] = value
-    loads = [float(value) for value in found.pop("load", {})]
+    loads, busy, steps = (
+        [float(value) for value in found.pop(name, {})] for name in ("load", "others_percent", "clock_stepped_s")
+    )
     for name in ("run", "machine"):
         found.pop(name, None)
     rows = [{"what": name.replace("_mib", ", MiB").replace("_", " "), "value": _values(v)} for name, v in found.items()]
     if loads:
         rows.append({"what": "load over a minute", "value": f"{min(loads):g} to {max(loads):g}"})
+    if busy:
+        rows.append(
+            {"what": "used by others before a case, % of all cores", "value": f"{min(busy):g} to {max(busy):g}"}
+        )
+    if steps:
+        rows.append({"what": "steps of the wall clock, s", "value": ", ".join(f"{step:+,g}" for step in sorted(steps))})
     rows.append({"what": "measuring code", "value": ", ".join(sorted(codes))})
     if stale := staleness.left_out(*experiments):
         rows.append({"what": "stale", "value": stale})
@@ -78,7 +86,8 @@ def _values(values: Mapping[str, object]) -> str:
 def unrest(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """One row an experiment: how many records with times it has, the median of their spreads (the interquartile range
     of a case's samples relative to their median), how many have enough samples for a change to be found, how many were
-    measured while the canary was slow or unsteady, and in how many the samples drift, jump or slow down late."""
+    measured while the canary was slow or unsteady or just after others used much of the machine, and in how many the
+    samples drift, jump or slow down late."""
     rows = []
     for name, records in experiments.items():
         timed = records[estimates.column(records, "total_ms").map(lambda times: isinstance(times, list))]

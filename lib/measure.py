@@ -11,21 +11,23 @@ import os
 import random
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 import pandas as pd
 import torch
 
-from lib import baseline, compilation, digest, environment, folders, memory, results, timing
+from lib import baseline, compilation, digest, environment, folders, memory, others, results, timing
 from lib.timing import Iteration
 
 FOLLOWED = 100  # of the largest allocations, before alike ones are counted together
 FATAL = ("oom", "too_large", "timeout", "crashed")
-_BEGAN = time.monotonic()
+NOTICEABLE_S = 1.0  # of a step of the wall clock
+_BEGAN, _looked = time.monotonic(), others.Look()
 _begun = itertools.count()  # the records that this process has begun
 
 
@@ -140,11 +142,14 @@ class Recording:
 def recording(case, round: int, cold: bool = False):
     """Save what the block measures as the record of `case` when it ends, also when memory does not suffice, and the
     canary's times before and after it, or after it alone where the block wants a process that is `cold`. Any other
-    exception is a bug, goes on, and leaves no record. What the case built is freed."""
+    exception is a bug, goes on, and leaves no record. What the case built is freed.
+
+    Its environment has `others_percent` (see `_others_percent`), and where the wall clock was set meanwhile,
+    `clock_stepped_s`: by how many seconds, by which no duration is wrong."""
     gc.collect()
     gc.freeze()  # what is alive now need not be searched for garbage between cases
     record, status = Recording(case, round), "ok"
-    started, began = _now(), time.perf_counter()
+    noticed, started, began = _others_percent(), _now(), time.monotonic()
     canary = [] if cold else timing.canary(case.device)
     try:
         yield record
@@ -162,7 +167,20 @@ def recording(case, round: int, cold: bool = False):
     gc.collect()
     if case.device == "cuda":
         torch.cuda.empty_cache()
-    save(case, round, status, record.metrics, started, time.perf_counter() - began)
+    seconds = time.monotonic() - began
+    stepped_s = (_now() - started).total_seconds() - seconds
+    if abs(stepped_s) > NOTICEABLE_S:
+        noticed["clock_stepped_s"] = round(stepped_s, 1)
+    save(case, round, status, record.metrics, _stamp(started), seconds, noticed)
+
+
+def _others_percent() -> dict[str, float]:
+    """`others_percent`, the share of all cores' time that other processes used since the last case began or this
+    process began to measure; nothing where that is not known. It takes no time but that of a look."""
+    global _looked
+    before, _looked = _looked, others.Look()
+    found = others.percent(before, _looked)
+    return {} if found is None else {"others_percent": found}
 
 
 def record_too_large(cases: list, round: int) -> None:
@@ -173,18 +191,26 @@ def record_too_large(cases: list, round: int) -> None:
             if case.device == "cpu":
                 memory.preflight(case.predicted_bytes(), case.device)
         except memory.TooLarge as error:
-            save(case, round, "too_large", error.metrics(), _now(), 0.0)
+            save(case, round, "too_large", error.metrics(), _stamp(_now()), 0.0)
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def _now() -> datetime:
+    """What the wall clock says, the one place where it is asked."""
+    return datetime.now(UTC)
 
 
-def save(case, round: int, status: str, metrics: dict, started: str, seconds: float) -> None:
-    """Write the record of a case, with this environment and code."""
+def _stamp(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")
+
+
+def save(
+    case, round: int, status: str, metrics: dict, started: str, seconds: float, noticed: Mapping = MappingProxyType({})
+) -> None:
+    """Write the record of a case, with this code and this environment, and what else was noticed there."""
+    around = environment.describe(case.device) | dict(noticed)
     results.save(
         machine=environment.machine(case.device), experiment=type(case).experiment, case=asdict(case),
-        round=round, status=status, metrics=metrics, environment=environment.describe(case.device),
+        round=round, status=status, metrics=metrics, environment=around,
         code=digest.code(type(case).experiment), started=started, seconds=seconds,
     )  # fmt: skip
 

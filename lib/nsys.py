@@ -6,6 +6,7 @@ iteration while nsys captures, between cudaProfilerStart and cudaProfilerStop. P
 the notebook `kernels`, the first of a list.
 """
 
+import argparse
 import ast
 import csv
 import shlex
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from lib import cases, check, memory, notebook
+from lib import cases, check, commandline, memory, notebook
 from lib.cases.kernels import Kernels
 from lib.training import Training
 
@@ -160,10 +161,24 @@ def _literal(name: str, text: str):
         raise ValueError(f"{name}: {text!r} must be a number, True or False") from None
 
 
+def parser() -> argparse.ArgumentParser:
+    """The parser of this command line."""
+    made = commandline.parser(
+        "lib.nsys",
+        "Make one iteration of a profiled step for Nsight Systems to capture; this is the program that nsys watches.",
+        ("", "size=small context_length=128"),
+        {2: f"{commandline.BAD_INPUT}, or no CUDA"},
+    )
+    fields = ", ".join(notebook.fields("kernels"))
+    made.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help=f"of {fields}; else the notebook's defaults")
+    return made
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns 0, or 2 for bad input and where there is no CUDA."""
+    given = parser().parse_args(arguments)
     try:
-        case = parse(sys.argv[1:] if arguments is None else arguments)
+        case = parse(given.parameters)
         check.choice("device", case.device, ["cuda"])
     except ValueError as error:
         print(error, file=sys.stderr)

@@ -4,6 +4,8 @@ What ends in .json where a record would stand is taken for one; any other file i
 """
 
 import contextlib
+import errno
+import os
 import re
 import shutil
 from datetime import UTC, datetime
@@ -11,8 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import atomic, record, results
-from lib.folders import quarantine as folder
+from lib import atomic, folders, record, results
 
 COLUMNS = ("machine", "experiment", "where", "reason")
 PLACES = STORE, KEPT, ASIDE = "in the store", "kept in git", "in quarantine"
@@ -37,9 +38,12 @@ def damaged(root: Path) -> dict[Path, str]:
     return found
 
 
-def set_damaged_aside() -> int:
-    """Move every damaged file of the store into quarantine, so that what it was to hold is measured again; returns how
-    many. Raises atomic.CannotWrite."""
+def tidy(alone: bool) -> int:
+    """Prepare the store for a sweep: move every damaged file into quarantine, so that what it was to hold is measured
+    again, and, where no other sweep is at work in the folder, remove what a killed one was writing. Returns how many
+    were damaged. Raises atomic.CannotWrite."""
+    for folder in (folders.results(), folders.runs(), folders.quarantine()) if alone else ():
+        atomic.sweep_leftovers(folder)
     found = damaged(results.folder())
     for file, reason in found.items():
         set_aside(file, reason)
@@ -51,22 +55,32 @@ def set_aside(file: Path, reason: str) -> None:
     beside it. One that is not there any more was set aside by someone else. Raises atomic.CannotWrite."""
     target = _target(*file.absolute().parts[-3:])
     with atomic.in_words(target.parent), contextlib.suppress(FileNotFoundError):
-        shutil.move(file, target)
+        _move(file, target)
         _note(target, file.name, reason)
 
 
-def keep(machine: str, experiment: str, name: str, content: bytes, reason: str) -> None:
-    """Put into quarantine what never came into the store, the content of a record that was refused, with the reason.
-    Raises atomic.CannotWrite."""
-    target = _target(machine, experiment, name)
+def _move(file: Path, target: Path) -> None:
+    try:
+        os.rename(file, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.move(file, target)  # quarantine is on another file system
+
+
+def refuse(machine: str, name: str, content: bytes, reason: str) -> None:
+    """Put into quarantine what never came into the store: the bytes that were to be the record of a name on a machine,
+    and the reason. Raises atomic.CannotWrite."""
+    experiment, _, case = name.partition("/")
+    target = _target(machine, experiment, f"{case}.json")
     atomic.write(target, content)
-    _note(target, name, reason)
+    _note(target, f"{case}.json", reason)
 
 
 def _target(*place: str) -> Path:
     """A file of quarantine for what stood in a place, whose names may be anything: one that nothing else has."""
     machine, experiment, name = map(_plain, place)
-    parent = folder() / machine / experiment
+    parent = folders.quarantine() / machine / experiment
     with atomic.in_words(parent):
         parent.mkdir(parents=True, exist_ok=True)
     return parent / f"{name}.{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
@@ -86,7 +100,7 @@ def losses() -> pd.DataFrame:
     in quarantine, and why it is no record. Nothing is moved, and nothing that a file holds is shown."""
     roots = {STORE: results.folder(), KEPT: results.REFERENCE}
     found = [(file, where, reason) for where, root in roots.items() for file, reason in damaged(root).items()]
-    for file in sorted(folder().glob("*/*/*")):
+    for file in sorted(folders.quarantine().glob("*/*/*")):
         if not file.name.endswith((REASON, atomic.ENDING)):
             found.append((file, ASIDE, _reason(file)))
     rows = [(*map(_plain, file.parts[-3:-1]), where, reason) for file, where, reason in found]

@@ -108,17 +108,10 @@ def validate(record: Mapping) -> None:
     for field in ("machine", "hardware"):
         if type(record["environment"].get(field)) is not str:
             raise ValueError(f"environment.{field}: must be a text")
-    _validate_place(place(record))
     _validate_moment(record["started"])
     _validate_metrics(record["metrics"])
     if record["checksum"] != checksum(record):
         raise ValueError("checksum: does not match the record")
-
-
-def _validate_place(place: str) -> None:
-    parts = place.split("/")
-    if len(parts) != 3 or {"", ".", ".."} & set(parts) or "\0" in place:
-        raise ValueError("place: machine, experiment and case must be plain names")
 
 
 def _validate_moment(started: str) -> None:

@@ -179,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if not machines:
             raise ValueError("machine: there are no records; `make report` measures some")
-        machine = given.machine or [*stored, *machines][0]
+        machine = [*stored, *machines][0] if given.machine is None else given.machine
         check.choice("machine", machine, machines)
         for name in given.machines:
             check.choice("machines", name, machines)

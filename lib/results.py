@@ -8,12 +8,12 @@ import statistics
 import sys
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pandas as pd
 
 from lib import atomic, notebook, staleness
-from lib.folders import REPORTS, within
+from lib.folders import REPORTS, runs, within
 from lib.folders import results as folder
 from lib.record import LARGEST_BYTES, SCHEMA, called, checksum, dump, name, parse, place, too_large
 
@@ -41,18 +41,33 @@ def save(
     if environment["machine"] != machine:
         raise ValueError(f"machine: {machine!r} is {environment['machine']!r} in the record's environment")
     content = dump(record | {"checksum": checksum(record)})
-    parse(content)  # before a folder is made
+    target = _target(content)
     with atomic.in_words(folder()):
         folder().mkdir(parents=True, exist_ok=True)
-    return write(content)
+    atomic.write(target, content)
+    return target
 
 
 def write(content: bytes) -> Path:
     """Write the bytes of a record as its file, whole or not at all, and return its path. Raises ValueError unless they
     are a record's, and atomic.CannotWrite, also where the folder of the records is gone."""
-    target = within(folder(), *place(parse(content)).split("/", 2))
+    target = _target(content)
     atomic.write(target, content)
     return target
+
+
+def _target(content: bytes) -> Path:
+    record = parse(content)
+    return path(record["environment"]["machine"], record["experiment"], record["case"], record["round"])
+
+
+def write_run(relative: PurePath, content: bytes) -> None:
+    """Write an executed notebook, a log or a trace below `runs`, whole or not at all. Raises ValueError for a name that
+    leads elsewhere, and atomic.CannotWrite."""
+    target = within(runs(), *relative.parts)
+    with atomic.in_words(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(target, content)
 
 
 def read(file: Path) -> dict:

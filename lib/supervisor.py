@@ -10,8 +10,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 
-from lib import accept, atomic, folders, kernel, processes, quarantine, record, results
+from lib import accept, kernel, processes, quarantine, record, results
 from lib.kernel import Piece, Run
 from lib.plan import Task
 from lib.status import Progress
@@ -95,7 +96,7 @@ class Supervisor:
             if piece.kind == "record":
                 self._accept(hand, piece)
             elif piece.kind == "file":
-                self._keep(piece)
+                results.write_run(PurePosixPath(piece.name), piece.content)
             else:
                 del self.hands[hand.place]
                 self.endings[piece.name](hand, piece)
@@ -147,7 +148,7 @@ class Supervisor:
             found = record.parse(piece.content)
             accept.check(found, task, name)
         except ValueError as error:
-            quarantine.keep(task.machine, task.experiment, name, piece.content, str(error))
+            quarantine.refuse(task.machine, name, piece.content, str(error))
             self._strike(hand, name, f"{name}: its record was refused, {error}")
         else:
             results.write(piece.content)
@@ -170,12 +171,6 @@ class Supervisor:
         self.failures.append(failure)
         self._finish(hand, name, failed=True)
         return True
-
-    @staticmethod
-    def _keep(piece: Piece) -> None:
-        """Keep an executed notebook, a log or a trace beside the records."""
-        folders.runs().mkdir(parents=True, exist_ok=True)
-        atomic.write(folders.within(folders.runs(), *piece.name.split("/")), piece.content)
 
     def _again(self, hand: Hand) -> None:
         if self.todo(hand.task):

@@ -125,8 +125,7 @@ def _supervise(given: argparse.Namespace, part: Share, budget: float) -> int:
 
     again = frozenset(kind for option, kinds in AGAIN.items() if getattr(given, option) for kind in kinds)
     os.environ["RESULTS"] = str(folders.results().resolve())
-    atomic.sweep_leftovers(folders.results())
-    quarantine.set_damaged_aside()
+    quarantine.tidy(part == share.WHOLE)
     with _boxes(given, part) as boxes:
         tasks = list({id(task): task for box in boxes for task in box.tasks}.values())
         if not any(task.todo(again) for task in tasks):

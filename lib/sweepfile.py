@@ -18,7 +18,7 @@ from lib import cases, check, measure, notebook
 SWEEPS = notebook.NOTEBOOKS / "sweeps"
 OPTIONS = {"rounds": 1, "timeout": 600, "fresh": []}  # of a block, or of the whole sweep
 FRACTIONS = ("target_percent", "seconds")  # the settings that need not be whole numbers
-BYTES = 32_768  # of a file, several times the longest here, and read within a second
+BYTES = 16_384  # of a file, three times the longest here, and read within a second
 CHARACTERS = 100  # of one value, more than any name or number has
 DEPTH = 10  # of lists and mappings within one another, of which a sweep needs four
 CASES = 100_000  # of a sweep, counted in each round: every one is built and looked up before the first is measured

@@ -1,6 +1,8 @@
 """What the tests share: a results folder of their own, and records to fill it with."""
 
 import gc
+import os
+import subprocess
 import tempfile
 from pathlib import Path
 from types import MappingProxyType
@@ -62,6 +64,25 @@ def save_record(own_results):
         )  # fmt: skip
 
     return save
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch, own_results):
+    """Puts a sweep of that name and text where the sweeps are, from which nothing may be run."""
+    from lib import sweepfile  # which brings torch along
+
+    folder = tmp_path / "sweeps"
+    folder.mkdir()
+    monkeypatch.setattr(sweepfile, "SWEEPS", folder)
+    for where, name in ((subprocess, "Popen"), (os, "fork"), (os, "posix_spawn"), (os, "system")):
+        monkeypatch.setattr(where, name, lambda *_, **__: pytest.fail("a process was started"))
+
+    def plant(name, text):
+        file = folder / f"{name}.yaml"
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return file
+
+    return plant
 
 
 @pytest.fixture

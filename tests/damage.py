@@ -1,0 +1,105 @@
+"""Ways in which the file of a record can be damaged, each a function from its bytes to others."""
+
+import hashlib
+import json
+import random
+
+TIME = "987.654321"  # what the record that is damaged measured, and nothing may show
+
+
+def sealed(record) -> bytes:
+    """A record's bytes with a checksum that is right for whatever it holds, NaN too."""
+    body = {name: value for name, value in record.items() if name != "checksum"}
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return json.dumps(body | {"checksum": digest}, indent=1).encode()
+
+
+def altered(change):
+    """The damage of a record whose parts are changed, and whose checksum is right again."""
+
+    def damage(content: bytes) -> bytes:
+        record = json.loads(content)
+        change(record)
+        return sealed(record)
+
+    return damage
+
+
+def times(value):
+    return altered(lambda record: record["metrics"].update(total_ms=[value]))
+
+
+def field(name, value):
+    return altered(lambda record: record.update({name: value}))
+
+
+def renamed(old: str, new: str):
+    return lambda content: content.replace(old.encode(), new.encode())
+
+
+DAMAGES = {
+    "empty": lambda content: b"",
+    "spaces": lambda content: b"   ",
+    "another schema": field("schema", 2),
+    "a schema that only equals": field("schema", 1.0),
+    "a schema that is true": field("schema", True),
+    "NaN": times(float("nan")),
+    "Infinity": times(float("inf")),
+    "minus Infinity": times(float("-inf")),
+    "an infinity in digits": renamed(TIME, "1e999"),
+    "a number too long to be one": renamed(TIME, "9" * 5000),
+    "a number beyond double precision": renamed(TIME, "9" * 400),
+    "a negative time": times(-float(TIME)),
+    "a time of zero": times(0.0),
+    "a time that is true": times(True),
+    "a time as text": times(TIME),
+    "a time that is null": times(None),
+    "lists in lists": times([float(TIME)]),
+    "a table whose column is none": altered(lambda record: record["metrics"].update(table={"total_us": 3})),
+    "a field twice": renamed('"round": 1,', '"round": 1,\n "round": 1,'),
+    "a metric twice": renamed('"flops": 7,', '"flops": 8,\n  "flops": 7,'),
+    "a field more": altered(lambda record: record.update(comment="")),
+    "a field less": altered(lambda record: record.pop("code")),
+    "fields in another order": altered(lambda record: record.update(code=record.pop("code"))),
+    "an unknown status": field("status", "fine"),
+    "a status in a list": field("status", ["ok"]),
+    "a round that is true": field("round", True),
+    "a round before the first": field("round", -1),
+    "a case that is a list": field("case", []),
+    "a case with a list": altered(lambda record: record["case"].update(seq_len=[64])),
+    "metrics that are a list": field("metrics", []),
+    "an environment that is text": field("environment", "none"),
+    "an environment without machine": altered(lambda record: record["environment"].pop("machine")),
+    "a machine that is a number": altered(lambda record: record["environment"].update(machine=7)),
+    "a start that is no date": field("started", "yesterday"),
+    "seconds that are text": field("seconds", "1"),
+    "seconds below zero": field("seconds", -1.0),
+    "seconds that are NaN": field("seconds", float("nan")),
+    "code that is a number": field("code", 0),
+    "a checksum of something else": renamed(TIME, "987.654322"),
+    "no checksum": lambda content: content[: content.rindex(b'"checksum"')] + b'"checksum": ""\n}',
+    "a digit beyond double precision": renamed(TIME, TIME + "0000000000000001"),
+    "an exponent in capitals": renamed("1e-07", "1E-07"),
+    "a letter as its code": renamed('"naive"', '"\\u006eaive"'),
+    "a line more": lambda content: content + b"\n",
+    "ends of lines of Windows": renamed("\n", "\r\n"),
+    "tabs": renamed("\n ", "\n\t"),
+    "on one line": lambda content: json.dumps(json.loads(content)).encode(),
+    "a mark of its encoding": lambda content: b"\xef\xbb\xbf" + content,
+    "UTF-16": lambda content: content.decode().encode("utf-16"),
+    "not UTF-8": lambda content: content.replace(b"naive", b"na\xefve"),
+    "zeros": lambda content: bytes(len(content)),
+    "zeros at its end": lambda content: content[:-100] + bytes(100),
+    "twice in one file": lambda content: content + content,
+    "a list": lambda content: b"[]",
+    "a number": lambda content: TIME.encode(),
+    "nested deeply": lambda content: b"[" * 1_000_000,
+    "an object nested deeply": lambda content: b'{"a":' * 100_000,
+    "noise": lambda content: random.Random(0).randbytes(5000),
+    "a script": lambda content: b"<script>alert(1)</script>",
+    "a pickle": lambda content: b"\x80\x04\x95\x1a\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94\x8c\x06system\x94\x93.",
+    "the record of another machine": altered(lambda record: record["environment"].update(machine="test-2c")),
+    "the record of another experiment": field("experiment", "adam"),
+    "the record of another case": altered(lambda record: record["case"].update(seq_len=128)),
+    "the record of another round": field("round", 2),
+}
