@@ -154,7 +154,7 @@ class Sweep:
         """The status of each record of a round by the number of its case; `damaged` where it is not a valid one."""
         found = {}
         for name, content in self.records().items():
-            if f".r{round}" in name:
+            if name.endswith(f".r{round}"):
                 file = next(self.results.glob(f"*/cheap/{name}.json"))
                 number = int(name.split("-")[0])
                 assert number not in found, f"two records of case {number}"
