@@ -9,7 +9,7 @@ PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help report test torture sweep render pdf markdown calibrate publish lab clean
+.PHONY: help report test torture sweep wheels render pdf markdown calibrate publish lab clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,10 @@ torture: .venv/ready ## Run the tests of faults in full, half an hour, and print
 
 sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds stops early; DRY=1 lists the cases
 	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter-out 0,$(DRY)),--dry)
+
+wheels: ## Collect in .whl what a GPU box without a package registry lacks: PYTHON=3.12 is the one there; WITH="scipy pandas"
+	@$(MAKE) --no-print-directory PYTHON=$(if $(filter 3.%,$(PYTHON)),python3,$(PYTHON)) .venv/ready
+	@$(PY) -m lib.wheels $(if $(filter 3.%,$(PYTHON)),--python $(PYTHON)) $(WITH)
 
 render: .venv/ready ## Write reports/report.html from the records there are; MACHINE=name picks another; CHECK=1 only compares
 	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES)) \
