@@ -7,12 +7,13 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pandas as pd
+import psutil
 import pytest
 from plain import one
 
 from lib import disturbance, estimates, inventory, measure, results
 
-BUSY_LOOP = "import time\nuntil = time.monotonic() + 20\nwhile time.monotonic() < until: pass"
+BUSY_LOOP = "import time\nuntil = time.monotonic() + 60\nwhile time.monotonic() < until: pass"
 
 
 def look(at, every, busy, own):
@@ -59,14 +60,16 @@ def test_the_work_of_a_child_is_ones_own_and_that_of_another_process_is_not():
 
 
 def test_a_busy_loop_in_a_process_that_is_no_descendant_is_noticed():
-    script = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {BUSY_LOOP!r}]).pid)"
+    spawn = f"subprocess.Popen([sys.executable, '-c', {BUSY_LOOP!r}], stdout=subprocess.DEVNULL).pid"
+    script = f"import subprocess, sys; print({spawn})"
     started = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=True)
-    pid = int(started.stdout.split()[0])  # its parent is gone, so that it is nobody's child here
+    stranger = psutil.Process(int(started.stdout))  # its parent is gone, so that it is nobody's child here
     try:
         before, after = seen(1.5, sys.executable, "-c", "import time; time.sleep(20)")
         assert disturbance.others_percent(before, after) > 5
+        assert stranger.is_running()
     finally:
-        subprocess.run(["kill", "-9", str(pid)], check=True)
+        stranger.kill()
 
 
 def recorded(during=lambda: None):
