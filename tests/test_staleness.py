@@ -157,6 +157,11 @@ def test_a_stale_canary_is_no_measure_of_a_quiet_machine(save_record):
     assert results.quietest("test-1c") == 2.0
 
 
+def test_records_copied_from_another_processor_keep_the_torch_of_its_machine(save_record):
+    record = results.read(save_record(case=CASE, environment=ANOTHER_TORCH | {"processor": "of another"}, **TIMES))
+    assert staleness.reason(record) == ""
+
+
 def test_without_torch_installed_its_version_makes_nothing_stale(save_record, monkeypatch):
     monkeypatch.setattr(staleness, "installed", lambda: "")
     record = results.read(save_record(case=CASE, environment=ANOTHER_TORCH, **TIMES))
