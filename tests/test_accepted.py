@@ -12,7 +12,7 @@ from lib import cases, environment, measure, notebook, results, sweepfile
 pytestmark = pytest.mark.usefixtures("own_results", "one_thread", "former_precision")
 
 TORTURE = os.environ.get("TORTURE") == "1"
-ACCEPTED = 100 if TORTURE else 2  # configurations of each experiment
+ACCEPTED = 30 if TORTURE else 3  # configurations of each experiment
 WRONG = (None, -1, 0, "12", "1e3", 1.5, float("nan"), "naiv", [], {}, True, 10**12, [[1]], "", "../x")
 POOLS = {
     "size": ["tiny"], "context_length": [1, 2, 5, 8, 17], "batch_size": [1, 2, 3], "compiled": [False, True],
@@ -84,4 +84,3 @@ def test_every_configuration_that_is_accepted_runs(tmp_path, monkeypatch, experi
             ran(kernel, code(experiment))
             able = measure.available(kernel.cases)
             assert {results.status(measure.record_path(case, kernel.round)) for case in able} <= ENDS, block
-    assert draws > accepted  # something was refused
