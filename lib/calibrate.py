@@ -13,6 +13,7 @@ from torch.utils.benchmark import Timer
 
 from lib import calibration, commandline, environment, measure, overheads, results, timing
 from lib.cases.ceilings import Ceilings
+from lib.overheads import Calibration
 from lib.timing import Iteration, Mark, Plan
 
 COMPARISONS = 200
