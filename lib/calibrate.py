@@ -1,5 +1,5 @@
 """Tries the measuring itself on this machine, and keeps what it finds as records: times that are known, another
-timer, programs that are equal and such as differ by 5%, what it costs to measure, ceilings measured twice.
+timer, programs that are equal and such as differ by 5%, what it costs to measure and to run, ceilings measured twice.
 """
 
 import argparse
@@ -7,27 +7,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch.utils.benchmark import Timer
 
-from lib import calibration, commandline, environment, measure, results, timing
+from lib import calibration, commandline, environment, measure, overheads, results, timing
 from lib.cases.ceilings import Ceilings
+from lib.overheads import Calibration
 from lib.timing import Iteration, Mark, Plan
 
 COMPARISONS = 200
 UNIT = 20  # calls of the small program, so that one call more is 5%
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """One check of the measuring, on a device."""
-
-    experiment: ClassVar[str] = "calibration"
-    check: str
-    device: str
 
 
 def spin(device: str) -> dict[str, list[float]]:
@@ -165,7 +155,11 @@ def repeated(device: str) -> dict[str, list[float]]:
 
 
 CHECKS: dict[str, Callable[[str], dict[str, list[float]]]] = {
-    check.__name__: check for check in (spin, timer, equal, planted, placed, overhead, repeated)
+    check.__name__: check
+    for check in (
+        *(spin, timer, equal, planted, placed, overhead, repeated),
+        *(overheads.start, overheads.between, overheads.page),
+    )
 }
 
 

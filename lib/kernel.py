@@ -70,7 +70,8 @@ def measured(run: Run, workplace: processes.Workplace) -> Iterator[Piece]:
     }
     source, log = notebook.NOTEBOOKS / f"{run.experiment}.ipynb", output.with_suffix(".log")
     killed = processes.killed_for_memory()
-    executing = _threads.submit(execute, source, output, run.parameters, own | run.variables, log)
+    variables = own | run.variables
+    executing = _threads.submit(execute, source, output, run.parameters, variables, log, workplace.folder)
     try:
         ended = yield from _followed(run, folder / "results", executing)
         if ended.name == "died" and processes.killed_for_memory() > killed:
@@ -140,13 +141,15 @@ papermill_engines.register("measuring", _Engine)
 
 
 def execute(
-    source: Path, output: Path, parameters: Mapping, variables: Mapping[str, str] | None = None, log: Path | None = None
-) -> None:
-    """Run a notebook and keep it with its outputs as `output`, its kernel's own output in `log`. Raises NotebookFailed
+    source: Path, output: Path, parameters: Mapping, variables: Mapping[str, str] | None = None,
+    log: Path | None = None, scratch: Path | None = None,
+) -> None:  # fmt: skip
+    """Run a notebook and keep it with its outputs as `output`, its kernel's own output in `log`; its sockets are in the
+    folder `scratch`, by default the system's for what is temporary. Raises NotebookFailed
     when a cell fails or the last cell is never reached, and nbclient's DeadKernelError when the kernel dies."""
     output.parent.mkdir(parents=True, exist_ok=True)
     paths = os.pathsep.join([str(processes.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with tempfile.TemporaryDirectory(prefix="kernel-") as folder, open(log or os.devnull, "wb") as written:
+    with tempfile.TemporaryDirectory(prefix="kernel-", dir=scratch) as folder, open(log or os.devnull, "wb") as written:
         # sockets in a folder of their own: ports collide when kernels start side by side
         connection = {"transport": "ipc", "connection_file": f"{folder}/kernel.json"}
         start = {"env": {**os.environ, "PYTHONPATH": paths, **(variables or {})}, "cwd": str(source.parent)}

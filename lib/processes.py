@@ -67,8 +67,8 @@ def workplace() -> Iterator[Workplace]:
     finally:
         end(place.mark)
         shutil.rmtree(place.folder, ignore_errors=True)
-        with contextlib.suppress(BrokenPipeError):
-            guard.communicate(DONE)
+        with contextlib.suppress(BrokenPipeError):  # a thread that still wrote there leaves the rest to the guard
+            guard.communicate(b"" if place.folder.exists() else DONE)
 
 
 def guard(mark: str, folder: str) -> None:

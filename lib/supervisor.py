@@ -233,11 +233,12 @@ class Supervisor:
         self, task: Task, name: str, status: str, metrics: dict, started: str, seconds: float, run: str = "none"
     ) -> None:
         """Write a row that no kernel could write."""
-        results.save(
-            machine=task.machine, experiment=task.experiment, case=task.cases[name], round=task.round, status=status,
-            metrics=metrics, environment=task.environment | {"run": run}, code=task.code, started=started,
-            seconds=seconds,
-        )  # fmt: skip
+        around = task.environment | {"run": run}
+        results.write(
+            record.made(
+                task.experiment, task.cases[name], task.round, status, metrics, around, task.code, started, seconds
+            )
+        )
         self.finished.add((task.machine, name))
         self.progress.ends(None, (task.machine, name))
 

@@ -294,8 +294,8 @@ def _spoil(what: str) -> None:
 def main() -> int:
     """The command line of a sweep."""
     sys.meta_path.insert(0, _Late())
-    if "CHEAP_SPOIL" in os.environ:
-        _spoil(os.environ.pop("CHEAP_SPOIL"))
+    if what := os.environ.pop("CHEAP_SPOIL", ""):
+        _spoil(what)
     from lib import notebook
 
     notebook.NOTEBOOKS = Path(os.environ["CHEAP"])

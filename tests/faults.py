@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ import psutil
 from lib import results
 
 ROOT = Path(__file__).resolve().parent.parent
+BAR = re.compile(r"\d\d:\d\d gone")
 TORTURE = os.environ.get("TORTURE", "0") not in ("", "0")
 
 
@@ -152,7 +154,7 @@ class Sweep:
         """The status of each record of a round by the number of its case; `damaged` where it is not a valid one."""
         found = {}
         for name, content in self.records().items():
-            if f".r{round}" in name:
+            if name.endswith(f".r{round}"):
                 file = next(self.results.glob(f"*/cheap/{name}.json"))
                 number = int(name.split("-")[0])
                 assert number not in found, f"two records of case {number}"
@@ -236,4 +238,4 @@ def hit(process: subprocess.Popen, name: str) -> None:
 
 def lines(text: str) -> list[str]:
     """What stands in standard error beside the bar."""
-    return [line for line in text.replace("\r", "\n").splitlines() if line.strip() and " gone" not in line]
+    return [line for line in text.replace("\r", "\n").splitlines() if line.strip() and not BAR.search(line)]

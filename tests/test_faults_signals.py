@@ -3,7 +3,7 @@
 import pytest
 from faults import count, hit, moment, until
 
-CASES = 40
+CASES = 24
 SWEEP = f"cheap: {{number: {list(range(1, CASES + 1))}, pause_ms: 100}}"
 CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
 
