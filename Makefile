@@ -8,11 +8,12 @@ MACHINE ?=
 MACHINES ?=
 SHARD ?=
 ADDRESS ?=
+WITH ?=
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help report test torture sweep status wheels render pdf markdown calibrate publish lab wheels clean
+.PHONY: help report test torture sweep status render pdf markdown calibrate publish lab wheels clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,8 +55,8 @@ publish: .venv/ready ## Copy this machine's records to reports/reference, to be 
 lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb, the other notebooks beside it
 	@.venv/bin/jupyter lab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
-wheels: .venv/ready ## Collect in .whl what a PyTorch image lacks to run the notebooks, for a box without a registry: PYTHON=3.12
-	@$(PY) -m lib.wheels $(if $(filter 3.%,$(PYTHON)),--python $(PYTHON))
+wheels: .venv/ready ## Collect in .whl what a PyTorch image lacks to run the notebooks, for a box without a registry: PYTHON=3.12; WITH="scipy"
+	@$(PY) -m lib.wheels $(if $(filter 3.%,$(PYTHON)),--python $(PYTHON)) $(WITH)
 
 clean: ## Remove the report and the executed notebooks; records, figures that were saved and .venv stay
 	@rm -rf reports/runs reports/chapters reports/report.{html,pdf,md} reports/figures/[0-9]*.svg

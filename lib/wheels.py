@@ -18,7 +18,7 @@ from lib import commandline
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".whl"
 WANTED = ("papermill", "nbconvert", "ipykernel")
-THERE = ("torch", "numpy", "pandas", "scipy")  # what an image for training has; others are named on the command line
+THERE = ("torch", "numpy", "pandas", "scipy", "matplotlib")  # in images for training; the command line adds others
 LATEST = 99  # of the patches of a Python: to pip, 3.11 is 3.11.0, for which some wheels are too new
 # pip takes no system but those it is told, newest last: PEP 600, and the names before it
 SYSTEMS = ("1", "2010", "_2_12", "2014", "_2_17", "_2_24", "_2_26", "_2_27", "_2_28", "_2_31", "_2_34", "_2_35")
@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     made = commandline.parser(
         "lib.wheels",
         f"Collect in .whl the wheels of {', '.join(WANTED)} and of what they need, for Linux.",
-        ("", "--python 3.13", "--processor aarch64 scipy pandas"),
+        ("", "--python 3.13", "--processor aarch64 scipy matplotlib"),
         {1: "pip failed, and said why", 2: commandline.BAD_INPUT},
     )
     made.add_argument("more", nargs="*", help=f"further packages, where the image lacks some of {', '.join(THERE)}")
