@@ -67,6 +67,8 @@ def measured(run: Run, workplace: processes.Workplace) -> Iterator[Piece]:
         "SWEEP_RUN": run.name,
         "SWEEP_TODO": str(todo),
         "SWEEP_SECONDS_LEFT": str(run.seconds_left),
+        # empty when the sweep begins, so that a graph's first compilation is a cold one
+        "TORCHINDUCTOR_CACHE_DIR": str(workplace.folder / "compiled"),
     }
     source, log = notebook.NOTEBOOKS / f"{run.experiment}.ipynb", output.with_suffix(".log")
     killed = processes.killed_for_memory()

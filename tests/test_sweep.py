@@ -126,6 +126,14 @@ def test_a_notebook_that_does_not_come_to_its_end_fails_the_sweep(
     assert said in capsys.readouterr().err
 
 
+def test_compiled_graphs_are_kept_for_as_long_as_the_sweep(run, tmp_path, monkeypatch):
+    spoiled(
+        tmp_path, monkeypatch,
+        "import os, pathlib; assert pathlib.Path(os.environ['TORCHINDUCTOR_CACHE_DIR']).parent.name.startswith('sweep-')",
+    )  # fmt: skip
+    assert run(ONE) == (0, ["ok"])
+
+
 def test_shares_are_disjoint_complete_and_hold_all_rounds_of_a_kernel():
     tasks = plan.planned("smoke") + plan.planned("smoke")
     for count in (1, 2, 3, 50):
