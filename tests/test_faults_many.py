@@ -1,5 +1,5 @@
-"""A sweep of many cases does not grow, one that was killed several times gives what an undisturbed one gives, and kernels
-side by side, on several GPUs, do not get into each other's way."""
+"""A sweep of many cases does not grow, one that was killed several times gives what an undisturbed one gives, and
+kernels side by side, on several GPUs, do not get into each other's way."""
 
 import contextlib
 import itertools
@@ -32,7 +32,7 @@ def test_in_200_cases_the_supervisor_keeps_its_memory_and_its_files_and_leaves_n
                 resident.append(supervisor.memory_info().rss)
             if begun and begun[-1] != begun[0] and len(begun) % each not in (0, 1):  # in the midst of a kernel's cases
                 files.setdefault(begun[-1]["pid"], []).append(supervisor.num_fds())
-            zombies |= {child.pid for child in supervisor.children() if child.status() == psutil.STATUS_ZOMBIE}
+                zombies |= {child.pid for child in supervisor.children() if child.status() == psutil.STATUS_ZOMBIE}
             time.sleep(0.02)
     done = sweep.end(process)
     with tally.injection(200):

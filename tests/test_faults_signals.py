@@ -61,7 +61,7 @@ def test_of_two_sweeps_on_one_folder_one_runs_and_the_other_says_whose_it_is_and
 
 @pytest.mark.faults(8, "two sweeps started at once")
 def test_of_sweeps_that_start_at_once_just_one_runs(sweep_of, tally):
-    sweep = sweep_of("cheap: {number: [1, 2, 3], pause_ms: 2000}")
+    sweep = sweep_of("cheap: {number: [1, 2, 3], pause_ms: 600}")
     for _ in range(count(1, 5)):
         with tally.injection():
             both = [sweep.start(), sweep.start()]
