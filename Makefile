@@ -1,31 +1,39 @@
 # Everything runs in .venv, which the first command makes.
 SHELL := /bin/bash
 PYTHON ?= python3
+BASE = $(if $(filter 3.%,$(PYTHON)),python3,$(PYTHON))
 SWEEP ?= quick
 BUDGET ?=
 MACHINE ?=
 MACHINES ?=
+SHARD ?=
+ADDRESS ?=
 PY := .venv/bin/python
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help report test torture sweep render pdf markdown calibrate publish lab clean
+.PHONY: help report test torture sweep status wheels render pdf markdown calibrate publish lab wheels clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 report: .venv/ready ## Measure this machine with the quick sweep, then write reports/report.html
-	@$(PY) -m lib.sweep quick
-	@$(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES))
+	@$(PY) -m lib.sweep quick; ended=$$?; [ $$ended -le 1 ] || exit $$ended; \
+	  $(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES)) && exit $$ended
 
-test: .venv/ready ## Check the style and run the tests
+test: .venv/ready .venv/cluster ## Check the style and run the tests
 	@$(PY) -m ruff check && $(PY) -m ruff format --check && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup
 
-torture: .venv/ready ## Run the tests of faults in full, half an hour, and print what was injected, survived and lost
+torture: .venv/ready .venv/cluster ## Run the tests of faults in full, half an hour, and print what was injected, survived and lost
 	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest -m faults
 
-sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds stops early; DRY=1 lists the cases
-	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter-out 0,$(DRY)),--dry)
+sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds, DRY=1, STALE=1, RETRY=1, SHARD=k/n, ADDRESS=host:port
+	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter-out 0,$(DRY)),--dry) \
+	  $(if $(filter-out 0,$(STALE)),--stale) $(if $(filter-out 0,$(RETRY)),--retry) \
+	  $(if $(SHARD),--shard $(SHARD)) $(if $(ADDRESS),--address $(ADDRESS))
+
+status: .venv/ready ## Say how far the sweeps are that run on these results
+	@$(PY) -m lib.sweep status
 
 render: .venv/ready ## Write reports/report.html from the records there are; MACHINE=name picks another; CHECK=1 only compares
 	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES)) \
@@ -46,13 +54,21 @@ publish: .venv/ready ## Copy this machine's records to reports/reference, to be 
 lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb, the other notebooks beside it
 	@.venv/bin/jupyter lab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
+wheels: .venv/ready ## Collect in .whl what a PyTorch image lacks to run the notebooks, for a box without a registry: PYTHON=3.12
+	@$(PY) -m lib.wheels $(if $(filter 3.%,$(PYTHON)),--python $(PYTHON))
+
 clean: ## Remove the report and the executed notebooks; records, figures that were saved and .venv stay
 	@rm -rf reports/runs reports/chapters reports/report.{html,pdf,md} reports/figures/[0-9]*.svg
 
 # Built whole or not at all: what fails half-way is removed, and only the last step makes `ready`.
 .venv/ready: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(BASE) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "Setting up .venv, once; this takes a few minutes"
 	@rm -rf .venv
-	@{ $(PYTHON) -m venv .venv && $(PY) -m pip install --quiet --disable-pip-version-check \
+	@{ $(BASE) -m venv .venv && $(PY) -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt --editable . && touch $@; } || { rm -rf .venv; exit 1; }
+
+# The tests have a cluster on this machine, where Ray has a build for its Python.
+.venv/cluster: .venv/ready
+	@$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cluster]' \
+	  && touch $@ || echo "Ray cannot be installed here: the tests of clusters are skipped"

@@ -1,5 +1,5 @@
 """Tries the measuring itself on this machine, and keeps what it finds as records: times that are known, another
-timer, programs that are equal and such as differ by 5%, what it costs to measure, ceilings measured twice.
+timer, programs that are equal and such as differ by 5%, what it costs to measure and to run, ceilings measured twice.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch.utils.benchmark import Timer
 
-from lib import calibration, commandline, environment, measure, results, timing
+from lib import calibration, commandline, environment, measure, overheads, results, timing
 from lib.cases.ceilings import Ceilings
 from lib.timing import Iteration, Mark, Plan
 
@@ -165,7 +165,11 @@ def repeated(device: str) -> dict[str, list[float]]:
 
 
 CHECKS: dict[str, Callable[[str], dict[str, list[float]]]] = {
-    check.__name__: check for check in (spin, timer, equal, planted, placed, overhead, repeated)
+    check.__name__: check
+    for check in (
+        *(spin, timer, equal, planted, placed, overhead, repeated),
+        *(overheads.start, overheads.between, overheads.page),
+    )
 }
 
 

@@ -97,6 +97,26 @@ def _repeated(record: pd.Series) -> list[dict]:
     return rows
 
 
+def _beyond(tried: str, longer: list[float], shorter: list[float], most_ms: float) -> list[dict]:
+    """How much longer one of two things that ran in turns takes, by the interval of the median difference."""
+    apart = stats.median([[a - b for a, b in zip(longer, shorter, strict=True)]])
+    holds = True if apart.high <= most_ms else False if apart.low > most_ms else None
+    return [_row(tried, f"{tables.interval(apart)} ms", f"at most {most_ms:g} ms", holds)]
+
+
+def _start(record: pd.Series) -> list[dict]:
+    return _beyond("the start of a kernel, beyond loading torch", record["kernel_ms"], record["torch_ms"], 1500)
+
+
+def _between(record: pd.Series) -> list[dict]:
+    return _beyond("from one case to the next, beyond the canaries", record["case_ms"], record["canaries_ms"], 50)
+
+
+def _page(record: pd.Series) -> list[dict]:
+    (ms,) = record["render_ms"]
+    return [_row("rendering this report", f"{tables.number(ms / 1e3)} s", "at most 40 s", ms <= 40_000)]
+
+
 FINDINGS = {
     "spin": _spin,
     "timer": _timer,
@@ -105,4 +125,7 @@ FINDINGS = {
     "placed": _placed,
     "overhead": _overhead,
     "repeated": _repeated,
+    "start": _start,
+    "between": _between,
+    "page": _page,
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from lib import check, precision
+from lib import check, precision, processor
 
 ROOT = Path(__file__).resolve().parent.parent
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -52,18 +52,6 @@ def compiler_missing(device: str) -> str | None:
     return None
 
 
-@functools.cache
-def processor() -> str:
-    """The processor's name as the system gives it."""
-    if platform.system() == "Darwin":
-        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text() if cpuinfo.exists() else ""
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or platform.machine()
-
-
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -73,14 +61,14 @@ def hardware(device: str) -> str:
     """The name of what computes: the GPU's, or the processor's with its cores."""
     if device == "cuda":
         return torch.cuda.get_device_name()
-    return processor() if device == "mps" else f"{processor()}, {cores()} cores"
+    return processor.name() if device == "mps" else f"{processor.name()}, {cores()} cores"
 
 
 def machine(device: str) -> str:
     """The slug under which this hardware's records are kept: nvidia-h200, xeon-2c, apple-m4."""
     if device != "cpu":
         return re.sub(r"[^a-z0-9]+", "-", hardware(device).lower()).strip("-")
-    known = re.search(r"xeon|epyc|ryzen|threadripper|core|apple m\d+", processor().lower())
+    known = re.search(r"xeon|epyc|ryzen|threadripper|core|apple m\d+", processor.name().lower())
     family = known[0].replace(" ", "-") if known else platform.machine().lower().replace("_", "-")
     return f"{family}-{cores()}c"
 
@@ -118,7 +106,7 @@ def describe(device: str) -> dict:
         "machine": machine(device),
         "hardware": hardware(device),
         "device": device,
-        "processor": processor(),
+        "processor": processor.name(),
         "cores": cores(),
         "memory_mib": psutil.virtual_memory().total // 2**20,
         "system": f"{platform.system()} {platform.machine()}",

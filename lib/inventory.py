@@ -86,7 +86,7 @@ def _values(values: Mapping[str, object]) -> str:
 def unrest(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """One row an experiment: how many records with times it has, the median of their spreads (the interquartile range
     of a case's samples relative to their median), how many have enough samples for a change to be found, how many were
-    measured while the canary was slow or unsteady or just after others used much of the machine, and in how many the
+    measured while the canary was slow or unsteady or after others had used much of the machine, and in how many the
     samples drift, jump or slow down late."""
     rows = []
     for name, records in experiments.items():
@@ -115,16 +115,16 @@ def damage() -> list[sentences.Statement | tables.Table]:
     """What the report says of damaged files: one sentence, and where there are any a table that counts them."""
     losses = quarantine.losses()
     read = sum(len(quarantine.files(root)) for root in (results.folder(), results.REFERENCE))
-    evidence = "Each file in the store and each kept in git was read: its bytes are those that its record is written "
-    evidence += "as, its checksum and every rule for its fields hold, and it stands in its place."
-    if losses.empty:
-        whole = f"All {tables.count(read)} files of records are whole." if read else "There are no files of records."
-        return [sentences.Statement(whole, "derived" if read else sentences.NO_DATA, evidence)]
-    counts = losses.value_counts(list(quarantine.COLUMNS), sort=False).rename("files").reset_index()
-    return [
-        sentences.Statement(counted(losses), "derived", evidence.replace("was read: its", "was read, whether its")),
-        tables.Table(counts, "Files that are no records, of which no number is shown, and why"),
-    ]
+    if losses.empty and not read:
+        return [sentences.Statement("There are no files of records.", sentences.NO_DATA, "The store was looked into.")]
+    whole = f"All files of records are whole, {tables.count(read)} of {tables.count(read)}."
+    evidence = (
+        "Each file in the store and each that is kept in git was read, and its bytes, fields, checksum and place were "
+        "held against what a record must be; what stands in quarantine was counted."
+    )
+    counts = losses.groupby(list(quarantine.COLUMNS)).size().rename("files").reset_index()
+    table = tables.Table(counts, "Files that are no records, of which no number is shown, and why")
+    return [sentences.Statement(counted(losses) or whole, "derived", evidence), *([table] if len(counts) else [])]
 
 
 def counted(losses: pd.DataFrame) -> str:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pandas as pd
 
-COLUMNS = ["experiment", "machine", "round", "case", "metric", "index", "value", "text", "status", "code", "started"]
-COLUMNS.append("stale")  # why the record is, if it is
+COLUMNS = [
+    *("experiment", "machine", "round", "case", "metric", "index", "value", "text"),
+    *("status", "code", "started", "stale"),
+]
 OF_THE_RECORD = {  # columns of `results.load` that are no metrics
     *("machine", "hardware", "round", "status", "environment", "code", "started", "seconds", "quietest_ms", "stale"),
 }

@@ -5,8 +5,9 @@ Plain values, so that a machine can plan for itself while another one supervises
 
 import functools
 import json
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 import pandas as pd
@@ -140,14 +141,13 @@ def _seconds(stem: str) -> float | None:
     return next((results.known(file)["seconds"] for file in files if results.status(file)), None)
 
 
-def table(tasks: list[Task]) -> pd.DataFrame:
-    """One row a case: its rounds, its predicted memory, what would become of it (`runs`, `too large` or the reason why
-    it is left out) and the statuses of the records that it has."""
+def table(tasks: list[Task], available: Mapping[str, int]) -> pd.DataFrame:
+    """One row a case: its rounds, its predicted memory, what would become of it (`runs`, `too large` for the bytes that
+    are available on its device, or the reason why it is left out) and the statuses of the records that it has."""
     rows: dict = {}
-    available = {device: memory.available_bytes(device) for device in {task.device for task in tasks}}
     for task in tasks:
         for name, case in task.cases.items():
-            fate = "too large" if task.predicted[name] > available[task.device] else "runs"
+            fate = "too large" if task.predicted[name] > available.get(task.device, math.inf) else "runs"
             row = rows.setdefault(
                 (task.machine, task.experiment, results.name(case)),
                 {
@@ -165,18 +165,19 @@ def table(tasks: list[Task]) -> pd.DataFrame:
 
 def dry(tasks: list[Task]) -> str:
     """What a sweep would do, a line a case, and the sums."""
-    found = table(tasks)
+    available = {device: memory.available_bytes(device) for device in {task.device for task in tasks}}
+    found = table(tasks, available)
     fates = "; ".join(f"{count} {fate}" for fate, count in found["fate"].value_counts().items())
     lines = found[["experiment", "case", "rounds", "predicted, MiB", "fate", "records"]].to_string(index=False)
     device = tasks[0].device
-    available = memory.available_bytes(device) / memory.MIB
-    return f"{lines}\n{len(found)} cases in {len(tasks)} kernels, {available:,.0f} MiB available on {device}: {fates}"
+    mib = available[device] / memory.MIB
+    return f"{lines}\n{len(found)} cases in {len(tasks)} kernels, {mib:,.0f} MiB available on {device}: {fates}"
 
 
 def summary(tasks: list[Task]) -> str:
     """What the sweep's records say, in a few lines: how many cases ended how, and each that did not end well."""
-    found = table(tasks)
-    able = found[found["fate"].isin(["runs", "too large"])]
+    found = table(tasks, {})  # the devices need not be here
+    able = found[found["fate"] == "runs"]
     ended = able["records"].where(able["records"] != "", "not measured yet")
     lines = ["  ".join(f"{status}: {count}" for status, count in ended.value_counts().items())]
     bad = able[able["records"].str.contains("|".join(measure.FATAL))]

@@ -41,6 +41,19 @@ def checksum(record: Mapping) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
+def made(
+    experiment: str, case: Mapping, round: int, status: str, metrics: Mapping, environment: Mapping, code: str,
+    started: str, seconds: float,
+) -> bytes:  # fmt: skip
+    """The bytes of a new record, which `parse` tells whether they are valid. Raises ValueError for NaN and infinity."""
+    record = {
+        "schema": SCHEMA, "experiment": experiment, "case": dict(case), "round": round, "status": status,
+        "metrics": dict(metrics), "environment": dict(environment), "code": code, "started": started,
+        "seconds": seconds,
+    }  # fmt: skip
+    return dump(record | {"checksum": checksum(record)})
+
+
 def dump(record: Mapping) -> bytes:
     """The bytes of a record's file, which `parse` turns back. Raises ValueError for NaN and infinity."""
     return json.dumps(record, indent=1, allow_nan=False).encode()

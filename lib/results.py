@@ -15,7 +15,7 @@ import pandas as pd
 from lib import atomic, notebook, staleness
 from lib.folders import REPORTS, runs, within
 from lib.folders import results as folder
-from lib.record import LARGEST_BYTES, SCHEMA, called, checksum, dump, name, parse, place, too_large
+from lib.record import LARGEST_BYTES, called, made, name, parse, place, too_large
 
 REFERENCE = REPORTS / "reference"
 PUBLISHED = REFERENCE / "published"
@@ -31,16 +31,11 @@ def save(
     *, machine: str, experiment: str, case: Mapping, round: int, status: str, metrics: Mapping,
     environment: Mapping, code: str, started: str, seconds: float,
 ) -> Path:  # fmt: skip
-    """Write one record whole or not at all, and return its path. Raises ValueError for an invalid one, also where its
-    environment names another machine, and atomic.CannotWrite."""
-    record = {
-        "schema": SCHEMA, "experiment": experiment, "case": dict(case), "round": round, "status": status,
-        "metrics": dict(metrics), "environment": dict(environment), "code": code, "started": started,
-        "seconds": seconds,
-    }  # fmt: skip
+    """Write one record whole or not at all, and return its path; a folder of records that is not there yet is made.
+    Raises ValueError for an invalid one, also where its environment names another machine, and atomic.CannotWrite."""
     if environment["machine"] != machine:
         raise ValueError(f"machine: {machine!r} is {environment['machine']!r} in the record's environment")
-    content = dump(record | {"checksum": checksum(record)})
+    content = made(experiment, case, round, status, metrics, environment, code, started, seconds)
     target = _target(content)
     with atomic.in_words(folder()):
         folder().mkdir(parents=True, exist_ok=True)
@@ -57,8 +52,7 @@ def write(content: bytes) -> Path:
 
 
 def _target(content: bytes) -> Path:
-    record = parse(content)
-    return path(record["environment"]["machine"], record["experiment"], record["case"], record["round"])
+    return within(folder(), *place(parse(content)).split("/", 2))
 
 
 def write_run(relative: PurePath, content: bytes) -> None:

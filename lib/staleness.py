@@ -11,7 +11,7 @@ from importlib import metadata
 
 import pandas as pd
 
-from lib import digest
+from lib import digest, processor
 
 STALE = "stale"  # the status that `results.load` gives such a record in place of its own
 AGAIN = "make sweep STALE=1"
@@ -21,7 +21,9 @@ def reason(record: Mapping) -> str:
     """Why a record of this machine's own is stale, in words; nothing where it is not."""
     found = [] if _is_todays(record) else ["measured by other code"]
     version = public(record["environment"].get("torch", ""))
-    if version and installed() and version != installed():
+    own = processor.name()
+    here = record["environment"].get("processor", own) == own  # results may be copied from another machine
+    if here and version and installed() and version != installed():
         found.append(f"measured with PyTorch {version}")
     return " and ".join(found)
 

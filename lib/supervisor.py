@@ -18,10 +18,11 @@ from lib.plan import Task
 from lib.status import Progress
 
 STRIKES = 2  # a case whose process died is tried once more; it may have been killed for no fault of its own
+LOOK_S = 5  # between looks at the list of boxes while nothing happens
 
 
 class PlaceLost(Exception):
-    """A place is gone, and what ran there with it."""
+    """A box is gone, and what ran there with it."""
 
 
 class Place:
@@ -68,8 +69,8 @@ class Hand:
 
 
 class Supervisor:
-    """Does the tasks of some boxes until `budget` seconds have passed; `again` are the kinds of records that are made
-    anew (see `Task.todo`). What went wrong is in `failures`, a line each."""
+    """Does the tasks of some boxes, a list that may change meanwhile, until `budget` seconds have passed; `again` are
+    the kinds of records that are made anew (see `Task.todo`). What went wrong is in `failures`, a line each."""
 
     def __init__(self, boxes: list[Box], progress: Progress, budget: float, again: frozenset[str] = frozenset()):
         self.boxes, self.progress, self.again = boxes, progress, again
@@ -92,7 +93,11 @@ class Supervisor:
                     self._save(task, name, "too_large", task.too_large[name], _now(), 0.0)
         self._start()
         while self.hands:
-            hand, piece = self.events.get()
+            try:
+                hand, piece = self.events.get(timeout=LOOK_S)
+            except queue.Empty:  # a box may have joined
+                self._start()
+                continue
             if piece.kind == "record":
                 self._accept(hand, piece)
             elif piece.kind == "file":
@@ -108,7 +113,7 @@ class Supervisor:
 
     def _start(self) -> None:
         """Give each free place something to do."""
-        for box in self.boxes:
+        for box in list(self.boxes):
             while box.tasks and not self.todo(box.tasks[0]):
                 self._drop(box.tasks.popleft())
             while (place := box.free(self.hands)) and time.monotonic() < self.deadline:
@@ -200,11 +205,10 @@ class Supervisor:
         self._again(hand)
 
     def _lost(self, hand: Hand, piece: Piece) -> None:
-        """The place is gone with the run, which goes elsewhere."""
+        """The box is gone with the run, which goes elsewhere."""
         box = hand.box
-        box.places = [place for place in box.places if place is not hand.place]
-        if hand.place is box.whole or not box.places:
-            self.boxes = [one for one in self.boxes if one is not box]
+        with contextlib.suppress(ValueError):  # who keeps the list may have seen it first
+            self.boxes.remove(box)
         self._died(hand, piece)
         if self.todo(hand.task) and not any(one.tasks is box.tasks for one in self.boxes):
             self.failures.append(f"{hand.run.experiment}: no machine of its kind is left, {piece.content.decode()}")
@@ -229,11 +233,12 @@ class Supervisor:
         self, task: Task, name: str, status: str, metrics: dict, started: str, seconds: float, run: str = "none"
     ) -> None:
         """Write a row that no kernel could write."""
-        results.save(
-            machine=task.machine, experiment=task.experiment, case=task.cases[name], round=task.round, status=status,
-            metrics=metrics, environment=task.environment | {"run": run}, code=task.code, started=started,
-            seconds=seconds,
-        )  # fmt: skip
+        around = task.environment | {"run": run}
+        results.write(
+            record.made(
+                task.experiment, task.cases[name], task.round, status, metrics, around, task.code, started, seconds
+            )
+        )
         self.finished.add((task.machine, name))
         self.progress.ends(None, (task.machine, name))
 

@@ -48,19 +48,13 @@ def save_record(own_results):
     """Save a record of a made-up machine; fields not given have plain values."""
 
     def save(
-        experiment="attention",
-        case=None,
-        round=1,
-        machine="test-1c",
-        status="ok",
-        code="",
-        environment=MappingProxyType({}),
-        **metrics,
-    ):
+        experiment="attention", case=None, round=1, machine="test-1c", status="ok", code="",
+        environment=MappingProxyType({}), started="2026-01-01T00:00:00+00:00", **metrics,
+    ):  # fmt: skip
         return results.save(
             machine=machine, experiment=experiment, case=case or {"variant": "naive", "seq_len": 64}, round=round,
             status=status, metrics=metrics, environment={"hardware": "a test", "machine": machine} | environment,
-            code=code or digest.code(experiment), started="2026-01-01T00:00:00+00:00", seconds=1.0,
+            code=code or digest.code(experiment), started=started, seconds=1.0,
         )  # fmt: skip
 
     return save

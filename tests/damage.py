@@ -81,7 +81,7 @@ DAMAGES = {
     "a digit beyond double precision": renamed(TIME, TIME + "0000000000000001"),
     "an exponent in capitals": renamed("1e-07", "1E-07"),
     "a letter as its code": renamed('"naive"', '"\\u006eaive"'),
-    "a line more": lambda content: content + b"\n",
+    "one line more": lambda content: content + b"\n",
     "ends of lines of Windows": renamed("\n", "\r\n"),
     "tabs": renamed("\n ", "\n\t"),
     "on one line": lambda content: json.dumps(json.loads(content)).encode(),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lib import calibrate, calibration, environment, results
+from lib import calibrate, calibration, environment, overheads, results
 from lib.simulation import normal
 
 
@@ -73,3 +73,24 @@ def test_overhead_and_repetition_are_judged(save_record):
     assert list(table["holds"]) == ["no"]
     table = found(save_record, "repeated", product_gflops=[100.0, 103.0], copy_gbs=[50.0, 80.0])
     assert list(table["holds"])[-2:] == ["yes", "no"]
+
+
+@pytest.mark.parametrize(("beyond_ms", "said"), [(1000.0, "yes"), (2000.0, "no"), (1500.0, "not shown")])
+def test_the_start_of_a_kernel_is_judged_by_what_it_takes_beyond_torch(save_record, beyond_ms, said):
+    spread = np.linspace(-90, 90, 8)
+    table = found(save_record, "start", kernel_ms=list(2500 + beyond_ms + spread), torch_ms=[2500.0] * 8)
+    assert list(table["holds"]) == [said]
+
+
+def test_the_way_between_cases_and_a_rendering_are_judged(save_record):
+    table = found(save_record, "between", case_ms=[61.0] * 20, canaries_ms=[1.0] * 20)
+    assert list(table["holds"]) == ["no"]
+    table = found(save_record, "page", render_ms=[39_000.0])
+    assert list(table["holds"]) == ["no", "yes"]
+
+
+def test_what_lies_between_two_cases_is_measured_beside_its_canaries(small):
+    found = overheads.between("cpu")
+    assert len(found["case_ms"]) == len(found["canaries_ms"]) == overheads.CASES - 1
+    assert min(found["canaries_ms"]) > 0
+    assert not results.machines() or "nothing" not in str(results.load("calibration", results.machines()[0])["check"])

@@ -53,7 +53,7 @@ def test_what_the_machine_has_no_means_for_is_left_out_and_says_why():
     ("experiment", "changed", "said"),
     [
         ("step", {"size": "smal"}, r"size: 'smal'.*nearest is 'small'"),
-        ("step", {"context_length": 0}, "context_length: 0 must be 1 or more"),
+        ("step", {"context_length": 0}, "context_length: 0 must be 2 or more"),
         ("step", {"compiled": "yes"}, "compiled: 'yes' is str, must be bool"),
         ("step", {"optimizer": "adamw"}, "optimizer: 'adamw'"),
         ("attention", {"variant": "sdap"}, "nearest is 'sdpa'"),

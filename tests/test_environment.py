@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lib import environment
+from lib import environment, processor
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has what this test needs to be missing")
@@ -31,6 +31,6 @@ def test_the_environment_holds_no_path_and_only_allowed_variables(monkeypatch):
     ],
 )
 def test_a_machine_is_named_after_its_processor_and_cores(monkeypatch, name, slug):
-    monkeypatch.setattr(environment, "processor", lambda: name)
+    monkeypatch.setattr(processor, "name", lambda: name)
     monkeypatch.setattr(environment, "cores", lambda: 2)
     assert environment.machine("cpu") == slug

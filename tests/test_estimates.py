@@ -6,9 +6,8 @@ import statistics
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from resealed import reseal
 
-from lib import estimates, inventory, notebook, plots, results, sentences, tables, verdicts
+from lib import estimates, inventory, notebook, plots, results, sentences, tables
 from lib.headings import HEADINGS
 from lib.stats import Interval
 
@@ -213,15 +212,6 @@ def test_intervals_are_drawn(records):
     assert low < min(values) / 2
     assert high > max(values) * 2
     plt.close(ax.figure)
-
-
-def test_records_of_an_older_code_are_not_pooled_with_those_of_a_newer(records, save_record):
-    path = save_record(case=CASE, round=4, total_ms=[1.0] * 8)
-    reseal(path, code="1" * 16, started="2026-02-01T00:00:00+00:00")
-    kept = results.load("attention", "test-1c")
-    one = estimates.select(kept, **CASE)
-    assert list(one["round"]) == [4]
-    assert verdicts.comparison(kept, "total_ms", CASE | {"variant": "tiled"}, CASE) is None
 
 
 def test_a_selection_of_several_cases_is_no_sample(records):

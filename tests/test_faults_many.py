@@ -1,5 +1,5 @@
-"""A sweep of many cases does not grow, one that was killed several times gives what an undisturbed one gives, and
-kernels side by side, on several GPUs, do not get into each other's way."""
+"""A sweep of many cases does not grow, one killed several times gives what an undisturbed one gives, and kernels
+side by side, on several GPUs, do not get into each other's way."""
 
 import contextlib
 import itertools

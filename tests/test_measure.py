@@ -1,5 +1,6 @@
 """Cases are checked before they are timed, saved as they end, and refused when they cannot be."""
 
+import contextlib
 import json
 from dataclasses import asdict
 
@@ -69,6 +70,13 @@ def test_a_variant_with_a_wrong_result_is_not_timed(own_results, monkeypatch):
     with pytest.raises(measure.WrongResult, match="out"):
         measured(one("ceilings"))
     assert not list(own_results.rglob("*.json"))
+
+
+@pytest.mark.parametrize(("count", "error", "wrong"), [(3, 5e-3, False), (3, 2e-2, True), (2000, 5e-3, True)])
+def test_a_few_values_may_miss_by_more_than_many(count, error, wrong):
+    result, expected = {"out": torch.full((count,), 1 + error)}, {"out": torch.ones(count)}
+    with pytest.raises(measure.WrongResult) if wrong else contextlib.nullcontext():
+        measure._checked(result, expected, 1e-3)
 
 
 def test_a_result_that_is_not_a_number_is_wrong(own_results, monkeypatch):

@@ -104,3 +104,12 @@ def test_on_cuda_both_commands_run_and_a_failure_is_said(case, failing, monkeypa
 
 def test_the_case_is_a_step_that_can_be_told_on_the_command_line():
     assert isinstance(nsys.parse([]), cases.EXPERIMENTS["kernels"])
+
+
+def test_its_help_names_the_parameters(capsys):
+    with pytest.raises(SystemExit) as ended:
+        nsys.main(["--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "context_length" in said
+    assert "exit codes:" in said

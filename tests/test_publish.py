@@ -3,7 +3,7 @@
 import pytest
 from resealed import reseal
 
-from lib import publish, results
+from lib import publish, quarantine, results
 
 
 @pytest.fixture
@@ -36,3 +36,13 @@ def test_records_of_other_hardware_under_the_same_name_are_refused(save_record, 
     reseal(other, environment=results.read(other)["environment"] | {"hardware": "another"})
     with pytest.raises(ValueError, match="a test and another"):
         publish.publish("test-1c")
+
+
+def test_what_was_set_aside_is_no_machine_and_is_not_published(save_record, kept, capsys):
+    save_record(total_ms=[1.0])
+    save_record(round=2, total_ms=[2.0]).write_text("{")
+    assert quarantine.tidy(alone=True) == 1
+    assert publish.main([]) == 0
+    assert [entry.name for entry in kept.iterdir()] == ["test-1c"]
+    assert len(list(kept.glob("*/*/*.json"))) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 1

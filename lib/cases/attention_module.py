@@ -1,6 +1,6 @@
 """Self-attention with its four projections, forward and backward: another workload than attention alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -19,7 +19,7 @@ class AttentionModule:
 
     experiment: ClassVar[str] = "attention_module"
     d_model: int
-    context_length: int
+    context_length: int = field(metadata={"least": 2})  # of a single token the queries have no gradient to be checked
     batch_size: int
     num_heads: int
     precision: str

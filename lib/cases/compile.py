@@ -30,6 +30,8 @@ class Compile:
         check.fields(self)
         check.choice("model", self.model, (ATTENTION, *model.SIZES))
         check.choice("precision", self.precision, precision.NAMES)
+        if self.model != ATTENTION:
+            check.at_least("seq_len", self.seq_len, 2)  # as the context of a step
         if self.model != ATTENTION and self.d_head != self.underlying().config.d_head:
             own = self.underlying().config.d_head
             raise ValueError(f"d_head: {self.d_head} must be {own} for {self.model}, whose head size that is")

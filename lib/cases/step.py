@@ -1,6 +1,6 @@
 """One training step of the language model, or its first phases: all in the same iteration."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import ClassVar
 
 from lib import adam, attention, check, cost, environment, footprint, memory, model, precision
@@ -17,7 +17,7 @@ class Step:
 
     experiment: ClassVar[str] = "step"
     size: str
-    context_length: int
+    context_length: int = field(metadata={"least": 2})  # of a single token the queries have no gradient to be checked
     batch_size: int
     precision: str
     compiled: bool

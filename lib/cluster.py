@@ -1,0 +1,217 @@
+"""Runs a sweep on the machines of a Ray cluster: each node is a box, whose places execute runs as tasks pinned to it.
+
+Ray is an optional engine, imported only here. Knows nothing of records: the pieces of a run go to the supervisor, which
+alone writes them, so that no file system need be shared.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+
+from lib import digest, plan, worker
+from lib.kernel import Piece, Run
+from lib.plan import Task
+from lib.share import Share
+from lib.supervisor import Box, PlaceLost
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # before Ray is imported: nothing is reported to anyone
+try:
+    import ray
+    from ray import exceptions
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+except ImportError:
+    ray = None
+
+ANSWER_S = 10  # within which a cluster, or a node of one, must answer
+PLAN_S = 120  # within which a node must have planned: it imports torch and predicts the memory of each case
+LOOK_S = 3  # between looks at which nodes there are
+
+
+@contextlib.contextmanager
+def boxes(address: str, sweep: str, part: Share) -> Iterator[list[Box]]:
+    """The nodes of the cluster whose head is at `address`, HOST:PORT, as boxes with the tasks of a share of a sweep;
+    the list changes as nodes come and go. Raises ValueError without Ray, a cluster, or a node that can take part."""
+    with _connected(address):
+        nodes = Nodes(sweep, part)
+        nodes.look()
+        if not nodes.boxes:
+            raise ValueError(f"address: no node of the cluster at {address} can take part{nodes.why()}")
+        over = threading.Event()
+        watch = threading.Thread(target=nodes.follow, args=(over,), daemon=True)
+        watch.start()
+        try:
+            yield nodes.boxes
+        finally:
+            over.set()
+            nodes.stop()
+
+
+@contextlib.contextmanager
+def _connected(address: str) -> Iterator[None]:
+    """Be a driver of the cluster for the block. Raises ValueError in one line."""
+    if ray is None:
+        raise ValueError("address: Ray is not installed here, which `pip install -e .[cluster]` does")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"address: {address!r} must be HOST:PORT")
+    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        socket.create_connection((host, int(port)), ANSWER_S).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
+    except (OSError, OverflowError) as error:  # Ray's own error for a cluster that is not there is an OSError too
+        raise ValueError(f"address: no Ray cluster answers at {address}: {_line(error)}") from None
+    except (RuntimeError, ValueError) as error:  # another version of Ray or Python, or no node of the cluster is here
+        raise ValueError(f"address: {address} cannot be joined from here: {_line(error)}") from None
+    finally:
+        for number, handler in former.items():  # Ray takes SIGTERM for itself
+            signal.signal(number, handler)
+    ray._private.worker._worker_logs_enabled = False  # else the last words of each lost node stand beside the bar
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _line(error: BaseException) -> str:
+    """The first line of what an error says."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+class Nodes:
+    """The boxes of the nodes of the cluster that take part, and why others do not."""
+
+    def __init__(self, sweep: str, part: Share):
+        self.sweep, self.part = sweep, part
+        self.boxes: list[Box] = []
+        self.refused: dict[str, str] = {}  # by the name of the node
+        self._by_id: dict[str, Box | None] = {}
+        self._queues: dict[frozenset[str], deque[Task]] = {}
+
+    def look(self, late: bool = False) -> None:
+        """Take in the nodes that have joined, and drop those that are gone."""
+        alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and _counts(node) != (0, 0)}
+        for identity in self._by_id.keys() - alive.keys():
+            box = self._by_id.pop(identity)
+            if box in self.boxes:
+                self.boxes.remove(box)
+        joined = {identity: node for identity, node in alive.items() if identity not in self._by_id}
+        views = {identity: _view.options(**_pinned(identity)).remote(self.sweep) for identity in joined}
+        for identity, node in joined.items():
+            self._by_id[identity] = None
+            name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+            try:
+                view = ray.get(views[identity], timeout=PLAN_S)
+                check(view, self.sweep)
+                box = self._by_id[identity] = self._box(identity, name, _counts(node), view, late)
+                self.boxes.append(box)
+            except (exceptions.RayError, ValueError) as error:
+                cause = getattr(error, "cause", None) or error
+                self.refused[name] = _line(cause)
+                print(f"{name} takes no part: {_line(cause)}", file=sys.stderr)
+
+    def _box(self, identity: str, name: str, counts: tuple[int, int], view: worker.View, late: bool) -> Box:
+        """The box of a node. Nodes of the same hardware share their tasks; what the hardware of another node already
+        does for a machine, such as two hosts of the same GPU with different processors, is left to that one."""
+        tasks = plan.shared(view.tasks, self.part)
+        kind = frozenset(task.machine for task in tasks)
+        if kind not in self._queues:
+            if late:
+                raise ValueError("it joined with hardware of its own; the same command, once more, takes it in")
+            taken = frozenset().union(*self._queues)
+            self._queues[kind] = deque(task for task in tasks if task.machine not in taken)
+        cpus, gpus = counts
+        used = gpus if any(not task.alone for task in tasks) else 0
+        places = [Place(identity, name, cpus // max(gpus, 1), 1) for _ in range(used)]
+        return Box(self._queues[kind], Place(identity, name, cpus, gpus, whole=True), places)
+
+    def follow(self, over: threading.Event) -> None:
+        """In a thread of its own: look again and again, until it is over or the cluster is gone."""
+        while not over.wait(LOOK_S):
+            try:
+                self.look(late=True)
+            except (exceptions.RayError, OSError):  # the runs say themselves what became of them
+                return
+
+    def stop(self) -> None:
+        """End what still runs."""
+        for place in [place for box in self._by_id.values() if box for place in (box.whole, *box.places)]:
+            place.stop()
+
+    def why(self) -> str:
+        """Why no node takes part, as the end of a sentence."""
+        return "".join(f"; {name}: {reason}" for name, reason in self.refused.items())
+
+
+def _counts(node: dict) -> tuple[int, int]:
+    """The processors and GPUs that a node declares."""
+    return int(node["Resources"].get("CPU", 0)), int(node["Resources"].get("GPU", 0))
+
+
+def _pinned(identity: str) -> dict:
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(identity, soft=False)} if ray else {}
+
+
+def check(view: worker.View, sweep: str) -> None:
+    """Raise ValueError unless what a node measures is what the supervisor takes for it."""
+    if view.sweep != worker.digest(sweep):
+        raise ValueError(f"its sweep {sweep} is another one")
+    other = {task.experiment for task in view.tasks if task.code != digest.code(task.experiment)}
+    if other:
+        raise ValueError(f"its code of {', '.join(sorted(other))} is another one; check out the same commit")
+    if view.nicer_by:
+        raise ValueError(
+            f"Ray's workers there have a niceness of {view.nicer_by} more than the node, so that other work disturbs "
+            "them; start it with RAY_worker_niceness=0 in the environment"
+        )
+
+
+class Place:
+    """Where one kernel runs at a time on a node: with one of its GPUs, or with the whole of it."""
+
+    def __init__(self, node: str, name: str, cpus: int, gpus: int, whole: bool = False):
+        self.node, self.name, self.whole = node, name, whole
+        self.needs = {"num_cpus": cpus, "num_gpus": gpus}
+        self.stream = None
+
+    def pieces(self, run: Run) -> Iterator[Piece]:
+        """Execute a run there. Raises PlaceLost when the node is gone, and the run with it."""
+        self.stream = _measured.options(**self.needs, **_pinned(self.node)).remote(run, self.whole)
+        try:
+            for reference in self.stream:
+                yield Piece(*ray.get(reference))
+        except exceptions.RayTaskError as error:  # the task raised it
+            yield Piece("end", "failed", f"{self.name}: {type(error.cause).__name__}: {error.cause}".encode())
+        except exceptions.OutOfMemoryError:  # the node's memory was full, and Ray ended the task
+            yield Piece("end", "oom")
+        except exceptions.RayError:
+            if not self._answers():
+                raise PlaceLost(f"{self.name} is gone") from None
+            yield Piece("end", "died")
+        finally:
+            self.stop()
+
+    def _answers(self) -> bool:
+        """Whether the node itself is still there."""
+        try:
+            return ray.get(_here.options(**_pinned(self.node)).remote(), timeout=ANSWER_S)
+        except exceptions.RayError:
+            return False
+
+    def stop(self) -> None:
+        """End the run, if there is one: its worker dies, and the guard there ends the kernel."""
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            ray.cancel(stream, force=True)
+
+
+if ray:
+    # a run that failed is not Ray's to repeat, but the supervisor's; what has planned holds memory of the GPU
+    _measured = ray.remote(num_returns="streaming", max_retries=0, max_calls=0)(worker.measured)
+    _view = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(worker.view)
+    _here = ray.remote(num_cpus=0, max_retries=0)(worker.here)
