@@ -67,10 +67,9 @@ def table(tallies: list[Tally]) -> list[str]:
     lines = [f"{'':3} {'fault':{width}} {'injected':>9} {'survived':>9} {'lost':>5}"]
     for tally in sorted(tallies, key=lambda tally: (tally.number, tally.what)):
         lost = len(tally.reasons)
-        lines.append(
-            f"{tally.number:3} {tally.what:{width}} {tally.injected:9} {tally.injected - lost:9} {lost:5}"
-            + "".join(f"  {note}" for note in tally.notes)
-        )
+        survived = max(0, tally.injected - lost)
+        row = f"{tally.number:3} {tally.what:{width}} {tally.injected:9} {survived:9} {lost:5}"
+        lines.append("  ".join([row, *tally.notes]))
     return lines
 
 
@@ -177,12 +176,10 @@ class Sweep:
         return [process for process in psutil.process_iter() if self._belongs(process)]
 
     def _belongs(self, process: psutil.Process) -> bool:
-        mark = str(self.journal_file).encode()
         try:
-            return (
-                process.status() != psutil.STATUS_ZOMBIE and mark in Path(f"/proc/{process.pid}/environ").read_bytes()
-            )
-        except (OSError, psutil.Error):
+            marked = process.environ().get("CHEAP_JOURNAL") == str(self.journal_file)
+            return marked and process.status() != psutil.STATUS_ZOMBIE
+        except (psutil.Error, OSError):  # another user's, or gone in the meantime
             return False
 
     def kernels(self) -> list[psutil.Process]:
