@@ -131,6 +131,18 @@ class Sweep:
         process.began, process.files = time.monotonic(), (self.out, self.err)
         return process
 
+    def start_to(self, turn: int) -> subprocess.Popen:
+        """The command of this sweep at a random moment: in every third turn of what comes before the first case, else
+        of what comes with it and after. Raises AssertionError when it ends by itself."""
+        commands, cases = len(self.journal("command")), len(self.journal("begins"))
+        process = self.start()
+        until(lambda: len(self.journal("command")) > commands, 60, "the start of the command")
+        if turn % 3:
+            until(lambda: len(self.journal("begins")) > cases, 60, "the first case")
+        moment(1.5)
+        assert process.poll() is None, "it ended by itself"
+        return process
+
     def end(self, process: subprocess.Popen, seconds: float = 120) -> Done:
         """Wait for it to end. Raises AssertionError when that takes more than so many seconds, and ends it."""
         try:
