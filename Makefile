@@ -22,7 +22,7 @@ report: .venv/ready ## Measure this machine with the quick sweep, then write rep
 	  $(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES)) && exit $$ended
 
 test: .venv/ready .venv/cluster ## Check the style and run the tests
-	@$(PY) -m ruff check && $(PY) -m ruff format --check && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadgroup
+	@$(PY) -m ruff check && $(PY) -m ruff format --check && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
 
 torture: .venv/ready .venv/cluster ## Run the tests of faults in full, half an hour, and print what was injected, survived and lost
 	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest -m faults

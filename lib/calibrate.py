@@ -7,27 +7,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch.utils.benchmark import Timer
 
 from lib import calibration, commandline, environment, measure, overheads, results, timing
 from lib.cases.ceilings import Ceilings
+from lib.overheads import Calibration
 from lib.timing import Iteration, Mark, Plan
 
 COMPARISONS = 200
 UNIT = 20  # calls of the small program, so that one call more is 5%
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """One check of the measuring, on a device."""
-
-    experiment: ClassVar[str] = "calibration"
-    check: str
-    device: str
 
 
 def spin(device: str) -> dict[str, list[float]]:

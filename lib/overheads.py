@@ -39,8 +39,8 @@ def start(device: str) -> dict[str, list[float]]:
 
 
 @dataclass(frozen=True)
-class Nothing:
-    """A case in which nothing is measured."""
+class Calibration:
+    """One check of the measuring, on a device."""
 
     experiment: ClassVar[str] = "calibration"
     check: str
@@ -54,7 +54,7 @@ def between(device: str) -> dict[str, list[float]]:
     with _other_results():
         for turn in range(CASES):
             began = time.perf_counter()
-            with measure.recording(Nothing("nothing", device), round=turn + 1):
+            with measure.recording(Calibration("nothing", device), round=turn + 1):
                 pass
             middle = time.perf_counter()
             for _ in range(2):

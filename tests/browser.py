@@ -12,6 +12,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+import filelock
 import pytest
 
 from lib import export, report
@@ -56,11 +57,14 @@ def chromium(installed_chromium):
 
 @pytest.fixture(scope="session")
 def rendered(tmp_path_factory):
-    """The report of the records kept in git, rendered once: the path of its page, beside which RESULTS would be."""
-    folder = tmp_path_factory.mktemp("rendered")
-    with pytest.MonkeyPatch.context() as patch:
+    """The report of the records kept in git, rendered once for all processes of the tests: the path of its page, beside
+    which RESULTS would be."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "rendered"
+    with filelock.FileLock(f"{folder}.lock"), pytest.MonkeyPatch.context() as patch:
         patch.setenv("RESULTS", str(folder / "results"))
-        assert report.main([]) == 0
+        if not report.page().exists():
+            assert report.main([]) == 0
         return report.page()
 
 

@@ -12,8 +12,6 @@ from browser import PATIENCE_S
 
 from lib import export, notebook, report
 
-pytestmark = pytest.mark.xdist_group("browser")  # the report is rendered for them once
-
 VIEWS = {
     "wide": {"viewport": {"width": 1280, "height": 900}},
     "narrow": {"viewport": {"width": 390, "height": 844}},

@@ -11,8 +11,6 @@ import pytest
 from lib import export, markdown, plots, sentences, tables
 from lib.stats import Interval
 
-pytestmark = pytest.mark.xdist_group("browser")  # which renders the report
-
 
 @pytest.fixture(scope="module")
 def written(rendered):

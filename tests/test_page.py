@@ -2,8 +2,6 @@
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("browser")  # the report is rendered for them once
-
 
 @pytest.fixture
 def page(chromium, rendered):
