@@ -240,4 +240,7 @@ def main() -> int:
 if __name__ == "__main__":
     import cheap  # whose class has the same name in every process
 
-    sys.exit(cheap.main())
+    code = cheap.main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # as `lib.sweep` does
