@@ -62,13 +62,18 @@ def workplace() -> Iterator[Workplace]:
         [sys.executable, "-m", "lib.processes", place.mark, str(place.folder)],
         stdin=subprocess.PIPE, start_new_session=True, cwd=ROOT,
     )  # fmt: skip
+    ended = False
     try:
         yield place
+        ended = True
     finally:
         end(place.mark)
         shutil.rmtree(place.folder, ignore_errors=True)
-        with contextlib.suppress(BrokenPipeError):  # a thread that still wrote there leaves the rest to the guard
-            guard.communicate(b"" if place.folder.exists() else DONE)
+        if ended and not place.folder.exists():
+            with contextlib.suppress(BrokenPipeError):
+                guard.communicate(DONE)
+        else:  # something may just be starting or writing: the guard ends that too, when this process is gone
+            guard.stdin.close()
 
 
 def guard(mark: str, folder: str) -> None:

@@ -116,8 +116,9 @@ def _signals() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+        if signal.getsignal(signal.SIGINT) is stop:  # else it was asked to stop, and is not to be asked until it has
+            for number, handler in former.items():
+                signal.signal(number, handler)
 
 
 def _supervise(given: argparse.Namespace, part: Share, budget: float) -> int:

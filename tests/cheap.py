@@ -4,7 +4,6 @@
 the folder $CHEAP. It knows nothing of measuring, and its kernels load no torch unless a case wants it.
 """
 
-import collections
 import errno
 import functools
 import importlib.util
@@ -14,7 +13,6 @@ import os
 import random
 import signal
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +20,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
+
+from behaviours import BEHAVIOURS, OUT_OF_MEMORY, for_ever
 
 CODE = "c0de" * 4  # what stands for the digest of the code that measured
 GPU = "pretended-gpu"
@@ -58,76 +58,6 @@ def note(event: str, **facts) -> None:
     file = os.open(os.environ["CHEAP_JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(file, line.encode())
     os.close(file)
-
-
-def _raise() -> None:
-    raise KeyError("a bug of the case")
-
-
-def _for_ever() -> None:
-    while True:
-        time.sleep(1000)
-
-
-def _spin() -> None:
-    """A loop in C, which holds the interpreter's lock and looks at no signal."""
-    collections.deque(itertools.repeat(None), maxlen=0)
-
-
-def _deaf() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    _for_ever()
-
-
-def _have_children() -> None:
-    """Two processes in sessions of their own, one of which ignores what can be ignored."""
-    subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    subprocess.Popen(["sh", "-c", "trap '' TERM INT HUP; sleep 1000; sleep 1000"], start_new_session=True)
-
-
-def _with_children() -> None:
-    _have_children()
-    _for_ever()
-
-
-def _eat() -> None:
-    """Take memory until the system ends this process, within the memory group $CHEAP_GROUP, which is small."""
-    Path(os.environ["CHEAP_GROUP"], "cgroup.procs").write_text(str(os.getpid()))
-    eaten = []
-    while True:
-        eaten.append(bytearray(os.urandom(2**20)))
-
-
-BEHAVIOURS = {
-    "ok": lambda: None,
-    "raise": _raise,
-    "exit": lambda: sys.exit(0),
-    "os_exit": lambda: os._exit(0),
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "sleep": _for_ever,
-    "spin": _spin,
-    "deaf": _deaf,
-    "children": _with_children,
-    "orphans": _have_children,
-    "eat": _eat,
-    "unfinished": lambda: None,  # see `last`
-    "lingers": lambda: None,
-}
-
-
-def _no_memory() -> None:
-    raise MemoryError
-
-
-def _allocate(device: str) -> None:
-    """What torch says when more is asked for than there can be."""
-    import torch
-
-    torch.empty(2**60, dtype=torch.uint8, device=device)
-
-
-OUT_OF_MEMORY = {"oom": _allocate, "memory_error": lambda device: _no_memory()}
 
 
 def pending(cases: list[Cheap], round: int) -> Iterator[Cheap]:
@@ -179,7 +109,7 @@ def last(cases: list[Cheap]) -> None:
     if cases[0].behaviour == "unfinished":
         os._exit(0)
     if cases[0].behaviour == "lingers":
-        _for_ever()
+        for_ever()
 
 
 CELLS = (
@@ -310,4 +240,7 @@ def main() -> int:
 if __name__ == "__main__":
     import cheap  # whose class has the same name in every process
 
-    sys.exit(cheap.main())
+    code = cheap.main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # as `lib.sweep` does

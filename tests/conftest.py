@@ -1,6 +1,7 @@
 """What the tests share: a results folder of their own, and records to fill it with."""
 
 import gc
+import itertools
 import os
 import subprocess
 import tempfile
@@ -134,8 +135,12 @@ def sweep_of():
 
 def pytest_terminal_summary(terminalreporter):
     """The table of `make torture`."""
-    reports = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, [])]
-    found = [faults.Tally(**value) for report in reports for key, value in report.user_properties if key == "tally"]
+    found = []
+    for report in itertools.chain(*(terminalreporter.stats.get(key, []) for key in ("passed", "failed", "skipped"))):
+        for tally in (faults.Tally(**value) for key, value in report.user_properties if key == "tally"):
+            found.append(tally)
+            if report.skipped:
+                tally.notes.append(report.longrepr[2].removeprefix("Skipped: "))
     if faults.TORTURE and found:
         terminalreporter.section("faults")
         terminalreporter.write("\n".join([*faults.table(found), ""]))

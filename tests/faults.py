@@ -67,10 +67,9 @@ def table(tallies: list[Tally]) -> list[str]:
     lines = [f"{'':3} {'fault':{width}} {'injected':>9} {'survived':>9} {'lost':>5}"]
     for tally in sorted(tallies, key=lambda tally: (tally.number, tally.what)):
         lost = len(tally.reasons)
-        lines.append(
-            f"{tally.number:3} {tally.what:{width}} {tally.injected:9} {tally.injected - lost:9} {lost:5}"
-            + "".join(f"  {note}" for note in tally.notes)
-        )
+        survived = max(0, tally.injected - lost)
+        row = f"{tally.number:3} {tally.what:{width}} {tally.injected:9} {survived:9} {lost:5}"
+        lines.append("  ".join([row, *tally.notes]))
     return lines
 
 
@@ -132,6 +131,18 @@ class Sweep:
         process.began, process.files = time.monotonic(), (self.out, self.err)
         return process
 
+    def start_to(self, turn: int) -> subprocess.Popen:
+        """The command of this sweep at a random moment: in every third turn of what comes before the first case, else
+        of what comes with it and after. Raises AssertionError when it ends by itself."""
+        commands, cases = len(self.journal("command")), len(self.journal("begins"))
+        process = self.start()
+        until(lambda: len(self.journal("command")) > commands, 60, "the start of the command")
+        if turn % 3:
+            until(lambda: len(self.journal("begins")) > cases, 60, "the first case")
+        moment(1.5)
+        assert process.poll() is None, "it ended by itself"
+        return process
+
     def end(self, process: subprocess.Popen, seconds: float = 120) -> Done:
         """Wait for it to end. Raises AssertionError when that takes more than so many seconds, and ends it."""
         try:
@@ -177,12 +188,10 @@ class Sweep:
         return [process for process in psutil.process_iter() if self._belongs(process)]
 
     def _belongs(self, process: psutil.Process) -> bool:
-        mark = str(self.journal_file).encode()
         try:
-            return (
-                process.status() != psutil.STATUS_ZOMBIE and mark in Path(f"/proc/{process.pid}/environ").read_bytes()
-            )
-        except (OSError, psutil.Error):
+            marked = process.environ().get("CHEAP_JOURNAL") == str(self.journal_file)
+            return marked and process.status() != psutil.STATUS_ZOMBIE
+        except (psutil.Error, OSError):  # another user's, or gone in the meantime
             return False
 
     def kernels(self) -> list[psutil.Process]:

@@ -9,7 +9,7 @@ import pytest
 from faults import count, lines, until
 
 LIMIT_BYTES = 20_000  # of a file; the records here are larger, and nothing else is
-CASES_EACH = 12
+CASES_EACH = 10
 
 
 def mount(*arguments):
@@ -96,7 +96,7 @@ def test_where_records_cannot_be_written_any_more_the_sweep_says_so_ends_and_can
             assert len(lines(done.err)) == 1, f"{fault.__doc__} {lines(done.err)}"
             assert str(sweep.results) in lines(done.err)[0], lines(done.err)
             assert set(sweep.statuses().values()) == {"ok"}
-            sweep.none_left(1)
+            sweep.none_left()
     goes_on(sweep, len(faults))
 
 
@@ -112,7 +112,7 @@ def test_where_nothing_can_be_written_the_sweep_fails_in_a_line_and_can_be_resum
             assert "Traceback" not in done.err
             said = [line for line in lines(done.err) if not line.startswith("again, just these")]
             assert len(said) == 1, said
-            sweep.none_left(1)
+            sweep.none_left()
     sweep.variables["CHEAP_SPOIL"] = ""
     goes_on(sweep, 1)
 

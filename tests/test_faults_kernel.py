@@ -28,7 +28,7 @@ def blocks(*behaviours, device="cpu"):
 def test_a_notebook_that_raises_leaves_dies_or_never_ends_is_a_failure_in_a_line_and_the_others_are_measured(
     sweep_of, tally
 ):
-    bad = ["raise", "exit", "os_exit", "kill", "unfinished"]
+    bad = ["raise", "exit", "kill", "unfinished"]
     for _ in range(count(1, 5)):
         sweep = sweep_of(blocks(*bad, "ok"))
         done = sweep.run()
@@ -39,10 +39,10 @@ def test_a_notebook_that_raises_leaves_dies_or_never_ends_is_a_failure_in_a_line
             assert len(said) == len(bad) + 1, "\n".join(said)  # the last is the command that tries again
             assert sum("KeyError: 'a bug of the case'" in line for line in said) == 1
             assert sum("before its last cell" in line for line in said) == 1
-            assert sum("died" in line for line in said) == 3
+            assert sum("died" in line for line in said) == 2
             assert 11 not in statuses
-            assert statuses[31] == statuses[41] == "crashed"
-            fine = [32, 42, 51, 52, 61, 62]  # 11 and 21 stop their kernels, and what comes after them
+            assert statuses[31] == "crashed"
+            fine = [32, 41, 42, 51, 52]  # 11 and 21 stop their kernels, and what comes after them
             assert {number: statuses.get(number) for number in fine} == dict.fromkeys(fine, "ok")
             sweep.none_left(1)
 
@@ -112,7 +112,7 @@ def out_of_memory(sweep, tally, behaviours, device="cpu"):
 @pytest.mark.faults(5, "no memory: RuntimeError on a CPU, MemoryError")
 def test_a_case_that_finds_no_memory_is_a_row_and_the_next_one_is_measured_as_without_it(sweep_of, tally):
     for _ in range(count(1, 5)):
-        out_of_memory(sweep_of("cheap: {}"), tally, ["oom", "memory_error"])
+        out_of_memory(sweep_of("cheap: {}"), tally, ["oom", "memory_error"][: count(1, 2)])
 
 
 @pytest.mark.faults(5, "no memory: killed by the system")

@@ -32,7 +32,7 @@ def test_in_200_cases_the_supervisor_keeps_its_memory_and_its_files_and_leaves_n
                 resident.append(supervisor.memory_info().rss)
             if begun and begun[-1] != begun[0] and len(begun) % each not in (0, 1):  # in the midst of a kernel's cases
                 files.setdefault(begun[-1]["pid"], []).append(supervisor.num_fds())
-            zombies |= {child.pid for child in supervisor.children() if child.status() == psutil.STATUS_ZOMBIE}
+                zombies |= {child.pid for child in supervisor.children() if child.status() == psutil.STATUS_ZOMBIE}
             time.sleep(0.02)
     done = sweep.end(process)
     with tally.injection(200):
