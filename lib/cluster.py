@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
-from lib import check, digest, plan, sweepfile, worker
+from lib import check, digest, notebook, plan, worker
 from lib.kernel import Piece, Run
 from lib.plan import Task
 from lib.share import Share
@@ -40,7 +40,7 @@ LOOK_S = 3  # between looks at which nodes there are
 def boxes(address: str, sweep: str, part: Share) -> Iterator[list[Box]]:
     """The nodes of the cluster whose head is at `address`, HOST:PORT, as boxes with the tasks of a share of a sweep;
     the list changes as nodes come and go. Raises ValueError without Ray, a cluster, or a node that can take part."""
-    check.choice("sweep", sweep, sweepfile.names())
+    check.choice("sweep", sweep, notebook.sweeps())
     with _connected(address):
         nodes = Nodes(sweep, part)
         refused = nodes.look()

@@ -8,6 +8,7 @@ import ast
 import functools
 import hashlib
 import json
+import os.path
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def modules(experiment: str, root: Path = ROOT) -> tuple[str, ...]:
     while new:
         found |= new
         new = {name for module in new for name in _module(module, root)[1]} - found
-    return tuple(sorted(name for name in found if _file(name, root).exists()))
+    return tuple(sorted(name for name in found if os.path.exists(_file(name, root))))
 
 
 def _file(name: str, root: Path) -> Path:
@@ -47,7 +48,7 @@ def _file(name: str, root: Path) -> Path:
 def _module(name: str, root: Path) -> tuple[str, frozenset[str]]:
     """A digest of a module, and the measuring ones that it imports; nothing of one that is not there."""
     file = _file(name, root)
-    tree = ast.parse(file.read_text() if file.exists() else "")
+    tree = ast.parse(file.read_text() if os.path.exists(file) else "")
     return _hash(shape(tree)), frozenset(_imported(tree, root))
 
 
@@ -56,7 +57,7 @@ def _notebook(experiment: str, root: Path) -> tuple[str, frozenset[str]]:
     """A digest of the cells of an experiment's notebook that measure, and the measuring modules that its cells
     import."""
     file = root / "notebooks" / f"{experiment}.ipynb"
-    cells = json.loads(file.read_text())["cells"] if file.exists() else []
+    cells = json.loads(file.read_text())["cells"] if os.path.exists(file) else []
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     trees = [(source, ast.parse(source)) for source in sources if "measure" in source]
     doing = [shape(tree) for source, tree in trees if "measure.recording(" in source]

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+SWEEPS = NOTEBOOKS / "sweeps"
 SETTINGS = {  # parameters of every measurement notebook beside the fields of its case, and the least that each may be
     "warmup": 0,
     "samples": 1,
@@ -21,6 +22,12 @@ OWN_SETTINGS = {  # further ones of single notebooks; False where it is yes or n
 
 class NotebookFailed(Exception):
     """A cell of a notebook raised an exception, which is a bug."""
+
+
+def sweeps() -> list[str]:
+    """The names of the sweeps: the files of their folder, without links that lead out of it."""
+    folder = SWEEPS.resolve()
+    return sorted(file.stem for file in SWEEPS.glob("*.yaml") if file.is_file() and file.resolve().parent == folder)
 
 
 def experiments() -> list[str]:

@@ -10,12 +10,10 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-from lib import atomic, commandline, folders, share, status
+from lib import atomic, commandline, folders, notebook, share, status
 from lib.share import Busy, Share
 
-SWEEPS = Path(__file__).resolve().parent.parent / "notebooks" / "sweeps"
 FAILED, BAD_INPUT, CANNOT_WRITE, BUSY = 1, 2, 74, 75  # the last two as in sysexits.h
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 AGAIN = {"stale": ("stale",), "retry": ("crashed", "timeout")}  # the records that an option asks for anew
@@ -31,7 +29,7 @@ class Stopped(BaseException):
 
 def parser() -> argparse.ArgumentParser:
     """The parser of this command line."""
-    names = ", ".join(sorted(file.stem for file in SWEEPS.glob("*.yaml")))
+    names = ", ".join(notebook.sweeps()).replace("%", "%%")  # which argparse would take for a format
     made = commandline.parser(
         "lib.sweep",
         "Run a sweep, or go on with it: what has its record is not measured again.\n"

@@ -15,7 +15,6 @@ import yaml
 
 from lib import cases, check, measure, notebook
 
-SWEEPS = notebook.NOTEBOOKS / "sweeps"
 OPTIONS = {"rounds": 1, "timeout": 600, "fresh": []}  # of a block, or of the whole sweep
 FRACTIONS = ("target_percent", "seconds")  # the settings that need not be whole numbers
 BYTES = 16_384  # of a file, three times the longest here, and read within a second
@@ -39,17 +38,11 @@ class Kernel:
         return self.parameters["round"]
 
 
-def names() -> list[str]:
-    """The sweeps there are: the files of their folder, without links that lead out of it."""
-    folder = SWEEPS.resolve()
-    return sorted(file.stem for file in SWEEPS.glob("*.yaml") if file.is_file() and file.resolve().parent == folder)
-
-
 def load(name: str) -> list[Kernel]:
     """The kernels of the sweep of that name, round by round. Raises ValueError, naming file, field, rule and
     nearest valid name, for anything in the file that could not run."""
-    check.choice("sweep", name, names())
-    file = SWEEPS / f"{name}.yaml"
+    check.choice("sweep", name, notebook.sweeps())
+    file = notebook.SWEEPS / f"{name}.yaml"
     try:
         return read(file)
     except ValueError as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from lib import processes
-from lib.notebook import NOTEBOOKS
+from lib.notebook import SWEEPS
 
 if TYPE_CHECKING:
     from lib.kernel import Run
@@ -58,7 +58,7 @@ def here() -> bool:
 
 def digest(sweep: str) -> str:
     """A digest of the sweep's file, to see whether two checkouts have the same."""
-    return hashlib.sha256((NOTEBOOKS / "sweeps" / f"{sweep}.yaml").read_bytes()).hexdigest()
+    return hashlib.sha256((SWEEPS / f"{sweep}.yaml").read_bytes()).hexdigest()
 
 
 def as_without_ray(whole: bool) -> int:

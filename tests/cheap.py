@@ -229,6 +229,7 @@ def main() -> int:
     from lib import notebook
 
     notebook.NOTEBOOKS = Path(os.environ["CHEAP"])
+    notebook.SWEEPS = notebook.NOTEBOOKS / "sweeps"
     from lib import sweep
 
     note("command")

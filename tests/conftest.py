@@ -64,11 +64,11 @@ def save_record(own_results):
 @pytest.fixture
 def planted(tmp_path, monkeypatch, own_results):
     """Puts a sweep of that name and text where the sweeps are, from which nothing may be run."""
-    from lib import sweepfile  # which brings torch along
+    from lib import notebook
 
     folder = tmp_path / "sweeps"
     folder.mkdir()
-    monkeypatch.setattr(sweepfile, "SWEEPS", folder)
+    monkeypatch.setattr(notebook, "SWEEPS", folder)
     for where, name in ((subprocess, "Popen"), (os, "fork"), (os, "posix_spawn"), (os, "system")):
         monkeypatch.setattr(where, name, lambda *_, **__: pytest.fail("a process was started"))
 

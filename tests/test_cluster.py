@@ -8,6 +8,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,7 +22,6 @@ from lib import cluster, digest, worker
 from lib import sweep as command
 from lib.share import WHOLE
 
-pytestmark = pytest.mark.xdist_group("cluster")
 with_ray = pytest.mark.skipif(cluster.ray is None, reason="Ray cannot be imported")
 STARTED = "--address='([0-9.]+:[0-9]+)'"
 CASES = faults.count(3, 12)  # of each of two kernels; one more than a test has a kernel killed in
@@ -35,6 +35,7 @@ if "CHEAP" in os.environ:  # in every process of a node: the cheap experiment, a
     from lib import notebook
     cheap.GPU = os.environ["CHEAP_GPU"]
     notebook.NOTEBOOKS = pathlib.Path(os.environ["CHEAP"])
+    notebook.SWEEPS = notebook.NOTEBOOKS / "sweeps"
     sys.meta_path.insert(0, cheap._Late())
 """
 
@@ -112,9 +113,10 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory):
+def running():
     """A cluster of two nodes with the same hardware."""
-    sweep = faults.Sweep(tmp_path_factory.mktemp("cluster"), SWEEP)
+    # not a folder of the tests, whose name is too long for that of a socket
+    sweep = faults.Sweep(Path(tempfile.mkdtemp(prefix="s-", dir="/tmp")), SWEEP)
     made = Cluster(sweep)
     try:
         for _ in range(2):
@@ -122,6 +124,7 @@ def running(tmp_path_factory):
         yield made
     finally:
         made.stop()
+        sweep.remove()
 
 
 @pytest.fixture

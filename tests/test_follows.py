@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from lib import follows, report, results
+from lib import digest, follows, report, results, staleness
 
 PAGE = """<html><head><meta name="inputs" content="{digest}"><meta name="machines" content="test-1c other-2c"></head>
 <section id="01_method"><h2>Method</h2><p>A step takes {step} ms.</p>
@@ -61,7 +61,8 @@ def rendered(tmp_path, monkeypatch, own_results):
     """A report of one chapter, which prints a number and draws a figure of one record."""
     kept = results.read(min(results.REFERENCE.glob("*/attention/*.r1.json")))
     record = {name: value for name, value in kept.items() if name not in ("schema", "checksum")}
-    record |= {"machine": "test-1c", "environment": kept["environment"] | {"machine": "test-1c"}}
+    around = kept["environment"] | {"machine": "test-1c", "torch": staleness.installed()}
+    record |= {"machine": "test-1c", "environment": around, "code": digest.code("attention")}
     results.save(**record)
     cells = [
         new_code_cell("machine = 'test-1c'", metadata={"tags": ["parameters"]}),

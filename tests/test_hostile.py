@@ -105,7 +105,7 @@ def test_a_name_that_is_none_of_the_sweeps_is_refused_and_nothing_read(planted, 
 def test_a_link_among_the_sweeps_is_one_of_them(planted):
     file = planted("planted", "attention: {}")
     file.with_name("again.yaml").symlink_to(file)
-    assert sweepfile.names() == ["again", "planted"]
+    assert notebook.sweeps() == ["again", "planted"]
     assert len(sweepfile.load("again")) == 1
 
 
@@ -267,7 +267,7 @@ def test_a_secret_in_the_environment_stays_there(own_results, monkeypatch, tmp_p
         monkeypatch.setenv(name, secret)
     content = "ceilings: {operation: copy, rows: 8, columns: 1, device: cpu, warmup: 0, samples: 6, target_percent: 0}"
     (tmp_path / "cheap.yaml").write_text(content)
-    monkeypatch.setattr(sweepfile, "SWEEPS", tmp_path)
+    monkeypatch.setattr(notebook, "SWEEPS", tmp_path)
     assert sweep.main(["cheap"]) == 0
     written = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {file.suffix for file in written} >= {".json", ".ipynb"}

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from lib import folders, notebook, plan, results, share, status, sweep, sweepfile
+from lib import folders, notebook, plan, results, share, status, sweep
 from lib.share import Share
 
 QUICKEST = "ceilings: {operation: copy, rows: [8, 16], precision: fp32, device: cpu, warmup: 0, samples: 6}"
@@ -22,7 +22,7 @@ def run(own_results, tmp_path, monkeypatch):
 
     def run(text, *options):
         (tmp_path / "own.yaml").write_text(text)
-        monkeypatch.setattr(sweepfile, "SWEEPS", tmp_path)
+        monkeypatch.setattr(notebook, "SWEEPS", tmp_path)
         code = sweep.main(["own", *options])
         return code, [task.status(name) for task in plan.planned("own") for name in task.cases]
 
