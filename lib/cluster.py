@@ -183,26 +183,27 @@ class Place:
     def __init__(self, node: str, name: str, cpus: int, gpus: int, whole: bool = False):
         self.node, self.name, self.whole = node, name, whole
         self.needs = {"num_cpus": cpus, "num_gpus": gpus}
-        self.stream = None
+        self.stream, self.stopped = None, False
 
     def pieces(self, run: Run) -> Iterator[Piece]:
         """Execute a run there. Raises PlaceLost when the node is gone, and the run with it."""
-        self.stream = _measured.options(**self.needs, **_pinned(self.node)).remote(run, self.whole)
+        # its own, since the next run may begin here before this generator is over
+        stream = self.stream = _measured.options(**self.needs, **_pinned(self.node)).remote(run, self.whole)
         try:
-            for reference in self.stream:
+            for reference in stream:
                 yield Piece(*ray.get(reference))
         except exceptions.RayTaskError as error:  # the task raised it
             yield Piece("end", "failed", f"{self.name}: {type(error.cause).__name__}: {error.cause}".encode())
         except exceptions.OutOfMemoryError:  # the node's memory was full, and Ray ended the task
             yield Piece("end", "oom")
         except exceptions.RayError:
-            if self.stream is None:  # it was stopped
+            if self.stopped:
                 return
             if not self._answers():
                 raise PlaceLost(f"{self.name} is gone") from None
             yield Piece("end", "died")
         finally:
-            self.stop()
+            ray.cancel(stream, force=True)
 
     def _answers(self) -> bool:
         """Whether the node itself is still there."""
@@ -213,9 +214,9 @@ class Place:
 
     def stop(self) -> None:
         """End the run, if there is one: its worker dies, and the guard there ends the kernel."""
-        stream, self.stream = self.stream, None
-        if stream is not None:
-            ray.cancel(stream, force=True)
+        self.stopped = True
+        if self.stream is not None:
+            ray.cancel(self.stream, force=True)
 
 
 if ray:
