@@ -2,6 +2,7 @@
 knows nothing of how a table looks.
 """
 
+import functools
 import math
 import statistics
 from collections.abc import Callable
@@ -82,9 +83,15 @@ def unrest(record: pd.Series) -> str:
     )
     if busy or unquiet:
         found.append(RESTLESS)
-    if isinstance(times, list) and (change := series.change(times)):
+    if isinstance(times, list) and (change := _change(tuple(times))):
         found.append(str(change))
     return ", ".join(found)
+
+
+@functools.cache
+def _change(times: tuple[float, ...]):
+    """How a series changes, which every table of its records asks anew."""
+    return series.change(list(times))
 
 
 def _why(record: pd.Series) -> str:

@@ -130,9 +130,10 @@ def _below(above: pd.DataFrame, below: pd.DataFrame) -> pd.DataFrame:
 
 
 @functools.cache
-def on_own_tables() -> tuple[Judgement, ...]:
-    """Each claim, held against what the write-ups that it comes from printed."""
-    return tuple(claims.judge([claim], own_tables(claim.source), "printed")[0] for claim in published())
+def on_own_tables(experiment: str = "") -> tuple[Judgement, ...]:
+    """Each claim, or those of one experiment, held against what the write-ups that it comes from printed."""
+    chosen = [claim for claim in published() if experiment in ("", claim.experiment)]
+    return tuple(claims.judge([claim], own_tables(claim.source), "printed")[0] for claim in chosen)
 
 
 def on_records(machine: str, experiment: str = "") -> list[Judgement]:
@@ -165,7 +166,7 @@ class Ledger:
     def __init__(self, machine: str, experiment: str = ""):
         kept = references(machine)
         self.columns = ["its own table", *kept, "this machine"]
-        own = [one for one in on_own_tables() if experiment in ("", one.claim.experiment)]
+        own = on_own_tables(experiment)
         stale = staleness.left_out(*(results.load(name, machine) for name in {one.claim.experiment for one in own}))
         self.note = f"{NOTE} {stale}".strip()
         self.rows = list(zip(own, *(on_records(name, experiment) for name in [*kept, machine]), strict=True))

@@ -1,6 +1,8 @@
 """The tables of public write-ups in the shape of records, so that the same claim can be held against both; knows no
 claim."""
 
+import functools
+
 import pandas as pd
 
 from lib import coldstart_claims, compare, profiles, results
@@ -9,10 +11,11 @@ DIMENSIONS = ("size", "context_length", "seq_len", "d_head", "batch_size", "num_
 FIELDS = (*DIMENSIONS, "precision", "compiled", "variant", "mode", "hardware")
 
 
+@functools.cache
 def tables(write_up: str) -> dict[str, pd.DataFrame]:
     """What a write-up, by its number, printed of each experiment: frames as `results.load` gives them, every metric a
-    list of one number, `printed` among their attributes. A step's `total_ms` is that of forward and backward where no
-    more was printed."""
+    list of one number, `printed` among their attributes; not to be changed, since they are kept. A step's `total_ms` is
+    that of forward and backward where no more was printed."""
     steps = compare.published_step()
     steps = steps.assign(total_ms=steps["total_ms"].fillna(steps["forward_backward_ms"]))
     memory = results.published("memory").rename(columns={"model": "size", "phase": "mode"})

@@ -53,8 +53,6 @@ def up_to_date(file: Path, digest: str) -> bool:
 def render(machine: str, target: Path, machines: str = "") -> None:
     """Execute every chapter for a machine and write the page, those that compare machines for the `machines` named.
     Raises NotebookFailed when one fails."""
-    from lib.kernel import execute
-
     digest = inputs(machine, machines)
     chapters = sorted(CHAPTERS.glob("*.ipynb"))
     executed = [target.parent / "chapters" / machine / chapter.name for chapter in chapters]
@@ -62,9 +60,10 @@ def render(machine: str, target: Path, machines: str = "") -> None:
     given = {"machine": machine, "machines": machines}
     taken = [{name: given[name] for name in notebook.parameters(chapter) if name in given} for chapter in chapters]
     with concurrent.futures.ProcessPoolExecutor(max_workers=2) as pool:
-        list(pool.map(execute, chapters, executed, taken))
+        order = sorted(zip(chapters, executed, taken, strict=True), key=lambda one: -one[0].stat().st_size)
+        begun = {one[0]: pool.submit(_executed, *one) for one in order}  # the longest first
+        bodies = [begun[chapter].result() for chapter in chapters]
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True)
-    bodies = [Chapter(file).html() for file in executed]
     script = (TEMPLATE / "report.js").read_text()
     text = environment.get_template("page.html.j2").render(
         css="".join((TEMPLATE / f"{name}.css").read_text() for name in STYLES),
@@ -81,6 +80,14 @@ def render(machine: str, target: Path, machines: str = "") -> None:
     temporary = target.with_suffix(".tmp")
     temporary.write_text(text)
     os.replace(temporary, target)
+
+
+def _executed(source: Path, output: Path, parameters: dict) -> str:
+    """Execute a chapter, and return it as HTML."""
+    from lib import kernel
+
+    kernel.execute(source, output, parameters)
+    return Chapter(output).html()
 
 
 def numbered(body: str, before: str = '<b class="label">', after: str = "</b>") -> str:

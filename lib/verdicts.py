@@ -2,6 +2,7 @@
 nothing of how it is told.
 """
 
+import functools
 import weakref
 from collections.abc import Mapping
 
@@ -37,9 +38,9 @@ def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) 
     if not any((*above.values(), *below.values())):
         return None
     if bases[0] == cases[1]:
-        found = {r: stats.paired(above["paired_ms"][r], above["baseline_ms"][r]) for r in above["paired_ms"]}
+        found = {r: _paired(above["paired_ms"][r], above["baseline_ms"][r]) for r in above["paired_ms"]}
     elif bases[1] == cases[0]:
-        found = {r: stats.paired(below["baseline_ms"][r], below["paired_ms"][r]) for r in below["paired_ms"]}
+        found = {r: _paired(below["baseline_ms"][r], below["paired_ms"][r]) for r in below["paired_ms"]}
     elif bases[0] and bases[0] == bases[1]:
         return _by_same_baseline(above, below)
     else:
@@ -51,13 +52,23 @@ def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) 
     return max(rounds, key=lambda one: one.p) if len(sides) == 1 else None
 
 
+def _paired(above: list[float], below: list[float]) -> Comparison:
+    return _known(tuple(above), tuple(below))
+
+
+@functools.cache
+def _known(above: tuple[float, ...], below: tuple[float, ...]) -> Comparison:
+    """The comparison of the same pairs, for which every table asks anew."""
+    return stats.paired(list(above), list(below))
+
+
 def _by_same_baseline(above: dict, below: dict) -> Comparison | None:
     """Two cases that ran in turns with the same third: by the quotients of their ratios to it, process by process."""
     common = sorted(above["paired_ms"].keys() & below["paired_ms"].keys())
     if len(common) < stats.ENOUGH_ROUNDS:
         return None
     ratios = [
-        [stats.paired(side["paired_ms"][r], side["baseline_ms"][r]).ratio for side in (above, below)] for r in common
+        [_paired(side["paired_ms"][r], side["baseline_ms"][r]).ratio for side in (above, below)] for r in common
     ]
     n = sum(min(first.n, second.n) for first, second in ratios)
     return stats.across([first.value / second.value for first, second in ratios], n, stats.PAIRS)
