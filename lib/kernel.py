@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import nbformat
 import papermill
+from jupyter_client import AsyncKernelManager
 from jupyter_core.utils import run_sync
 from nbclient.exceptions import DeadKernelError
 from papermill.clientwrap import PapermillNotebookClient
@@ -119,9 +120,10 @@ def _ended(executing: concurrent.futures.Future) -> Piece:
 
 
 class _Client(PapermillNotebookClient):
-    """A client that does not take a dead kernel for a finished one."""
+    """A client that does not take a dead kernel for a finished one, and lets no notebook see the names of another."""
 
     def papermill_execute_cells(self):
+        self.wait_for_reply(self.kc.execute("get_ipython().reset(new_session=False)", silent=True))
         super().papermill_execute_cells()
         if not run_sync(self.km.is_alive)():
             raise DeadKernelError("Kernel died")
@@ -131,12 +133,16 @@ class _Engine(NBClientEngine):
     """Papermill's engine, with what the kernel's process is started with."""
 
     @classmethod
-    def execute_managed_notebook(cls, nb_man, kernel_name, start=None, config=None, extra_arguments=(), **_):
+    def execute_managed_notebook(cls, nb_man, kernel_name, start=None, config=None, extra_arguments=(), km=None, **_):
         client = _Client(
-            nb_man, kernel_name=kernel_name, config=config, extra_arguments=list(extra_arguments),
+            nb_man, km, kernel_name=kernel_name, config=config, extra_arguments=list(extra_arguments),
             startup_timeout=120, shutdown_kernel="immediate",
         )  # fmt: skip
-        return client.execute(**start)
+        try:
+            return client.execute(**start)
+        finally:
+            if client.kc:  # the client of a kernel that goes on
+                client.kc.stop_channels()
 
 
 papermill_engines.register("measuring", _Engine)
@@ -144,11 +150,12 @@ papermill_engines.register("measuring", _Engine)
 
 def execute(
     source: Path, output: Path, parameters: Mapping, variables: Mapping[str, str] | None = None,
-    log: Path | None = None, scratch: Path | None = None,
+    log: Path | None = None, scratch: Path | None = None, kept: AsyncKernelManager | None = None,
 ) -> None:  # fmt: skip
     """Run a notebook and keep it with its outputs as `output`, its kernel's own output in `log`; its sockets are in the
-    folder `scratch`, by default the system's for what is temporary. Raises NotebookFailed
-    when a cell fails or the last cell is never reached, and nbclient's DeadKernelError when the kernel dies."""
+    folder `scratch`, by default the system's for what is temporary. It has a kernel of its own, or one that is `kept`.
+    Raises NotebookFailed when a cell fails or the last cell is never reached, and nbclient's DeadKernelError when the
+    kernel dies."""
     output.parent.mkdir(parents=True, exist_ok=True)
     paths = os.pathsep.join([str(processes.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryDirectory(prefix="kernel-", dir=scratch) as folder, open(log or os.devnull, "wb") as written:
@@ -159,7 +166,7 @@ def execute(
             done = papermill.execute_notebook(
                 source, output, dict(parameters), engine_name="measuring", kernel_name="python3", progress_bar=False,
                 start=start | {"stdout": written, "stderr": written}, config=Config(KernelManager=connection),
-                extra_arguments=["--IPKernelApp.log_level=50"],
+                extra_arguments=["--IPKernelApp.log_level=50"], km=kept,
             )  # fmt: skip
         except papermill.PapermillExecutionError as error:
             raise NotebookFailed(f"{error.ename}: {error.evalue}, in {source.name}; see {output.name}") from None
@@ -168,6 +175,18 @@ def execute(
                 raise
             raise DeadKernelError(str(error)) from None
     _refuse_unfinished(source.name, done)
+
+
+@contextlib.contextmanager
+def keeping() -> Iterator[AsyncKernelManager]:
+    """A kernel for several notebooks, one after the other, which then import but once; not for what measures."""
+    with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
+        kept = AsyncKernelManager(kernel_name="python3", transport="ipc", connection_file=f"{folder}/kernel.json")
+        try:
+            yield kept
+        finally:
+            if kept.has_kernel:
+                run_sync(kept.shutdown_kernel)(now=True)
 
 
 def _refuse_unfinished(name: str, done: nbformat.NotebookNode) -> None:

@@ -5,6 +5,7 @@ import concurrent.futures
 import functools
 import hashlib
 import html
+import itertools
 import os
 import re
 import sys
@@ -20,6 +21,7 @@ from lib.notebook import NotebookFailed
 ROOT = folders.REPORTS.parent
 CHAPTERS = notebook.NOTEBOOKS / "report"
 TEMPLATE = Path(__file__).parent / "template"
+LANES = 2  # in which chapters are executed side by side
 STYLES = ("report", "title", "parts")  # in the order in which they follow one another
 CONTENTS = re.compile(
     r'<h2 id="([^"]+)">(.*?)</h2>(?:\s*<p>(.*?)</p>)?', re.DOTALL
@@ -59,10 +61,10 @@ def render(machine: str, target: Path, machines: str = "") -> None:
     os.environ["RESULTS"] = str(results.folder().resolve())
     given = {"machine": machine, "machines": machines}
     taken = [{name: given[name] for name in notebook.parameters(chapter) if name in given} for chapter in chapters]
-    with concurrent.futures.ProcessPoolExecutor(max_workers=2) as pool:
-        order = sorted(zip(chapters, executed, taken, strict=True), key=lambda one: -one[0].stat().st_size)
-        begun = {one[0]: pool.submit(_executed, *one) for one in order}  # the longest first
-        bodies = [begun[chapter].result() for chapter in chapters]
+    todo = sorted(zip(chapters, executed, taken, strict=True), key=lambda one: -one[0].stat().st_size)
+    with concurrent.futures.ProcessPoolExecutor(max_workers=LANES) as pool:
+        found = dict(itertools.chain.from_iterable(pool.map(_executed, (todo[lane::LANES] for lane in range(LANES)))))
+    bodies = [found[chapter] for chapter in chapters]
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True)
     script = (TEMPLATE / "report.js").read_text()
     text = environment.get_template("page.html.j2").render(
@@ -82,12 +84,16 @@ def render(machine: str, target: Path, machines: str = "") -> None:
     os.replace(temporary, target)
 
 
-def _executed(source: Path, output: Path, parameters: dict) -> str:
-    """Execute a chapter, and return it as HTML."""
+def _executed(chapters: list[tuple[Path, Path, dict]]) -> list[tuple[Path, str]]:
+    """Execute chapters, each with its output and parameters, in one kernel, and return them as HTML."""
     from lib import kernel
 
-    kernel.execute(source, output, parameters)
-    return Chapter(output).html()
+    found = []
+    with kernel.keeping() as kept:
+        for source, output, parameters in chapters:
+            kernel.execute(source, output, parameters, kept=kept)
+            found.append((source, Chapter(output).html()))
+    return found
 
 
 def numbered(body: str, before: str = '<b class="label">', after: str = "</b>") -> str:

@@ -67,9 +67,7 @@ def _by_same_baseline(above: dict, below: dict) -> Comparison | None:
     common = sorted(above["paired_ms"].keys() & below["paired_ms"].keys())
     if len(common) < stats.ENOUGH_ROUNDS:
         return None
-    ratios = [
-        [_paired(side["paired_ms"][r], side["baseline_ms"][r]).ratio for side in (above, below)] for r in common
-    ]
+    ratios = [[_paired(side["paired_ms"][r], side["baseline_ms"][r]).ratio for side in (above, below)] for r in common]
     n = sum(min(first.n, second.n) for first, second in ratios)
     return stats.across([first.value / second.value for first, second in ratios], n, stats.PAIRS)
 

@@ -33,7 +33,7 @@ def test_a_killed_kernel_costs_the_case_in_hand_alone(sweep_of, tally):
         with tally.injection():
             for kernel in victims:
                 kernel.kill()
-            until(lambda: set(sweep.kernels()) - set(victims), 5, "a new kernel")  # noqa: B023
+            until(lambda: set(sweep.kernels()) - set(victims), count(15, 5), "a new kernel")  # noqa: B023
             # a case that is killed twice in a row is given up, and rightly so
             until(lambda: {entry["pid"] for entry in sweep.journal("saved")} - former, 30, "a record of it")  # noqa: B023
             unchanged(sweep, before)
