@@ -2,8 +2,10 @@
 nothing itself, and reads only counters that the system keeps anyway.
 """
 
+import json
 import os
 import time
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
 import psutil
@@ -14,16 +16,34 @@ _IDLE = ("idle", "iowait")
 _WITHIN = ("guest", "guest_nice")  # what `user` and `nice` contain already
 
 
+@dataclass(frozen=True)
 class Look:
     """The counters at one moment, in seconds: of all cores together, and of this process with its descendants. What a
     hypervisor gave to other machines counts as busy; inside a container they are those of the whole machine."""
 
-    def __init__(self):
-        times = psutil.cpu_times()._asdict()
-        self.at = time.monotonic()
-        self.all = sum(seconds for kind, seconds in times.items() if kind not in _WITHIN)
-        self.busy = self.all - sum(times.get(kind, 0.0) for kind in _IDLE)
-        self.own = sum(os.times()[:4]) + sum(map(_spent, psutil.Process().children(recursive=True)))
+    at: float
+    all: float
+    busy: float
+    own: float
+
+
+def look() -> Look:
+    """The counters now."""
+    times = psutil.cpu_times()._asdict()
+    every = sum(seconds for kind, seconds in times.items() if kind not in _WITHIN)
+    idle = sum(times.get(kind, 0.0) for kind in _IDLE)
+    own = sum(os.times()[:4]) + sum(map(_spent, psutil.Process().children(recursive=True)))
+    return Look(time.monotonic(), every, every - idle, own)
+
+
+def handed_on() -> str:
+    """A look for the process that is about to be started, which has used nothing yet: its `SWEEP_LOOK`."""
+    return json.dumps(asdict(replace(look(), own=0.0)))
+
+
+def first() -> Look:
+    """The look from which on this process is watched: the one it was handed, else now."""
+    return Look(**json.loads(os.environ["SWEEP_LOOK"])) if "SWEEP_LOOK" in os.environ else look()
 
 
 def _spent(child: psutil.Process) -> float:
@@ -51,16 +71,16 @@ def now() -> datetime:
 
 class Period:
     """The time from its making to its `end`, by a clock that nobody sets; `noticed` is what the environment of a record
-    made in it tells: `others_percent`, from the period before this one or else the start of this process's measuring,
-    where that is known, and once it has ended `clock_stepped_s`, by how much the wall clock was set meanwhile."""
+    made in it tells: `others_percent`, from the period before this one or else the start of this process, where that is
+    known, and once it has ended `clock_stepped_s`, by how much the wall clock was set meanwhile."""
 
-    last = Look()
+    last = first()
 
     def __init__(self):
-        self.noticed, look = {}, Look()
-        percent = others_percent(Period.last, look)
+        self.noticed, at_present = {}, look()
+        percent = others_percent(Period.last, at_present)
         if percent is not None:  # else the next one looks further back
-            self.noticed["others_percent"], Period.last = percent, look
+            self.noticed["others_percent"], Period.last = percent, at_present
         self.wall, self.began = now(), time.monotonic()
 
     @property

@@ -23,7 +23,7 @@ from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 from traitlets.config import Config
 
-from lib import notebook, processes
+from lib import disturbance, notebook, processes
 from lib.notebook import NotebookFailed
 
 LOOK_S = 0.25  # between looks at what the kernel has written: seldom, so as not to disturb what is measured
@@ -66,8 +66,9 @@ def measured(run: Run, workplace: processes.Workplace) -> Iterator[Piece]:
         processes.MARK: mark,
         "RESULTS": str(folder / "results"),
         "SWEEP_RUN": run.name,
-        "SWEEP_TODO": str(todo),
+        "SWEEP_CASES": str(todo),
         "SWEEP_SECONDS_LEFT": str(run.seconds_left),
+        "SWEEP_LOOK": disturbance.handed_on(),
         # empty when the sweep begins, so that a graph's first compilation is a cold one
         "TORCHINDUCTOR_CACHE_DIR": str(workplace.folder / "compiled"),
     }

@@ -68,14 +68,14 @@ def remaining(cases: list, round: int) -> list:
     """The cases without a record in this round that the machine can run, in the order in which the round
     measures them. A case that ended badly in an earlier round is not tried again. Round 0, by hand, is all.
 
-    Where the records are elsewhere, a file that `SWEEP_TODO` names lists what is to be done, as `results.called` calls
+    Where the records are elsewhere, a file that `SWEEP_CASES` names lists what is to be done, as `results.called` calls
     it: then it is the cases named there without a record here."""
     if round == results.BY_HAND:
         return cases
     order = shuffled(available(cases), round)
-    if "SWEEP_TODO" not in os.environ:
+    if "SWEEP_CASES" not in os.environ:
         return [case for case in order if not done(case, round)]
-    named = json.loads(Path(os.environ["SWEEP_TODO"]).read_text())
+    named = json.loads(Path(os.environ["SWEEP_CASES"]).read_text())
     return [case for case in order if called(case, round) in named and not results.status(record_path(case, round))]
 
 
@@ -165,17 +165,6 @@ def recording(case, round: int, cold: bool = False):
     if case.device == "cuda":
         torch.cuda.empty_cache()
     save(case, round, status, record.metrics, period.started, period.end(), period.noticed)
-
-
-def record_too_large(cases: list, round: int) -> None:
-    """Record the CPU cases that are predicted not to fit, so that no process need start for them. The memory of
-    a GPU is asked for in the process that measures, since to ask takes some of it."""
-    for case in cases:
-        try:
-            if case.device == "cpu":
-                memory.preflight(case.predicted_bytes(), case.device)
-        except memory.TooLarge as error:
-            save(case, round, "too_large", error.metrics(), disturbance.now().isoformat(timespec="seconds"), 0.0)
 
 
 def save(

@@ -66,7 +66,7 @@ def pending(cases: list[Cheap], round: int) -> Iterator[Cheap]:
 
     named = {results.called("cheap", asdict(case), round): case for case in cases}
     began = time.monotonic()
-    for name in json.loads(Path(os.environ["SWEEP_TODO"]).read_text()):
+    for name in json.loads(Path(os.environ["SWEEP_CASES"]).read_text()):
         if time.monotonic() - began > float(os.environ["SWEEP_SECONDS_LEFT"]):
             return
         yield named[name]

@@ -101,17 +101,30 @@ def pytest_configure(config):
 @pytest.fixture
 def tally(request):
     """The count of the faults that the test injects, under its mark `faults`; any that is lost fails it."""
-    found = faults.Tally(*request.node.get_closest_marker("faults").args)
-    request.node.user_properties.append(("tally", vars(found)))  # travels in the report of the test
+    return tally_of(request.node)
+
+
+def tally_of(test):
+    """A count for this test, which travels in its report."""
+    found = faults.Tally(*test.get_closest_marker("faults").args)
+    test.user_properties.append(("tally", vars(found)))
     return found
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """After a test that counts faults, its tally decides."""
-    tally = pyfuncitem.funcargs.get("tally")
-    if tally is None:
+    """After a test that counts faults, its tally decides; one under the mark `faults` that counts none is a fault."""
+    if not pyfuncitem.get_closest_marker("faults"):
         return (yield)
+    if "tally" not in pyfuncitem.funcargs:
+        tally = tally_of(pyfuncitem)
+        tally.injected = 1
+        try:
+            return (yield)
+        except (Exception, pytest.fail.Exception) as error:
+            tally.reasons.append(str(error))
+            raise
+    tally = pyfuncitem.funcargs["tally"]
     with tally.injection(0):
         yield
     tally.check()

@@ -4,6 +4,7 @@ Knows only the command line of a sweep, the files of its records and what the ch
 """
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -46,12 +47,14 @@ class Tally:
     @contextlib.contextmanager
     def injection(self, faults: int = 1) -> Iterator[None]:
         """So many faults, lost together when an assertion of the block fails; the test goes on with the next. With 0
-        what must hold after all of them: one is lost when it does not."""
+        what must hold after all of them: one is lost when it does not. After another exception the test ends."""
         self.injected += faults
         try:
             yield
-        except AssertionError as error:
-            self.reasons += [str(error) or "an assertion failed"] * max(1, faults)
+        except Exception as error:
+            self.reasons += [str(error) or type(error).__name__] * max(1, faults)
+            if not isinstance(error, AssertionError):
+                raise
 
     def check(self) -> None:
         """Raise AssertionError unless faults were injected and all of them survived."""
@@ -62,15 +65,19 @@ class Tally:
 
 
 def table(tallies: list[Tally]) -> list[str]:
-    """The lines of a table of faults by their number: injected, survived, lost."""
+    """The lines of a table of faults by their number: injected, survived, lost; those of one kind in one line."""
     width = max(len(tally.what) for tally in tallies)
     lines = [f"{'':3} {'fault':{width}} {'injected':>9} {'survived':>9} {'lost':>5}"]
-    for tally in sorted(tallies, key=lambda tally: (tally.number, tally.what)):
-        lost = len(tally.reasons)
-        survived = max(0, tally.injected - lost)
-        row = f"{tally.number:3} {tally.what:{width}} {tally.injected:9} {survived:9} {lost:5}"
-        lines.append("  ".join([row, *tally.notes]))
+    for (number, what), kind in itertools.groupby(sorted(tallies, key=_kind), _kind):
+        every = list(kind)
+        injected, lost = sum(tally.injected for tally in every), sum(len(tally.reasons) for tally in every)
+        row = f"{number:3} {what:{width}} {injected:9} {max(0, injected - lost):9} {lost:5}"
+        lines.append("  ".join([row, *(note for tally in every for note in tally.notes)]))
     return lines
+
+
+def _kind(tally: Tally) -> tuple[int, str]:
+    return tally.number, tally.what
 
 
 def until(true: Callable, seconds: float, what: str):

@@ -63,6 +63,7 @@ def code(experiment: str) -> list[str]:
     return sources if TORTURE else sources[: last + 1]
 
 
+@pytest.mark.faults(12, "what is accepted of an experiment runs")
 @pytest.mark.parametrize("experiment", cases.EXPERIMENTS)
 def test_every_configuration_that_is_accepted_runs(tmp_path, monkeypatch, experiment):
     chance, file, accepted, draws = random.Random(experiment), tmp_path / "drawn.yaml", 0, 0

@@ -181,7 +181,8 @@ def whole(sweep, done):
 
 
 @with_ray
-def test_workers_and_nodes_that_are_killed_cost_the_case_in_hand_alone_and_a_new_node_takes_part(running, sweep):
+@pytest.mark.faults(0, "kill -9 of workers and of a node of a cluster")
+def test_workers_and_nodes_that_are_killed_cost_the_case_in_hand_alone_and_a_new_node_takes_part(running, sweep, tally):
     process = sweep.start("--address", running.address)
     other, number = in_hand(sweep)
     other.suspend()  # so that there is something left to do
@@ -189,28 +190,32 @@ def test_workers_and_nodes_that_are_killed_cost_the_case_in_hand_alone_and_a_new
     hit = {number}
     for _ in range(CASES - 2):
         one, number = in_hand(sweep, node, but=hit)
-        one.parent().kill()
-        one.wait(5)
+        with tally.injection():
+            one.parent().kill()
+            one.wait(5)
         hit.add(number)
     one, _ = in_hand(sweep, node, but=hit)  # a case that is hit twice is given up
-    node.kill()
-    one.wait(5)
+    with tally.injection():
+        node.kill()
+        one.wait(5)
     in_hand(sweep, running.join())
     other.resume()
     whole(sweep, sweep.end(process))
 
 
 @with_ray
-def test_a_supervisor_that_ends_leaves_no_kernel_and_the_next_goes_on(running, sweep):
+@pytest.mark.faults(0, "SIGTERM and kill -9 of a cluster's supervisor")
+def test_a_supervisor_that_ends_leaves_no_kernel_and_the_next_goes_on(running, sweep, tally):
     before = {}
     for name, code in [("SIGTERM", 143), ("SIGKILL", 137)] * faults.count(1, 5):
         process = sweep.start("--address", running.address)
         one, _ = in_hand(sweep)
-        faults.hit(process, name)
-        one.wait(5)
-        assert sweep.end(process, 5).code == code
-        assert not sweep.kernels()
-        assert {stem: sweep.records()[stem] for stem in before} == before
+        with tally.injection():
+            faults.hit(process, name)
+            one.wait(5)
+            assert sweep.end(process, 5).code == code
+            assert not sweep.kernels()
+            assert {stem: sweep.records()[stem] for stem in before} == before
         before = sweep.records()
     whole(sweep, sweep.run("--address", running.address))
 

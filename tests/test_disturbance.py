@@ -3,8 +3,8 @@
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import timedelta
-from types import SimpleNamespace
 
 import pandas as pd
 import psutil
@@ -12,37 +12,34 @@ import pytest
 from plain import one
 
 from lib import disturbance, estimates, inventory, measure, results
+from lib.disturbance import Look
 
 BUSY_LOOP = "import time\nuntil = time.monotonic() + 60\nwhile time.monotonic() < until: pass"
-
-
-def look(at, every, busy, own):
-    return SimpleNamespace(at=at, all=every, busy=busy, own=own)
 
 
 @pytest.mark.parametrize(
     ("after", "percent"),
     [
-        (look(110.0, 1020.0, 510.0, 55.0), 25.0),  # of 20 s of two cores 10 busy, 5 of them one's own
-        (look(110.0, 1020.0, 505.0, 55.0), 0.0),
-        (look(110.0, 1020.0, 504.9, 55.0), 0.0),  # counters are coarse
-        (look(110.0, 1020.0, 520.0, 50.0), 100.0),
-        (look(100.5, 1001.0, 501.0, 50.0), None),  # too soon
-        (look(110.0, 1000.0, 500.0, 50.0), None),  # a system that does not count
+        (Look(110.0, 1020.0, 510.0, 55.0), 25.0),  # of 20 s of two cores 10 busy, 5 of them one's own
+        (Look(110.0, 1020.0, 505.0, 55.0), 0.0),
+        (Look(110.0, 1020.0, 504.9, 55.0), 0.0),  # counters are coarse
+        (Look(110.0, 1020.0, 520.0, 50.0), 100.0),
+        (Look(100.5, 1001.0, 501.0, 50.0), None),  # too soon
+        (Look(110.0, 1000.0, 500.0, 50.0), None),  # a system that does not count
     ],
 )
 def test_the_share_of_others_is_what_is_busy_but_for_ones_own(after, percent):
-    assert disturbance.others_percent(look(100.0, 1000.0, 500.0, 50.0), after) == percent
+    assert disturbance.others_percent(Look(100.0, 1000.0, 500.0, 50.0), after) == percent
 
 
 def seen(seconds, *arguments):
     """The share of others while another process runs for so long, or this one where it has no arguments."""
-    before = disturbance.Look()
+    before = disturbance.look()
     process = subprocess.Popen(arguments) if arguments else None
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(0.05 if process else 0)
-    after = disturbance.Look()
+    after = disturbance.look()
     if process:
         process.kill()
         process.wait()
@@ -54,7 +51,7 @@ def test_the_work_of_a_child_is_ones_own_and_that_of_another_process_is_not():
     spent = after.own - before.own
     assert spent > 0.3
     # the same seconds, had the process been no child of this one
-    stranger = look(after.at, after.all, after.busy, after.own - spent)
+    stranger = replace(after, own=after.own - spent)
     own, others = (disturbance.others_percent(before, each) for each in (after, stranger))
     assert others - own == pytest.approx(100 * spent / (after.all - before.all), abs=0.2)
 
@@ -79,6 +76,7 @@ def recorded(during=lambda: None):
     return results.read(measure.record_path(case, 1))
 
 
+@pytest.mark.faults(11, "the wall clock stepped by an hour")
 @pytest.mark.parametrize("hours", [1, -1])
 def test_a_step_of_the_wall_clock_is_recorded_and_harms_no_duration(own_results, monkeypatch, hours):
     real = disturbance.now
@@ -98,9 +96,9 @@ def test_without_a_step_none_is_recorded(own_results):
 
 
 def test_cases_in_quick_succession_look_back_as_far_as_it_takes(own_results, monkeypatch):
-    looks = iter([look(0.5, 1001.0, 501.0, 50.0), look(2.0, 1004.0, 502.0, 50.0)])
-    monkeypatch.setattr(disturbance.Period, "last", look(0.0, 1000.0, 500.0, 50.0))
-    monkeypatch.setattr(disturbance, "Look", lambda: next(looks))
+    looks = iter([Look(0.5, 1001.0, 501.0, 50.0), Look(2.0, 1004.0, 502.0, 50.0)])
+    monkeypatch.setattr(disturbance.Period, "last", Look(0.0, 1000.0, 500.0, 50.0))
+    monkeypatch.setattr(disturbance, "look", lambda: next(looks))
     found = [disturbance.Period().noticed for _ in range(2)]
     assert found == [{}, {"others_percent": 50.0}]
 
@@ -109,3 +107,15 @@ def test_cases_in_quick_succession_look_back_as_far_as_it_takes(own_results, mon
 def test_a_record_made_on_a_machine_that_others_use_is_restless(percent, said):
     record = pd.Series({"canary_ms": [1.0] * 20, "quietest_ms": 1.0, "environment": {"others_percent": percent}})
     assert estimates.unrest(record) == said
+
+
+def test_a_process_is_watched_from_the_look_it_is_handed_and_by_hand_from_now(monkeypatch):
+    monkeypatch.delenv("SWEEP_LOOK", raising=False)
+    before, by_hand = disturbance.look(), disturbance.first()
+    assert by_hand.at >= before.at
+    assert by_hand.own >= before.own > 0
+    monkeypatch.setenv("SWEEP_LOOK", disturbance.handed_on())
+    handed = disturbance.first()
+    assert handed == disturbance.first()  # no new look
+    assert handed.at >= by_hand.at
+    assert (handed.own, handed.busy >= by_hand.busy) == (0.0, True)

@@ -19,6 +19,11 @@ def test_it(tally):
 @pytest.mark.faults(4, "another")
 def test_other(tally):
     pytest.skip("there is no GPU")
+
+@pytest.mark.faults(5, "a single one")
+@pytest.mark.parametrize("number", [1, 0, 2])
+def test_one(number):
+    1 / number
 """
 
 
@@ -47,7 +52,8 @@ def test_what_must_hold_in_the_end_counts_as_one_loss():
 
 
 def test_the_table_says_how_many_were_injected_survived_and_lost_in_the_order_of_their_numbers():
-    tallies = [faults.Tally(10, "later", 4, ["torn"], ["2 ms"]), faults.Tally(2, "earlier", 3)]
+    tallies = [faults.Tally(10, "later", 3, ["torn"], ["2 ms"]), faults.Tally(2, "earlier", 3)]
+    tallies.append(faults.Tally(10, "later", 1))
     head, first, second = faults.table(tallies)
     assert head.split() == ["fault", "injected", "survived", "lost"]
     assert first.split() == ["2", "earlier", "3", "3", "0"]
@@ -62,6 +68,8 @@ def test_a_test_that_loses_a_fault_fails_and_the_table_shows_it(tmp_path):
     assert done.returncode == 1
     assert re.search(r"^  3 a fault +1 +0 +1$", done.stdout, re.MULTILINE), done.stdout
     assert re.search(r"^  4 another +0 +0 +0  there is no GPU$", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^  5 a single one +3 +2 +1$", done.stdout, re.MULTILINE), done.stdout
+    assert "ZeroDivisionError" in done.stdout
 
 
 def test_a_moment_that_never_comes_is_an_assertion_that_says_so():

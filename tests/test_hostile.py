@@ -56,6 +56,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
+@pytest.mark.faults(13, "a hostile sweep file")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_refused_in_one_line_within_a_second_and_100_mb(planted, capsys, monkeypatch, tmp_path, name):
     text, said = HOSTILE[name]
@@ -83,6 +84,7 @@ NAMES = (
 )  # fmt: skip
 
 
+@pytest.mark.faults(13, "a name that leads elsewhere")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_is_none_of_the_sweeps_is_refused_and_nothing_read(planted, capsys, monkeypatch, name):
     folder = planted("planted", "attention: {}").parent
@@ -131,6 +133,7 @@ CODE = (
 )  # fmt: skip
 
 
+@pytest.mark.faults(13, "code as a name or a value")
 @pytest.mark.parametrize("code", CODE)
 def test_code_as_a_name_or_a_value_is_refused_and_never_runs(planted, monkeypatch, tmp_path, code):
     monkeypatch.chdir(tmp_path)
@@ -152,6 +155,7 @@ def test_code_as_a_name_or_a_value_is_refused_and_never_runs(planted, monkeypatc
     assert not Path("CANARY").exists()
 
 
+@pytest.mark.faults(13, "code as a name or a value")
 @pytest.mark.parametrize("code", CODE)
 def test_a_text_reaches_a_notebook_as_the_text_that_it_is(monkeypatch, tmp_path, code):
     # no field of a case is free text today; papermill writes the values of parameters into a cell, as Python
@@ -165,6 +169,7 @@ def test_a_text_reaches_a_notebook_as_the_text_that_it_is(monkeypatch, tmp_path,
 OUTSIDE = ("../x", "/tmp/x", "a/b", "a\\b", "..", ".", "", "x\0", "n" * 300, "ä" * 150)
 
 
+@pytest.mark.faults(13, "a name that leads elsewhere")
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_no_name_of_a_machine_an_experiment_or_a_case_leads_out_of_the_results(save_record, own_results, name):
     for hostile in ({"machine": name}, {"experiment": name}, {"case": {"variant": f"{name}{name}/"}}):
@@ -173,6 +178,7 @@ def test_no_name_of_a_machine_an_experiment_or_a_case_leads_out_of_the_results(s
     assert not list(own_results.parent.rglob("*.json"))
 
 
+@pytest.mark.faults(13, "a link that leads elsewhere")
 @pytest.mark.parametrize("linked", ["test-1c", "test-1c/attention", "test-1c/attention/naive-64.r1.json"])
 def test_no_link_leads_out_of_the_results(save_record, own_results, tmp_path, linked):
     outside, link = tmp_path / "outside", own_results / linked
@@ -193,6 +199,7 @@ def test_the_results_may_be_anywhere_and_hold_links_to_one_another(save_record, 
     assert list(elsewhere.rglob("*.json"))
 
 
+@pytest.mark.faults(13, "a name that leads elsewhere")
 @pytest.mark.parametrize("name", [*OUTSIDE, "{0.__class__}", "test-1c/../test-1c", "*", "test-?c", "$(touch CANARY)"])
 def test_a_machine_that_is_not_there_is_refused_on_every_command_line(
     save_record, monkeypatch, tmp_path, capsys, name
@@ -229,6 +236,7 @@ class Canary:
         return Path.touch, (self.file,)
 
 
+@pytest.mark.faults(14, "a planted pickle")
 def test_a_planted_pickle_never_runs(own_results, monkeypatch, tmp_path):
     canary = tmp_path / "CANARY"
     pickled = pickle.dumps(Canary(canary))
@@ -261,6 +269,7 @@ def test_a_planted_pickle_never_runs(own_results, monkeypatch, tmp_path):
     assert all(file.read_bytes() == pickled for file in planted if file.exists())
 
 
+@pytest.mark.faults(14, "a secret in the environment")
 def test_a_secret_in_the_environment_stays_there(own_results, monkeypatch, tmp_path):
     secret = "canary-5c0ffee5"
     for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DATABASE_PASSWORD", secret):

@@ -148,7 +148,7 @@ def test_a_kernel_far_from_the_store_measures_what_is_named_and_has_no_record_th
     order = measure.remaining(every, 2)
     measured(every[0], 2)
     measure.save(every[1], 1, "timeout", {}, "2026-01-01T00:00:00+00:00", 1.0)  # whoever names cases has seen to that
-    monkeypatch.setenv("SWEEP_TODO", str(tmp_path / "todo.json"))
+    monkeypatch.setenv("SWEEP_CASES", str(tmp_path / "todo.json"))
     assert measure.remaining(every, 2) == [case for case in order if case in every[1:5]]
 
 

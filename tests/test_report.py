@@ -159,7 +159,9 @@ def test_a_partly_measured_machine_is_rendered_and_what_is_missing_is_said(own_r
         record.metrics |= measure.errors(work) | measure.times(work, timing.Plan(0, 6))
     huge = {name: value for name, value in notebook.parameters("step").items() if name in notebook.fields("step")}
     huge |= {"size": "2.7B", "context_length": 1024, "batch_size": 64, "precision": "fp32", "device": "cpu"}
-    measure.record_too_large(cases.grid("step", **huge), 1)
+    (large,) = cases.grid("step", **huge)
+    with measure.recording(large, 1) as record:
+        record.setup()
     assert report.main([]) == 0
     text = report.page().read_text()
     assert "Traceback" not in text

@@ -179,6 +179,7 @@ BAD = [
 ]
 
 
+@pytest.mark.faults(12, "a bad configuration")
 @pytest.mark.parametrize(("text", "said"), BAD, ids=[text or "nothing" for text, _ in BAD])
 def test_a_sweep_that_could_not_run_is_refused_in_one_line_before_any_process_starts(planted, capsys, text, said):
     planted("planted", text)
