@@ -1,4 +1,6 @@
-"""Whether a record that a kernel wrote is the one it was asked for, and can be true; knows no experiment."""
+"""Whether a record that a kernel wrote is the one it was asked for, and can be true; knows of experiments only what a
+step and the ceilings must add up to.
+"""
 
 import statistics
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib import compare, estimates, results, stats, tables
+from lib import estimates, results, stats, tables
 from lib.coldstarts import FOLLOWING, FULL, WHOLE, after_warmups, one_against_five, steady, where
 from lib.headings import HEADINGS
 from lib.sentences import NO_DATA, Statement, of_records, together
@@ -28,7 +28,7 @@ def published() -> pd.DataFrame:
     varied = table.groupby(keys)["warmups"].transform("nunique") > 1
     table = table.assign(ratio=table["mean_ms"] / most, deviation_percent=100 * table["std_ms"] / table["mean_ms"])
     table = table.rename(columns={"model": "size"})[varied]
-    return table.assign(source=compare.named(table["source"]), phase=table["phase"].str.replace("_", " and "))
+    return table.assign(phase=table["phase"].str.replace("_", " and "))
 
 
 def _ours(records: pd.DataFrame) -> pd.DataFrame:

@@ -94,13 +94,7 @@ def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -
     rows["case"] = [", ".join(word for word in row if word) for row in words]
     for name in ("restless", "why"):
         rows[name] = estimates.column(rows, name).fillna("")
-    rows["source"] = named(rows["source"])
     return rows.sort_values(keys, key=estimates.in_order, kind="stable", ignore_index=True)
-
-
-def named(sources: pd.Series) -> pd.Series:
-    """The sources as the report calls them: a write-up by its number."""
-    return sources.str.replace(r"^(\d+)_[0-9a-f]{16}\.txt$", r"write-up \1", regex=True)
 
 
 def word(name: str, value) -> str:

@@ -12,11 +12,12 @@ import os.path
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from lib.folders import ROOT
+
 MEASURING = {  # the modules that decide what a record holds, beside those of the cases
     "adam", "attention", "baseline", "checkpointing", "classes", "compilation", "cost", "dtypes", "footprint",
-    "measure", "memory", "model", "nsys", "precision", "predict", "profiling", "rounding", "series", "sizes",
-    "stats", "timeline", "timing", "training",
+    "measure", "memory", "model", "nsys", "overheads", "precision", "predict", "profiling", "rounding", "series",
+    "sizes", "stats", "timeline", "timing", "training",
 }  # fmt: skip
 PROGRAMS = {"calibration": "calibrate"}  # experiments that a module of their own measures, and no notebook
 

@@ -13,8 +13,8 @@ import psutil
 import torch
 
 from lib import check, precision, processor
+from lib.folders import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 DEVICES = ("auto", "cpu", "cuda", "mps")
 ALLOWED_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",

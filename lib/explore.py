@@ -196,8 +196,8 @@ def bars(drawn: pd.DataFrame, query: Query) -> Axes:
     (ax,) = plots.axes(height=1.2 + 0.28 * max(1, len(named)))
     found = list(named[query.y])
     ax.barh(range(len(named)), [i.value for i in found], color=list(named["colour"]), height=0.62)
-    ends = [[i.value - i.low if i.known else 0 for i in found], [i.high - i.value if i.known else 0 for i in found]]
-    ax.errorbar([i.value for i in found], range(len(named)), xerr=ends, fmt="none", ecolor=plots.QUIET, capsize=2.5)
+    centres, ends = [i.value for i in found], plots.errors(found)
+    ax.errorbar(centres, range(len(named)), xerr=ends, fmt="none", ecolor=plots.QUIET, capsize=2.5)
     ax.set_yticks(range(len(named)), named["label"])
     ax.set(xlabel=HEADINGS[query.y])
     ax.invert_yaxis()

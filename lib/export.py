@@ -12,7 +12,7 @@ from pathlib import Path
 
 import nbformat
 
-from lib import commandline, markdown, report, results, title
+from lib import commandline, markdown, notebook, report, results, title
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 MACOS = [f"/Applications/{name}.app/Contents/MacOS/{name}" for name in ("Google Chrome", "Chromium")]
@@ -56,7 +56,7 @@ def as_markdown(machine: str, page: Path) -> Path:
     folder.mkdir(exist_ok=True)
     for former in folder.glob("[0-9]*.svg"):  # what was saved while exploring stays
         former.unlink()
-    executed = [page.parent / "chapters" / machine / file.name for file in sorted(report.CHAPTERS.glob("*.ipynb"))]
+    executed = [page.parent / "chapters" / machine / file.name for file in sorted(notebook.CHAPTERS.glob("*.ipynb"))]
     bodies = {file.stem: _chapter(file, folder) for file in executed}
     head = f"# Transformer training, measured\n\n{_facts(machine)}"
     text = report.numbered("\n\n".join(bodies.values()), *markdown.MARK.split("{}"))

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from lib import check
 
-REPORTS = Path(__file__).resolve().parent.parent / "reports"
+ROOT = Path(__file__).resolve().parent.parent
+REPORTS = ROOT / "reports"
 LONGEST = 230  # bytes of a name: systems allow 255, of which the file that is being written needs some more
 
 

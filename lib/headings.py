@@ -91,7 +91,6 @@ HEADINGS = {
     "half_percent": "half of it, % of a term",
     "hardware": "hardware",
     "here": "here",
-    "in_tables": "in the published tables",
     "input_mib": "input, MiB",
     "kept_mib": "added forward, MiB",
     "kernel": "kernel or operator",

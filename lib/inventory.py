@@ -29,7 +29,7 @@ def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def whole_grid(experiment: str) -> set[tuple]:
     """The cases of an experiment in the sweep `gpu`, whatever the device."""
-    content = yaml.safe_load((notebook.NOTEBOOKS / "sweeps" / "gpu.yaml").read_text()).get(experiment, [])
+    content = yaml.safe_load((notebook.SWEEPS / "gpu.yaml").read_text()).get(experiment, [])
     names, cases = notebook.fields(experiment), set()
     for block in content if isinstance(content, list) else [content]:
         axes = notebook.parameters(experiment) | block

@@ -24,6 +24,7 @@ from papermill.engines import NBClientEngine, papermill_engines
 from traitlets.config import Config
 
 from lib import disturbance, notebook, processes
+from lib.folders import ROOT
 from lib.notebook import NotebookFailed
 
 LOOK_S = 0.25  # between looks at what the kernel has written: seldom, so as not to disturb what is measured
@@ -158,7 +159,7 @@ def execute(
     Raises NotebookFailed when a cell fails or the last cell is never reached, and nbclient's DeadKernelError when the
     kernel dies."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    paths = os.pathsep.join([str(processes.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryDirectory(prefix="kernel-", dir=scratch) as folder, open(log or os.devnull, "wb") as written:
         # sockets in a folder of their own: ports collide when kernels start side by side
         connection = {"transport": "ipc", "connection_file": f"{folder}/kernel.json"}

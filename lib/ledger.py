@@ -80,7 +80,7 @@ _DECISIONS = {  # by the name of a claim: where its numbers come from, the rule,
     "tf32-speeds-large": (
         evidence.tf32, "at the largest size TF32 shortens the compiled step by more than compiling the eager one",
         "TF32 brings most of the gain for large models", "TF32 does not bring most of the gain for large models"),
-    "fused-adam-best": (
+    "compiled-adam-fastest": (
         evidence.compiled_against("single_tensor", "fused", within=LESS, num_params=1, param_size=16384),
         "less time than single_tensor and than fused", "the compiled single-tensor Adam is the fastest for one "
         "parameter of 16,384 elements", "the compiled single-tensor Adam is not the fastest for one parameter of "
@@ -146,11 +146,6 @@ def on_records(machine: str, experiment: str = "") -> list[Judgement]:
     return [found[claim.id] for claim in chosen]
 
 
-def references(machine: str) -> list[str]:
-    """The other machines whose records are kept in git."""
-    return [name for name in results.machines() if name != machine and (results.REFERENCE / name).is_dir()]
-
-
 NOTE = (
     "A verdict opens to its sentence, rule and numbers. The verdicts of records are by Holm among the claims "
     "of an experiment, and say no more of a ratio than the chapter's own table of verdicts; printed tables have no "
@@ -164,7 +159,7 @@ class Ledger:
     records are kept and of this machine; a verdict opens to the numbers. Of one experiment, or of all."""
 
     def __init__(self, machine: str, experiment: str = ""):
-        kept = references(machine)
+        kept = results.references(machine)
         self.columns = ["its own table", *kept, "this machine"]
         own = on_own_tables(experiment)
         stale = staleness.left_out(*(results.load(name, machine) for name in {one.claim.experiment for one in own}))
@@ -184,7 +179,7 @@ class Ledger:
             f"this machine {said[1]}."
         )
         records = tuple(dict.fromkeys(name for row in self.rows for name in row[-1].statement.records))
-        return Statement(text, "measured", f"{self.note}", records)
+        return Statement(text, "measured", self.note, records)
 
     @property
     def counts(self) -> list[dict[str, int]]:

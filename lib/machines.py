@@ -43,10 +43,9 @@ WHERE = ("machine", "device")  # fields in which the same case may differ betwee
 def chosen(machine: str, machines: str) -> list[str]:
     """The machines to set side by side: those named in `machines`, with spaces between them, or else this machine and
     all whose records are kept. Raises ValueError for one without records."""
-    known = results.machines()
-    names = machines.split() or [machine, *(name for name in known if (results.REFERENCE / name).is_dir())]
+    names = machines.split() or [machine, *results.references()]
     for name in names if machines else ():
-        check.choice("machines", name, known)
+        check.choice("machines", name, results.machines())
     return list(dict.fromkeys(names))
 
 

@@ -98,7 +98,7 @@ def published_speed() -> pd.DataFrame:
         {f"{phase}_ratio": wide[f"{phase}_ms"]["bf16"] / wide[f"{phase}_ms"]["fp32"]
          for phase in ("forward", "forward_backward")}
     ).dropna(how="all").reset_index()  # fmt: skip
-    return estimates.ordered(found.assign(source=compare.named(found["source"])), "source hardware compiled size")
+    return estimates.ordered(found, "source hardware compiled size")
 
 
 def _style(precision: str) -> dict:
@@ -116,8 +116,8 @@ def draw_sums(records: pd.DataFrame) -> Axes:
             total, term = loop.split(" += ")
             if total == term:
                 how = _style(term) | {"markevery": 10}
-                left.plot(line["terms"], line["sum"], label=term, **how)
-                right.plot(line["terms"], line["half_percent"], label=term, **how)
+                left.plot(line["terms"], line["sum"], **how)
+                right.plot(line["terms"], line["half_percent"], **how)
                 ends.append((line["terms"].iloc[-1], line["half_percent"].iloc[-1], term, plots.COLOURS[term]))
         right.axhline(100, color=plots.INK, linewidth=0.8)
         right.set_yscale("log")
@@ -139,9 +139,7 @@ def draw_norms(records: pd.DataFrame) -> Axes:
             ends = []
             of = table[(table["subject"] == norm) & (table["offset"] == 0)] if len(table) else table
             for precision, line in of.groupby("precision", sort=False) if len(of) else ():
-                ax.plot(
-                    line["scale"], line["relative_error"], label=precision, **_style(precision)
-                )  # fmt: skip
+                ax.plot(line["scale"], line["relative_error"], **_style(precision))
                 finite = line[line["relative_error"].notna()]
                 if len(finite):
                     scale, error = finite[["scale", "relative_error"]].iloc[-1]

@@ -5,8 +5,10 @@ import functools
 import json
 from pathlib import Path
 
-NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
-SWEEPS = NOTEBOOKS / "sweeps"
+from lib.folders import ROOT
+
+NOTEBOOKS = ROOT / "notebooks"
+SWEEPS, CHAPTERS = NOTEBOOKS / "sweeps", NOTEBOOKS / "report"
 SETTINGS = {  # parameters of every measurement notebook beside the fields of its case, and the least that each may be
     "warmup": 0,
     "samples": 1,

@@ -168,7 +168,6 @@ def published() -> pd.DataFrame:
     one in fp32, and `precision` says so."""
     attention = compare.published_attention().assign(model="attention")
     attention["compiled"] = attention["variant"] == "compiled"
-    attention["total_ms"] = attention["forward_ms"] + attention["backward_ms"]
     steps = compare.published_step().rename(columns={"size": "model", "context_length": "seq_len"})
     return pd.concat([_relative(table) for table in (attention, steps)], ignore_index=True)
 
@@ -195,15 +194,14 @@ def beside_published(own: pd.DataFrame, **where) -> pd.DataFrame:
     theirs = estimates.ordered(estimates.select(published(), **where), "model seq_len precision source")
     if theirs["d_head"].notna().all():
         theirs = theirs.astype({"d_head": int})  # a float beside models, of whose heads nothing is said
-    source = compare.named(theirs["source"])
-    both = [own.assign(source="this report"), theirs.assign(source=source, restless="")]
+    both = [own.assign(source="this report"), theirs.assign(restless="")]
     return pd.concat([rows for rows in both if len(rows)] or both, ignore_index=True)
 
 
 def published_growth() -> Statement:
     """What a write-up says of how its steps grow with the context, beside what its own table shows."""
     table = results.published("end_to_end")
-    table = table[table["source"].str.startswith("004") & (table["phase"] == "train_step")]
+    table = table[(table["source"] == "write-up 004") & (table["phase"] == "train_step")]
     keys = ["model", "compiled", "tf32"]
     times = table.pivot_table(index=keys, columns="context_length", values="mean_ms")
     short, long = times.columns.min(), times.columns.max()

@@ -26,7 +26,7 @@ def tables(write_up: str) -> dict[str, pd.DataFrame]:
         "adam": compare.published_adam().drop(columns=["amsgrad", "cold"]),
         "memory": memory.assign(peak_mib=memory["peak_gib"] * 2**10).drop(columns="peak_gib"),
     }
-    chosen = {name: table[table["source"].str.startswith(write_up)] for name, table in found.items()}
+    chosen = {name: table[table["source"] == f"write-up {write_up}"] for name, table in found.items()}
     frames = {name: _as_records(name, table) for name, table in chosen.items() if len(table)}
     own = {
         "warmup": coldstart_claims.published(),

@@ -19,9 +19,10 @@ from pathlib import Path
 
 import psutil
 
+from lib.folders import ROOT
+
 MARK = "SWEEP_MARK"
 DONE = b"done"  # what the guard is told when nothing went wrong
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)

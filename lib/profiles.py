@@ -215,7 +215,7 @@ def published_shares() -> pd.DataFrame:
         rows.append(
             {
                 "case": f"{first['model']}, context {first['context_length']}", "scope": scope,
-                "hardware": first["hardware"], "source": f"write-up {first['source'].partition('_')[0]}",
+                "hardware": first["hardware"], "source": first["source"],
                 "matrix_product_percent": part.loc[products, "share_percent"].sum(),
                 "else_percent": part.loc[~products, "share_percent"].sum(),
             }

@@ -29,7 +29,6 @@ from pathlib import Path
 from lib import comparatives, notebook
 from lib.headings import HEADINGS
 
-CHAPTERS = notebook.NOTEBOOKS / "report"
 MARK = "<!-- definition -->"
 _MARKED = "\0"  # stands for it in a sentence
 
@@ -204,7 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lib.prose", description="Find what hand-written prose claims.")
     parser.add_argument("files", nargs="*", type=Path, help="Markdown files or notebooks; by default all chapters")
     given = parser.parse_args(arguments)
-    found = [one for file in given.files or sorted(CHAPTERS.glob("*.ipynb")) for one in findings(file)]
+    found = [one for file in given.files or sorted(notebook.CHAPTERS.glob("*.ipynb")) for one in findings(file)]
     print("\n".join(map(str, found)) or "No number or comparative outside a claim, a definition or a quotation")
     return 1 if found else 0
 

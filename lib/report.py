@@ -18,8 +18,6 @@ import nbformat
 from lib import check, commandline, folders, follows, neutral, notebook, quarantine, results, staleness, title
 from lib.notebook import NotebookFailed
 
-ROOT = folders.REPORTS.parent
-CHAPTERS = notebook.NOTEBOOKS / "report"
 TEMPLATE = Path(__file__).parent / "template"
 LANES = 2  # in which chapters are executed side by side
 STYLES = ("report", "title", "parts")  # in the order in which they follow one another
@@ -36,8 +34,8 @@ def page() -> Path:
 def inputs(machine: str, machines: str = "") -> str:
     """A digest of all that the report follows from: records, damaged ones, notebooks, sweeps, code, template, and the
     version of PyTorch that makes records stale."""
-    folders = {TEMPLATE: "*", notebook.NOTEBOOKS: "**/*", ROOT / "lib": "**/*.py", results.REFERENCE: "**/*"}
-    files = [file for folder, pattern in folders.items() for file in sorted(folder.glob(pattern)) if file.is_file()]
+    watched = {TEMPLATE: "*", notebook.NOTEBOOKS: "**/*", folders.ROOT / "lib": "**/*.py", results.REFERENCE: "**/*"}
+    files = [file for folder, pattern in watched.items() for file in sorted(folder.glob(pattern)) if file.is_file()]
     digest = hashlib.sha256(f"{machine} {machines} {staleness.installed()}".encode())
     digest.update(quarantine.losses().to_csv().encode())
     own = [file for name in dict.fromkeys([machine, *machines.split()]) for file in results.files(name)]
@@ -56,7 +54,7 @@ def render(machine: str, target: Path, machines: str = "") -> None:
     """Execute every chapter for a machine and write the page, those that compare machines for the `machines` named.
     Raises NotebookFailed when one fails."""
     digest = inputs(machine, machines)
-    chapters = sorted(CHAPTERS.glob("*.ipynb"))
+    chapters = sorted(notebook.CHAPTERS.glob("*.ipynb"))
     executed = [target.parent / "chapters" / machine / chapter.name for chapter in chapters]
     os.environ["RESULTS"] = str(results.folder().resolve())
     given = {"machine": machine, "machines": machines}

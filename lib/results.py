@@ -188,9 +188,14 @@ def of_machines(experiment: str, names: list[str], whole: bool = False) -> pd.Da
     return frame
 
 
+def references(but: str = "") -> list[str]:
+    """The machines whose records are kept in git, other than `but`."""
+    return [name for name in machines() if name != but and (REFERENCE / name).is_dir()]
+
+
 def reference(experiment: str, but: str) -> pd.DataFrame:
-    """The records kept in git of all machines other than `but`."""
-    return of_machines(experiment, [name for name in machines() if name != but and (REFERENCE / name).is_dir()])
+    """The records of `references`."""
+    return of_machines(experiment, references(but))
 
 
 def published(table: str) -> pd.DataFrame:

@@ -148,8 +148,7 @@ def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> S
     """`wording` with the medians of several metrics of one case, each in the place of one {}."""
     found = [value(records, metric, of, "{}") for metric in metrics]
     if any(one.verdict == NO_DATA for one in found):
-        missing = _nothing("This was not measured here.", fields(of), records, of)
-        return found[0] if found and found[0].verdict == NO_DATA else missing
+        return _nothing("This was not measured here.", fields(of), records, of)
     evidence = " ".join(one.evidence for one in found)
     return Statement(wording.format(*(one.text for one in found)), "measured", evidence, names(records, of))
 

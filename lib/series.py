@@ -29,7 +29,7 @@ class Change:
 
 
 def change(samples: Sequence[float]) -> Change | None:
-    """The first of these that is found: a drift (Mann and Kendall), a jump (Pettitt 1979), or a last quarter that is
+    """The largest of these that are found: a drift (Mann and Kendall), a jump (Pettitt 1979), or a last quarter that is
     slower than the rest (Mann and Whitney); None for a series that stays, or is shorter than 10."""
     if len(samples) < 10:
         return None

@@ -32,7 +32,7 @@ class Place:
         self.workplace, self.variables = workplace, variables or {}
 
     def pieces(self, run: Run) -> Iterator[Piece]:
-        """Execute a run. Raises PlaceLost when that is no longer possible here."""
+        """Execute a run. A place elsewhere raises PlaceLost when that is no longer possible there."""
         own = Run(**(vars(run) | {"variables": run.variables | self.variables}))
         return kernel.measured(own, self.workplace)
 

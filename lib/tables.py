@@ -250,6 +250,5 @@ def provenance(frame: pd.DataFrame) -> str:
         if restless
         else ""
     )
-    what = "Ratio" if any(name.endswith("ratio") for name in frame) else "Median"
     what = frame.attrs.get("what") or ("Ratio" if "ratio" in frame else "Median")
     return f"{hardware}. {what} and its 95% interval {scopes}; n = {many}.{mixed}{marked}"

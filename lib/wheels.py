@@ -14,8 +14,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from lib import commandline
+from lib.folders import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".whl"
 WANTED = ("papermill", "nbconvert", "ipykernel")
 THERE = ("torch", "numpy", "pandas", "scipy", "matplotlib")  # in images for training; the command line adds others

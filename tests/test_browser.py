@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browser import PATIENCE_S
 
-from lib import export, notebook, report
+from lib import export, notebook
 
 VIEWS = {
     "wide": {"viewport": {"width": 1280, "height": 900}},
@@ -145,7 +145,7 @@ def test_the_pdf_has_an_outline_of_every_chapter_and_numbered_pages(printed, ren
     reader = pypdf.PdfReader(printed)
     assert 20 < len(reader.pages) < 120
     chapters = re.findall(r'<h2 id="[^"]+">(.*?)</h2>', rendered.read_text())
-    assert len(chapters) == len(list(report.CHAPTERS.glob("*.ipynb")))
+    assert len(chapters) == len(list(notebook.CHAPTERS.glob("*.ipynb")))
     assert set(chapters) <= set(titles(reader.outline))
     for number in (2, len(reader.pages)):
         assert str(number) in reader.pages[number - 1].extract_text().split("\n")

@@ -209,7 +209,7 @@ OWN = {one.claim.id: one for one in ledger.on_own_tables()}
 
 
 @pytest.mark.parametrize(
-    "name", ["fused-adam-best", "compiled-adam-large", "compiled-adam-small", "attention-superlinear",
+    "name", ["compiled-adam-fastest", "compiled-adam-large", "compiled-adam-small", "attention-superlinear",
              "compile-speeds-step", "residual-12-5-mb"],
 )  # fmt: skip
 def test_what_its_own_table_contradicts_comes_out_contradicted(name):

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from lib import digest, notebook
+from lib.folders import ROOT
 
 EXPERIMENTS = notebook.experiments()
 
@@ -19,7 +20,7 @@ def copy(tmp_path):
     def edited(file="", old="", new=""):
         root = tmp_path / str(len(list(tmp_path.iterdir())))
         for folder in ("lib", "notebooks"):
-            shutil.copytree(digest.ROOT / folder, root / folder)
+            shutil.copytree(ROOT / folder, root / folder)
         if file:
             text = (root / file).read_text()
             assert old in text
@@ -74,7 +75,7 @@ for experiment in {EXPERIMENTS!r}:
     for name in [name for name in sys.modules if name.split(".")[0] == "lib"]:
         del sys.modules[name]
     package = types.ModuleType("lib.cases")  # whose own code would import every other experiment's
-    package.__path__ = [{str(digest.ROOT / "lib/cases")!r}]
+    package.__path__ = [{str(ROOT / "lib/cases")!r}]
     sys.modules["lib.cases"] = package
     importlib.import_module("lib.measure")
     importlib.import_module(f"lib.cases.{{experiment}}")
@@ -85,7 +86,7 @@ print(json.dumps(found))
 
 def test_an_experiment_has_the_measuring_modules_that_its_case_brings_along():
     """Only an import that waits until it is needed, and what only the notebook measures with, come on top."""
-    run = subprocess.run([sys.executable, "-c", BROUGHT], capture_output=True, text=True, check=True, cwd=digest.ROOT)
+    run = subprocess.run([sys.executable, "-c", BROUGHT], capture_output=True, text=True, check=True, cwd=ROOT)
     for experiment, names in json.loads(run.stdout).items():
         brought = {name for name in names if name in digest.MEASURING or name.startswith("cases.")}
         found = set(digest.modules(experiment))
@@ -98,18 +99,18 @@ def test_of_the_modules_that_measure_each_is_there_and_the_rest_stands_in_the_re
     script = (
         "import sys\nfrom lib import cases, measure, nsys, predict\nprint(*(m for m in sys.modules if m[:4] == 'lib.'))"
     )
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=digest.ROOT)
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     imported = {name.split(".")[1] for name in found.stdout.split()} - {"cases"}
     harmless = {
         *("atomic", "check", "commandline", "digest", "disturbance", "environment", "folders", "notebook"),
         *("processor", "record", "results", "staleness"),
     }
     assert imported - harmless <= digest.MEASURING
-    assert all((digest.ROOT / "lib" / f"{name}.py").exists() for name in digest.MEASURING)
+    assert all((ROOT / "lib" / f"{name}.py").exists() for name in digest.MEASURING)
 
 
 def test_the_calibration_and_an_experiment_that_is_gone_have_digests_too():
-    assert {"calibrate", "cases.ceilings", "timing"} <= set(digest.modules("calibration"))
+    assert {"calibrate", "overheads", "cases.ceilings", "timing"} <= set(digest.modules("calibration"))
     assert len({digest.code(name) for name in ("calibration", "gone", "adam")}) == 3
 
 

@@ -210,7 +210,7 @@ def test_the_report_counts_what_is_damaged_and_shows_none_of_it(stored, tmp_path
     every = sorted((notebook.NOTEBOOKS / "report").glob("*.ipynb"))
     for chapter in every[-count(1, len(every)) :]:  # the last tells of the records
         shutil.copyfile(chapter, chapters / chapter.name)
-    monkeypatch.setattr(report, "CHAPTERS", chapters)
+    monkeypatch.setattr(notebook, "CHAPTERS", chapters)
     assert report.main(["--machine", MACHINE]) == 0
     page = report.page().read_text()
     assert f"Damaged files of records: {len(DAMAGES) + 3} in the store." in page

@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from lib import digest, follows, report, results, staleness
+from lib import digest, follows, notebook, report, results, staleness
 
 PAGE = """<html><head><meta name="inputs" content="{digest}"><meta name="machines" content="test-1c other-2c"></head>
 <section id="01_method"><h2>Method</h2><p>A step takes {step} ms.</p>
@@ -78,7 +78,7 @@ def rendered(tmp_path, monkeypatch, own_results):
         ),
     ]
     nbformat.write(new_notebook(cells=cells, metadata={"language_info": {"name": "python"}}), tmp_path / "01_one.ipynb")
-    monkeypatch.setattr(report, "CHAPTERS", tmp_path)
+    monkeypatch.setattr(notebook, "CHAPTERS", tmp_path)
     assert report.main(["--machine", "test-1c"]) == 0
     return record
 

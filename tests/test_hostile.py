@@ -256,8 +256,8 @@ def test_a_planted_pickle_never_runs(own_results, monkeypatch, tmp_path):
         file.write_bytes(pickled)
     chapters = tmp_path / "chapters"
     chapters.mkdir()
-    (chapters / "90_records.ipynb").symlink_to(report.CHAPTERS / "90_records.ipynb")
-    monkeypatch.setattr(report, "CHAPTERS", chapters)
+    (chapters / "90_records.ipynb").symlink_to(notebook.CHAPTERS / "90_records.ipynb")
+    monkeypatch.setattr(notebook, "CHAPTERS", chapters)
 
     assert sweep.main(["smoke", "--dry"]) == 0
     with warnings.catch_warnings(action="ignore"):  # that damaged records are left out

@@ -81,5 +81,5 @@ def test_the_report_follows_from_the_machines_too(second):
 
 
 def test_only_chapters_that_have_the_parameter_are_given_the_machines():
-    having = [file.stem for file in report.CHAPTERS.glob("*.ipynb") if "machines" in notebook.parameters(file)]
+    having = [file.stem for file in notebook.CHAPTERS.glob("*.ipynb") if "machines" in notebook.parameters(file)]
     assert having == ["80_machines"]

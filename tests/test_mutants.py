@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lib import environment
+from lib.folders import ROOT
 
 MUTANTS = {  # file, what stands there, what a wrong measurement would have, the tests that must fail
     "the difference of two runs": (
@@ -74,7 +74,7 @@ MUTANTS = {  # file, what stands there, what a wrong measurement would have, the
 def copied(folder):
     """The package and its tests in a folder of their own."""
     for name in ("lib", "tests"):
-        shutil.copytree(environment.ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 

@@ -2,18 +2,16 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from lib import memory, model
 from lib.cases.step import Step
+from lib.folders import ROOT
 from lib.memory import MIB
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture

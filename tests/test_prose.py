@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lib import prose
+from lib import notebook, prose
 
-CHAPTERS = sorted(prose.CHAPTERS.glob("*.ipynb"))
+CHAPTERS = sorted(notebook.CHAPTERS.glob("*.ipynb"))
 QUOTATION = Path(__file__).parent / "adam_in_writeup_000.md"
 PLANTED = """
 The compiled step is faster.

@@ -107,9 +107,9 @@ def test_links_within_the_page_and_to_executed_notebooks_resolve(page, links):
 
 def test_every_chapter_is_there_and_in_the_contents(page):
     text = page.read_text()
-    for chapter in sorted(report.CHAPTERS.glob("*.ipynb")):
+    for chapter in sorted(notebook.CHAPTERS.glob("*.ipynb")):
         assert f'<section id="{chapter.stem}">' in text
-    assert text.count("<h2 id=") == len(list(report.CHAPTERS.glob("*.ipynb")))
+    assert text.count("<h2 id=") == len(list(notebook.CHAPTERS.glob("*.ipynb")))
 
 
 def test_figures_and_tables_are_numbered_in_their_order_and_figures_described(page):
