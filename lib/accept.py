@@ -17,6 +17,8 @@ def check(record: dict, task: Task, name: str) -> None:
     total, and it needed no more than the machine can do."""
     if record["environment"]["machine"] != task.machine:
         raise ValueError(f"machine: must be {task.machine}")
+    if record["environment"].get("torch") != task.environment.get("torch"):
+        raise ValueError(f"torch: must be {task.environment.get('torch')}, which the sweep was planned with")
     called = results.called(record["experiment"], record["case"], record["round"])
     if called != name or record["case"] != task.cases.get(name):
         raise ValueError(f"case: must be that of {name}, as the sweep has it")

@@ -66,6 +66,7 @@ class Hand:
     run: Run
     began: float = field(default_factory=time.monotonic)
     started: str = field(default_factory=lambda: _now())
+    settled: set[str] = field(default_factory=set)  # the names whose record this run has made, accepted or refused
 
 
 class Supervisor:
@@ -77,7 +78,10 @@ class Supervisor:
         self.deadline = time.monotonic() + budget
         self.hands: dict[Place, Hand] = {}
         self.events: queue.Queue[tuple[Hand, Piece]] = queue.Queue()
+        self.queues = list({id(box.tasks): box.tasks for box in boxes}.values())
         self.strikes: Counter[tuple[str, str]] = Counter()
+        self.barren: Counter[int] = Counter()  # runs of a task, one after the other, that raised an exception before any record
+        self.lost = ""
         self.finished: set[tuple[str, str]] = set()
         self.failures: list[str] = []
         self.endings: dict[str, Callable[[Hand, Piece], None]] = {
@@ -106,10 +110,18 @@ class Supervisor:
                 del self.hands[hand.place]
                 self.endings[piece.name](hand, piece)
             self._start()
+        left = {task.experiment for tasks in self.queues for task in tasks if self.todo(task)}
+        if left and time.monotonic() < self.deadline:
+            self.failures.append(f"{', '.join(sorted(left))}: no machine of its kind is left, {self.lost}")
 
     def todo(self, task: Task) -> list[str]:
         """The names of the records that are still to be made of a task, in their order."""
         return [name for name in task.todo(self.again) if (task.machine, name) not in self.finished]
+
+    def _in_hand(self, hand: Hand) -> str | None:
+        """The name of the record that a run is to make next; None when it has made all."""
+        todo = self.todo(hand.task)
+        return next((name for name in hand.run.todo if name in todo and name not in hand.settled), None)
 
     def _start(self) -> None:
         """Give each free place something to do."""
@@ -158,9 +170,10 @@ class Supervisor:
         else:
             results.write(piece.content)
             self._finish(hand, name, failed=False)
+        hand.settled.add(name)
         hand.began, hand.started = time.monotonic(), _now()
-        if left := self.todo(task):
-            self.progress.begins(hand.place, (task.machine, left[0]))
+        if following := self._in_hand(hand):
+            self.progress.begins(hand.place, (task.machine, following))
 
     def _finish(self, hand: Hand, name: str, failed: bool) -> None:
         key = hand.task.machine, name
@@ -184,42 +197,48 @@ class Supervisor:
     def _left_early(self, hand: Hand, _: Piece) -> None:
         """A run came to its end. A case that ran out of memory ends its kernel, and so does the sweep's time; but that
         there is no record at all is a bug of the notebook."""
-        done = any((hand.task.machine, name) in self.finished for name in hand.run.todo)
-        if not done and time.monotonic() < self.deadline:
+        if not hand.settled and time.monotonic() < self.deadline:
             self.failures.append(f"{hand.run.experiment}: its notebook made no record; see {hand.run.name}")
         else:
             self._again(hand)
 
     def _failed(self, hand: Hand, piece: Piece) -> None:
-        """A cell raised an exception, which is a bug: the rest of this task is left."""
+        """A cell raised an exception, which is a bug: the case in hand is given up without a record, and the next ones
+        get a new kernel. A task two runs of which make no record, one after the other, is left."""
         self.failures.append(piece.content.decode(errors="replace"))
-        self.progress.failed += 1
+        if name := self._in_hand(hand):
+            self._finish(hand, name, failed=True)
+        else:
+            self.progress.failed += 1
+        self.barren[id(hand.task)] = 0 if hand.settled else self.barren[id(hand.task)] + 1
+        if self.barren[id(hand.task)] < STRIKES:
+            self._again(hand)
+        else:
+            self._drop(hand.task)
 
     def _died(self, hand: Hand, piece: Piece) -> None:
         """The kernel is gone: its case is tried once more, then it is a row."""
-        left = self.todo(hand.task)
-        if left and self._strike(hand, left[0], f"{left[0]}: its process died"):
-            self._save_end(hand, left[0], "crashed")
-        if not left and piece.name == "died":
+        name = self._in_hand(hand)
+        if name and self._strike(hand, name, f"{name}: its process died"):
+            self._save_end(hand, name, "crashed")
+        if not name and piece.name == "died":
             self.failures.append(f"{hand.run.experiment}: its process died after its last record; see {hand.run.name}")
         self._again(hand)
 
     def _lost(self, hand: Hand, piece: Piece) -> None:
         """The box is gone with the run, which goes elsewhere."""
-        box = hand.box
         with contextlib.suppress(ValueError):  # who keeps the list may have seen it first
-            self.boxes.remove(box)
+            self.boxes.remove(hand.box)
+        self.lost = piece.content.decode()
         self._died(hand, piece)
-        if self.todo(hand.task) and not any(one.tasks is box.tasks for one in self.boxes):
-            self.failures.append(f"{hand.run.experiment}: no machine of its kind is left, {piece.content.decode()}")
 
     def _row(self, hand: Hand, piece: Piece) -> None:
         """The case in hand took too long, or the system killed its process for want of memory."""
-        if left := self.todo(hand.task):
-            self._save_end(hand, left[0], piece.name)
+        if name := self._in_hand(hand):
+            self._save_end(hand, name, piece.name)
             if piece.name == "timeout":
-                self.failures.append(f"{left[0]}: took longer than {hand.task.timeout:g} s")
-            self._finish(hand, left[0], failed=piece.name == "timeout")
+                self.failures.append(f"{name}: took longer than {hand.task.timeout:g} s")
+            self._finish(hand, name, failed=piece.name == "timeout")
         else:
             self.failures.append(
                 f"{hand.run.experiment}: its notebook did not end after its last record; see {hand.run.name}"

@@ -167,6 +167,63 @@ def test_where_the_last_place_is_lost_the_sweep_says_so(supervise):
     assert any("no machine of its kind is left" in failure for failure in found.failures)
 
 
+def test_where_the_last_place_is_lost_after_all_of_its_run_what_waits_is_not_forgotten(supervise):
+    def lost_in_the_end(run):
+        yield from list(well(run))[:-1]
+        raise PlaceLost("the box is gone")
+
+    first, waiting = task({"n": 1}), task({"n": 2}, experiment="attention")
+    found = supervise([first, waiting], [Pretended(lost_in_the_end)])
+    assert statuses(first, waiting) == ["ok", None]
+    assert found.failures == ["attention: no machine of its kind is left, the box is gone"]
+
+
+def raises(run):
+    yield Piece("end", "failed", b"WrongResult: too far off")
+
+
+def test_an_exception_costs_the_case_in_hand_alone(supervise):
+    def raises_at_the_second(run):
+        yield from list(well(replace(run, todo=run.todo[:1])))[:-1]
+        yield from raises(run)
+
+    one = task({"n": 1}, {"n": 2}, {"n": 3})
+    place = Pretended(raises_at_the_second, well)
+    found = supervise([one], [place])
+    assert statuses(one) == ["ok", None, "ok"]
+    assert [run.todo for run in place.runs][1] == ("step/3.r1",)
+    assert found.failures == ["WrongResult: too far off"]
+
+
+def test_a_notebook_that_raises_before_any_record_is_tried_twice_and_then_left(supervise):
+    one, other = task(*({"n": n} for n in range(1, 6))), task({"n": 6})
+    place = Pretended(raises, raises, well)
+    found = supervise([one, other], [place])
+    assert statuses(one, other) == [None] * 5 + ["ok"]
+    assert len(found.failures) == 2
+
+
+def test_what_becomes_of_a_case_is_not_told_of_one_that_was_refused_before_it(supervise):
+    def refused_and_late(run):
+        yield Piece("record", run.todo[0], made({"n": 1}, code="0" * 16))
+        yield Piece("end", "timeout")
+
+    one = task({"n": 1}, {"n": 2})
+    found = supervise([one], [Pretended(refused_and_late, well)])
+    assert statuses(one) == ["ok", "timeout"]
+    assert found.failures == ["step/2.r1: took longer than 10 s"]
+
+
+def test_a_run_whose_only_record_is_refused_is_tried_again(supervise):
+    def refused(run):
+        yield Piece("record", run.todo[0], made({"n": 1}, code="0" * 16))
+        yield Piece("end", "complete")
+
+    one = task({"n": 1})
+    found = supervise([one], [Pretended(refused, well)])
+    assert (statuses(one), found.failures) == (["ok"], [])
+
+
 def test_what_needs_the_whole_machine_waits_for_it_and_the_rest_has_a_gpu_each(supervise):
     alone = task({"n": 1}, device="cpu")
     side_by_side = [task({"n": n}, device="cuda") for n in (2, 3)]
