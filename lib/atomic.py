@@ -3,11 +3,13 @@
 import contextlib
 import errno
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 ENDING = ".tmp"  # of a file in the making
+UNFINISHED = re.compile(r".+\.[0-9a-f]{8}\.tmp")
 WORDS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the quota of the disk is used up",
@@ -84,9 +86,10 @@ def _settle(folder: Path) -> None:
 
 
 def sweep_leftovers(folder: Path) -> int:
-    """Remove the files in the making, at any depth of a folder, that whoever made them left behind when it was killed;
-    returns how many."""
-    found = [file for file in folder.rglob(f"*{ENDING}") if file.is_symlink() or not file.is_dir()]
+    """Remove the files in the making that whoever made them left behind when it was killed, in a folder and the two
+    levels below it, where records and executed notebooks are written; returns how many."""
+    every = [file for depth in ("*", "*/*", "*/*/*") for file in folder.glob(depth + ENDING)]
+    found = [file for file in every if UNFINISHED.fullmatch(file.name) and (file.is_symlink() or not file.is_dir())]
     with in_words(folder):
         for file in found:
             file.unlink(missing_ok=True)

@@ -7,12 +7,13 @@ from lib import check
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "reports"
+LOCK, RECORDS = ".lock", "*/*/*.r[0-9]*.json"  # what tells a folder of results
 LONGEST = 230  # bytes of a name: systems allow 255, of which the file that is being written needs some more
 
 
 def results() -> Path:
     """Where this machine's records go: `reports/results`, or the folder that $RESULTS names."""
-    return Path(os.environ.get("RESULTS", REPORTS / "results"))
+    return Path(os.environ.get("RESULTS") or REPORTS / "results")
 
 
 def runs() -> Path:
@@ -23,6 +24,13 @@ def runs() -> Path:
 def quarantine() -> Path:
     """Where damaged and refused records go: `quarantine` beside the records."""
     return results().parent / "quarantine"
+
+
+def refuse_strange(folder: Path) -> None:
+    """Raise ValueError where a folder of results exists and holds something, but no sweep's lock and no record: it is
+    for something else."""
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / LOCK).exists() and not any(folder.glob(RECORDS)):
+        raise ValueError(f"results: {folder} holds other things than records; let RESULTS name another folder")
 
 
 def within(root: Path, *names: str) -> Path:

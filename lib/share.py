@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib import atomic
+from lib.folders import LOCK
 
-LOCK = ".lock"
 BYTES = 2**20  # of the lock's file: a share locks its part of them, so that what overlaps excludes one another
 
 

@@ -80,7 +80,9 @@ class Supervisor:
         self.events: queue.Queue[tuple[Hand, Piece]] = queue.Queue()
         self.queues = list({id(box.tasks): box.tasks for box in boxes}.values())
         self.strikes: Counter[tuple[str, str]] = Counter()
-        self.barren: Counter[int] = Counter()  # runs of a task, one after the other, that raised an exception before any record
+        self.barren: Counter[int] = (
+            Counter()
+        )  # runs of a task, one after the other, that raised an exception before any record
         self.lost = ""
         self.finished: set[tuple[str, str]] = set()
         self.failures: list[str] = []

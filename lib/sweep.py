@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
             "status",
         ),
         {
-            FAILED: "a notebook failed, or a case crashed or took too long; all else is measured",
+            FAILED: "a notebook failed, a case crashed or took too long, or a record was refused; all else is measured",
             BAD_INPUT: commandline.BAD_INPUT,
             CANNOT_WRITE: "the results cannot be written",
             BUSY: "another sweep has these results in hand",
@@ -71,10 +71,12 @@ def main(arguments: list[str] | None = None) -> int:
         part, budget = share.parse(given.shard), _seconds(given.budget)
         if given.dry:
             return _dry(given.sweep, part)
-        with _signals(), share.held(part, folders.results()):
-            return _supervise(given, part, budget)
+        folders.refuse_strange(folders.results())
     except ValueError as error:
         return _say(error, BAD_INPUT)
+    try:
+        with _signals(), share.held(part, folders.results()):
+            return _supervise(given, part, budget)
     except Busy:
         return _say(f"busy: {status.owners(folders.results(), part)}", BUSY)
     except atomic.CannotWrite as error:
@@ -83,40 +85,45 @@ def main(arguments: list[str] | None = None) -> int:
         return _say("stopped; the same command goes on from here", SIGNALS[stopped.number])
 
 
-def _say(text: object, code: int) -> int:
-    print(text, file=sys.stderr)
+def _say(text: object, code: int = 0) -> int:
+    """Print what is good news, and to standard error what comes with an exit code, which is returned. That nobody can
+    read it any more is no reason to fail."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr if code else sys.stdout, flush=True)
     return code
 
 
 def _tell() -> int:
     told = status.told(folders.results())
-    print("\n".join(map(status.line, told)) or "no sweep has run on these results yet")
-    return 0
+    return _say("\n".join(map(status.line, told)) or "no sweep has run on these results yet")
 
 
 def _dry(name: str, part: Share) -> int:
     from lib import plan
 
-    print(plan.dry(plan.shared(plan.planned(name), part)))
-    return 0
+    return _say(plan.dry(plan.shared(plan.planned(name), part)))
 
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """For the block, the signals that ask to stop raise Stopped, once."""
+    """For the block, the signals that ask to stop raise Stopped, once; but those that whoever started the sweep has it
+    ignore, as `nohup` does, are ignored."""
 
     def stop(number: int, _) -> None:
         for each in SIGNALS:
             signal.signal(each, signal.SIG_IGN)
         raise Stopped(number)
 
-    former = {number: signal.signal(number, stop) for number in SIGNALS}
+    former = {number: signal.getsignal(number) for number in SIGNALS}
+    heard = [number for number, handler in former.items() if handler is not signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is stop:  # else it was asked to stop, and is not to be asked until it has
-            for number, handler in former.items():
-                signal.signal(number, handler)
+        for number in heard:
+            if signal.getsignal(number) is stop:  # else it was asked to stop, and is not to be asked until it has
+                signal.signal(number, former[number])
 
 
 def _supervise(given: argparse.Namespace, part: Share, budget: float) -> int:
@@ -124,12 +131,18 @@ def _supervise(given: argparse.Namespace, part: Share, budget: float) -> int:
 
     again = frozenset(kind for option, kinds in AGAIN.items() if getattr(given, option) for kind in kinds)
     os.environ["RESULTS"] = str(folders.results().resolve())
-    quarantine.tidy(part == share.WHOLE)
-    with _boxes(given, part) as boxes:
-        tasks = list({id(task): task for box in boxes for task in box.tasks}.values())
+    with contextlib.ExitStack() as stack:
+        try:
+            boxes = stack.enter_context(_boxes(given, part))
+            tasks = list({id(task): task for box in boxes for task in box.tasks}.values())
+            for task in tasks:
+                folders.within(folders.results(), task.machine, task.experiment)
+                folders.within(folders.runs(), task.machine)
+        except ValueError as error:
+            return _say(error, BAD_INPUT)
+        quarantine.tidy(part == share.WHOLE)
         if not any(task.todo(again) for task in tasks):
-            print(f"{given.sweep}: every case has its record, nothing to measure")
-            return 0
+            return _say(f"{given.sweep}: every case has its record, nothing to measure")
         progress = _progress(boxes, tasks, given.sweep, part, again)
         sweeping, state = supervisor.Supervisor(boxes, progress, budget, again), "stopped"
         try:
@@ -137,12 +150,10 @@ def _supervise(given: argparse.Namespace, part: Share, budget: float) -> int:
             state = "failed" if sweeping.failures else "done"
         finally:
             progress.close(state)
-        print(plan.summary(tasks))
+        _say(plan.summary(tasks))
         for failure in sweeping.failures:
-            print(failure, file=sys.stderr)
-        if sweeping.failures:
-            print(f"again, just these: {_command(given)}", file=sys.stderr)
-        return FAILED if sweeping.failures else 0
+            _say(failure, FAILED)
+        return _say(f"again, just these: {_command(given)}", FAILED) if sweeping.failures else 0
 
 
 @contextlib.contextmanager
@@ -172,7 +183,8 @@ def _progress(boxes: list, tasks: list, sweep: str, part: Share, again: frozense
 
 def _command(given: argparse.Namespace) -> str:
     """The command that measures what failed, and only that."""
-    words = [f"python -m lib.sweep {given.sweep} --retry"]
+    words = [f"{commandline.interpreter()} -m lib.sweep {given.sweep} --retry"]
+    words += ["--stale"] if given.stale else []
     words += [f"--shard {given.shard}"] if given.shard != "1/1" else []
     words += [f"--address {given.address}"] if given.address else []
     return " ".join(words)
@@ -191,6 +203,7 @@ def _seconds(text: str) -> float:
 
 if __name__ == "__main__":
     code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     os._exit(code)  # without waiting for threads whose kernels have just been ended

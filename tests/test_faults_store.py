@@ -256,14 +256,16 @@ def test_a_reason_that_is_gone_or_noise_is_no_error(stored):
 
 def test_what_is_not_ours_is_left_where_it_is(stored):
     others = [stored.with_name("notes.txt"), results.folder() / ".lock", stored.parent.parent / "list.json"]
+    others += [stored.with_name("draft.tmp"), folders.runs() / "model.tmp", folders.runs() / "a/b/c/x.0123abcd.tmp"]
     for other in others:
+        other.parent.mkdir(parents=True, exist_ok=True)
         other.write_text("mine")
     assert quarantine.tidy(alone=True) == 0
     assert all(other.read_text() == "mine" for other in others)
 
 
 def test_other_sweeps_in_the_folder_keep_what_they_are_writing(stored):
-    writing = stored.with_name(f"{stored.name}.0{atomic.ENDING}")
+    writing = stored.with_name(f"{stored.name}.0123abcd{atomic.ENDING}")
     writing.write_text("{")
     quarantine.tidy(alone=False)
     assert writing.exists()

@@ -1,6 +1,7 @@
 """A sweep measures what its file says and resumes where it stopped; its faults are in tests/test_faults_*.py."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from lib import folders, notebook, plan, results, share, status, sweep
+from lib import environment, folders, notebook, plan, results, share, status, sweep
 from lib.share import Share
 
 QUICKEST = "ceilings: {operation: copy, rows: [8, 16], precision: fp32, device: cpu, warmup: 0, samples: 6}"
@@ -35,6 +36,51 @@ def run(own_results, tmp_path, monkeypatch):
 def test_bad_input_ends_with_exit_code_2_and_one_line(own_results, capsys, arguments):
     assert sweep.main(arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_folder_for_something_else_is_refused_and_left_as_it_is(tmp_path, monkeypatch, capsys):
+    thesis, draft = tmp_path / "projects" / "thesis" / "data.json", tmp_path / "projects" / "x.json.0123abcd.tmp"
+    thesis.parent.mkdir(parents=True)
+    thesis.write_text("{}")
+    draft.write_text("")
+    monkeypatch.setenv("RESULTS", str(tmp_path))
+    assert sweep.main(["smoke"]) == 2
+    assert "holds other things than records" in capsys.readouterr().err
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == {thesis, draft}
+
+
+def test_results_without_a_name_are_those_of_the_checkout(monkeypatch):
+    monkeypatch.setenv("RESULTS", "")
+    assert folders.results() == folders.REPORTS / "results"
+
+
+def test_a_link_out_of_the_results_is_refused_before_anything_runs(run, own_results, tmp_path, capsys):
+    own_results.mkdir()
+    (own_results / share.LOCK).touch()
+    (own_results / environment.machine("cpu")).symlink_to(tmp_path)
+    assert run(ONE)[0] == 2
+    assert "is a link that leads out" in capsys.readouterr().err
+
+
+def test_a_signal_that_is_ignored_when_the_sweep_starts_stays_so(monkeypatch):
+    former = {number: signal.getsignal(number) for number in sweep.SIGNALS}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with sweep._signals():
+            signal.raise_signal(signal.SIGHUP)
+            with pytest.raises(sweep.Stopped):
+                signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def test_nobody_need_read_what_it_says(own_results):
+    command = [sys.executable, "-m", "lib.sweep", "smoke", "--dry"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert (process.wait(60), process.stderr.read()) == (0, b"")
 
 
 def test_a_dry_run_lists_every_case_and_measures_nothing(own_results, capsys):
