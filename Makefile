@@ -1,7 +1,8 @@
 # Everything runs in .venv, which the first command makes.
 SHELL := /bin/bash
 PYTHON ?= python3
-BASE = $(if $(filter 3.%,$(PYTHON)),python3,$(PYTHON))
+# for `make wheels` it is the version of a Python elsewhere
+BASE = $(if $(filter wheels,$(MAKECMDGOALS)),python3,$(patsubst 3.%,python3.%,$(PYTHON)))
 SWEEP ?= quick
 BUDGET ?=
 MACHINE ?=
@@ -36,7 +37,7 @@ sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds, DRY=1,
 status: .venv/ready ## Say how far the sweeps are that run on these results
 	@$(PY) -m lib.sweep status
 
-render: .venv/ready ## Write reports/report.html from the records there are; MACHINE=name picks another; CHECK=1 only compares
+render: .venv/ready ## Write reports/report.html from the records there are; MACHINE=name picks another, MACHINES="a b" several; CHECK=1 only compares
 	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES)) \
 	  $(if $(filter-out 0,$(CHECK)),--check)
 
@@ -49,7 +50,7 @@ markdown: .venv/ready ## Write reports/report.md and reports/figures too, for a 
 calibrate: .venv/ready ## Try the measuring itself on this machine: known times, another timer, equal programs
 	@$(PY) -m lib.calibrate
 
-publish: .venv/ready ## Copy this machine's records to reports/reference, to be kept in git
+publish: .venv/ready ## Copy all records of reports/results to reports/reference, to be kept in git
 	@$(PY) -m lib.publish
 
 lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb, the other notebooks beside it
@@ -72,4 +73,4 @@ clean: ## Remove the report and the executed notebooks; records, figures that we
 # The tests have a cluster on this machine, where Ray has a build for its Python.
 .venv/cluster: .venv/ready
 	@$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cluster]' \
-	  && touch $@ || echo "Ray cannot be installed here: the tests of clusters are skipped"
+	  && touch $@ || echo "Ray cannot be installed here: no clusters, and their tests are skipped"

@@ -1,4 +1,6 @@
-"""Keeps this machine's records in git: copies those of its sweeps to `reports/reference/`, with one figure."""
+"""Keeps records in git: copies those of sweeps, of every machine in the results, to `reports/reference/`, with one
+figure of each machine.
+"""
 
 import argparse
 import shutil
@@ -32,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     """The parser of this command line."""
     return commandline.parser(
         "lib.publish",
-        "Copy the records of this machine's sweeps to reports/reference/, to be kept in git; those by hand stay out.",
+        "Copy the records of sweeps, of every machine in the results, to reports/reference/; those by hand stay out.",
         ("",),
         {2: "there is nothing to publish, or the machine's name stands for other hardware"},
     )
