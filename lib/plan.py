@@ -165,6 +165,8 @@ def table(tasks: list[Task], available: Mapping[str, int]) -> pd.DataFrame:
 
 def dry(tasks: list[Task]) -> str:
     """What a sweep would do, a line a case, and the sums."""
+    if not tasks:
+        return "0 cases: there are more shares than kernels"
     available = {device: memory.available_bytes(device) for device in {task.device for task in tasks}}
     found = table(tasks, available)
     fates = "; ".join(f"{count} {fate}" for fate, count in found["fate"].value_counts().items())

@@ -87,6 +87,8 @@ def test_a_dry_run_lists_every_case_and_measures_nothing(own_results, capsys):
     assert sweep.main(["smoke", "--dry"]) == 0
     assert "naive-16" in capsys.readouterr().out
     assert not own_results.exists()
+    assert sweep.main(["smoke", "--dry", "--shard", "1/9999"]) == 0
+    assert "0 cases" in capsys.readouterr().out
 
 
 def test_smoke_measures_every_family_once_and_then_nothing_and_a_deleted_record_alone(own_results, capsys):
