@@ -4,6 +4,7 @@ Ray is an optional engine, imported only here. Knows nothing of records: the pie
 alone writes them, so that no file system need be shared.
 """
 
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -11,8 +12,9 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tqdm import tqdm
 
@@ -27,60 +29,96 @@ os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}
 try:
     import ray
     from ray import exceptions
+    from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
+    from ray._raylet import GcsClient
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError:
     ray = None
 
-ANSWER_S = 10  # within which a cluster, or a node of one, must answer
+ANSWER_S = 10  # within which a cluster must answer, and a node of one usually does
+GONE_S = 90  # within which a cluster notices that a node is gone: Ray asks up to 5 times, for 10 s every 3 s
 PLAN_S = 120  # within which a node must have planned: it imports torch and predicts the memory of each case
 LOOK_S = 3  # between looks at which nodes there are
+SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}  # which may ask the sweep to stop
 
 
 @contextlib.contextmanager
 def boxes(address: str, sweep: str, part: Share) -> Iterator[list[Box]]:
     """The nodes of the cluster whose head is at `address`, HOST:PORT, as boxes with the tasks of a share of a sweep;
-    the list changes as nodes come and go. Raises ValueError without Ray, a cluster, or a node that can take part."""
+    the list changes as nodes come and go. Raises ValueError without Ray, a cluster, or a node that can take part.
+
+    The process belongs to the cluster until it ends, by os._exit, when the cluster ends what still runs for it: to
+    leave before would be to take Ray away under the threads that wait for it."""
     check.choice("sweep", sweep, notebook.sweeps())
-    with _connected(address):
-        nodes = Nodes(sweep, part)
-        refused = nodes.look()
-        if not nodes.boxes:
-            raise ValueError("; ".join([f"address: no node of the cluster at {address} can take part", *refused]))
-        _tell(refused)
-        over = threading.Event()
-        watch = threading.Thread(target=nodes.follow, args=(over,), daemon=True)
-        watch.start()
+    with _silent():
+        _aside(lambda: _join(address))
+    nodes = Nodes(sweep, part)
+    refused = _aside(nodes.look)
+    if not nodes.boxes:
+        raise ValueError("; ".join([f"address: no node of the cluster at {address} can take part", *refused]))
+    _tell(refused)
+    over = threading.Event()
+    threading.Thread(target=nodes.follow, args=(over,), daemon=True).start()
+    try:
+        yield nodes.boxes
+    finally:
+        over.set()
+
+
+def _aside(function: Callable):
+    """What a function that calls Ray returns or raises, from a thread of its own: in Ray's compiled code the exception
+    that a signal raises can be lost, and Ray takes SIGTERM for itself, so that signals wait until it is given back."""
+    called = concurrent.futures.Future()
+
+    def call() -> None:
         try:
-            yield nodes.boxes
-        finally:
-            over.set()
-            nodes.stop()
+            called.set_result(function())
+        except BaseException as error:  # it belongs to who waits
+            called.set_exception(error)
+
+    heeded = {number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN}
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, heeded)
+    try:
+        threading.Thread(target=call, daemon=True).start()
+        while not called.done() and not heeded & signal.sigpending():
+            concurrent.futures.wait([called], 0.05)
+    finally:
+        for number in SIGNALS:
+            signal.signal(number, signal.getsignal(number))
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)  # which raises what a signal that waits has to raise
+    return called.result()
 
 
 @contextlib.contextmanager
-def _connected(address: str) -> Iterator[None]:
-    """Be a driver of the cluster for the block. Raises ValueError in one line."""
+def _silent() -> Iterator[None]:
+    """For the block nobody writes to standard error, as Ray's compiled code does beside raising an exception."""
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _join(address: str) -> None:
+    """Become a driver of the cluster. Raises ValueError in one line."""
     if ray is None:
         raise ValueError("address: Ray is not installed here, which `pip install -e .[cluster]` does")
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(f"address: {address!r} must be HOST:PORT")
-    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         socket.create_connection((host, int(port)), ANSWER_S).close()
+        ensure_token_if_auth_enabled(create_token_if_missing=False)  # else the next line would end the process
+        GcsClient(address=address)  # `ray.init` would try again and again, and not say in the end what is wrong
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
     except (OSError, OverflowError) as error:  # Ray's own error for a cluster that is not there is an OSError too
         raise ValueError(f"address: no Ray cluster answers at {address}: {_line(error)}") from None
-    except (RuntimeError, ValueError) as error:  # another version of Ray or Python, or no node of the cluster is here
+    except (RuntimeError, ValueError, exceptions.RayError) as error:  # such as another version, or a wrong token
         raise ValueError(f"address: {address} cannot be joined from here: {_line(error)}") from None
-    finally:
-        for number, handler in former.items():  # Ray takes SIGTERM for itself
-            signal.signal(number, handler)
     ray._private.worker._worker_logs_enabled = False  # else the last words of each lost node stand beside the bar
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def _line(error: BaseException) -> str:
@@ -100,10 +138,13 @@ class Nodes:
     def look(self, late: bool = False) -> list[str]:
         """Take in the nodes that have joined, drop those that are gone, and return a line for each that takes no
         part."""
-        alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and _counts(node) != (0, 0)}
+        # seen before the cluster is asked, since a box is given up as soon as the cluster says that it is gone
+        given_up = {identity for identity, box in self._by_id.items() if box and box not in self.boxes}
+        alive = {identity: node for identity, node in _alive().items() if _counts(node) != (0, 0)}
+        self.boxes += [self._by_id[identity] for identity in given_up & alive.keys()]
         for identity in self._by_id.keys() - alive.keys():
             box = self._by_id.pop(identity)
-            if box in self.boxes:
+            with contextlib.suppress(ValueError):  # the supervisor may have seen it first
                 self.boxes.remove(box)
         joined = {identity: node for identity, node in alive.items() if identity not in self._by_id}
         refused = []
@@ -136,22 +177,20 @@ class Nodes:
         return Box(self._queues[kind], Place(identity, name, cpus, gpus, whole=True), places)
 
     def follow(self, over: threading.Event) -> None:
-        """In a thread of its own: look again and again, until it is over or the cluster is gone."""
+        """In a thread of its own: look again and again, until it is over."""
         while not over.wait(LOOK_S):
-            try:
+            with contextlib.suppress(exceptions.RayError, OSError):  # the runs say themselves what became of them
                 _tell(self.look(late=True))
-            except (exceptions.RayError, OSError):  # the runs say themselves what became of them
-                return
-
-    def stop(self) -> None:
-        """End what still runs."""
-        for place in [place for box in self._by_id.values() if box for place in (box.whole, *box.places)]:
-            place.stop()
 
 
 def _tell(lines: list[str]) -> None:
     for line in lines:
         tqdm.write(line, file=sys.stderr)  # above the bar
+
+
+def _alive() -> dict[str, dict]:
+    """The nodes that the cluster holds to be alive, by their identity. One that is gone never comes back as such."""
+    return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
 
 
 def _counts(node: dict) -> tuple[int, int]:
@@ -183,12 +222,10 @@ class Place:
     def __init__(self, node: str, name: str, cpus: int, gpus: int, whole: bool = False):
         self.node, self.name, self.whole = node, name, whole
         self.needs = {"num_cpus": cpus, "num_gpus": gpus}
-        self.stream, self.stopped = None, False
 
     def pieces(self, run: Run) -> Iterator[Piece]:
         """Execute a run there. Raises PlaceLost when the node is gone, and the run with it."""
-        # its own, since the next run may begin here before this generator is over
-        stream = self.stream = _measured.options(**self.needs, **_pinned(self.node)).remote(run, self.whole)
+        stream = _measured.options(**self.needs, **_pinned(self.node)).remote(run, self.whole)
         try:
             for reference in stream:
                 yield Piece(*ray.get(reference))
@@ -197,26 +234,24 @@ class Place:
         except exceptions.OutOfMemoryError:  # the node's memory was full, and Ray ended the task
             yield Piece("end", "oom")
         except exceptions.RayError:
-            if self.stopped:
-                return
-            if not self._answers():
+            if self._gone():
                 raise PlaceLost(f"{self.name} is gone") from None
             yield Piece("end", "died")
         finally:
             ray.cancel(stream, force=True)
 
-    def _answers(self) -> bool:
-        """Whether the node itself is still there."""
-        try:
-            return ray.get(_here.options(**_pinned(self.node)).remote(), timeout=ANSWER_S)
-        except exceptions.RayError:
-            return False
-
-    def stop(self) -> None:
-        """End the run, if there is one: its worker dies, and the guard there ends the kernel."""
-        self.stopped = True
-        if self.stream is not None:
-            ray.cancel(self.stream, force=True)
+    def _gone(self) -> bool:
+        """Whether the node itself is gone, and not just its worker: the cluster says so, which may take a while. A node
+        that answers is not gone, however late it does, nor is one that the cluster still holds to be alive then."""
+        began = time.monotonic()
+        with contextlib.suppress(exceptions.RpcError):  # then the cluster is gone
+            while self.node in _alive():
+                with contextlib.suppress(exceptions.RayError):
+                    return not ray.get(_here.options(**_pinned(self.node)).remote(), timeout=ANSWER_S)
+                if time.monotonic() - began > GONE_S:
+                    return False
+                time.sleep(1)
+        return True
 
 
 if ray:

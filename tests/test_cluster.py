@@ -1,130 +1,42 @@
 """A sweep on a cluster loses nothing when a worker, a node or the supervisor dies; all of them are processes here."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
 import secrets
 import shutil
-import subprocess
-import sys
-import tempfile
-import time
+import signal
+import threading
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import clusters
 import faults
 import psutil
 import pytest
+from test_faults_many import kernel_spans
 
 from lib import cluster, digest, worker
 from lib import sweep as command
 from lib.share import WHOLE
 
 with_ray = pytest.mark.skipif(cluster.ray is None, reason="Ray cannot be imported")
-STARTED = "--address='([0-9.]+:[0-9]+)'"
 CASES = faults.count(3, 12)  # of each of two kernels; one more than a test has a kernel killed in
 KERNELS, RECORDS = 2, dict.fromkeys(range(1, 2 * CASES + 1), "ok")
 BLOCK = "{{number: {}, pause_ms: 800, device: cuda}}"
 SWEEP = f"cheap: [{BLOCK.format([*RECORDS][:CASES])}, {BLOCK.format([*RECORDS][CASES:])}]"
-ARRIVE = """
-import os, pathlib, sys
-if "CHEAP" in os.environ:  # in every process of a node: the cheap experiment, and the GPU of this node
-    import cheap
-    from lib import notebook
-    cheap.GPU = os.environ["CHEAP_GPU"]
-    notebook.NOTEBOOKS = pathlib.Path(os.environ["CHEAP"])
-    notebook.SWEEPS = notebook.NOTEBOOKS / "sweeps"
-    sys.meta_path.insert(0, cheap._Late())
-"""
-
-
-class Node:
-    """A node of Ray in processes of its own, which runs once it is made."""
-
-    def __init__(self, sweep: faults.Sweep, gpu: str, *options: str):
-        own = {"CHEAP_GPU": gpu, "CHEAP_GPUS": "1", "RAY_worker_niceness": "15"}
-        own["PYTHONPATH"] = f"{sweep.folder / 'site'}:{sweep.variables['PYTHONPATH']}"
-        self.variables = os.environ | sweep.variables | own
-        self.variables.pop("OMP_NUM_THREADS")
-        ray = Path(sys.executable).with_name("ray")
-        self.command = [ray, "start", "--block", "--disable-usage-stats", "--object-store-memory=80000000", *options]
-        self.log = sweep.folder / f"{gpu}-{time.monotonic_ns()}"
-        for _ in range(3):  # on a busy machine Ray gives up on a node that starts too slowly
-            self.start()
-            with contextlib.suppress(AssertionError):
-                faults.until(self.settled, 40, "the start of a node")
-            if self.runs() and self.settled():
-                return
-            self.kill()
-        raise AssertionError(self.log.read_text()[-500:])
-
-    def runs(self) -> bool:
-        """Whether it has not been killed."""
-        return self.process.poll() is None
-
-    def settled(self) -> bool:
-        """Whether it runs, or has given up."""
-        return "To terminate the Ray runtime" in self.log.read_text() or not self.runs()
-
-    def start(self) -> None:
-        """Start its processes."""
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                self.command, env=self.variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, cwd=faults.ROOT,
-            )  # fmt: skip
-
-    def kill(self) -> None:
-        """Kill Ray's processes of the node at once, as when its machine loses power; kernels and guards, in sessions of
-        their own, are left to find out."""
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, ProcessLookupError):
-                if os.getsid(process.pid) == self.process.pid:
-                    process.kill()
-        self.process.wait(10)
-
-
-class Cluster:
-    """A head that has no processors, and nodes with a pretended GPU each."""
-
-    def __init__(self, sweep: faults.Sweep):
-        self.sweep, token = sweep, secrets.token_hex(32)
-        sweep.variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}  # nobody else on the network is let in
-        (sweep.folder / "site").mkdir()
-        (sweep.folder / "site" / "sitecustomize.py").write_text(ARRIVE)
-        options = ["--head", "--port=0", "--num-cpus=0", "--num-gpus=0", "--include-dashboard=false"]
-        head = Node(sweep, "none", *options, f"--temp-dir={sweep.folder}/ray")
-        self.address = re.search(STARTED, head.log.read_text())[1]
-        self.nodes = [head]
-
-    def join(self, gpu: str = "pretended-gpu") -> Node:
-        """A further node."""
-        options = [f"--address={self.address}", "--num-cpus=1", "--num-gpus=1"]
-        self.nodes.append(Node(self.sweep, gpu, *options))
-        return self.nodes[-1]
-
-    def stop(self) -> None:
-        """End it, and what it has left."""
-        for node in self.nodes:
-            node.kill()
-        self.sweep.clear()
 
 
 @pytest.fixture(scope="module")
 def running():
     """A cluster of two nodes with the same hardware."""
-    # not a folder of the tests, whose name is too long for that of a socket
-    sweep = faults.Sweep(Path(tempfile.mkdtemp(prefix="s-", dir="/tmp")), SWEEP)
-    made = Cluster(sweep)
-    try:
+    with clusters.cluster_for(SWEEP) as found:
         for _ in range(2):
-            made.join()
-        yield made
-    finally:
-        made.stop()
-        sweep.remove()
+            found.join()
+        yield found
 
 
 @pytest.fixture
@@ -213,10 +125,30 @@ def test_a_supervisor_that_ends_leaves_no_kernel_and_the_next_goes_on(running, s
         with tally.injection():
             faults.hit(process, name)
             one.wait(5)
-            assert sweep.end(process, 5).code == code
-            assert not sweep.kernels()
+            done = sweep.end(process, 5)
+            assert done.code == code, done.err
+            assert len(faults.lines(done.err)) == (name == "SIGTERM"), done.err
+            faults.until(lambda: not sweep.kernels(), 5, "the end of all kernels")
             assert {stem: sweep.records()[stem] for stem in before} == before
         before = sweep.records()
+    whole(sweep, sweep.run("--address", running.address))
+
+
+@with_ray
+@pytest.mark.faults(0, "SIGTERM while a cluster plans")
+def test_a_supervisor_that_is_stopped_before_the_first_case_ends_at_once_and_the_next_goes_on(running, sweep, tally):
+    for _ in range(faults.count(3, 20)):
+        commands = len(sweep.journal("command"))
+        process = sweep.start("--address", running.address)
+        faults.until(lambda: len(sweep.journal("command")) > commands, 60, "the start of the command")  # noqa: B023
+        faults.moment(8)
+        with tally.injection():
+            assert process.poll() is None, "it ended by itself"
+            faults.hit(process, "SIGTERM")
+            done = sweep.end(process, 5)
+            assert done.code == 143, done.err
+            assert len(faults.lines(done.err)) <= 1, done.err
+            faults.until(lambda: not sweep.kernels(), 5, "the end of all kernels")
     whole(sweep, sweep.run("--address", running.address))
 
 
@@ -228,6 +160,38 @@ def test_a_node_of_other_hardware_does_all_of_the_sweep_under_its_own_name(runni
     records = [json.loads(file.read_text()) for file in sweep.results.glob("*/*/*.json")]
     found = Counter((record["environment"]["machine"], record["case"]["number"]) for record in records)
     assert found == Counter((gpu, number) for gpu in ("pretended-gpu", "other-gpu") for number in RECORDS), done.err
+
+
+@with_ray
+def test_each_gpu_of_a_node_has_a_run_of_its_own_and_what_needs_the_node_runs_alone():
+    gpu = "{{number: [{}], pause_ms: 3000, device: cuda}}"
+    text = f"cheap: [{gpu.format('11, 12')}, {gpu.format('21, 22')}, {{number: [51, 52], device: cpu}}]"
+    with clusters.cluster_for(text, gpus=2) as found:
+        done = found.sweep.run("--address", found.address)
+        assert (done.code, len(found.sweep.records())) == (0, 6), done.err
+        spans = kernel_spans(found.sweep.journal())
+    beside = [pair for pair in itertools.combinations(spans, 2) if _overlap(*pair)]
+    assert beside
+    for pair in beside:
+        assert {span["pin"] for span in pair} == {"0", "1"}, pair
+        assert not any(span["alone"] for span in pair), pair
+    assert {span["pin"] for span in spans if span["alone"]} == {None}
+
+
+def _overlap(one, other):
+    return one["begins"] < other["ends"] and other["begins"] < one["ends"]
+
+
+@with_ray
+def test_a_wrong_token_is_bad_input_in_one_line(running, sweep, monkeypatch):
+    monkeypatch.setitem(sweep.variables, "RAY_AUTH_TOKEN", secrets.token_hex(32))
+    done = sweep.run("--address", running.address)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
+    assert "InvalidAuthToken" in done.err
+    monkeypatch.setitem(sweep.variables, "RAY_AUTH_TOKEN_PATH", str(sweep.folder / "no such file"))
+    monkeypatch.delitem(sweep.variables, "RAY_AUTH_TOKEN")
+    done = sweep.run("--address", running.address)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
 
 
 @with_ray
@@ -247,10 +211,93 @@ def test_an_address_without_a_cluster_is_bad_input_in_one_line(own_results, caps
     assert found.count("\n") == 1
 
 
+def test_a_signal_ends_the_wait_for_what_the_cluster_does_not_answer():
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    former, for_ever = signal.signal(signal.SIGTERM, stop), threading.Event()
+    try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with pytest.raises(KeyboardInterrupt):
+            cluster._aside(for_ever.wait)
+    finally:
+        for_ever.set()
+        signal.signal(signal.SIGTERM, former)
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def test_without_ray_the_line_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(cluster, "ray", None)
     with pytest.raises(ValueError, match=r"pip install -e \.\[cluster\]"), cluster.boxes("127.0.0.1:1", "smoke", WHOLE):
         pass
+
+
+class Engine:
+    """What `cluster` asks of Ray, answered by a list of what to return or raise, and whether the one node is alive."""
+
+    def __init__(self, monkeypatch, answers=(), alive=(True,)):
+        self.answers, self.alive, self.meanwhile = list(answers), list(alive), lambda: None
+        monkeypatch.setattr(cluster, "ray", self)
+        monkeypatch.setattr(cluster, "_here", SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: None)))
+        monkeypatch.setattr(cluster.time, "sleep", lambda _: None)
+
+    def nodes(self):
+        """The one node."""
+        self.meanwhile()
+        alive = self.alive.pop(0) if len(self.alive) > 1 else self.alive[0]
+        return [{"NodeID": "a", "Alive": alive, "Resources": {"CPU": 1.0}}]
+
+    def get(self, _, timeout):
+        """The next answer."""
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+SLOW = cluster.ray and cluster.exceptions.GetTimeoutError()
+LOST = cluster.ray and cluster.exceptions.WorkerCrashedError()
+
+
+@with_ray
+@pytest.mark.parametrize(
+    ("answers", "alive", "gone"),
+    [
+        ([True], [True], False),
+        ([SLOW, SLOW, True], [True], False),  # the next worker there is slow to start
+        ([LOST, True], [True], False),
+        ([LOST, LOST], [True, True, False], True),  # the cluster notices after a while
+        ([], [False], True),
+    ],
+)
+def test_a_node_that_is_slow_after_its_worker_died_is_not_taken_for_gone(monkeypatch, answers, alive, gone):
+    monkeypatch.setattr(cluster, "_pinned", lambda _: {})
+    Engine(monkeypatch, answers, alive)
+    assert cluster.Place("a", "its name", 1, 1)._gone() == gone
+
+
+@with_ray
+def test_a_node_that_never_answers_is_held_to_be_what_the_cluster_says(monkeypatch):
+    monkeypatch.setattr(cluster, "_pinned", lambda _: {})
+    monkeypatch.setattr(cluster, "GONE_S", -1)
+    Engine(monkeypatch, [SLOW])
+    assert not cluster.Place("a", "its name", 1, 1)._gone()
+
+
+@with_ray
+def test_a_living_node_that_was_given_up_is_taken_in_again_but_not_one_that_is_just_dying(monkeypatch):
+    nodes, box = cluster.Nodes("smoke", WHOLE), cluster.Box([], None, [])
+    nodes._by_id["a"] = box
+    engine = Engine(monkeypatch, alive=[True])
+    nodes.look()
+    assert nodes.boxes == [box]
+    engine.meanwhile = nodes.boxes.clear  # given up after the cluster was asked whether it is alive
+    nodes.look()
+    assert nodes.boxes == []
+    engine.meanwhile, engine.alive = lambda: None, [False]
+    nodes.look()
+    assert nodes.boxes == []
+    assert not nodes._by_id
 
 
 def view(**changed):
