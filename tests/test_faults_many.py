@@ -66,34 +66,37 @@ def overheads(journal):
 
 @pytest.mark.faults(15, "kernels that die and hang in one sweep")
 def test_kernels_that_die_and_hang_leave_no_file_open_in_the_supervisor(sweep_of, tally):
-    bad = ["kill", "sleep", "kill"] + ["spin", "children", "deaf", "kill"] * count(0, 2)
-    deaths = {"kill": 2}  # tried once more
-    sweep = sweep_of("timeout: 8\ncheap:\n" + "".join(map(death, range(1, 1 + len(bad)), bad)))
+    bad = ["kill", "sleep", "kill"] + ["spin", "children", "deaf", "kill"] * count(0, 1)
+    sweep = sweep_of("timeout: 12\ncheap:\n" + "".join(map(death, range(1, 1 + len(bad)), bad)))
     process = sweep.start()
-    with tally.injection(sum(deaths.get(how, 1) for how in bad)):
-        files = [open_files(sweep, psutil.Process(process.pid), 10 * n + 2) for n in range(1, 1 + len(bad))]
-        assert max(files) <= files[0], f"open files, after the second death and each later row: {files}"
-        done = sweep.end(process)
+    files = open_files(sweep, process)
+    done = sweep.end(process)
+    with tally.injection(sum(2 if how == "kill" else 1 for how in bad)):  # what died is tried once more
         assert done.code == 1, done.err[-500:]
         rows = {10 * n + 1: "crashed" if how == "kill" else "timeout" for n, how in enumerate(bad, 1)}
-        assert sweep.statuses() == rows | {number + 1: "ok" for number in rows}
+        assert sweep.statuses() == rows | {number + 1: "ok" for number in rows}, done.err[-500:]
+        assert len(files) == len(bad)
+        least = [min(found) for found in files.values()]  # what is open only for a moment comes on top
+        assert max(least) <= least[0], f"open files after the second death, and after each later row: {least}"
         sweep.none_left(1)
 
 
 def death(n, how):
-    """The part of a sweep file for a kernel of two cases, the first of which dies or hangs; the second stays for a
-    while."""
+    """The part of a sweep file for two cases, of which the first dies or hangs and the second stays for a while."""
     return f"  - {{number: [{n}1, {n}2], behaviour: {how}, at: {n}1, pause_ms: 1000}}\n"
 
 
-def open_files(sweep, supervisor, number):
-    """How many descriptors the supervisor has while a case is measured; what is open only for a moment comes on top."""
-    until(lambda: number in [entry["number"] for entry in sweep.journal("begins")], 60, f"case {number}")
-    found = []
-    for _ in range(20):
-        found.append(supervisor.num_fds())
-        time.sleep(0.02)
-    return min(found)
+def open_files(sweep, process):
+    """How many descriptors the supervisor has, at several moments of each second case, by its number."""
+    files = {}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while process.poll() is None:
+            begun, saved = ([entry["number"] for entry in sweep.journal(event)] for event in ("begins", "saved"))
+            found = psutil.Process(process.pid).num_fds()
+            if begun and begun[-1] % 10 == 2 and begun[-1] not in saved:
+                files.setdefault(begun[-1], []).append(found)
+            time.sleep(0.02)
+    return files
 
 
 @pytest.mark.faults(16, "a sweep killed three times")
