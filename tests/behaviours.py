@@ -42,7 +42,7 @@ def _with_children() -> None:
     for_ever()
 
 
-def _eat() -> None:
+def _eat(device: str) -> None:
     """Take memory until the system ends this process, within the memory group $CHEAP_GROUP, which is small."""
     Path(os.environ["CHEAP_GROUP"], "cgroup.procs").write_text(str(os.getpid()))
     eaten = []
@@ -60,13 +60,12 @@ BEHAVIOURS = {
     "deaf": _deaf,
     "children": _with_children,
     "orphans": _have_children,
-    "eat": _eat,
     "unfinished": lambda: None,  # after the last case, see `cheap.last`
     "lingers": lambda: None,
 }
 
 
-def _no_memory() -> None:
+def _no_memory(device: str) -> None:
     raise MemoryError
 
 
@@ -77,4 +76,4 @@ def _allocate(device: str) -> None:
     torch.empty(2**60, dtype=torch.uint8, device=device)
 
 
-OUT_OF_MEMORY = {"oom": _allocate, "memory_error": lambda device: _no_memory()}
+OUT_OF_MEMORY = {"oom": _allocate, "memory_error": _no_memory, "eat": _eat}

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
+import psutil
 from behaviours import BEHAVIOURS, OUT_OF_MEMORY, for_ever
 
 CODE = "c0de" * 4  # what stands for the digest of the code that measured
@@ -73,18 +74,22 @@ def pending(cases: list[Cheap], round: int) -> Iterator[Cheap]:
 
 
 def measure(case: Cheap, round: int, samples: int) -> None:
-    """Behave as the case says, and save its record: the times of a small loop, if it comes to that."""
+    """Behave as the case says, and save its record: the times of a small loop, if it comes to that. Where memory is to
+    run out all cases are measured as those of the house are."""
     from lib import results
 
     note("begins", number=case.number, round=round, pin=os.environ.get("CUDA_VISIBLE_DEVICES"))
     started, began = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     time.sleep(case.pause_ms / 1000)
-    if case.number == case.at and case.behaviour in OUT_OF_MEMORY:
+    if case.behaviour in OUT_OF_MEMORY:
         from lib import measure as house  # which has torch
 
         settle_in()
-        with house.recording(case, round):
-            OUT_OF_MEMORY[case.behaviour](case.device)
+        with house.recording(case, round) as record:
+            record.metrics |= {"taken_mib": _taken_mib(case.device), "total_ms": [_loop_ms(case.number)]}
+            if case.number == case.at:
+                OUT_OF_MEMORY[case.behaviour](case.device)
+            record.metrics["sum"] = sum(range(case.number))
         return
     if case.number == case.at:
         BEHAVIOURS[case.behaviour]()
@@ -101,6 +106,16 @@ def _loop_ms(size: int) -> float:
     began = time.perf_counter_ns()
     sum(range(100 * (10 + size)))
     return (time.perf_counter_ns() - began) / 1e6
+
+
+def _taken_mib(device: str) -> float:
+    """The memory that is taken when a case begins: of the GPU by anyone, of the machine by this process."""
+    if device == "cuda":
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        return (total - free) / 2**20
+    return psutil.Process().memory_info().rss / 2**20
 
 
 def last(cases: list[Cheap]) -> None:

@@ -98,17 +98,21 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "faults(number, what): injects faults of a kind, many of them in `make torture`")
 
 
+TALLY = pytest.StashKey[faults.Tally]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """A test under the mark `faults` has a count, which travels in its report, also when it is skipped at once."""
+    if mark := item.get_closest_marker("faults"):
+        item.stash[TALLY] = found = faults.Tally(*mark.args)
+        item.user_properties.append(("tally", vars(found)))
+
+
 @pytest.fixture
 def tally(request):
     """The count of the faults that the test injects, under its mark `faults`; any that is lost fails it."""
-    return tally_of(request.node)
-
-
-def tally_of(test):
-    """A count for this test, which travels in its report."""
-    found = faults.Tally(*test.get_closest_marker("faults").args)
-    test.user_properties.append(("tally", vars(found)))
-    return found
+    return request.node.stash[TALLY]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -116,15 +120,15 @@ def pytest_pyfunc_call(pyfuncitem):
     """After a test that counts faults, its tally decides; one under the mark `faults` that counts none is a fault."""
     if not pyfuncitem.get_closest_marker("faults"):
         return (yield)
+    tally = pyfuncitem.stash[TALLY]
     if "tally" not in pyfuncitem.funcargs:
-        tally = tally_of(pyfuncitem)
-        tally.injected = 1
         try:
-            return (yield)
+            found = yield
         except (Exception, pytest.fail.Exception) as error:
-            tally.reasons.append(str(error))
+            tally.injected, tally.reasons = 1, [str(error)]
             raise
-    tally = pyfuncitem.funcargs["tally"]
+        tally.injected = 1
+        return found
     with tally.injection(0):
         yield
     tally.check()

@@ -20,10 +20,28 @@ def test_it(tally):
 def test_other(tally):
     pytest.skip("there is no GPU")
 
+@pytest.mark.faults(6, "a third")
+@pytest.mark.skipif(True, reason="it cannot be tried here")
+def test_third():
+    pass
+
+@pytest.mark.faults(7, "a fourth")
+def test_fourth():
+    pytest.skip("it is not to be had")
+
 @pytest.mark.faults(5, "a single one")
 @pytest.mark.parametrize("number", [1, 0, 2])
 def test_one(number):
     1 / number
+"""
+
+MORE = """
+import pytest
+
+@pytest.mark.faults(8, "in another file")
+def test_it(tally):
+    with tally.injection(2):
+        tally.notes.append("5 ms")
 """
 
 
@@ -60,15 +78,20 @@ def test_the_table_says_how_many_were_injected_survived_and_lost_in_the_order_of
     assert second.split() == ["10", "later", "4", "3", "1", "2", "ms"]
 
 
-def test_a_test_that_loses_a_fault_fails_and_the_table_shows_it(tmp_path):
+@pytest.mark.parametrize("workers", [[], ["-n", "2", "--dist", "loadfile"]])
+def test_a_test_that_loses_a_fault_fails_and_the_table_shows_it(tmp_path, workers):
     (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "test_more.py").write_text(MORE)
     variables = os.environ | {"TORTURE": "1", "PYTHONPATH": f"{faults.ROOT}:{faults.ROOT / 'tests'}"}
-    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-m", "faults", "test_it.py"]
+    command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "-m", "faults", *workers]
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 1
     assert re.search(r"^  3 a fault +1 +0 +1$", done.stdout, re.MULTILINE), done.stdout
     assert re.search(r"^  4 another +0 +0 +0  there is no GPU$", done.stdout, re.MULTILINE), done.stdout
     assert re.search(r"^  5 a single one +3 +2 +1$", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^  6 a third +0 +0 +0  it cannot be tried here$", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^  7 a fourth +0 +0 +0  it is not to be had$", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^  8 in another file +2 +2 +0  5 ms$", done.stdout, re.MULTILINE), done.stdout
     assert "ZeroDivisionError" in done.stdout
 
 

@@ -102,9 +102,11 @@ def test_where_records_cannot_be_written_any_more_the_sweep_says_so_ends_and_can
 
 @pytest.mark.faults(4, "nothing can be written; ENOSPC simulated")
 def test_where_nothing_can_be_written_the_sweep_fails_in_a_line_and_can_be_resumed(sweep_of, tally):
-    sweep, limit = sweep_of(text(1)), (LIMIT_BYTES, LIMIT_BYTES)
+    limit = (LIMIT_BYTES, LIMIT_BYTES)
     ways = [({"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)}, ""), ({}, "fsync 6 ENOSPC")]
-    for settings, spoil in ways * count(1, 5):
+    faults = ways * count(1, 5)
+    sweep = sweep_of(text(len(faults)))  # so many cases that each fault, which lets a few through, meets some
+    for settings, spoil in faults:
         sweep.variables |= {"CHEAP_SPOIL": spoil}
         with tally.injection():
             done = sweep.run(**settings)
@@ -114,7 +116,7 @@ def test_where_nothing_can_be_written_the_sweep_fails_in_a_line_and_can_be_resum
             assert len(said) == 1, said
             sweep.none_left()
     sweep.variables["CHEAP_SPOIL"] = ""
-    goes_on(sweep, 1)
+    goes_on(sweep, len(faults))
 
 
 def goes_on(sweep, faults):

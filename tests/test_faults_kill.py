@@ -89,3 +89,24 @@ def test_a_kill_in_the_middle_of_a_write_leaves_no_torn_record_and_the_next_star
     assert done.code == 0, done.err[-500:]
     all_ok(sweep, 4 * kills)
     assert not sweep.leftovers()
+
+
+@pytest.mark.faults(3, "kill -9 while a record is written")
+def test_what_a_killed_write_left_stays_for_a_share_since_another_may_be_writing_and_goes_with_the_whole(
+    sweep_of, tally
+):
+    for turn in range(count(1, 6)):
+        sweep = sweep_of(axes(4, 10))
+        # the first two are those of new folders, then come each file's and its folder's
+        sweep.variables["CHEAP_SPOIL"] = f"fsync {3 + 2 * (turn % 3)} kill"
+        with tally.injection():
+            assert sweep.run().code == 128 + 9, "it was not killed"
+            sweep.none_left()
+            left = sweep.leftovers()
+            assert left, "it left nothing"
+            del sweep.variables["CHEAP_SPOIL"]
+            done = sweep.run("--shard", "1/2")
+            assert (done.code, sweep.leftovers()) == (0, left), done.err[-500:]
+            done = sweep.run()
+            assert (done.code, sweep.leftovers()) == (0, []), done.err[-500:]
+            all_ok(sweep, 4)

@@ -15,6 +15,7 @@ from lib import stats
 
 GROWTH_BYTES = 10e6
 PAUSE_MS = 10
+OVERHEAD_MS = 50
 
 
 @pytest.mark.faults(15, "200 cases in one sweep")
@@ -47,6 +48,8 @@ def test_in_200_cases_the_supervisor_keeps_its_memory_and_its_files_and_leaves_n
         assert not zombies
         sweep.none_left(1)
     between, starts = overheads(sweep.journal())
+    with tally.injection(0):
+        assert not TORTURE or between < OVERHEAD_MS, f"{between:.0f} ms a case beyond what it takes"
     tally.notes.append(f"{between:.0f} ms a case beyond what it takes; {starts:.1f} s from one kernel to the next")
     tally.notes.append(f"grew by {grown / 1e6:.1f} MB")
 
@@ -59,6 +62,41 @@ def overheads(journal):
     gaps = [b["time"] - a["time"] for kernel in kernels for a, b in itertools.pairwise(kernel)]
     starts = [after[0]["time"] - before[-1]["time"] for before, after in itertools.pairwise(kernels)]
     return 1e3 * statistics.median(gaps) - PAUSE_MS, statistics.median(starts)
+
+
+@pytest.mark.faults(15, "kernels that die and hang in one sweep")
+def test_kernels_that_die_and_hang_leave_no_file_open_in_the_supervisor(sweep_of, tally):
+    bad = ["kill", "sleep", "kill"] + ["spin", "children", "deaf", "kill"] * count(0, 1)
+    sweep = sweep_of("timeout: 12\ncheap:\n" + "".join(map(death, range(1, 1 + len(bad)), bad)))
+    process = sweep.start()
+    files = open_files(sweep, process)
+    done = sweep.end(process)
+    with tally.injection(sum(2 if how == "kill" else 1 for how in bad)):  # what died is tried once more
+        assert done.code == 1, done.err[-500:]
+        rows = {10 * n + 1: "crashed" if how == "kill" else "timeout" for n, how in enumerate(bad, 1)}
+        assert sweep.statuses() == rows | {number + 1: "ok" for number in rows}, done.err[-500:]
+        assert len(files) == len(bad)
+        least = [min(found) for found in files.values()]  # what is open only for a moment comes on top
+        assert max(least) <= least[0], f"open files after the second death, and after each later row: {least}"
+        sweep.none_left(1)
+
+
+def death(n, how):
+    """The part of a sweep file for two cases, of which the first dies or hangs and the second stays for a while."""
+    return f"  - {{number: [{n}1, {n}2], behaviour: {how}, at: {n}1, pause_ms: 1000}}\n"
+
+
+def open_files(sweep, process):
+    """How many descriptors the supervisor has, at several moments of each second case, by its number."""
+    files = {}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while process.poll() is None:
+            begun, saved = ([entry["number"] for entry in sweep.journal(event)] for event in ("begins", "saved"))
+            found = psutil.Process(process.pid).num_fds()
+            if begun and begun[-1] % 10 == 2 and begun[-1] not in saved:
+                files.setdefault(begun[-1], []).append(found)
+            time.sleep(0.02)
+    return files
 
 
 @pytest.mark.faults(16, "a sweep killed three times")

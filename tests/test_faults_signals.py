@@ -51,7 +51,7 @@ def test_of_two_sweeps_on_one_folder_one_runs_and_the_other_says_whose_it_is_and
             assert str(first.pid) in done.err, done.err
             assert len(done.err.strip().splitlines()) == 1, done.err
             assert sweep.journal("leaves")[-1]["torch"] is False, "torch was imported, which takes seconds"
-            assert done.seconds < 10  # what is counted on a machine at rest stands in the table
+            assert done.seconds < count(10, 2)
             assert first.poll() is None
     tally.notes.append(f"it left within {max(seconds):.2f} s")
     first.kill()

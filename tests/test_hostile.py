@@ -3,11 +3,13 @@
 import os
 import pickle
 import re
+import shutil
 import time
 import tracemalloc
 import warnings
 from pathlib import Path
 
+import nbformat
 import papermill
 import pytest
 import yaml
@@ -226,6 +228,15 @@ def test_a_machine_that_is_not_there_is_refused_on_every_command_line(
     assert {path.name for path in tmp_path.iterdir()} == {"results"}
 
 
+@pytest.fixture
+def one_chapter(monkeypatch, tmp_path):
+    """The report has only the chapter that shows records."""
+    chapters = tmp_path / "one_chapter"
+    chapters.mkdir()
+    (chapters / "90_records.ipynb").symlink_to(notebook.CHAPTERS / "90_records.ipynb")
+    monkeypatch.setattr(notebook, "CHAPTERS", chapters)
+
+
 class Canary:
     """Pickled, it leaves a file when it is loaded."""
 
@@ -237,7 +248,7 @@ class Canary:
 
 
 @pytest.mark.faults(14, "a planted pickle")
-def test_a_planted_pickle_never_runs(own_results, monkeypatch, tmp_path):
+def test_a_planted_pickle_never_runs(own_results, one_chapter, tmp_path):
     canary = tmp_path / "CANARY"
     pickled = pickle.dumps(Canary(canary))
     pickle.loads(pickled)
@@ -254,10 +265,6 @@ def test_a_planted_pickle_never_runs(own_results, monkeypatch, tmp_path):
     for file in planted:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(pickled)
-    chapters = tmp_path / "chapters"
-    chapters.mkdir()
-    (chapters / "90_records.ipynb").symlink_to(notebook.CHAPTERS / "90_records.ipynb")
-    monkeypatch.setattr(notebook, "CHAPTERS", chapters)
 
     assert sweep.main(["smoke", "--dry"]) == 0
     with warnings.catch_warnings(action="ignore"):  # that damaged records are left out
@@ -269,15 +276,34 @@ def test_a_planted_pickle_never_runs(own_results, monkeypatch, tmp_path):
     assert all(file.read_bytes() == pickled for file in planted if file.exists())
 
 
+FAILING = """import os
+import subprocess
+os.write(2, b"a line for the log")
+subprocess.run(["no-such-program"], env=dict(os.environ))"""
+
+
 @pytest.mark.faults(14, "a secret in the environment")
-def test_a_secret_in_the_environment_stays_there(own_results, monkeypatch, tmp_path):
+def test_a_secret_in_the_environment_stays_there_also_when_a_cell_fails(
+    own_results, one_chapter, monkeypatch, tmp_path, capfd
+):
     secret = "canary-5c0ffee5"
     for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DATABASE_PASSWORD", secret):
         monkeypatch.setenv(name, secret)
+    shutil.copytree(notebook.NOTEBOOKS, tmp_path / "notebooks")
+    failing = nbformat.read(tmp_path / "notebooks" / "ceilings.ipynb", as_version=4)
+    failing.cells.append(nbformat.v4.new_code_cell(FAILING))
+    nbformat.write(failing, tmp_path / "notebooks" / "ceilings.ipynb")
     content = "ceilings: {operation: copy, rows: 8, columns: 1, device: cpu, warmup: 0, samples: 6, target_percent: 0}"
     (tmp_path / "cheap.yaml").write_text(content)
+    monkeypatch.setattr(notebook, "NOTEBOOKS", tmp_path / "notebooks")
     monkeypatch.setattr(notebook, "SWEEPS", tmp_path)
-    assert sweep.main(["cheap"]) == 0
-    written = [file for file in tmp_path.rglob("*") if file.is_file()]
-    assert {file.suffix for file in written} >= {".json", ".ipynb"}
-    assert not [file for file in written if secret.encode() in file.read_bytes()]
+    assert sweep.main(["cheap"]) == 1
+    assert report.main(["--machine", environment.machine("cpu")]) == 0
+    out, err = capfd.readouterr()
+    assert "FileNotFoundError" in err
+    assert secret not in out + err
+    written = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    assert {file.suffix for file in written if file.is_relative_to(results.runs())} == {".ipynb", ".log"}
+    assert any(b"FileNotFoundError" in content for file, content in written.items() if file.suffix == ".ipynb")
+    assert {file.suffix for file in written} >= {".json", ".html"}
+    assert not [file for file, content in written.items() if secret.encode() in content]
