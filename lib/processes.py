@@ -38,17 +38,34 @@ def marked(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK, "").startswith(mark) and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(MARK, "").startswith(mark) and _lives(process):
                 found.append(process)
         except (psutil.Error, OSError):  # another user's, or gone in the meantime
             continue
     return found
 
 
-def end(mark: str, within_s: float = 4.0) -> None:
-    """Kill all processes whose mark begins like this, and what they start in the meantime."""
+def family(leader: int) -> list[psutil.Process]:
+    """The living processes of the session that a process leads, and their descendants."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(process.pid) == leader:
+                found |= {process, *process.children(recursive=True)}
+    return list(filter(_lives, found))
+
+
+def _lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def end(mark: str, leader: int | None = None, within_s: float = 4.0) -> None:
+    """Kill all processes whose mark begins like this, and what they start in the meantime; of the session that a
+    process leads even those whose environment cannot be read."""
     deadline = time.monotonic() + within_s
-    while (found := marked(mark)) and time.monotonic() < deadline:
+    while (found := {*marked(mark), *(family(leader) if leader else ())}) and time.monotonic() < deadline:
         for process in found:
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -90,13 +107,13 @@ def guard(mark: str, folder: str) -> None:
 
 
 def killed_for_memory() -> int:
-    """How often the system has killed a process for want of memory: in this control group and as a whole; 0 where it
-    does not tell. Source: docs.kernel.org, cgroup-v2 (memory.events) and proc (vmstat)."""
-    text = ""
-    for file in (Path("/proc/vmstat"), _own_group() / "memory.events"):
+    """How often the system has killed a process for want of memory: in this control group and those below it; where
+    that does not tell, as a whole; else 0. Source: docs.kernel.org, cgroup-v2 (memory.events) and proc (vmstat)."""
+    for file in (_own_group() / "memory.events", Path("/proc/vmstat")):
         with contextlib.suppress(OSError):
-            text += file.read_text() + "\n"
-    return sum(int(number) for number in re.findall(r"^oom_kill (\d+)$", text, re.MULTILINE))
+            if found := re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE):
+                return int(found[1])
+    return 0
 
 
 def _own_group() -> Path:
