@@ -64,6 +64,11 @@ def hardware(device: str) -> str:
     return processor.name() if device == "mps" else f"{processor.name()}, {cores()} cores"
 
 
+def gpus() -> list[str]:
+    """The names of the GPUs that this process sees, in CUDA's order."""
+    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+
+
 def machine(device: str) -> str:
     """The slug under which this hardware's records are kept: nvidia-h200, xeon-2c, apple-m4."""
     if device != "cpu":

@@ -176,6 +176,7 @@ def settle_in() -> None:
     cases.EXPERIMENTS["cheap"] = Cheap
     digest.code = lambda *_: CODE
     if "CHEAP_GPUS" in os.environ:
+        environment.gpus = lambda: [GPU] * 8
         machine, describe, available = environment.machine, environment.describe, memory.available_bytes
         environment.machine = lambda device: GPU if device == "cuda" else machine(device)
         environment.describe = lambda device: surroundings(device) if device == "cuda" else describe(device)
