@@ -76,7 +76,7 @@ def measured(run: Run, workplace: processes.Workplace) -> Iterator[Piece]:
         "TORCHINDUCTOR_CACHE_DIR": str(workplace.folder / "compiled"),
     }
     source, log = notebook.NOTEBOOKS / f"{run.experiment}.ipynb", output.with_suffix(".log")
-    sockets = tempfile.mkdtemp(prefix="kernel-", dir=workplace.folder)
+    sockets = tempfile.mkdtemp(prefix="kernel-", dir=workplace.sockets)
     kernel = Kernel(sockets)
     executing = _threads.submit(_execute, kernel, source, output, run.parameters, own | run.variables, log)
     try:
@@ -174,14 +174,14 @@ def execute(source: Path, output: Path, parameters: Mapping[str, object], kept: 
     """Execute a notebook with these parameters into `output`, in a kernel of its own or one that is `kept`. Raises
     NotebookFailed when a cell fails or the last cell is never reached, and nbclient's DeadKernelError when the kernel
     dies."""
-    with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
+    with tempfile.TemporaryDirectory(prefix="kernel-", dir=processes.for_sockets()) as folder:
         _execute(kept or Kernel(folder), source, output, parameters, ends=kept is None)
 
 
 @contextlib.contextmanager
 def keeping() -> Iterator[Kernel]:
     """A kernel for several notebooks, one after the other, which then import but once; not for what measures."""
-    with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
+    with tempfile.TemporaryDirectory(prefix="kernel-", dir=processes.for_sockets()) as folder:
         kept = Kernel(folder)
         try:
             yield kept

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,14 +23,17 @@ from lib.folders import ROOT
 
 MARK = "SWEEP_MARK"
 DONE = b"done"  # what the guard is told when nothing went wrong
+SOCKET = "/sweep-12345678/kernel-12345678/kernel-ipc-5"  # the longest path of one below a folder for temporary files
+SOCKET_BYTES = 103  # that the path of a socket may have on macOS; on Linux 107
 
 
 @dataclass(frozen=True)
 class Workplace:
-    """A scratch folder, and the mark of all processes that are started for it."""
+    """A scratch folder, one for sockets, and the mark of all processes that are started for them."""
 
     mark: str
     folder: Path
+    sockets: Path
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -56,7 +59,7 @@ def family(leader: int) -> list[psutil.Process]:
 
 
 def _lives(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
+    with contextlib.suppress(psutil.Error):
         return process.status() != psutil.STATUS_ZOMBIE
     return False
 
@@ -72,12 +75,19 @@ def end(mark: str, leader: int | None = None, within_s: float = 4.0) -> None:
         psutil.wait_procs(found, timeout=1)
 
 
+def for_sockets() -> str:
+    """The folder for temporary files, or /tmp where the path of a socket in it would be too long."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder + SOCKET)) <= SOCKET_BYTES else "/tmp"
+
+
 @contextlib.contextmanager
 def workplace() -> Iterator[Workplace]:
-    """A workplace for the block, whose processes and folder are gone when it ends, or when this process does."""
-    place = Workplace(uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="sweep-")))
+    """A workplace for the block, whose processes and folders are gone when it ends, or when this process does."""
+    folders = [Path(tempfile.mkdtemp(prefix="sweep-", dir=within)) for within in (None, for_sockets())]
+    place = Workplace(uuid.uuid4().hex, *folders)
     guard = subprocess.Popen(
-        [sys.executable, "-m", "lib.processes", place.mark, str(place.folder)],
+        [sys.executable, "-m", "lib.processes", place.mark, *map(str, folders)],
         stdin=subprocess.PIPE, start_new_session=True, cwd=ROOT,
     )  # fmt: skip
     ended = False
@@ -86,15 +96,20 @@ def workplace() -> Iterator[Workplace]:
         ended = True
     finally:
         end(place.mark)
-        shutil.rmtree(place.folder, ignore_errors=True)
-        if ended and not place.folder.exists():
+        _remove(folders)
+        if ended and not any(folder.exists() for folder in folders):
             with contextlib.suppress(BrokenPipeError):
                 guard.communicate(DONE)
         else:  # something may just be starting or writing: the guard ends that too, when this process is gone
             guard.stdin.close()
 
 
-def guard(mark: str, folder: str) -> None:
+def _remove(folders: Iterable[Path | str]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def guard(mark: str, *folders: str) -> None:
     """Wait until standard input ends; then, unless all is done, end the processes of a workplace and remove it."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -102,7 +117,7 @@ def guard(mark: str, folder: str) -> None:
         return
     for _ in range(3):  # one that was being started when its parent died has its mark a moment later
         end(mark)
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folders)
         time.sleep(0.5)
 
 

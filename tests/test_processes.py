@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -36,6 +37,29 @@ def written(folder, *cells):
         json.dumps({"cells": content, "metadata": {"kernelspec": spec}, "nbformat": 4, "nbformat_minor": 5})
     )
     return file
+
+
+@pytest.fixture
+def long_name(tmp_path, monkeypatch):
+    """A folder for temporary files whose name leaves no room for that of a socket."""
+    folder = tmp_path / ("t" * 100)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_a_long_name_of_the_folder_for_temporary_files_is_no_matter(tmp_path, monkeypatch, own_results, long_name):
+    source = written(tmp_path, "1")
+    kernel.execute(source, tmp_path / "done.ipynb", {})
+    with kernel.keeping() as kept:
+        kernel.execute(source, tmp_path / "done.ipynb", {}, kept=kept)
+    monkeypatch.setattr(notebook, "NOTEBOOKS", tmp_path)
+    with processes.workplace() as workplace:
+        assert workplace.folder.parent == long_name
+        assert list(kernel.measured(run_of(), workplace))[-1].name == "complete"
+        assert not list(workplace.sockets.iterdir())
+    assert not workplace.folder.exists()
+    assert not workplace.sockets.exists()
 
 
 def run_of(seconds=60.0):
