@@ -2,10 +2,12 @@
 nothing itself, and reads only counters that the system keeps anyway.
 """
 
+import contextlib
 import json
 import os
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
 import psutil
@@ -18,27 +20,35 @@ _WITHIN = ("guest", "guest_nice")  # what `user` and `nice` contain already
 
 @dataclass(frozen=True)
 class Look:
-    """The counters at one moment, in seconds: of all cores together, and of this process with its descendants. What a
+    """The counters at one moment, in seconds: of all cores together, and `own`, of the process `root` and its
+    descendants with all that they have waited for; in `living` by number what each of them used itself. What a
     hypervisor gave to other machines counts as busy; inside a container they are those of the whole machine."""
 
     at: float
     all: float
     busy: float
     own: float
+    living: dict[str, float] = field(default_factory=dict)
+    root: int = 0
 
 
-def look() -> Look:
-    """The counters now."""
+def look(root: int = 0) -> Look:
+    """The counters now, where `root`, or else this process, and its descendants are no others."""
     times = psutil.cpu_times()._asdict()
     every = sum(seconds for kind, seconds in times.items() if kind not in _WITHIN)
     idle = sum(times.get(kind, 0.0) for kind in _IDLE)
-    own = sum(os.times()[:4]) + sum(map(_spent, psutil.Process().children(recursive=True)))
-    return Look(time.monotonic(), every, every - idle, own)
+    spent: dict[str, Sequence[float]] = {}
+    with contextlib.suppress(psutil.NoSuchProcess):  # whoever started this one may be gone
+        top = psutil.Process(root or os.getpid())
+        spent = {str(process.pid): _spent(process) for process in (top, *top.children(recursive=True))}
+    living = {number: user + system for number, (user, system, *_) in spent.items()}
+    return Look(time.monotonic(), every, every - idle, sum(map(sum, spent.values())), living, root)
 
 
 def handed_on() -> str:
-    """A look for the process that is about to be started, which has used nothing yet: its `SWEEP_LOOK`."""
-    return json.dumps(asdict(replace(look(), own=0.0)))
+    """A look for the process that is about to be started, its `SWEEP_LOOK`. Its root is this process, so that kernels
+    that run side by side are no others to each other; on a node of a cluster it is Ray's, which starts all of them."""
+    return json.dumps(asdict(look(int(os.environ.get("RAY_RAYLET_PID", os.getpid())))))
 
 
 def first() -> Look:
@@ -46,21 +56,26 @@ def first() -> Look:
     return Look(**json.loads(os.environ["SWEEP_LOOK"])) if "SWEEP_LOOK" in os.environ else look()
 
 
-def _spent(child: psutil.Process) -> float:
-    """Seconds of a child that is alive and of those that it has waited for; none of one that is just gone."""
+def _spent(process: psutil.Process) -> Sequence[float]:
+    """Seconds of a process that is alive, and of those that it has waited for, each in user mode and in the system;
+    none of one that is just gone."""
+    if process.pid == os.getpid():
+        return os.times()[:4]  # the only place where macOS tells of those that were waited for
     try:
-        return sum(child.cpu_times()[:4])
+        return process.cpu_times()[:4]
     except psutil.Error:
-        return 0.0
+        return (0.0,) * 4
 
 
 def others_percent(before: Look, after: Look) -> float | None:
     """The share of all cores' time between two looks that others used, in percent; None where they are too close to
-    each other to tell, or the system does not count."""
+    each other to tell, or the system does not count. What a process used in all is lost from `own` when it ends and
+    its parent is gone; then what the living used in the meantime is the better estimate."""
     seconds = after.all - before.all
     if after.at - before.at < LEAST_SECONDS or seconds <= 0:
         return None
-    used = (after.busy - before.busy) - (after.own - before.own)
+    living = sum(max(0.0, spent - before.living.get(number, 0.0)) for number, spent in after.living.items())
+    used = (after.busy - before.busy) - max(after.own - before.own, living)
     return round(100 * min(1.0, max(0.0, used / seconds)), 1)
 
 
@@ -77,7 +92,7 @@ class Period:
     last = first()
 
     def __init__(self):
-        self.noticed, at_present = {}, look()
+        self.noticed, at_present = {}, look(Period.last.root)
         percent = others_percent(Period.last, at_present)
         if percent is not None:  # else the next one looks further back
             self.noticed["others_percent"], Period.last = percent, at_present

@@ -24,6 +24,7 @@ ALLOWED_VARIABLES = (
     "PYTORCH_CUDA_ALLOC_CONF",
     "TRITON_INTERPRET",
 )
+SMI_S = 20  # within which nvidia-smi must answer; it takes long where the driver has to be loaded first
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
@@ -64,6 +65,11 @@ def hardware(device: str) -> str:
     return processor.name() if device == "mps" else f"{processor.name()}, {cores()} cores"
 
 
+def gpus() -> list[str]:
+    """The names of the GPUs that this process sees, in CUDA's order."""
+    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+
+
 def machine(device: str) -> str:
     """The slug under which this hardware's records are kept: nvidia-h200, xeon-2c, apple-m4."""
     if device != "cpu":
@@ -90,14 +96,17 @@ def _git(*arguments: str) -> str:
 
 
 def _nvidia_smi() -> dict[str, str]:
-    """Driver, power limit and highest clock of the GPU in use, where nvidia-smi is installed."""
+    """Driver, power limit and highest clock of the GPU in use, where nvidia-smi is installed and tells."""
     if not shutil.which("nvidia-smi"):
         return {}
     names = {"driver": "driver_version", "power_limit": "power.limit", "largest_sm_clock": "clocks.max.sm"}
     card = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
     query = ["nvidia-smi", f"--id={card}", f"--query-gpu={','.join(names.values())}", "--format=csv,noheader"]
-    answer = subprocess.run(query, capture_output=True, text=True).stdout.strip()
-    return dict(zip(names, answer.split(", "), strict=False))
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=SMI_S, check=True).stdout.strip()
+        return dict(zip(names, answer.split(", "), strict=True))
+    except (OSError, subprocess.SubprocessError, ValueError):  # of a part of a GPU it may say that there is no device
+        return {}
 
 
 def describe(device: str) -> dict:

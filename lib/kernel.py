@@ -12,16 +12,18 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import nbformat
 import papermill
 from jupyter_client import AsyncKernelManager
+from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_core.utils import run_sync
 from nbclient.exceptions import DeadKernelError
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
-from traitlets.config import Config
+from traitlets import default
 
 from lib import disturbance, notebook, processes
 from lib.folders import ROOT
@@ -74,39 +76,40 @@ def measured(run: Run, workplace: processes.Workplace) -> Iterator[Piece]:
         "TORCHINDUCTOR_CACHE_DIR": str(workplace.folder / "compiled"),
     }
     source, log = notebook.NOTEBOOKS / f"{run.experiment}.ipynb", output.with_suffix(".log")
-    killed = processes.killed_for_memory()
-    variables = own | run.variables
-    executing = _threads.submit(execute, source, output, run.parameters, variables, log, workplace.folder)
+    sockets = tempfile.mkdtemp(prefix="kernel-", dir=workplace.sockets)
+    kernel = Kernel(sockets)
+    executing = _threads.submit(_execute, kernel, source, output, run.parameters, own | run.variables, log)
     try:
         ended = yield from _followed(run, folder / "results", executing)
-        if ended.name == "died" and processes.killed_for_memory() > killed:
-            ended = Piece("end", "oom")
     finally:
-        processes.end(mark)
+        processes.end(mark, kernel.pid)
     concurrent.futures.wait([executing], 5)  # the notebook is written once more when its kernel is gone
     for file in sorted((folder / "runs").rglob("*")):
         if file.is_file() and file.stat().st_size:
             yield Piece("file", str(file.relative_to(folder / "runs")), file.read_bytes())
-    shutil.rmtree(folder, ignore_errors=True)
+    for each in (folder, sockets):
+        shutil.rmtree(each, ignore_errors=True)
     yield ended
 
 
 def _followed(run: Run, store: Path, executing: concurrent.futures.Future) -> Iterator[Piece]:
     """Yield the records as they come, and return how the run ended. A case that ran out of memory ends it, so that the
     next one begins in a new process."""
-    seen, began = set(), time.monotonic()
+    seen, began, killed = set(), time.monotonic(), processes.killed_for_memory()
     while True:
         over = bool(concurrent.futures.wait([executing], LOOK_S).done)
         new = [file for file in store.glob("*/*/*.json") if file not in seen]
         for file in sorted(new, key=lambda file: file.stat().st_mtime_ns):
             seen.add(file)
-            content, began = file.read_bytes(), time.monotonic()
+            content, began, killed = file.read_bytes(), time.monotonic(), processes.killed_for_memory()
             yield Piece("record", f"{file.parent.name}/{file.stem}", content)
             with contextlib.suppress(ValueError):
                 if json.loads(content)["status"] == "oom":
                     return Piece("end", "complete")
         if over:
-            return _ended(executing)
+            ended = _ended(executing)
+            starved = ended.name == "died" and processes.killed_for_memory() > killed
+            return Piece("end", "oom") if starved else ended
         if time.monotonic() - began > run.timeout:
             return Piece("end", "timeout")
 
@@ -119,6 +122,23 @@ def _ended(executing: concurrent.futures.Future) -> Piece:
     except DeadKernelError:
         return Piece("end", "died")
     return Piece("end", "complete")
+
+
+class Kernel(AsyncKernelManager):
+    """A kernel of the Python that runs here, whichever one is called python3 on the paths of Jupyter, with its sockets
+    in a folder of its own: ports collide when kernels start side by side."""
+
+    def __init__(self, folder: str):
+        super().__init__(transport="ipc", connection_file=f"{folder}/kernel.json")
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, which leads a session; None as long as there is none."""
+        return self.provisioner and self.provisioner.pid
+
+    @default("kernel_spec_manager")
+    def _knows_no_other(self) -> KernelSpecManager:
+        return KernelSpecManager(kernel_dirs=[])
 
 
 class _Client(PapermillNotebookClient):
@@ -135,10 +155,10 @@ class _Engine(NBClientEngine):
     """Papermill's engine, with what the kernel's process is started with."""
 
     @classmethod
-    def execute_managed_notebook(cls, nb_man, kernel_name, start=None, config=None, extra_arguments=(), km=None, **_):
+    def execute_managed_notebook(cls, nb_man, kernel_name, start=None, extra_arguments=(), km=None, **_):
         client = _Client(
-            nb_man, km, kernel_name=kernel_name, config=config, extra_arguments=list(extra_arguments),
-            startup_timeout=120, shutdown_kernel="immediate",
+            nb_man, km, kernel_name=kernel_name, extra_arguments=list(extra_arguments), startup_timeout=120,
+            shutdown_kernel="immediate",
         )  # fmt: skip
         try:
             return client.execute(**start)
@@ -150,25 +170,41 @@ class _Engine(NBClientEngine):
 papermill_engines.register("measuring", _Engine)
 
 
-def execute(
-    source: Path, output: Path, parameters: Mapping, variables: Mapping[str, str] | None = None,
-    log: Path | None = None, scratch: Path | None = None, kept: AsyncKernelManager | None = None,
+def execute(source: Path, output: Path, parameters: Mapping[str, object], kept: Kernel | None = None) -> None:
+    """Execute a notebook with these parameters into `output`, in a kernel of its own or one that is `kept`. Raises
+    NotebookFailed when a cell fails or the last cell is never reached, and nbclient's DeadKernelError when the kernel
+    dies."""
+    with tempfile.TemporaryDirectory(prefix="kernel-", dir=processes.for_sockets()) as folder:
+        _execute(kept or Kernel(folder), source, output, parameters, ends=kept is None)
+
+
+@contextlib.contextmanager
+def keeping() -> Iterator[Kernel]:
+    """A kernel for several notebooks, one after the other, which then import but once; not for what measures."""
+    with tempfile.TemporaryDirectory(prefix="kernel-", dir=processes.for_sockets()) as folder:
+        kept = Kernel(folder)
+        try:
+            yield kept
+        finally:
+            if kept.has_kernel:
+                run_sync(kept.shutdown_kernel)(now=True)
+
+
+def _execute(
+    kernel: Kernel, source: Path, output: Path, parameters: Mapping[str, object],
+    variables: Mapping[str, str] = MappingProxyType({}), log: Path | str = os.devnull, ends: bool = True,
 ) -> None:  # fmt: skip
-    """Run a notebook and keep it with its outputs as `output`, its kernel's own output in `log`; its sockets are in the
-    folder `scratch`, by default the system's for what is temporary. It has a kernel of its own, or one that is `kept`.
-    Raises NotebookFailed when a cell fails or the last cell is never reached, and nbclient's DeadKernelError when the
-    kernel dies."""
+    """`execute` in a kernel that is started where it does not run yet, with environment variables and its own output in
+    `log`, and which `ends` with the notebook."""
     output.parent.mkdir(parents=True, exist_ok=True)
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with tempfile.TemporaryDirectory(prefix="kernel-", dir=scratch) as folder, open(log or os.devnull, "wb") as written:
-        # sockets in a folder of their own: ports collide when kernels start side by side
-        connection = {"transport": "ipc", "connection_file": f"{folder}/kernel.json"}
-        start = {"env": {**os.environ, "PYTHONPATH": paths, **(variables or {})}, "cwd": str(source.parent)}
+    start = {"env": {**os.environ, "PYTHONPATH": paths, **variables}, "cwd": str(source.parent), "cleanup_kc": ends}
+    with open(log, "wb") as written:
         try:
             done = papermill.execute_notebook(
                 source, output, dict(parameters), engine_name="measuring", kernel_name="python3", progress_bar=False,
-                start=start | {"stdout": written, "stderr": written}, config=Config(KernelManager=connection),
-                extra_arguments=["--IPKernelApp.log_level=50"], km=kept,
+                start=start | {"stdout": written, "stderr": written},
+                extra_arguments=["--IPKernelApp.log_level=50"], km=kernel,
             )  # fmt: skip
         except papermill.PapermillExecutionError as error:
             raise NotebookFailed(f"{error.ename}: {error.evalue}, in {source.name}; see {output.name}") from None
@@ -177,18 +213,6 @@ def execute(
                 raise
             raise DeadKernelError(str(error)) from None
     _refuse_unfinished(source.name, done)
-
-
-@contextlib.contextmanager
-def keeping() -> Iterator[AsyncKernelManager]:
-    """A kernel for several notebooks, one after the other, which then import but once; not for what measures."""
-    with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
-        kept = AsyncKernelManager(kernel_name="python3", transport="ipc", connection_file=f"{folder}/kernel.json")
-        try:
-            yield kept
-        finally:
-            if kept.has_kernel:
-                run_sync(kept.shutdown_kernel)(now=True)
 
 
 def _refuse_unfinished(name: str, done: nbformat.NotebookNode) -> None:

@@ -7,11 +7,12 @@ import functools
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 import pandas as pd
-import torch
+from tqdm import tqdm
 
 from lib import digest, environment, measure, memory, results, sweepfile
 from lib.share import Share
@@ -115,11 +116,19 @@ def _key(task: Task) -> str:
 
 
 def pins(tasks: list[Task]) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES says for each GPU that tasks of one GPU can use side by side."""
+    """What CUDA_VISIBLE_DEVICES says for each GPU that tasks of one GPU can use side by side: those that are here and
+    have the name of the first one, after which the machine is called; a line on standard error tells of the others."""
     if not any(task.device == "cuda" for task in tasks):
         return []
+    gpus = environment.gpus()
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return given.split(",") if given else [str(number) for number in range(torch.cuda.device_count())]
+    named = [pin.strip() for pin in given.split(",")] if given else [str(number) for number in range(len(gpus))]
+    if named and named[0].startswith("MIG"):  # a process sees but the first part of a GPU, and so cannot ask the others
+        return named
+    kept = [pin for pin, gpu in zip(named, gpus, strict=False) if gpu == gpus[0]]
+    if others := [pin for pin in named if pin not in kept]:
+        tqdm.write(f"left out: GPU {', '.join(others)}, not here or not like the first", file=sys.stderr)
+    return kept
 
 
 def known_seconds(tasks: list[Task], wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float | None]:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,14 +23,17 @@ from lib.folders import ROOT
 
 MARK = "SWEEP_MARK"
 DONE = b"done"  # what the guard is told when nothing went wrong
+SOCKET = "/sweep-12345678/kernel-12345678/kernel-ipc-5"  # the longest path of one below a folder for temporary files
+SOCKET_BYTES = 103  # that the path of a socket may have on macOS; on Linux 107
 
 
 @dataclass(frozen=True)
 class Workplace:
-    """A scratch folder, and the mark of all processes that are started for it."""
+    """A scratch folder, one for sockets, and the mark of all processes that are started for them."""
 
     mark: str
     folder: Path
+    sockets: Path
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -38,29 +41,53 @@ def marked(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK, "").startswith(mark) and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(MARK, "").startswith(mark) and _lives(process):
                 found.append(process)
         except (psutil.Error, OSError):  # another user's, or gone in the meantime
             continue
     return found
 
 
-def end(mark: str, within_s: float = 4.0) -> None:
-    """Kill all processes whose mark begins like this, and what they start in the meantime."""
+def family(leader: int) -> list[psutil.Process]:
+    """The living processes of the session that a process leads, and their descendants."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(process.pid) == leader:
+                found |= {process, *process.children(recursive=True)}
+    return list(filter(_lives, found))
+
+
+def _lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def end(mark: str, leader: int | None = None, within_s: float = 4.0) -> None:
+    """Kill all processes whose mark begins like this, and what they start in the meantime; of the session that a
+    process leads even those whose environment cannot be read."""
     deadline = time.monotonic() + within_s
-    while (found := marked(mark)) and time.monotonic() < deadline:
+    while (found := {*marked(mark), *(family(leader) if leader else ())}) and time.monotonic() < deadline:
         for process in found:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(found, timeout=1)
 
 
+def for_sockets() -> str:
+    """The folder for temporary files, or /tmp where the path of a socket in it would be too long."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(folder + SOCKET)) <= SOCKET_BYTES else "/tmp"
+
+
 @contextlib.contextmanager
 def workplace() -> Iterator[Workplace]:
-    """A workplace for the block, whose processes and folder are gone when it ends, or when this process does."""
-    place = Workplace(uuid.uuid4().hex, Path(tempfile.mkdtemp(prefix="sweep-")))
+    """A workplace for the block, whose processes and folders are gone when it ends, or when this process does."""
+    folders = [Path(tempfile.mkdtemp(prefix="sweep-", dir=within)) for within in (None, for_sockets())]
+    place = Workplace(uuid.uuid4().hex, *folders)
     guard = subprocess.Popen(
-        [sys.executable, "-m", "lib.processes", place.mark, str(place.folder)],
+        [sys.executable, "-m", "lib.processes", place.mark, *map(str, folders)],
         stdin=subprocess.PIPE, start_new_session=True, cwd=ROOT,
     )  # fmt: skip
     ended = False
@@ -69,15 +96,20 @@ def workplace() -> Iterator[Workplace]:
         ended = True
     finally:
         end(place.mark)
-        shutil.rmtree(place.folder, ignore_errors=True)
-        if ended and not place.folder.exists():
+        _remove(folders)
+        if ended and not any(folder.exists() for folder in folders):
             with contextlib.suppress(BrokenPipeError):
                 guard.communicate(DONE)
         else:  # something may just be starting or writing: the guard ends that too, when this process is gone
             guard.stdin.close()
 
 
-def guard(mark: str, folder: str) -> None:
+def _remove(folders: Iterable[Path | str]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def guard(mark: str, *folders: str) -> None:
     """Wait until standard input ends; then, unless all is done, end the processes of a workplace and remove it."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -85,18 +117,18 @@ def guard(mark: str, folder: str) -> None:
         return
     for _ in range(3):  # one that was being started when its parent died has its mark a moment later
         end(mark)
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folders)
         time.sleep(0.5)
 
 
 def killed_for_memory() -> int:
-    """How often the system has killed a process for want of memory: in this control group and as a whole; 0 where it
-    does not tell. Source: docs.kernel.org, cgroup-v2 (memory.events) and proc (vmstat)."""
-    text = ""
-    for file in (Path("/proc/vmstat"), _own_group() / "memory.events"):
+    """How often the system has killed a process for want of memory: in this control group and those below it; where
+    that does not tell, as a whole; else 0. Source: docs.kernel.org, cgroup-v2 (memory.events) and proc (vmstat)."""
+    for file in (_own_group() / "memory.events", Path("/proc/vmstat")):
         with contextlib.suppress(OSError):
-            text += file.read_text() + "\n"
-    return sum(int(number) for number in re.findall(r"^oom_kill (\d+)$", text, re.MULTILINE))
+            if found := re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE):
+                return int(found[1])
+    return 0
 
 
 def _own_group() -> Path:

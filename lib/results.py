@@ -81,24 +81,34 @@ def read(file: Path) -> dict:
     return record
 
 
-@functools.lru_cache(maxsize=100_000)
+@functools.lru_cache(maxsize=2_000)  # of some 30 KiB each
 def _unchanged(file: Path, *_: int) -> dict:
     return read(file)
 
 
+@functools.lru_cache(maxsize=100_000)  # a supervisor asks for the status of every record, again and again
+def _unmeasured(file: Path, *version: int) -> dict:
+    return {key: value for key, value in _unchanged(file, *version).items() if key != "metrics"}
+
+
 def known(file: Path) -> dict:
     """The record in a file, read once as long as the file stays as it is; not to be changed."""
+    return _unchanged(file, *_version(file))
+
+
+def _version(file: Path) -> tuple[int, ...]:
+    """What is another once the file is written again. Raises ValueError as `read` does, where there is none."""
     try:
         found = file.stat()
-    except OSError:
-        return read(file)  # which says what is wrong
-    return _unchanged(file, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+    except OSError as error:
+        raise ValueError(f"file: cannot be read, {error.strerror}") from None
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def status(file: Path) -> str | None:
     """The status of the record in a file, or None when there is no valid one."""
     try:
-        return known(file)["status"]
+        return _unmeasured(file, *_version(file))["status"]
     except ValueError:
         return None
 
@@ -131,7 +141,7 @@ def _latest(machine: Path) -> float:
 
 def stale(file: Path) -> str:
     """Why the valid record in a file is stale, in words; nothing where it is not, as none is that git keeps."""
-    return staleness.reason(known(file)) if file.is_relative_to(folder()) else ""
+    return staleness.reason(_unmeasured(file, *_version(file))) if file.is_relative_to(folder()) else ""
 
 
 def quietest(machine: str) -> float:

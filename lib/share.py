@@ -5,7 +5,10 @@ The system frees the lock when the process ends, however it ends, so that none i
 
 import contextlib
 import fcntl
+import os
 import re
+import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +17,12 @@ from lib import atomic
 from lib.folders import LOCK
 
 BYTES = 2**20  # of the lock's file: a share locks its part of them, so that what overlaps excludes one another
+
+# what fcntl asks with, a struct flock: its shape and the order of its fields
+if sys.platform == "darwin":
+    _FLOCK, _FIELDS = "qqihh", ("start", "length", "process", "kind", "whence")
+else:
+    _FLOCK, _FIELDS = "hhqqi", ("kind", "whence", "start", "length", "process")
 
 
 class Busy(Exception):
@@ -67,9 +76,12 @@ def held(share: Share, folder: Path) -> Iterator[None]:
 
 
 def free(share: Share, folder: Path) -> bool:
-    """Whether nobody has the share, or a part of it. Not for the process that has it itself, which would lose it."""
-    try:
-        with held(share, folder):
-            return True
-    except Busy:
-        return False
+    """Whether nobody has the share, or a part of it; asks without taking it, and whoever may read the folder may ask.
+    Not for the process that has it itself, which would lose it. Raises OSError where that is not permitted."""
+    part = share.range(BYTES)
+    asked = {"kind": fcntl.F_WRLCK, "whence": os.SEEK_SET, "start": part.start, "length": len(part), "process": 0}
+    flock = struct.pack(_FLOCK, *map(asked.get, _FIELDS))
+    with contextlib.suppress(FileNotFoundError), open(folder / LOCK, "rb") as file:
+        answer = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, flock))
+        return answer[_FIELDS.index("kind")] == fcntl.F_UNLCK
+    return True

@@ -5,18 +5,26 @@ nothing heavy.
 import contextlib
 import getpass
 import json
+import math
 import os
 import platform
 import statistics
+import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TextIO
 
 from tqdm import tqdm
 
 from lib import share
 from lib.share import Share
+
+FIELDS = {
+    "sweep": str, "share": str, "state": str, "process": int, "user": str, "host": str, "started": str, "updated": str,
+    "done": int, "all": int, "failed": int, "left_s": int | float, "in_hand": list,
+}  # fmt: skip
 
 
 def file(folder: Path, part: Share) -> Path:
@@ -28,11 +36,20 @@ def told(folder: Path) -> list[dict]:
     """What the supervisors of a folder told last, the latest first, each with whether it is `running`."""
     found = []
     for path in folder.glob(".status-*-of-*.json"):
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            one = json.loads(path.read_text())
-            part = share.parse(one["share"])
-            found.append(one | {"running": not share.free(part, folder)})
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            one = _parsed(path.read_text())
+            found.append(one | {"running": not share.free(share.parse(one["share"]), folder)})
     return sorted(found, key=lambda one: one["updated"], reverse=True)
+
+
+def _parsed(text: str) -> dict:
+    """What a status file tells. Raises ValueError unless every field is there and of its type."""
+    one = json.loads(text)
+    if not isinstance(one, dict) or not all(isinstance(one.get(name), kind) for name, kind in FIELDS.items()):
+        raise ValueError("status: it is none")
+    if not math.isfinite(one["left_s"]):
+        raise ValueError("left_s: must be finite")
+    return one
 
 
 def owners(folder: Path, part: Share) -> str:
@@ -58,6 +75,26 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 
 
+class _Quiet:
+    """A stream that says nothing where nobody can hear it, a closed pipe or a full disk."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def __getattr__(self, name: str):
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> None:
+        """Write, or not."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """Write what is still held back, or not."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
 @dataclass
 class _Hand:
     key: tuple[str, str]
@@ -80,7 +117,10 @@ class Progress:
         self.hands: dict[object, _Hand] = {}
         self.started = _now()
         shape = "{desc} {bar} {n_fmt}/{total_fmt}, {elapsed} gone{postfix}"
-        self.bar = tqdm(total=done + len(known), initial=done, unit="case", dynamic_ncols=True, bar_format=shape)
+        self.bar = tqdm(
+            total=done + len(known), initial=done, unit="case", dynamic_ncols=True, bar_format=shape,
+            file=_Quiet(sys.stderr),
+        )  # fmt: skip
         self.tell("running")
 
     def begins(self, place: object, key: tuple[str, str]) -> None:

@@ -191,6 +191,7 @@ def settle_in() -> None:
     cases.EXPERIMENTS["cheap"] = Cheap
     digest.code = lambda *_: CODE
     if "CHEAP_GPUS" in os.environ:
+        environment.gpus = lambda: [GPU] * 8
         machine, describe, available = environment.machine, environment.describe, memory.available_bytes
         environment.machine = lambda device: GPU if device == "cuda" else machine(device)
         environment.describe = lambda device: surroundings(device) if device == "cuda" else describe(device)
@@ -239,6 +240,8 @@ def _spoil(what: str) -> None:
 def main() -> int:
     """The command line of a sweep."""
     sys.meta_path.insert(0, _Late())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)  # as in a terminal, also where the tests run in the background
     if what := os.environ.pop("CHEAP_SPOIL", ""):
         _spoil(what)
     from lib import notebook

@@ -13,6 +13,7 @@ from plain import one
 
 from lib import disturbance, estimates, inventory, measure, results
 from lib.disturbance import Look
+from lib.folders import ROOT
 
 BUSY_LOOP = "import time\nuntil = time.monotonic() + 60\nwhile time.monotonic() < until: pass"
 
@@ -30,6 +31,12 @@ BUSY_LOOP = "import time\nuntil = time.monotonic() + 60\nwhile time.monotonic() 
 )
 def test_the_share_of_others_is_what_is_busy_but_for_ones_own(after, percent):
     assert disturbance.others_percent(Look(100.0, 1000.0, 500.0, 50.0), after) == percent
+
+
+def test_what_is_lost_when_an_orphan_ends_is_not_taken_for_the_work_of_others():
+    before = Look(100.0, 1000.0, 500.0, 350.0, {"1": 50.0, "2": 300.0})
+    after = Look(110.0, 1020.0, 510.0, 58.0, {"1": 57.0, "3": 1.0})  # 2 took its 300 s along
+    assert disturbance.others_percent(before, after) == 10.0
 
 
 def seen(seconds, *arguments):
@@ -51,7 +58,7 @@ def test_the_work_of_a_child_is_ones_own_and_that_of_another_process_is_not():
     spent = after.own - before.own
     assert spent > 0.3
     # the same seconds, had the process been no child of this one
-    stranger = replace(after, own=after.own - spent)
+    stranger = replace(after, own=after.own - spent, living=before.living)
     own, others = (disturbance.others_percent(before, each) for each in (after, stranger))
     assert others - own == pytest.approx(100 * spent / (after.all - before.all), abs=0.2)
 
@@ -98,7 +105,7 @@ def test_without_a_step_none_is_recorded(own_results):
 def test_cases_in_quick_succession_look_back_as_far_as_it_takes(own_results, monkeypatch):
     looks = iter([Look(0.5, 1001.0, 501.0, 50.0), Look(2.0, 1004.0, 502.0, 50.0)])
     monkeypatch.setattr(disturbance.Period, "last", Look(0.0, 1000.0, 500.0, 50.0))
-    monkeypatch.setattr(disturbance, "look", lambda: next(looks))
+    monkeypatch.setattr(disturbance, "look", lambda _: next(looks))
     found = [disturbance.Period().noticed for _ in range(2)]
     assert found == [{}, {"others_percent": 50.0}]
 
@@ -118,4 +125,37 @@ def test_a_process_is_watched_from_the_look_it_is_handed_and_by_hand_from_now(mo
     handed = disturbance.first()
     assert handed == disturbance.first()  # no new look
     assert handed.at >= by_hand.at
-    assert (handed.own, handed.busy >= by_hand.busy) == (0.0, True)
+    assert handed.own >= by_hand.own
+
+
+KERNEL = """
+import os, time
+from lib import disturbance
+before = disturbance.first()
+time.sleep(1.5)
+after = disturbance.look(before.root)
+print(after.busy - before.busy, after.own - before.own, disturbance.look().own)
+"""
+
+
+@pytest.mark.parametrize("on_a_node", [False, True])
+def test_kernels_that_run_side_by_side_are_no_others_to_each_other(monkeypatch, on_a_node):
+    """On a node of a cluster their workers have a parent in common; here that stands above this process."""
+    if on_a_node:
+        monkeypatch.setenv("RAY_RAYLET_PID", str(psutil.Process().ppid()))
+    monkeypatch.setenv("SWEEP_LOOK", disturbance.handed_on())
+    sibling = subprocess.Popen([sys.executable, "-c", BUSY_LOOP])
+    try:
+        done = subprocess.run([sys.executable, "-c", KERNEL], capture_output=True, text=True, check=True, cwd=ROOT)
+        used, own, of_it_alone = map(float, done.stdout.split())
+        assert own - of_it_alone > 0.3  # of the sibling
+        assert own <= used + 0.2
+    finally:
+        sibling.kill()
+        sibling.wait()
+
+
+def test_a_process_whose_starter_is_gone_is_watched_all_the_same():
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert disturbance.look(gone.pid).own == 0.0

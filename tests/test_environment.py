@@ -1,5 +1,7 @@
 """The environment names the machine, and no person, path or secret."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -35,3 +37,25 @@ def test_a_machine_is_named_after_its_processor_and_cores(monkeypatch, name, slu
     monkeypatch.setattr(processor, "name", lambda: name)
     monkeypatch.setattr(environment, "cores", lambda: 2)
     assert environment.machine("cpu") == slug
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        (
+            "echo 550.1, 700.00 W, 1980 MHz",
+            {"driver": "550.1", "power_limit": "700.00 W", "largest_sm_clock": "1980 MHz"},
+        ),
+        ("echo No devices were found; exit 6", {}),
+        ("echo No devices were found", {}),
+        ("exec sleep 60", {}),
+    ],
+)
+def test_what_nvidia_smi_does_not_tell_is_not_in_the_environment(tmp_path, monkeypatch, script, found):
+    command = tmp_path / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="0"))
+    monkeypatch.setattr(environment, "SMI_S", 1)
+    assert environment._nvidia_smi() == found

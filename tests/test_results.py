@@ -65,6 +65,19 @@ def test_a_damaged_record_is_found_and_left_out(save_record, damage):
         assert results.load("attention", "test-1c").empty
 
 
+def test_the_status_of_a_record_is_known_for_longer_than_what_it_measured(save_record, monkeypatch):
+    """A supervisor asks for the statuses of many more records than it could keep whole."""
+    assert results._unchanged.cache_info().maxsize <= 10_000
+    read, files = results.read, [save_record(round=round, forward_ms=[1.0]) for round in (1, 2)]
+    found = []
+    monkeypatch.setattr(results, "read", lambda file: found.append(file) or read(file))
+    for file in files * 2:
+        assert (results.status(file), results.stale(file)) == ("ok", "")
+        results._unchanged.cache_clear()  # as when many others were read
+    assert found == files
+    assert results.known(files[0])["metrics"] == {"forward_ms": [1.0]}
+
+
 def test_a_record_of_another_schema_is_left_out(save_record):
     path = save_record(forward_ms=[1.5])
     reseal(path, schema=99)

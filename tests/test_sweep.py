@@ -1,6 +1,10 @@
 """A sweep measures what its file says and resumes where it stopped; its faults are in tests/test_faults_*.py."""
 
+import contextlib
+import errno
+import fcntl
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -10,7 +14,7 @@ import time
 import psutil
 import pytest
 
-from lib import environment, folders, notebook, plan, results, share, status, sweep
+from lib import atomic, environment, folders, notebook, plan, results, share, status, sweep
 from lib.share import Share
 
 QUICKEST = "ceilings: {operation: copy, rows: [8, 16], precision: fp32, device: cpu, warmup: 0, samples: 6}"
@@ -197,18 +201,88 @@ def test_shares_are_disjoint_complete_and_hold_all_rounds_of_a_kernel():
     [("1/1", "1/1", False), ("1/2", "2/2", True), ("1/1", "2/3", False), ("1/2", "2/3", False)],
 )
 def test_shares_that_overlap_exclude_one_another(own_results, mine, theirs, free):
-    hold = (
-        "import sys; from pathlib import Path; from lib import share\n"
-        "with share.held(share.parse(sys.argv[1]), Path(sys.argv[2])): print('held', flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", hold, mine, str(own_results)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout.readline() == b"held\n"
+    with holding(mine, own_results) as holder:
         assert share.free(share.parse(theirs), own_results) is free
         if not free:
             assert sweep.main(["smoke", "--shard", theirs]) == sweep.BUSY
         holder.kill()
     assert share.free(share.parse(theirs), own_results)
+
+
+@contextlib.contextmanager
+def holding(part, folder):
+    """A process that has a share of a folder."""
+    hold = (
+        "import sys; from pathlib import Path; from lib import share\n"
+        "with share.held(share.parse(sys.argv[1]), Path(sys.argv[2])): print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", hold, part, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        try:
+            yield holder
+        finally:
+            holder.kill()
+
+
+def test_to_ask_how_far_a_sweep_is_takes_no_lock_and_writes_nothing(own_results, monkeypatch):
+    assert share.free(share.WHOLE, own_results)
+    assert not own_results.exists()
+    with holding("1/1", own_results):
+        monkeypatch.setattr(fcntl, "lockf", lambda *_: pytest.fail("a lock was taken"))
+        monkeypatch.setattr(atomic, "in_words", lambda _: pytest.fail("something is written"))
+        assert not share.free(share.WHOLE, own_results)
+
+
+TOLD = {
+    "sweep": "quick", "share": "1/1", "state": "running", "process": 1, "user": "a", "host": "b", "started": "c",
+    "updated": "d", "done": 1, "all": 2, "failed": 0, "left_s": 3.0, "in_hand": ["e"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[1]", "1", "", "{}", "[" * 100_000, *(json.dumps(TOLD | {name: None}) for name in TOLD),
+        json.dumps(TOLD | {"share": "3/2"}), json.dumps(TOLD | {"left_s": math.inf}),
+    ],
+    ids=lambda content: content[:40],
+)  # fmt: skip
+def test_a_status_file_that_tells_nothing_is_left_out(own_results, capsys, content):
+    own_results.mkdir()
+    status.file(own_results, share.WHOLE).write_text(content)
+    status.file(own_results, Share(1, 2)).write_text(json.dumps(TOLD))
+    assert sweep.main(["status"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
+    assert status.owners(own_results, share.WHOLE) == "a sweep that has not told anything yet"  # nobody has it
+
+
+class Closed:
+    """A standard error that nobody reads any more."""
+
+    encoding = "utf-8"
+
+    def __init__(self, error):
+        self.error, self.tried = error, 0
+
+    def write(self, _):
+        self.tried += 1
+        raise self.error
+
+    flush = isatty = fileno = lambda self: self.write("")
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "full")])
+def test_a_bar_that_cannot_be_written_goes_quiet_and_the_sweep_goes_on(own_results, monkeypatch, error):
+    own_results.mkdir()
+    monkeypatch.setattr(sys, "stderr", Closed(error))
+    progress = status.Progress(own_results, share.WHOLE, "quick", 0, {("m", "a/b.r1"): 2.0, ("m", "a/c.r1"): None}, 1)
+    progress.begins("here", ("m", "a/b.r1"))
+    progress.ends("here", ("m", "a/b.r1"))
+    progress.drops(("m", "a/c.r1"))
+    progress.close("done")
+    assert sys.stderr.tried
+    assert [one["done"] for one in status.told(own_results)] == [1]
 
 
 def test_what_was_told_says_who_and_how_far(own_results):
