@@ -88,7 +88,7 @@ class Supervisor:
         self.failures: list[str] = []
         self.endings: dict[str, Callable[[Hand, Piece], None]] = {
             "complete": self._left_early, "failed": self._failed, "died": self._died, "lost": self._lost,
-            "timeout": self._row, "oom": self._row,
+            "timeout": self._late, "oom": self._died,
         }  # fmt: skip
 
     def run(self) -> None:
@@ -168,7 +168,9 @@ class Supervisor:
             accept.check(found, task, name)
         except ValueError as error:
             quarantine.refuse(task.machine, name, piece.content, str(error))
-            self._strike(hand, name, f"{name}: its record was refused, {error}")
+            if self._strike(hand, name):
+                self.failures.append(f"{name}: its record was refused, {error}")
+                self._finish(hand, name, failed=True)
         else:
             results.write(piece.content)
             self._finish(hand, name, failed=False)
@@ -182,15 +184,10 @@ class Supervisor:
         self.finished.add(key)
         self.progress.ends(hand.place, key, failed)
 
-    def _strike(self, hand: Hand, name: str, failure: str) -> bool:
-        """Count against a case that it did not come to its end; the second time it is given up. Whether it is."""
-        key = hand.task.machine, name
-        self.strikes[key] += 1
-        if self.strikes[key] < STRIKES:
-            return False
-        self.failures.append(failure)
-        self._finish(hand, name, failed=True)
-        return True
+    def _strike(self, hand: Hand, name: str) -> bool:
+        """Count against a case that it did not come to its end. Whether that was the last time that it is tried."""
+        self.strikes[hand.task.machine, name] += 1
+        return self.strikes[hand.task.machine, name] >= STRIKES
 
     def _again(self, hand: Hand) -> None:
         if self.todo(hand.task):
@@ -219,10 +216,14 @@ class Supervisor:
             self._drop(hand.task)
 
     def _died(self, hand: Hand, piece: Piece) -> None:
-        """The kernel is gone: its case is tried once more, then it is a row."""
+        """The kernel is gone: its case is tried once more, then it is a row; `oom` where the system killed the process
+        for want of memory, which others may have used."""
         name = self._in_hand(hand)
-        if name and self._strike(hand, name, f"{name}: its process died"):
-            self._save_end(hand, name, "crashed")
+        if name and self._strike(hand, name):
+            self._save_end(hand, name, "oom" if piece.name == "oom" else "crashed")
+            if piece.name != "oom":
+                self.failures.append(f"{name}: its process died")
+            self._finish(hand, name, failed=piece.name != "oom")
         if not name and piece.name == "died":
             self.failures.append(f"{hand.run.experiment}: its process died after its last record; see {hand.run.name}")
         self._again(hand)
@@ -234,13 +235,12 @@ class Supervisor:
         self.lost = piece.content.decode()
         self._died(hand, piece)
 
-    def _row(self, hand: Hand, piece: Piece) -> None:
-        """The case in hand took too long, or the system killed its process for want of memory."""
+    def _late(self, hand: Hand, _: Piece) -> None:
+        """The case in hand took too long."""
         if name := self._in_hand(hand):
-            self._save_end(hand, name, piece.name)
-            if piece.name == "timeout":
-                self.failures.append(f"{name}: took longer than {hand.task.timeout:g} s")
-            self._finish(hand, name, failed=piece.name == "timeout")
+            self._save_end(hand, name, "timeout")
+            self.failures.append(f"{name}: took longer than {hand.task.timeout:g} s")
+            self._finish(hand, name, failed=True)
         else:
             self.failures.append(
                 f"{hand.run.experiment}: its notebook did not end after its last record; see {hand.run.name}"
