@@ -3,7 +3,9 @@ record, so that a supervisor may be killed at any moment, and the next one goes 
 """
 
 import contextlib
+import errno
 import queue
+import re
 import threading
 import time
 from collections import Counter, deque
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
-from lib import accept, kernel, processes, quarantine, record, results
+from lib import accept, atomic, kernel, processes, quarantine, record, results
 from lib.kernel import Piece, Run
 from lib.plan import Task
 from lib.status import Progress
@@ -203,8 +205,12 @@ class Supervisor:
 
     def _failed(self, hand: Hand, piece: Piece) -> None:
         """A cell raised an exception, which is a bug: the case in hand is given up without a record, and the next ones
-        get a new kernel. A task two runs of which make no record, one after the other, is left."""
-        self.failures.append(piece.content.decode(errors="replace"))
+        get a new kernel. A task two runs of which make no record, one after the other, is left. Where the kernel could
+        not write into its scratch folder, no other can. Raises atomic.CannotWrite."""
+        said = piece.content.decode(errors="replace")
+        if found := re.match(r"CannotWrite: (.+?): cannot be written, (.+)", said):
+            raise atomic.CannotWrite(errno.EIO, found[2], found[1])
+        self.failures.append(said)
         if name := self._in_hand(hand):
             self._finish(hand, name, failed=True)
         else:

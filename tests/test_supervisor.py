@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lib import accept, folders, record, results, share
+from lib import accept, atomic, folders, record, results, share
 from lib.kernel import Piece
 from lib.plan import Task
 from lib.status import Progress
@@ -200,6 +200,12 @@ def test_an_exception_costs_the_case_in_hand_alone(supervise):
     assert statuses(one) == ["ok", None, "ok"]
     assert [run.todo for run in place.runs][1] == ("step/3.r1",)
     assert found.failures == ["WrongResult: too far off"]
+
+
+def test_a_kernel_that_cannot_write_ends_the_sweep_in_that_line(supervise):
+    said = b"CannotWrite: /tmp/x: cannot be written, the disk is full, in step.ipynb; see step-r1.ipynb"
+    with pytest.raises(atomic.CannotWrite, match=r"^/tmp/x: cannot be written, the disk is full"):
+        supervise([task({"n": 1})], [Pretended(lambda run: iter([Piece("end", "failed", said)]))])
 
 
 def test_a_notebook_that_raises_before_any_record_is_tried_twice_and_then_left(supervise):
