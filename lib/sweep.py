@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
         {
             FAILED: "a notebook failed, a case crashed or took too long, or a record was refused; all else is measured",
             BAD_INPUT: commandline.BAD_INPUT,
-            CANNOT_WRITE: "the results cannot be written",
+            CANNOT_WRITE: "the results, or the scratch folder, cannot be written",
             BUSY: "another sweep has these results in hand",
             130: "stopped by Ctrl-C; the same command goes on",
             143: "stopped by SIGTERM or SIGHUP; the same command goes on",
