@@ -126,8 +126,19 @@ def _signals() -> Iterator[None]:
                 signal.signal(number, former[number])
 
 
+@contextlib.contextmanager
+def _held_back() -> Iterator[None]:
+    """For the block the signals that ask to stop wait: it imports compiled code, which an exception would abort."""
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
 def _supervise(given: argparse.Namespace, part: Share, budget: float) -> int:
-    from lib import plan, quarantine, supervisor
+    with _held_back():
+        from lib import plan, quarantine, supervisor
 
     again = frozenset(kind for option, kinds in AGAIN.items() if getattr(given, option) for kind in kinds)
     os.environ["RESULTS"] = str(folders.results().resolve())
@@ -162,7 +173,8 @@ def _boxes(given: argparse.Namespace, part: Share) -> Iterator[list]:
     from lib import plan, supervisor
 
     if given.address:
-        from lib import cluster
+        with _held_back():
+            from lib import cluster
 
         with cluster.boxes(given.address, given.sweep, part) as boxes:
             yield boxes

@@ -80,6 +80,24 @@ def test_a_signal_that_is_ignored_when_the_sweep_starts_stays_so(monkeypatch):
             signal.signal(number, handler)
 
 
+def test_a_signal_waits_for_the_end_of_an_import():
+    former = {number: signal.getsignal(number) for number in sweep.SIGNALS}
+    seen = []
+
+    def stopped():
+        with sweep._signals(), sweep._held_back():
+            signal.raise_signal(signal.SIGTERM)
+            seen.append("the import goes on")
+
+    try:
+        with pytest.raises(sweep.Stopped):
+            stopped()
+        assert seen
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
 def test_nobody_need_read_what_it_says(own_results):
     command = [sys.executable, "-m", "lib.sweep", "smoke", "--dry"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
