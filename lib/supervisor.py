@@ -82,9 +82,7 @@ class Supervisor:
         self.events: queue.Queue[tuple[Hand, Piece]] = queue.Queue()
         self.queues = list({id(box.tasks): box.tasks for box in boxes}.values())
         self.strikes: Counter[tuple[str, str]] = Counter()
-        self.barren: Counter[int] = (
-            Counter()
-        )  # runs of a task, one after the other, that raised an exception before any record
+        self.barren: Counter[int] = Counter()  # runs of a task, one after the other, that raised before any record
         self.lost = ""
         self.finished: set[tuple[str, str]] = set()
         self.failures: list[str] = []
@@ -99,6 +97,7 @@ class Supervisor:
             for name in self.todo(task):
                 if name in task.too_large:
                     self._save(task, name, "too_large", task.too_large[name], _now(), 0.0)
+                    self._finish(None, task, name)
         self._start()
         while self.hands:
             try:
@@ -172,19 +171,19 @@ class Supervisor:
             quarantine.refuse(task.machine, name, piece.content, str(error))
             if self._strike(hand, name):
                 self.failures.append(f"{name}: its record was refused, {error}")
-                self._finish(hand, name, failed=True)
+                self._finish(hand.place, task, name, failed=True)
         else:
             results.write(piece.content)
-            self._finish(hand, name, failed=False)
+            self._finish(hand.place, task, name)
         hand.settled.add(name)
         hand.began, hand.started = time.monotonic(), _now()
         if following := self._in_hand(hand):
             self.progress.begins(hand.place, (task.machine, following))
 
-    def _finish(self, hand: Hand, name: str, failed: bool) -> None:
-        key = hand.task.machine, name
+    def _finish(self, place: Place | None, task: Task, name: str, failed: bool = False) -> None:
+        key = task.machine, name
         self.finished.add(key)
-        self.progress.ends(hand.place, key, failed)
+        self.progress.ends(place, key, failed)
 
     def _strike(self, hand: Hand, name: str) -> bool:
         """Count against a case that it did not come to its end. Whether that was the last time that it is tried."""
@@ -212,7 +211,7 @@ class Supervisor:
             raise atomic.CannotWrite(errno.EIO, found[2], found[1])
         self.failures.append(said)
         if name := self._in_hand(hand):
-            self._finish(hand, name, failed=True)
+            self._finish(hand.place, hand.task, name, failed=True)
         else:
             self.progress.failed += 1
         self.barren[id(hand.task)] = 0 if hand.settled else self.barren[id(hand.task)] + 1
@@ -229,7 +228,6 @@ class Supervisor:
             self._save_end(hand, name, "oom" if piece.name == "oom" else "crashed")
             if piece.name != "oom":
                 self.failures.append(f"{name}: its process died")
-            self._finish(hand, name, failed=piece.name != "oom")
         if not name and piece.name == "died":
             self.failures.append(f"{hand.run.experiment}: its process died after its last record; see {hand.run.name}")
         self._again(hand)
@@ -246,7 +244,6 @@ class Supervisor:
         if name := self._in_hand(hand):
             self._save_end(hand, name, "timeout")
             self.failures.append(f"{name}: took longer than {hand.task.timeout:g} s")
-            self._finish(hand, name, failed=True)
         else:
             self.failures.append(
                 f"{hand.run.experiment}: its notebook did not end after its last record; see {hand.run.name}"
@@ -255,6 +252,7 @@ class Supervisor:
 
     def _save_end(self, hand: Hand, name: str, status: str) -> None:
         self._save(hand.task, name, status, {}, hand.started, time.monotonic() - hand.began, hand.run.name)
+        self._finish(hand.place, hand.task, name, failed=status != "oom")
 
     def _save(
         self, task: Task, name: str, status: str, metrics: dict, started: str, seconds: float, run: str = "none"
@@ -266,8 +264,6 @@ class Supervisor:
                 task.experiment, task.cases[name], task.round, status, metrics, around, task.code, started, seconds
             )
         )
-        self.finished.add((task.machine, name))
-        self.progress.ends(None, (task.machine, name))
 
 
 def _now() -> str:
