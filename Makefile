@@ -42,22 +42,22 @@ render: .venv/ready ## Write reports/report.html from the records there are; MAC
 	  $(if $(filter-out 0,$(CHECK)),--check)
 
 pdf: .venv/ready ## Write reports/report.pdf too, by the system's Chromium; MACHINE=name as for render
-	@$(PY) -m lib.export pdf $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
+	@$(PY) -m lib.report.document.export pdf $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
 
 markdown: .venv/ready ## Write reports/report.md and reports/figures too, for a repository's page; MACHINE=name
-	@$(PY) -m lib.export markdown $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
+	@$(PY) -m lib.report.document.export markdown $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
 
 calibrate: .venv/ready ## Try the measuring itself on this machine: known times, another timer, equal programs
-	@$(PY) -m lib.calibrate
+	@$(PY) -m lib.experiments.calibration
 
 publish: .venv/ready ## Copy all records of reports/results to reports/reference, to be kept in git
-	@$(PY) -m lib.publish
+	@$(PY) -m lib.report.publish
 
 lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb, the other notebooks beside it
 	@.venv/bin/jupyter lab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 wheels: .venv/ready ## Collect in .whl what a PyTorch image lacks to run the notebooks, for a box without a registry: PYTHON=3.12; WITH="scipy"
-	@$(PY) -m lib.wheels $(if $(filter 3.%,$(PYTHON)),--python $(PYTHON)) $(WITH)
+	@$(PY) -m lib.sweep.wheels $(if $(filter 3.%,$(PYTHON)),--python $(PYTHON)) $(WITH)
 
 clean: ## Remove the report and the executed notebooks; records, figures that were saved and .venv stay
 	@rm -rf reports/runs reports/chapters reports/report.{html,pdf,md} reports/figures/[0-9]*.svg

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lib import check
 from lib.attention import VARIANTS
-from lib.sizes import SIZES  # noqa: F401, kept apart for those who read records without torch
+from lib.config import SIZES  # noqa: F401, kept apart for those who read records without torch
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from lib import environment, precision, series, stats
+from lib import precision
+from lib.instruments import environment
+from lib.stats import intervals as stats, steady_state as series
 
 Mark = Callable[[str], None]
 Iteration = Callable[[Mark], None]

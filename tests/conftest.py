@@ -13,7 +13,7 @@ import pytest
 from browser import chromium, installed_chromium, jupyterlab, rendered  # noqa: F401
 from simulated import Simulated
 
-from lib import digest, results
+from lib.records import code_digest as digest, results
 
 
 @pytest.fixture

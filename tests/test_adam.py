@@ -5,7 +5,8 @@ import io
 import pytest
 import torch
 
-from lib import adam, environment
+from lib import adam
+from lib.instruments import environment
 from lib.adam import VARIANTS, AdamW, Hyper
 
 EAGER = [name for name in VARIANTS if not name.startswith("compiled")]

@@ -8,7 +8,8 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lib import attention, environment
+from lib import attention
+from lib.instruments import environment
 from lib.attention import COMPILING, VARIANTS, naive, tiled
 
 EAGER = [name for name in VARIANTS if name not in COMPILING]

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from lib import cost, environment
+from lib.cost import flops as cost
+from lib.instruments import environment
 from lib.attention import VARIANTS, unavailable
 from lib.model import SIZES, Config, RMSNorm, RoPE, TransformerLM, loss
 
@@ -188,7 +189,7 @@ def test_the_loss_of_large_logits_is_finite():
 
 
 def shape(config, batch_size=4):
-    """The dimensions of a configuration as `lib.cost` wants them."""
+    """The dimensions of a configuration as `lib.cost.flops` wants them."""
     names = {field.name for field in dataclasses.fields(cost.Shape)} - {"batch_size"}
     return cost.Shape(batch_size=batch_size, **{name: getattr(config, name) for name in names})
 

@@ -6,7 +6,7 @@ from dataclasses import fields
 import nbformat
 import pytest
 
-from lib import cases
+from lib.experiments import cases
 from lib import notebook as notebooks
 
 EXPLORE = notebooks.NOTEBOOKS / "explore.ipynb"  # the one beside them that measures nothing

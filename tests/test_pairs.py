@@ -7,7 +7,8 @@ import pytest
 from scipy.stats import mannwhitneyu
 from simulated import Simulated
 
-from lib import simulation, stats, timing
+from lib import timing
+from lib.stats import intervals as stats, simulated_noise as simulation
 from lib.timing import compare
 
 pytestmark = pytest.mark.usefixtures("little_garbage")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lib import results
+from lib.records import results
 
 ROOT = Path(__file__).resolve().parent.parent
 PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#")

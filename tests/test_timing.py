@@ -9,7 +9,8 @@ import pytest
 import torch
 from simulated import Simulated
 
-from lib import simulation, stats, timing
+from lib import timing
+from lib.stats import intervals as stats, simulated_noise as simulation
 from lib.timing import CudaClock, Plan, measure
 
 pytestmark = pytest.mark.usefixtures("little_garbage")

@@ -1,0 +1,144 @@
+"""What self-attention with its projections should take and hold, beside records of it and a public sweep; measures
+nothing.
+"""
+
+import math
+
+import pandas as pd
+
+from lib.records import results
+from lib.report import published as compare, tables, tidy as estimates
+from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.stats.intervals import Interval
+
+MIB = 2**20
+CLOSE_MIB = 0.01  # within which two counts of bytes, one of them rounded to so much, are called equal
+KEYS = ["d_model", "context_length", "batch_size", "precision", "compiled"]
+
+
+def flops(row: pd.Series) -> int:
+    """FLOPs of forward and backward, the projections and both matrix products of attention, over all scores."""
+    tokens, width = row["batch_size"] * row["context_length"], row["d_model"]
+    return 3 * (8 * tokens * width**2 + 4 * tokens * row["context_length"] * width)
+
+
+def with_least_time(records: pd.DataFrame, ceilings: dict[str, float], bandwidth: dict[str, float]) -> pd.DataFrame:
+    """The records with `least_ms`, the longer of two times of forward and backward: that of their FLOPs at the ceiling
+    of the precision, and that of the least bytes at the ceiling of memory; `least_percent`, that as a share of the
+    time measured; and `projections_percent`, the share of the FLOPs that the projections have."""
+    speed = max(bandwidth.values(), default=math.nan)
+    known = records.assign(limit=records["precision"].map(ceilings).astype(float), speed=speed)
+    known.attrs = records.attrs
+
+    def least(total_ms, forward_flops, forward_bytes, backward_bytes, limit, speed):
+        return 1e3 * max(3 * forward_flops / limit, (forward_bytes + backward_bytes) / speed)
+
+    def share(total_ms, projections, everything):
+        return 100 * projections / everything
+
+    amounts = ("forward_flops", "forward_bytes", "backward_bytes", "limit", "speed")
+    known = estimates.derive(known, "least_ms", least, "total_ms", *amounts)
+    known = estimates.with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
+    return estimates.derive(known, "projections_percent", share, "total_ms", "projection_flops", "forward_flops")
+
+
+def published() -> pd.DataFrame:
+    """The published sweep, one row a case: `forward_ms, total_ms`, and `model_mib, forward_end_mib, backward_end_mib`,
+    allocated once model and input were there and after each pass, where the device counts that. Means whose standard
+    deviation is more than half of them are left out, and so is the backward pass, which was found by subtraction."""
+    table = results.published("attention_module")
+    table = table[~(table["forward_std_ms"] > table["forward_ms"] / 2)].copy()
+    table["precision"] = table["dtype"].map(compare.PRECISION)
+    ends = {"model": "model_mib", "after_forward": "forward_end_mib", "after_backward": "backward_end_mib"}
+    table = table.rename(
+        columns={"forward_backward_ms": "total_ms"} | {f"memory_{k}_mib": name for k, name in ends.items()}
+    )
+    table[[*ends.values()]] = table[[*ends.values()]].replace(0.0, math.nan)
+    return table[[*KEYS, "source", "hardware", "forward_ms", "total_ms", *ends.values()]]
+
+
+def published_memory() -> pd.DataFrame:
+    """The memory columns of the published sweep taken apart, one row a case: `weights_mib` and `input_mib` by theory,
+    `rest_mib`, what its first column has beyond them, `kept_mib` and `gradients_mib`, what is added to that column
+    until the forward and the backward pass end, and `squares`, how many squares of the scores of one head are kept
+    beyond four arrays of the input's shape."""
+    table = published()
+    table = table[table["model_mib"].notna()].reset_index(drop=True)
+    rows = table["batch_size"] * table["context_length"]
+    weights, arrays = 16 * table["d_model"] ** 2 / MIB, 4 * rows * table["d_model"] / MIB
+    squares = 4 * rows * table["context_length"] / MIB
+    kept = table["forward_end_mib"] - table["model_mib"]
+    return table.assign(
+        weights_mib=weights,
+        input_mib=arrays,
+        rest_mib=table["model_mib"] - weights - arrays,
+        kept_mib=kept,
+        gradients_mib=table["backward_end_mib"] - table["model_mib"],
+        squares=(kept - 4 * arrays) / squares,
+    )
+
+
+def exact(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with its memory as numbers that have no uncertainty, which are shown with more digits."""
+    names = [name for name in table if name.endswith("_mib")]
+    return table.assign(**{name: [Interval(mib, mib, mib, 0, 0) for mib in table[name]] for name in names})
+
+
+def published_accounts() -> Statement:
+    """What the memory columns of the published sweep consist of."""
+    table = published_memory()
+    rest = table["rest_mib"].round(2).mode().iloc[0]
+    same = table[(table["rest_mib"] - rest).abs() < CLOSE_MIB]  # without the first of a process
+    gradients = ((same["gradients_mib"] - same["weights_mib"]).abs() < CLOSE_MIB).sum()
+    longest = same[same["context_length"] == same["context_length"].max()]["squares"]
+    pivot = same.pivot_table(
+        index=["d_model", "context_length", "compiled"], columns="precision", values="forward_end_mib"
+    )
+    narrow = (pivot["bf16"] == pivot["fp32"])[pivot["bf16"].notna()]
+    alike, all_, with_gradients = map(tables.count, (len(same), len(table), gradients))
+    squares = tables.number(longest.median())
+    text = (
+        f"In {alike} of {all_} cases the published first column is the weights, the input and "
+        f"{tables.number(rest, 0)} MiB, always the same, such as a workspace; the backward pass then adds the bytes of "
+        f"the weights, for their gradients, in {with_gradients} of {alike}. Until the forward pass ends four arrays of "
+        f"the input's shape are added, and at the longest context {squares} squares of the scores of one head: this "
+        f"module had no more than two heads. Its rows in bf16 have the bytes of those in fp32 in "
+        f"{tables.count(narrow.sum())} of {tables.count(len(narrow))} cases, although autocast keeps narrower arrays."
+    )
+    return Statement(text, "published", f"weights 16 C² bytes, input 4 B T C bytes; equal within {CLOSE_MIB} MiB.")
+
+
+@of_records()
+def workload(records: pd.DataFrame) -> Statement:
+    """Whether the projections or attention have most of the FLOPs."""
+    measured = estimates.select(records, status="ok")
+    if measured.empty:
+        return Statement("No module was measured here.", NO_DATA, "projection_flops")
+    shares = 100 * measured["projection_flops"] / measured["forward_flops"]
+    ends = "this is another workload" if shares.min() > 50 else "which of the two a case is like depends on its size"
+    text = (
+        f"Of the FLOPs of the modules measured here the projections have {tables.number(shares.min())}% to "
+        f"{tables.number(shares.max())}%, "
+        f"and of those of attention alone none: {ends}."
+    )
+    return Statement(text, "derived", "projection_flops over forward_flops, the least and the most of all cases.")
+
+
+@of_records()
+def memory_bound(records: pd.DataFrame, ceilings: dict[str, float], bandwidth: dict[str, float]) -> Statement:
+    """Below how many tokens in a batch the weights take longer to move than to multiply with, by the ceilings of the
+    precisions measured."""
+    speed = max(bandwidth.values(), default=math.nan)
+    names = [name for name in estimates.ORDER if name in set(records["precision"]) & ceilings.keys()]
+    if not names or math.isnan(speed):
+        return Statement("The ceilings were not measured here.", NO_DATA, "ceilings of products and of memory")
+    tokens = {name: 2 * ceilings[name] / speed for name in names}  # 24 C² B T FLOPs against 48 C² bytes
+    batches = records["batch_size"] * records["context_length"]
+    few = {name: batches[records["precision"] == name] < most for name, most in tokens.items()}
+    said = [
+        f"{tables.number(most)} tokens a batch in {name} ({tables.count(few[name].sum())} of "
+        f"{tables.count(len(few[name]))} records have so few)"
+        for name, most in tokens.items()
+    ]
+    text = f"By the ceilings measured here, memory is the limit below {' and below '.join(said)}."
+    return Statement(text, "measured", "2 x FLOP/s over bytes/s: 24 C² B T FLOPs, 48 C² bytes.")

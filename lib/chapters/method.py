@@ -1,0 +1,136 @@
+"""Tells what records there are, which are damaged, where they were measured and in what unrest; measures nothing."""
+
+import itertools
+import statistics
+from collections.abc import Mapping
+
+import pandas as pd
+import yaml
+
+from lib import notebooks as notebook
+from lib.records import damaged as quarantine, results, staleness
+from lib.report import sentences, tables, tidy as estimates
+
+
+def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """One row an experiment: how many cases the whole grid has, which is that of the sweep `gpu`, and how many of them
+    were tried here; the cases here, of the grid or not, their rounds, and how many ended how."""
+    rows = []
+    for name, records in experiments.items():
+        table, grid = estimates.medians(records), whole_grid(name)
+        tried = {_key(case) for case in table[records.attrs["fields"]].to_dict("records")}
+        row = {"experiment": name, "cases of the whole grid": len(grid), "of them here": len(grid & tried)}
+        row |= {"cases here": len(table), "rounds at most": int(records["round"].max()) if len(records) else 0}
+        ends = table["status"].map(lambda status: estimates.STATUS[status] or "measured")
+        rows.append(row | ends.value_counts().to_dict())
+    frame = pd.DataFrame(rows)
+    counted = frame.columns[5:]
+    frame[counted] = frame[counted].fillna(0).astype(int)
+    return frame
+
+
+def whole_grid(experiment: str) -> set[tuple]:
+    """The cases of an experiment in the sweep `gpu`, whatever the device."""
+    content = yaml.safe_load((notebook.SWEEPS / "gpu.yaml").read_text()).get(experiment, [])
+    names, cases = notebook.fields(experiment), set()
+    for block in content if isinstance(content, list) else [content]:
+        axes = notebook.parameters(experiment) | block
+        values = (axes[name] if isinstance(axes[name], list) else [axes[name]] for name in names)
+        cases |= {_key(dict(zip(names, point, strict=True))) for point in itertools.product(*values)}
+    return cases
+
+
+def _key(case: Mapping) -> tuple:
+    return tuple(str(value) for name, value in case.items() if name != "device")
+
+
+def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
+    """Two columns, what and value: everything that the records say of their environment, where they differ all
+    the values, except what differs from record to record by its nature."""
+    found: dict[str, dict] = {}
+    codes, days = set(), set()
+    for records in experiments:
+        for _, record in records.iterrows():
+            codes.add(record["code"])
+            days.add(record["started"][:10])
+            for name, value in record["environment"].items():
+                found.setdefault(name, {})[str(value)] = value
+    loads, busy, steps = (
+        [float(value) for value in found.pop(name, {})] for name in ("load", "others_percent", "clock_stepped_s")
+    )
+    for name in ("run", "machine"):
+        found.pop(name, None)
+    rows = [{"what": name.replace("_mib", ", MiB").replace("_", " "), "value": _values(v)} for name, v in found.items()]
+    if loads:
+        rows.append({"what": "load over a minute", "value": f"{min(loads):g} to {max(loads):g}"})
+    if busy:
+        rows.append(
+            {"what": "used by others before a case, % of all cores", "value": f"{min(busy):g} to {max(busy):g}"}
+        )
+    if steps:
+        rows.append({"what": "steps of the wall clock, s", "value": ", ".join(f"{step:+,g}" for step in sorted(steps))})
+    rows.append({"what": "measuring code", "value": ", ".join(sorted(codes))})
+    if stale := staleness.left_out(*experiments):
+        rows.append({"what": "stale", "value": stale})
+    rows.append({"what": "measured on", "value": ", ".join(sorted(days))})
+    return pd.DataFrame(rows)
+
+
+def _values(values: Mapping[str, object]) -> str:
+    kinds = {type(value) for value in values.values()}
+    if kinds == {dict}:
+        return ", ".join(sorted({f"{key}={v}" for value in values.values() for key, v in value.items()})) or "none set"
+    if kinds == {list}:
+        return "; ".join(sorted({text for value in values.values() for text in value})) or "nothing"
+    return ", ".join({"True": "yes", "False": "no"}.get(text, text) for text in values)
+
+
+def unrest(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """One row an experiment: how many records with times it has, the median of their spreads (the interquartile range
+    of a case's samples relative to their median), how many have enough samples for a change to be found, how many were
+    measured while the canary was slow or unsteady or after others had used much of the machine, and in how many the
+    samples drift, jump or slow down late."""
+    rows = []
+    for name, records in experiments.items():
+        timed = records[estimates.column(records, "total_ms").map(lambda times: isinstance(times, list))]
+        if timed.empty:
+            continue
+        found = [estimates.unrest(record) for _, record in timed.iterrows()]
+        rows.append(
+            {
+                "experiment": name, "records": len(timed),
+                "median spread, %": statistics.median(map(_spread, timed["total_ms"])),
+                "20 samples or more": sum(len(times) >= 20 for times in timed["total_ms"]),
+                "restless machine": sum(estimates.RESTLESS in text for text in found),
+                "series that change": sum(text not in ("", estimates.RESTLESS) for text in found),
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _spread(times: list[float]) -> float:
+    low, middle, high = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
+    return 100 * (high - low) / middle
+
+
+def damage() -> list[sentences.Statement | tables.Table]:
+    """What the report says of damaged files: one sentence, and where there are any a table that counts them."""
+    losses = quarantine.losses()
+    read = sum(len(quarantine.files(root)) for root in (results.folder(), results.REFERENCE))
+    if losses.empty and not read:
+        return [sentences.Statement("There are no files of records.", sentences.NO_DATA, "The store was looked into.")]
+    whole = f"All files of records are whole, {tables.count(read)} of {tables.count(read)}."
+    evidence = (
+        "Each file in the store and each that is kept in git was read, and its bytes, fields, checksum and place were "
+        "held against what a record must be; what stands in quarantine was counted."
+    )
+    counts = losses.groupby(list(quarantine.COLUMNS)).size().rename("files").reset_index()
+    table = tables.Table(counts, "Files that are no records, of which no number is shown, and why")
+    return [sentences.Statement(counted(losses) or whole, "derived", evidence), *([table] if len(counts) else [])]
+
+
+def counted(losses: pd.DataFrame) -> str:
+    """How many files are damaged, by where they are, in a sentence; nothing where none is."""
+    counts = losses["where"].value_counts()
+    said = [f"{tables.count(counts[where])} {where}" for where in quarantine.PLACES if where in counts]
+    return f"Damaged files of records: {', '.join(said)}. They are left out." if said else ""

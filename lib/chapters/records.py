@@ -1,0 +1,96 @@
+"""Lists all records of a machine and offers them for download; knows nothing of what they mean."""
+
+import base64
+import gzip
+import html
+import io
+import statistics
+from collections.abc import Callable, Mapping
+
+import pandas as pd
+
+from lib.records import long_form as longform, results
+from lib.report import sentences, tables, tidy as estimates
+
+BUDGET_BYTES = 1_500_000  # of one download, as the page holds it: the whole page is to stay under 6 MB
+MAIN = "the samples and single values, without the tables of kernels, timelines and breakdowns"
+
+
+class Listing:
+    """All records of some experiments, one a row that a statement's evidence can link to, each experiment behind a
+    disclosure; the page's script makes the columns sortable."""
+
+    def __init__(self, experiments: Mapping[str, pd.DataFrame], link: Callable[[pd.Series], str]):
+        self.experiments, self.link = experiments, link
+
+    def _repr_html_(self) -> str:
+        return "".join(self._one(name, records) for name, records in self.experiments.items())
+
+    def _one(self, name: str, records: pd.DataFrame) -> str:
+        fields, shown = records.attrs["fields"], html.escape(name)
+        if records.empty:
+            return f"<p><b>{shown}</b></p>{tables.ABSENT}"
+        rows = "".join(self._row(name, record, fields) for _, record in records.iterrows())
+        heads = [*(field.replace("_", " ") for field in fields), "round", "status", "n", "median, ms", "started", "run"]
+        head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
+        count = f"{len(records)} record{'s' * (len(records) > 1)}"
+        return (
+            f'<details class="records"><summary>{shown}, {count}</summary>'
+            f'<div class="scroll" tabindex="0" role="region" aria-label="records of {shown}">'
+            f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>'
+        )
+
+    def _row(self, experiment: str, record: pd.Series, fields: list[str]) -> str:
+        times = record.get("total_ms")
+        counted = isinstance(times, list)
+        cells = [html.escape(str(record[field])) for field in fields]
+        cells += [str(record["round"]), html.escape(_status(record))]
+        cells += [str(len(times)), tables.number(statistics.median(times))] if counted else ["", ""]
+        cells += [html.escape(record["started"]), self.link(record)]
+        anchor = sentences.anchor(results.called(experiment, record[fields], record["round"]))
+        return f'<tr id="{anchor}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _status(record: pd.Series) -> str:
+    """How a record ended, and why it is stale, if it is."""
+    ended = estimates.STATUS[record["status"]] or "ok"
+    return f"{ended}, stale: {record['stale']}" if record["stale"] else ended
+
+
+def csv(frame: pd.DataFrame) -> bytes:
+    """A table as compressed CSV, the same bytes for the same table."""
+    return gzip.compress(frame.to_csv(index=False).encode(), mtime=0)
+
+
+def parquet(frame: pd.DataFrame) -> bytes:
+    """A table as Parquet."""
+    file = io.BytesIO()
+    frame.to_parquet(file, index=False, engine="pyarrow", compression="zstd", compression_level=9)
+    return file.getvalue()
+
+
+class Downloads:
+    """Links that hold all records of some experiments, as compressed CSV and as Parquet. Where a file would take more
+    of the page than `budget` bytes, its link holds what does fit, and says so."""
+
+    KINDS = (("csv.gz", "application/gzip", csv), ("parquet", "application/vnd.apache.parquet", parquet))
+
+    def __init__(self, machine: str, experiments: Mapping[str, pd.DataFrame], budget: int = BUDGET_BYTES):
+        self.machine, self.budget, self.frame = machine, budget, longform.long(experiments)
+
+    def _repr_html_(self) -> str:
+        if self.frame.empty:
+            return tables.ABSENT
+        items = "".join(f"<li>{self._one(*kind)}</li>" for kind in self.KINDS)
+        return f'<ul class="downloads">{items}</ul>'
+
+    def _one(self, ending: str, media: str, write: Callable[[pd.DataFrame], bytes]) -> str:
+        main = self.frame[~self.frame["metric"].str.contains(".", regex=False)]
+        for frame, what in ((self.frame, "every sample of every record"), (main, MAIN)):
+            content = base64.b64encode(write(frame)).decode()
+            if len(content) <= self.budget:
+                name = f"records-{html.escape(self.machine)}.{ending}"
+                address = f"data:{media};base64,{content}"
+                size = f"{len(frame):,} rows, {len(content) * 3 // 4 / 1e6:.1f} MB"
+                return f'<a download="{name}" href="{address}">{name}</a>: {what} ({size})'
+        return f"{ending}: too large for this page; `python -m lib.records` writes it"

@@ -1,0 +1,222 @@
+"""The statements of public write-ups as claims, and the ledger of what their own tables, the records kept in git and
+those of this machine say of each.
+
+The statements are those of `reports/reference/published/claims.csv`, in its order and by its names.
+"""
+
+import functools
+import html
+from collections.abc import Sequence
+
+import pandas as pd
+
+from lib.chapters import evidence, printed
+from lib.records import results, staleness
+from lib.report import claims, markdown, tables, typeset
+from lib.report.claims import CONTRADICTED, LESS, MORE, SUPPORTED, Claim, Judgement
+from lib.report.sentences import Statement
+
+# fmt: off
+_DECISIONS = {  # by the name of a claim: where its numbers come from, the rule, what is said, how many numbers it takes
+    "backward-twice-forward": (
+        evidence.backward_twice_forward, "the ratio lies within a fifth of 2 in every case",
+        "a backward pass takes about twice the forward", "a backward pass does not take about twice the forward"),
+    "spread-under-one-percent": (
+        evidence.spread, "most deviations after five warm-ups are under 1% of the mean, by the sign test",
+        "after warm-ups the deviation is usually under 1%", "after warm-ups the deviation is usually above 1%"),
+    "cold-spread": (
+        evidence.cold_spread, "without warm-up the largest deviation is at least 1.44 times the mean, 1.8 less a fifth",
+        "without warm-up the deviation reaches 1.8 times the mean", "without warm-up the deviation stays far below 1.8 "
+        "times the mean"),
+    "one-warmup-nearly-enough": (
+        evidence.one_warmup, "the mean after one warm-up lies within 3% of that after five in every case",
+        "one warm-up is nearly as good as five", "one warm-up is not as good as five"),
+    "matmul-85-of-forward": (
+        evidence.products_of_forward, "the share is above 85%",
+        "matrix products take more than 85% of the forward pass", "matrix products take less than 85% of the forward "
+        "pass"),
+    "matmul-68-of-step": (
+        evidence.products_of_step, "the share lies within a tenth of 68%, and below that in the forward pass",
+        "in a whole step the share of matrix products falls to about 68%", "in a whole step the share of matrix "
+        "products does not fall to about 68%"),
+    "top-kernel-same": (
+        evidence.top_kernel, "the same in every process",
+        "the kernels that take most of the forward pass take most of forward and backward too", "forward and backward "
+        "are led by another kernel than the forward pass"),
+    "softmax-6-percent": (
+        evidence.softmax, "the share of time lies within a fifth of 6.1%, that of FLOPs below 5%",
+        "softmax takes about 6.1% of attention with next to none of its FLOPs", "softmax does not take about 6.1% of "
+        "attention"),
+    "accumulate-fp32": (
+        evidence.sums, "equal to the four digits that were printed, all three", "the three sums are as printed",
+        "the three sums are not as printed", 3),
+    "autocast-dtypes": (
+        evidence.dtypes, "each as said, all four", "the tensors under fp16 autocast have the dtypes named",
+        "not all tensors under fp16 autocast have the dtypes named", 4),
+    "mixed-slower-small": (
+        evidence.mixed_speed, "bf16 to fp32 above 1 for the smallest model and below 1 for the largest",
+        "mixed precision is slower for the smallest model and faster for the largest", "it is not so that mixed "
+        "precision is slower for the smallest model and faster for the largest", 2),
+    "mixed-memory-not-always": (
+        evidence.mixed_memory, "in at least one case the peak in mixed precision is the larger",
+        "mixed precision does not always reduce the peak", "mixed precision reduces every peak"),
+    "residual-12-5-mb": (
+        evidence.residual, "within 1%", "an activation of the residual stream has 12.5 MiB",
+        "an activation of the residual stream has not 12.5 MiB"),
+    "largest-allocation-softmax": (
+        evidence.largest_allocation, "it has the size of a layer's scores, and attention made it",
+        "the largest allocation of a forward pass is made by softmax", "the largest allocation of a forward pass is "
+        "not made by softmax", 2),
+    "attention-superlinear": (
+        evidence.attention_grows, "the exponents are those of 80-fold and 60-fold over 32 times the tokens, each fold "
+        "within a fifth", "attention grows like 80-fold in time and 60-fold in memory over 32 times the tokens",
+        "attention does not grow like 80-fold in time and 60-fold in memory over 32 times the tokens", 2),
+    "compile-speeds-attention": (
+        evidence.compiled_attention, "compiled to eager below 1 at the longest sequence, for every head size",
+        "compiling makes attention at long sequences faster", "compiling does not make attention at long sequences "
+        "faster"),
+    "compile-speeds-step": (
+        evidence.compiled_step, "compiled to eager below 1 at every size and context",
+        "compiling makes the training step faster at every size", "compiling does not make every training step "
+        "faster", 2),
+    "tf32-speeds-large": (
+        evidence.tf32, "at the largest size TF32 shortens the compiled step by more than compiling the eager one",
+        "TF32 brings most of the gain for large models", "TF32 does not bring most of the gain for large models"),
+    "compiled-adam-fastest": (
+        evidence.compiled_against("single_tensor", "fused", within=LESS, num_params=1, param_size=16384),
+        "less time than single_tensor and than fused", "the compiled single-tensor Adam is the fastest for one "
+        "parameter of 16,384 elements", "the compiled single-tensor Adam is not the fastest for one parameter of "
+        "16,384 elements", 2),
+    "compiled-adam-many": (
+        evidence.many_parameters, "its ratio to single_tensor is larger for the most parameters than for at most 8",
+        "the compiled Adam gets worse against the eager one as parameters become many", "the compiled Adam does not "
+        "get worse against the eager one as parameters become many"),
+    "compiled-adam-large": (
+        evidence.compiled_against("single_tensor", within=MORE, num_params=[1, 2, 4, 8], param_size=[1048576, 4194304]),
+        "more time than single_tensor for at most 8 parameters of at least 1,048,576 elements, in every case",
+        "the compiled Adam is slower than the eager one for few large parameters", "the compiled Adam is not slower "
+        "than the eager one for few large parameters"),
+    "compiled-adam-small": (
+        evidence.compiled_against("single_tensor", "fused", within=LESS, num_params=[1, 2], param_size=16384),
+        "less time than single_tensor and than fused for one or two parameters of 16,384 elements",
+        "for small models the compiled Adam gives a benefit", "for small models the compiled Adam gives no benefit "
+        "over the others", 2),
+}
+# fmt: on
+
+
+@functools.cache
+def published() -> tuple[Claim, ...]:
+    """Every statement of `claims.csv` as a claim."""
+    table = results.published("claims").set_index("id")
+    found = []
+    for name, (find, rule, holds, fails, *least) in _DECISIONS.items():
+        row = table.loc[name]
+        found.append(Claim(name, row["source"], row["experiment"], row["claim"], find, rule, holds, fails, *least))
+    return tuple(found)
+
+
+def own_tables(source: str) -> dict[str, pd.DataFrame]:
+    """What the write-ups that a claim comes from printed, by experiment: of several, all their rows."""
+    found: dict[str, pd.DataFrame] = {}
+    for write_up in source.split(" and "):
+        for name, table in printed.tables(write_up).items():
+            found[name] = table if name not in found else _below(found[name], table)
+    return found
+
+
+def _below(above: pd.DataFrame, below: pd.DataFrame) -> pd.DataFrame:
+    both = pd.concat([above, below], ignore_index=True)
+    both.attrs = above.attrs
+    return both
+
+
+@functools.cache
+def on_own_tables(experiment: str = "") -> tuple[Judgement, ...]:
+    """Each claim, or those of one experiment, held against what the write-ups that it comes from printed."""
+    chosen = [claim for claim in published() if experiment in ("", claim.experiment)]
+    return tuple(claims.judge([claim], own_tables(claim.source), "printed")[0] for claim in chosen)
+
+
+def on_records(machine: str, experiment: str = "") -> list[Judgement]:
+    """Each claim, or those of one experiment, held against a machine's records; an experiment's stand together."""
+    chosen = [claim for claim in published() if experiment in ("", claim.experiment)]
+    data = {name: results.load(name, machine) for name in dict.fromkeys(claim.experiment for claim in chosen)}
+    found = {}
+    for name in data:
+        found |= {one.claim.id: one for one in claims.judge([c for c in chosen if c.experiment == name], data)}
+    return [found[claim.id] for claim in chosen]
+
+
+NOTE = (
+    "A verdict opens to its sentence, rule and numbers. The verdicts of records are by Holm among the claims "
+    "of an experiment, and say no more of a ratio than the chapter's own table of verdicts; printed tables have no "
+    "intervals, and count as they stand. No data: the table that the "
+    "statement is about was not printed, or the cases were not measured."
+)
+
+
+class Ledger:
+    """What the write-ups say, one statement a row, each with the verdict of its own table, of the machines whose
+    records are kept and of this machine; a verdict opens to the numbers. Of one experiment, or of all."""
+
+    def __init__(self, machine: str, experiment: str = ""):
+        kept = results.references(machine)
+        self.columns = ["its own table", *kept, "this machine"]
+        own = on_own_tables(experiment)
+        stale = staleness.left_out(*(results.load(name, machine) for name in {one.claim.experiment for one in own}))
+        self.note = f"{NOTE} {stale}".strip()
+        self.rows = list(zip(own, *(on_records(name, experiment) for name in [*kept, machine]), strict=True))
+
+    def told(self) -> Statement:
+        """How many of the statements their own tables and this machine's records bear out."""
+        own, here = self.counts[0], self.counts[-1]
+        said = [
+            f"{tables.count(found[SUPPORTED])} hold, {tables.count(found[CONTRADICTED])} do not, and of "
+            f"{tables.count(len(self.rows) - found[SUPPORTED] - found[CONTRADICTED])} the data show neither"
+            for found in (own, here)
+        ]
+        text = (
+            f"Of {tables.count(len(self.rows))} statements, by the write-ups' own tables {said[0]}; by the records of "
+            f"this machine {said[1]}."
+        )
+        records = tuple(dict.fromkeys(name for row in self.rows for name in row[-1].statement.records))
+        return Statement(text, "measured", self.note, records)
+
+    @property
+    def counts(self) -> list[dict[str, int]]:
+        """How often each verdict was given, by column."""
+        return [
+            {verdict: [row[i].verdict for row in self.rows].count(verdict) for verdict in claims.VERDICTS}
+            for i in range(len(self.columns))
+        ]
+
+    def _repr_html_(self) -> str:
+        heads = [html.escape(name) for name in ("claim", "write-up", *self.columns)]
+        head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+        rows = "".join(f"<tr>{_cells(row)}</tr>" for row in self.rows)
+        plain = [list(map(html.escape, row)) for row in self._texts()]
+        return (
+            f'<figure class="table ledger"><figcaption><b class="label">Table</b> {self.caption}</figcaption>'
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{self.caption}">'
+            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+            f'<p class="note">{html.escape(self.note)}</p>'
+            f"{typeset.disclosure(plain, heads, [False] * len(heads), self.caption)}</figure>"
+        )
+
+    def _texts(self) -> list[list[str]]:
+        """The rows in words: the statement, whose it is, and the verdicts."""
+        return [[row[0].claim.says, row[0].claim.source, *(one.verdict for one in row)] for row in self.rows]
+
+    def _repr_markdown_(self) -> str:
+        heads = ["claim", "write-up", *self.columns]
+        body = markdown.table(heads, [map(markdown.escape, row) for row in self._texts()], [False] * len(heads))
+        return markdown.captioned("Table", self.caption, body)
+
+    caption = "What the public write-ups say, and whether their own tables and the records bear it out"
+
+
+def _cells(row: Sequence[Judgement]) -> str:
+    claim = row[0].claim
+    cells = f'<th scope="row">{html.escape(claim.says)}</th><td>{html.escape(claim.source)}</td>'
+    return cells + "".join(f"<td>{one.statement.mark()}</td>" for one in row)

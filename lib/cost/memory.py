@@ -1,0 +1,181 @@
+"""How many bytes a training step, its first phases, or attention alone hold; plain arithmetic, knows no tensor."""
+
+from lib.cost.flops import FORMULA, Shape, width
+
+TILE = 128  # keys of a tile
+
+
+def activation_bytes(shape: Shape, precision: str, attention: str, device: str = "cpu") -> int:
+    """Bytes that a forward pass of `lib.model` keeps for its backward pass: of every operation the inputs that its
+    derivative needs, each tensor once, which is how Korthikanti et al. 2022 ("Reducing Activation Recomputation in
+    Large Transformer Models", section 4) count. What differs from theirs: RMSNorm, RoPE, SwiGLU and the loss for
+    LayerNorm, GELU and dropout; single precision, or autocast with its copies; and the terms that they neglect.
+    Autocast's copies of the matrices are a term of their own, in `kept_bytes`."""
+    return shape.num_layers * _layer_bytes(shape, precision, attention, device) + _last_bytes(shape, precision)
+
+
+def _layer_bytes(shape: Shape, precision: str, attention: str, device: str) -> int:
+    """What one layer keeps. Of tokens x d_model: both norms' inputs and quotients, in single precision; the norms'
+    outputs (under autocast one copy for each matrix that they meet), queries, keys, values, and attention's output,
+    which the variants in tiles keep a second time. Of tokens x d_ff: four in SwiGLU. Of tokens: the norms' roots.
+    And for each head either the weights and the mask, or the logarithm of their sums."""
+    narrow = width(precision)
+    copies = 2 if narrow == 4 else 5
+    hidden = shape.tokens * shape.d_model * (4 * 4 + (copies + 4 + (attention not in FORMULA)) * narrow)
+    wide = shape.tokens * shape.d_ff * 4 * narrow
+    if attention in FORMULA:
+        softmax = narrow if device == "cpu" or narrow == 4 else 4 + narrow  # autocast elsewhere widens it and casts it
+        heads = softmax * shape.scores + shape.context_length**2
+    else:
+        heads = 4 * shape.num_heads * shape.tokens
+    return hidden + wide + heads + 2 * 4 * shape.tokens
+
+
+def _last_bytes(shape: Shape, precision: str) -> int:
+    """What the last norm (input, quotient, output, root), the head and the loss (log-probabilities, targets) keep."""
+    return shape.tokens * (shape.d_model * (2 * 4 + width(precision)) + 4 * shape.vocab_size + 4 + 8)
+
+
+def state_bytes(shape: Shape) -> int:
+    """Bytes of parameters, gradients and two moments in fp32, 16 a parameter, and a count of steps for each tensor."""
+    return 16 * shape.parameters + 4 * (9 * shape.num_layers + 3)
+
+
+def peak_bytes(
+    shape: Shape, precision: str, attention: str, optimizer: str, mode: str, device: str = "cpu", checkpoint: int = 0
+) -> int:
+    """Peak bytes of as much of a training step as `mode` says (`lib.experiments.training`), with parameters in fp32, of the second
+    one, when the optimizer has its moments: parameters and moments, the batch and the tables of RoPE, and the most that
+    any moment of the forward pass, of the backward pass or of the optimizer has beside them. With `checkpoint`, layers
+    run in groups of so many, of which only the input is kept."""
+    states = state_bytes(shape) - 4 * shape.parameters if mode == "train_step" else 4 * shape.parameters
+    batch = 8 * shape.batch_size * (shape.context_length + 1) + 4 * shape.context_length * shape.d_head
+    logits = shape.tokens * shape.vocab_size * width(precision)
+    moments = _forward_bytes(shape, precision, attention, device, mode != "no_grad", checkpoint)
+    if mode in ("forward_backward", "train_step"):  # which hold the logits to the end
+        moments += [logits + moment for moment in _backward_bytes(shape, precision, attention, device, checkpoint)]
+    if mode == "train_step":  # all gradients and temporaries: a list as large as the parameters, three tensors, or none
+        largest = max(shape.vocab_size, shape.d_ff, shape.d_model) * shape.d_model
+        temporaries = 4 * shape.parameters if "foreach" in optimizer else 0 if optimizer == "fused" else 3 * 4 * largest
+        moments.append(logits + 4 * shape.parameters + temporaries)
+    return states + batch + max(moments)
+
+
+def kept_bytes(shape: Shape, precision: str, attention: str, device: str, checkpoint: int) -> int:
+    """What a forward pass keeps for its backward pass, copies of matrices included: all activations, or of each group
+    of layers only the input, and what comes after the last layer."""
+    head, last = _copies(shape, precision, 0), _last_bytes(shape, precision)
+    if checkpoint:
+        return -(-shape.num_layers // checkpoint) * 4 * shape.tokens * shape.d_model + last + head
+    return activation_bytes(shape, precision, attention, device) + _copies(shape, precision, shape.num_layers)
+
+
+def _copies(shape: Shape, precision: str, layers: int) -> int:
+    """Autocast's copies of the matrices of so many layers and of the head."""
+    block = 4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff
+    return (layers * block + shape.vocab_size * shape.d_model) * (4 - width(precision))
+
+
+def _forward_bytes(
+    shape: Shape, precision: str, attention: str, device: str, graph: bool, checkpoint: int
+) -> list[int]:
+    """Bytes of activations and temporaries at each moment of the forward pass that can be the peak: attention and
+    SwiGLU of the last layer, and the loss. Autocast keeps its copies of the matrices until the pass is over."""
+    narrow, tokens = width(precision), shape.tokens
+    hidden, wide, vocabulary = tokens * shape.d_model, tokens * shape.d_ff, tokens * shape.vocab_size
+    copies = _copies(shape, precision, shape.num_layers)
+    before, norms, end = 0, 0, 4 * vocabulary + 8 * tokens
+    if checkpoint and ((shape.num_layers - 1) % checkpoint or (checkpoint > 1 and not graph)):
+        before = 4 * hidden  # the group's input, beside that of its last layer
+    if graph:
+        kept_copies = _copies(shape, precision, 0 if checkpoint else shape.num_layers)
+        end = kept_bytes(shape, precision, attention, device, checkpoint) - kept_copies
+        if checkpoint:
+            before += (shape.num_layers - 1) // checkpoint * 4 * hidden
+        else:
+            before = (shape.num_layers - 1) * _layer_bytes(shape, precision, attention, device)
+            norms = (4 if narrow == 4 else 4 + 3 * narrow) * hidden
+    attend = (2 * 4 + 5 * narrow) * hidden + norms
+    if attention in FORMULA:
+        softmax = 2 * narrow if device == "cpu" or narrow == 4 else narrow + 2 * 4
+        attend += softmax * shape.scores + shape.context_length**2 + 2 * narrow * hidden
+    else:
+        tile = shape.num_heads * tokens * min(TILE, shape.context_length)
+        attend += (2 * narrow + 4) * hidden + (attention == "tiled") * (16 + narrow) * tile
+    block = copies - _copies(shape, precision, 0)
+    return [
+        block + before + attend,
+        block + before + 3 * 4 * hidden + 3 * narrow * wide,
+        copies + end + vocabulary * (narrow if narrow == 4 else narrow + 4),
+    ]
+
+
+def _backward_bytes(shape: Shape, precision: str, attention: str, device: str, checkpoint: int) -> list[int]:
+    """Bytes of gradients, activations and temporaries at each moment of the backward pass that can be the peak.
+
+    Going backwards frees activations, with autocast's copies of matrices, and makes gradients of parameters. So a
+    layer either frees more than it makes, and the last one is the highest, or the reverse, and the first one is; of
+    each group of layers, whose activations are there only while it is gone through."""
+    narrow, tokens, d_model, d_ff = width(precision), shape.tokens, shape.d_model, shape.d_ff
+    hidden, wide, vocabulary = tokens * d_model, tokens * d_ff, tokens * shape.vocab_size
+    matrix = 4 if narrow == 4 else 2  # of a gradient's 4 bytes a parameter, less the copy that it replaces
+    head, block = shape.vocab_size * d_model, 4 * d_model**2 + 3 * d_model * d_ff
+    layer, size = _layer_bytes(shape, precision, attention, device), checkpoint or shape.num_layers
+
+    start = kept_bytes(shape, precision, attention, device, checkpoint)
+    moments = [
+        start + 2 * 4 * vocabulary,  # the gradients of the log-probabilities and of the logits
+        start + 4 * head + (4 * hidden if narrow == 4 else 2 * hidden - 4 * vocabulary),  # the head's gradient
+        4 * shape.parameters + 4 * hidden,  # the embedding's gradient, the last to come
+    ]
+    for group in range(-(-shape.num_layers // size)):
+        last = min(shape.num_layers, (group + 1) * size)
+        layers, done = last - group * size, shape.num_layers - last
+        # the inputs of the groups before, the gradients of those behind, its own activations and its output's gradient
+        whole = 4 * hidden * (group + 1) + 4 * (head + done * block) + layers * (layer + (4 - matrix) * block)
+        whole += 4 * (2 * shape.num_layers + 1) * d_model  # gradients of norms: too small to tell when each comes
+        for behind in (0, layers - 1):
+            entry = whole + behind * (matrix * block - layer)
+            # SwiGLU's product: its gradient and those of its factors, and that of the matrix after it
+            moments.append(entry + matrix * d_ff * d_model + 2 * narrow * wide)
+            # attention: SwiGLU, its norm and the output projection are behind
+            freed = 4 * narrow * wide + hidden * (2 * 4 + (2 if narrow == 4 else 3) * narrow)
+            made = matrix * (3 * d_ff * d_model + d_model**2) + _attention_bytes(shape, precision, attention, device)
+            moments.append(entry + made - freed)
+    return moments
+
+
+def _attention_bytes(shape: Shape, precision: str, attention: str, device: str) -> int:
+    """Temporaries of the backward pass of one attention: the gradients of weights and scores for all keys; or those
+    of queries, keys, values and output, and for `tiled` what it holds of a tile: at the end of the first its scores,
+    weights, and the gradients of both and a product; or, where that is more, what is left of these while the second,
+    shorter by a tile of queries, has its scores computed, or its weights."""
+    narrow = width(precision)
+    if attention in FORMULA:
+        return 2 * shape.scores * (narrow if device == "cpu" else 4)
+    gradients = 4 * shape.tokens * shape.d_model * narrow
+    if attention != "tiled":
+        return gradients
+    first = shape.num_heads * shape.tokens * min(TILE, shape.context_length)
+    second = first - first * min(TILE, shape.context_length) // shape.context_length
+    scores, weights = (8 + 2 * narrow) * first + (4 + narrow) * second, (4 + 2 * narrow) * first + 12 * second
+    return gradients + max((16 + narrow) * first, scores, weights)
+
+
+def attention_kept_bytes(variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool) -> dict[str, int]:
+    """Bytes alive between the forward and the backward pass of attention alone in fp32, by part: its inputs and its
+    output, the output's gradient, which is there from the start, and what the variant computed for the backward pass:
+    the weights and the mask that were applied, or one logarithm a query."""
+    each, scores = 4 * batch_size * seq_len * d_head, 4 * batch_size * seq_len**2
+    kept = {"Q, K and V": 3 * each, "output": each, "gradient of the output": each}
+    if variant in FORMULA:
+        return kept | {"weights": scores} | ({"mask": seq_len**2} if causal else {})
+    return kept | {"logarithms of the sums": 4 * batch_size * seq_len}
+
+
+def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: bool) -> dict[str, int]:
+    """Bytes alive at the peak of naive attention in fp32, by part, for at least as many tokens as features: where the
+    backward pass has the gradients of the weights and of the scores, and what it reads is not yet freed."""
+    each, scores = 4 * batch_size * seq_len * d_head, 4 * batch_size * seq_len**2
+    kept = attention_kept_bytes("naive", batch_size, seq_len, d_head, causal)
+    return kept | {"gradient of V": each, "gradient of the weights": scores, "gradient of the scores": scores}

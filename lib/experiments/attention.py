@@ -1,0 +1,105 @@
+"""Attention on queries, keys and values alone, without projections or heads: forward and backward."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from lib import attention, precision, timing, validate as check
+from lib.cost import flops as cost, memory as footprint
+from lib.instruments import environment
+from lib.experiments.measure import Work
+from lib.timing import Mark
+
+TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention on `batch_size` sequences, from `cold` caches or from those that the iteration before left; raises
+    ValueError for a value that is unknown or impossible."""
+
+    experiment: ClassVar[str] = "attention"
+    variant: str
+    seq_len: int
+    d_head: int
+    batch_size: int
+    causal: bool
+    precision: str
+    cold: bool
+    device: str
+
+    def __post_init__(self):
+        object.__setattr__(self, "device", environment.device(self.device))
+        check.fields(self)
+        check.choice("variant", self.variant, attention.VARIANTS)
+        check.choice("precision", self.precision, precision.NAMES)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether it goes through torch.compile."""
+        return self.variant in attention.COMPILING
+
+    def unavailable(self) -> str | None:
+        """Why this machine cannot run the case, or None."""
+        missing = environment.compiler_missing(self.device) if self.compiles else None
+        missing = missing or attention.unavailable(self.variant, self.device, self.d_head)
+        return missing or precision.unavailable(self.precision, self.device)
+
+    def predicted_bytes(self) -> int:
+        """The peak of the variant, or of the reference, which is one sequence in double precision beside all inputs.
+
+        What holds every score does so as `footprint.attention_peak_bytes` says, in a narrow precision with one copy
+        more in single precision; what works in tiles holds six numbers a score of a tile. Beside either there are at
+        most Q, K, V, the output, their gradients and a copy."""
+        shape = (self.batch_size, self.seq_len, self.d_head)
+        each = 4 * self.batch_size * self.seq_len * self.d_head
+        if self.variant in cost.FORMULA:
+            copy = 0 if precision.AUTOCAST[self.precision] is None else 4 * self.batch_size * self.seq_len**2
+            held = max(copy + sum(footprint.attention_peak_bytes(*shape, self.causal).values()), 9 * each)
+        else:
+            held = 9 * each + 6 * 4 * self.batch_size * self.seq_len * min(footprint.TILE, self.seq_len)
+        return max(held, 5 * each + 4 * 8 * self.seq_len**2)
+
+    def setup(self) -> Work:
+        """Draw Q, K, V and the gradient of the output from a standard normal."""
+        autocast = precision.activate(self.precision, self.device)
+        shape = (self.batch_size, self.seq_len, self.d_head)
+        inputs = [torch.randn(shape, device=self.device, requires_grad=True) for _ in range(3)]
+        dout_BTD = torch.randn(shape, device=self.device)
+        dout_narrow_BTD = dout_BTD.to(precision.AUTOCAST[self.precision] or torch.float32)
+        attend, last = attention.VARIANTS[self.variant], {}
+        flush = timing.flush(self.device) if self.cold else lambda: None
+
+        def iteration(mark: Mark) -> None:
+            with autocast:
+                last["out"] = attend(*inputs, self.causal)
+            mark("forward")
+            last["out"].backward(dout_narrow_BTD)
+            mark("backward")
+
+        def before() -> None:
+            precision.activate(self.precision, self.device)  # a baseline may have set its own
+            last.clear()
+            for tensor in inputs:
+                tensor.grad = None
+            flush()
+
+        def expected() -> dict[str, torch.Tensor]:
+            first = [tensor[0].detach().double().requires_grad_() for tensor in inputs]
+            out_TD = attention.naive(*first, self.causal)
+            out_TD.backward(dout_BTD[0].double())
+            return {"out": out_TD.detach(), "gradient": torch.stack([tensor.grad for tensor in first])}
+
+        def result() -> dict[str, torch.Tensor]:
+            gradient = torch.stack([tensor.grad[0] for tensor in inputs])
+            return {"out": last["out"][0].detach(), "gradient": gradient}
+
+        moved = cost.attention_moved_bytes(self.variant, *shape, self.causal, self.precision)
+        facts = {"forward_flops": cost.attention_flops(*shape), "moved_bytes": sum(moved.values())}
+        if self.causal:
+            facts["causal_flops"] = cost.attention_flops(*shape, causal=True)
+        return Work(
+            self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
+            compiled=self.compiles, before=before,
+        )  # fmt: skip

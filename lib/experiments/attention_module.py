@@ -1,0 +1,134 @@
+"""Self-attention with its four projections, forward and backward: another workload than attention alone."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from lib import model, precision, validate as check
+from lib.cost import flops as cost
+from lib.instruments import environment, peak_memory as memory
+from lib.experiments.measure import Work
+from lib.timing import Mark
+
+TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 2e-2}
+
+
+@dataclass(frozen=True)
+class AttentionModule:
+    """Causal self-attention with rotary embeddings on `batch_size` sequences of `context_length` tokens; raises
+    ValueError for a value that is unknown or impossible."""
+
+    experiment: ClassVar[str] = "attention_module"
+    d_model: int
+    context_length: int = field(metadata={"least": 2})  # of a single token the queries have no gradient to be checked
+    batch_size: int
+    num_heads: int
+    precision: str
+    compiled: bool
+    device: str
+
+    def __post_init__(self):
+        object.__setattr__(self, "device", environment.device(self.device))
+        check.fields(self)
+        check.choice("precision", self.precision, precision.NAMES)
+        _ = self.config  # which refuses heads that do not divide d_model
+
+    @property
+    def config(self) -> model.Config:
+        """The shape of the module, as a layer of a model has it."""
+        return model.Config(
+            context_length=self.context_length, d_model=self.d_model, num_heads=self.num_heads, d_ff=1, num_layers=1
+        )
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of the four projections, in single precision."""
+        return 4 * 4 * self.d_model**2
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the input, and of anything else of its shape, in single precision."""
+        return 4 * self.batch_size * self.context_length * self.d_model
+
+    def unavailable(self) -> str | None:
+        """Why this machine cannot run the case, or None."""
+        missing = environment.compiler_missing(self.device) if self.compiled else None
+        return missing or precision.unavailable(self.precision, self.device)
+
+    def predicted_bytes(self) -> int:
+        """The most that is held at once, when the gradient of one weight is compared: weights and their gradients, that
+        gradient, the reference's and their difference, and what the passes hold beside these (at most nine arrays of
+        the input's shape and three of the scores', the mask, the tables of the rotary embeddings)."""
+        squares = self.context_length**2
+        scores = 4 * self.batch_size * self.num_heads * squares
+        tables = 4 * self.context_length * self.config.d_head
+        iteration = 11 * self.weights_bytes // 4 + 9 * self.input_bytes + 3 * scores
+        reference = 14 * self.weights_bytes // 4 + 2 * (13 * self.input_bytes + 3 * scores)
+        return max(iteration, reference) + squares + tables
+
+    def setup(self) -> Work:
+        """Draw the weights as the model does, input and gradient of the output from a standard normal."""
+        autocast = precision.activate(self.precision, self.device)
+        with torch.device(self.device):
+            module = self._module()
+            x_BTC = torch.randn(self.batch_size, self.context_length, self.d_model, requires_grad=True)
+            dout_BTC = torch.randn_like(x_BTC)
+            dout_narrow_BTC = dout_BTC.to(precision.AUTOCAST[self.precision] or torch.float32)
+        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        built_bytes = torch.cuda.memory_allocated() if self.device == "cuda" else None
+        network, last = torch.compile(module, dynamic=False) if self.compiled else module, {}
+
+        def iteration(mark: Mark) -> None:
+            with autocast:
+                last["out"] = network(x_BTC)
+            mark("forward")
+            last["out"].backward(dout_narrow_BTC)
+            mark("backward")
+
+        def before() -> None:
+            precision.activate(self.precision, self.device)  # a baseline may have set its own
+            last.clear()
+            x_BTC.grad = None
+            module.zero_grad(set_to_none=True)
+
+        def expected() -> dict[str, torch.Tensor]:
+            with torch.device("meta"):
+                reference = self._module()
+            doubles = {name: tensor.detach().double().requires_grad_() for name, tensor in held.items()}
+            first_BTC = x_BTC.detach().double().requires_grad_()
+            out_BTC = torch.func.functional_call(reference, doubles, first_BTC)
+            wanted = first_BTC, doubles["q_proj.weight"]
+            gradients = torch.autograd.grad(out_BTC, wanted, dout_BTC.double())
+            return {"out": out_BTC.detach(), **dict(zip(("gradient", "weight_gradient"), gradients, strict=True))}
+
+        def result() -> dict[str, torch.Tensor]:
+            gradients = {"gradient": x_BTC.grad, "weight_gradient": module.q_proj.weight.grad}
+            return {"out": last["out"].detach(), **gradients}
+
+        facts = self._facts() | {"model_mib": [sum(tensor.nbytes for tensor in held.values()) / memory.MIB]}
+        if built_bytes is not None:
+            facts["built_mib"] = [built_bytes / memory.MIB]
+        return Work(
+            self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
+            compiled=self.compiled, before=before,
+        )  # fmt: skip
+
+    def _module(self) -> model.SelfAttention:
+        config = self.config
+        return model.SelfAttention(config, model.RoPE(config.d_head, config.context_length, config.rope_theta), "naive")
+
+    def _facts(self) -> dict:
+        """FLOPs forward of the projections and of attention, and the bytes that must be moved at the least: forward
+        the weights and the input read and the output written, backward the weights, the input and the gradient of the
+        output read, the gradients of the weights and of the input written."""
+        projections = 8 * self.batch_size * self.context_length * self.d_model**2
+        attention = cost.attention_flops(self.batch_size, self.context_length, self.d_model)
+        return {
+            "projection_flops": projections,
+            "attention_flops": attention,
+            "forward_flops": projections + attention,
+            "weights_bytes": self.weights_bytes,
+            "forward_bytes": self.weights_bytes + 2 * self.input_bytes,
+            "backward_bytes": 2 * self.weights_bytes + 3 * self.input_bytes,
+        }

@@ -1,0 +1,198 @@
+"""Tries the measuring itself on this machine, and keeps what it finds as records: times that are known, another
+timer, programs that are equal and such as differ by 5%, what it costs to measure and to run, ceilings measured twice.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch.utils.benchmark import Timer
+
+from lib import cli as commandline, timing
+from lib.experiments import measure, overheads
+from lib.instruments import environment
+from lib.records import results
+from lib.report import self_check as calibration
+from lib.experiments.ceilings import Ceilings
+from lib.experiments.overheads import Calibration
+from lib.timing import Iteration, Mark, Plan
+
+COMPARISONS = 200
+UNIT = 20  # calls of the small program, so that one call more is 5%
+
+
+def spin(device: str) -> dict[str, list[float]]:
+    """Waiting loops of known length: `known_ms` and the `median_ms` that is measured of each."""
+    known = (0.01, 0.1, 1.0, 10.0)
+
+    def spinning(ns: int) -> Iteration:
+        def iteration(mark: Mark) -> None:
+            end = time.perf_counter_ns() + ns
+            while time.perf_counter_ns() < end:
+                pass
+            mark("run")
+
+        return iteration
+
+    found = [timing.measure(spinning(round(ms * 1e6)), timing.HostClock(), Plan(5, 100)).metrics() for ms in known]
+    return {"known_ms": list(known), "median_ms": [statistics.median(one["run_ms"]) for one in found]}
+
+
+def timer(device: str) -> dict[str, list[float]]:
+    """A matrix product by this project and by torch.utils.benchmark with as many threads, block by block in turns:
+    `ours_ms` and `timer_ms`, the medians of 30 blocks of 10."""
+    matrix = torch.ones((512, 512) if device == "cpu" else (4096, 4096), device=device)
+    scope = {"torch": torch, "matrix": matrix, "out": torch.empty_like(matrix)}
+    theirs = Timer("torch.mm(matrix, matrix, out=out)", globals=scope, num_threads=torch.get_num_threads())
+
+    def iteration(mark: Mark) -> None:
+        torch.mm(matrix, matrix, out=scope["out"])
+        mark("run")
+
+    def ours_ms() -> float:
+        return statistics.median(timing.measure(iteration, timing.clock(device), Plan(2, 10)).metrics()["run_ms"])
+
+    def theirs_ms() -> float:
+        theirs.timeit(2)
+        return statistics.median(theirs.timeit(1).median for _ in range(10)) * 1e3
+
+    turns = [(ours_ms, theirs_ms) if turn % 2 else (theirs_ms, ours_ms) for turn in range(30)]
+    found = [{one.__name__: one() for one in turn} for turn in turns]
+    return {"ours_ms": [turn["ours_ms"] for turn in found], "timer_ms": [turn["theirs_ms"] for turn in found]}
+
+
+def _operands(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """A small matrix and the place of its product."""
+    matrix = torch.ones((160, 160) if device == "cpu" else (1024, 1024), device=device)
+    return matrix, torch.empty_like(matrix)
+
+
+def _program(operands: tuple[torch.Tensor, torch.Tensor], calls: int) -> Iteration:
+    """So many small matrix products, together of about a millisecond for 20."""
+    matrix, out = operands
+
+    def iteration(mark: Mark) -> None:
+        for _ in range(calls):
+            torch.mm(matrix, matrix, out=out)
+        mark("run")
+
+    return iteration
+
+
+def _compared(device: str, calls: int, count: int, apart: bool = False) -> dict[str, list[float]]:
+    """Comparisons of a program of so many calls with one of 20, on the same memory or `apart`: of each the `ratio`, its
+    `pairs`, whether they were called `different` (1 or 0), and the canary's median and spread beside it."""
+    found: dict[str, list[float]] = {
+        name: [] for name in ("ratio", "pairs", "different", "beside_ms", "beside_percent")
+    }
+    operands, kept = _operands(device), []
+    for seed in range(count):
+        canary = timing.canary(device)
+        if apart:
+            kept.append(_operands(device))  # kept, so that each comparison has a place of its own
+        first, second = _program(kept[-1] if apart else operands, calls), _program(operands, UNIT)
+        pairs = timing.compare(first, second, timing.clock(device), most=150, seed=seed)
+        low, middle, high = statistics.quantiles(canary + timing.canary(device), n=4)
+        comparison = pairs.comparison()
+        row = comparison.ratio.value, len(pairs.above), comparison.verdict() in ("faster", "slower")
+        for name, value in zip(found, (*row, middle, 100 * (high - low) / middle), strict=True):
+            found[name].append(float(value))
+    return found
+
+
+def equal(device: str) -> dict[str, list[float]]:
+    """A program against itself."""
+    return _compared(device, UNIT, COMPARISONS)
+
+
+def planted(device: str) -> dict[str, list[float]]:
+    """A program against one that does 5% more."""
+    return _compared(device, UNIT + 1, COMPARISONS)
+
+
+def placed(device: str) -> dict[str, list[float]]:
+    """A program against the same on other memory, 40 times: what an address alone can do."""
+    return _compared(device, UNIT, 40, apart=True)
+
+
+def overhead(device: str) -> dict[str, list[float]]:
+    """A step of three phases of about a millisecond in all, timed with its marks, and in a plain loop with a clock at
+    its ends: `marked_ms` and `plain_ms` a step, of 100 blocks of 20 in turns."""
+    (matrix, out), block = _operands(device), 20
+
+    def iteration(mark: Mark) -> None:
+        for phase in ("forward", "backward", "optimizer"):
+            for _ in range(UNIT // 3):
+                torch.mm(matrix, matrix, out=out)
+            mark(phase)
+
+    def marked_ms() -> float:
+        return statistics.fmean(timing.measure(iteration, timing.clock(device), Plan(0, block)).metrics()["total_ms"])
+
+    def plain_ms() -> float:
+        clock = timing.clock(device)
+        clock.start()
+        for _ in range(block):
+            iteration(lambda phase: None)
+        clock.mark()
+        return clock.stop()[0][0] / 1e6 / block
+
+    turns = [(marked_ms, plain_ms) if turn % 2 else (plain_ms, marked_ms) for turn in range(100)]
+    found = [{one.__name__: one() for one in turn} for turn in turns]
+    return {name: [turn[name] for turn in found] for name in ("marked_ms", "plain_ms")}
+
+
+def repeated(device: str) -> dict[str, list[float]]:
+    """The rates of a matrix product (`product_gflops`) and of a copy (`copy_gbs`), each measured five times."""
+    rows = {"cpu": (1024, 4096)}.get(device, (8192, 16384))
+    works = [Ceilings(name, n, n, "fp32", device).setup() for name, n in zip(("matmul", "copy"), rows, strict=True)]
+    found: dict[str, list[float]] = {"product_gflops": [], "copy_gbs": []}
+    for _ in range(5):
+        for (name, rates), work in zip(found.items(), works, strict=True):
+            fact = work.facts["flops" if name == "product_gflops" else "moved_bytes"]
+            times = timing.measure(work.iteration, timing.clock(device), Plan(2, 20)).metrics()["run_ms"]
+            rates.append(fact / statistics.median(times) / 1e6)
+    return found
+
+
+CHECKS: dict[str, Callable[[str], dict[str, list[float]]]] = {
+    check.__name__: check
+    for check in (
+        *(spin, timer, equal, planted, placed, overhead, repeated),
+        *(overheads.start, overheads.between, overheads.page),
+    )
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of this command line."""
+    made = commandline.parser(
+        "lib.experiments.calibration",
+        "Try the measuring itself on this machine, a few minutes, and say what it found beside what must hold.",
+        ("", "spin timer"),
+        {2: "bad input"},
+    )
+    made.add_argument(
+        "checks", nargs="*", choices=[*CHECKS, []], metavar="check", help=f"of {', '.join(CHECKS)}; all by default"
+    )
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line: run every check, or those named; returns 0."""
+    given = parser().parse_args(arguments)
+    device = environment.device()
+    for name in given.checks or CHECKS:
+        print(f"{name}: {CHECKS[name].__doc__.split(':')[0]}", flush=True)
+        with measure.recording(Calibration(name, device), round=1) as record:
+            record.metrics |= CHECKS[name](device)
+    found = calibration.table(results.load("calibration", environment.machine(device)))
+    print(found.to_string(index=False))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

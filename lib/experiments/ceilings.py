@@ -1,0 +1,96 @@
+"""The limits of the machine: matrix products of a range of shapes, data too large for caches, the cost of a call."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from lib import precision, validate as check
+from lib.instruments import environment
+from lib.experiments.measure import Work
+from lib.timing import Mark
+
+OPERATIONS = ("matmul", "copy", "triad", "add", "call")
+TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
+SCALE = 3.0  # of the triad, as in STREAM
+CALLS = 1000
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """`matmul` multiplies a matrix of `rows` x `columns` by one of `columns` x `rows`, `copy` writes one matrix over
+    another, `triad` writes a = b + s c, `add` does a = a + b in place, and `call` is the triad a thousand times with
+    one element: what is left is the overhead of a call, on CUDA of a launch. Bytes count as in STREAM (McCalpin 1995):
+    what is read and what is written, not the lines that a CPU may fetch before it overwrites them. In place it
+    fetches none, nor does an optimizer, so that `add` often reaches the highest rate.
+
+    Raises ValueError for a value that is unknown or impossible."""
+
+    experiment: ClassVar[str] = "ceilings"
+    operation: str
+    rows: int
+    columns: int
+    precision: str
+    device: str
+
+    def __post_init__(self):
+        object.__setattr__(self, "device", environment.device(self.device))
+        check.fields(self)
+        check.choice("operation", self.operation, OPERATIONS)
+        check.choice("precision", self.precision, precision.NAMES)
+        for name in ("rows", "columns"):
+            if self.operation == "call" and getattr(self, name) != 1:
+                raise ValueError(f"{name}: {getattr(self, name)} must be 1 for call, whose tensors have one element")
+
+    def unavailable(self) -> str | None:
+        """Why this machine cannot run the case, or None."""
+        return precision.unavailable(self.precision, self.device)
+
+    def predicted_bytes(self) -> int:
+        """Two operands and the result, and for the check the right operand and a few rows in double precision."""
+        right, out = self.rows * self.columns, self.rows * (self.rows if self.operation == "matmul" else self.columns)
+        return 4 * (2 * right + out) + 8 * right + 16 * 8 * (self.rows + self.columns)
+
+    def setup(self) -> Work:
+        """Draw the operands from a standard normal, in the dtype that the precision computes in."""
+        precision.activate(self.precision, self.device)
+        made = {"device": self.device, "dtype": precision.AUTOCAST[self.precision] or torch.float32}
+        shape, product = (self.rows, self.columns), self.operation == "matmul"
+        left = torch.randn(shape, **made)
+        right = torch.randn(shape[::-1] if product else shape, **made)
+        out, checked = torch.zeros((self.rows, self.rows) if product else shape, **made), slice(0, 8)
+
+        def triad() -> None:
+            torch.add(left, right, alpha=SCALE, out=out)
+
+        def call() -> None:
+            for _ in range(CALLS):
+                triad()
+
+        def triad_expected() -> torch.Tensor:
+            return left[checked].double() + SCALE * right[checked].double()
+
+        operate, expect, facts = {
+            "matmul": (
+                lambda: torch.mm(left, right, out=out),
+                lambda: left[checked].double() @ right.double(),
+                {"flops": 2 * self.rows**2 * self.columns},
+            ),
+            "copy": (lambda: out.copy_(left), lambda: left[checked].double(), {"moved_bytes": 2 * out.nbytes}),
+            "triad": (triad, triad_expected, {"moved_bytes": 3 * out.nbytes}),
+            "add": (
+                lambda: out.add_(left),
+                lambda: left[checked].double() + out[checked],
+                {"moved_bytes": 3 * out.nbytes},
+            ),
+            "call": (call, triad_expected, {"calls": CALLS}),
+        }[self.operation]
+
+        def iteration(mark: Mark) -> None:
+            operate()
+            mark("run")
+
+        return Work(
+            self.device, iteration, lambda: {"out": expect()}, lambda: {"out": out[checked]},
+            TOLERANCE[self.precision], facts,
+        )  # fmt: skip

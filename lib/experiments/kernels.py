@@ -1,0 +1,65 @@
+"""The kernels of a training step, under the profiler."""
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from lib import attention, paths as folders
+from lib.cost import flops as cost
+from lib.instruments import compilation, environment, profiler as profiling
+from lib.records import results
+from lib.experiments.step import Step
+from lib.experiments.measure import Work
+from lib.experiments.training import Training
+
+
+@dataclass(frozen=True)
+class Kernels(Step):
+    """A training step as `Step` has it, to be profiled; raises ValueError for a value that is unknown or impossible."""
+
+    experiment: ClassVar[str] = "kernels"
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The ranges inside attention: none where a fused kernel or a compiled graph leaves no place for them."""
+        return attention.PARTS if self.attention == "naive" and not self.compiled else ()
+
+    def unavailable(self) -> str | None:
+        """Why this machine cannot run the case, or None."""
+        unseen = "the profiler does not see what runs on mps" if self.device == "mps" else None
+        return unseen or super().unavailable()
+
+    def annotate(
+        self, training: Training, part: Callable[[str], AbstractContextManager] = torch.profiler.record_function
+    ) -> None:
+        """Put the parts of attention inside ranges of that kind, which take time even where nobody looks at them."""
+        if self.parts:
+            for layer in training.module.layers:
+                layer.attn.attend = functools.partial(attention.annotated, part=part)
+
+    def setup(self) -> Work:
+        """Build the model, its optimizer and a batch of random tokens."""
+        if self.compiles:
+            compilation.name_kernels()
+        training = Training(self)
+        work = self.work(training)
+        work.annotate = lambda: self.annotate(training)
+        if self.parts:
+            backward = "backward" in training.phases
+            work.facts["part_costs"] = cost.attention_part_costs(self.shape, self.precision, backward)
+        return work
+
+    def profile(self, work: Work, count: int, keep: Path | None = None) -> dict:
+        """The metrics of `profiling.profile`, of `count` iterations, which have their ranges from here on."""
+        work.annotate()
+        return profiling.profile(work.iteration, self.device, work.before, count, self.parts, keep)
+
+    def trace_file(self, round: int) -> Path:
+        """Where a trace of the case goes: beside the executed notebooks."""
+        name = f"{results.name(asdict(self))}.r{round}.trace.json.gz"
+        return folders.runs() / environment.machine(self.device) / name

@@ -1,0 +1,194 @@
+"""Runs one case under NVIDIA's Nsight Systems, its phases inside NVTX ranges, and reads the table of kernels that this
+gives; knows nothing of records.
+
+`python -m lib.experiments.nsys size=small context_length=128` is the program that nsys watches: it warms up, and then makes one
+iteration while nsys captures, between cudaProfilerStart and cudaProfilerStop. Parameters not given are the defaults of
+the notebook `kernels`, the first of a list.
+"""
+
+import argparse
+import ast
+import csv
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from lib import cli as commandline, notebooks as notebook, validate as check
+from lib.experiments import cases
+from lib.instruments import peak_memory as memory
+from lib.experiments.kernels import Kernels
+from lib.experiments.training import Training
+
+WARMUP = 5
+LIMIT_S = 120  # of each of the two commands, well within a case's
+COLUMNS = {  # of the report nvtx_kern_sum, as NVIDIA's documentation of `nsys stats` has them
+    "NVTX Range": "range",
+    "Kernel Name": "kernel",
+    "Kern Inst": "calls",
+    "Total Time (ns)": "total_us",
+    "Avg (ns)": "mean_us",
+    "Med (ns)": "median_us",
+    "Min (ns)": "min_us",
+    "Max (ns)": "max_us",
+    "StdDev (ns)": "deviation_us",
+}
+
+
+def missing(case: Kernels) -> str | None:
+    """Why nsys cannot watch the case here, or None."""
+    if case.device != "cuda":
+        return f"it traces CUDA, and the device is {case.device}"
+    return None if shutil.which("nsys") else "nsys is not installed"
+
+
+def command(case: Kernels, report: str = "kernels") -> list[str]:
+    """The command that captures one iteration of the case into `report`.nsys-rep."""
+    options = ["--trace=cuda,nvtx", "--sample=none", "--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
+    given = [f"{name}={value}" for name, value in asdict(case).items()]
+    program = [Path(sys.executable).name, "-m", "lib.experiments.nsys", *given]
+    return ["nsys", "profile", *options, "--force-overwrite=true", f"--output={report}", *program]
+
+
+def stats(report: str = "kernels") -> list[str]:
+    """The command that prints the kernels of `report`.nsys-rep by NVTX range, as CSV."""
+    options = ["--report=nvtx_kern_sum", "--format=csv", "--force-export=true"]
+    return ["nsys", "stats", *options, f"{report}.nsys-rep"]
+
+
+def shell(case: Kernels) -> str:
+    """Both commands as they can be typed in the folder of the repository."""
+    return f"{shlex.join(command(case))}\n{shlex.join(stats())}"
+
+
+def metrics(case: Kernels) -> dict:
+    """`nsys`, the table of kernels by range, or `nsys_missing`, why there is none. Raises memory.TooLarge for a case
+    whose predicted memory does not fit."""
+    if reason := missing(case):
+        return {"nsys_missing": reason}
+    memory.preflight(case.predicted_bytes(), case.device)
+    with tempfile.TemporaryDirectory(prefix="nsys-") as folder:
+        report = str(Path(folder, "kernels"))
+        for step in (_with_this_python(command(case, report)), stats(report)):
+            try:
+                done = subprocess.run(
+                    step, capture_output=True, text=True, timeout=LIMIT_S, cwd=notebook.NOTEBOOKS.parent
+                )
+            except subprocess.TimeoutExpired:
+                return {"nsys_missing": f"{step[1]} took longer than {LIMIT_S} s"}
+            if done.returncode:
+                return {"nsys_missing": f"{step[1]} failed: {(done.stderr.strip() or 'no reason').splitlines()[-1]}"}
+    return {"nsys": table(done.stdout)}
+
+
+def _with_this_python(arguments: list[str]) -> list[str]:
+    """The command with the full path of the interpreter, for a process that may have another one first in its path."""
+    return [sys.executable if word == Path(sys.executable).name else word for word in arguments]
+
+
+def table(text: str) -> dict[str, list]:
+    """The output of `stats` as a table, in microseconds: `range` (its domain left out), `kernel`, `calls` and the
+    columns of one call; empty where no kernel ran in any range. A kernel is in each range that encloses its launch."""
+    lines = text.splitlines()
+    header = next((i for i, line in enumerate(lines) if "NVTX Range" in line and "Kernel Name" in line), len(lines))
+    found: dict[str, list] = {name: [] for name in COLUMNS.values()}
+    for row in csv.DictReader(lines[header:]):
+        if row["NVTX Range"]:
+            for heading, name in COLUMNS.items():
+                cell = row[heading].rpartition(":")[2] if name == "range" else row[heading]
+                found[name].append(_number(cell, name))
+    return found
+
+
+def _number(cell: str, name: str) -> str | int | float:
+    if name in ("range", "kernel"):
+        return cell
+    return int(cell) if name == "calls" else float(cell) / 1e3
+
+
+def ranged(training: Training, push: Callable[[str], object], pop: Callable[[], object]) -> None:
+    """One iteration with a range around each of its phases."""
+    names = iter(training.phases)
+    push(next(names))
+
+    def mark(_: str) -> None:
+        pop()
+        if following := next(names, None):
+            push(following)
+
+    training.iteration(mark)
+
+
+def capture(case: Kernels) -> None:
+    """What nsys watches; needs CUDA."""
+    training = Training(case)
+    case.annotate(training, torch.cuda.nvtx.range)
+    for _ in range(WARMUP):
+        training.before()
+        training.iteration(lambda name: None)
+    training.before()
+    # nsys finds the range of a kernel in the thread that launched it, and the backward pass has one of its own
+    with torch.autograd.set_multithreading_enabled(False), torch.cuda.profiler.profile():
+        ranged(training, torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop)
+        torch.cuda.synchronize()
+
+
+def parse(arguments: list[str]) -> Kernels:
+    """The case that the arguments, name=value each, tell. Raises ValueError for an unknown or impossible one."""
+    fields = notebook.fields("kernels")
+    defaults = notebook.parameters("kernels")
+    chosen = {name: _first(defaults[name]) for name in fields}
+    for argument in arguments:
+        name, _, text = argument.partition("=")
+        check.choice("parameter", name, fields)
+        chosen[name] = text if isinstance(chosen[name], str) else _literal(name, text)
+    (case,) = cases.grid("kernels", **chosen)
+    return case
+
+
+def _first(value):
+    return value[0] if isinstance(value, list) else value
+
+
+def _literal(name: str, text: str):
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        raise ValueError(f"{name}: {text!r} must be a number, True or False") from None
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of this command line."""
+    made = commandline.parser(
+        "lib.experiments.nsys",
+        "Make one iteration of a profiled step for Nsight Systems to capture; this is the program that nsys watches.",
+        ("", "size=small context_length=128"),
+        {2: f"{commandline.BAD_INPUT}, or no CUDA"},
+    )
+    fields = ", ".join(notebook.fields("kernels"))
+    made.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help=f"of {fields}; else the notebook's defaults")
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns 0, or 2 for bad input and where there is no CUDA."""
+    given = parser().parse_args(arguments)
+    try:
+        case = parse(given.parameters)
+        check.choice("device", case.device, ["cuda"])
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    torch.manual_seed(0)
+    capture(case)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Widgets that choose a query in JupyterLab and show its figure and its table; knows nothing of what records hold."""
+
+import html
+
+import ipywidgets as widgets
+import itables
+
+from lib.explore import query as explore
+from lib.records import results
+from lib.explore.query import Query
+from lib.report.headings import HEADINGS
+
+ROWS = 5  # of a list in which several can be chosen
+WIDTH = "46em"  # of a figure, so that it and its controls can be seen at once
+
+
+def offline() -> None:
+    """Bring what interactive tables need into the notebook, so that they ask nothing of the network."""
+    itables.init_notebook_mode(all_interactive=False, connected=False)
+
+
+def interactive(query: Query) -> str:
+    """The rows of a query as the HTML of a table that sorts, searches and turns pages."""
+    rows = explore.listing(query)
+    measured = rows.select_dtypes("float").columns
+    rows[measured] = rows[measured].map(lambda value: float(f"{value:.4g}"))
+    return itables.to_html_datatable(rows, connected=False, showIndex=False, lengthMenu=[10, 25, 100])
+
+
+class Panel(widgets.VBox):
+    """The controls of a query with its figure and its table below, which follow each change; `query` is the choice as
+    it stands. Another experiment, machine, x axis or kind of line begins anew from `explore.first`."""
+
+    def __init__(self, query: Query):
+        known, layout = results.machines(), widgets.Layout(flex_flow="row wrap")
+        self.query, self.filters, self.quiet = query, {}, True
+        self.experiment = widgets.Dropdown(options=explore.experiments(known), description="experiment")
+        self.machines = widgets.SelectMultiple(options=known, description="machines", rows=min(ROWS, len(known)))
+        self.x, self.y, self.line = (widgets.Dropdown(description=name) for name in ("x", "y", "line"))
+        self.where, self.button = widgets.HBox(layout=layout), widgets.Button(description="Save figure")
+        self.message, self.shown = widgets.HTML(), widgets.Output()
+        which, axes = widgets.VBox([self.experiment, self.machines]), widgets.VBox([self.x, self.y, self.line])
+        above = widgets.HBox([which, axes], layout=layout)
+        super().__init__([above, self.where, self.button, self.message, self.shown])
+        self._adopt(query)
+        self.button.on_click(self._save)
+        for control in (self.experiment, self.machines, self.x, self.line):
+            control.observe(self._restart, "value")
+        self.y.observe(self._narrow, "value")
+
+    def _adopt(self, query: Query) -> None:
+        """Set every control to what a query says, and show it."""
+        self.query, self.quiet = query, True
+        records, axes = query.records(), explore.axes(query.experiment)
+        self.experiment.value, self.machines.value = query.experiment, query.machines
+        for control, names in ((self.x, axes), (self.y, explore.metrics(records)), (self.line, axes)):
+            control.options = [(HEADINGS[name], name) for name in names]
+            control.value = getattr(query, control.description)
+        self.filters = {}
+        for name in records.attrs["fields"]:
+            found = explore.options(records, name)
+            control = widgets.SelectMultiple(
+                options=[(str(value), value) for value in found], value=query.where.get(name, tuple(found)),
+                description=HEADINGS[name], rows=min(ROWS, len(found)), style={"description_width": "initial"},
+            )  # fmt: skip
+            control.observe(self._narrow, "value")
+            if len(found) > 1:
+                self.filters[name] = control
+        self.where.children = tuple(self.filters.values())
+        self.quiet = False
+        self._show()
+
+    def _restart(self, change: dict) -> None:
+        """Begin anew with what was changed and, of the same experiment, the axes as they are."""
+        if self.quiet:
+            return
+        same = self.experiment.value == self.query.experiment
+        kept = {"x": self.x.value, "y": self.y.value, "line": self.line.value} if same else {}
+        self._try(lambda: self._adopt(explore.first(self.experiment.value, self.machines.value, **kept)))
+
+    def _narrow(self, change: dict) -> None:
+        """Another metric, or other values of a field; all values of a field are no filter."""
+        if self.quiet:
+            return
+        chosen = {name: control.value for name, control in self.filters.items()}
+        where = {name: values for name, values in chosen.items() if 0 < len(values) < len(self.filters[name].options)}
+        self._try(lambda: self._follow(where))
+
+    def _follow(self, where: dict) -> None:
+        old = self.query
+        self.query = Query(old.experiment, old.machines, old.x, self.y.value, old.line, where)
+        self._show()
+
+    def _try(self, change) -> None:
+        """Make a change, or say why it cannot be."""
+        try:
+            self.message.value = ""
+            change()
+        except ValueError as error:
+            self.message.value = html.escape(str(error))
+
+    def _show(self) -> None:
+        figure = f'<div style="max-width: {WIDTH}">{explore.figure(self.query)._repr_html_()}</div>'
+        parts = (figure, interactive(self.query))
+        self.shown.outputs = tuple(
+            {"output_type": "display_data", "data": {"text/html": part}, "metadata": {}} for part in parts
+        )
+
+    def _save(self, _: widgets.Button) -> None:
+        self.message.value = f"saved as {html.escape(str(explore.save(self.query)))}"

@@ -1,0 +1,254 @@
+"""Draws and lists what a query picks from the records, and keeps figures with the query that made them inside; knows
+no widgets and measures nothing.
+"""
+
+import hashlib
+import html
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from lib import notebooks as notebook, validate as check
+from lib.records import baselines as baseline, long_form as longform, results
+from lib.report import plots, tidy as estimates
+from lib.report.headings import HEADINGS
+from lib.stats.intervals import Interval
+
+MACHINE = "machine"  # what can be an axis beside the fields of a case
+PALETTE = (plots.INK, plots.BLUE, plots.ORANGE, plots.GREEN, plots.PURPLE, plots.SKY)
+LEADING = ("total_ms", "first_total_ms", "peak_mib")  # the metrics of a whole iteration
+MARK = "query"  # the id of the element of a figure that holds its query
+
+
+@dataclass(frozen=True)
+class Query:
+    """A choice of records and what to draw of them: the metric `y` against `x`, a line a value of `line`, of the cases
+    of an experiment whose fields have the values in `where`, one or several each. Raises ValueError for what is unknown
+    or was never measured, with the nearest valid name."""
+
+    experiment: str
+    machines: tuple[str, ...]
+    x: str
+    y: str
+    line: str
+    where: Mapping[str, tuple] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self):
+        names = [self.machines] if isinstance(self.machines, str) else self.machines
+        where = {name: _listed(values) for name, values in self.where.items()}
+        object.__setattr__(self, "machines", tuple(names))
+        object.__setattr__(self, "where", where)
+        check.choice("experiment", self.experiment, notebook.experiments())
+        if not self.machines:
+            raise ValueError("machines: there must be one with records; `make report` measures some")
+        for name in self.machines:
+            check.choice("machines", name, results.machines() or ["no machine"])
+        records = self.records()
+        for name, axis in (("x", self.x), ("line", self.line)):
+            check.choice(name, axis, axes(self.experiment))
+        if self.x == self.line:
+            raise ValueError(f"line: {self.line!r} is the x axis already")
+        check.choice("y", self.y, metrics(records) or ["no metric"])
+        for name, values in self.where.items():
+            check.choice("where", name, notebook.fields(self.experiment))
+            for value in values:
+                _check_value(f"where.{name}", value, options(records, name))
+
+    def records(self) -> pd.DataFrame:
+        """All records of the experiment on the machines, before `where` picks."""
+        return results.of_machines(self.experiment, list(self.machines))
+
+    @property
+    def slug(self) -> str:
+        """A name for its file: what is drawn, and a digest of all the rest."""
+        digest = hashlib.sha256(self.text().encode()).hexdigest()[:8]
+        return re.sub(r"[^A-Za-z0-9]+", "-", f"{self.experiment}-{self.y}-by-{self.x}-{self.line}-{digest}")
+
+    def text(self) -> str:
+        """The query as JSON, from which `parse` makes it again."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def parse(text: str) -> Query:
+    """The query that a JSON text tells. Raises ValueError for one that tells none."""
+    told = json.loads(text)
+    names = list(Query.__dataclass_fields__)
+    if not isinstance(told, dict):
+        raise ValueError(f"query: {text!r} must be an object with {', '.join(names)}")
+    for name in told:
+        check.choice("query", name, names)
+    if missing := [name for name in names if name not in told and name != "where"]:
+        raise ValueError(f"query: {', '.join(missing)} must be given")
+    return Query(**told)
+
+
+def _listed(values) -> tuple:
+    return tuple(values) if isinstance(values, list | tuple) else (values,)
+
+
+def _check_value(name: str, value, known: list) -> None:
+    """Raise ValueError unless the value is a known one of the same type: True is not 1."""
+    if (type(value), value) not in [(type(other), other) for other in known]:
+        words = ", ".join(map(repr, known))
+        nearest = check.nearest(value, map(str, known)) if known else "none"
+        raise ValueError(f"{name}: {value!r} is not one of {words}; the nearest is {nearest}")
+
+
+def axes(experiment: str) -> list[str]:
+    """What can be the x axis or tell lines apart: the fields of a case, and the machine."""
+    return [*notebook.fields(experiment), MACHINE]
+
+
+def metrics(records: pd.DataFrame) -> list[str]:
+    """What can be the y axis: the metrics that are numbers and have a heading, those of the whole first."""
+    besides = {*longform.OF_THE_RECORD, *records.attrs["fields"]}
+    found = [name for name in records if name in HEADINGS and name not in besides and records[name].map(_counts).any()]
+    return [name for name in LEADING if name in found] + [name for name in found if name not in LEADING]
+
+
+def _counts(value) -> bool:
+    first = value[0] if isinstance(value, list) and value else value
+    return isinstance(first, int | float) and not isinstance(first, bool) and not math.isnan(first)
+
+
+def options(records: pd.DataFrame, name: str) -> list:
+    """The values that a field has in the records, in the order of the report."""
+    values = records[[name]].drop_duplicates().sort_values(name, key=estimates.in_order)[name]
+    return values.tolist()
+
+
+def experiments(machines: list[str]) -> list[str]:
+    """The experiments of which these machines have something to draw."""
+    return [name for name in notebook.experiments() if metrics(results.of_machines(name, machines))]
+
+
+def first(experiment: str, machines: tuple[str, ...] = (), **chosen: str) -> Query:
+    """A query to begin with, of these machines or the first with records: `x`, `y` and `line` as chosen, or else the
+    field of numbers with most values, the time of the whole, and the field in which variants differ; each other field
+    has its most frequent value, so that a line is one thing. Raises ValueError as `Query` does."""
+    check.choice("experiment", experiment, notebook.experiments())
+    machines = machines or tuple(results.machines()[:1])
+    records = results.of_machines(experiment, list(machines))
+    fields = records.attrs["fields"]
+    counts = {name: len(options(records, name)) for name in fields}
+    numbers = [name for name in fields if name != chosen.get("line") and pd.api.types.is_numeric_dtype(records[name])]
+    numbers = [name for name in numbers if not pd.api.types.is_bool_dtype(records[name])]
+    x = chosen.get("x") or max(numbers or fields, key=counts.get)
+    variants = [name for name in (*baseline.BASELINES.get(experiment, {}), *fields) if counts.get(name, 0) > 1]
+    several = [MACHINE] if len(machines) > 1 else []
+    line = chosen.get("line") or next(name for name in (*several, *variants, *fields, MACHINE) if name != x)
+    y = chosen.get("y") or max(metrics(records), key=lambda name: records[name].map(_counts).sum(), default="total_ms")
+    where, left = {}, (records[records[y].notna()] if y in records else records).drop_duplicates(fields)
+    for name in fields:
+        if name not in (x, line) and counts[name] > 1 and len(left):
+            most = max(options(left, name), key=left[name].tolist().count)
+            where[name], left = (most,), left[left[name] == most]
+    return Query(experiment, machines, x, y, line, where)
+
+
+def table(query: Query) -> pd.DataFrame:
+    """One row a case and machine: its fields, the metric as a `stats.Interval` or None, and what
+    `estimates.medians` says beside; `label` tells the lines apart and `colour` is that of the line."""
+    where = {name: list(values) for name, values in query.where.items()}
+    medians = estimates.medians(estimates.select(query.records(), **where), query.y)
+    medians[query.y] = [_as_interval(value) for value in medians[query.y]]
+    rest = [name for name in axes(query.experiment) if name not in (query.x, query.line)]
+    labelled = estimates.labelled(medians, [query.line, *rest], but=query.x)
+    values = options(medians, query.line)
+    usual = {value: plots.COLOURS[value] for value in values if plots.COLOURS.get(value) in PALETTE}
+    free = [colour for colour in PALETTE if colour not in usual.values()] or PALETTE
+    others = {value: free[i % len(free)] for i, value in enumerate(v for v in values if v not in usual)}
+    return labelled.assign(colour=medians[query.line].map(usual | others))
+
+
+def _as_interval(value) -> Interval | None:
+    """A count that does not vary as an interval of no width; None for what was not measured."""
+    if isinstance(value, Interval) or not _counts(value):
+        return value if isinstance(value, Interval) else None
+    return Interval(value, value, value, 1, 1)
+
+
+def draw(query: Query) -> Axes:
+    """Lines on log axes, where x is a number with several values and nothing is zero, else bars."""
+    rows = table(query)
+    drawn = rows[rows[query.y].notna()]
+    if _on_log_axes(drawn, query):
+        return plots.lines(*plots.axes(), drawn, query.x, query.y, "label")
+    return bars(drawn, query)
+
+
+def _on_log_axes(drawn: pd.DataFrame, query: Query) -> bool:
+    x = drawn[query.x]
+    if not pd.api.types.is_numeric_dtype(x) or pd.api.types.is_bool_dtype(x) or x.nunique() < 2:
+        return False
+    return bool((x > 0).all()) and all(found.value > 0 for found in drawn[query.y])
+
+
+def bars(drawn: pd.DataFrame, query: Query) -> Axes:
+    """A bar a row of `table`, with its interval, named by what tells it from the others."""
+    rest = [name for name in axes(query.experiment) if name not in (query.x, query.line)]
+    named = estimates.labelled(drawn, [query.line, query.x, *rest])
+    (ax,) = plots.axes(height=1.2 + 0.28 * max(1, len(named)))
+    found = list(named[query.y])
+    ax.barh(range(len(named)), [i.value for i in found], color=list(named["colour"]), height=0.62)
+    centres, ends = [i.value for i in found], plots.errors(found)
+    ax.errorbar(centres, range(len(named)), xerr=ends, fmt="none", ecolor=plots.QUIET, capsize=2.5)
+    ax.set_yticks(range(len(named)), named["label"])
+    ax.set(xlabel=HEADINGS[query.y])
+    ax.invert_yaxis()
+    ax.set_axisbelow(True)
+    ax.grid(axis="x")
+    return ax
+
+
+def figure(query: Query) -> plots.Figure:
+    """The figure of a query as the report shows one, with what it draws of which cases."""
+    picked = [f"{HEADINGS[name]} {', '.join(map(str, values))}" for name, values in query.where.items()]
+    what = f"{HEADINGS[query.y]}, by {HEADINGS[query.x]} and {HEADINGS[query.line]}, of {query.experiment}"
+    caption = "; ".join([what, *picked]) + "."
+    return plots.show(draw(query), caption, f"{HEADINGS[query.y]} of each case, as the table has it", table(query))
+
+
+def listing(query: Query) -> pd.DataFrame:
+    """The rows of `table` in numbers, for an interactive table: the fields, the machine, the median of the metric with
+    the ends of its interval, the number of samples and of rounds, and why there is none."""
+    rows = table(query)
+    found = rows[query.y]
+    numbers = {
+        HEADINGS[query.y]: [i.value if i else None for i in found],
+        "from": [i.low if i else None for i in found],
+        "to": [i.high if i else None for i in found],
+        "n": [i.n if i else 0 for i in found],
+        "rounds": [i.rounds if i else 0 for i in found],
+    }
+    return rows[axes(query.experiment)].assign(**numbers, restless=rows["restless"], why=rows["why"])
+
+
+def folder() -> Path:
+    """Where figures of queries go: `figures` beside the records."""
+    return results.folder().parent / "figures"
+
+
+def save(query: Query) -> Path:
+    """Write the figure as an SVG that stands alone and holds its query, from which `load` makes it again."""
+    file = folder() / f"explore-{query.slug}.svg"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    plots.save(draw(query), file)
+    head, tag, rest = re.split(r"(<svg[^>]*>)", file.read_text(), maxsplit=1)
+    file.write_text(f'{head}{tag}\n <metadata id="{MARK}">{html.escape(query.text())}</metadata>{rest}')
+    return file
+
+
+def load(file: Path) -> Query:
+    """The query that a figure holds. Raises ValueError where it holds none."""
+    for element in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}metadata"):
+        if element.get("id") == MARK:
+            return parse(element.text)
+    raise ValueError(f"{Path(file).name}: holds no query")

@@ -1,0 +1,138 @@
+"""Which machine this is, in which versions and settings; names no person, path or host."""
+
+import functools
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import psutil
+import torch
+
+from lib import precision, validate as check
+from lib.instruments import processor
+from lib.paths import ROOT
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+ALLOWED_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "MKL_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TRITON_INTERPRET",
+)
+SMI_S = 20  # within which nvidia-smi must answer; it takes long where the driver has to be loaded first
+_GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
+def device(name: str = "auto") -> str:
+    """The device of that name, `auto` being the fastest one here. Raises ValueError for one that is unknown
+    or not on this machine."""
+    check.choice("device", name, DEVICES)
+    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return next(kind for kind, present in here.items() if present)
+    if not here[name]:
+        present = ", ".join(kind for kind in here if here[kind])
+        raise ValueError(f"device: {name!r} is not on this machine, which has {present}")
+    return name
+
+
+def compiler_missing(device: str) -> str | None:
+    """Why torch.compile cannot work here, or None. It writes C++ for a CPU, and for CUDA C for the launchers;
+    both include Python's headers."""
+    default = "clang++" if platform.system() == "Darwin" else "g++"
+    names = [os.environ.get("CXX", default)] if device == "cpu" else [os.environ.get("CC", "cc"), "gcc", "clang"]
+    if not any(shutil.which(name) for name in names):
+        return f"torch.compile needs a compiler, and {names[0]} is not installed"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "torch.compile needs Python's headers, which are not installed"
+    return None
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def hardware(device: str) -> str:
+    """The name of what computes: the GPU's, or the processor's with its cores."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    return processor.name() if device == "mps" else f"{processor.name()}, {cores()} cores"
+
+
+def gpus() -> list[str]:
+    """The names of the GPUs that this process sees, in CUDA's order."""
+    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+
+
+def machine(device: str) -> str:
+    """The slug under which this hardware's records are kept: nvidia-h200, xeon-2c, apple-m4."""
+    if device != "cpu":
+        return re.sub(r"[^a-z0-9]+", "-", hardware(device).lower()).strip("-")
+    known = re.search(r"xeon|epyc|ryzen|threadripper|core|apple m\d+", processor.name().lower())
+    family = known[0].replace(" ", "-") if known else platform.machine().lower().replace("_", "-")
+    return f"{family}-{cores()}c"
+
+
+def cache_bytes(device: str) -> int:
+    """The size of the last cache before memory; 128 MiB where the system does not tell."""
+    if device == "cuda":
+        return torch.cuda.get_device_properties(0).L2_cache_size
+    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    return max((int(file.read_text().strip().removesuffix("K")) * 1024 for file in sizes), default=128 * 2**20)
+
+
+@functools.cache
+def _git(*arguments: str) -> str:
+    if not shutil.which("git"):
+        return ""
+    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _nvidia_smi() -> dict[str, str]:
+    """Driver, power limit and highest clock of the GPU in use, where nvidia-smi is installed and tells."""
+    if not shutil.which("nvidia-smi"):
+        return {}
+    names = {"driver": "driver_version", "power_limit": "power.limit", "largest_sm_clock": "clocks.max.sm"}
+    card = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    query = ["nvidia-smi", f"--id={card}", f"--query-gpu={','.join(names.values())}", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=SMI_S, check=True).stdout.strip()
+        return dict(zip(names, answer.split(", "), strict=True))
+    except (OSError, subprocess.SubprocessError, ValueError):  # of a part of a GPU it may say that there is no device
+        return {}
+
+
+def describe(device: str) -> dict:
+    """The environment of a measurement on `device`, as plain values for the record."""
+    found = {
+        "machine": machine(device),
+        "hardware": hardware(device),
+        "device": device,
+        "processor": processor.name(),
+        "cores": cores(),
+        "memory_mib": psutil.virtual_memory().total // 2**20,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "governor": _GOVERNOR.read_text().strip() if _GOVERNOR.exists() else "not visible",
+        "load": round(os.getloadavg()[0], 2),
+        "commit": _git("rev-parse", "--short=12", "HEAD") or "no checkout",
+        "uncommitted": bool(_git("status", "--porcelain", "--", "lib", "notebooks")),
+        "lacks": [reason for reason in (compiler_missing(device), precision.unavailable("tf32", device)) if reason],
+        "variables": {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ},
+        "run": os.environ.get("SWEEP_RUN", "by hand"),
+    }
+    if device == "cuda":
+        memory_mib = torch.cuda.get_device_properties(0).total_memory // 2**20
+        found |= {"gpu_memory_mib": memory_mib, "cuda": torch.version.cuda} | _nvidia_smi()
+    return found

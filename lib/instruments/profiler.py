@@ -1,0 +1,269 @@
+"""What ran in each phase of an iteration, how often and for how long, by torch.profiler: kernels on CUDA, operators on
+a CPU; knows no model.
+
+All is read from the trace that the profiler exports, in Chrome's format, which is also what a reader can open. A phase
+ends where the iteration marks it: an operator belongs to the phase in which it began, a kernel to that in which the CPU
+launched it, since the device may run it later.
+"""
+
+import bisect
+import gzip
+import json
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from lib.instruments import kernel_classes as classes
+from lib.timing import Iteration
+
+START, END = "iteration begins", "phase ends: "  # the names of the marks in a trace
+TOP = 12  # rows of a phase in the table of kernels, before one of all others
+OTHERS = "all others"
+ON_DEVICE, LAUNCHES = ("kernel", "gpu_memcpy", "gpu_memset"), ("cuda_runtime", "cuda_driver")
+NODE = "autograd::engine::evaluate_function"  # in which the engine runs one node of the backward graph
+
+
+@dataclass(frozen=True)
+class Window:
+    """One phase of one iteration on the clock of the trace, in microseconds."""
+
+    iteration: int
+    phase: str
+    start_us: float
+    end_us: float
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel or one operator: how long it ran itself, without those it called, when and on which thread the CPU
+    called it, when it ended, and the window of that instant."""
+
+    name: str
+    us: float
+    at_us: float
+    end_us: float
+    thread: int
+    window: Window
+
+    @property
+    def kind(self) -> str:
+        """Its class, as `lib.instruments.kernel_classes` names them."""
+        return classes.classify(self.name, self.window.phase)
+
+
+def profile(
+    iteration: Iteration, device: str, before: Callable[[], None] = lambda: None, count: int = 3,
+    parts: Sequence[str] = (), keep: Path | None = None,
+) -> dict:  # fmt: skip
+    """The metrics of `count` iterations under the profiler, after one that it does not record (see `metrics`), `before`
+    running outside of what counts. `parts` are ranges of torch.profiler.record_function inside the first phase. The
+    trace is written to `keep`, compressed, where that is given."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with tempfile.TemporaryDirectory(prefix="trace-") as folder:
+        file = Path(folder, "trace.json")
+        with torch.profiler.profile(
+            activities=activities, schedule=torch.profiler.schedule(wait=0, warmup=1, active=count, repeat=1),
+            on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)), acc_events=True,
+        ) as profiler:  # fmt: skip
+            for _ in range(1 + count):
+                before()
+                _note(START)
+                iteration(lambda name: _note(END + name))
+                if device == "cuda":
+                    torch.cuda.synchronize()  # else the next one would be launched while this one runs
+                profiler.step()
+        if keep:
+            keep.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("rb") as source, gzip.open(keep, "wb") as target:
+                shutil.copyfileobj(source, target)
+        return metrics(json.loads(file.read_text())["traceEvents"], device, parts)
+
+
+def _note(name: str) -> None:
+    with torch.profiler.record_function(name):
+        pass
+
+
+def metrics(events: list[dict], device: str, parts: Sequence[str] = ()) -> dict:
+    """What the events of a trace say. `profiled_<phase>_ms` and `profiled_total_ms` of each iteration; and tables, in
+    which calls and `total_us` are those of one iteration: `kernels` (the largest of each phase, the times of one call,
+    and their share of all that ran in the phase), `classes` (all of each phase by class) and, with parts, `parts` (what
+    ran in these ranges and in the backward nodes of what ran in them, by class)."""
+    events = sorted((e for e in events if e.get("ph") == "X"), key=lambda e: (e["ts"], -e["dur"]))
+    windows = _windows(events)
+    calls = (_kernels if device == "cuda" else _operators)(events, windows)
+    found = _durations(windows, calls, device)
+    found |= {"kernels": _by_name(windows, calls), "classes": _by_class(windows, calls)}
+    return found | ({"parts": _by_part(events, windows, calls, parts)} if parts else {})
+
+
+def _windows(events: list[dict]) -> list[Window]:
+    """The phases of all iterations in their order."""
+    windows, count, since = [], -1, 0.0
+    for event in events:
+        if event["cat"] == "user_annotation" and event["name"] == START:
+            count, since = count + 1, event["ts"] + event["dur"]
+        elif event["cat"] == "user_annotation" and event["name"].startswith(END):
+            windows.append(Window(count, event["name"].removeprefix(END), since, event["ts"]))
+            since = event["ts"] + event["dur"]
+    return windows
+
+
+def _finder(windows: list[Window]) -> Callable[[float], Window | None]:
+    """Which window an instant lies in; None for what ran between the iterations."""
+    starts = [window.start_us for window in windows]
+
+    def find(at_us: float) -> Window | None:
+        place = bisect.bisect_right(starts, at_us) - 1
+        return windows[place] if place >= 0 and at_us <= windows[place].end_us else None
+
+    return find
+
+
+def _operators(events: list[dict], windows: list[Window]) -> list[Call]:
+    """The operators of a CPU, each with its own time."""
+    operators = [event for event in events if event["cat"] == "cpu_op"]
+    own_us, stacks = [event["dur"] for event in operators], {}
+    for i, event in enumerate(operators):
+        stack = stacks.setdefault(event["tid"], [])
+        while stack and operators[stack[-1]]["ts"] + operators[stack[-1]]["dur"] <= event["ts"]:
+            stack.pop()
+        if stack:
+            own_us[stack[-1]] -= event["dur"]
+        stack.append(i)
+    find, calls = _finder(windows), []
+    for event, us in zip(operators, own_us, strict=True):
+        if window := find(event["ts"]):
+            end_us = event["ts"] + event["dur"]
+            calls.append(Call(event["name"], max(us, 0.0), event["ts"], end_us, event["tid"], window))
+    return calls
+
+
+def _kernels(events: list[dict], windows: list[Window]) -> list[Call]:
+    """The kernels and copies of a CUDA device, each with the call of the runtime or the driver that launched it."""
+    launches = {e["args"].get("correlation"): e for e in events if e["cat"] in LAUNCHES}
+    find, calls = _finder(windows), []
+    for event in events:
+        launch = launches.get(event["args"].get("correlation")) if event["cat"] in ON_DEVICE else None
+        if launch and (window := find(launch["ts"])):
+            end_us = event["ts"] + event["dur"]
+            calls.append(Call(event["name"], event["dur"], launch["ts"], end_us, launch["tid"], window))
+    return calls
+
+
+def _durations(windows: list[Window], calls: list[Call], device: str) -> dict[str, list[float]]:
+    """Milliseconds of each phase: on a CPU from mark to mark; on CUDA, as an event on its stream would have it, to the
+    end of the last kernel launched in the phase from that of the phase before, or from the iteration's begin."""
+    ends: dict[Window, float] = {}
+    for call in calls:
+        ends[call.window] = max(ends.get(call.window, 0.0), call.end_us)
+    found: dict[str, list[float]] = {}
+    for i, window in enumerate(windows):
+        first = i == 0 or windows[i - 1].iteration != window.iteration
+        start_us, end_us = window.start_us, window.end_us
+        if device == "cuda":
+            start_us = start_us if first else ends.get(windows[i - 1], start_us)
+            end_us = ends.get(window, end_us)
+        found.setdefault(f"profiled_{window.phase}_ms", []).append((end_us - start_us) / 1e3)
+    total = [sum(phases) for phases in zip(*found.values(), strict=True)]
+    return found | {"profiled_total_ms": total}
+
+
+def _iterations(windows: list[Window]) -> int:
+    return windows[-1].iteration + 1
+
+
+def _phases(windows: list[Window]) -> list[str]:
+    return list(dict.fromkeys(window.phase for window in windows))
+
+
+def _by_name(windows: list[Window], calls: list[Call]) -> dict[str, list]:
+    """The table of kernels: the columns of nsys, for the largest of each phase and for all others of it together."""
+    count, rows = _iterations(windows), []
+    for phase in _phases(windows):
+        times: dict[str, list[float]] = {}
+        for call in calls:
+            if call.window.phase == phase:
+                times.setdefault(call.name, []).append(call.us)
+        ranked = sorted(times, key=lambda name: -sum(times[name]))
+        whole = sum(map(sum, times.values()))
+        shown = [(name, classes.classify(name, phase), times[name]) for name in ranked[:TOP]]
+        if rest := [us for name in ranked[TOP:] for us in times[name]]:
+            shown.append((OTHERS, "", rest))
+        rows += [_row(phase, name, kind, of, count, whole) for name, kind, of in shown]
+    return _columns(
+        rows, "phase kernel class calls total_us mean_us median_us min_us max_us deviation_us share_percent"
+    )
+
+
+def _row(phase: str, name: str, kind: str, of: list[float], count: int, whole: float) -> tuple:
+    total, share = sum(of), 100 * sum(of) / whole if whole else 0.0
+    ends = (min(of), max(of), statistics.pstdev(of))
+    calls = len(of) // count if len(of) % count == 0 else len(of) / count
+    return phase, name, kind, calls, total / count, total / len(of), statistics.median(of), *ends, share
+
+
+def _by_class(windows: list[Window], calls: list[Call]) -> dict[str, list]:
+    """All that ran, by phase and class."""
+    count, sums = _iterations(windows), {}
+    for call in calls:
+        sums.setdefault((call.window.phase, call.kind), []).append(call.us)
+    keys = [(phase, kind) for phase in _phases(windows) for kind in classes.CLASSES if (phase, kind) in sums]
+    rows = [(*key, len(sums[key]) / count, sum(sums[key]) / count) for key in keys]
+    return _columns(rows, "phase class calls total_us")
+
+
+def _by_part(
+    events: list[dict], windows: list[Window], calls: list[Call], parts: Sequence[str]
+) -> dict[str, list]:  # fmt: skip
+    """What ran in the ranges called `parts`, and in the backward nodes of their operators: autograd gives a node the
+    number of the operator that made it."""
+    find, places, made = _finder(windows), [], {}
+    ranges = [e for e in events if e["cat"] == "user_annotation" and e["name"] in parts and find(e["ts"])]
+    places += [(e["tid"], e["ts"], e["ts"] + e["dur"], e["name"]) for e in ranges]
+    within, phases = _locator(places), {find(e["ts"]).phase for e in ranges}
+    for event in events:
+        number = event.get("args", {}).get("Sequence number")
+        if event["cat"] == "cpu_op" and number is not None:
+            if event["name"].startswith(NODE):
+                if part := made.get(number):
+                    places.append((event["tid"], event["ts"], event["ts"] + event["dur"], part))
+            elif (window := find(event["ts"])) and window.phase in phases:
+                # an operator that makes no node has the number of the next one, so that the last to have it made it
+                made[number] = within(event["tid"], event["ts"])
+    within, count, sums = _locator(places), _iterations(windows), {}
+    for call in calls:
+        if part := within(call.thread, call.at_us):
+            sums.setdefault((part, call.window.phase, call.kind), []).append(call.us)
+    order = [(p, phase, kind) for phase in _phases(windows) for p in parts for kind in classes.CLASSES]
+    rows = [(*key, len(sums[key]) / count, sum(sums[key]) / count) for key in order if key in sums]
+    return _columns(rows, "part phase class calls total_us")
+
+
+def _locator(places: list[tuple[int, float, float, str]]) -> Callable[[int, float], str | None]:
+    """Which of these places, of a thread and from when to when, holds an instant of a thread."""
+    ordered: dict[int, list] = {}
+    for thread, *place in sorted(places):
+        ordered.setdefault(thread, []).append(place)
+    starts = {thread: [place[0] for place in found] for thread, found in ordered.items()}
+
+    def locate(thread: int, at_us: float) -> str | None:
+        position = bisect.bisect_right(starts.get(thread, []), at_us) - 1
+        if position < 0:
+            return None
+        _, end_us, name = ordered[thread][position]
+        return name if at_us <= end_us else None
+
+    return locate
+
+
+def _columns(rows: list[tuple], names: str) -> dict[str, list]:
+    """Rows as a table of equally long columns."""
+    return {name: [row[i] for row in rows] for i, name in enumerate(names.split())}

@@ -1,0 +1,212 @@
+"""The command line over the records, `python -m lib.records`: lists, shows and exports them; changes none."""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from lib import cli as commandline, notebooks as notebook, validate as check
+from lib.chapters import method as inventory
+from lib.records import damaged as quarantine, long_form as longform, results
+from lib.report import tables
+from lib.stats import intervals as stats
+from lib.records.record import STATUSES
+
+DESCRIPTION = """List, show and export the records of this machine's sweeps and those kept in git.
+
+list    without a filter one line an experiment and machine; with one, one line a record, by its name
+show    one record: its case, its environment, and the median, interval and number of samples of each metric
+export  records in long form, one row a sample, as CSV or Parquet
+
+What was measured by hand in JupyterLab, round 0, is in none of them."""
+EXAMPLES = (
+    "list",
+    "list --experiment attention --where variant=sdpa --where seq_len=512,1024 --machine epyc-2c",
+    "list --status oom,too_large",
+    "show attention/sdpa-512-64-8-causal-fp32-cpu.r1",
+    "export attention.parquet --experiment attention",
+    "export everything.csv",
+)
+EXITS = {1: "nothing found", 2: commandline.BAD_INPUT}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of this command line."""
+    made = commandline.parser("lib.records", DESCRIPTION, EXAMPLES, EXITS)
+    commands = made.add_subparsers(dest="command", required=True, metavar="{list,show,export}")
+    listing = commands.add_parser("list", help="what records there are")
+    showing = commands.add_parser("show", help="one record, to be read")
+    exporting = commands.add_parser("export", help="records in long form, for other tools")
+    showing.add_argument("name", help="the name of a record, as `list` with a filter gives it")
+    exporting.add_argument(
+        "file", help=f"where to write; its ending, {' or '.join(longform.WRITERS)}, says in which form"
+    )
+    showing.add_argument("--machine", action="append", default=[], help="whose record; by default the first with it")
+    for command in (listing, exporting):
+        command.add_argument("--experiment", action="append", default=[], help="of this experiment; may be repeated")
+        command.add_argument("--machine", action="append", default=[], help="of this machine; may be repeated")
+        command.add_argument("--status", default="", help=f"with one of these statuses: {', '.join(STATUSES)}")
+        command.add_argument(
+            "--where", action="append", default=[], metavar="FIELD=VALUE", help="with this value, or one of several "
+            "between commas, in a field of the case; may be repeated",
+        )  # fmt: skip
+    return made
+
+
+def experiments() -> list[str]:
+    """The experiments with records, those without a notebook last."""
+    found = {file.parent.name for machine in results.machines() for file in results.files(machine)}
+    named = [name for name in notebook.experiments() if name in found]
+    return named + sorted(found - set(named))
+
+
+def select(given: argparse.Namespace) -> dict[str, pd.DataFrame]:
+    """The records that the filters admit, by experiment, without those that have none. Raises ValueError for a filter
+    that names no such experiment, machine, status, field or value."""
+    machines, names = results.machines(), experiments()
+    statuses = [status for status in given.status.split(",") if status]
+    for field, values, known in (
+        ("machine", given.machine, machines),
+        ("experiment", given.experiment, names),
+        ("status", statuses, STATUSES),
+    ):
+        for value in values if known else ():
+            check.choice(field, value, known)
+    kept = given.machine or machines
+    frames = {name: results.of_machines(name, kept, whole=True) for name in given.experiment or names}
+    for text in given.where:
+        frames = _where(frames, text)
+    if statuses:
+        frames = {name: _keep(frame, frame["status"].isin(statuses)) for name, frame in frames.items()}
+    return {name: frame for name, frame in frames.items() if len(frame)}
+
+
+def _keep(frame: pd.DataFrame, kept: pd.Series) -> pd.DataFrame:
+    chosen = frame[kept]
+    chosen.attrs = frame.attrs
+    return chosen
+
+
+def _where(frames: Mapping[str, pd.DataFrame], text: str) -> dict[str, pd.DataFrame]:
+    """The records with a value, of the experiments whose cases have the field."""
+    field, sign, values = text.partition("=")
+    if not sign:
+        raise ValueError(f"where: {text!r} must be FIELD=VALUE")
+    having = {name: frame for name, frame in frames.items() if field in frame.attrs["fields"]}
+    if not having:
+        check.choice("where", field, dict.fromkeys(name for frame in frames.values() for name in frame.attrs["fields"]))
+    known = dict.fromkeys(str(value) for frame in having.values() for value in frame[field])
+    for value in values.split(",") if known else ():
+        check.choice(f"where.{field}", value, known)
+    admitted = values.split(",")
+    return {name: _keep(frame, frame[field].map(str).isin(admitted)) for name, frame in having.items()}
+
+
+def overview(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """One row an experiment and machine: its cases, its records, and how many of these ended how, or are stale."""
+    rows = []
+    for experiment, frame in frames.items():
+        for machine, group in frame.groupby("machine", sort=False):
+            cases = len(group.drop_duplicates(frame.attrs["fields"]))
+            row = {"experiment": experiment, "machine": machine, "cases": cases, "records": len(group)}
+            rows.append(row | group["status"].value_counts().to_dict() | {"stale": (group["stale"] != "").sum()})
+    table = pd.DataFrame(rows).fillna(0)
+    counts = [name for name in (*STATUSES, "stale") if name in table and table[name].any()]
+    return table[["experiment", "machine", "cases", "records", *counts]].astype(dict.fromkeys(counts, int))
+
+
+def listing(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """One row a record: its name, machine, status, the number and median of its times, and why it is stale, if any
+    is."""
+    rows = []
+    for experiment, frame in frames.items():
+        for _, record in frame.iterrows():
+            called = results.called(experiment, record[frame.attrs["fields"]], record["round"])
+            times = record.get("total_ms")
+            median = stats.median([times]) if isinstance(times, list) else None
+            rows.append(
+                {
+                    "record": called, "machine": record["machine"], "status": record["status"],
+                    "n": len(times) if median else "", "median, ms": tables.number(median.value) if median else "",
+                    "stale": record["stale"],
+                }
+            )  # fmt: skip
+    table = pd.DataFrame(rows)
+    return table if table["stale"].any() else table.drop(columns="stale")
+
+
+def find(record: str, machines: list[str]) -> Path:
+    """The file of a record. Raises ValueError, with the nearest name, where no machine has one of this name."""
+    files = {
+        f"{file.parent.name}/{file.stem}": file for machine in reversed(machines) for file in results.files(machine)
+    }
+    if record not in files:
+        raise ValueError(f"record: there is no {record!r}; the nearest is {check.nearest(record, files)!r}")
+    return files[record]
+
+
+def shown(record: Mapping) -> str:
+    """A record as text to be read."""
+    called = results.called(record["experiment"], record["case"], record["round"])
+    lines = [f"{called}: {record['status']}, measured {record['started']}", "", "case"]
+    lines += [f"  {field}: {value}" for field, value in record["case"].items()]
+    lines += ["", "environment", *(f"  {field}: {value}" for field, value in record["environment"].items())]
+    lines += ["", "metrics: median (95% interval within one process), number of samples"]
+    lines += [f"  {metric}: {_summary(value)}" for metric, value in record["metrics"].items()]
+    return "\n".join(lines)
+
+
+def _summary(value) -> str:
+    if isinstance(value, dict):
+        return f"a table of {len(next(iter(value.values()), []))} rows: {', '.join(value)}"
+    if isinstance(value, list) and value and not any(isinstance(entry, str) for entry in value):
+        found = stats.median([value])
+        return f"{tables.interval(found) if len(value) > 1 else tables.number(found.value)}, n = {len(value)}"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def _show(given: argparse.Namespace) -> str:
+    known = results.machines()
+    for machine in given.machine:
+        check.choice("machine", machine, known or ["no machine"])
+    machines = given.machine or known
+    return shown(results.read(find(given.name, machines))) if any(map(results.files, machines)) else ""
+
+
+def _list(given: argparse.Namespace) -> str:
+    frames = select(given)
+    filtered = given.experiment or given.machine or given.status or given.where
+    table = (listing if filtered else overview)(frames).to_string(index=False) if frames else ""
+    return "\n".join(filter(None, [table, inventory.counted(quarantine.losses())]))
+
+
+def _export(given: argparse.Namespace) -> str:
+    file = Path(given.file)
+    check.choice("file", file.suffix, longform.WRITERS)
+    frames = select(given)
+    if not frames:
+        return ""
+    table = longform.long(frames)
+    longform.write(table, file)
+    return f"{file}: {len(table):,} rows of {sum(map(len, frames.values())):,} records"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns 0, 1 where nothing is found, 2 for bad input."""
+    given = parser().parse_args(arguments)
+    try:
+        text = {"list": _list, "show": _show, "export": _export}[given.command](given)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if not text:
+        print("there are no such records; `python -m lib.records list` tells which there are", file=sys.stderr)
+        return 1
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # `| head` has what it wanted; Python would complain again when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

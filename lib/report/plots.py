@@ -1,0 +1,303 @@
+"""Draws tidy tables: each function takes a table of `lib.report.tidy.medians` and returns Axes; measures nothing."""
+
+import hashlib
+import html
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from lib.report import markdown, tables
+from lib.report.headings import HEADINGS
+from lib.stats.intervals import Interval
+
+INK = "#010203"  # replaced in the report by the page's own ink, for dark mode and for print
+QUIET = "#040506"  # likewise by the page's quieter ink
+BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"
+YELLOW, VERMILION = "#F0E442", "#D55E00"
+COLOURS = {  # Okabe and Ito 2008; the reference of each family in ink
+    "naive": INK, "tiled": ORANGE, "sdpa": GREEN, "flex": PURPLE, "compiled": BLUE,
+    "single_tensor": INK, "foreach": ORANGE, "fused": GREEN,
+    "compiled_single_tensor": BLUE, "compiled_foreach": PURPLE,
+    "fp32": INK, "tf32": ORANGE, "bf16": BLUE, "fp16": GREEN,
+    "forward": SKY, "backward": BLUE, "optimizer": ORANGE, "whole": INK,
+    "scores": BLUE, "softmax": ORANGE, "values": GREEN,
+    "T=16": INK, "T=32": ORANGE, "T=64": GREEN, "T=128": BLUE, "T=256": PURPLE, "T=512": SKY, "T=1024": VERMILION,
+    "matrix_product": BLUE, "attention": YELLOW, "elementwise": GREEN, "reduction": SKY, "copy": PURPLE,
+    "overhead": QUIET, "other": VERMILION,
+}  # fmt: skip
+# what tells two variants apart without their colours: lines by their markers and dashes, bars by their hatches
+MARKERS = {INK: "o", ORANGE: "s", GREEN: "^", BLUE: "D", PURPLE: "v", SKY: "<", YELLOW: "p", VERMILION: ">"}
+DASHES = dict.fromkeys(MARKERS, "-") | {GREEN: (0, (5, 1.5)), PURPLE: (0, (2, 1)), SKY: (0, (8, 1.5))}
+HATCHES = {
+    BLUE: "", ORANGE: "///", GREEN: "\\\\\\", SKY: "|", PURPLE: "xxx", YELLOW: "---", VERMILION: "+++",
+    QUIET: "||||", INK: "x",
+}  # fmt: skip
+HATCH = (*mpl.colors.to_rgb(INK), 0.45)
+STYLE = {
+    "axes.edgecolor": QUIET, "axes.labelcolor": INK, "axes.spines.right": False, "axes.spines.top": False,
+    "axes.titlelocation": "left", "axes.titlesize": 10.5, "figure.constrained_layout.use": True,
+    "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "font.size": 10.5,
+    "grid.color": QUIET, "grid.alpha": 0.25, "grid.linewidth": 0.6, "hatch.linewidth": 0.5, "lines.linewidth": 1.6,
+    "svg.fonttype": "none", "text.color": INK, "xtick.color": INK, "ytick.color": INK,
+    "xtick.labelcolor": INK, "ytick.labelcolor": INK,
+}  # fmt: skip
+WIDTH = 6.6  # inches; the page stretches it to the width of the text
+
+
+def axes(columns: int = 1, height: float = 3.6, **options) -> list[Axes]:
+    """`columns` empty Axes side by side, as wide as the text."""
+    with mpl.rc_context(STYLE):
+        _, grid = plt.subplots(1, columns, figsize=(WIDTH, height), squeeze=False, **options)
+    return list(grid[0])
+
+
+def errors(intervals: list[Interval]) -> list[list[float]]:
+    """Distances from each value down and up to the ends of its interval, zero where there is none."""
+    return [
+        [i.value - i.low if i.known else 0 for i in intervals],
+        [i.high - i.value if i.known else 0 for i in intervals],
+    ]
+
+
+def lines(
+    ax: Axes, table: pd.DataFrame, x: str, y: str, line: str, named: Sequence[str] | None = None
+) -> Axes:  # fmt: skip
+    """One line a value of `line`, labelled at its end, or those `named`: the medians `y` with their intervals against
+    `x`, on log axes whose ticks are the measured sizes; the marker of what was measured on a restless machine is
+    hollow. A column `colour` has the colour of each line where its name tells none."""
+    table = table[table[y].notna()]
+    with mpl.rc_context(STYLE):
+        ends = []
+        for name, group in table.groupby(line, sort=False):
+            group = group.sort_values(x)
+            colour = group["colour"].iloc[0] if "colour" in group else COLOURS.get(name.split()[0], INK)
+            values = [i.value for i in group[y]]
+            ax.errorbar(
+                group[x], values, yerr=errors(list(group[y])), color=colour, capsize=2.5, elinewidth=1,
+                linestyle=DASHES[colour],
+            )  # fmt: skip
+            for restless, part in group.groupby(group["restless"].astype(bool)):
+                face = "none" if restless else colour
+                heights = [i.value for i in part[y]]
+                ax.plot(part[x], heights, MARKERS[colour], color=colour, markerfacecolor=face, markersize=5)
+            ends.append((group[x].iloc[-1], values[-1], name, colour))
+        ax.set(xscale="log", yscale="log", xlabel=HEADINGS[x], ylabel=HEADINGS[y])
+        sizes = sorted(table[x].unique())
+        ax.set_xticks(sizes, [_size(value) for value in sizes])
+        ax.minorticks_off()
+        round_ticks(ax.yaxis)
+        ax.grid(axis="y")
+        label_ends(ax, [end for end in ends if named is None or end[2] in named])
+    return ax
+
+
+def _size(value: float) -> str:
+    """A measured size as a tick: in Ki or Mi, of 1,024 and its square, where that is short and exact."""
+    for unit, factor in (("Mi", 2**20), ("Ki", 2**10)):
+        if value >= 10_000 and value % factor == 0:
+            return f"{value // factor:,} {unit}"
+    return f"{value:,}"
+
+
+def models(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
+    """A thin dashed line without name a value of `line`, in the colour that `lines` gives it, for what a model says of
+    the same cases; to be drawn first, so that the axes have room for both."""
+    for name, group in table[table[y].notna()].groupby(line, sort=False):
+        group = group.sort_values(x)
+        colour = COLOURS.get(name.split()[0], INK)
+        ax.plot(group[x], [i.value for i in group[y]], color=colour, linewidth=0.8, linestyle=(0, (4, 2)))
+    return ax
+
+
+def round_ticks(axis: Axis) -> None:
+    """Round numbers as ticks of a log axis, also where it spans less than a decade."""
+    low, high = sorted(axis.get_view_interval())
+    decades = [10.0**power for power in range(-6, 16)]
+    ticks = [step * decade for decade in decades for step in (1, 2, 5) if low <= step * decade <= high]
+    if len(ticks) > 7:
+        ticks = [decade for decade in decades if low <= decade <= high]
+    elif len(ticks) < 3:
+        ticks = [tick for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= tick <= high]
+    axis.set_ticks(ticks, [f"{tick:,g}" if tick < 1000 else f"{tick:,.0f}" for tick in ticks])
+
+
+def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str, height: float = 3.4) -> Axes:
+    """`lines` once for each value of `panel`, side by side and on one scale; the lines are named at their ends in the
+    last, or, where it has not all of them, above the panels."""
+    table = table[table[y].notna()]
+    values = sorted(table[panel].unique())
+    grid = axes(max(1, len(values)), height, sharey=True)
+    grid[0].figure.get_layout_engine().set(wspace=0.06)  # lest the last size of a panel meet the first of the next
+    names = list(dict.fromkeys(table[line]))
+    in_last = set(table.loc[table[panel] == values[-1], line]) if values else set()
+    for value, ax in zip(values, grid, strict=False):
+        lines(
+            ax, table[table[panel] == value], x, y, line, names if in_last == {*names} and value == values[-1] else []
+        )
+        ax.set_title(f"{HEADINGS[panel]}: {value:,}", loc="left")
+        if value != values[0]:
+            ax.set_ylabel("")
+    if in_last != {*names}:
+        legend(grid[0], names)
+    return grid[-1]
+
+
+def legend(ax: Axes, names: Sequence[str]) -> None:
+    """The names of lines, with what tells them apart, above all panels."""
+    drawn = [COLOURS.get(name.split()[0], INK) for name in names]
+    keys = [
+        Line2D([], [], color=colour, marker=MARKERS[colour], markersize=5, linestyle=DASHES[colour]) for colour in drawn
+    ]
+    with mpl.rc_context(STYLE):
+        ax.figure.legend(keys, names, loc="outside upper left", ncols=3, frameon=False, fontsize=9.5)
+
+
+def label_ends(ax: Axes, ends: list[tuple]) -> None:
+    """Names at the ends of lines on a log axis, moved apart until none covers another."""
+    low, high = ax.get_ylim()
+    least = (high / low) ** (0.062 * 3.6 / ax.figure.get_figheight())
+    placed = 0.0
+    for x, y, name, colour in sorted(ends, key=lambda end: end[1]):
+        placed = max(y, placed * least)
+        ax.annotate(
+            name, (x, placed), xytext=(8, 0), textcoords="offset points", color=colour, va="center", fontsize=10,
+            annotation_clip=False,
+        )  # fmt: skip
+
+
+def bar(colour: str) -> dict:
+    """How a part of a bar in that colour is filled."""
+    return {"color": colour, "height": 0.62, "hatch": HATCHES[colour], "edgecolor": HATCH, "linewidth": 0}
+
+
+def phases(
+    ax: Axes, table: pd.DataFrame, unit: str, xlabel: str, names: Sequence[str] = ("forward", "backward", "optimizer")
+) -> Axes:
+    """A bar a row of a table of training steps at its `label`, made of the phases that it has (columns `forward_<unit>`
+    and so on) or of other `names`, each with its own interval at its end; they are named above the first bar."""
+    table = table[table[f"{names[0]}_{unit}"].notna()] if names else table
+    with mpl.rc_context(STYLE):
+        left = [0.0] * len(table)
+        for name in names:
+            parts = [part or Interval(0, 0, 0, 0, 0) for part in table[f"{name}_{unit}"]]
+            ax.barh(
+                table["label"],
+                [i.value for i in parts],
+                left=left,
+                label=name.replace("_", " "),
+                **bar(COLOURS[name]),
+            )
+            left = [start + i.value for start, i in zip(left, parts, strict=True)]
+            ax.errorbar(left, table["label"], xerr=errors(parts), fmt="none", ecolor=INK, elinewidth=1, capsize=2.5)
+        ax.invert_yaxis()
+        ax.set(xlabel=xlabel)
+        ax.grid(axis="x")
+        place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": len(names)}
+        if len(names) > 3:  # from the right, over the room that the labels take
+            place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
+        if names:
+            ax.legend(**place, frameon=False, borderaxespad=0, columnspacing=1.2, handlelength=1.4)
+    return ax
+
+
+def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
+    """A point with its interval a row of `verdicts.ratios`, at its `label`, against a line at one: left of it is
+    less time."""
+    table = table[table["ratio"].notna()]
+    with mpl.rc_context(STYLE):
+        for row, (_, line) in enumerate(table.iterrows()):
+            i, colour = line["ratio"], COLOURS.get(line["name"], INK)
+            face = "none" if line["restless"] else colour
+            ax.errorbar(
+                i.value, row, xerr=errors([i]), color=colour, marker=MARKERS[colour], markerfacecolor=face,
+                capsize=3, markersize=5,
+            )  # fmt: skip
+        ax.axvline(1, color=INK, linewidth=0.8)
+        ax.set_yticks(range(len(table)), table["label"])
+        ax.set(xscale="log", xlabel=xlabel, ylim=(max(1, len(table)) - 0.5, -0.5))
+        ax.minorticks_off()
+        round_ticks(ax.xaxis)
+        ax.grid(axis="x")
+    return ax
+
+
+def arrangements(table: pd.DataFrame) -> Axes:
+    """The samples of two programs in the order in which they ran, one panel an arrangement, its ratio within; a table
+    of `simulation.on_a_drifting_machine`."""
+    grid = axes(table["arrangement"].nunique(), 3.0, sharey=True)
+    with mpl.rc_context(STYLE):
+        for ax, (name, panel) in zip(grid, table.groupby("arrangement", sort=False), strict=True):
+            for (program, samples), colour in zip(panel.groupby("program"), (BLUE, ORANGE), strict=True):
+                ax.plot(samples["order"], samples["ms"], MARKERS[colour], color=colour, markersize=3.5, label=program)
+            ax.set(xlabel="order in time", title=name)
+            ratio = f"B to A: {tables.interval(panel['ratio'].iloc[0])}"
+            ax.text(0.98, 0.03, ratio, transform=ax.transAxes, ha="right", fontsize=10)
+            ax.grid(axis="y")
+        grid[0].set_ylabel("time, ms")
+        grid[0].legend(loc="upper left", frameon=False, handletextpad=0.1)
+    return grid[0]
+
+
+class Figure:
+    """A drawn figure with its caption and its description for those who cannot see it; a notebook shows it as
+    HTML that holds the SVG, and the report numbers it."""
+
+    def __init__(self, svg: str, caption: str, alt: str, note: str):
+        self.svg, self.caption, self.alt, self.note = svg, caption, alt, note
+
+    def _repr_html_(self) -> str:
+        svg = self.svg or tables.ABSENT
+        svg = svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(self.alt, quote=True)}" ', 1)
+        note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
+        caption = f'<figcaption><b class="label">Figure</b> {html.escape(self.caption)}</figcaption>'
+        return f'<figure class="plot"><div class="scroll" tabindex="0">{svg}</div>{caption}{note}</figure>'
+
+    def _repr_markdown_(self) -> str:
+        picture = f"![{markdown.escape(self.alt)}](figure.svg)" if self.svg else markdown.ABSENT
+        return markdown.captioned("Figure", self.caption, picture, self.note)
+
+
+def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame | str) -> Figure:
+    """The figure that `ax` belongs to, with what to see as caption, a description as alternative text and, from
+    the table that it draws, a note of hardware, samples and rounds; where the table holds no interval, words to
+    that effect in its place. A figure of what was not measured has its note instead. Closes the figure."""
+    with mpl.rc_context(STYLE | {"svg.hashsalt": caption + alt}):  # else its ids are random
+        file = io.StringIO()
+        ax.figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    plt.close(ax.figure)
+    note = table if isinstance(table, str) else tables.provenance(table)
+    return Figure(_page_svg(file.getvalue(), salt=caption + alt) if note else "", caption, alt, note)
+
+
+def save(ax: Axes, file: Path) -> None:
+    """Write the figure that `ax` belongs to as an SVG that stands alone, dark on white. Closes the figure."""
+    with mpl.rc_context(STYLE | {"svg.fonttype": "path", "svg.hashsalt": file.name}):
+        text = io.StringIO()
+        ax.figure.savefig(text, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
+    plt.close(ax.figure)
+    file.write_text(re.sub(f"{INK}|{QUIET}", "#222222", text.getvalue(), flags=re.IGNORECASE))
+
+
+def _page_svg(svg: str, salt: str) -> str:
+    """The SVG as a part of a page: without preamble and size, in the page's ink, its ids unused elsewhere."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(re.escape(INK), "currentColor", svg, flags=re.IGNORECASE)
+    svg = re.sub(re.escape(QUIET), "var(--quiet, currentColor)", svg, flags=re.IGNORECASE)
+    # a line may be light where a word may not: the page has a readable shade of each colour for text
+    svg = re.sub(r"(<text[^>]*fill: )#([0-9a-f]{6})", r"\1var(--text-\2, #\2)", svg)
+    used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', svg))
+    prefix = "f" + hashlib.sha256(salt.encode()).hexdigest()[:8]
+    svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in used else "", svg)
+    return re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}", svg)

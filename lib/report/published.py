@@ -1,0 +1,137 @@
+"""Sets this machine's medians beside public write-ups and other machines, for the same case only.
+
+The published tables are those of `reports/reference/published/`, in the words of this project's cases; what they
+derived by subtracting two runs is left out, since it is no measurement.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import fields
+
+import pandas as pd
+
+from lib.cost import flops as cost
+from lib.records import results
+from lib.report import compare as verdicts, tidy as estimates
+from lib.report.headings import HEADINGS
+from lib.stats.intervals import Interval
+
+PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
+
+
+def published_step() -> pd.DataFrame:
+    """Published training steps, one row a case and source, in ms: `forward_ms, forward_backward_ms, total_ms`; with the
+    `d_model` of the model and its `forward_flops` (its vocabulary of 10,000 is the assignment's). Where a source varied
+    the warm-up the most is taken, an unstated one being its main table. Means whose standard deviation is more than
+    half of them are left out. A precision called float32 may have run in TF32."""
+    table = results.published("end_to_end")
+    table = table[(table["how"] == "measured") & ~(table["std_ms"] > table["mean_ms"] / 2)].copy()
+    table["precision"] = table["dtype"].map(PRECISION).where(~table["tf32"].eq(True), "tf32")
+    dimensions = [field.name for field in fields(cost.Shape) if field.name != "vocab_size"]
+    shapes = (cost.Shape(vocab_size=10_000, **row) for row in table[dimensions].astype(int).to_dict("records"))
+    table["forward_flops"] = [cost.forward_flops(shape) for shape in shapes]
+    table["warmup_steps"] = table["warmup_steps"].fillna(math.inf)
+    table = table.sort_values("warmup_steps").rename(columns={"model": "size"})
+    keys = ["size", "d_model", "context_length", "batch_size", "precision", "compiled", "source", "hardware"]
+    keys.append("forward_flops")
+    wide = table.pivot_table(index=keys, columns="phase", values="mean_ms", aggfunc="last").reset_index()
+    names = {"forward": "forward_ms", "forward_backward": "forward_backward_ms", "train_step": "total_ms"}
+    return wide.rename(columns=names)
+
+
+def step_flops(row: pd.Series) -> float:
+    """FLOPs of the forward and the backward pass of a training step that has `forward_flops`."""
+    return 3 * row["forward_flops"]
+
+
+def published_attention() -> pd.DataFrame:
+    """Published attention passes, one row a case and source, in ms: `forward_ms, backward_ms` and their sum `total_ms`;
+    and `forward_end_mib`, the memory before the backward pass, where the source has it."""
+    table = results.published("attention").rename(columns={"d_model": "d_head"})
+    table["precision"] = table["variant"].map(lambda name: "tf32" if name.endswith("tf32") else "fp32")
+    table["variant"] = table["variant"].map({"eager": "naive", "compiled": "compiled", "compiled_tf32": "compiled"})
+    keys = ["variant", "seq_len", "d_head", "precision", "source", "hardware"]
+    wide = table.pivot_table(index=keys, columns="phase", values="pass_ms")
+    wide = wide.join(table.groupby(keys)["memory_after_forward_mib"].first()).reset_index()
+    names = {"forward": "forward_ms", "backward": "backward_ms", "memory_after_forward_mib": "forward_end_mib"}
+    wide = wide.rename(columns=names).assign(batch_size=8)
+    return wide.assign(total_ms=wide["forward_ms"] + wide["backward_ms"])
+
+
+def published_adam() -> pd.DataFrame:
+    """Published optimizer steps, one row a case and source, in ms: `total_ms`. Both sources are said to
+    have used amsgrad and to have flushed the caches, within the time of the step."""
+    table = results.published("adam").rename(columns={"step_ms": "total_ms"})
+    table["variant"] = table["variant"].str.removeprefix("_").str.removesuffix("_adam")
+    return table.assign(hardware="a CPU, not stated", amsgrad=True, cold=True).drop(columns="table")
+
+
+def to_references(machine: str) -> pd.DataFrame:
+    """How each variant's time relates to that of its family's reference, in the largest fp32 case measured: the
+    compiled step to the eager one, attention to naive, the optimizer to single_tensor. Columns `label`, `name`
+    (which has the colour), `ratio`, `hardware`."""
+    steps, attention, adam = (results.load(name, machine) for name in ("step", "attention", "adam"))
+    step = estimates.largest(steps, "parameters", precision="fp32", compiled=True, mode="train_step")
+    longest = estimates.largest(attention, "seq_len", precision="fp32", causal=True, cold=False, d_head=64)
+    most = estimates.largest(adam, "elements", cold=False, shapes="equal", amsgrad=True)
+    families = {
+        "step": verdicts.ratios(steps, "compiled", False, step).replace({"name": {True: "compiled"}}),
+        "attention": verdicts.ratios(attention, "variant", "naive", longest),
+        "adam": verdicts.ratios(adam, "variant", "single_tensor", most),
+    }
+    labelled = [table.assign(label=family + ": " + table["name"].astype(str)) for family, table in families.items()]
+    return pd.concat(labelled, ignore_index=True)
+
+
+def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -> pd.DataFrame:
+    """The rows of `own`, but for stale ones, and of `others` whose `keys` occur in both, case by case, this machine's
+    row first; `case` names the case in a few words."""
+    own = estimates.current(own)
+    theirs = pd.concat([other.astype(object) for other in others], ignore_index=True)
+    own = own.assign(source="this report")
+    shared = set(own[keys].itertuples(index=False, name=None)) & set(theirs[keys].itertuples(index=False, name=None))
+    rows = pd.concat([own, theirs], ignore_index=True)
+    rows = rows[[key in shared for key in rows[keys].itertuples(index=False, name=None)]]
+    words = ([word(*field) for field in zip(keys, row, strict=True)] for row in rows[keys].itertuples(index=False))
+    rows["case"] = [", ".join(word for word in row if word) for row in words]
+    for name in ("restless", "why"):
+        rows[name] = estimates.column(rows, name).fillna("")
+    return rows.sort_values(keys, key=estimates.in_order, kind="stable", ignore_index=True)
+
+
+def word(name: str, value) -> str:
+    """A field of a case in a few words: its name where it is true, a number behind what it counts."""
+    if isinstance(value, str):
+        return value
+    if str(value) in ("True", "False"):
+        return name if value else ""
+    return f"{HEADINGS[name].partition(',')[0]} {value:,}"
+
+
+def other_machines(experiment: str, machine: str, *metrics: str, **where) -> pd.DataFrame:
+    """Medians of the records kept in git of other machines, of the cases with these values of fields."""
+    medians = estimates.medians(estimates.select(results.reference(experiment, but=machine), **where), *metrics)
+    return medians.assign(source="records of " + medians["machine"])
+
+
+def with_peak_percent(rows: pd.DataFrame, metric: str, flops: Callable[[pd.Series], float]) -> pd.DataFrame:
+    """The rows with `peak_percent`: the FLOPs of a row a second, by its metric in milliseconds, in percent of the peak
+    that the maker states for its hardware and precision, or, for records of this project, which name their `machine`,
+    of the ceiling measured there. Missing where that is not known."""
+    stated = results.datasheets().set_index(["hardware", "precision"])["tflops"] * 1e12
+    measured = {name: _products(name) for name in estimates.column(rows, "machine").dropna().unique()}
+
+    def percent(row: pd.Series) -> Interval | None:
+        own = measured.get(row.get("machine"))
+        peak = stated.get((row["hardware"], row["precision"])) if own is None else own.get(row["precision"])
+        found = row[metric] if isinstance(row[metric], Interval) else Interval(row[metric], math.nan, math.nan, 0, 0)
+        if peak is None or math.isnan(found.value):
+            return None
+        value, high, low = (1e5 * flops(row) / (peak * ms) for ms in (found.value, found.low, found.high))
+        return Interval(float(value), float(low), float(high), found.n, found.rounds)
+
+    return rows.assign(peak_percent=[percent(row) for _, row in rows.iterrows()])
+
+
+def _products(machine: str) -> dict[str, float]:
+    return estimates.ceiling(results.load("ceilings", machine), "matmul", "flops")

@@ -1,0 +1,132 @@
+"""Sets what the checks of the measuring found on a machine beside what they must hold; knows no torch."""
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+
+from lib.report import tables, tidy as estimates
+from lib.stats import intervals as stats, steady_state as series
+
+
+def table(records: pd.DataFrame) -> pd.DataFrame:
+    """One row a finding of `lib.experiments.calibration`, but for stale ones: what was tried, what was found, what it must hold,
+    whether it `holds` (yes, no, or not shown where the data do not decide), and whether the machine was `quiet` by its
+    canary."""
+    records = estimates.current(records)
+    rows, tried = [], [] if records.empty else list(records["check"])
+    for check in (check for check in FINDINGS if check in tried):
+        record = records.iloc[tried.index(check)]
+        quiet = "yes" if series.quiet(record["canary_ms"], record["quietest_ms"]) else "no"
+        rows += [{"quiet": quiet} | finding for finding in FINDINGS[check](record)]
+    columns = ["tried", "found", "must hold", "holds", "quiet"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _row(tried: str, found: str, bound: str, holds: bool | None) -> dict:
+    said = {True: "yes", False: "no", None: "not shown"}[holds]
+    return {"tried": tried, "found": found, "must hold": bound, "holds": said}
+
+
+def _spin(record: pd.Series) -> list[dict]:
+    rows = []
+    for known, median in zip(record["known_ms"], record["median_ms"], strict=True):
+        wrong_us, allowed_us = 1e3 * (median - known), 2.5 + 2 * known
+        found = f"{wrong_us:+.2f} µs"
+        rows.append(_row(f"a wait of {known:g} ms", found, f"at most {allowed_us:.1f} µs", abs(wrong_us) <= allowed_us))
+    return rows
+
+
+def _within(comparison: stats.Comparison, limit: float) -> bool | None:
+    """Whether a ratio keeps within the limit on both sides; None where its interval does not decide."""
+    low, high = comparison.ratio.low, comparison.ratio.high
+    if 1 / (1 + limit) <= low and high <= 1 + limit:
+        return True
+    return False if low > 1 + limit or high < 1 / (1 + limit) else None
+
+
+def _timer(record: pd.Series) -> list[dict]:
+    found = stats.paired(record["ours_ms"], record["timer_ms"])
+    return [_row(
+        "a matrix product by torch.utils.benchmark: our median to its median", tables.interval(found.ratio),
+        "0.98 to 1.02", _within(found, 0.02),
+    )]  # fmt: skip
+
+
+def _overhead(record: pd.Series) -> list[dict]:
+    found = stats.paired(record["marked_ms"], record["plain_ms"])
+    holds = True if found.ratio.high <= 1.005 else False if found.ratio.low > 1.005 else None
+    ratio = tables.interval(found.ratio)
+    return [_row("a step of 1 ms with its marks to one without", ratio, "at most 1.005", holds)]
+
+
+def _called(record: pd.Series, what: str, bound: str, holds) -> list[dict]:
+    """One row for the comparisons beside which the canary was quiet, and one for all."""
+    best = min(record["beside_ms"])
+    beside = zip(record["beside_ms"], record["beside_percent"], strict=True)
+    quiet = [ms <= series.SLOWER * best and percent <= 100 * series.UNSTEADY for ms, percent in beside]
+    rows = []
+    for kept, where in ((quiet, "beside a quiet canary"), ([True] * len(quiet), "in all")):
+        calls = [different for different, keep in zip(record["different"], kept, strict=True) if keep]
+        share = scipy.stats.binomtest(int(sum(calls)), max(len(calls), 1)).proportion_ci() if calls else (0, 1)
+        found = f"{sum(calls):.0f} of {len(calls)}, so {100 * share[0]:.1f} to {100 * share[1]:.1f}%"
+        rows.append(
+            _row(f"{what}, {where}", found, bound, holds(sum(calls) / len(calls)) if len(calls) >= 50 else None)
+        )
+    return rows
+
+
+def _equal(record: pd.Series) -> list[dict]:
+    return _called(record, "a program called different from itself", "at most 5%", lambda part: part <= 0.05)
+
+
+def _planted(record: pd.Series) -> list[dict]:
+    return _called(record, "5% more work called different", "at least 90%", lambda part: part >= 0.90)
+
+
+def _placed(record: pd.Series) -> list[dict]:
+    low, high = (f"{quantile:.3g}" for quantile in np.quantile(record["ratio"], (0.05, 0.95)))
+    row = _row("the same program on other memory, nine of ten ratios", f"{low} to {high}", "", None)
+    return [row | {"holds": ""}]  # no fault of the measuring, but what one process alone cannot tell from a difference
+
+
+def _repeated(record: pd.Series) -> list[dict]:
+    rows = []
+    for what, rates in (("a matrix product", record["product_gflops"]), ("a copy", record["copy_gbs"])):
+        apart = max(rates) / min(rates) - 1
+        found = f"{100 * apart:.1f}% apart"
+        rows.append(_row(f"the ceiling of {what}, {len(rates)} times", found, "at most 5% apart", apart <= 0.05))
+    return rows
+
+
+def _beyond(tried: str, longer: list[float], shorter: list[float], most_ms: float) -> list[dict]:
+    """How much longer one of two things that ran in turns takes, by the interval of the median difference."""
+    apart = stats.median([[a - b for a, b in zip(longer, shorter, strict=True)]])
+    holds = True if apart.high <= most_ms else False if apart.low > most_ms else None
+    return [_row(tried, f"{tables.interval(apart)} ms", f"at most {most_ms:g} ms", holds)]
+
+
+def _start(record: pd.Series) -> list[dict]:
+    return _beyond("the start of a kernel, beyond loading torch", record["kernel_ms"], record["torch_ms"], 1500)
+
+
+def _between(record: pd.Series) -> list[dict]:
+    return _beyond("from one case to the next, beyond the canaries", record["case_ms"], record["canaries_ms"], 50)
+
+
+def _page(record: pd.Series) -> list[dict]:
+    (ms,) = record["render_ms"]
+    return [_row("rendering this report", f"{tables.number(ms / 1e3)} s", "at most 40 s", ms <= 40_000)]
+
+
+FINDINGS = {
+    "spin": _spin,
+    "timer": _timer,
+    "equal": _equal,
+    "planted": _planted,
+    "placed": _placed,
+    "overhead": _overhead,
+    "repeated": _repeated,
+    "start": _start,
+    "between": _between,
+    "page": _page,
+}

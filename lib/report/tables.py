@@ -1,0 +1,254 @@
+"""Sets numbers and tidy tables as text and HTML, under one set of headings; computes nothing."""
+
+import html
+import itertools
+import math
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+from markupsafe import escape
+
+from lib.report import markdown, typeset
+from lib.report.headings import HEADINGS
+from lib.config import SIZES
+from lib.stats.intervals import Interval
+
+FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a point, in tabular numerals
+MISSING, UNAVAILABLE = "–", "not available"
+TINY = -4  # the power of ten below which a number is written as one
+LONG = 16  # characters in a cell from which on it may break
+LINK = re.compile(r'<a href="([^"]+)">(.*?)</a>')
+ABSENT = '<p class="absent">Not measured on this machine.</p>'
+
+
+class Bold(Interval):
+    """An interval whose value a table sets in bold."""
+
+
+def number(value: float, uncertainty: float = math.nan) -> str:
+    """The value with the digits that its uncertainty warrants: to the uncertainty's first digit, and to the
+    second where the first is a 1 or 2; four digits where there is none at all, three where none is known, and two with
+    a power of ten where that is very small."""
+    if value == 0:
+        return "0"
+    size = math.floor(math.log10(abs(value)))
+    if size < TINY and not uncertainty > 0:
+        return f"{value:.2g}"
+    if uncertainty > 0:
+        place = math.floor(math.log10(uncertainty))
+        place = min(place - (uncertainty < 3 * 10**place), size - 1)  # never fewer than two digits
+    else:
+        place = size - (3 if uncertainty == 0 else 2)
+    return f"{round(value, -place):,.{max(0, -place)}f}"
+
+
+def count(value: float) -> str:
+    """A whole number of things."""
+    return f"{value:,.0f}"
+
+
+def exact(value: float) -> str:
+    """A number with all the digits that single precision has."""
+    return f"{value:.9g}"
+
+
+def interval(of: Interval | None) -> str:
+    """The value with its interval behind it, as plain text: 2.71 (2.66 to 2.75)."""
+    if of is None:
+        return MISSING
+    if not of.known:
+        return f"{number(of.value)} (too few samples for an interval)"
+    value, ends = number(of.value, of.reach), f"({number(of.low, of.reach)} to {number(of.high, of.reach)})"
+    return f"{value} {ends}" if of.reach else value
+
+
+def aligned(texts: list[str]) -> list[str]:
+    """Numbers padded on the right so that, flush right in tabular numerals, they align at the point."""
+    decimals = [len(text.partition(".")[2]) for text in texts]
+    widest = max(decimals, default=0)
+    return [
+        text if text == MISSING else text + ("" if has else POINT_SPACE * (widest > 0)) + FIGURE_SPACE * (widest - has)
+        for text, has in zip(texts, decimals, strict=True)
+    ]
+
+
+def _as_interval(value) -> Interval | None:
+    """A number that came without an interval, such as a published one, as an interval of unknown width."""
+    if isinstance(value, Interval | str) or pd.isna(value):
+        return value if isinstance(value, Interval) else None
+    return Interval(value, math.nan, math.nan, 0, 0)
+
+
+def _column(values: pd.Series) -> tuple[list[str], bool]:
+    """The cells of a column as HTML, and whether they are numbers."""
+    if any(isinstance(value, Interval) for value in values):
+        shown = [_as_interval(value) for value in values]
+        heads = aligned([number(i.value, i.reach) if i else MISSING for i in shown])
+        tails = [f"{number(i.low, i.reach)}–{number(i.high, i.reach)}" if i and i.reach > 0 else "" for i in shown]
+        heads = [f"<b>{h}</b>" if isinstance(i, Bold) else h for i, h in zip(shown, heads, strict=True)]
+        words = [
+            str(escape(value)) if isinstance(value, str) else f"{h}<small>{t}</small>"
+            for value, h, t in zip(values, heads, tails, strict=True)
+        ]
+        return words, True
+    if pd.api.types.is_bool_dtype(values):
+        return ["yes" if value else "no" for value in values], False
+    if pd.api.types.is_numeric_dtype(values):
+        whole = pd.api.types.is_integer_dtype(values)
+        return aligned([MISSING if pd.isna(v) else f"{v:,}" if whole else number(v) for v in values]), True
+    missing = [pd.api.types.is_scalar(value) and pd.isna(value) for value in values]
+    return [MISSING if no else str(escape(value)) for value, no in zip(values, missing, strict=True)], False
+
+
+class Table:
+    """A table with its caption, which a notebook shows as HTML; the report numbers it, and offers it as LaTeX and
+    Typst. Where there are `reasons`, one a row, a row's stands in place of cells that have no value. What is
+    `markupsafe.Markup` is taken as the HTML that it is."""
+
+    def __init__(self, frame: pd.DataFrame, caption: str, note: str = "", reasons: list[str] | None = None):
+        self.frame, self.caption, self.note = frame, caption, note
+        self.reasons = reasons or [""] * len(frame)
+
+    def _repr_html_(self) -> str:
+        cells = [_column(self.frame[name]) for name in self.frame]
+        kinds = [
+            "number" if is_number else "long" if max(map(len, texts), default=0) > LONG else "word"
+            for texts, is_number in cells
+        ]
+        head = "".join(
+            f'<th scope="col" class="{kind}">{html.escape(str(name))}</th>'
+            for name, kind in zip(self.frame, kinds, strict=True)
+        )
+        texts = zip(*(texts for texts, _ in cells), strict=True)
+        rows = "".join(_row(row, kinds, reason) for row, reason in zip(texts, self.reasons, strict=True))
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
+        return (
+            f'<figure class="table"><figcaption><b class="label">Table</b> {html.escape(self.caption)}</figcaption>'
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(self.caption, quote=True)}">'
+            f"{table if rows else ABSENT}</div>{note}{typeset.disclosure(*self._cells(), self.caption)}</figure>"
+        )
+
+    def _repr_markdown_(self) -> str:
+        rows, names, numbers = self._cells()
+        shown = [[_as_markdown(cell) for cell in row] for row in rows]
+        body = markdown.table([html.unescape(name) for name in names], shown, numbers) if rows else markdown.ABSENT
+        return markdown.captioned("Table", self.caption, body, self.note)
+
+    def _cells(self) -> tuple[list[Sequence[str]], list[str], list[bool]]:
+        """The rows and the heads of the columns as HTML, each reason in its place, and which columns are numbers."""
+        columns = [_column(self.frame[name]) for name in self.frame]
+        rows = zip(*(texts for texts, _ in columns), strict=True)
+        filled = [_reasoned(row, why)[0] if why else row for row, why in zip(rows, self.reasons, strict=True)]
+        return filled, [html.escape(str(name)) for name in self.frame], [is_number for _, is_number in columns]
+
+
+def _as_markdown(cell: str) -> str:
+    """A cell's HTML as Markdown, with its links and in bold where it is."""
+    texts = [markdown.escape(typeset.words(part)) for part in LINK.split(cell)[::3]]
+    links = [f"[{markdown.escape(typeset.words(words))}]({target})" for target, words in LINK.findall(cell)]
+    joined = " ".join(part for pair in itertools.zip_longest(texts, links, fillvalue="") for part in pair if part)
+    return f"**{joined}**" if cell.startswith("<b>") else joined
+
+
+def _row(texts: tuple[str, ...], kinds: list[str], reason: str) -> str:
+    """A row as HTML; where its first cells without a value are, the reason stands for them, or else below the last."""
+    cells = [f'<td class="{kind}">{text}</td>' for text, kind in zip(texts, kinds, strict=True)]
+    if reason:
+        filled, begin, end = _reasoned(texts, reason)
+        cells[begin:end] = [f'<td class="reason" colspan="{end - begin}">{filled[begin]}</td>']
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _reasoned(texts: tuple[str, ...], reason: str) -> tuple[list[str], int, int]:
+    """The cells of a row with the reason in the first of those that it stands for, and the first and the end of
+    these."""
+    absent = [text.startswith(MISSING) for text in texts]
+    begin = absent.index(True) if any(absent) else len(texts) - 1
+    end = begin + 1
+    while end < len(texts) and (absent[end] or not texts[end]):
+        end += 1
+    own = "" if absent[begin] else texts[begin] + "<br>"
+    return [*texts[:begin], own + html.escape(reason), *[""] * (end - begin - 1), *texts[end:]], begin, end
+
+
+def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
+    """The columns named in `columns`, with spaces between them, as a table under their headings. Memory of a case with
+    times that offers no such count is called not available. Columns without any value are left out, a size comes with
+    its d_model, and those of the case that are alike in all rows go into the note, with hardware, samples and rounds;
+    in how many rounds the machine was restless comes last, if it ever was, and `why` a row has no times stands where
+    these would."""
+    if "status" in frame:
+        for name in (name for name in columns.split() if name.endswith("_mib") and name in frame):
+            uncounted = frame[name].isna() & (frame["status"] == "ok")
+            frame = frame.assign(**{name: frame[name].mask(uncounted, UNAVAILABLE)})
+    wanted = columns.split()
+    if "size" in wanted and "size" in frame and "d_model" not in wanted:
+        wanted.insert(wanted.index("size") + 1, "d_model")
+        frame = frame.assign(d_model=[SIZES.get(size, {}).get("d_model") for size in frame["size"]])
+    names = [name for name in wanted if name in frame and frame[name].notna().any()]
+    alike = {
+        name: frame[name].iloc[0]
+        for name in names
+        if len(frame) > 1 and not isinstance(frame[name].iloc[0], Interval) and len(set(frame[name])) == 1
+    }
+    shown = frame[[name for name in names if name not in alike]].rename(columns=HEADINGS)
+    if "restless" in frame and frame["restless"].any():
+        shown = shown.assign(restless=frame["restless"])
+    setting = "; ".join(f"{HEADINGS[name]}: {_plain(value)}" for name, value in alike.items())
+    note = " ".join(
+        filter(None, (provenance(frame), f"{setting}." if setting else "", frame.attrs.get("left_out", "")))
+    )
+    return Table(shown, caption, note, list(frame["why"].fillna("")) if "why" in frame else None)
+
+
+def peaks(sheets: pd.DataFrame, products: dict[str, float], copies: dict[str, float], caption: str) -> Table:
+    """The table of `results.datasheets`, one row a GPU, below the ceilings in FLOP/s and bytes/s measured here."""
+    wide = sheets.pivot_table(index=["hardware", "memory_gb_per_s"], columns="precision", values="tflops")
+    wide = wide.reset_index().rename(columns={"memory_gb_per_s": "memory, GB/s"})
+    own = {"hardware": "this machine, measured", **{name: rate / 1e12 for name, rate in products.items()}}
+    own["memory, GB/s"] = max(copies.values(), default=math.nan) / 1e9
+    wide = pd.concat([pd.DataFrame([own]), wide])[["hardware", "memory, GB/s", "fp32", "tf32", "bf16"]]
+    short = sheets["source"].str.replace(r",? (as re|https?:).*", "", regex=True)
+    sources = sheets.groupby(short, sort=False)["hardware"].agg(lambda names: " and ".join(dict.fromkeys(names)))
+    said = "; ".join(f"{hardware} from {source}" for source, hardware in sources.items())
+    return Table(
+        wide, caption, f"{said}. The convention and full source of each number: reports/reference/datasheets.csv."
+    )
+
+
+def _plain(value) -> str:
+    known = {"True": "yes", "False": "no"}
+    return known.get(str(value)) or (value if isinstance(value, str) else f"{value:,}")
+
+
+def _measured(value) -> bool:
+    """Whether it rests on samples, as what is derived from published numbers does not."""
+    return isinstance(value, Interval) and value.n > 0
+
+
+def provenance(frame: pd.DataFrame) -> str:
+    """Hardware, number of samples and of processes behind the intervals of a table, for its note."""
+    cells = {name: [i for i in frame[name] if _measured(i)] for name in frame}
+    intervals = [i for column in cells.values() for i in column]
+    if not intervals:
+        return ""
+    measured = frame[[any(map(_measured, row)) for row in frame.to_numpy()]]
+    hardware = ", ".join(dict.fromkeys(measured["hardware"]))
+    sampled = [i for i in intervals if i.n > i.rounds]  # others are one count a process, such as memory
+    if not sampled:
+        return f"{hardware}. One value in each process, {max(i.rounds for i in intervals)} at most."
+    counts = sorted({i.n for i in sampled})
+    many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    scopes = " or ".join(sorted({i.scope for i in sampled}))
+    versions = len(frozenset().union(*measured["codes"])) if "codes" in measured else 1
+    mixed = f" Measured by {versions} versions of the code." if versions > 1 else ""
+    restless = measured["restless"].astype(bool).sum() if "restless" in measured else 0
+    marked = (
+        f" {restless} of {len(measured)} in part on a restless machine, or in a series that changed."
+        if restless
+        else ""
+    )
+    what = frame.attrs.get("what") or ("Ratio" if "ratio" in frame else "Median")
+    return f"{hardware}. {what} and its 95% interval {scopes}; n = {many}.{mixed}{marked}"

@@ -1,0 +1,204 @@
+"""Reads a sweep file: its YAML becomes kernels, each the parameters of a notebook and the cases that it measures.
+
+Knows nothing of how a kernel runs. Nothing in a file is executed, and no name of a sweep leads out of their folder.
+"""
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from lib import notebooks as notebook, validate as check
+from lib.experiments import cases, measure
+
+OPTIONS = {"rounds": 1, "timeout": 600, "fresh": []}  # of a block, or of the whole sweep
+FRACTIONS = ("target_percent", "seconds")  # the settings that need not be whole numbers
+BYTES = 16_384  # of a file, three times the longest here, and read within a second
+CHARACTERS = 100  # of one value, more than any name or number has
+DEPTH = 10  # of lists and mappings within one another, of which a sweep needs four
+CASES = 100_000  # of a sweep, counted in each round: every one is built and looked up before the first is measured
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One run of a notebook: its parameters, the cases that it measures, and the time limit of each, in seconds."""
+
+    experiment: str
+    parameters: dict
+    cases: list
+    timeout: float
+
+    @property
+    def round(self) -> int:
+        """The round whose records it writes."""
+        return self.parameters["round"]
+
+
+def load(name: str) -> list[Kernel]:
+    """The kernels of the sweep of that name, round by round. Raises ValueError, naming file, field, rule and
+    nearest valid name, for anything in the file that could not run."""
+    check.choice("sweep", name, notebook.sweeps())
+    file = notebook.SWEEPS / f"{name}.yaml"
+    try:
+        return read(file)
+    except ValueError as error:
+        raise ValueError(f"{file.name}: {error}") from None
+
+
+def read(file: Path) -> list[Kernel]:
+    """The kernels of a sweep file, round by round; see `load`."""
+    content = _content(file)
+    if not isinstance(content, dict):
+        raise ValueError("a sweep is a mapping of experiments to axes")
+    options = {name: content.pop(name, default) for name, default in OPTIONS.items()}
+    if not content:
+        raise ValueError("a sweep names at least one experiment")
+    kernels, count = [], 0
+    for experiment, axes in content.items():
+        check.choice("experiment", experiment, [*cases.EXPERIMENTS, *OPTIONS])
+        for block in _blocks(experiment, axes):
+            checked = _checked(experiment, options | block)
+            count += _count(experiment, checked)
+            if count > CASES:
+                raise ValueError(f"{experiment}: the sweep has more than {CASES:,} cases in all its rounds")
+            kernels += _kernels(experiment, checked)
+    _refuse_duplicates(kernels)
+    rounds = sorted({kernel.round for kernel in kernels})
+    return [kernel for r in rounds for kernel in measure.shuffled([k for k in kernels if k.round == r], r)]
+
+
+def _content(file: Path) -> object:
+    """What the YAML says. Raises ValueError where the file is not such a text, or a larger one than a sweep needs."""
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    if len(text) > BYTES:
+        raise ValueError(f"the file is longer than {BYTES:,} bytes")
+    try:
+        return yaml.load(text.decode(), Loader=_Loader)
+    except UnicodeDecodeError:
+        raise ValueError("the file is not a text in UTF-8") from None
+    except yaml.YAMLError as error:
+        raise ValueError(f"not valid YAML: {' '.join(str(error).split())}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as a sweep needs it: lists, mappings and plain values, a little of each. Refused is what makes a short text
+    a large content (an alias, a merge), a tag, and a key that stands twice, which YAML would lose silently."""
+
+    depth = 0
+
+    def compose_node(self, parent, index):
+        event = self.peek_event()
+        where = f"line {event.start_mark.line + 1}"
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"{where}: an alias, *{event.anchor[:CHARACTERS]}, must be written out")
+        if event.tag is not None:
+            raise ValueError(f"{where}: a tag, {event.tag[:CHARACTERS]}, must be left out")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > CHARACTERS:
+            raise ValueError(f"{where}: a value of {len(event.value)} characters must have {CHARACTERS} or fewer")
+        if self.depth == DEPTH:
+            raise ValueError(f"{where}: lists and mappings within one another must be {DEPTH} or fewer")
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def flatten_mapping(self, node):
+        """Merge nothing: the key << is left standing, and then refused as one that means nothing."""
+
+    def construct_mapping(self, node, deep=False):
+        found = super().construct_mapping(node, deep)
+        if len(found) < len(node.value):
+            keys = Counter(self.construct_object(key, deep=True) for key, _ in node.value)
+            raise ValueError(f"{check.shown(keys.most_common(1)[0][0])} stands there twice")
+        return found
+
+
+# without dates, and with decimal whole numbers alone: YAML would read 1:30 as 90, and 010 as 8
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if not tag.endswith((":timestamp", ":int"))]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(0|[1-9][0-9]*)$"), list("-+0123456789"))
+
+
+def _blocks(experiment: str, axes) -> Iterator[dict]:
+    """The blocks of an experiment, which has one or a list of them; nothing at all stands for its defaults."""
+    if axes == []:
+        raise ValueError(f"{experiment}: [] must be a mapping of axes to values, or a list of such")
+    for block in _listed(axes):
+        if block is not None and not isinstance(block, dict):
+            raise ValueError(f"{experiment}: {check.shown(block)} must be a mapping of axes to values")
+        yield block or {}
+
+
+def _checked(experiment: str, block: dict) -> dict:
+    """The options, axes and settings of one block, the defaults of the notebook where it is silent. Raises ValueError
+    for a name that is unknown, and for a value of an option or a setting that is none."""
+    axes, settings = notebook.parameters(experiment), notebook.settings(experiment)
+    for name in block:
+        check.choice(experiment, name, [*OPTIONS, *(name for name in axes if name != "round")])
+    found = axes | block
+    for name, least in {"rounds": 1, "timeout": 1, **settings}.items():
+        _refuse_setting(f"{experiment}.{name}", found[name], least, name in FRACTIONS)
+    for name in notebook.fields(experiment):
+        if found[name] is None or found[name] == [] or isinstance(found[name], dict):
+            raise ValueError(f"{experiment}.{name}: {check.shown(found[name])} must be a value or a list of values")
+    for name, count in Counter(map(str, _listed(found["fresh"]))).items():
+        check.choice(f"{experiment}.fresh", name, notebook.fields(experiment))
+        if count > 1:
+            raise ValueError(f"{experiment}.fresh: {name!r} stands there twice")
+    return found
+
+
+def _refuse_setting(field: str, value, least: int | bool, fraction: bool) -> None:
+    if least is False:
+        if type(value) is not bool:
+            raise ValueError(f"{field}: {check.shown(value)} must be true or false")
+        return
+    if type(value) is not int and not (fraction and type(value) is float and math.isfinite(value)):
+        raise ValueError(f"{field}: {check.shown(value)} must be a {'finite' if fraction else 'whole'} number")
+    check.at_least(field, value, least)
+    check.at_most(field, value)
+
+
+def _count(experiment: str, block: dict) -> int:
+    """The cases of a block in all its rounds."""
+    return block["rounds"] * math.prod(len(_listed(block[name])) for name in notebook.fields(experiment))
+
+
+def _kernels(experiment: str, block: dict) -> list[Kernel]:
+    """The kernels of one block: a kernel for each round and each value of its fresh axes."""
+    fields, kernels = notebook.fields(experiment), []
+    parameters = {name: block[name] for name in notebook.parameters(experiment)}
+    pinned = [[(name, value) for value in _listed(block[name])] for name in _listed(block["fresh"])]
+    for point in itertools.product(*pinned):
+        chosen = parameters | dict(point)
+        try:
+            grid = cases.grid(experiment, **{name: chosen[name] for name in fields})
+        except ValueError as error:
+            raise ValueError(f"{experiment}.{error}") from None
+        rounds = range(1, block["rounds"] + 1)
+        kernels += [Kernel(experiment, chosen | {"round": round}, grid, block["timeout"]) for round in rounds]
+    return kernels
+
+
+def _listed(value) -> list:
+    return value if isinstance(value, list) else [value]
+
+
+def _refuse_duplicates(kernels: list[Kernel]) -> None:
+    seen = set()
+    for kernel in kernels:
+        for case in kernel.cases:
+            if (case, kernel.round) in seen:
+                raise ValueError(f"{kernel.experiment}: {case} stands in the sweep twice")
+            seen.add((case, kernel.round))

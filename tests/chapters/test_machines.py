@@ -1,0 +1,88 @@
+"""Machines stand side by side by the cases that they share, each beside its own ceilings."""
+
+import pytest
+
+from lib import notebooks as notebook
+from lib.chapters import machines
+from lib.records import code_digest as digest, results
+from lib.report.document import page as report
+
+ORIGINAL, COPY = "epyc-2c", "test-9c"
+SLOWER = 3  # times that the copy takes, in everything
+KEPT = ("attention", "ceilings")
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory):
+    """A machine made of the reference's records of some experiments, all of whose times are longer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RESULTS", str(tmp_path_factory.mktemp("two") / "results"))
+        for experiment in KEPT:
+            for file in results.files(ORIGINAL, experiment):
+                record = results.read(file)
+                metrics = {
+                    name: [SLOWER * ms for ms in value] if name.endswith("_ms") else value
+                    for name, value in record["metrics"].items()
+                }
+                environment = record["environment"] | {"hardware": "a slower one", "machine": COPY}
+                kept = {name: record[name] for name in ("experiment", "case", "round", "status", "started")} | {
+                    "code": digest.code(experiment)
+                }
+                results.save(machine=COPY, metrics=metrics, environment=environment, seconds=1.0, **kept)
+        yield machines.chosen(ORIGINAL, f"{ORIGINAL} {COPY}")
+
+
+def test_each_machine_has_its_own_ceilings(second):
+    table = machines.ceilings(second).set_index("machine")
+    for name in ("fp32, TFLOP/s", "memory, GB/s"):
+        assert table.loc[ORIGINAL, name] == pytest.approx(SLOWER * table.loc[COPY, name])
+    assert len(set(table["ridge in fp32, FLOP a byte"].round(6))) == 1
+
+
+def test_shared_cases_have_a_row_a_machine_and_the_share_of_its_own_ceiling(second):
+    table = machines.shared(second, "attention")
+    assert len(table) > 10
+    for _, rows in table.groupby("case"):
+        ours, theirs = rows["total_ms"]
+        assert theirs.value == pytest.approx(SLOWER * ours.value)
+        shares = [share.value for share in rows["ceiling_percent"]]
+        assert shares[0] == pytest.approx(shares[1])
+
+
+def test_verdicts_are_given_machine_by_machine_on_the_same_case(second):
+    table = machines.ratios(second)
+    sdpa = table[table["pair"] == "sdpa to naive attention"]
+    assert list(sdpa["machine"]) == [ORIGINAL, COPY]
+    assert len(set(sdpa["case"])) == 1
+    assert set(sdpa["verdict"]) == {"faster"}
+    adam = table[table["pair"] == "fused to single_tensor"]
+    assert list(adam["machine"]) == [ORIGINAL]
+
+
+def test_what_only_one_machine_measured_is_said_so(second):
+    *tables, last = machines.sheets(second)
+    assert len(tables) == 1
+    assert "same case of: training steps" in last.text
+    assert "attention with" in last.text
+
+
+def test_one_machine_alone_is_said_in_a_sentence(own_results):
+    assert machines.chosen(ORIGINAL, "") == [ORIGINAL]
+    assert machines.alone([ORIGINAL]).text.startswith(f"Only {ORIGINAL} has records")
+    assert len(machines.sheets([ORIGINAL])) == 1
+
+
+def test_an_unknown_machine_is_refused_with_the_nearest_name(own_results, capsys):
+    with pytest.raises(ValueError, match=r"machines: 'epyc-2' is not one of .*the nearest is 'epyc-2c'"):
+        machines.chosen(ORIGINAL, "epyc-2")
+    assert report.main(["--machines", ORIGINAL, "epyc-2"]) == 2
+    assert "the nearest is 'epyc-2c'" in capsys.readouterr().err
+
+
+def test_the_report_follows_from_the_machines_too(second):
+    assert report.inputs(ORIGINAL) != report.inputs(ORIGINAL, COPY)
+
+
+def test_only_chapters_that_have_the_parameter_are_given_the_machines():
+    having = [file.stem for file in notebook.CHAPTERS.glob("*.ipynb") if "machines" in notebook.parameters(file)]
+    assert having == ["80_machines"]

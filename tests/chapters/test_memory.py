@@ -1,0 +1,112 @@
+"""Records of memory become tables, figures and sentences that say what they hold, and say so where there are none."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+from lib.chapters import memory as occupancy, memory_claims
+from lib.instruments import memory_timeline as timeline
+from lib.records import results
+from lib.instruments.memory_timeline import Timeline
+
+CASE = {
+    "size": "tiny", "context_length": 64, "batch_size": 4, "precision": "fp32", "compiled": False,
+    "attention": "naive", "optimizer": "fused", "mode": "train_step", "device": "cpu", "checkpoint": 0,
+}  # fmt: skip
+FOLLOWED = Timeline(
+    {"ms": [0.0, 1.0, 2.0, 3.0], "bytes": [2**20, 3 * 2**20, 5 * 2**20, 2**20]},
+    {"forward": (0.0, 1.5), "backward": (1.5, 2.5), "optimizer": (2.5, 3.0)},
+    [{"bytes": 2**21, "function": "attention.naive", "operator": "aten::bmm", "phase": "forward"}] * 2,
+)
+
+
+def records(save_record, *changes, **metrics):
+    metrics = {"peak_mib": [5.0], "formula_mib": [5.0], "scores_mib": [2.0], **FOLLOWED.tables()} | metrics
+    for change in changes:
+        own = {**metrics, **{name: value for name, value in change.items() if name.endswith("_mib")}}
+        fields = {name: value for name, value in change.items() if name in CASE}
+        save_record("memory", CASE | fields, **own)
+    return results.load("memory", "test-1c")
+
+
+def test_a_record_holds_the_timeline_its_phases_and_the_largest_alike_counted():
+    found = FOLLOWED.tables()
+    assert found["timeline"] == {"instant_us": [0, 1000, 2000, 3000], "live_mib": [1, 3, 5, 1]}
+    assert found["phases"]["end_us"] == [1500, 2500, 3000]
+    assert found["largest"] == {
+        "each_mib": [2.0], "count": [2], "function": ["attention.naive"], "operator": ["aten::bmm"],
+        "phase": ["forward"],
+    }  # fmt: skip
+
+
+def test_a_thinned_series_keeps_its_ends_and_every_high_and_low():
+    values = [i % 7 for i in range(5000)]
+    values[1234], values[4321] = 100, -5
+    kept = timeline.thinned(values, 60)
+    assert len(kept) <= 60
+    assert kept == sorted(set(kept))
+    assert {0, 1234, 4321, 4999} <= set(kept)
+    assert timeline.thinned([1, 2], 60) == [0, 1]
+
+
+def test_kinds_of_bytes_are_told_by_their_modules():
+    table = {
+        "kind": ["parameters", *["activations"] * 5],
+        "module": ["", "layers.*.attn.q_proj", "layers.*.ffn", "layers.*.ln1", "lm_head", "Global"],
+        "part_mib": [1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
+    }
+    found = occupancy.breakdown(pd.Series({"breakdown": table}))
+    assert found["parameters"] == 1
+    assert (found["attention"], found["feed-forward"], found["norms and residuals"]) == (2, 4, 8)
+    assert found["embedding, head, loss"] == 48
+    assert found["gradients"] == 0
+
+
+def test_the_figure_of_a_timeline_shows_the_highest_point(save_record):
+    ax = occupancy.timelines(records(save_record, {}))
+    assert any(list(line.get_ydata()) == [5] and list(line.get_xdata()) == [2.0] for line in ax.lines)
+    assert [text.get_text() for text in ax.texts] == ["forward", "backward", "optimizer"]
+    plt.close(ax.figure)
+
+
+def test_predictions_grow_with_the_context_and_a_published_peak_has_its_own_row():
+    table = occupancy.predictions(["xl"], [128, 256])
+    assert list(table["context_length"]) == [128, 128, 256, 256]
+    assert (table["no_grad_gib"] < table["forward_gib"]).all()
+    assert (table["forward_gib"] < table["train_step_gib"]).all()
+    published = occupancy.beside_published()
+    assert len(published) == len(results.published("memory"))
+    assert published["published_percent"].between(1, 100).all()
+    assert occupancy.shape("xl").parameters == pytest.approx(2.0e9, rel=0.02)
+
+
+def test_sentences_say_what_the_records_hold(save_record):
+    phases = {"forward_peak_mib": [3.0], "backward_peak_mib": [5.0], "optimizer_peak_mib": [2.0]}
+    ends = {"forward_end_mib": [3.0], "backward_end_mib": [1.0], "optimizer_end_mib": [1.0]}
+    found = records(
+        save_record, {**phases, **ends}, {"precision": "bf16", "peak_mib": [4.0]},
+        {"context_length": 32, "peak_mib": [2.5]}, {"checkpoint": 2, "peak_mib": [4.0], "forward_end_mib": [1.5]},
+    )  # fmt: skip
+    assert "is in its backward" in memory_claims.phases_told(found, CASE).text
+    assert "falls by 2" in memory_claims.phases_told(found, CASE).text
+    assert "a step by -20.0%" in memory_claims.narrower(found, CASE, {"train_step": "a step"}).text
+    assert "an exponent of 1.00" in memory_claims.growth(found, CASE, "the peak").text
+    assert "32 tokens" not in memory_claims.growth(found, CASE, "the peak").text
+    (saved,) = memory_claims.saved(found, CASE)
+    assert "Groups of 2 save 50.0% of what is alive after the forward pass and 20.0% of the peak" in saved.text
+    assert (
+        "2 of the 2 largest allocations have just that, made by attention.naive"
+        in memory_claims.scores(found, CASE).text
+    )
+    assert "the formula is at most 100% too high" in memory_claims.agreement(found).text
+    assert memory_claims.residual("xl", 256).text.endswith("= 6.25 MiB.")
+
+
+def test_without_records_every_sentence_says_that_nothing_was_measured(own_results):
+    empty = results.load("memory", "test-1c")
+    case = dict.fromkeys(CASE)
+    assert memory_claims.phases_told(empty, case).verdict == "no data"
+    assert memory_claims.growth(empty, case, "the peak").verdict == "no data"
+    assert memory_claims.agreement(empty).verdict == "no data"
+    assert [said.verdict for said in memory_claims.saved(empty, case)] == ["no data"]
+    assert occupancy.parts(empty).empty

@@ -1,0 +1,214 @@
+"""Narrow types do to sums, norms and tensors what arithmetic says, and the report says only what the records hold."""
+
+import math
+
+import pandas as pd
+import pytest
+import torch
+
+from lib.experiments import cases, measure
+from lib.instruments import rounding
+from lib.records import results
+from lib.report import plots, sentences, tables
+from lib.chapters import precision as mixed
+from lib.chapters import precision_claims as said
+
+
+def one(subject, precision):
+    (case,) = cases.grid("precision", subject=subject, precision=precision, device="cpu")
+    return case
+
+
+@pytest.fixture(scope="module")
+def observed():
+    """What every case observes, once."""
+    pairs = [(subject, name) for subject in cases.precision.SUBJECTS for name in ("fp32", "fp16", "bf16")]
+    return {pair: one(*pair).observe() for pair in pairs if not one(*pair).unavailable()}
+
+
+@pytest.fixture
+def records(save_record, observed):
+    for (subject, name), metrics in observed.items():
+        save_record("precision", {"subject": subject, "precision": name, "device": "cpu"}, **metrics)
+    return results.load("precision", "test-1c")
+
+
+@pytest.mark.parametrize(
+    ("subject", "name", "reason"), [("toy", "tf32", "no dtype"), ("accumulation", "fp32", "the first of the four")]
+)
+def test_what_makes_no_sense_is_unavailable_and_says_why(subject, name, reason):
+    assert reason in one(subject, name).unavailable()
+    assert measure.available([one(subject, name)]) == []
+
+
+def test_an_unknown_subject_is_refused():
+    with pytest.raises(ValueError, match="nearest is 'layer_norm'"):
+        one("layernorm", "fp16")
+
+
+def test_a_record_holds_what_was_observed(own_results):
+    case = one("toy", "bf16")
+    with measure.recording(case, 1) as record:
+        record.metrics |= record.observe()
+    read = results.read(measure.record_path(case, 1))
+    assert read["status"] == "ok"
+    assert read["metrics"]["dtypes"]["tensor"][0] == "parameters"
+
+
+def test_the_sums_are_those_of_the_assignment_and_their_error_has_two_parts(observed):
+    table = pd.DataFrame(observed["accumulation", "fp16"]["loops"]).set_index("loop")
+    assert table["sum"].round(4).to_dict() == {
+        "fp32 += fp32": 10.0001, "fp16 += fp16": 9.9531, "fp32 += fp16": 10.0021, "fp32 += fp16 as fp32": 10.0021,
+    }  # fmt: skip
+    assert (table["stored_error"] + table["added_error"]).to_list() == pytest.approx(table["sum_error"].to_list())
+    assert table.loc["fp16 += fp16", "stored_error"] == pytest.approx(1000 * (0.01000213623046875 - 0.01))
+
+
+def test_a_sum_in_bf16_stalls_where_half_its_spacing_is_more_than_a_term(observed):
+    table = pd.DataFrame(observed["accumulation", "bf16"]["loops"]).set_index("loop")
+    row = table.loc["bf16 += bf16"]
+    assert row["sum"] == 4.0
+    assert row["stalls_after"] < 1000
+    assert row["half_percent"] > 100
+    assert table.loc["fp32 += bf16", "stalls_after"] == 1000
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("value", [0.01, 1.0, 3.9, 4.0, 10.0])
+def test_the_spacing_is_the_distance_to_the_next_number(dtype, value):
+    x = torch.tensor(value, dtype=dtype)
+    bits = {2: torch.int16, 4: torch.int32}[x.element_size()]
+    following = (x.view(bits) + 1).view(dtype)
+    assert rounding.spacing(x.item(), dtype) == following.item() - x.item()
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+def test_autocast_narrows_products_and_neither_parameters_nor_gradients(observed, name):
+    found = dict(zip(*observed["toy", name]["dtypes"].values(), strict=True))
+    assert found["parameters"] == found["gradients of the parameters"] == "fp32"
+    assert found["output of the first layer"] == found["logits"] == name
+    model = dict(zip(*observed["transformer", name]["dtypes"].values(), strict=True))
+    assert model["queries"] == model["attention scores"] == name
+    assert model["residual stream after a layer"] == "fp32"
+
+
+def test_without_autocast_everything_is_wide(observed):
+    for subject in ("toy", "transformer"):
+        assert set(observed[subject, "fp32"]["dtypes"]["dtype"]) == {"fp32"}
+
+
+@pytest.mark.parametrize("norm", rounding.NORMS)
+def test_a_norm_by_steps_is_pytorchs_own_where_nothing_is_rounded(norm):
+    x = torch.randn(4, 32, dtype=torch.float64)
+    steps = rounding.steps(norm, x, lambda name, tensor: tensor)
+    assert next(iter(steps)) == "input"
+    assert torch.allclose(steps["quotient"], rounding.KERNELS[norm](x, [32], eps=rounding.EPS))
+
+
+@pytest.mark.parametrize("norm", rounding.NORMS)
+def test_the_square_is_what_overflows_first_in_fp16_and_nothing_does_in_bf16(observed, norm):
+    limits = pd.DataFrame(observed[norm, "fp16"]["norm_limits"])
+    over = limits[(limits["what"] == "overflows") & (limits["offset"] == 0)].sort_values("scale")
+    assert over.iloc[0]["step"] == "square"
+    assert math.sqrt(torch.finfo(torch.float16).max) < 4 * over.iloc[0]["scale"]
+    assert "overflows" not in observed[norm, "bf16"]["norm_limits"]["what"]
+    errors = pd.DataFrame(observed[norm, "bf16"]["norm_errors"])
+    assert errors["scale"].nunique() == len(rounding.SCALES)
+
+
+def test_the_mean_is_what_layer_norm_loses_when_it_is_large(observed):
+    errors = pd.DataFrame(observed["layer_norm", "bf16"]["norm_errors"]).set_index(["scale", "offset"])
+    assert errors.loc[(1, 100), "relative_error"] > 10 * errors.loc[(1, 0), "relative_error"]
+
+
+def test_rounding_one_step_alone_costs_less_than_rounding_all(observed):
+    for name in ("fp16", "bf16"):
+        every = pd.DataFrame(observed["layer_norm", name]["norm_errors"]).set_index(["scale", "offset"])
+        alone = observed["layer_norm", name]["step_errors"]["relative_error"]
+        assert 0 < max(alone) < every.loc[(1, 0), "relative_error"]
+
+
+def test_trouble_is_seen_where_it_is():
+    exact = torch.ones(4, dtype=torch.float64)
+    assert rounding.trouble(torch.tensor([1, 1, 1, math.inf]), exact) == "overflows"
+    assert rounding.trouble(torch.tensor([0, 0, 1, 1.0]), exact) == "underflows"
+    assert rounding.trouble(torch.tensor([0, 1, 1, 1.0]), exact) == ""
+
+
+def test_the_sentences_say_what_the_records_hold(records):
+    assert "9.953125 in fp16" in said.sums(records, "fp16").text
+    assert "after 350 terms the sum stays at 4" in said.reasons(records, "bf16").text
+    assert "stays" not in said.reasons(records, "fp16").text
+    assert "square overflows" in said.sensitive(records, "layer_norm", "fp16").text
+    assert "nothing overflows" in said.sensitive(records, "layer_norm", "bf16").text
+    assert "the gradients in fp32" in said.observed(records, "fp16").text
+    assert said.kernel(records, "fp16").verdict == "measured"
+    assert said.offset_error(records, "bf16").verdict == "measured"
+
+
+def test_the_tables_have_a_column_a_precision_in_the_assignments_order(records):
+    assert list(mixed.loops(records)["loop"])[:2] == ["fp32 += fp32", "fp16 += fp16"]
+    table = mixed.dtypes(records, "toy").set_index("tensor")
+    assert list(table.columns)[:3] == ["fp32", "fp16", "bf16"]
+    assert table.loc["logits", "fp16"] == "fp16"
+    assert "scale of the inputs" in tables.show(mixed.limits(records), "subject scale what", "c")._repr_html_()
+
+
+def test_the_figures_are_drawn(records):
+    for draw in (mixed.draw_sums, mixed.draw_norms):
+        figure = plots.show(draw(records), "caption", "alt", mixed.note(records, "layer_norm"))
+        assert "<svg" in figure._repr_html_()
+
+
+STEP = {
+    "size": "tiny", "context_length": 8, "batch_size": 1, "precision": "fp32", "compiled": False,
+    "attention": "naive", "optimizer": "single_tensor", "mode": "train_step", "device": "cpu",
+}  # fmt: skip
+
+
+def steps(save_record, ratios):
+    """Steps in bf16 of several sizes, each with the ratio to fp32 given."""
+    for round in (1, 2, 3):
+        for count, (size, ratio) in enumerate(ratios.items()):
+            case, times = STEP | {"size": size}, [1 + 0.001 * (i + round) for i in range(12)]
+            save_record("step", case, round, total_ms=times, parameters=10**count)
+            pairs = {"paired_ms": [ratio * ms for ms in times], "baseline_ms": times}
+            save_record("step", case | {"precision": "bf16"}, round, total_ms=times, parameters=10**count, **pairs)
+    return results.load("step", "test-1c")
+
+
+def test_the_trend_follows_the_ratios(save_record):
+    falling = said.trend(steps(save_record, {"small": 1.2, "large": 0.6}))
+    assert "From size small to large the ratio falls" in falling.text
+    assert "At small, context 8, a step in bf16 is slower" in falling.text
+    assert "At large, context 8, a step in bf16 is faster" in falling.text
+
+
+def test_one_size_shows_no_trend(save_record):
+    found = said.trend(steps(save_record, {"small": 1.2}))
+    assert "more than one size" in found.text
+
+
+def test_published_ratios_are_of_one_source_and_hardware():
+    table = mixed.published_speed()
+    row = table[(table["size"] == "small") & ~table["compiled"].astype(bool)].iloc[0]
+    assert row["forward_ratio"] == pytest.approx(11.5468 / 10.1203, rel=1e-4)
+    assert set(table["source"]) == {"write-up 003"}
+    assert said.published_trend().text.endswith("at small, medium, large, xl, and less at 2.7B.")
+
+
+def test_every_table_and_sentence_stands_without_records(own_results):
+    nothing, no_steps = (results.load(name, "no-machine") for name in ("precision", "step"))
+    statements = [
+        *(tell(nothing, "fp16") for tell in (said.sums, said.reasons, said.observed, said.kernel, said.offset_error)),
+        said.sensitive(nothing, "layer_norm", "fp16"),
+        said.trend(no_steps),
+    ]
+    assert {statement.verdict for statement in statements} == {sentences.NO_DATA}
+    for table in (
+        mixed.loops(nothing), mixed.dtypes(nothing, "toy"), mixed.limits(nothing),
+        mixed.step_errors(nothing, "layer_norm"), mixed.speed(no_steps), mixed.speed_of_phases(no_steps),
+    ):  # fmt: skip
+        assert tables.ABSENT in tables.show(table, "loop tensor step ratio", "caption")._repr_html_()
+    for draw in (mixed.draw_sums, mixed.draw_norms):
+        assert tables.ABSENT in plots.show(draw(nothing), "c", "alt", mixed.note(nothing, "toy"))._repr_html_()

@@ -1,0 +1,76 @@
+"""All records can be seen, linked to and downloaded whole."""
+
+import base64
+import io
+import re
+
+import pandas as pd
+import pytest
+
+from lib.chapters import records as appendix
+from lib.records import results
+from lib.report import sentences
+from lib.experiments.cases import EXPERIMENTS
+
+
+@pytest.fixture
+def records(save_record):
+    for round in (1, 2):
+        save_record(case={"variant": "naive", "seq_len": 64}, round=round, total_ms=[1.25, 1.5], note="<b>")
+    save_record(case={"variant": "tiled", "seq_len": 64}, status="timeout")
+    return {"attention": results.load("attention", "test-1c")}
+
+
+def files(page):
+    """The downloads that a page holds, by name."""
+    links = re.findall(r'<a download="([^"]+)" href="data:[^,]+;base64,([^"]+)"', page)
+    return {name: io.BytesIO(base64.b64decode(content)) for name, content in links}
+
+
+def test_downloads_hold_every_sample_of_every_record(records):
+    found = files(appendix.Downloads("test-1c", records)._repr_html_())
+    assert list(found) == ["records-test-1c.csv.gz", "records-test-1c.parquet"]
+    csv = pd.read_csv(found["records-test-1c.csv.gz"], compression="gzip")
+    parquet = pd.read_parquet(found["records-test-1c.parquet"])
+    for table in (csv, parquet):
+        times = table[table["metric"] == "total_ms"]
+        assert list(times["value"]) == [1.25, 1.5] * 2
+        assert list(times["round"]) == [1, 1, 2, 2]
+        assert set(times["case"]) == {'{"variant": "naive", "seq_len": 64}'}
+        assert "timeout" in set(table["status"])
+
+
+def test_a_download_is_the_same_for_the_same_records(records):
+    one, other = (appendix.Downloads("test-1c", records)._repr_html_() for _ in range(2))
+    assert one == other
+
+
+def test_what_would_be_too_large_leaves_its_tables_out_and_says_so(save_record):
+    save_record(total_ms=[1.0], timeline={"ms": [float(i + 1) ** 0.5 for i in range(3000)]})
+    frames = {"attention": results.load("attention", "test-1c")}
+    whole = appendix.Downloads("test-1c", frames)._repr_html_()
+    part = appendix.Downloads("test-1c", frames, budget=20_000)._repr_html_()
+    assert "every sample" in whole
+    assert appendix.MAIN in part
+    assert set(pd.read_parquet(files(part)["records-test-1c.parquet"])["metric"]) == {"total_ms"}
+    assert "too large for this page" in appendix.Downloads("test-1c", frames, budget=10)._repr_html_()
+
+
+def test_every_record_has_a_row_that_evidence_links_to(records):
+    page = appendix.Listing(records, lambda record: "run")._repr_html_()
+    ids = re.findall(r'<tr id="([^"]+)"', page)
+    assert ids == [sentences.anchor(name) for name in sentences.names(records["attention"], {})]
+    assert "record-attention-naive-64-r2" in ids
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_ids_of_the_records_kept_in_git_are_unique(experiment):
+    records = results.load(experiment, "epyc-2c")
+    ids = [sentences.anchor(name) for name in sentences.names(records, {})]
+    assert len(ids) == len(set(ids)) == len(records)
+
+
+def test_without_records_it_says_so():
+    empty = {"attention": results.load("attention", "nowhere")}
+    assert "Not measured" in appendix.Listing(empty, str)._repr_html_()
+    assert "Not measured" in appendix.Downloads("nowhere", empty)._repr_html_()

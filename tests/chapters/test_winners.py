@@ -1,0 +1,100 @@
+"""Which variant wins is said of those alone that the data tell apart, in the table, on the map and in the sentences."""
+
+import pandas as pd
+import pytest
+
+from lib.chapters import adam as optimizers, winners
+from lib.records import results
+from lib.report import compare as verdicts, plots, tables
+from lib.stats.intervals import Interval
+
+CASE = {"variant": "fused", "shapes": "equal", "num_params": 1, "param_size": 16, "amsgrad": True, "cold": False}
+NOISE = [0.99, 1.0, 1.01, 1.0, 0.995, 1.005, 1.002, 0.998]
+
+
+@pytest.fixture
+def save_step(save_record):
+    """Save three rounds of a case with that median time."""
+
+    def save(ms, **changed):
+        case = CASE | changed
+        own = case["param_size"] * case["num_params"] or 40
+        for round, shift in ((1, 0.999), (2, 1.0), (3, 1.001)):
+            samples = [ms * shift * noise for noise in NOISE]
+            save_record("adam", case, round, total_ms=samples, elements=own, moved_bytes=36 * own)
+
+    return save
+
+
+@pytest.fixture
+def steps(save_step):
+    """Two points: at one fused is faster, at the other it and foreach take equally long."""
+    for size, times in ((16, (4.0, 2.0, 1.0)), (64, (8.0, 2.0, 2.0))):
+        for variant, ms in zip(("single_tensor", "foreach", "fused"), times, strict=True):
+            save_step(ms, variant=variant, param_size=size)
+    return results.load("adam", "test-1c")
+
+
+def test_the_best_of_a_point_is_one_or_those_that_cannot_be_told_apart(steps):
+    wins = winners.grid(steps, "variant", "num_params param_size")
+    assert [set(best) for best in wins["best"]] == [{"fused"}, {"foreach", "fused"}]
+    assert list(wins["relative"]) == [pytest.approx(0.25, rel=0.01)] * 2
+    assert wins["single_tensor"][1].value == pytest.approx(8, rel=0.01)
+
+
+def test_the_table_sets_the_best_of_each_row_in_bold_and_nothing_else(steps):
+    html = winners.table(winners.grid(steps, "variant", "num_params param_size"), "num_params param_size", "x")
+    rows = html._repr_html_().split("<tr>")[2:]
+    assert [row.count("<b>") for row in rows] == [1, 2]
+    assert "<b>1.00" in rows[0]
+    assert "<b>8" not in rows[1]
+
+
+def test_the_map_names_the_best_and_how_many_share_its_place(steps):
+    wins = winners.grid(steps, "variant", "num_params param_size")
+    ax = winners.heat_map(plots.axes()[0], wins, "num_params", "param_size")
+    first, second = (text.get_text() for text in ax.texts)
+    assert first.splitlines() == ["fused", "0.250"]
+    assert "and 1 more" in second
+
+
+def test_the_tally_counts_the_only_best_and_says_what_is_not_shown(steps):
+    text = winners.tally(winners.grid(steps, "variant", "num_params param_size")).text
+    assert text == (
+        "Of 2 points measured, fused takes the least time at 1; at 1 the data do not show which of several does."
+    )
+
+
+def test_without_records_there_is_a_table_a_map_and_a_sentence_that_say_so(own_results):
+    wins = winners.grid(results.load("adam", "test-1c"), "variant", "num_params param_size")
+    assert tables.ABSENT in winners.table(wins, "num_params param_size", "x")._repr_html_()
+    assert not winners.heat_map(plots.axes()[0], wins, "num_params", "param_size").texts
+    assert "not measured" in winners.tally(wins).text
+
+
+def test_a_contrast_is_the_ratio_to_the_case_that_differs_in_one_field(steps, save_step):
+    save_step(0.8, amsgrad=False)
+    (row,) = verdicts.contrasts(results.load("adam", "test-1c"), "amsgrad", False, "total_ms").to_dict("records")
+    assert (row["variant"], row["param_size"], row["amsgrad"]) == ("fused", 16, True)
+    assert row["ratio"].value == pytest.approx(1.25, rel=0.01)
+    assert row["verdict"] == "slower"
+
+
+def test_a_models_parameters_stand_beside_the_list_that_is_nearest_in_elements(steps, save_step):
+    save_step(3.0, shapes="tiny", num_params=0, param_size=0)  # of 40 elements: nearer to 64 than to 16
+    records = optimizers.with_bytes(results.load("adam", "test-1c"))
+    table = optimizers.beside_nearest(records, "total_ms", "per_element_ns", "moved_mib")
+    assert set(table["param_size"].dropna()) == {64}
+    own = table[table["shapes"] == "tiny"].iloc[0]
+    assert own["elements"] == 40
+    assert pd.isna(own["num_params"])
+    assert own["per_element_ns"].value == pytest.approx(3e6 / 40, rel=0.01)
+    assert own["moved_mib"].value == pytest.approx(36 * 40 / 2**20)
+
+
+def test_what_was_published_has_no_part_in_the_note_on_samples():
+    own = {"value": Interval(1, 0.9, 1.1, 12, 3), "hardware": "a test", "codes": frozenset("a")}
+    other = {"value": Interval(2, float("nan"), float("nan"), 0, 0), "hardware": "another", "codes": float("nan")}
+    note = tables.provenance(pd.DataFrame([own, other]))
+    assert note.startswith("a test. Median")
+    assert "another" not in note

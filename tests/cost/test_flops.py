@@ -1,0 +1,218 @@
+"""The arithmetic of costs agrees with what PyTorch counts, saves and allocates."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from lib import adam, attention, model
+from lib.cost import flops as cost
+from lib.records import results
+from lib.report import tidy as estimates
+
+pytestmark = pytest.mark.usefixtures("one_thread", "former_precision")
+
+# Shapes of differing aspect, so that each has its peak elsewhere: in a layer's feed-forward or attention, in the loss
+# where the vocabulary is wide, at the end of the backward pass or in the optimizer where parameters outweigh tokens.
+SHAPES = {
+    "narrow": cost.Shape(
+        d_model=64, d_ff=224, num_layers=2, num_heads=4, vocab_size=96, batch_size=2, context_length=96
+    ),
+    "wide": cost.Shape(
+        d_model=64, d_ff=224, num_layers=2, num_heads=4, vocab_size=4000, batch_size=4, context_length=96
+    ),
+    "deep": cost.Shape(d_model=32, d_ff=96, num_layers=12, num_heads=2, vocab_size=50, batch_size=1, context_length=32),
+    "long": cost.Shape(d_model=32, d_ff=64, num_layers=2, num_heads=2, vocab_size=64, batch_size=1, context_length=520),
+    "few tokens": cost.Shape(
+        d_model=128, d_ff=512, num_layers=2, num_heads=2, vocab_size=200, batch_size=2, context_length=8
+    ),
+}
+
+
+@pytest.fixture(params=SHAPES)
+def shape(request):
+    return SHAPES[request.param]
+
+
+def build(shape, attend="naive"):
+    """The model of a shape, and a batch of inputs and targets."""
+    values = dataclasses.asdict(shape)
+    batch = values.pop("batch_size")
+    tokens = torch.randint(shape.vocab_size, (batch, shape.context_length + 1))
+    return model.TransformerLM(model.Config(**values), attend), tokens[:, :-1], tokens[:, 1:]
+
+
+# One short sequence, one odd length of many layers, one wide vocabulary: the counts are exact for each.
+EXACT = [
+    *SHAPES.values(),
+    cost.Shape(d_model=16, d_ff=40, num_layers=1, num_heads=2, vocab_size=7, batch_size=1, context_length=1),
+    cost.Shape(d_model=48, d_ff=20, num_layers=5, num_heads=3, vocab_size=50, batch_size=3, context_length=33),
+]
+
+
+def flops(run):
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+def forward_and_backward(shape, attend):
+    """The FLOPs that PyTorch counts in a forward pass, and in the backward pass of its loss."""
+    network, inputs, targets = build(shape, attend)
+    kept = []
+    forward = flops(lambda: kept.append(model.loss(network(inputs), targets)))
+    return forward, flops(lambda: kept[0].backward())
+
+
+@pytest.mark.parametrize("shape", EXACT, ids=str)
+def test_flops_of_both_passes_are_those_counted(shape):
+    assert forward_and_backward(shape, "naive") == (cost.forward_flops(shape), cost.backward_flops(shape))
+
+
+@pytest.mark.parametrize("shape", EXACT, ids=str)
+def test_flops_that_are_not_counted_on_a_cpu_are_those_of_the_closed_form(shape):
+    # a CPU's own kernel of attention is none that the counter knows: it counts nothing there
+    layers = shape.num_layers * cost.attention_flops(shape.batch_size, shape.context_length, shape.d_model)
+    forward, backward = forward_and_backward(shape, "sdpa")
+    assert (forward + layers, backward + 2 * layers) == (cost.forward_flops(shape), cost.backward_flops(shape))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_flops_of_attention_are_those_counted_masked_or_not(causal):
+    q, k, v = torch.randn(3, 5, 40, 8)
+    assert flops(lambda: attention.naive(q, k, v, causal)) == cost.attention_flops(5, 40, 8)
+
+
+@pytest.mark.parametrize("seq_len", [1, 2, 40])
+def test_causal_flops_are_those_of_the_pairs_that_a_query_may_see(seq_len):
+    seen = sum(key <= query for query in range(seq_len) for key in range(seq_len))
+    assert cost.attention_flops(5, seq_len, 8, causal=True) == 5 * seen * 2 * (2 * 8)
+
+
+OPERATIONS = {"add": 1, "sub": 1, "mul": 1, "div": 1, "sqrt": 1, "maximum": 1, "addcmul": 3}  # addcmul: v + s g g
+
+
+class Elementwise(TorchDispatchMode):
+    """Counts what single operations do to each element of tensors of a given length."""
+
+    def __init__(self, length):
+        super().__init__()
+        self.length, self.count = length, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function._schema.name.removeprefix("aten::").rstrip("_")
+        if args[0].numel() == self.length:
+            self.count += OPERATIONS[name] + ("alpha" in (kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_operations_of_the_optimizer_are_those_of_the_reference(amsgrad):
+    param, grad = torch.randn(2, 10)
+    state = adam.state(param, "single_tensor", amsgrad)
+    with Elementwise(10) as counted:
+        adam.step("single_tensor", [param], [grad], [state], adam.Hyper(amsgrad=amsgrad))
+    assert 10 * counted.count == cost.optimizer_flops(10, amsgrad)
+
+
+def nbytes(*tensors):
+    return sum(x.nbytes for x in tensors)
+
+
+class Softmax(TorchDispatchMode):
+    """Counts the bytes into and out of each softmax and of its backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.forward = self.backward = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten._softmax.default:
+            self.forward += nbytes(args[0], out)
+        elif function is torch.ops.aten._softmax_backward_data.default:
+            self.backward += nbytes(args[0], args[1], out)
+        return out
+
+
+def traffic(shape):
+    """Bytes of the tensors into and out of each part of a naive training step, by phase, found by hooks."""
+    network, inputs, targets = build(shape)
+    x, dx = {}, {}  # of each call of a module: its input and output, and their gradients
+    for module in network.modules():
+        module.register_forward_hook(lambda m, i, o: x.setdefault(m, []).append((i[0], o)))
+    for module in (*network.layers.modules(), network.ln_final):
+        module.register_full_backward_hook(lambda m, i, o: dx.setdefault(m, []).append((i[0], o[0])))
+    with Softmax() as softmax:
+        logits = network(inputs)
+        logits.retain_grad()
+        loss = model.loss(logits, targets)
+        loss.backward()
+    norms = [m for m in network.modules() if isinstance(m, model.RMSNorm)]
+    rope, embedding = network.layers[0].attn.rope, network.token_embeddings
+    tables, rows = nbytes(rope.cos_TP, rope.sin_TP), x[embedding][0][1]
+    forward = {
+        "embedding": nbytes(inputs, rows, rows),  # as many rows of the table as come out
+        "norms": sum(nbytes(*x[m][0], m.weight) for m in norms),
+        "rope": sum(nbytes(*call) + tables for call in x[rope]),
+        "softmax": softmax.forward,
+        "gate": 0,
+        "residuals": 0,
+        "loss": nbytes(logits, targets, loss),
+    }
+    backward = {
+        "embedding": nbytes(inputs, rows, embedding.weight.grad),
+        "norms": sum(nbytes(x[m][0][0], *dx[m][0], m.weight, m.weight.grad) for m in norms),
+        "rope": sum(nbytes(*call) + tables for call in dx[rope]),
+        "softmax": softmax.backward,
+        "gate": 0,
+        "residuals": 0,
+        "loss": nbytes(logits, targets, loss, logits.grad),
+    }
+    for block in network.layers:
+        ffn = block.ffn
+        up, gate = x[ffn.w1][0][1], x[ffn.w3][0][1]
+        forward["gate"] += nbytes(up, gate, x[ffn.w2][0][0])
+        backward["gate"] += nbytes(up, gate, dx[ffn.w2][0][0], dx[ffn.w1][0][1], dx[ffn.w3][0][1])
+        (start, end), middle = x[block][0], x[block.ln2][0][0]
+        forward["residuals"] += nbytes(start, x[block.attn][0][1], middle) + nbytes(middle, x[ffn][0][1], end)
+        (dstart, dend), dmiddle = dx[block][0], dx[block.attn][0][1]
+        backward["residuals"] += nbytes(dend, dx[block.ln2][0][0], dmiddle) + nbytes(
+            dmiddle, dx[block.ln1][0][0], dstart
+        )
+    return {"forward": forward, "backward": backward}
+
+
+@pytest.mark.parametrize("shape", EXACT, ids=str)
+def test_memory_bound_bytes_are_those_of_the_tensors_into_and_out_of_each_part(shape):
+    predicted = cost.memory_bound_bytes(shape, "fp32", "naive")
+    assert predicted.pop("optimizer") == {"adamw": cost.adam_bytes(shape.parameters, amsgrad=False)}
+    assert predicted == traffic(shape)
+
+
+def test_attention_in_tiles_moves_no_scores_and_narrow_products_halve_what_is_theirs(shape):
+    full, tiled, narrow = (
+        cost.memory_bound_bytes(shape, *variant) for variant in (("fp32", "naive"), ("fp32", "sdpa"), ("bf16", "naive"))
+    )
+    for phase in ("forward", "backward"):
+        assert tiled[phase] == full[phase] | {"softmax": 0}
+        assert all(2 * narrow[phase][part] == full[phase][part] for part in ("gate", "softmax"))
+        assert narrow[phase]["embedding"] == full[phase]["embedding"]
+
+
+@pytest.mark.parametrize("machine", sorted(path.parent.name for path in results.REFERENCE.glob("*/step")))
+def test_mfu_lies_between_nothing_and_a_little_more_than_the_ceiling(own_results, machine):
+    peaks = estimates.ceiling(results.load("ceilings", machine), "matmul", "flops")
+    steps = estimates.select(results.load("step", machine), mode="train_step")
+    steps = estimates.with_percent_of(steps, "mfu_percent", "forward_flops", peaks, times=3)
+    found = [value for row in steps["mfu_percent"] if row is not None for value in row]
+    assert found
+    assert all(0 < value <= 105 for value in found)
+
+
+@pytest.mark.parametrize(("amsgrad", "moved"), [(False, 28), (True, 36)])
+def test_adam_moves_seven_or_nine_numbers_an_element(amsgrad, moved):
+    assert cost.adam_bytes(1, amsgrad) == moved
+    assert cost.adam_bytes(1000, amsgrad) == 1000 * moved

@@ -1,0 +1,186 @@
+"""The formula of the memory agrees with what PyTorch saves and allocates, in every mode and group of layers."""
+
+import dataclasses
+
+import pytest
+import torch
+from test_cost import SHAPES, build
+
+from lib import adam, model, precision
+from lib.cost import memory as footprint
+from lib.experiments import checkpointing, measure
+from lib.instruments import peak_memory as memory
+from lib.records import baselines as baseline, results
+from lib.experiments.memory import Memory
+from lib.experiments.step import Step
+from lib.experiments.training import MODES
+
+pytestmark = pytest.mark.usefixtures("one_thread", "former_precision")
+
+
+@pytest.fixture(params=SHAPES)
+def shape(request):
+    return SHAPES[request.param]
+
+
+@pytest.mark.parametrize("attend", ["naive", "tiled", "sdpa"])
+@pytest.mark.parametrize("name", ["fp32", "bf16"])
+def test_activations_are_what_autograd_saves(shape, name, attend):
+    network, inputs, targets = build(shape, attend)
+    kept = {x.untyped_storage().data_ptr() for x in (*network.parameters(), *network.buffers())}
+    saved = {}
+
+    def remember(x):
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in kept:
+            saved[storage.data_ptr()] = storage  # held, so that no other takes its place in memory
+        return x
+
+    autocast = precision.activate(name, "cpu")
+    with autocast, torch.autograd.graph.saved_tensors_hooks(remember, lambda x: x):
+        loss = model.loss(network(inputs), targets)
+    assert loss.requires_grad
+    # autocast's copies of the matrices are saved too, and are a term of their own in `kept_bytes`
+    copies = 2 * shape.matrix_parameters if name == "bf16" else 0
+    measured = sum(storage.nbytes() for storage in saved.values()) - copies
+    assert footprint.activation_bytes(shape, name, attend) == pytest.approx(measured, rel=0.01)
+
+
+def measured_peak(shape, name, attend, variant):
+    """The most bytes alive in a second step, when the optimizer has its moments."""
+    network, inputs, targets = build(shape, attend)
+    optimizer = adam.AdamW(network.parameters(), variant)
+    autocast = precision.activate(name, "cpu")
+    last = {}
+
+    def iteration(mark):
+        with autocast:
+            last["logits"] = network(inputs)  # kept to the end, as the experiment keeps them
+            loss = model.loss(last["logits"], targets)
+        mark("forward")
+        loss.backward()
+        mark("backward")
+        optimizer.step()
+        mark("optimizer")
+
+    iteration(lambda phase: None)
+    last.clear()
+    optimizer.zero_grad(set_to_none=True)
+    return memory.peaks(iteration, "cpu")["peak_mib"][0] * memory.MIB
+
+
+@pytest.mark.parametrize("variant", ["single_tensor", "foreach", "fused"])
+@pytest.mark.parametrize("attend", ["naive", "tiled", "sdpa"])
+@pytest.mark.parametrize("name", ["fp32", "bf16"])
+def test_the_peak_of_a_step_is_the_predicted_one(shape, name, attend, variant):
+    measured = measured_peak(shape, name, attend, variant)
+    assert footprint.peak_bytes(shape, name, attend, variant, "train_step") == pytest.approx(measured, rel=0.03)
+
+
+@pytest.mark.parametrize("variant", ["single_tensor", "foreach", "fused"])
+def test_the_states_of_a_step_are_counted_exactly(shape, variant):
+    network, _, _ = build(shape)
+    optimizer = adam.AdamW(network.parameters(), variant)
+    for parameter in network.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    tensors = [tensor for state in optimizer.state.values() for tensor in state.values()]
+    tensors += [tensor for parameter in network.parameters() for tensor in (parameter, parameter.grad)]
+    assert sum(tensor.untyped_storage().nbytes() for tensor in tensors) == footprint.state_bytes(shape)
+
+
+@pytest.mark.parametrize("context_length", [128, 512])
+@pytest.mark.parametrize("size", ["small", "medium"])
+def test_the_peak_of_a_real_size_is_the_predicted_one(size, context_length):
+    case = Step(size, context_length, 4, "fp32", False, "naive", "fused", "train_step", "cpu")
+    assert case.formula_bytes() == pytest.approx(case.traced().total, rel=0.0001)
+
+
+def test_autocast_widens_the_softmax_on_a_gpu_only(shape):
+    cpu, cuda = (footprint.activation_bytes(shape, "bf16", "naive", device) for device in ("cpu", "cuda"))
+    assert cuda - cpu == shape.num_layers * 4 * shape.scores  # the weights in single precision beside their copy
+    assert footprint.activation_bytes(shape, "fp32", "naive", "cuda") == footprint.activation_bytes(
+        shape, "fp32", "naive"
+    )
+
+
+@pytest.fixture
+def case(monkeypatch):
+    """A case whose layers, and not the loss, are the peak: few words, many layers."""
+    monkeypatch.setitem(model.SIZES, "test", {"d_model": 32, "d_ff": 96, "num_layers": 5, "num_heads": 2})
+    monkeypatch.setattr(
+        Memory, "config", property(lambda self: model.Config(48, self.context_length, **model.SIZES[self.size]))
+    )
+    plain = {"size": "test", "context_length": 64, "batch_size": 2, "precision": "fp32", "compiled": False}
+    plain |= {"attention": "naive", "optimizer": "fused", "mode": "train_step", "device": "cpu", "checkpoint": 0}
+    return lambda **fields: Memory(**plain | fields)
+
+
+@pytest.mark.parametrize("checkpoint", [0, 1, 2, 5])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["fp32", "bf16"])
+def test_the_peak_of_every_mode_and_group_is_the_predicted_one(case, name, mode, checkpoint):
+    one = case(precision=name, mode=mode, checkpoint=checkpoint)
+    work = one.work(one.training())
+    work.iteration(lambda phase: None)
+    work.before()
+    measured = memory.peaks(work.iteration, "cpu")["peak_mib"][0] * memory.MIB
+    assert 0.9999 * measured < one.formula_bytes() < 1.08 * measured  # too high where attention is the peak in bf16
+    assert measured < one.predicted_bytes()
+    if one.traceable and checkpoint < 2:
+        assert one.traced().total == measured
+
+
+def test_what_cannot_be_traced_says_so(case):
+    with pytest.raises(ValueError, match="checkpoint"):
+        case(checkpoint=2).traced()
+    assert case(checkpoint=2, mode="forward").traced().total > 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_groups_of_layers_compute_what_the_plain_model_does_and_keep_only_their_inputs(size):
+    plain, inputs, targets = build(SHAPES["deep"])
+    grouped, _, _ = build(SHAPES["deep"])
+    grouped.load_state_dict(plain.state_dict())
+    checkpointing.regroup(grouped, size)
+    assert len(grouped.layers) == -(-12 // size)
+    for network in (plain, grouped):
+        model.loss(network(inputs), targets).backward()
+    for one, other in zip(plain.parameters(), grouped.parameters(), strict=True):
+        assert torch.equal(one, other)
+        assert torch.equal(one.grad, other.grad)
+
+
+def test_the_right_result_is_computed_in_groups_too(case):
+    found = measure.errors(case(checkpoint=2).setup())
+    assert max(found["logits_error"] + found["gradient_error"] + found["update_error"]) < 1e-5
+
+
+def test_a_group_has_no_less_than_no_layer(case):
+    with pytest.raises(ValueError, match="checkpoint: -1 must be 0 or more"):
+        case(checkpoint=-1)
+
+
+def test_the_residual_stream_is_as_large_as_derived(case):
+    facts = case(precision="bf16").setup().facts
+    assert facts["residual_observed_mib"] == facts["residual_mib"] == [2 * 64 * 32 * 4 / memory.MIB]
+
+
+def test_one_followed_iteration_gives_peaks_timeline_and_largest_allocations(case, own_results):
+    one = case(checkpoint=2)
+    with measure.recording(one, 1) as record:
+        work = record.setup()
+        record.metrics |= measure.errors(work)
+        record.metrics |= measure.followed(work, one, 1)
+    metrics = results.read(measure.record_path(one, 1))["metrics"]
+    assert max(metrics["timeline"]["live_mib"]) == metrics["peak_mib"][0]
+    assert len(metrics["timeline"]["live_mib"]) <= 600
+    assert metrics["phases"]["phase"] == ["forward", "backward", "optimizer"]
+    assert metrics["largest"]["each_mib"] == sorted(metrics["largest"]["each_mib"], reverse=True)
+    assert sum(metrics["largest"]["count"]) == measure.FOLLOWED
+
+
+def test_a_case_with_checkpointing_is_compared_with_the_one_without(case):
+    fields = dataclasses.asdict(case(checkpoint=2, precision="bf16"))
+    assert baseline.of("memory", fields) == fields | {"checkpoint": 0}
+    assert baseline.of("memory", fields | {"checkpoint": 0}) == fields | {"checkpoint": 0, "precision": "fp32"}

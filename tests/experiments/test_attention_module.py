@@ -1,0 +1,151 @@
+"""The module with projections is right, its memory is counted to the byte, and its least time is the longer of two."""
+
+import math
+
+import pandas as pd
+import pytest
+import torch
+
+from lib import model
+from lib.chapters import attention_module as projections
+from lib.experiments import cases, measure
+from lib.instruments import peak_memory as memory
+from lib.records import results
+from lib.timing import Plan
+
+CASE = {
+    "d_model": 32, "context_length": 8, "batch_size": 2, "num_heads": 2, "precision": "fp32", "compiled": False,
+    "device": "cpu",
+}  # fmt: skip
+
+
+def one(**changed):
+    (case,) = cases.grid("attention_module", **CASE | changed)
+    return case
+
+
+def measured(case):
+    with measure.recording(case, 1) as record:
+        work = record.setup()
+        record.metrics |= measure.errors(work)
+        record.metrics |= measure.times(work, Plan(1, 6))
+        record.metrics |= measure.peaks(work)
+        record.metrics |= measure.pairs(record, 7, 1)
+    return results.read(measure.record_path(case, 1))["metrics"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_module_gives_a_record_of_both_passes_and_of_its_memory(own_results, precision):
+    metrics = measured(one(precision=precision))
+    assert all(len(metrics[name]) == 6 for name in ("forward_ms", "backward_ms", "total_ms"))
+    assert {"out_error", "gradient_error", "weight_gradient_error"} <= set(metrics)
+    tables = 2 * 8 * 16 // 2 * 4  # cosine and sine for each position and pair of features
+    assert metrics["model_mib"] == [(4 * 4 * 32**2 + tables) / memory.MIB]
+    weights, inputs = 4 * 4 * 32**2, 4 * 2 * 8 * 32
+    assert metrics["backward_end_mib"][0] * memory.MIB >= 2 * weights + 2 * inputs
+    assert ("paired_ms" in metrics) == (precision == "bf16")
+
+
+def test_a_module_that_computes_something_else_is_found(own_results, monkeypatch):
+    right, build = model.SelfAttention.forward, cases.AttentionModule.setup
+
+    def setup(self):
+        work = build(self)
+        expected = work.expected()
+        monkeypatch.setattr(model.SelfAttention, "forward", lambda module, x: 1.001 * right(module, x))
+        work.expected = lambda: expected
+        return work
+
+    monkeypatch.setattr(cases.AttentionModule, "setup", setup)
+    with pytest.raises(measure.WrongResult, match="out"):
+        measured(one())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"d_model": 256, "context_length": 16, "batch_size": 8},
+        {"d_model": 64, "context_length": 128, "num_heads": 4},
+        {"d_model": 128, "context_length": 64, "precision": "bf16"},
+        {"d_model": 128, "context_length": 128, "num_heads": 1, "batch_size": 8},
+    ],
+    ids=str,
+)
+def test_predicted_bytes_bound_the_check_and_the_passes_from_near_above(changed):
+    case = one(**changed)
+    work = case.setup()
+
+    def check(mark):
+        work.before()
+        expected = work.expected()
+        work.iteration(lambda phase: None)
+        for name, tensor in work.result().items():
+            measure._relative(tensor, expected[name])
+        mark("run")
+
+    most = memory.peaks(check, "cpu")["peak_mib"][0] * memory.MIB
+    assert most <= case.predicted_bytes() <= 1.3 * most
+
+
+def test_facts_follow_the_formulas():
+    facts = one().setup().facts
+    assert facts["projection_flops"] == 8 * 16 * 32**2
+    assert facts["attention_flops"] == 4 * 16 * 8 * 32
+    assert facts["forward_flops"] == facts["projection_flops"] + facts["attention_flops"]
+    assert facts["forward_bytes"] + facts["backward_bytes"] == 48 * 32**2 + 5 * 4 * 16 * 32
+
+
+def test_heads_must_divide_the_width():
+    with pytest.raises(ValueError, match="d_model: 32 must be divisible by num_heads 5"):
+        one(num_heads=5)
+
+
+def test_the_profiler_counts_the_flops_of_the_projections_and_of_attention():
+    work = one().setup()
+    with torch.profiler.profile(with_flops=True) as profile:
+        work.iteration(lambda phase: None)
+    assert sum(event.flops for event in profile.key_averages()) >= 3 * work.facts["forward_flops"]
+
+
+@pytest.fixture
+def modules(save_record):
+    case = one()
+    facts = case.setup().facts
+    save_record("attention_module", CASE, total_ms=[2.0] * 6, **facts)
+    return results.load("attention_module", "test-1c"), facts
+
+
+@pytest.mark.parametrize("slower", ["products", "memory"])
+def test_the_least_time_is_that_of_the_slower_of_products_and_memory(modules, slower):
+    records, facts = modules
+    rate, speed = (1e9, 1e15) if slower == "products" else (1e15, 1e9)
+    found = projections.with_least_time(records, {"fp32": rate}, {"fp32": speed})
+    amount = 3 * facts["forward_flops"] if slower == "products" else facts["forward_bytes"] + facts["backward_bytes"]
+    assert found["least_ms"].iloc[0] == pytest.approx([1e3 * amount / 1e9] * 6)
+    share = 100 * 2 * 32 / (2 * 32 + 8)
+    assert found["projections_percent"].iloc[0] == pytest.approx([share] * 6)
+    assert projections.flops(pd.Series(CASE)) == 3 * facts["forward_flops"]
+
+
+def test_without_ceilings_there_is_no_least_time(modules):
+    records, _ = modules
+    found = projections.with_least_time(records, {}, {})
+    assert found["least_ms"].iloc[0] is None or math.isnan(found["least_ms"].iloc[0])
+    assert projections.memory_bound(records, {}, {}).verdict == "no data"
+
+
+def test_the_limit_of_memory_is_told_in_tokens(modules):
+    records, _ = modules
+    assert "below 20" in projections.memory_bound(records, {"fp32": 1e12}, {"fp32": 1e11}).text
+    assert "1 of 1 records have so few" in projections.memory_bound(records, {"fp32": 1e12}, {"fp32": 1e11}).text
+    assert "0 of 1 records have so few" in projections.memory_bound(records, {"fp32": 1e11}, {"fp32": 1e11}).text
+    assert "88.9% to 88.9%" in projections.workload(records).text
+
+
+def test_the_published_memory_is_weights_input_and_a_constant():
+    table = projections.published_memory()
+    constant = table["rest_mib"].round(2)
+    assert (constant == 16.25).sum() == 57
+    assert (constant == 0).sum() == 3
+    assert "57 of 60" in projections.published_accounts().text
+    assert "no more than two heads" in projections.published_accounts().text

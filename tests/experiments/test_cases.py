@@ -1,0 +1,76 @@
+"""A case knows what it computes in theory, whether the machine has the means for it, and refuses what cannot be."""
+
+import pytest
+import torch
+from plain import one
+
+from lib.experiments import measure
+
+
+@pytest.mark.parametrize(
+    ("operation", "facts"),
+    [
+        ("matmul", {"flops": 2 * 4 * 4 * 6}),
+        ("copy", {"moved_bytes": 2 * 4 * 6 * 4}),
+        ("triad", {"moved_bytes": 3 * 4 * 6 * 4}),
+        ("add", {"moved_bytes": 3 * 4 * 6 * 4}),
+    ],
+)
+def test_a_ceiling_knows_what_it_computes_or_moves(operation, facts):
+    assert one("ceilings", operation=operation, rows=4, columns=6).setup().facts == facts
+
+
+def test_a_call_is_made_a_thousand_times():
+    work = one("ceilings", operation="call", rows=1, columns=1).setup()
+    with torch.profiler.profile() as profile:
+        work.iteration(lambda name: None)
+    (row,) = (event for event in profile.key_averages() if event.key == "aten::add")
+    assert work.facts == {"calls": row.count} == {"calls": 1000}
+
+
+def test_the_facts_of_a_step_and_of_attention_hold_what_theory_says_of_each_phase():
+    facts = one("step").setup().facts
+    assert facts["backward_flops"] == 2 * facts["forward_flops"]
+    assert facts["optimizer_flops"] == 14 * facts["parameters"]
+    assert facts["optimizer_bytes"] == 28 * facts["parameters"]
+    assert 0 < facts["forward_bytes"] < facts["backward_bytes"]
+    moved = 12 * 4 * 8 * 4  # Q, K, V, the output and their gradients, and 19 or 15 times the scores
+    causal = {"forward_flops": 4 * 64 * 4, "causal_flops": 4 * 36 * 4, "moved_bytes": moved + 19 * 4 * 64}
+    assert one("attention").setup().facts == causal
+    assert one("attention", causal=False).setup().facts == {
+        "forward_flops": 4 * 64 * 4,
+        "moved_bytes": moved + 15 * 4 * 64,
+    }
+
+
+def test_what_the_machine_has_no_means_for_is_left_out_and_says_why():
+    case = one("attention", precision="tf32")
+    assert "CUDA" in case.unavailable()
+    assert measure.available([case]) == []
+
+
+@pytest.mark.parametrize(
+    ("experiment", "changed", "said"),
+    [
+        ("step", {"size": "smal"}, r"size: 'smal'.*nearest is 'small'"),
+        ("step", {"context_length": 0}, "context_length: 0 must be 2 or more"),
+        ("step", {"compiled": "yes"}, "compiled: 'yes' is str, must be bool"),
+        ("step", {"optimizer": "adamw"}, "optimizer: 'adamw'"),
+        ("attention", {"variant": "sdap"}, "nearest is 'sdpa'"),
+        ("attention", {"seq_len": "64"}, "seq_len: '64' is str, must be int"),
+        ("attention", {"seq_len": True}, "seq_len: True is bool"),
+        ("attention", {"precision": "fp8"}, "precision: 'fp8'"),
+        ("attention", {"device": "gpu"}, "device: 'gpu'.*nearest is"),
+        ("adam", {"num_params": -1}, "num_params: -1 must be 0 or more"),
+        ("adam", {"param_size": 1.5}, "param_size: 1.5 is float"),
+        ("adam", {"num_params": 0}, "num_params: 0 must be 1 or more"),
+        ("adam", {"shapes": "smal"}, "shapes: 'smal'.*nearest is 'small'"),
+        ("adam", {"shapes": "tiny", "param_size": 0}, "num_params: 2 must be 0 for tiny, which has its own"),
+        ("ceilings", {"operation": "divide"}, "operation: 'divide'"),
+        ("ceilings", {"operation": "call", "rows": 1}, "columns: 8 must be 1 for call"),
+        ("ceilings", {"operation": "call", "columns": 1}, "rows: 8 must be 1 for call"),
+    ],
+)
+def test_an_impossible_case_names_field_rule_and_nearest_name(experiment, changed, said):
+    with pytest.raises(ValueError, match=said):
+        one(experiment, **changed)

@@ -1,0 +1,271 @@
+"""Cases are checked before they are timed, saved as they end, and refused when they cannot be."""
+
+import contextlib
+import json
+from dataclasses import asdict
+
+import pytest
+import torch
+from plain import one
+
+from lib import adam, precision, timing
+from lib.experiments import cases, measure
+from lib.instruments import peak_memory as memory
+from lib.records import baselines as baseline, results
+from lib.experiments.measure import Work
+from lib.timing import Plan
+
+
+def measured(case, round=1):
+    with measure.recording(case, round) as record:
+        work = record.setup()
+        record.metrics |= measure.errors(work)
+        record.metrics |= measure.times(work, Plan(1, 6))
+        record.metrics |= measure.peaks(work)
+        record.metrics |= measure.pairs(record, 7, 1)
+    return results.read(measure.record_path(case, round))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(one("step", attention=a, optimizer=o) for a, o in (("tiled", "foreach"), ("sdpa", "fused"))),
+        one("step", precision="bf16"),
+        *(one("step", mode=mode) for mode in ("forward_backward", "forward", "no_grad")),
+        *(one("attention", variant=v, causal=c) for v in ("naive", "tiled", "sdpa") for c in (True, False)),
+        one("attention", precision="fp16"),
+        *(one("adam", variant=v, amsgrad=a) for v in ("single_tensor", "foreach", "fused") for a in (True, False)),
+        one("adam", shapes="tiny", num_params=0, param_size=0),
+        *(one("ceilings", operation=o, rows=8, columns=24) for o in ("matmul", "copy", "triad", "add")),
+        one("ceilings", operation="matmul", rows=24, precision="bf16"),
+        one("ceilings", operation="call", rows=1, columns=1),
+    ],
+    ids=str,
+)
+def test_every_family_gives_a_valid_record_of_its_phases(own_results, case):
+    record = measured(case)
+    metrics = record["metrics"]
+    phases = [name for name in metrics if name.removesuffix("_ms") in ("forward", "backward", "optimizer", "run")]
+    assert record["status"] == "ok"
+    assert record["case"] == asdict(case)
+    assert all(len(metrics[name]) == 6 for name in phases)
+    sums = [sum(sample) for sample in zip(*(metrics[name] for name in phases), strict=True)]
+    assert metrics["total_ms"] == pytest.approx(sums)
+    assert any(name.endswith("_error") for name in metrics)
+    assert metrics["peak_mib"][0] > 0
+
+
+def test_a_compiled_variant_is_timed_apart_from_its_compilation(own_results):
+    metrics = measured(one("attention", variant="compiled"))["metrics"]
+    assert metrics["first_iteration_ms"][0] > 10 * max(metrics["total_ms"])
+    assert "peak_mib" not in metrics
+
+
+def wrong(mark):
+    mark("run")
+
+
+def test_a_variant_with_a_wrong_result_is_not_timed(own_results, monkeypatch):
+    bad = Work(
+        "cpu", wrong, lambda: {"out": torch.ones(3)}, lambda: {"out": torch.tensor([1, 1, 1.1])}, 1e-3, {}
+    )  # fmt: skip
+    monkeypatch.setattr(cases.Ceilings, "setup", lambda self: bad)
+    with pytest.raises(measure.WrongResult, match="out"):
+        measured(one("ceilings"))
+    assert not list(own_results.rglob("*.json"))
+
+
+@pytest.mark.parametrize(("count", "error", "wrong"), [(3, 5e-3, False), (3, 2e-2, True), (2000, 5e-3, True)])
+def test_a_few_values_may_miss_by_more_than_many(count, error, wrong):
+    result, expected = {"out": torch.full((count,), 1 + error)}, {"out": torch.ones(count)}
+    with pytest.raises(measure.WrongResult) if wrong else contextlib.nullcontext():
+        measure._checked(result, expected, 1e-3)
+
+
+def test_a_result_that_is_not_a_number_is_wrong(own_results, monkeypatch):
+    bad = Work("cpu", wrong, lambda: {"out": torch.ones(1)}, lambda: {"out": torch.tensor([torch.nan])}, 1e9, {})
+    monkeypatch.setattr(cases.Ceilings, "setup", lambda self: bad)
+    with pytest.raises(measure.WrongResult):
+        measured(one("ceilings"))
+
+
+def test_a_case_that_cannot_fit_is_recorded_with_both_numbers_and_not_built(own_results, monkeypatch):
+    case = one("step", size="2.7B", context_length=1024, batch_size=64)
+    monkeypatch.setattr(cases.Step, "setup", lambda self: pytest.fail("it was built"))
+    record = measured(case)
+    assert record["status"] == "too_large"
+    assert record["metrics"]["predicted_bytes"] == case.predicted_bytes() > record["metrics"]["available_bytes"]
+
+
+def test_running_out_of_memory_is_recorded_with_the_bytes_asked_for(own_results, monkeypatch):
+    monkeypatch.setattr(cases.Ceilings, "setup", lambda self: torch.empty(2**50))
+    record = measured(one("ceilings"))
+    assert (record["status"], record["metrics"]) == ("oom", {"asked_bytes": 2**52})
+
+
+def test_any_other_error_goes_on_and_leaves_no_record(own_results, monkeypatch):
+    monkeypatch.setattr(cases.Ceilings, "setup", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        measured(one("ceilings"))
+    assert not list(own_results.rglob("*.json"))
+
+
+def test_what_a_case_built_is_freed_although_the_notebook_still_names_it(own_results):
+    case = one("ceilings", rows=1024, columns=1024)
+    with measure.recording(case, 1) as record:
+        work = record.setup()
+        record.metrics |= measure.errors(work)
+    assert not vars(work)
+
+
+def test_a_round_leaves_out_what_is_done_and_what_ended_badly_before(own_results):
+    first, second, third = (one("ceilings", rows=rows) for rows in (8, 16, 24))
+    measured(first)
+    measure.save(second, 1, "timeout", {}, "2026-01-01T00:00:00+00:00", 1.0)
+    assert measure.remaining([first, second, third], 1) == [third]
+    assert set(measure.remaining([first, second, third], 2)) == {first, third}
+    assert measure.remaining([first, second, third], results.BY_HAND) == [first, second, third]
+
+
+def test_rounds_measure_in_different_orders(own_results):
+    every = [one("ceilings", rows=8 * n) for n in range(1, 9)]
+    orders = {tuple(measure.remaining(every, round)) for round in (1, 2, 3)}
+    assert len(orders) == 3
+    assert all(set(order) == set(every) for order in orders)
+
+
+def test_no_case_begins_once_the_sweeps_time_is_up(own_results, monkeypatch):
+    cases = [one("ceilings", rows=rows) for rows in (8, 16)]
+    monkeypatch.setenv("SWEEP_SECONDS_LEFT", "1000")
+    begun = []
+    for case in measure.pending(cases, 1):
+        begun.append(case)
+        monkeypatch.setattr(measure, "_BEGAN", measure.time.monotonic() - 1001)
+    assert len(begun) == 1
+
+
+def test_a_kernel_far_from_the_store_measures_what_is_named_and_has_no_record_there(own_results, tmp_path, monkeypatch):
+    every = [one("ceilings", rows=8 * n) for n in range(1, 9)]
+    named = [measure.called(case, 2) for case in every[:5]] + [measure.called(every[6], 1)]
+    (tmp_path / "todo.json").write_text(json.dumps(named))
+    order = measure.remaining(every, 2)
+    measured(every[0], 2)
+    measure.save(every[1], 1, "timeout", {}, "2026-01-01T00:00:00+00:00", 1.0)  # whoever names cases has seen to that
+    monkeypatch.setenv("SWEEP_CASES", str(tmp_path / "todo.json"))
+    assert measure.remaining(every, 2) == [case for case in order if case in every[1:5]]
+
+
+def test_memory_is_predicted_from_above_for_every_family(own_results):
+    big = [
+        one("step", context_length=128, batch_size=4),
+        one("attention", seq_len=512, d_head=32, batch_size=2),
+        one("attention", variant="tiled", seq_len=512, d_head=32, batch_size=2),
+        one("adam", variant="foreach", num_params=4, param_size=2**18),
+        one("ceilings", operation="matmul", rows=512, columns=512),
+        one("ceilings", operation="matmul", rows=1024, columns=256),
+        one("ceilings", operation="matmul", rows=256, columns=1024),
+        *(one("ceilings", operation=o, rows=512, columns=256) for o in ("copy", "triad")),
+    ]
+    for case in big:
+        peak = measured(case)["metrics"]["peak_mib"][0]
+        assert peak <= case.predicted_bytes() / memory.MIB <= 4 * peak, case
+
+
+def test_a_record_has_the_canary_before_and_after_and_pairs_with_the_baseline(own_results):
+    metrics = measured(one("attention", variant="tiled"))["metrics"]
+    assert len(metrics["canary_ms"]) == 20
+    assert len(metrics["paired_ms"]) == len(metrics["baseline_ms"]) == 7
+    for side in ("paired", "baseline"):
+        phases = zip(metrics[f"{side}_forward_ms"], metrics[f"{side}_backward_ms"], strict=True)
+        assert [sum(pair) for pair in phases] == pytest.approx(metrics[f"{side}_ms"])
+    assert "paired_ms" not in measured(one("attention"))["metrics"]
+
+
+def test_only_the_forward_pass_without_a_graph_has_that_with_one_as_baseline():
+    fields = asdict(one("step", mode="no_grad"))
+    assert baseline.of("step", fields) == fields | {"mode": "forward"}
+    assert all(baseline.of("step", fields | {"mode": mode}) is None for mode in ("forward", "train_step"))
+
+
+def test_without_a_graph_a_forward_pass_keeps_less(own_results):
+    with_graph, without = (
+        measured(one("step", mode=mode, context_length=64))["metrics"]["forward_end_mib"][0]
+        for mode in ("forward", "no_grad")
+    )
+    assert without < with_graph
+
+
+def test_pairs_that_do_not_fit_side_by_side_say_so(own_results, monkeypatch):
+    case = one("adam", variant="foreach")
+    needed, available = case.predicted_bytes(), iter([10**9, 10])  # for the case, and then for the baseline beside it
+    monkeypatch.setattr(memory, "available_bytes", lambda device: next(available))
+    record = measured(case)
+    assert record["status"] == "ok"
+    assert record["metrics"]["pair_predicted_bytes"] == needed
+    assert record["metrics"]["pair_available_bytes"] == 10
+    assert "paired_ms" not in record["metrics"]
+
+
+def test_a_pair_computes_each_side_in_its_own_precision(own_results, monkeypatch):
+    seen = []
+    original = precision.activate
+    monkeypatch.setattr(precision, "activate", lambda name, device: (seen.append(name), original(name, device))[1])
+    with measure.recording(one("attention", precision="bf16"), 1) as record:
+        record.setup()
+        seen.clear()
+        measure.pairs(record, 7, 1)
+    assert sorted(set(seen)) == ["bf16", "fp32"]
+    assert seen.count("bf16") == timing.UNCOUNTED + 7
+
+
+def test_a_cold_case_flushes_the_caches_outside_the_timed_region(own_results, monkeypatch):
+    flushes = []
+    monkeypatch.setattr(timing, "flush", lambda device: lambda: flushes.append(1))
+    measured(one("adam", cold=True))
+    assert len(flushes) >= 1 + 7 + 1  # the check, the warm-up with the samples, the memory
+
+
+def test_each_case_and_round_pairs_in_an_order_of_its_own(own_results, monkeypatch):
+    seeds = []
+    original = timing.compare
+    monkeypatch.setattr(timing, "compare", lambda *a: (seeds.append(a[5]), original(*a))[1])
+    for case in (one("attention", variant="tiled"), one("attention", variant="sdpa")):
+        for round in (1, 2):
+            measured(case, round)
+    assert len(set(seeds)) == 4
+
+
+def test_memory_that_runs_out_in_the_pairs_leaves_the_times_of_the_case(own_results, monkeypatch):
+    case, original = one("adam", variant="fused"), type(one("adam")).setup
+
+    def setup(self):
+        if self.variant == "single_tensor":
+            raise MemoryError
+        return original(self)
+
+    monkeypatch.setattr(type(case), "setup", setup)
+    record = measured(case)
+    assert record["status"] == "ok"
+    assert len(record["metrics"]["total_ms"]) == 6
+    assert "pair_asked_bytes" in record["metrics"]
+
+
+def test_an_optimizer_that_does_nothing_in_a_step_is_found(own_results, monkeypatch):
+    monkeypatch.setitem(adam.VARIANTS, "foreach", lambda *lists: None)
+    with pytest.raises(measure.WrongResult, match="update"):
+        measured(one("step", optimizer="foreach"))
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_a_model_without_its_last_layer_is_wrong_in_narrow_types_too(own_results, monkeypatch, name):
+    case = one("step", precision=name, mode="no_grad", context_length=64)
+    original = case.setup
+
+    def broken():
+        work = original()
+        work.iteration.__self__.module.layers[-1].forward = lambda x_BTC: x_BTC
+        return work
+
+    object.__setattr__(case, "setup", broken)
+    with pytest.raises(measure.WrongResult, match="logits"):
+        measured(case)

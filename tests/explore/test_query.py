@@ -1,0 +1,200 @@
+"""A query picks records, is refused in one line where it cannot, and comes back from the figure that it made."""
+
+import re
+import shutil
+
+import nbformat
+import pytest
+
+from lib import execution as kernel, notebooks as notebook
+from lib.chapters import precision as mixed_precision
+from lib.explore import beside as references, panel, query as explore
+from lib.records import results
+
+CASE = {
+    "variant": "naive", "seq_len": 64, "d_head": 64, "batch_size": 8, "causal": True, "precision": "fp32",
+    "cold": False, "device": "cpu",
+}  # fmt: skip
+QUERY = {"experiment": "attention", "machines": ["test-1c"], "x": "seq_len", "y": "total_ms", "line": "variant"}
+
+
+@pytest.fixture
+def records(save_record):
+    """Two variants over three lengths in three rounds, one of which did not fit; fp32 and, of one case, bf16."""
+    for round in (1, 2, 3):
+        for seq_len in (64, 128, 256):
+            for slower, variant in enumerate(("naive", "sdpa"), start=1):
+                times = [seq_len / slower + 0.01 * i for i in range(8)]
+                save_record(case=CASE | {"variant": variant, "seq_len": seq_len}, round=round, total_ms=times)
+        save_record(case=CASE | {"seq_len": 512}, round=round, status="oom")
+    save_record(case=CASE | {"precision": "bf16"}, total_ms=[7.0] * 8, out_error=[0.0])
+    return save_record
+
+
+def executed(target, **parameters):
+    """The outputs of the notebook, by the name of its cell."""
+    kernel.execute(notebook.NOTEBOOKS / "explore.ipynb", target, parameters)
+    cells = nbformat.read(target, as_version=4).cells
+    return {cell.id: cell.outputs for cell in cells if cell.cell_type == "code"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"experiment": "atention"}, "experiment: 'atention' is not one of .* nearest is 'attention'"),
+        ({"machines": ["test-2c"]}, "machines: 'test-2c' is not one of .* nearest is 'test-1c'"),
+        ({"machines": []}, "machines: there must be one"),
+        ({"x": "seqlen"}, "x: 'seqlen' .* nearest is 'seq_len'"),
+        ({"line": "varient"}, "line: 'varient' .* nearest is 'variant'"),
+        ({"line": "seq_len"}, "line: 'seq_len' is the x axis"),
+        ({"y": "total_m"}, "y: 'total_m' .* nearest is 'total_ms'"),
+        ({"y": "status"}, "y: 'status' is not one of"),
+        ({"where": {"size": "tiny"}}, "where: 'size' is not one of"),
+        ({"where": {"variant": "spda"}}, "where.variant: 'spda' .* nearest is sdpa"),
+        ({"where": {"causal": 1}}, "where.causal: 1 is not one of True"),
+    ],
+)
+def test_a_query_that_picks_nothing_is_refused_in_one_line(records, wrong, said):
+    with pytest.raises(ValueError, match=said) as refused:
+        explore.Query(**QUERY | wrong)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_query_picks_the_cases_with_these_values_and_what_failed_says_why(records):
+    rows = explore.listing(explore.Query(**QUERY, where={"precision": "fp32", "seq_len": [128, 512]}))
+    assert list(zip(rows["variant"], rows["seq_len"], rows["n"], strict=True)) == [
+        ("naive", 128, 24), ("naive", 512, 0), ("sdpa", 128, 24),
+    ]  # fmt: skip
+    assert rows["whole, ms"].iloc[0] == pytest.approx(128.035)
+    assert list(rows["why"]) == ["", "ran out of memory", ""]
+
+
+def test_lines_that_differ_in_more_than_the_line_are_told_apart(records):
+    table = explore.table(explore.Query(**QUERY))
+    assert set(table["label"]) == {"naive fp32", "naive bf16", "sdpa fp32"}
+    assert table.groupby("variant")["colour"].nunique().to_dict() == {"naive": 1, "sdpa": 1}
+    assert table["colour"].nunique() == 2
+
+
+def test_numbers_are_drawn_as_lines_and_all_else_as_bars(records):
+    lines = explore.draw(explore.Query(**QUERY, where={"precision": "fp32"}))
+    assert (lines.get_xscale(), lines.get_yscale()) == ("log", "log")
+    bars = explore.draw(explore.Query(**QUERY | {"x": "precision"}, where={"seq_len": 64}))
+    assert len(bars.patches) == 3
+    assert bars.get_xscale() == "linear"
+    zero = explore.draw(explore.Query(**QUERY | {"y": "out_error"}))
+    assert [bar.get_width() for bar in zero.patches] == [0.0]
+
+
+def test_the_first_query_leaves_nothing_but_its_axes_open(records):
+    query = explore.first("attention")
+    assert (query.machines, query.x, query.y, query.line) == (("test-1c",), "seq_len", "total_ms", "variant")
+    assert query.where == {"precision": ("fp32",)}
+    assert explore.first("attention", line="precision").where == {"variant": ("naive",)}
+    with pytest.raises(ValueError, match="nearest is 'attention'"):
+        explore.first("attentoin")
+
+
+def test_several_machines_are_lines_of_their_own(records):
+    for seq_len in (64, 128):
+        records(case=CASE | {"seq_len": seq_len}, machine="test-gpu", total_ms=[1.0] * 8)
+    query = explore.first("attention", ("test-1c", "test-gpu"))
+    assert (query.line, query.where["variant"]) == ("machine", ("naive",))
+    table = explore.table(query)
+    assert table.groupby("label")["machine"].unique().map(list).to_dict() == {
+        "test-1c": ["test-1c"], "test-gpu": ["test-gpu"],
+    }  # fmt: skip
+    assert table["colour"].nunique() == 2
+
+
+@pytest.mark.parametrize("experiment", notebook.experiments())
+def test_every_experiment_of_a_reference_machine_has_something_to_draw(own_results, experiment):
+    query = explore.first(experiment)
+    assert "<svg" in explore.figure(query)._repr_html_()
+
+
+def test_a_saved_figure_gives_its_query_back_and_the_same_figure(records):
+    query = explore.Query(**QUERY, where={"precision": "fp32", "causal": True})
+    file = explore.save(query)
+    assert file.parent == results.folder().parent / "figures"
+    drawn = file.read_text()
+    assert explore.load(file) == query
+    assert explore.save(explore.load(file)).read_text() == drawn
+    assert explore.save(explore.Query(**QUERY)) != file
+
+
+def test_a_file_without_a_query_or_with_a_wrong_one_is_refused(records, tmp_path):
+    file = tmp_path / "plain.svg"
+    file.write_text('<svg xmlns="http://www.w3.org/2000/svg"><metadata/></svg>')
+    with pytest.raises(ValueError, match="holds no query"):
+        explore.load(file)
+    with pytest.raises(ValueError, match="nearest is 'line'"):
+        explore.parse('{"lines": "variant"}')
+    with pytest.raises(ValueError, match="x, y, line must be given"):
+        explore.parse('{"experiment": "attention", "machines": ["test-1c"]}')
+
+
+def test_the_controls_lead_to_queries_and_say_what_cannot_be(records):
+    controls = panel.Panel(explore.first("attention"))
+    assert controls.query.where == {"precision": ("fp32",)}
+    controls.filters["seq_len"].value = (64, 128)
+    assert controls.query.where == {"precision": ("fp32",), "seq_len": (64, 128)}
+    controls.line.value = "precision"
+    assert (controls.query.line, controls.query.where) == ("precision", {"variant": ("naive",)})
+    figure, table = (output["data"]["text/html"] for output in controls.shown.outputs)
+    assert "<svg" in figure
+    assert "bf16" in table
+    controls.x.value = "precision"
+    assert "is the x axis already" in controls.message.value
+    assert controls.query.x == "seq_len"
+    controls.button.click()
+    (file,) = explore.folder().iterdir()
+    assert explore.load(file) == controls.query
+
+
+def test_the_notebook_runs_without_a_screen_with_its_defaults_and_with_another_choice(own_results, tmp_path):
+    outputs = executed(tmp_path / "default.ipynb")
+    assert "<svg" in outputs["explore-07"][0].data["text/html"]
+    assert outputs["explore-10"][0].data["text/plain"] == "True"
+    outputs = executed(tmp_path / "other.ipynb", experiment="adam", axes={"x": "variant", "y": "peak_mib"})
+    assert "x='variant', y='peak_mib'" in outputs["explore-06"][0].data["text/plain"]
+    assert len(list(explore.folder().iterdir())) == 2
+
+
+def text(shown):
+    return re.sub(r"<[^>]+>", " ", getattr(shown, "data", None) or shown._repr_html_())
+
+
+@pytest.fixture
+def kept(records, monkeypatch, tmp_path):
+    """The records, kept in git as it were."""
+    shutil.copytree(results.folder(), tmp_path / "kept")
+    monkeypatch.setattr(results, "REFERENCE", tmp_path / "kept")
+    return records
+
+
+def test_what_was_measured_by_hand_stands_beside_the_references(kept):
+    kept(case=CASE | {"device": "cuda"}, round=0, machine="test-gpu", total_ms=[9.0] * 8)
+    shown = text(references.beside(results.load("attention", "test-gpu", round=0), "total_ms"))
+    assert re.search(r"here, by hand\s+9\b.*records of test-1c\s+64\.03", shown)
+
+
+def test_where_no_reference_has_the_case_a_sentence_says_so(kept, monkeypatch):
+    kept(case=CASE | {"seq_len": 17}, round=0, machine="test-gpu", total_ms=[9.0] * 8)
+    own = results.load("attention", "test-gpu", round=0)
+    assert "git keeps this experiment of test-1c" in text(references.beside(own, "total_ms"))
+    monkeypatch.setattr(results, "REFERENCE", results.folder() / "none")
+    assert "of no machine" in text(references.beside(own, "total_ms"))
+
+
+def test_a_case_that_has_no_such_rows_is_not_set_beside_any(own_results):
+    kept = results.load("precision", results.machines()[0])
+    for subject, shown in (("accumulation", "fp16 += fp16"), ("toy", "No reference machine")):
+        own = kept[kept["subject"] == subject].assign(round=0)
+        own.attrs = kept.attrs
+        assert shown in text(references.beside(own, "sum", mixed_precision.loops, keys="loop"))
+
+
+def test_a_sweep_does_not_read_the_references(records, monkeypatch):
+    monkeypatch.setattr(results, "reference", None)
+    assert "in the report" in text(references.beside(results.load("attention", "test-1c"), "total_ms"))

@@ -1,0 +1,112 @@
+"""A timeline tells when memory was taken and freed, and by whom, from tracking and from CUDA's history alike."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lib import attention
+from lib.instruments import memory_timeline as timeline, peak_memory as memory
+from lib.instruments.peak_memory import MIB
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+QUARTER = MIB // 4  # numbers in fp32 that take 1 MiB
+
+
+def test_a_timeline_has_every_change_the_phases_and_the_largest_allocations():
+    q, k, v = (torch.randn(1, 2, 64, 8, requires_grad=True) for _ in range(3))
+
+    def iteration(mark):
+        loss = attention.naive(q, k, v).sum()
+        mark("forward")
+        loss.backward()
+        mark("backward")
+        for x in (q, k, v):
+            x.grad = None
+
+    found = memory.timeline(iteration, "cpu", count=6)
+    assert max(found.points["bytes"]) == memory.peaks(iteration, "cpu")["peak_mib"][0] * MIB
+    assert found.points["bytes"][0] == 3 * 4096
+    assert found.points["bytes"][-1] == 3 * 4096  # all that was made is freed
+    assert len(found.points["ms"]) == len(found.points["bytes"])
+    assert found.points["ms"] == sorted(found.points["ms"])
+    (start, middle), (again, end) = found.phases["forward"], found.phases["backward"]
+    assert 0 == start < middle == again < end
+
+    assert [row["bytes"] for row in found.largest] == [4 * 2 * 64 * 64] * 6
+    made = {(row["function"], row["operator"], row["phase"]) for row in found.largest}
+    assert made >= {
+        ("attention._masked_scores", "aten::bmm", "forward"), ("attention.naive", "aten::_softmax", "forward"),
+        ("BmmBackward0", "aten::bmm", "backward"),
+    }  # fmt: skip
+    for row in found.largest:
+        begin, finish = found.phases[row["phase"]]
+        assert begin < row["born_ms"] < finish
+        assert row["born_ms"] < row["freed_ms"]
+
+
+def test_a_function_outside_the_package_is_named_by_the_operator():
+    kept = []
+
+    def iteration(mark):
+        kept.append(torch.ones(5))
+        mark("run")
+
+    (row,) = memory.timeline(iteration, "cpu").largest
+    assert (row["function"], row["operator"], row["freed_ms"]) == ("aten::ones", "aten::ones", None)
+
+
+def test_the_history_of_cudas_allocator_becomes_a_timeline():
+    lib, began = str(Path(timeline.__file__).parent), 10**15
+
+    def entry(action, us, addr, size, *names):
+        frames = [{"filename": filename, "line": 1, "name": name} for filename, name in names]
+        return {"action": action, "time_us": began // 1000 + us, "addr": addr, "size": size, "frames": frames}
+
+    naive = [("??", "at::_ops::bmm::call(at::Tensor const&)"), ("functional.py", "f"), (f"{lib}/attention.py", "naive")]
+    node = [("??", "at::_ops::mm::call()"), ("??", "torch::autograd::generated::MmBackward0::apply(std::vector)")]
+    caller = [("??", "at::_ops::ones::call()"), ("a.py", "own"), (f"{lib}/memory.py", "f"), (f"{lib}/measure.py", "g")]
+    snapshot = {"segments": [], "device_traces": [[], [
+        entry("alloc", -5, 1, 999, *naive),  # before the iteration
+        entry("segment_alloc", 5, 1, 2**21),
+        entry("alloc", 10, 2, 100, *naive),
+        entry("free_requested", 20, 1, 999),
+        entry("free_completed", 20, 1, 999),
+        entry("alloc", 40, 1, 300, *node),  # the address again
+        entry("free_completed", 50, 2, 100),
+        entry("alloc", 60, 3, 7, *caller),
+    ]]}  # fmt: skip
+    marks = [("forward", began + 30_000), ("backward", began + 55_000), ("optimizer", began + 70_000)]
+    found = timeline.from_snapshot(snapshot, 1, marks, began, older=1000)
+
+    assert found.peaks() == {
+        "forward_peak": 1100, "forward_end": 101, "backward_peak": 401, "backward_end": 301,
+        "optimizer_peak": 308, "optimizer_end": 308,
+    }  # fmt: skip
+    ready = found.timeline(count=3)
+    assert ready.points == {"ms": [0, 0.01, 0.02, 0.04, 0.05, 0.06], "bytes": [1000, 1100, 101, 401, 301, 308]}
+    assert ready.phases == {"forward": (0, 0.03), "backward": (0.03, 0.055), "optimizer": (0.055, 0.07)}
+    assert [tuple(row.values()) for row in ready.largest] == [
+        (300, "MmBackward0", "aten::mm", "backward", 0.04, None),
+        (100, "attention.naive", "aten::bmm", "forward", 0.01, 0.05),
+        (7, "aten::ones", "aten::ones", "optimizer", 0.06, None),
+    ]
+
+
+def test_cudas_history_is_recorded_read_and_switched_off(monkeypatch, tmp_path):
+    calls = []
+    cuda = torch.cuda.memory
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {"requested_bytes.all.current": 12})
+    monkeypatch.setattr(cuda, "_record_memory_history", lambda enabled="all", **options: calls.append(enabled))
+    monkeypatch.setattr(cuda, "_snapshot", lambda: {"device_traces": [[]]})
+    monkeypatch.setattr(cuda, "_dump_snapshot", lambda file: Path(file).write_text("pickled"))
+
+    found = memory.timeline(lambda mark: mark("run"), "cuda", pickle=tmp_path / "viz.pickle")
+    assert found.points == {"ms": [0.0], "bytes": [12]}
+    assert (tmp_path / "viz.pickle").read_text() == "pickled"
+    with pytest.raises(ZeroDivisionError):
+        memory.timeline(lambda mark: 1 / 0, "cuda")
+    assert calls == ["all", None, "all", None]

@@ -1,0 +1,87 @@
+"""The memory of a step is predicted to the byte without allocating it, for the largest models too."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lib import model
+from lib.instruments import peak_memory as memory
+from lib.experiments.step import Step
+from lib.paths import ROOT
+from lib.instruments.peak_memory import MIB
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def step(monkeypatch):
+    """A training step of a size of the tests' own."""
+    monkeypatch.setitem(model.SIZES, "test", {"d_model": 32, "d_ff": 96, "num_layers": 2, "num_heads": 2})
+    plain = {"size": "test", "context_length": 48, "batch_size": 2, "precision": "fp32", "compiled": False}
+    plain |= {"attention": "naive", "optimizer": "single_tensor", "mode": "train_step", "device": "cpu"}
+    return lambda **fields: Step(**plain | fields)
+
+
+@pytest.mark.parametrize("optimizer", ["single_tensor", "foreach", "fused"])
+@pytest.mark.parametrize("attend", ["naive", "tiled", "sdpa"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_step_is_predicted_to_the_byte(step, precision, attend, optimizer):
+    case = step(precision=precision, attention=attend, optimizer=optimizer)
+    predicted, work = case.traced(), case.setup()
+    work.iteration(lambda phase: None)
+    work.before()
+    measured = memory.peaks(work.iteration, "cpu")
+    measured.pop("resident_peak_mib", None)
+    assert predicted.peaks == measured
+    assert predicted.total == measured["peak_mib"][0] * MIB
+
+
+def test_the_bytes_at_the_peak_are_told_apart_by_kind_and_by_module(step):
+    few, many = step(context_length=4, batch_size=1), step(context_length=200)
+    end, loss = few.traced(), many.traced()  # the peaks: at the end of the backward pass or later, and in the loss
+    for case, found in ((few, end), (many, loss)):
+        assert found.parameters == 4 * case.shape.parameters
+        assert found.optimizer_states == 8 * case.shape.parameters + 4 * (9 * 2 + 3)
+        tokens, table = case.batch_size * (case.context_length + 1), case.context_length * case.config.d_head
+        assert found.others == 8 * tokens + 4 * table  # the batch, the cosines and sines
+    assert end.gradients == 4 * few.shape.parameters
+    assert end.temporaries == 3 * 4 * 10_000 * 32  # those of the optimizer, for the embedding or the head
+    assert end.activations == {"lm_head": 4 * 4 * 10_000, "Global": 4}  # the logits and the loss
+
+    assert loss.gradients == 0
+    assert loss.temporaries == 2 * 4 * 400 * 10_000  # the gradients of log-probabilities and logits
+    hidden, wide = 4 * 400 * 32, 4 * 400 * 96
+    assert loss.activations["layers.*.ffn.w1"] == loss.activations["layers.*.ffn.w3"] == 2 * wide
+    assert loss.activations["layers.*.attn.rope"] == 2 * 2 * hidden
+    assert loss.activations["token_embeddings"] == hidden
+    assert loss.activations["lm_head"] == 4 * 400 * 10_000
+
+
+def test_a_prediction_leaves_the_precision_of_the_process_alone_and_refuses_what_compiles(step):
+    torch.set_float32_matmul_precision("high")
+    step().traced()
+    assert torch.get_float32_matmul_precision() == "high"
+    torch.set_float32_matmul_precision("highest")
+    with pytest.raises(ValueError, match="compiled"):
+        step(compiled=True).traced()
+
+
+@pytest.mark.parametrize(("size", "parameters"), [("2.7B", 3_406_809_600), ("10B", 12_832_823_808)])
+def test_the_largest_models_are_predicted_in_little_memory(size, parameters):
+    script = f"""
+import resource, sys
+from lib import memory
+from lib.cases.step import Step
+found = Step("{size}", 512, 4, "fp32", False, "naive", "fused", "train_step", "cpu").traced()
+# on Linux ru_maxrss begins at what the process that started this one held
+highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if sys.platform == "darwin" else memory._resident_peak()
+print(found.parameters, found.total, highest)
+"""
+    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=90, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    weights, total, highest = map(int, run.stdout.split())
+    assert weights == 4 * parameters
+    assert total > 16 * parameters
+    assert highest < 512 * MIB

@@ -1,0 +1,165 @@
+"""What other processes use and how the wall clock steps is in the record, and no duration depends on either."""
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import pandas as pd
+import psutil
+import pytest
+from plain import one
+
+from lib.chapters import method as inventory
+from lib.experiments import measure
+from lib.instruments import noise as disturbance
+from lib.records import results
+from lib.report import tidy as estimates
+from lib.instruments.noise import Look
+from lib.paths import ROOT
+
+BUSY_LOOP = "import time\nuntil = time.monotonic() + 60\nwhile time.monotonic() < until: pass"
+
+
+@pytest.mark.parametrize(
+    ("after", "percent"),
+    [
+        (Look(110.0, 1020.0, 510.0, 55.0), 25.0),  # of 20 s of two cores 10 busy, 5 of them one's own
+        (Look(110.0, 1020.0, 505.0, 55.0), 0.0),
+        (Look(110.0, 1020.0, 504.9, 55.0), 0.0),  # counters are coarse
+        (Look(110.0, 1020.0, 520.0, 50.0), 100.0),
+        (Look(100.5, 1001.0, 501.0, 50.0), None),  # too soon
+        (Look(110.0, 1000.0, 500.0, 50.0), None),  # a system that does not count
+    ],
+)
+def test_the_share_of_others_is_what_is_busy_but_for_ones_own(after, percent):
+    assert disturbance.others_percent(Look(100.0, 1000.0, 500.0, 50.0), after) == percent
+
+
+def test_what_is_lost_when_an_orphan_ends_is_not_taken_for_the_work_of_others():
+    before = Look(100.0, 1000.0, 500.0, 350.0, {"1": 50.0, "2": 300.0})
+    after = Look(110.0, 1020.0, 510.0, 58.0, {"1": 57.0, "3": 1.0})  # 2 took its 300 s along
+    assert disturbance.others_percent(before, after) == 10.0
+
+
+def seen(seconds, *arguments):
+    """The share of others while another process runs for so long, or this one where it has no arguments."""
+    before = disturbance.look()
+    process = subprocess.Popen(arguments) if arguments else None
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.05 if process else 0)
+    after = disturbance.look()
+    if process:
+        process.kill()
+        process.wait()
+    return before, after
+
+
+def test_the_work_of_a_child_is_ones_own_and_that_of_another_process_is_not():
+    before, after = seen(1.2, sys.executable, "-c", BUSY_LOOP)
+    spent = after.own - before.own
+    assert spent > 0.3
+    # the same seconds, had the process been no child of this one
+    stranger = replace(after, own=after.own - spent, living=before.living)
+    own, others = (disturbance.others_percent(before, each) for each in (after, stranger))
+    assert others - own == pytest.approx(100 * spent / (after.all - before.all), abs=0.2)
+
+
+def test_a_busy_loop_in_a_process_that_is_no_descendant_is_noticed():
+    spawn = f"subprocess.Popen([sys.executable, '-c', {BUSY_LOOP!r}], stdout=subprocess.DEVNULL).pid"
+    script = f"import subprocess, sys; print({spawn})"
+    started = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=True)
+    stranger = psutil.Process(int(started.stdout))  # its parent is gone, so that it is nobody's child here
+    try:
+        before, after = seen(1.5, sys.executable, "-c", "import time; time.sleep(20)")
+        assert disturbance.others_percent(before, after) > 5
+        assert stranger.is_running()
+    finally:
+        stranger.kill()
+
+
+def recorded(during=lambda: None):
+    case = one("ceilings")
+    with measure.recording(case, 1):
+        during()
+    return results.read(measure.record_path(case, 1))
+
+
+@pytest.mark.faults(11, "the wall clock stepped by an hour")
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_step_of_the_wall_clock_is_recorded_and_harms_no_duration(own_results, monkeypatch, hours):
+    real = disturbance.now
+
+    def step():
+        monkeypatch.setattr(disturbance, "now", lambda: real() + timedelta(hours=hours))
+
+    record = recorded(step)
+    assert record["environment"]["clock_stepped_s"] == pytest.approx(3600 * hours, abs=0.5)
+    assert 0 < record["seconds"] < 600
+    table = inventory.environments([results.load("ceilings", record["environment"]["machine"])])
+    assert "steps of the wall clock, s" in set(table["what"])
+
+
+def test_without_a_step_none_is_recorded(own_results):
+    assert "clock_stepped_s" not in recorded()["environment"]
+
+
+def test_cases_in_quick_succession_look_back_as_far_as_it_takes(own_results, monkeypatch):
+    looks = iter([Look(0.5, 1001.0, 501.0, 50.0), Look(2.0, 1004.0, 502.0, 50.0)])
+    monkeypatch.setattr(disturbance.Period, "last", Look(0.0, 1000.0, 500.0, 50.0))
+    monkeypatch.setattr(disturbance, "look", lambda _: next(looks))
+    found = [disturbance.Period().noticed for _ in range(2)]
+    assert found == [{}, {"others_percent": 50.0}]
+
+
+@pytest.mark.parametrize(("percent", "said"), [(3.0, ""), (40.0, estimates.RESTLESS)])
+def test_a_record_made_on_a_machine_that_others_use_is_restless(percent, said):
+    record = pd.Series({"canary_ms": [1.0] * 20, "quietest_ms": 1.0, "environment": {"others_percent": percent}})
+    assert estimates.unrest(record) == said
+
+
+def test_a_process_is_watched_from_the_look_it_is_handed_and_by_hand_from_now(monkeypatch):
+    monkeypatch.delenv("SWEEP_LOOK", raising=False)
+    before, by_hand = disturbance.look(), disturbance.first()
+    assert by_hand.at >= before.at
+    assert by_hand.own >= before.own > 0
+    monkeypatch.setenv("SWEEP_LOOK", disturbance.handed_on())
+    handed = disturbance.first()
+    assert handed == disturbance.first()  # no new look
+    assert handed.at >= by_hand.at
+    assert handed.own >= by_hand.own
+
+
+KERNEL = """
+import os, time
+from lib import disturbance
+before = disturbance.first()
+time.sleep(1.5)
+after = disturbance.look(before.root)
+print(after.busy - before.busy, after.own - before.own, disturbance.look().own)
+"""
+
+
+@pytest.mark.parametrize("on_a_node", [False, True])
+def test_kernels_that_run_side_by_side_are_no_others_to_each_other(monkeypatch, on_a_node):
+    """On a node of a cluster their workers have a parent in common; here that stands above this process."""
+    if on_a_node:
+        monkeypatch.setenv("RAY_RAYLET_PID", str(psutil.Process().ppid()))
+    monkeypatch.setenv("SWEEP_LOOK", disturbance.handed_on())
+    sibling = subprocess.Popen([sys.executable, "-c", BUSY_LOOP])
+    try:
+        done = subprocess.run([sys.executable, "-c", KERNEL], capture_output=True, text=True, check=True, cwd=ROOT)
+        used, own, of_it_alone = map(float, done.stdout.split())
+        assert own - of_it_alone > 0.3  # of the sibling
+        assert own <= used + 0.2
+    finally:
+        sibling.kill()
+        sibling.wait()
+
+
+def test_a_process_whose_starter_is_gone_is_watched_all_the_same():
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert disturbance.look(gone.pid).own == 0.0

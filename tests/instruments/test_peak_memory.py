@@ -1,0 +1,256 @@
+"""Memory is counted to the byte, and what cannot fit is refused before it is built."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lib.instruments import memory_timeline as timeline, peak_memory as memory
+from lib.instruments.peak_memory import MIB
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+QUARTER = MIB // 4  # numbers in fp32 that take 1 MiB
+
+
+def bytes_of(iteration):
+    """`<phase>_peak` and `<phase>_end` of an iteration, in bytes."""
+    return timeline.follow(iteration).peaks()
+
+
+def test_peaks_are_exact_where_the_allocations_are_known():
+    older = torch.zeros(MIB // 4)  # 1 MiB in fp32, there before
+
+    def iteration(mark):
+        kept = older + 1  # 1 MiB more
+        passing = torch.cat([kept, kept, kept])  # 3 MiB more, for a while
+        del passing
+        mark("first")
+        more = kept * 2  # 1 MiB more beside `kept`
+        mark("second")
+        del kept, more
+
+    found = memory.peaks(iteration, "cpu")
+    assert found["first_peak_mib"] == [5.0]
+    assert found["first_end_mib"] == [2.0]
+    assert found["second_peak_mib"] == [3.0]
+    assert found["peak_mib"] == [5.0]
+
+
+def test_views_and_in_place_operations_take_no_memory():
+    older = torch.zeros(MIB // 4)
+
+    def iteration(mark):
+        older.view(2, -1).t().add_(1)
+        mark("run")
+
+    assert memory.peaks(iteration, "cpu")["peak_mib"] == [1.0]
+
+
+def test_what_autograd_keeps_for_the_backward_pass_is_counted():
+    x = torch.ones(MIB // 4, requires_grad=True)
+
+    def iteration(mark):
+        y = x.exp()  # exp keeps its result
+        mark("forward")
+        y.sum().backward()
+        mark("backward")
+
+    found = memory.peaks(iteration, "cpu")
+    assert found["forward_end_mib"] == [2.0]
+    assert found["backward_end_mib"][0] == pytest.approx(3.0, abs=0.01)  # the gradient beside x and y
+
+
+def test_a_storage_may_be_freed_in_another_phase_than_it_was_made_in_and_in_any_order():
+    def iteration(mark):
+        first, second = torch.empty(100), torch.empty(10)
+        mark("make")
+        del first
+        third = torch.empty(50)
+        mark("free the first")
+        del third, second
+        mark("free the rest")
+
+    assert bytes_of(iteration) == {
+        "make_peak": 440, "make_end": 440, "free the first_peak": 440, "free the first_end": 240,
+        "free the rest_peak": 240, "free the rest_end": 0,
+    }  # fmt: skip
+
+
+def test_what_was_there_before_counts_until_it_is_freed():
+    held = [torch.empty(100), torch.empty(1000)]  # the second is never touched
+
+    def iteration(mark):
+        made = held[0] + 1
+        mark("touch")
+        held.clear()
+        mark("free")
+        del made
+
+    assert bytes_of(iteration) == {"touch_peak": 800, "touch_end": 800, "free_peak": 800, "free_end": 400}
+
+
+def test_an_operation_that_returns_a_storage_several_times_counts_it_once():
+    def iteration(mark):
+        parts = torch.ones(3, 100).unbind()
+        mark("run")
+        del parts
+
+    assert bytes_of(iteration)["run_end"] == 1200
+
+
+def test_a_view_keeps_the_whole_storage_alive():
+    def iteration(mark):
+        view = torch.ones(100)[:1]
+        mark("run")
+        del view
+        mark("after")
+
+    assert bytes_of(iteration) == {"run_peak": 400, "run_end": 400, "after_peak": 400, "after_end": 0}
+
+
+def test_a_reused_address_is_a_new_storage():
+    addresses = set()
+
+    def iteration(mark):
+        for size in (100, 200, 100, 50) * 50:
+            made = torch.empty(size)
+            addresses.add(made.untyped_storage()._cdata)
+            del made
+        mark("run")
+
+    assert bytes_of(iteration) == {"run_peak": 800, "run_end": 0}
+    assert len(addresses) < 200
+
+
+def test_a_storage_that_an_operation_resizes_is_counted_in_its_new_size():
+    def iteration(mark):
+        out, x = torch.empty(0), torch.ones(100)
+        mark("make")
+        torch.add(x, 1, out=out)
+        mark("grow")
+
+    assert bytes_of(iteration) == {"make_peak": 400, "make_end": 400, "grow_peak": 800, "grow_end": 800}
+
+
+def test_a_tensor_from_numbers_is_new_when_it_is_made():
+    def iteration(mark):
+        mark("before")
+        made = torch.tensor([1.0, 2.0])
+        mark("after")
+        del made
+
+    assert bytes_of(iteration) == {"before_peak": 0, "before_end": 0, "after_peak": 8, "after_end": 8}
+
+
+def test_what_the_backward_pass_allocates_is_counted_and_what_it_no_longer_needs_is_freed():
+    x = torch.ones(100, requires_grad=True)
+
+    def iteration(mark):
+        loss = x.exp().sum()
+        mark("forward")  # x, exp(x), the loss
+        loss.backward()
+        mark("backward")  # x, its gradient, the loss
+
+    found = bytes_of(iteration)
+    assert found["forward_end"] == 400 + 400 + 4
+    assert found["backward_peak"] == 400 + 400 + 4 + 4 + 400  # beside exp(x): the gradients of the loss and of x
+    assert found["backward_end"] == 400 + 4 + 400
+
+
+def test_what_outlives_the_iteration_is_no_longer_followed():
+    kept = []
+
+    def iteration(mark):
+        kept.append(torch.empty(100))
+        mark("run")
+
+    history = timeline.follow(iteration)
+    kept.clear()
+    assert history.levels() == [0, 400]
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the resident peak")
+def test_the_resident_peak_is_that_of_the_iteration():
+    def iteration(mark, size):
+        held = torch.ones(size)
+        mark("run")
+        del held
+
+    large, small = (
+        memory.peaks(lambda mark, size=size: iteration(mark, size), "cpu")["resident_peak_mib"][0]
+        for size in (256 * QUARTER, 1)
+    )
+    assert 200 < large - small < 300
+
+
+def test_a_resident_peak_that_cannot_be_reset_is_left_out(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "_PROCESS", tmp_path / "none")
+    assert "resident_peak_mib" not in memory.peaks(lambda mark: mark("run"), "cpu")
+
+
+def test_cuda_tells_what_is_allocated_and_what_is_reserved_in_each_phase(monkeypatch):
+    class Counts:
+        now = highest = 0
+
+    def allocate(mib):
+        Counts.now += mib * MIB
+        Counts.highest = max(Counts.highest, Counts.now)
+
+    for name, counter in {
+        "max_memory_allocated": lambda: Counts.highest,
+        "memory_allocated": lambda: Counts.now,
+        "max_memory_reserved": lambda: 10 * Counts.highest,
+        "reset_peak_memory_stats": lambda: setattr(Counts, "highest", Counts.now),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, counter)
+
+    def iteration(mark):
+        allocate(5), allocate(-3)
+        mark("forward")
+        allocate(1)
+        mark("backward")
+
+    assert memory.peaks(iteration, "cuda") == {
+        "forward_peak_mib": [5], "forward_end_mib": [2], "forward_reserved_mib": [50],
+        "backward_peak_mib": [3], "backward_end_mib": [3], "backward_reserved_mib": [30], "peak_mib": [5],
+    }  # fmt: skip
+
+
+def test_mps_tells_what_is_held_at_the_end_of_each_phase_and_no_peak(monkeypatch):
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 2 * MIB)
+    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 3 * MIB)
+    found = memory.peaks(lambda mark: mark("forward"), "mps")
+    assert found == {"forward_end_mib": [2], "forward_reserved_mib": [3]}
+    with pytest.raises(NotImplementedError, match="not available"):
+        memory.timeline(lambda mark: mark("forward"), "mps")
+
+
+def test_a_prediction_beyond_what_is_available_is_refused_with_both_numbers():
+    available = memory.available_bytes("cpu")
+    memory.preflight(available // 2, "cpu")
+    with pytest.raises(memory.TooLarge) as raised:
+        memory.preflight(10**15, "cpu")
+    assert raised.value.predicted == 10**15
+    assert raised.value.available == pytest.approx(available, rel=0.2)
+
+
+def test_out_of_memory_on_a_cpu_is_recognised_with_the_bytes_asked_for():
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(2**50)
+    assert memory.out_of_memory(raised.value)
+    assert memory.asked_bytes(raised.value) == 2**52
+
+
+def test_other_errors_are_not_taken_for_out_of_memory():
+    assert not memory.out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not memory.out_of_memory(ValueError("out of range"))
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has", int(2.5 * 2**30)), ("no number", None)],
+)
+def test_the_bytes_asked_for_are_read_from_cudas_sentence(text, asked):
+    assert memory.asked_bytes(RuntimeError(text)) == asked

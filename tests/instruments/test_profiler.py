@@ -1,0 +1,243 @@
+"""A trace becomes tables whose sums are the trace's, and names fall into the classes they belong to."""
+
+import gzip
+import json
+
+import pytest
+import torch
+
+from lib import attention
+from lib.cost import flops as cost
+from lib.experiments import cases
+from lib.instruments import kernel_classes as classes, profiler as profiling
+from lib.records import results
+from lib.timing import Plan, clock, measure
+
+STEP = {
+    "size": "tiny", "context_length": 16, "batch_size": 1, "precision": "fp32", "compiled": False,
+    "attention": "naive", "optimizer": "single_tensor", "mode": "train_step", "device": "cpu",
+}  # fmt: skip
+
+
+def event(cat, name, ts, dur, tid=1, **args):
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "tid": tid, "args": args}
+
+
+def note(name, ts):
+    return event("user_annotation", name, ts, 1)
+
+
+MARKS = [note(profiling.START, 0), note(profiling.END + "forward", 100), note(profiling.END + "backward", 200)]
+
+
+def rows(table):
+    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+
+
+def test_an_operator_has_its_own_time_without_that_of_those_it_calls():
+    events = [*MARKS, event("cpu_op", "aten::matmul", 10, 50), event("cpu_op", "aten::mm", 20, 30)]
+    found = profiling.metrics(events, "cpu")
+    assert [(r["kernel"], r["total_us"]) for r in rows(found["kernels"])] == [("aten::mm", 30), ("aten::matmul", 20)]
+    assert found["classes"] == {"phase": ["forward"], "class": ["matrix product"], "calls": [2.0], "total_us": [50.0]}
+    assert found["profiled_forward_ms"] == [0.099]
+    assert found["profiled_total_ms"] == [0.198]
+
+
+def test_operators_on_different_threads_are_not_inside_one_another_and_those_between_iterations_do_not_count():
+    events = [event("cpu_op", "aten::mm", 20, 30), event("cpu_op", "aten::mm", 25, 10, tid=2)]
+    between = event("cpu_op", "aten::zero_", 250, 5)
+    (row,) = rows(profiling.metrics([*MARKS, *events, between], "cpu")["kernels"])
+    assert (row["calls"], row["total_us"]) == (2, 40)
+
+
+def test_a_kernel_belongs_to_the_phase_that_launched_it_though_it_runs_later():
+    events = [
+        *MARKS,
+        event("cuda_runtime", "cudaLaunchKernel", 90, 2, correlation=7),
+        event("kernel", "ampere_sgemm_128x64_tn", 130, 40, tid=7, correlation=7),
+        event("cuda_driver", "cuLaunchKernelEx", 150, 2, tid=3, correlation=8),
+        event("kernel", "nvjet_hsh_128x256_64x4", 170, 60, tid=7, correlation=8),
+        event("cuda_runtime", "cudaMemsetAsync", 160, 2, correlation=9),
+        event("gpu_memset", "Memset (Device)", 230, 5, tid=7, correlation=9),
+        event("gpu_user_annotation", "scores", 130, 40, tid=7),
+    ]
+    found = profiling.metrics(events, "cuda")
+    assert [(r["phase"], r["class"], r["total_us"]) for r in rows(found["kernels"])] == [
+        ("forward", "matrix product", 40), ("backward", "matrix product", 60), ("backward", "copy", 5),
+    ]  # fmt: skip
+    assert found["profiled_forward_ms"] == [0.169]  # from the iteration's begin to the end of its last kernel
+    assert found["profiled_backward_ms"] == [0.065]
+
+
+def test_times_of_a_call_are_over_all_iterations_and_totals_are_of_one():
+    second = [e | {"ts": e["ts"] + 1000} for e in MARKS]
+    took = (10, 20, 30, 60)
+    events = [event("cpu_op", "aten::mm", at, us) for at, us in zip((5, 50, 1005, 1038), took, strict=True)]
+    (row,) = rows(profiling.metrics([*MARKS, *second, *events], "cpu")["kernels"])
+    assert (row["calls"], row["total_us"], row["mean_us"], row["median_us"]) == (2, 60, 30, 25)
+    assert (row["min_us"], row["max_us"], row["share_percent"]) == (10, 60, 100)
+
+
+def test_what_is_beyond_the_largest_is_one_row_and_nothing_is_lost():
+    events = [event("cpu_op", f"aten::mm{i}", 2 * i + 2, 1 + i / 100) for i in range(20)]
+    found = profiling.metrics([*MARKS, *events], "cpu")
+    assert found["kernels"]["kernel"][-1] == profiling.OTHERS
+    assert found["kernels"]["calls"][-1] == 20 - profiling.TOP
+    assert sum(found["kernels"]["total_us"]) == pytest.approx(sum(e["dur"] for e in events))
+    assert sum(found["classes"]["total_us"]) == pytest.approx(sum(e["dur"] for e in events))
+    assert sum(found["kernels"]["share_percent"]) == pytest.approx(100)
+
+
+def test_the_backward_of_a_part_is_found_by_the_number_of_the_operator_that_made_its_node():
+    number = {"Sequence number": 5}
+    events = [
+        *MARKS,
+        event("user_annotation", "scores", 10, 10),
+        event("cpu_op", "aten::ones", 15, 2, **number),  # makes no node, and so has the number of the next
+        event("user_annotation", "softmax", 30, 10),
+        event("cpu_op", "aten::softmax", 31, 8, **number),
+        event("cpu_op", profiling.NODE + ": SoftmaxBackward0", 120, 20, tid=2, **number),
+        event("cpu_op", "aten::_softmax_backward_data", 125, 10, tid=2, **number),
+        event("cpu_op", "aten::mul", 150, 10, tid=2),
+    ]
+    found = rows(profiling.metrics(events, "cpu", ("scores", "softmax"))["parts"])
+    assert [(r["part"], r["phase"], r["class"], r["total_us"]) for r in found] == [
+        ("scores", "forward", "copy", 2), ("softmax", "forward", "reduction", 8),
+        ("softmax", "backward", "reduction", 10), ("softmax", "backward", "overhead", 10),
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory):
+    """A tiny step under the profiler, with its work, its metrics and the events of its trace."""
+    (case,) = cases.grid("kernels", **STEP)
+    work, file = case.setup(), tmp_path_factory.mktemp("trace") / "deep" / "x.trace.json.gz"
+    found = case.profile(work, 2, file)
+    return case, work, found, json.loads(gzip.open(file, "rt").read())["traceEvents"]
+
+
+def test_a_step_falls_into_known_classes_and_phases(profiled):
+    _, _, found, _ = profiled
+    table = rows(found["classes"])
+    assert list(dict.fromkeys(found["classes"]["phase"])) == ["forward", "backward", "optimizer"]
+    assert {r["class"] for r in table if r["phase"] == "optimizer"} == {"optimizer"}
+    whole = sum(r["total_us"] for r in table)
+    assert sum(r["total_us"] for r in table if r["class"] == "other") < 0.01 * whole
+    assert all(len(found[f"profiled_{phase}_ms"]) == 2 for phase in ("forward", "backward", "optimizer", "total"))
+    assert whole / 1e3 <= sum(found["profiled_total_ms"]) / 2
+
+
+def test_every_operator_of_a_step_has_a_class(profiled):
+    *_, events = profiled
+    names = {e["name"] for e in events if e.get("cat") == "cpu_op"}
+    assert "aten::mm" in names
+    assert not [name for name in names if classes.classify(name) == classes.OTHER]
+
+
+def test_a_step_has_its_products_where_theory_has_them(profiled):
+    _, _, found, _ = profiled
+    calls = {(r["phase"], r["kernel"]): r["calls"] for r in rows(found["kernels"])}
+    layers = 4
+    assert calls["forward", "aten::mm"] == 7 * layers + 1  # four projections, three of SwiGLU, the head
+    assert calls["backward", "aten::mm"] == 2 * calls["forward", "aten::mm"]
+    parts = {(r["phase"], r["part"], r["class"]) for r in rows(found["parts"])}
+    for phase in ("forward", "backward"):
+        assert {(phase, "scores", "matrix product"), (phase, "softmax", "reduction")} <= parts
+        assert (phase, "values", "matrix product") in parts
+        assert (phase, "softmax", "matrix product") not in parts
+
+
+def test_the_record_of_a_profiled_step_is_valid_and_its_iteration_still_runs(profiled, save_record):
+    _, work, found, _ = profiled
+    times = measure(work.iteration, clock("cpu"), Plan(0, 1), work.before).metrics()
+    record = results.read(save_record("kernels", STEP, **work.facts, **found, **times))
+    assert record["metrics"]["parts"] == found["parts"]
+    assert set(record["metrics"]) >= {"forward_ms", "part_costs", "kernels", "classes"}
+
+
+def test_only_attention_by_the_formula_has_parts():
+    for changed in ({"attention": "sdpa"}, {"compiled": True}):
+        (case,) = cases.grid("kernels", **STEP | changed)
+        assert case.parts == ()
+    (case,) = cases.grid("kernels", **STEP | {"mode": "no_grad"})
+    assert case.setup().facts["part_costs"]["phase"] == ["forward"] * 3
+
+
+def test_what_is_timed_has_no_ranges_until_it_is_profiled():
+    (case,) = cases.grid("kernels", **STEP)
+    work, seen = case.setup(), []
+    for _ in range(2):
+        with torch.profiler.profile() as profiler:
+            work.iteration(lambda name: None)
+        seen.append({event.key for event in profiler.key_averages()} & set(attention.PARTS))
+        work.annotate()
+    assert seen == [set(), set(attention.PARTS)]
+
+
+def test_annotated_attention_is_naive_attention_to_the_bit():
+    inputs = [torch.randn(2, 8, 4, requires_grad=True) for _ in range(3)]
+    found = []
+    for variant in (attention.naive, attention.annotated):
+        out = variant(*inputs)
+        found.append([out, *torch.autograd.grad(out.square().sum(), inputs)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_the_parts_of_attention_cost_what_attention_costs():
+    (case,) = cases.grid("kernels", **STEP)
+    costs = rows(cost.attention_part_costs(case.shape, "fp32", backward=True))
+    products = {p: sum(r["flops"] for r in costs if r["phase"] == p and r["part"] != "softmax") for p in
+                ("forward", "backward")}  # fmt: skip
+    assert products["forward"] == 4 * cost.attention_flops(1, 16, 128)
+    assert products["backward"] == 2 * products["forward"]
+    moved = cost.memory_bound_bytes(case.shape, "fp32", "naive")
+    for phase in ("forward", "backward"):
+        (softmax,) = (r for r in costs if (r["part"], r["phase"]) == ("softmax", phase))
+        assert softmax["bytes"] == moved[phase]["softmax"]
+        assert softmax["flops"] * 32 < products[phase] * 5
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32", "matrix product"),
+        ("void cublasLt::splitKreduce_kernel<32, 16, int, float>(...)", "matrix product"),
+        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT", "matrix product"),
+        ("void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>(...)", "attention"),
+        ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention)", "attention"),
+        (
+            "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float>>>",
+            "reduction",
+        ),
+        ("void (anonymous namespace)::softmax_warp_forward<float, float, float, 8, false, false>", "reduction"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)", "copy"),
+        ("void at::native::elementwise_kernel<128, 2, at::native::masked_fill_kernel_impl>", "elementwise"),
+        ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>", "copy"),
+        ("Memcpy DtoD (Device -> Device)", "copy"),
+        ("triton_poi_fused_mul_silu_3", "elementwise"),
+        ("triton_per_fused__softmax_2", "reduction"),
+        ("graph_0_cpp_fused__unsafe_view_clone_transpose_view_4", "copy"),
+        ("graph_0_cpp_fused__softmax_backward_data_div_masked_fill_view_5", "reduction"),
+        ("graph_0_cpp_fused__unsafe_view_mul_silu_5", "elementwise"),
+        ("aten::masked_fill_", "elementwise"),
+        ("aten::silu_backward", "elementwise"),
+        ("SiluBackward0", "overhead"),
+        ("something new", "other"),
+        ("_fwd_kernel", "other"),
+        ("void cub::DeviceRadixSortOnesweepKernel<int>", "copy"),
+    ],
+)
+def test_a_name_falls_into_its_class(name, kind):
+    assert classes.classify(name) == kind
+    assert classes.classify(name, "optimizer") == "optimizer"
+
+
+def test_every_published_kernel_has_a_class_and_a_short_name():
+    published = results.published("kernels")
+    kinds = published["kernel"].map(classes.classify)
+    assert set(kinds) == {"matrix product", "elementwise", "copy"}
+    assert kinds[published["kernel"].str.contains("sgemm")].eq("matrix product").all()
+    short = published["kernel"].map(classes.short)
+    assert short.map(len).max() < 70
+    assert "elementwise_kernel (direct_copy_kernel_cuda)" in set(short)
+    assert "cutlass_80_simt_sgemm_128x32_8x5_nt_align1" in set(short)

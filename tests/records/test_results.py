@@ -1,0 +1,176 @@
+"""A record is whole, true to its checksum, and on disk entirely or not at all."""
+
+import errno
+import math
+import os
+
+import pytest
+from resealed import reseal
+
+from lib.records import atomic, results
+from lib.records.record import FIELDS
+
+
+def test_a_record_comes_back_as_it_was_saved(save_record):
+    path = save_record(forward_ms=[1.25, 1.5], peak_mib=[3.0])
+    record = results.read(path)
+    assert record["metrics"] == {"forward_ms": [1.25, 1.5], "peak_mib": [3.0]}
+    assert list(record) == list(FIELDS)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0, "3", True])
+def test_no_time_that_is_not_finite_and_positive_is_written(save_record, own_results, value):
+    with pytest.raises(ValueError, match=r"forward_ms|JSON"):
+        save_record(forward_ms=[1.0, value])
+    assert not list(own_results.rglob("*"))
+
+
+def test_a_table_and_texts_come_back_as_they_were_saved(save_record):
+    metrics = {
+        "kernels": {"name": ["mm", "add"], "total_us": [2.5, 0.5]},
+        "reasons": ["one", "two"],
+        "dtype": "float32",
+    }
+    assert results.read(save_record(**metrics))["metrics"] == metrics
+    assert results.load("attention", "test-1c")["kernels"].iloc[0] == metrics["kernels"]
+
+
+@pytest.mark.parametrize(
+    ("table", "rule"),
+    [
+        ({"name": ["mm"], "total_us": [1.0, 2.0]}, "equally long"),
+        ({"total_us": [math.inf]}, "finite|JSON"),
+        ({"total_us": ["1"]}, "finite"),
+        ({"wait_ms": [0.0]}, "positive"),
+        ({"name": [None]}, "finite number or a text"),
+    ],
+)
+def test_a_table_of_unequal_columns_or_of_impossible_numbers_is_refused(save_record, own_results, table, rule):
+    with pytest.raises(ValueError, match=rule):
+        save_record(kernels=table)
+    assert not list(own_results.rglob("*"))
+
+
+def test_an_unknown_status_is_refused(save_record):
+    with pytest.raises(ValueError, match="status"):
+        save_record(status="fine")
+
+
+@pytest.mark.parametrize("damage", [lambda t: t[:-20], lambda t: t.replace("1.5", "1.4"), lambda t: "", lambda t: "[]"])
+def test_a_damaged_record_is_found_and_left_out(save_record, damage):
+    path = save_record(forward_ms=[1.5])
+    path.write_text(damage(path.read_text()))
+    assert results.status(path) is None
+    with pytest.warns(UserWarning, match="left out"):
+        assert results.load("attention", "test-1c").empty
+
+
+def test_the_status_of_a_record_is_known_for_longer_than_what_it_measured(save_record, monkeypatch):
+    """A supervisor asks for the statuses of many more records than it could keep whole."""
+    assert results._unchanged.cache_info().maxsize <= 10_000
+    read, files = results.read, [save_record(round=round, forward_ms=[1.0]) for round in (1, 2)]
+    found = []
+    monkeypatch.setattr(results, "read", lambda file: found.append(file) or read(file))
+    for file in files * 2:
+        assert (results.status(file), results.stale(file)) == ("ok", "")
+        results._unchanged.cache_clear()  # as when many others were read
+    assert found == files
+    assert results.known(files[0])["metrics"] == {"forward_ms": [1.0]}
+
+
+def test_a_record_of_another_schema_is_left_out(save_record):
+    path = save_record(forward_ms=[1.5])
+    reseal(path, schema=99)
+    assert results.status(path) is None
+
+
+def test_a_write_that_fails_leaves_the_earlier_record_and_no_other(save_record, monkeypatch):
+    path = save_record(forward_ms=[1.5])
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
+    with pytest.raises(atomic.CannotWrite, match="attention: cannot be written, the disk is full"):
+        save_record(forward_ms=[2.5])
+    assert results.read(path)["metrics"]["forward_ms"] == [1.5]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_different_cases_have_different_files(own_results):
+    cases = [{"a": a, "compiled": c, "amsgrad": s} for a in ("x", "y") for c in (True, False) for s in (True, False)]
+    assert len({results.path("m", "e", case, r) for case in cases for r in (1, 2)}) == 16
+
+
+def test_loading_gives_a_row_a_record_with_the_fields_of_the_case(save_record):
+    save_record(forward_ms=[1.0])
+    save_record(round=2, forward_ms=[2.0])
+    frame = results.load("attention", "test-1c")
+    assert frame.attrs["fields"] == ["variant", "seq_len"]
+    assert sorted(frame["round"]) == [1, 2]
+    assert set(frame["hardware"]) == {"a test"}
+
+
+def test_what_was_measured_by_hand_is_in_no_report(save_record):
+    save_record(round=results.BY_HAND, forward_ms=[1.0])
+    assert results.load("attention", "test-1c").empty
+    assert len(results.load("attention", "test-1c", results.BY_HAND)) == 1
+
+
+def test_records_of_two_machines_do_not_mix(save_record):
+    save_record(forward_ms=[1.0])
+    save_record(machine="other-9c", forward_ms=[9.0])
+    assert list(results.load("attention", "other-9c")["forward_ms"]) == [[9.0]]
+
+
+def test_an_experiment_without_records_still_knows_the_fields_of_its_case(own_results):
+    frame = results.load("adam", "test-1c")
+    assert frame.empty
+    fields = ["variant", "shapes", "num_params", "param_size", "amsgrad", "cold", "device"]
+    assert frame.attrs["fields"] == fields
+    assert set(fields) <= set(frame)
+
+
+def test_records_by_hand_do_not_hide_those_kept_in_git(save_record, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")
+    kept = save_record(forward_ms=[1.0])
+    target = tmp_path / "reference" / "test-1c" / "attention" / kept.name
+    target.parent.mkdir(parents=True)
+    kept.rename(target)
+    save_record(round=results.BY_HAND, forward_ms=[9.0])
+    assert list(results.load("attention", "test-1c")["forward_ms"]) == [[1.0]]
+    assert results.machines() == ["test-1c"]
+
+
+def test_a_machines_own_records_are_not_completed_with_those_kept_in_git(save_record, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")
+    kept = save_record(experiment="adam", total_ms=[1.0])
+    target = tmp_path / "reference" / "test-1c" / "adam" / kept.name
+    target.parent.mkdir(parents=True)
+    kept.rename(target)
+    save_record(experiment="attention", total_ms=[2.0])
+    assert results.load("adam", "test-1c").empty
+    assert not results.load("attention", "test-1c").empty
+
+
+def test_the_machine_measured_last_comes_first(save_record):
+    old, new = (save_record(machine=name, forward_ms=[1.0]) for name in ("a-1c", "b-1c"))
+    os.utime(old, (1, 1))
+    assert results.machines()[:2] == ["b-1c", "a-1c"]
+    os.utime(new, (0, 0))
+    assert results.machines()[:2] == ["a-1c", "b-1c"]
+
+
+def test_every_stated_peak_is_a_number_with_its_convention_and_source():
+    peaks = results.datasheets()
+    assert list(peaks) == ["hardware", "precision", "tflops", "memory_gb_per_s", "convention", "source"]
+    assert not peaks.duplicated(["hardware", "precision"]).any()
+    assert set(peaks["precision"]) == {"fp32", "tf32", "bf16"}
+    assert (peaks[["tflops", "memory_gb_per_s"]] > 0).all(axis=None)
+    assert peaks["source"].str.contains("https://").all()
+    assert peaks["convention"].str.startswith("dense").all()
+
+
+def test_records_whose_cases_have_other_fields_than_newer_ones_are_left_out_with_a_warning(save_record):
+    save_record(case={"variant": "naive", "seq_len": 64}, total_ms=[1.0])
+    old = save_record(case={"variant": "naive"}, total_ms=[2.0])
+    reseal(old, started="2025-01-01T00:00:00+00:00")
+    with pytest.warns(UserWarning, match="other fields"):
+        frame = results.load("attention", "test-1c")
+    assert list(frame["seq_len"]) == [64]

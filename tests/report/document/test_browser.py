@@ -1,0 +1,228 @@
+"""The report, its PDF and a measurement notebook in a real browser: whole, quiet, readable, and usable by keyboard."""
+
+import json
+import re
+import shutil
+
+import pypdf
+import pypdfium2
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from browser import PATIENCE_S
+
+from lib import notebooks as notebook
+from lib.report.document import export
+
+VIEWS = {
+    "wide": {"viewport": {"width": 1280, "height": 900}},
+    "narrow": {"viewport": {"width": 390, "height": 844}},
+    "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
+    "print": {"viewport": {"width": 665, "height": 950}},  # the text of an A4 page, in CSS pixels
+}
+SERIOUS = ("serious", "critical")
+SEEN = """() => ({
+  drawn: [...document.querySelectorAll("main figure svg, main img")].filter(e => !e.closest("details"))
+    .map(e => [e.getBoundingClientRect().width, e.getBoundingClientRect().height, e.complete ?? true]),
+  links: [...document.querySelectorAll('a[href^="#"]')].map(e => decodeURIComponent(e.getAttribute("href").slice(1))),
+  ids: [...document.querySelectorAll("[id]")].map(e => e.id),
+  width: document.documentElement.scrollWidth,
+  ends: [...document.querySelectorAll("main table")].filter(e => e.checkVisibility())
+    .map(e => e.getBoundingClientRect().right),
+})"""
+
+
+class Opened:
+    """The report in one view, and what the browser said and asked for while it opened."""
+
+    def __init__(self, chromium, file, view):
+        self.width = VIEWS[view]["viewport"]["width"]
+        self.page = chromium.new_page(**VIEWS[view])
+        self.page.emulate_media(media="print" if view == "print" else "screen")
+        self.said, self.asked = [], []
+        self.page.on("console", lambda message: self.said.append(message.text) if message.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(file.as_uri())
+        self.seen = self.page.evaluate(SEEN)
+
+
+@pytest.fixture(scope="module")
+def opened(rendered, chromium):
+    """The report, opened once in each view."""
+    views = {view: Opened(chromium, rendered, view) for view in VIEWS}
+    yield views
+    for view in views.values():
+        view.page.close()
+
+
+@pytest.fixture(params=VIEWS)
+def view(opened, request):
+    return opened[request.param]
+
+
+def test_the_page_raises_no_error_and_asks_for_nothing(view, rendered):
+    assert not view.said
+    assert [url for url in view.asked if not url.startswith(("data:", "blob:"))] == [rendered.as_uri()]
+
+
+def test_every_figure_is_drawn_and_every_link_within_the_page_leads_somewhere(view):
+    assert len(view.seen["drawn"]) >= 15
+    assert all(width > 100 and height > 50 and complete for width, height, complete in view.seen["drawn"])
+    assert len(view.seen["links"]) > 10
+    assert set(view.seen["links"]) <= set(view.seen["ids"])
+
+
+def test_nothing_is_wider_than_the_page(view):
+    assert view.seen["width"] <= view.width
+
+
+def test_on_paper_no_table_is_cut_off(opened):
+    assert len(opened["print"].seen["ends"]) > 20
+    assert max(opened["print"].seen["ends"]) <= opened["print"].width
+
+
+def test_the_dark_scheme_is_dark_and_paper_is_light(opened, chromium, rendered):
+    luminance = "() => getComputedStyle(document.body).color.match(/[0-9]+/g).slice(0, 3).map(Number)"
+    assert min(opened["dark"].page.evaluate(luminance)) > 150
+    page = opened["dark"].page
+    page.emulate_media(media="print", color_scheme="dark")
+    assert max(page.evaluate(luminance)) < 80
+    page.emulate_media(media="screen", color_scheme="dark")
+
+
+@pytest.mark.parametrize("name", ["wide", "narrow"])
+def test_the_contents_work_by_keyboard(opened, name):
+    page = opened[name].page
+    target = "07_attention-attention"
+    focused = "() => document.activeElement.getAttribute('href') || document.activeElement.tagName"
+    page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0) }")
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        at = page.evaluate(focused)
+        if at == "SUMMARY" and page.evaluate("() => !!document.activeElement.closest('nav')"):
+            page.keyboard.press("Enter")
+        if at == f"#{target}":
+            break
+    assert at == f"#{target}"
+    page.keyboard.press("Enter")
+    top = f"document.getElementById('{target}').getBoundingClientRect().top"
+    page.wait_for_function(f"() => Math.abs({top}) < 300", timeout=10_000)
+    assert page.url.endswith(f"#{target}")
+    page.keyboard.press("Tab")
+    assert page.evaluate(  # what has the focus next lies behind the heading
+        f"() => !!(document.getElementById('{target}').compareDocumentPosition(document.activeElement) & 4)"
+    )
+
+
+@pytest.fixture(scope="module")
+def sampled(chromium, rendered):
+    """The report with three rows of each table, which stand for the others, since axe takes its time."""
+    page = chromium.new_page(**VIEWS["wide"])
+    page.goto(rendered.as_uri())
+    page.evaluate("() => document.querySelectorAll('tbody tr:nth-child(n + 4)').forEach(row => row.remove())")
+    yield page
+    page.close()
+
+
+@pytest.mark.parametrize(("scheme", "rules"), [("light", {}), ("dark", {"runOnly": ["color-contrast"]})])
+def test_axe_finds_nothing_serious(sampled, scheme, rules):
+    sampled.emulate_media(color_scheme=scheme)
+    response = Axe().run(sampled, options={"resultTypes": ["violations"], **rules}).response
+    assert response["passes"]
+    found = [v for v in response["violations"] if v["impact"] in SERIOUS]
+    assert not [(v["id"], [node["html"][:200] for node in v["nodes"][:3]]) for v in found]
+
+
+@pytest.fixture(scope="module")
+def printed(rendered, installed_chromium):
+    return export.pdf(rendered)
+
+
+def titles(outline):
+    return [title for one in outline for title in (titles(one) if isinstance(one, list) else [one.title])]
+
+
+def test_the_pdf_has_an_outline_of_every_chapter_and_numbered_pages(printed, rendered):
+    reader = pypdf.PdfReader(printed)
+    assert 20 < len(reader.pages) < 120
+    chapters = re.findall(r'<h2 id="[^"]+">(.*?)</h2>', rendered.read_text())
+    assert len(chapters) == len(list(notebook.CHAPTERS.glob("*.ipynb")))
+    assert set(chapters) <= set(titles(reader.outline))
+    for number in (2, len(reader.pages)):
+        assert str(number) in reader.pages[number - 1].extract_text().split("\n")
+
+
+def test_no_page_of_the_pdf_is_blank_no_text_lies_beyond_it_and_no_heading_ends_it(printed, rendered):
+    headings = {re.sub("<.*?>", "", text) for text in re.findall(r"<h[23] id=.*?>(.*?)</h", rendered.read_text())}
+    document = pypdfium2.PdfDocument(printed)
+    for number, page in enumerate(document, start=1):
+        width, height = page.get_size()
+        darkest, _ = page.render(scale=0.2).to_pil().convert("L").getextrema()
+        assert darkest < 200, number
+        text = page.get_textpage()
+        rects = [text.get_rect(i) for i in range(text.count_rects())]
+        assert all(x0 >= 0 and x1 <= width and y0 >= 0 and y1 <= height for x0, y0, x1, y1 in rects), number
+        lines = [line.strip() for line in text.get_text_range().splitlines() if line.strip()]
+        last = [line for line in lines if line != str(number)][-1]
+        assert last not in headings, number
+
+
+PARAMETERS = {"seq_len": [16], "warmup": 0, "samples": 6, "target_percent": 0, "seconds": 0, "pairs": 0}
+
+
+@pytest.fixture
+def attention_notebook(jupyterlab):
+    """A copy of the measurement notebook of attention, with little to measure, in JupyterLab's folder."""
+    stored = json.loads((notebook.NOTEBOOKS / "attention.ipynb").read_text())
+    (cell,) = [cell for cell in stored["cells"] if "parameters" in cell["metadata"].get("tags", [])]
+    source = "".join(cell["source"])
+    for name, value in PARAMETERS.items():
+        source = re.sub(rf"^{name} = .*$", f"{name} = {value}", source, flags=re.MULTILINE)
+    cell["source"] = source
+    (jupyterlab.notebooks / "attention.ipynb").write_text(json.dumps(stored))
+    return source
+
+
+def _run_all_cells(page) -> None:
+    """Once the kernel has started, run all cells by the menu."""
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+
+
+def test_a_measurement_notebook_runs_in_jupyterlab_with_a_parameter_changed(chromium, jupyterlab, attention_notebook):
+    page = chromium.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(PATIENCE_S * 1000)
+    page.goto(jupyterlab.address("attention.ipynb"))
+    parameters = page.locator(".jp-CodeCell .cm-content").first
+    parameters.get_by_text("seq_len").wait_for()
+    parameters.click()
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.insert_text(attention_notebook.replace("seq_len = [16]", "seq_len = [16, 24]"))
+    _run_all_cells(page)
+    figure = page.locator(".jp-OutputArea figure.plot svg").first
+    figure.wait_for()
+    assert figure.bounding_box()["height"] > 100
+    assert {"16", "24"} <= {text.strip() for text in figure.locator("text").all_text_contents()}
+    lengths = {json.loads(file.read_text())["case"]["seq_len"] for file in jupyterlab.results.rglob("*.json")}
+    assert lengths == {16, 24}
+    assert page.locator('.jp-OutputArea [data-mime-type*="stderr"]').count() == 0
+    page.close()
+
+
+def test_the_records_are_explored_in_jupyterlab(chromium, jupyterlab):
+    shutil.copy(notebook.NOTEBOOKS / "explore.ipynb", jupyterlab.notebooks)
+    page = chromium.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(PATIENCE_S * 1000)
+    page.goto(jupyterlab.address("explore.ipynb"))
+    _run_all_cells(page)
+    controls = page.locator(".jp-OutputArea .widget-vbox").first
+    controls.locator("figure.plot svg text", has_text="sdpa").first.wait_for()
+    controls.locator(".widget-dropdown", has_text="experiment").locator("select").select_option("adam")
+    controls.locator("figure.plot svg text", has_text="single_tensor").first.wait_for()
+    assert controls.locator("figure.plot svg text", has_text="sdpa").count() == 0
+    controls.get_by_role("button", name="Save figure").click()
+    controls.get_by_text("saved as").wait_for()
+    saved = [file.name for file in (jupyterlab.results.parent / "figures").glob("explore-adam-*.svg")]
+    assert len(saved) == 1
+    page.close()

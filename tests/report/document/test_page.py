@@ -1,0 +1,174 @@
+"""The report is one file that asks nothing of the network, and follows from its records."""
+
+import html
+import html.parser
+import re
+
+import pytest
+
+from lib import notebooks as notebook, paths as folders, timing
+from lib.experiments import cases, measure
+from lib.records import results
+from lib.report.document import page as report, sanitize as neutral, title
+from lib.sweep import __main__ as sweep
+from lib.chapters.questions import QUESTIONS
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A report of a smoke sweep, and its text."""
+    folder = tmp_path_factory.mktemp("report")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RESULTS", str(folder / "results"))
+        assert sweep.main(["smoke"]) == 0
+        assert report.main([]) == 0
+        yield report.page()
+
+
+class Links(html.parser.HTMLParser):
+    """Collects the ids, the links, what else the page would load, and the tags left open."""
+
+    VOID = ("meta", "link", "br", "hr", "img", "input", "col")
+
+    def __init__(self):
+        super().__init__()
+        self.ids, self.links, self.loads, self.open = [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.ids += [attributes["id"]] if attributes.get("id") else []
+        if tag == "a":
+            self.links.append(attributes["href"])
+        else:
+            self.loads += [attributes[name] for name in ("src", "href", "xlink:href") if name in attributes]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def links(page):
+    found = Links()
+    found.feed(page.read_text())
+    return found
+
+
+def test_the_page_loads_nothing_and_runs_its_own_script_alone(page, links):
+    text = page.read_text()
+    assert all(address.startswith(("#", "data:")) for address in links.loads)
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert script == (report.TEMPLATE / "report.js").read_text()
+    assert f'content="{html.escape(neutral.policy(script), quote=True)}"' in text.replace("&#39;", "&#x27;")
+    rest = text.replace(script, "")
+    assert rest.count("<script") == 1
+    assert not re.search(r"@import|url\((?!#)|https?://(?!www\.w3\.org)", rest)
+    assert not re.search(r"<[^>]+\son\w+=", rest)
+
+
+def test_the_page_stays_small_and_holds_its_downloads(page):
+    assert page.stat().st_size < 6_000_000
+    assert len(re.findall(r'<a download="records-[^"]+" href="data:application/', page.read_text())) == 2
+
+
+def test_the_title_page_says_what_was_measured(page):
+    header = page.read_text().partition("<main")[0]
+    for label in title.facts("epyc-2c"):
+        assert re.search(rf"<dt>{label}</dt><dd>[^<]+</dd>", header)
+
+
+def test_each_question_and_each_piece_of_evidence_leads_into_the_page(page, links):
+    text = page.read_text()
+    asked = re.search(r'<section id="85_questions">.*?</section>', text, re.DOTALL)[0]
+    targets = re.findall(r'<a href="#([^"]+)"', asked)
+    assert len(targets) >= len(QUESTIONS)
+    assert set(targets) <= set(links.ids)
+    evidence = re.findall(r'href="#(record-[^"]+)"', text)
+    assert evidence
+    assert set(evidence) <= set(links.ids)
+
+
+def test_the_page_is_well_formed_and_its_ids_are_unique(links):
+    assert not links.open
+    assert len(links.ids) == len(set(links.ids))
+
+
+def test_links_within_the_page_and_to_executed_notebooks_resolve(page, links):
+    inside = [link[1:] for link in links.links if link.startswith("#")]
+    outside = [link for link in links.links if not link.startswith(("#", "data:"))]
+    assert set(inside) <= set(links.ids)
+    assert inside
+    assert outside
+    assert all((page.parent / link).exists() for link in outside)
+
+
+def test_every_chapter_is_there_and_in_the_contents(page):
+    text = page.read_text()
+    for chapter in sorted(notebook.CHAPTERS.glob("*.ipynb")):
+        assert f'<section id="{chapter.stem}">' in text
+    assert text.count("<h2 id=") == len(list(notebook.CHAPTERS.glob("*.ipynb")))
+
+
+def test_figures_and_tables_are_numbered_in_their_order_and_figures_described(page):
+    text = page.read_text()
+    for kind in ("Figure", "Table"):
+        numbers = [int(n) for n in re.findall(rf'<b class="label">{kind} (\d+)\.</b>', text)]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert len(numbers) >= 5
+    for svg in re.findall(r"<svg[^>]*>", text):
+        assert 'role="img"' in svg
+        assert re.search(r'aria-label="[^"]{20,}"', svg)
+
+
+def test_formulas_are_mathml_and_no_prose_is_left_as_markup(page):
+    text = page.read_text()
+    assert text.count("<math") >= 10
+    assert "$$" not in text
+    assert "Traceback" not in text
+
+
+def test_no_path_of_the_machine_is_in_the_page(page):
+    assert str(folders.REPORTS.parent) not in page.read_text()
+
+
+def test_a_second_call_renders_nothing_and_a_changed_record_does(page, capsys, monkeypatch):
+    monkeypatch.setenv("RESULTS", str(page.parent / "results"))
+    before = page.stat().st_mtime_ns
+    assert report.main([]) == 0
+    assert page.stat().st_mtime_ns == before
+    assert "follows from the records" in capsys.readouterr().out
+    machine = results.machines()[0]
+    digest = report.inputs(machine)
+    next((page.parent / "results").glob("*/*/*.json")).unlink()
+    assert report.inputs(machine) != digest
+
+
+def test_an_unknown_machine_is_refused_with_the_nearest(capsys, own_results, save_record):
+    save_record(forward_ms=[1.0])
+    assert report.main(["--machine", "test-2c"]) == 2
+    assert "nearest is 'test-1c'" in capsys.readouterr().err
+
+
+def test_a_partly_measured_machine_is_rendered_and_what_is_missing_is_said(own_results):
+    (ceiling,) = cases.grid("ceilings", operation="copy", rows=16, columns=16, precision="fp32", device="cpu")
+    with measure.recording(ceiling, 1) as record:
+        work = record.setup()
+        record.metrics |= measure.errors(work) | measure.times(work, timing.Plan(0, 6))
+    huge = {name: value for name, value in notebook.parameters("step").items() if name in notebook.fields("step")}
+    huge |= {"size": "2.7B", "context_length": 1024, "batch_size": 64, "precision": "fp32", "device": "cpu"}
+    (large,) = cases.grid("step", **huge)
+    with measure.recording(large, 1) as record:
+        record.setup()
+    assert report.main([]) == 0
+    text = report.page().read_text()
+    assert "Traceback" not in text
+    assert "predicted not to fit" in text
+    assert text.count("Not measured on this machine") >= 4
+    assert "This was not measured here." in text

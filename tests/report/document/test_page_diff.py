@@ -1,0 +1,104 @@
+"""A stored report is what its records give, and where it is not, the chapter and the words are named."""
+
+import re
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from lib import notebooks as notebook
+from lib.records import code_digest as digest, results, staleness
+from lib.report.document import page as report, page_diff as follows
+
+PAGE = """<html><head><meta name="inputs" content="{digest}"><meta name="machines" content="test-1c other-2c"></head>
+<section id="01_method"><h2>Method</h2><p>A step takes {step} ms.</p>
+<figure class="plot"><svg><path d="M {path} 0"></path><text>1</text></svg><figcaption><b class="label">Figure 1.</b>
+Times.</figcaption></figure></section>
+<section id="02_step"><p>Nothing.</p><figure class="table"><figcaption><b class="label">Table 1.</b> All.</figcaption>
+<table><tr><td>naive</td><td>{cell}</td></tr></table></figure></section><p>End.</p></html>"""
+PLAIN = {"digest": "a1", "step": "2.5", "path": "3", "cell": "7.5"}
+
+
+def page(**changed):
+    return PAGE.format(**PLAIN | changed)
+
+
+def test_a_page_of_which_only_the_digest_changed_still_follows():
+    assert follows.differences(page(), page(digest="b2")) == {}
+    assert follows.machines(page()) == ["test-1c", "other-2c"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "chapter", "said"),
+    [
+        ({"step": "2.6"}, "01_method", "stored: A step takes 2.5 ms. | now: A step takes 2.6 ms."),
+        ({"path": "4"}, "01_method", "Figure 1: the same words, drawn or marked up otherwise"),
+        ({"cell": "7.6"}, "02_step", "Table 1: stored: naive 7.5 | now: naive 7.6"),
+    ],
+)
+def test_what_differs_is_named_with_its_chapter(changed, chapter, said):
+    found = follows.differences(page(), page(**changed))
+    assert list(found) == [chapter]
+    assert found[chapter][0].startswith(said)
+    assert f"{chapter}: 1 different" in follows.report(found)
+
+
+def test_any_single_digit_counts():
+    whole = page()
+    for digit in re.finditer(r"\d", whole.split("</head>")[1]):
+        at = digit.start() + whole.index("</head>") + len("</head>")
+        assert follows.differences(whole[:at] + str((int(whole[at]) + 1) % 10) + whole[at + 1 :], whole), whole[
+            at - 9 :
+        ]
+
+
+def test_a_chapter_that_only_one_page_has_is_named():
+    shorter = re.sub(r'<section id="02.*</section>', "", page(), flags=re.DOTALL)
+    assert "02_step" in follows.differences(shorter, page())
+    assert "02_step" in follows.differences(page(), shorter)
+
+
+@pytest.fixture
+def rendered(tmp_path, monkeypatch, own_results):
+    """A report of one chapter, which prints a number and draws a figure of one record."""
+    kept = results.read(min(results.REFERENCE.glob("*/attention/*.r1.json")))
+    record = {name: value for name, value in kept.items() if name not in ("schema", "checksum")}
+    around = kept["environment"] | {"machine": "test-1c", "torch": staleness.installed()}
+    record |= {"machine": "test-1c", "environment": around, "code": digest.code("attention")}
+    results.save(**record)
+    cells = [
+        new_code_cell("machine = 'test-1c'", metadata={"tags": ["parameters"]}),
+        new_markdown_cell("# One chapter"),
+        new_code_cell(
+            "from lib import estimates, plots, results, sentences\n"
+            "records = results.load('attention', machine)\n"
+            "sentences.value(records, 'total_ms', {}, 'It takes {} ms.')"
+        ),
+        new_code_cell(
+            "times = estimates.medians(records, 'total_ms')\n"
+            "plots.show(plots.lines(*plots.axes(), times, 'seq_len', 'total_ms', 'variant'), 'Time.', 'A line', times)"
+        ),
+    ]
+    nbformat.write(new_notebook(cells=cells, metadata={"language_info": {"name": "python"}}), tmp_path / "01_one.ipynb")
+    monkeypatch.setattr(notebook, "CHAPTERS", tmp_path)
+    assert report.main(["--machine", "test-1c"]) == 0
+    return record
+
+
+def test_the_check_fails_once_a_record_has_changed(rendered, capsys):
+    assert "It takes " in report.page().read_text()
+    assert report.main(["--check"]) == 0
+    assert "follows from the records" in capsys.readouterr().out
+    metrics = rendered["metrics"]
+    results.save(**rendered | {"metrics": metrics | {"total_ms": [2 * ms for ms in metrics["total_ms"]]}})
+    before = report.page().read_text()
+    assert report.main(["--check"]) == 1
+    said = capsys.readouterr().out
+    assert re.search(r"01_one: \d+ different\n  stored: It takes [\d.,]+ .* \| now: It takes [\d.,]+ ", said)
+    assert "does not follow" in said
+    assert report.page().read_text() == before
+
+
+def test_there_must_be_a_report_to_check(own_results, capsys):
+    assert report.main(["--check"]) == 1
+    assert "there is no report to check" in capsys.readouterr().err

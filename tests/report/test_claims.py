@@ -1,0 +1,307 @@
+"""Claims: each kind gives each verdict, on data that has been made to bear it out, to deny it, or to say nothing."""
+
+import math
+import random
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib.chapters import write_ups as ledger
+from lib.records import results
+from lib.report import claims, quantities, tidy as estimates
+from lib.report.claims import CONTRADICTED, INCONCLUSIVE, LESS, MORE, SAME, SUPPORTED, Claim, about
+from lib.report.sentences import NO_DATA
+
+LENGTHS = (1024, 2048)
+pytestmark = pytest.mark.usefixtures("own_results")  # so that epyc-2c is what git keeps, whatever was measured here
+
+
+def attention(ratio=1.0, noise=0.01, rounds=3, exponent=2.0, seed=0, pairs=12):
+    """Records of naive and compiled attention at two lengths: the second takes `ratio` of the time of the first."""
+    random_ = np.random.default_rng(seed)
+    rows = []
+    for round_ in range(1, rounds + 1):
+        for variant, factor in (("naive", 1.0), ("compiled", ratio)):
+            for length in LENGTHS:
+                base = 10 * (length / LENGTHS[0]) ** exponent
+                shift = math.exp(noise * random_.normal())
+                times = {
+                    name: [float(base * f * shift * math.exp(noise * x)) for x in random_.normal(size=pairs)]
+                    for name, f in (("total_ms", factor), ("paired_ms", factor), ("baseline_ms", 1.0))
+                }
+                if variant == "naive":
+                    times = {"total_ms": times["total_ms"]}
+                case = {"variant": variant, "seq_len": length, "d_head": 64, "batch_size": 8, "causal": True,
+                        "precision": "fp32", "cold": False, "device": "cpu"}  # fmt: skip
+                rows.append(case | times | {"round": round_, "status": "ok", "code": "one", "machine": "m",
+                                            "hardware": "h", "share_percent": [100 * ratio / 2] * 6})  # fmt: skip
+    frame = pd.DataFrame(rows)
+    frame.attrs = {"fields": list(case), "experiment": "attention"}
+    return frame
+
+
+def compiled(within):
+    def find(data):
+        of = {"variant": "compiled", "seq_len": LENGTHS[-1]}
+        return quantities.ratios(data["attention"], "total_ms", of, {"variant": "naive"}, within, "at {seq_len} tokens")
+
+    return find
+
+
+def growth(data):
+    return quantities.exponent(data["attention"], "total_ms", "seq_len", (1.8, 2.2), "is it", variant="naive")
+
+
+def ordering(data):
+    """Compiled against naive at both lengths."""
+    return quantities.ratios(
+        data["attention"], "total_ms", {"variant": "compiled"}, {"variant": "naive"}, LESS, "at {seq_len} tokens"
+    )
+
+
+def share(within):
+    def find(data):
+        return quantities.medians(data["attention"], "share_percent", within, "%", variant="compiled", seq_len=2048)
+
+    return find
+
+
+def theory(data):
+    """Compiled should take a half."""
+    return compiled(about(0.5, 0.05))(data)
+
+
+def claim(find, least=1):
+    return Claim("a", "004", "attention", "it says so", find, "a rule", "it is so", "it is not so", least)
+
+
+def verdict(find, data, least=1):
+    (found,) = claims.judge([claim(find, least)], {"attention": data})
+    return found
+
+
+CASES = {  # kind: the finder, data that bears it out, data that denies it
+    "ratio": (compiled(LESS), {"ratio": 0.8}, {"ratio": 1.25}),
+    "more": (compiled(MORE), {"ratio": 1.25}, {"ratio": 0.8}),
+    "ordering": (ordering, {"ratio": 0.8}, {"ratio": 1.25}),
+    "exponent": (growth, {"exponent": 2.0}, {"exponent": 1.0}),
+    "share": (share(about(40)), {"ratio": 0.8}, {"ratio": 1.25}),
+    "bound": (share((0, 50)), {"ratio": 0.8}, {"ratio": 1.25}),
+    "theory": (theory, {"ratio": 0.5}, {"ratio": 0.6}),
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_flipped_data_flips_verdict_and_sentence(kind):
+    find, true, false = CASES[kind]
+    bears, denies = (verdict(find, attention(**data)) for data in (true, false))
+    assert (bears.verdict, denies.verdict) == (SUPPORTED, CONTRADICTED)
+    assert bears.statement.text.startswith("It is so: ")
+    assert denies.statement.text.startswith("It is not so: ")
+    assert bears.statement.records == denies.statement.records != ()
+
+
+def test_equal_programs_are_shown_to_be_equal_and_few_processes_show_nothing():
+    same = verdict(compiled(LESS), attention(ratio=1.0, noise=0.002))
+    assert same.verdict == SAME
+    assert "nor the reverse" in same.statement.text
+    open_ = verdict(compiled(LESS), attention(ratio=1.0, noise=0.1))
+    assert open_.verdict == INCONCLUSIVE
+    assert re.search(r"a difference of [\d.]+% would have been seen", open_.statement.text)
+    assert verdict(compiled(LESS), attention(ratio=0.8, rounds=2, pairs=3)).verdict == INCONCLUSIVE
+
+
+def test_without_the_rows_there_is_no_number():
+    data = attention(ratio=0.8)
+    for gone in (data["variant"] == "compiled", data["variant"] != "none"):
+        left = data[~gone]
+        left.attrs = data.attrs
+        found = verdict(ordering, left)
+        assert found.verdict == NO_DATA
+        assert not re.search(r"\d", found.statement.text)
+    assert verdict(ordering, data, least=3).verdict == NO_DATA
+
+
+def test_numbers_without_noise_are_decided_by_themselves():
+    said = claim(lambda _: [claims.known("sum", 10.0, (9.9, 10.1)), claims.known("sum", 9.0, (9.9, 10.1))])
+    assert claims.judge([said], {})[0].verdict == CONTRADICTED
+    said = claim(lambda _: [claims.between("%", 84.8, 95.5, (85, 100))])
+    assert claims.judge([said], {})[0].verdict == INCONCLUSIVE
+    said = claim(lambda _: [claims.between("%", 86.0, 95.5, (85, 100))])
+    assert claims.judge([said], {})[0].verdict == SUPPORTED
+
+
+def test_most_cases_are_told_by_the_sign_test():
+    few, most = ([0.5] * 5, [0.5] * 9 + [3.0])
+    assert claims.judge([claim(lambda _: [claims.usual("%", few, (0, 1))])], {})[0].verdict == INCONCLUSIVE
+    assert claims.judge([claim(lambda _: [claims.usual("%", most, (0, 1))])], {})[0].verdict == SUPPORTED
+    above = [3 * value for value in most]
+    assert claims.judge([claim(lambda _: [claims.usual("%", above, (0, 1))])], {})[0].verdict == CONTRADICTED
+
+
+def shuffled(seed):
+    """Records whose labels compiled and naive were dealt by chance, pair by pair, whatever the true ratio."""
+    chance = random.Random(seed)
+    data = attention(ratio=0.9, noise=0.05, seed=seed)
+    for _, row in data[data["variant"] == "compiled"].iterrows():
+        for i in range(len(row["paired_ms"])):
+            if chance.random() < 0.5:
+                row["paired_ms"][i], row["baseline_ms"][i] = row["baseline_ms"][i], row["paired_ms"][i]
+    return data
+
+
+def test_shuffled_labels_are_seldom_a_finding():
+    found = [verdict(compiled(LESS), shuffled(seed)).verdict for seed in range(200)]
+    assert found.count(SUPPORTED) <= 0.05 * len(found)
+    assert found.count(INCONCLUSIVE) > 0.8 * len(found)
+
+
+def test_planted_contradictions_are_caught():
+    """Fifty claims of every kind, each held against data that is otherwise by at least a tenth."""
+    chance, caught = random.Random(1), 0
+    for seed in range(50):
+        off = chance.uniform(1.1, 2.0)
+        kind = chance.choice(["less", "more", "exponent", "share", "theory"])
+        find, data = {
+            "less": (compiled(LESS), {"ratio": off}), "more": (compiled(MORE), {"ratio": 1 / off}),
+            "exponent": (growth, {"exponent": 2.2 + off / 2}), "share": (share((0, 50)), {"ratio": off}),
+            "theory": (theory, {"ratio": 0.5 * 1.05 * off}),
+        }[kind]  # fmt: skip
+        caught += verdict(find, attention(noise=0.01, seed=seed, **data)).verdict == CONTRADICTED
+    assert caught >= 49
+
+
+def test_one_of_many_claims_needs_more():
+    data = {"attention": attention(ratio=0.97, noise=0.008, seed=4)}
+    alone = claims.judge([claim(compiled(LESS))], data)[0]
+    among = claims.judge([claim(compiled(LESS)), *[claim(growth)] * 40], data)[0]
+    assert alone.verdict == SUPPORTED
+    assert among.verdict == INCONCLUSIVE
+    assert "by Holm among 41 claims" in among.statement.evidence
+
+
+# What the write-ups say
+
+
+def test_every_published_claim_is_encoded_once():
+    assert [one.id for one in ledger.published()] == list(results.published("claims")["id"])
+    assert all(one.question.endswith("?") and one.rule and one.holds != one.fails for one in ledger.published())
+
+
+@pytest.mark.parametrize("name", list(results.published("claims")["id"]))
+def test_every_published_claim_turns_with_its_numbers(name):
+    """Numbers where the claim has them bear it out, and numbers elsewhere deny it, in its own words each time."""
+    (whole,) = [one for one in ledger.published() if one.id == name]
+    said = {}
+    for value in (1.0, 3.0):
+        numbers = [claims.known("in a test", value, (0.5, 2.0))] * whole.least
+        said[value] = claims.judge([replace(whole, find=lambda _, numbers=numbers: numbers)], {})[0]
+    assert (said[1.0].verdict, said[3.0].verdict) == (SUPPORTED, CONTRADICTED)
+    assert said[1.0].statement.text[1:].startswith(whole.holds[1:])
+    assert said[3.0].statement.text[1:].startswith(whole.fails[1:])
+    fewer = claims.judge([replace(whole, find=lambda _: numbers[1:])], {})[0]
+    assert fewer.verdict == NO_DATA
+    assert whole.question in fewer.statement.evidence
+
+
+OWN = {one.claim.id: one for one in ledger.on_own_tables()}
+
+
+@pytest.mark.parametrize(
+    "name", ["compiled-adam-fastest", "compiled-adam-large", "compiled-adam-small", "attention-superlinear",
+             "compile-speeds-step", "residual-12-5-mb"],
+)  # fmt: skip
+def test_what_its_own_table_contradicts_comes_out_contradicted(name):
+    assert OWN[name].verdict == CONTRADICTED
+
+
+@pytest.mark.parametrize("name", ["compiled-adam-many", "compile-speeds-attention", "tf32-speeds-large",
+                                  "mixed-memory-not-always", "mixed-slower-small", "top-kernel-same"])  # fmt: skip
+def test_what_its_own_table_bears_out_comes_out_supported(name):
+    assert OWN[name].verdict == SUPPORTED
+
+
+def reference():
+    return {"adam": results.load("adam", "epyc-2c")}
+
+
+def inverted(data):
+    """Every time as its reciprocal, so that what was faster is slower by as much."""
+    found = {}
+    for name, frame in data.items():
+        times = [column for column in frame if column.endswith("_ms")]
+        turned = {
+            column: frame[column].map(lambda v: [1 / x for x in v] if isinstance(v, list) else v) for column in times
+        }
+        found[name] = frame.assign(**turned)
+        found[name].attrs = frame.attrs
+    return found
+
+
+def test_the_verdict_on_a_published_claim_turns_with_the_records():
+    chosen = [one for one in ledger.published() if one.id == "compiled-adam-large"]
+    plain, turned = (claims.judge(chosen, data)[0] for data in (reference(), inverted(reference())))
+    assert plain.verdict == CONTRADICTED
+    assert turned.verdict in (SUPPORTED, INCONCLUSIVE)
+    assert all(one.value.value > 1 for one in turned.found)
+
+
+def test_a_claim_says_no_more_than_the_table_of_all_verdicts():
+    """Of forty comparisons with their baselines one that is clear alone may not be clear, and then is no finding."""
+    data = attention(ratio=0.97, noise=0.008, seed=4)
+    wide = pd.concat([data.assign(d_head=size) for size in range(64, 104)], ignore_index=True)
+    wide.attrs = data.attrs
+    assert verdict(compiled(LESS), data).verdict == SUPPORTED
+
+    def find(data):
+        return quantities.ratio(
+            data["attention"], "total_ms", {**case, "variant": "compiled"}, {**case, "variant": "naive"}, LESS, ""
+        )
+
+    case = quantities.cases(wide, seq_len=LENGTHS[-1], d_head=64, variant="naive")[0]
+    assert verdict(find, wide).verdict == INCONCLUSIVE
+
+
+def test_a_published_claim_without_its_records_has_no_number():
+    for whole in ledger.on_records("epyc-2c"):
+        if not whole.statement.records:
+            continue
+        data = {whole.claim.experiment: without(whole.claim.experiment, set(whole.statement.records))}
+        left = claims.judge([whole.claim], data)[0]
+        assert left.verdict in (NO_DATA, INCONCLUSIVE) or left.statement.records
+        assert not set(left.statement.records) & set(whole.statement.records)
+
+
+def without(experiment, gone):
+    frame = results.load(experiment, "epyc-2c")
+    kept = frame[[name not in gone for name in quantities.names(frame)]]
+    kept.attrs = frame.attrs
+    return kept
+
+
+def test_whether_bf16_is_faster_depends_on_the_machine():
+    """It is on the CPU whose records are kept, and not at every size on the GPU of write-up 003."""
+
+    def find(data):
+        return quantities.ratios(
+            data["step"], "total_ms", {"precision": "bf16", "compiled": False}, {"precision": "fp32"}, LESS, "{size}"
+        )
+
+    steps = estimates.select(results.load("step", "epyc-2c"), mode="train_step")
+    cpu, gpu = {"step": steps}, ledger.own_tables("003")
+    assert [claims.judge([claim(find)], data)[0].verdict for data in (cpu, gpu)] == [SUPPORTED, CONTRADICTED]
+
+
+def test_the_ledger_has_a_row_a_claim_and_a_column_a_source():
+    table = ledger.Ledger("epyc-2c", "adam")
+    text = table._repr_html_()
+    assert text.count('<th scope="row">') == 4
+    assert table.columns == ["its own table", "this machine"]
+    assert text.count('data-verdict="contradicted"') == sum(
+        one.verdict == CONTRADICTED for row in table.rows for one in row
+    )
+    assert "record-adam-compiled-single-tensor" in text
+    assert table.counts[0][CONTRADICTED] == 3

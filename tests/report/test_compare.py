@@ -1,0 +1,165 @@
+"""Cases are compared with their baselines by the pairs that ran in turns, and one verdict is given for each."""
+
+import numpy as np
+import pytest
+
+from lib import notebooks as notebook
+from lib.records import baselines as baseline, results
+from lib.report import compare as verdicts, sentences, tables, tidy as estimates
+
+CASE = {"variant": "naive", "seq_len": 64, "compiled": False}
+
+
+def paired_records(save_record, ratio, rounds=(1, 2, 3)):
+    """Tiled attention beside naive, its baseline: pairs of that ratio, though its own samples say the opposite."""
+    case = CASE | {"precision": "fp32"}
+    for round in rounds:
+        save_record(case=case, round=round, total_ms=[1.0 + 0.001 * i for i in range(12)])
+        base = [1.0 + 0.002 * i + 0.1 * round for i in range(12)]
+        save_record(
+            case=case | {"variant": "tiled"}, round=round, total_ms=[1 / ratio + 0.001 * i for i in range(12)],
+            paired_ms=[ratio * ms * (1 + 0.001 * (i % 3)) for i, ms in enumerate(base)], baseline_ms=base,
+        )  # fmt: skip
+    return results.load("attention", "test-1c"), case
+
+
+def test_a_variant_and_its_baseline_are_compared_by_the_pairs_that_ran_in_turns(save_record):
+    records, case = paired_records(save_record, 0.8)
+    found = verdicts.comparison(records, "total_ms", case | {"variant": "tiled"}, case)
+    assert found.ratio.value == pytest.approx(0.8, rel=0.01)
+    assert (found.verdict(), found.ratio.rounds, found.ratio.n) == ("faster", 3, 36)
+    back = verdicts.comparison(records, "total_ms", case, case | {"variant": "tiled"})
+    assert back.ratio.value == pytest.approx(1.25, rel=0.01)
+    assert back.verdict() == "slower"
+
+
+def test_a_phase_is_compared_by_its_own_times_in_the_pairs(save_record):
+    for round in (1, 2, 3):
+        save_record(case=CASE | {"precision": "fp32"}, round=round, forward_ms=[1.0] * 8, total_ms=[3.0] * 8)
+        save_record(
+            case=CASE | {"precision": "fp32", "variant": "tiled"}, round=round, total_ms=[9.0] * 8,
+            paired_ms=[3.0 + 0.001 * i for i in range(8)], baseline_ms=[2.0] * 8,
+            paired_forward_ms=[0.5 + 0.001 * i for i in range(8)], baseline_forward_ms=[1.0] * 8,
+        )  # fmt: skip
+    records = results.load("attention", "test-1c")
+    (forward,) = verdicts.against_baselines(records, "forward_ms").to_dict("records")
+    (whole,) = verdicts.against_baselines(records).to_dict("records")
+    assert forward["ratio"].value == pytest.approx(0.5, rel=0.01)
+    assert (forward["verdict"], whole["verdict"]) == ("faster", "slower")
+
+
+def test_pairs_of_one_process_decide_where_there_is_no_other(save_record):
+    records, case = paired_records(save_record, 0.8, rounds=(1,))
+    found = verdicts.comparison(records, "total_ms", case | {"variant": "tiled"}, case)
+    assert (found.verdict(), found.ratio.scope) == ("faster", "within one process")
+
+
+def test_a_table_of_baselines_has_a_row_a_variant_with_its_verdict(save_record):
+    records, _ = paired_records(save_record, 0.8)
+    (row,) = verdicts.against_baselines(records).to_dict("records")
+    assert (row["variant"], row["baseline"], row["verdict"]) == ("tiled", "naive", "faster")
+    assert 0 < row["visible_percent"] < 10
+    shown = tables.show(
+        verdicts.against_baselines(records), "variant baseline ratio verdict", "a caption"
+    )._repr_html_()
+    assert "faster" in shown
+    assert verdicts.against_baselines(estimates.select(records, variant="naive")).empty
+
+
+def test_a_sentence_says_what_the_table_says(save_record):
+    records, case = paired_records(save_record, 0.8)
+    for extra in range(20):  # so many comparisons that show nothing, that the one is no longer shown among them
+        for round in (1, 2, 3):
+            for variant in ("naive", "tiled"):
+                pairs = (
+                    {"paired_ms": [1.0, 1.2 + 0.3 * round] * 6, "baseline_ms": [1.1] * 12} if variant == "tiled" else {}
+                )
+                save_record(
+                    case=case | {"variant": variant, "seq_len": 100 + extra}, round=round, total_ms=[1.0] * 12, **pairs
+                )  # fmt: skip
+    wide = results.load("attention", "test-1c")
+    tiled = case | {"variant": "tiled"}
+    alone = sentences.compare(records, "total_ms", tiled, case, "tiled", "naive")
+    among = sentences.compare(wide, "total_ms", tiled, case, "tiled", "naive")
+    table = verdicts.against_baselines(wide)
+    assert alone.verdict == "faster"
+    assert among.verdict == estimates.select(table, **tiled)["verdict"].iloc[0]
+    back = sentences.compare(records, "total_ms", case, tiled, "naive", "tiled")
+    assert back.verdict == "slower"
+
+
+def test_two_processes_that_disagree_show_nothing(save_record):
+    _, case = paired_records(save_record, 0.8, rounds=(1,))
+    base = [1.0 + 0.001 * i for i in range(12)]
+    save_record(case=case, round=2, total_ms=base)
+    save_record(
+        case=case | {"variant": "tiled"}, round=2, total_ms=base, paired_ms=[1.1 * ms for ms in base], baseline_ms=base
+    )
+    found = verdicts.comparison(results.load("attention", "test-1c"), "total_ms", case | {"variant": "tiled"}, case)
+    assert found.verdict() == "inconclusive"
+
+
+def test_variants_with_the_same_baseline_are_compared_through_it(save_record):
+    _, case = paired_records(save_record, 0.8)
+    for round in (1, 2, 3):
+        base = [3.0 + 0.1 * round + 0.001 * i for i in range(12)]  # the machine was slower then
+        save_record(
+            case=case | {"variant": "sdpa"}, round=round, total_ms=base, paired_ms=[0.4 * ms for ms in base],
+            baseline_ms=base,
+        )  # fmt: skip
+    records = results.load("attention", "test-1c")
+    found = verdicts.comparison(records, "total_ms", case | {"variant": "sdpa"}, case | {"variant": "tiled"})
+    assert found.ratio.value == pytest.approx(0.5, rel=0.01)
+    assert verdicts.ranked(records, "total_ms", "variant") == ["sdpa", "tiled", "naive"]
+    said = sentences.fastest(records, "total_ms", "variant", {k: v for k, v in case.items() if k != "variant"}, "them")
+    assert said.text == f"Of them, sdpa is fastest, with {tables.interval(found.ratio)} of the time of tiled."
+
+
+@pytest.mark.parametrize(
+    ("experiment", "case", "expected"),
+    [
+        ("step", {"compiled": True, "precision": "bf16"}, {"compiled": False, "precision": "bf16"}),
+        ("step", {"compiled": False, "precision": "bf16"}, {"compiled": False, "precision": "fp32"}),
+        ("adam", {"variant": "fused"}, {"variant": "single_tensor"}),
+        ("attention", {"variant": "naive", "precision": "fp32"}, None),
+        ("ceilings", {"operation": "copy"}, None),
+    ],
+)
+def test_a_baseline_is_plainer_by_one_thing(experiment, case, expected):
+    assert baseline.of(experiment, case) == expected
+
+
+def test_every_reference_of_a_family_is_a_value_of_its_field():
+    for experiment, values in baseline.BASELINES.items():
+        assert set(values) <= set(notebook.fields(experiment))
+
+
+def test_contrasts_are_judged_together(save_record):
+    random = np.random.default_rng(0)
+    for seq_len in range(1, 21):
+        for round in (1, 2, 3):
+            for causal in (True, False):
+                ratio = 1.2 if causal and seq_len == 1 else 1
+                save_record(
+                    case=CASE | {"seq_len": seq_len, "causal": causal}, round=round,
+                    total_ms=[ratio * random.lognormal(0, 0.05)] * 6,
+                )  # fmt: skip
+    records = results.load("attention", "test-1c")
+    table = verdicts.contrasts(records, "causal", False, "total_ms").set_index("seq_len")
+    alone = verdicts.contrasts(estimates.select(records, seq_len=1), "causal", False, "total_ms")
+    assert len(table) == 20
+    assert alone["ratio"].iloc[0] == table["ratio"][1]
+    assert (alone["verdict"].iloc[0], table["verdict"][1]) == ("slower", "inconclusive")
+    case = CASE | {"seq_len": 1, "causal": True}
+    said = sentences.compare(records, "total_ms", case, case | {"causal": False}, "one", "other", rivals=len(table))
+    assert said.verdict == "inconclusive"
+
+
+def test_a_visible_difference_that_is_absurd_is_not_given_as_a_number(save_record):
+    for round, ratio in ((1, 0.2), (2, 1.5), (3, 0.5)):
+        for variant, times in (("naive", 1.0), ("tiled", ratio)):
+            save_record(case=CASE | {"variant": variant}, round=round, total_ms=[times] * 6)
+    records = results.load("attention", "test-1c")
+    said = sentences.compare(records, "total_ms", CASE | {"variant": "tiled"}, CASE, "tiled", "naive", rivals=50)
+    assert said.verdict == "inconclusive"
+    assert said.text.endswith("so few processes show next to nothing.")

@@ -1,0 +1,149 @@
+"""Figures can be read without their colours, hold their intervals and their labels, and rooflines their ceilings."""
+
+import itertools
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+from lib.chapters import kernels as profiles, memory as occupancy, theory
+from lib.records import results
+from lib.report import plots, roofline, tidy as estimates
+from lib.stats.intervals import Interval
+
+MACHINE = "epyc-2c"
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """No test leaves a figure open."""
+    yield
+    plt.close("all")
+
+
+FAMILIES = {  # what stands in one figure
+    "attention": ("naive", "tiled", "sdpa", "flex", "compiled"),
+    "adam": ("single_tensor", "foreach", "fused", "compiled_single_tensor", "compiled_foreach"),
+    "precisions": ("fp32", "tf32", "bf16", "fp16"),
+    "phases": ("forward", "backward", "optimizer", "whole"),
+    "parts": ("scores", "softmax", "values"),
+    "contexts": ("T=16", "T=32", "T=64", "T=128", "T=256", "T=512", "T=1024"),
+}
+BARS = {
+    "phases": ("forward", "backward", "optimizer"),
+    "classes": ("matrix_product", "attention", "elementwise", "reduction", "copy", "overhead", "optimizer", "other"),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_lines_of_a_figure_differ_in_more_than_colour(family):
+    colours = [plots.COLOURS[name] for name in FAMILIES[family]]
+    looks = [(plots.MARKERS[colour], plots.DASHES[colour]) for colour in colours]
+    assert len(set(looks)) == len(set(colours)) == len(FAMILIES[family])
+
+
+@pytest.mark.parametrize("family", BARS)
+def test_the_parts_of_a_bar_differ_in_more_than_colour(family):
+    hatches = [plots.bar(plots.COLOURS[name])["hatch"] for name in BARS[family]]
+    assert len(set(hatches)) == len(BARS[family])
+
+
+def test_the_kinds_of_bytes_differ_in_more_than_colour():
+    hatches = [plots.HATCHES[colour] for colour in occupancy.KINDS.values()]
+    assert len(set(hatches)) == len(occupancy.KINDS)
+
+
+def test_all_classes_of_kernels_have_a_colour():
+    names = {profiles._column(kind).removesuffix("_percent") for kind in profiles.classes.CLASSES}
+    assert names <= set(plots.COLOURS)
+
+
+def table(**columns):
+    rows = len(next(iter(columns.values())))
+    return pd.DataFrame({"hardware": ["a test"] * rows, "restless": [""] * rows, **columns})
+
+
+def interval(value):
+    return Interval(value, 0.9 * value, 1.1 * value, 9, 3)
+
+
+def lines(names):
+    sizes = [16384, 1048576] * len(names)
+    times = [interval(x) for x in (1.0, 9.0) * len(names)]
+    return table(variant=[name for name in names for _ in range(2)], param_size=sizes, total_ms=times)
+
+
+def test_equal_lines_are_named_apart_and_inside_the_figure():
+    ax = plots.lines(*plots.axes(), lines(["naive", "tiled", "sdpa"]), "param_size", "total_ms", "variant")
+    ax.figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert {text.get_text() for text in ax.texts} == {"naive", "tiled", "sdpa"}
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    assert all(box.x1 <= ax.figure.bbox.x1 for box in boxes)
+
+
+def test_every_line_of_panels_is_named_also_where_the_last_panel_lacks_it():
+    both = pd.concat([lines(["fused", "foreach"]).assign(num_params=1), lines(["fused"]).assign(num_params=8)])
+    figure = plots.panels(both, "num_params", "param_size", "total_ms", "variant").figure
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["fused", "foreach"]
+
+
+def test_ticks_are_the_measured_sizes_and_intervals_are_drawn():
+    ax = plots.lines(*plots.axes(), lines(["naive"]), "param_size", "total_ms", "variant")
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["16 Ki", "1 Mi"]
+    ((_, _, (bars,)),) = ax.containers
+    assert [list(segment[:, 1]) for segment in bars.get_segments()] == [[0.9, 1.1], [8.1, pytest.approx(9.9)]]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.8, 1.05), (0.02, 30), (1e-3, 1e6)])
+def test_a_log_axis_has_a_few_round_ticks(low, high):
+    (ax,) = plots.axes()
+    ax.set(xscale="log", xlim=(low, high))
+    plots.round_ticks(ax.xaxis)
+    assert 3 <= len(ax.get_xticks()) <= 10
+
+
+@pytest.fixture(scope="module")
+def points():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RESULTS", "/nowhere")
+        steps = estimates.select(results.load("step", MACHINE), mode="train_step")
+        attention = estimates.select(results.load("attention", MACHINE), precision="fp32", causal=True, d_head=64)
+        kernels = results.load("kernels", MACHINE)
+        parts = roofline.of_parts(kernels, profiles.head(kernels))
+        limits = theory.limits(results.load("ceilings", MACHINE))
+        yield {"steps": roofline.of_steps(steps), "attention": roofline.of_attention(attention), "parts": parts}, limits
+
+
+@pytest.mark.parametrize("name", ["steps", "attention", "parts"])
+def test_points_stand_below_a_labelled_roof(points, name):
+    (shown, (products, bandwidth)) = points[0][name], points[1]
+    for _, point in shown.iterrows():
+        roof = min(products[point["precision"]], bandwidth * point["intensity"]) / 1e9
+        assert point["gflops"].low <= roof
+    ax = roofline.draw(shown, products, bandwidth, joined=name == "attention")
+    said = " ".join(text.get_text() for text in ax.texts)
+    assert "memory, 51.2 GB/s" in said
+    assert "products in fp32, 204 GFLOP/s; ridge at 3.99" in said
+    assert {text.get_text() for text in ax.texts} >= set(shown["label"]) - {""}
+
+
+def test_labels_of_a_roofline_cover_neither_each_other_nor_a_point(points):
+    for name, shown in points[0].items():
+        ax = roofline.draw(shown, *points[1], joined=name == "attention")
+        ax.figure.draw_without_rendering()
+        renderer = ax.figure.canvas.get_renderer()
+        boxes = [mpl.text.Text.get_window_extent(text, renderer) for text in ax.texts]
+        assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2)), name
+
+
+def test_the_intensity_of_the_optimizer_is_its_flops_over_its_bytes(points):
+    optimizer = points[0]["steps"].query("name == 'optimizer'")
+    assert set(optimizer["intensity"]) == {14 / 28}
+
+
+def test_without_records_a_roofline_is_empty():
+    ax = roofline.draw(roofline._points([]), {}, float("nan"))
+    assert plots.show(ax, "nothing", "nothing", roofline._points([])).svg == ""

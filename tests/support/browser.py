@@ -1,0 +1,123 @@
+"""What the tests in a real browser share: the system's Chromium, the rendered report and JupyterLab."""
+
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+import pytest
+
+from lib.report.document import export, page as report
+
+TOKEN = "for-the-tests"
+PATIENCE_S = 120  # on two cores that do other things too
+SETTINGS = {  # of JupyterLab: all cells in the page at once, also those out of sight, and no news from elsewhere
+    "lab/user-settings/@jupyterlab/notebook-extension/tracker.jupyterlab-settings": '{"windowingMode": "none"}',
+    "labconfig/page_config.json": '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}',
+}
+
+
+@pytest.fixture(scope="session")
+def installed_chromium():
+    """The path of the system's Chromium, which on Debian is installed where it is missing."""
+    if not export.chromium() and _is_ours_to_install():
+        for arguments in ("update", "install --yes --no-install-recommends chromium"):
+            subprocess.run(
+                ["apt-get", "--quiet", *arguments.split()], env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+                stdout=subprocess.DEVNULL, check=False,
+            )  # fmt: skip
+    return export.chromium() or pytest.skip("there is no Chromium, and none could be installed")
+
+
+def _is_ours_to_install() -> bool:
+    if platform.system() != "Linux" or os.geteuid() != 0 or not shutil.which("apt-get"):
+        return False
+    return platform.freedesktop_os_release().get("ID") == "debian"  # elsewhere the package is a snap
+
+
+@pytest.fixture(scope="module")
+def chromium(installed_chromium):
+    """A running Chromium without a window, as Playwright's Browser; ends with the module, since the event loop that it
+    occupies is in the way of kernels."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=installed_chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def rendered(tmp_path_factory):
+    """The report of the records kept in git, rendered once for all processes of the tests: the path of its page, beside
+    which RESULTS would be."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "rendered"
+    with filelock.FileLock(f"{folder}.lock"), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RESULTS", str(folder / "results"))
+        if not report.page().exists():
+            assert report.main([]) == 0
+        return report.page()
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A running JupyterLab: its folder of notebooks, and that of the records that they write."""
+
+    url: str
+    notebooks: Path
+    results: Path
+
+    def address(self, notebook: str) -> str:
+        """Where a notebook of the folder opens, alone."""
+        return f"{self.url}/lab/tree/{notebook}?reset&token={TOKEN}"
+
+
+@pytest.fixture(scope="module")
+def jupyterlab(tmp_path_factory):
+    """JupyterLab on an empty folder, with settings of its own; the test puts its notebooks there."""
+    folder = tmp_path_factory.mktemp("lab")
+    for name, text in SETTINGS.items():
+        (folder / "config" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "config" / name).write_text(text)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    lab = Lab(f"http://127.0.0.1:{port}", folder / "notebooks", folder / "results")
+    lab.notebooks.mkdir()
+    own = {name: str(folder / name.split("_")[1].lower()) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR")}
+    options = [
+        "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}",
+        "--ServerApp.port_retries=0", f"--ServerApp.root_dir={lab.notebooks}", f"--IdentityProvider.token={TOKEN}",
+    ]  # fmt: skip
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *options], stdout=log, stderr=subprocess.STDOUT,
+            env=os.environ | own | {"RESULTS": str(lab.results)},
+        )  # fmt: skip
+    try:
+        _wait_until_it_answers(lab, server, folder / "log")
+        yield lab
+    finally:
+        server.terminate()
+        server.wait(PATIENCE_S)
+
+
+def _wait_until_it_answers(lab: Lab, server: subprocess.Popen, log: Path) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            urllib.request.urlopen(f"{lab.url}/api/status?token={TOKEN}", timeout=5).close()
+            return
+        except urllib.error.URLError:
+            if server.poll() is not None or time.monotonic() > end:
+                pytest.fail(f"JupyterLab did not start: {log.read_text()[-2000:]}")
+            time.sleep(0.2)

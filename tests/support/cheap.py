@@ -1,0 +1,267 @@
+"""A cheap experiment, whose cases behave as they say: well, or in each of the ways in which a case can go wrong.
+
+`python tests/cheap.py NAME [options]` is `python -m lib.sweep NAME [options]` with this experiment and the notebooks of
+the folder $CHEAP. It knows nothing of measuring, and its kernels load no torch unless a case wants it.
+"""
+
+import errno
+import functools
+import importlib.util
+import itertools
+import json
+import os
+import random
+import signal
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ClassVar
+
+import psutil
+from behaviours import BEHAVIOURS, OUT_OF_MEMORY, for_ever
+
+CODE = "c0de" * 4  # what stands for the digest of the code that measured
+GPU = "pretended-gpu"
+
+
+@dataclass(frozen=True)
+class Cheap:
+    """The case of a `number`, which takes `pause_ms`; the one whose number is `at` behaves as `behaviour` says, the
+    others well."""
+
+    experiment: ClassVar[str] = "cheap"
+    number: int
+    behaviour: str
+    at: int
+    pause_ms: int
+    device: str
+
+    def __post_init__(self):
+        if self.behaviour not in BEHAVIOURS | OUT_OF_MEMORY:
+            raise ValueError(f"behaviour: {self.behaviour!r} is not one of {', '.join(BEHAVIOURS | OUT_OF_MEMORY)}")
+
+    def unavailable(self) -> None:
+        """Every machine can run it."""
+        return
+
+    def predicted_bytes(self) -> int:
+        """Next to nothing."""
+        return 1024
+
+
+def note(event: str, **facts) -> None:
+    """Add a line to the journal $CHEAP_JOURNAL, whole even when several processes write."""
+    line = json.dumps({"event": event, "pid": os.getpid(), "time": time.time(), **facts}) + "\n"
+    file = os.open(os.environ["CHEAP_JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, line.encode())
+    os.close(file)
+
+
+def pending(cases: list[Cheap], round: int) -> Iterator[Cheap]:
+    """The cases that this kernel is to measure, in its order, until the sweep's time is up."""
+    from lib.records import results
+
+    named = {results.called("cheap", asdict(case), round): case for case in cases}
+    began = time.monotonic()
+    for name in json.loads(Path(os.environ["SWEEP_CASES"]).read_text()):
+        if time.monotonic() - began > float(os.environ["SWEEP_SECONDS_LEFT"]):
+            return
+        yield named[name]
+
+
+def measure(case: Cheap, round: int, samples: int) -> None:
+    """Behave as the case says, and save its record: the times of a small loop, if it comes to that. Where memory is to
+    run out all cases are measured as those of the house are."""
+    from lib.records import results
+
+    note("begins", number=case.number, round=round, pin=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    started, began = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
+    time.sleep(case.pause_ms / 1000)
+    if case.behaviour in OUT_OF_MEMORY:
+        from lib.experiments import measure as house  # which has torch
+
+        settle_in()
+        with house.recording(case, round) as record:
+            record.metrics |= {"taken_mib": _taken_mib(case.device), "total_ms": [_loop_ms(case.number)]}
+            if case.number == case.at:
+                OUT_OF_MEMORY[case.behaviour](case.device)
+            record.metrics["sum"] = sum(range(case.number))
+        return
+    if case.number == case.at:
+        BEHAVIOURS[case.behaviour]()
+    here = surroundings(case.device)
+    results.save(
+        machine=here["machine"], experiment="cheap", case=asdict(case), round=round, status="ok",
+        metrics={"total_ms": [_loop_ms(case.number) for _ in range(samples)]}, environment=here, code=CODE,
+        started=started, seconds=time.perf_counter() - began,
+    )  # fmt: skip
+    note("saved", number=case.number, round=round)
+
+
+def _loop_ms(size: int) -> float:
+    began = time.perf_counter_ns()
+    sum(range(100 * (10 + size)))
+    return (time.perf_counter_ns() - began) / 1e6
+
+
+def _taken_mib(device: str) -> float:
+    """The memory that is taken when a case begins: of the GPU by anyone, of the machine by this process."""
+    if device == "cuda":
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        return (total - free) / 2**20
+    return psutil.Process().memory_info().rss / 2**20
+
+
+def last(cases: list[Cheap]) -> None:
+    """The last cell."""
+    note("last cell")
+    if cases[0].behaviour == "unfinished":
+        os._exit(0)
+    if cases[0].behaviour == "lingers":
+        for_ever()
+
+
+CELLS = (
+    """number = [1]
+behaviour = "ok"
+at = 0
+pause_ms = 0
+device = "cpu"
+warmup = 0
+samples = 6
+target_percent = 0
+seconds = 0
+pairs = 0
+round = 0""",
+    """import itertools
+import cheap
+listed = [value if isinstance(value, list) else [value] for value in (number, behaviour, at, pause_ms, device)]
+grid = [cheap.Cheap(*point) for point in itertools.product(*listed)]""",
+    """for case in cheap.pending(grid, round):
+    cheap.measure(case, round, samples)""",
+    "cheap.last(grid)",
+)
+
+
+def write(folder: Path) -> None:
+    """Write the notebook of this experiment, and what `surroundings` reads, into a folder."""
+    cells = [
+        {
+            "cell_type": "code",
+            "id": f"cell-{i}",
+            "metadata": {},
+            "execution_count": None,
+            "outputs": [],
+            "source": source,
+        }
+        for i, source in enumerate(CELLS)
+    ]
+    cells[0]["metadata"] = {"tags": ["parameters"]}
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    content = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    (folder / "cheap.ipynb").write_text(json.dumps(content))
+    (folder / "surroundings.json").write_text(_here())
+
+
+@functools.cache
+def _here() -> str:
+    """Where this is, as JSON; takes torch and git."""
+    from lib.instruments import environment
+
+    return json.dumps(environment.describe("cpu"))
+
+
+def surroundings(device: str) -> dict:
+    """The environment of a record, as a process with torch found it; on `cuda`, of a GPU that only pretends to be."""
+    found = json.loads(Path(os.environ["CHEAP"], "surroundings.json").read_text())
+    pretended = {"machine": GPU, "hardware": GPU, "device": "cuda"} if device == "cuda" else {}
+    return found | pretended | {"run": os.environ.get("SWEEP_RUN", "by hand")}
+
+
+def settle_in() -> None:
+    """Add the experiment to the house: its case, its code, and GPUs where none are, if the case asks for some."""
+    from lib.experiments import cases
+    from lib.instruments import environment, peak_memory as memory
+    from lib.records import code_digest as digest
+
+    cases.EXPERIMENTS["cheap"] = Cheap
+    digest.code = lambda *_: CODE
+    if "CHEAP_GPUS" in os.environ:
+        environment.gpus = lambda: [GPU] * 8
+        machine, describe, available = environment.machine, environment.describe, memory.available_bytes
+        environment.machine = lambda device: GPU if device == "cuda" else machine(device)
+        environment.describe = lambda device: surroundings(device) if device == "cuda" else describe(device)
+        memory.available_bytes = lambda device: available("cpu")
+
+
+class _Late:
+    """Settles in when `lib.sweep.plan` is imported, which takes torch and so comes late or never."""
+
+    def find_spec(self, name: str, path, target=None):
+        """The finder of modules that `sys.meta_path` asks."""
+        if name != "lib.sweep.plan":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def exec_module(module) -> None:
+            execute(module)
+            settle_in()
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def _spoil(what: str) -> None:
+    """Let this process's own writing go wrong: `replace 3 kill` ends it without warning before its third os.replace,
+    `fsync 1 kill` in the first os.fsync, when a part of the file is on disk, and `fsync 2 ENOSPC` has the system
+    refuse that and all that follow."""
+    name, first, how = what.split()
+    original, calls = getattr(os, name), itertools.count(1)
+
+    def spoiled(target, *more, **named):
+        if next(calls) < int(first):
+            return original(target, *more, **named)
+        if how != "kill":
+            raise OSError(getattr(errno, how), os.strerror(getattr(errno, how)))
+        if name == "fsync" and stat.S_ISREG(os.fstat(target).st_mode):
+            os.ftruncate(target, random.randrange(os.fstat(target).st_size))
+        os.kill(os.getpid(), signal.SIGKILL)
+        return None
+
+    setattr(os, name, spoiled)
+
+
+def main() -> int:
+    """The command line of a sweep."""
+    sys.meta_path.insert(0, _Late())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)  # as in a terminal, also where the tests run in the background
+    if what := os.environ.pop("CHEAP_SPOIL", ""):
+        _spoil(what)
+    from lib import notebook
+
+    notebook.NOTEBOOKS = Path(os.environ["CHEAP"])
+    notebook.SWEEPS = notebook.NOTEBOOKS / "sweeps"
+    from lib.sweep import __main__ as sweep
+
+    note("command")
+    code = sweep.main(sys.argv[1:])
+    note("leaves", torch="torch" in sys.modules)
+    return code
+
+
+if __name__ == "__main__":
+    import cheap  # whose class has the same name in every process
+
+    code = cheap.main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # as `lib.sweep.__main__` does

@@ -1,0 +1,320 @@
+"""A sweep measures what its file says and resumes where it stopped; its faults are in tests/test_faults_*.py."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import math
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+from lib import notebooks as notebook, paths as folders
+from lib.instruments import environment
+from lib.records import atomic, results
+from lib.sweep import __main__ as sweep, lock as share, plan, progress as status
+from lib.sweep.lock import Share
+
+QUICKEST = "ceilings: {operation: copy, rows: [8, 16], precision: fp32, device: cpu, warmup: 0, samples: 6}"
+ONE = QUICKEST.replace("[8, 16]", "8")
+
+
+@pytest.fixture
+def run(own_results, tmp_path, monkeypatch):
+    """Run a sweep of this text, with options, and return its exit code and the statuses of its records."""
+
+    def run(text, *options):
+        (tmp_path / "own.yaml").write_text(text)
+        monkeypatch.setattr(notebook, "SWEEPS", tmp_path)
+        code = sweep.main(["own", *options])
+        return code, [task.status(name) for task in plan.planned("own") for name in task.cases]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "arguments", [["quik"], ["smoke", "--budget", "0"], ["smoke", "--budget", "abc"], ["smoke", "--shard", "3/2"]]
+)
+def test_bad_input_ends_with_exit_code_2_and_one_line(own_results, capsys, arguments):
+    assert sweep.main(arguments) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_folder_for_something_else_is_refused_and_left_as_it_is(tmp_path, monkeypatch, capsys):
+    thesis, draft = tmp_path / "projects" / "thesis" / "data.json", tmp_path / "projects" / "x.json.0123abcd.tmp"
+    thesis.parent.mkdir(parents=True)
+    thesis.write_text("{}")
+    draft.write_text("")
+    monkeypatch.setenv("RESULTS", str(tmp_path))
+    assert sweep.main(["smoke"]) == 2
+    assert "holds other things than records" in capsys.readouterr().err
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == {thesis, draft}
+
+
+def test_results_without_a_name_are_those_of_the_checkout(monkeypatch):
+    monkeypatch.setenv("RESULTS", "")
+    assert folders.results() == folders.REPORTS / "results"
+
+
+def test_a_link_out_of_the_results_is_refused_before_anything_runs(run, own_results, tmp_path, capsys):
+    own_results.mkdir()
+    (own_results / share.LOCK).touch()
+    (own_results / environment.machine("cpu")).symlink_to(tmp_path)
+    assert run(ONE)[0] == 2
+    assert "is a link that leads out" in capsys.readouterr().err
+
+
+def test_a_signal_that_is_ignored_when_the_sweep_starts_stays_so(monkeypatch):
+    former = {number: signal.getsignal(number) for number in sweep.SIGNALS}
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with sweep._signals():
+            signal.raise_signal(signal.SIGHUP)
+            with pytest.raises(sweep.Stopped):
+                signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def test_a_signal_waits_for_the_end_of_an_import():
+    former = {number: signal.getsignal(number) for number in sweep.SIGNALS}
+    seen = []
+
+    def stopped():
+        with sweep._signals(), sweep._held_back():
+            signal.raise_signal(signal.SIGTERM)
+            seen.append("the import goes on")
+
+    try:
+        with pytest.raises(sweep.Stopped):
+            stopped()
+        assert seen
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def test_nobody_need_read_what_it_says(own_results):
+    command = [sys.executable, "-m", "lib.sweep", "smoke", "--dry"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert (process.wait(60), process.stderr.read()) == (0, b"")
+
+
+def test_a_dry_run_lists_every_case_and_measures_nothing(own_results, capsys):
+    assert sweep.main(["smoke", "--dry"]) == 0
+    assert "naive-16" in capsys.readouterr().out
+    assert not own_results.exists()
+    assert sweep.main(["smoke", "--dry", "--shard", "1/9999"]) == 0
+    assert "0 cases" in capsys.readouterr().out
+
+
+def test_smoke_measures_every_family_once_and_then_nothing_and_a_deleted_record_alone(own_results, capsys):
+    assert sweep.main(["smoke"]) == 0
+    files = sorted(own_results.rglob("*.json"))
+    assert {results.status(file) for file in files if not file.name.startswith(".")} == {"ok"}
+    assert sorted(f"{file.parent.name}/{file.stem}" for file in own_results.glob("*/*/*.json")) == sorted(
+        name for task in plan.planned("smoke") for name in task.cases
+    )
+    files = sorted(own_results.glob("*/*/*.json"))
+    environments = [json.loads(file.read_text())["environment"] for file in files]
+    run_of = {environment["run"] for environment in environments}
+    assert all((folders.runs() / files[0].parts[-3] / f"{name}.ipynb").exists() for name in run_of)
+    # what others do is noticed before the first case of a kernel, which may be its only one
+    assert {environment["run"] for environment in environments if "others_percent" in environment} == run_of
+
+    before = {file: file.stat().st_mtime_ns for file in files}
+    assert sweep.main(["smoke"]) == 0
+    assert "nothing to measure" in capsys.readouterr().out
+    files[0].unlink()
+    assert sweep.main(["smoke"]) == 0
+    changed = [file for file in files if file.stat().st_mtime_ns != before[file]]
+    assert changed == [files[0]]
+    assert sweep.main(["status"]) == 0
+    assert f"sweep smoke: done, {len(files)} of {len(files)} records, 0 failed" in capsys.readouterr().out
+
+
+def test_a_kernel_that_is_killed_once_costs_nothing_but_time(run, own_results):
+    text = "attention: {variant: naive, seq_len: [8, 16, 24], batch_size: 1, samples: 20000, device: cpu}"
+
+    def kill():
+        while not list(own_results.glob("*/*/*.json")):
+            time.sleep(0.01)
+        for child in psutil.Process().children():
+            if "ipykernel_launcher" in child.cmdline():
+                child.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert run(text) == (0, ["ok", "ok", "ok"])
+    killer.join()
+    assert len(list(folders.runs().glob("*/*.ipynb"))) == 2
+
+
+def test_a_case_beyond_its_time_limit_is_recorded_and_leaves_no_process(run, capsys):
+    assert run(f"timeout: 1\n{ONE}") == (1, ["timeout"])  # a kernel takes longer than that to start
+    assert not psutil.Process().children(recursive=True)
+    assert "longer than 1 s" in capsys.readouterr().err
+
+
+def test_what_took_too_long_is_measured_again_when_asked_for(run, capsys):
+    run(f"timeout: 1\n{ONE}")
+    assert "--retry" in capsys.readouterr().err
+    assert run(ONE) == (0, ["timeout"])
+    assert run(ONE, "--retry") == (0, ["ok"])
+
+
+def test_a_budget_stops_between_cases_and_the_same_command_goes_on(run):
+    assert run(QUICKEST, "--budget", "0.001") == (0, [None, None])
+    assert run(QUICKEST) == (0, ["ok", "ok"])
+
+
+def spoiled(tmp_path, monkeypatch, line):
+    """The notebooks, with a line of code before the measuring of the ceilings."""
+    content = json.loads((notebook.NOTEBOOKS / "ceilings.ipynb").read_text())
+    cell = next(cell for cell in content["cells"] if "measure.pending" in "".join(cell["source"]))
+    cell["source"] = [line + "\n", *cell["source"]]
+    (tmp_path / "ceilings.ipynb").write_text(json.dumps(content))
+    monkeypatch.setattr(notebook, "NOTEBOOKS", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "statuses", "said"),
+    [
+        ("raise KeyError('a bug')", [None], "a bug"),
+        ("import sys; sys.exit(0)", [None], "ended before its last cell"),
+        ("import os; os._exit(0)", ["crashed"], "its process died"),
+        ("measure.pending = lambda *_: ()", [None], "made no record"),
+    ],
+)
+def test_a_notebook_that_does_not_come_to_its_end_fails_the_sweep(
+    run, tmp_path, monkeypatch, capsys, line, statuses, said
+):
+    spoiled(tmp_path, monkeypatch, line)
+    assert run(ONE) == (1, statuses)
+    assert said in capsys.readouterr().err
+
+
+def test_compiled_graphs_are_kept_for_as_long_as_the_sweep(run, tmp_path, monkeypatch):
+    line = "import os; assert '/sweep-' in os.environ['TORCHINDUCTOR_CACHE_DIR']"
+    spoiled(tmp_path, monkeypatch, line)
+    assert run(ONE) == (0, ["ok"])
+
+
+def test_shares_are_disjoint_complete_and_hold_all_rounds_of_a_kernel():
+    tasks = plan.planned("smoke") + plan.planned("smoke")
+    for count in (1, 2, 3, 50):
+        parts = [plan.shared(tasks, Share(number, count)) for number in range(1, count + 1)]
+        assert sorted(id(task) for part in parts for task in part) == sorted(map(id, tasks))
+        kernels = [{json.dumps(task.parameters | {"round": 0}) + task.experiment for task in part} for part in parts]
+        assert sum(map(len, kernels)) == len(set().union(*kernels))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "free"),
+    [("1/1", "1/1", False), ("1/2", "2/2", True), ("1/1", "2/3", False), ("1/2", "2/3", False)],
+)
+def test_shares_that_overlap_exclude_one_another(own_results, mine, theirs, free):
+    with holding(mine, own_results) as holder:
+        assert share.free(share.parse(theirs), own_results) is free
+        if not free:
+            assert sweep.main(["smoke", "--shard", theirs]) == sweep.BUSY
+        holder.kill()
+    assert share.free(share.parse(theirs), own_results)
+
+
+@contextlib.contextmanager
+def holding(part, folder):
+    """A process that has a share of a folder."""
+    hold = (
+        "import sys; from pathlib import Path; from lib import share\n"
+        "with share.held(share.parse(sys.argv[1]), Path(sys.argv[2])): print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", hold, part, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        try:
+            yield holder
+        finally:
+            holder.kill()
+
+
+def test_to_ask_how_far_a_sweep_is_takes_no_lock_and_writes_nothing(own_results, monkeypatch):
+    assert share.free(share.WHOLE, own_results)
+    assert not own_results.exists()
+    with holding("1/1", own_results):
+        monkeypatch.setattr(fcntl, "lockf", lambda *_: pytest.fail("a lock was taken"))
+        monkeypatch.setattr(atomic, "in_words", lambda _: pytest.fail("something is written"))
+        assert not share.free(share.WHOLE, own_results)
+
+
+TOLD = {
+    "sweep": "quick", "share": "1/1", "state": "running", "process": 1, "user": "a", "host": "b", "started": "c",
+    "updated": "d", "done": 1, "all": 2, "failed": 0, "left_s": 3.0, "in_hand": ["e"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[1]", "1", "", "{}", "[" * 100_000, *(json.dumps(TOLD | {name: None}) for name in TOLD),
+        json.dumps(TOLD | {"share": "3/2"}), json.dumps(TOLD | {"left_s": math.inf}),
+    ],
+    ids=lambda content: content[:40],
+)  # fmt: skip
+def test_a_status_file_that_tells_nothing_is_left_out(own_results, capsys, content):
+    own_results.mkdir()
+    status.file(own_results, share.WHOLE).write_text(content)
+    status.file(own_results, Share(1, 2)).write_text(json.dumps(TOLD))
+    assert sweep.main(["status"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
+    assert status.owners(own_results, share.WHOLE) == "a sweep that has not told anything yet"  # nobody has it
+
+
+class Closed:
+    """A standard error that nobody reads any more."""
+
+    encoding = "utf-8"
+
+    def __init__(self, error):
+        self.error, self.tried = error, 0
+
+    def write(self, _):
+        self.tried += 1
+        raise self.error
+
+    flush = isatty = fileno = lambda self: self.write("")
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "full")])
+def test_a_bar_that_cannot_be_written_goes_quiet_and_the_sweep_goes_on(own_results, monkeypatch, error):
+    own_results.mkdir()
+    monkeypatch.setattr(sys, "stderr", Closed(error))
+    progress = status.Progress(own_results, share.WHOLE, "quick", 0, {("m", "a/b.r1"): 2.0, ("m", "a/c.r1"): None}, 1)
+    progress.begins("here", ("m", "a/b.r1"))
+    progress.ends("here", ("m", "a/b.r1"))
+    progress.drops(("m", "a/c.r1"))
+    progress.close("done")
+    assert sys.stderr.tried
+    assert [one["done"] for one in status.told(own_results)] == [1]
+
+
+def test_what_was_told_says_who_and_how_far(own_results):
+    own_results.mkdir()
+    progress = status.Progress(own_results, share.WHOLE, "quick", 3, {("m", "a/b.r1"): 2.0, ("m", "a/c.r1"): None}, 1)
+    progress.begins("here", ("m", "a/b.r1"))
+    (told,) = status.told(own_results)
+    assert (told["done"], told["all"], told["in_hand"], told["left_s"]) == (3, 5, ["a/b.r1"], 4.0)
+    assert "ended without a word" in status.line(told)  # nobody holds the lock
+    progress.ends("here", ("m", "a/b.r1"))
+    progress.drops(("m", "a/c.r1"))
+    progress.close("done")
+    (told,) = status.told(own_results)
+    assert "quick: done, 4 of 4 records" in status.line(told)

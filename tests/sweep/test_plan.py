@@ -1,0 +1,40 @@
+"""A place is made for each GPU that measures the same machine, and for no other."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lib.sweep import plan
+
+TASKS = [SimpleNamespace(device="cuda")]
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "pins", "said"),
+    [
+        (None, ["A", "A"], ["0", "1"], ""),
+        ("", ["A", "A"], ["0", "1"], ""),
+        ("1, 0", ["A", "A"], ["1", "0"], ""),
+        ("3,5,7", ["A", "T", "A"], ["3", "7"], "5"),  # another GPU
+        ("0,1,-1,2", ["A", "A"], ["0", "1"], "-1, 2"),  # what follows a number that is none is not seen
+        ("0,1,2,3", ["A", "A"], ["0", "1"], "2, 3"),  # more than there are
+        ("GPU-a,GPU-b", ["A", "A"], ["GPU-a", "GPU-b"], ""),
+        ("MIG-a,MIG-b", ["A"], ["MIG-a", "MIG-b"], ""),  # of which a process sees but one
+        ("0", [], [], "0"),
+    ],
+)
+def test_each_gpu_that_is_here_and_like_the_first_is_a_place(monkeypatch, capsys, given, names, pins, said):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number=0: names[number])
+    assert plan.pins(TASKS) == pins
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.startswith(f"left out: GPU {said}, not") for line in lines] == [True] * bool(said)
+
+
+def test_no_place_is_made_for_a_gpu_that_nothing_asks_for(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert plan.pins([SimpleNamespace(device="cpu")]) == []

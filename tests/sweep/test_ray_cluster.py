@@ -1,0 +1,320 @@
+"""A sweep on a cluster loses nothing when a worker, a node or the supervisor dies; all of them are processes here."""
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import threading
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import clusters
+import faults
+import psutil
+import pytest
+from test_faults_many import kernel_spans
+
+from lib.records import code_digest as digest
+from lib.sweep import ray_cluster as cluster, ray_worker as worker
+from lib.sweep import __main__ as command
+from lib.sweep.lock import WHOLE
+
+with_ray = pytest.mark.skipif(cluster.ray is None, reason="Ray cannot be imported")
+CASES = faults.count(3, 12)  # of each of two kernels; one more than a test has a kernel killed in
+KERNELS, RECORDS = 2, dict.fromkeys(range(1, 2 * CASES + 1), "ok")
+BLOCK = "{{number: {}, pause_ms: 800, device: cuda}}"
+SWEEP = f"cheap: [{BLOCK.format([*RECORDS][:CASES])}, {BLOCK.format([*RECORDS][CASES:])}]"
+
+
+@pytest.fixture(scope="module")
+def running():
+    """A cluster of two nodes with the same hardware."""
+    with clusters.cluster_for(SWEEP) as found:
+        for _ in range(2):
+            found.join()
+        yield found
+
+
+@pytest.fixture
+def sweep(running):
+    """Its sweep, with no record yet."""
+    yield running.sweep
+    shutil.rmtree(running.sweep.folder / "r", ignore_errors=True)
+    running.sweep.journal_file.unlink(missing_ok=True)
+
+
+def in_hand(sweep, of=None, but=()):
+    """A kernel in the middle of a case, when its earlier ones are in the store: of a node, if one is given, and of none
+    of these cases. With its case."""
+
+    def found():
+        if not {entry["number"] for entry in sweep.journal("saved")} <= sweep.statuses().keys():
+            return None
+        last = {entry["pid"]: entry for entry in sweep.journal() if entry["event"] in ("begins", "saved")}
+        for pid, entry in last.items():
+            if entry["event"] == "begins" and entry["number"] not in but and psutil.pid_exists(pid):
+                one = psutil.Process(pid)
+                if of is None or session(one) == of.process.pid:
+                    return one, entry["number"]
+        return None
+
+    return faults.until(found, 60, "a case in hand")
+
+
+def session(one):
+    """The session of the worker of a kernel, which is that of its node."""
+    with contextlib.suppress(psutil.Error, OSError, AttributeError):
+        return os.getsid(one.parent().pid)
+
+
+@with_ray
+def test_nodes_of_the_same_hardware_share_a_sweep_and_a_kernel_feels_nothing_of_the_engine(running, sweep):
+    process = sweep.start("--address", running.address)
+    one, _ = in_hand(sweep)
+    assert one.nice() == 0
+    assert "OMP_NUM_THREADS" not in one.environ()
+    assert one.environ()["CUDA_VISIBLE_DEVICES"] == "0"
+    assert int(re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{one.pid}/status").read_text())[1], 16) == 0
+    done = sweep.end(process)
+    whole(sweep, done)
+    assert len({entry["pid"] for entry in sweep.journal("begins")}) == KERNELS
+    assert len(sweep.journal("saved")) == len(RECORDS)
+
+
+def whole(sweep, done):
+    """The records are those of an undisturbed sweep, and nothing else is left."""
+    assert (done.code, sweep.statuses()) == (0, RECORDS), done.err
+    assert {path.name for path in sweep.results.iterdir() if path.is_dir()} == {"pretended-gpu"}
+    assert not sweep.kernels()
+
+
+@with_ray
+@pytest.mark.faults(0, "kill -9 of workers and of a node of a cluster")
+def test_workers_and_nodes_that_are_killed_cost_the_case_in_hand_alone_and_a_new_node_takes_part(running, sweep, tally):
+    process = sweep.start("--address", running.address)
+    other, number = in_hand(sweep)
+    other.suspend()  # so that there is something left to do
+    node = next(node for node in running.nodes[1:] if node.runs() and node.process.pid != session(other))
+    hit = {number}
+    for _ in range(CASES - 2):
+        one, number = in_hand(sweep, node, but=hit)
+        with tally.injection():
+            one.parent().kill()
+            one.wait(5)
+        hit.add(number)
+    one, _ = in_hand(sweep, node, but=hit)  # a case that is hit twice is given up
+    with tally.injection():
+        node.kill()
+        one.wait(5)
+    in_hand(sweep, running.join())
+    other.resume()
+    whole(sweep, sweep.end(process))
+
+
+@with_ray
+@pytest.mark.faults(0, "SIGTERM and kill -9 of a cluster's supervisor")
+def test_a_supervisor_that_ends_leaves_no_kernel_and_the_next_goes_on(running, sweep, tally):
+    before = {}
+    for name, code in [("SIGTERM", 143), ("SIGKILL", 137)] * faults.count(1, 5):
+        process = sweep.start("--address", running.address)
+        one, _ = in_hand(sweep)
+        with tally.injection():
+            faults.hit(process, name)
+            one.wait(5)
+            done = sweep.end(process, 5)
+            assert done.code == code, done.err
+            assert len(faults.lines(done.err)) == (name == "SIGTERM"), done.err
+            faults.until(lambda: not sweep.kernels(), 5, "the end of all kernels")
+            assert {stem: sweep.records()[stem] for stem in before} == before
+        before = sweep.records()
+    whole(sweep, sweep.run("--address", running.address))
+
+
+@with_ray
+@pytest.mark.faults(0, "SIGTERM while a cluster plans")
+def test_a_supervisor_that_is_stopped_before_the_first_case_ends_at_once_and_the_next_goes_on(running, sweep, tally):
+    for _ in range(faults.count(3, 20)):
+        commands = len(sweep.journal("command"))
+        process = sweep.start("--address", running.address)
+        faults.until(lambda: len(sweep.journal("command")) > commands, 60, "the start of the command")  # noqa: B023
+        faults.moment(8)
+        with tally.injection():
+            assert process.poll() is None, "it ended by itself"
+            faults.hit(process, "SIGTERM")
+            done = sweep.end(process, 5)
+            assert done.code == 143, done.err
+            assert len(faults.lines(done.err)) <= 1, done.err
+            faults.until(lambda: not sweep.kernels(), 5, "the end of all kernels")
+    whole(sweep, sweep.run("--address", running.address))
+
+
+@with_ray
+def test_a_node_of_other_hardware_does_all_of_the_sweep_under_its_own_name(running, sweep):
+    node = running.join("other-gpu")
+    done = sweep.run("--address", running.address)
+    node.kill()
+    records = [json.loads(file.read_text()) for file in sweep.results.glob("*/*/*.json")]
+    found = Counter((record["environment"]["machine"], record["case"]["number"]) for record in records)
+    assert found == Counter((gpu, number) for gpu in ("pretended-gpu", "other-gpu") for number in RECORDS), done.err
+
+
+@with_ray
+def test_each_gpu_of_a_node_has_a_run_of_its_own_and_what_needs_the_node_runs_alone():
+    gpu = "{{number: [{}], pause_ms: 3000, device: cuda}}"
+    text = f"cheap: [{gpu.format('11, 12')}, {gpu.format('21, 22')}, {{number: [51, 52], device: cpu}}]"
+    with clusters.cluster_for(text, gpus=2) as found:
+        done = found.sweep.run("--address", found.address)
+        assert (done.code, len(found.sweep.records())) == (0, 6), done.err
+        spans = kernel_spans(found.sweep.journal())
+    beside = [pair for pair in itertools.combinations(spans, 2) if _overlap(*pair)]
+    assert beside
+    for pair in beside:
+        assert {span["pin"] for span in pair} == {"0", "1"}, pair
+        assert not any(span["alone"] for span in pair), pair
+    assert {span["pin"] for span in spans if span["alone"]} == {None}
+
+
+def _overlap(one, other):
+    return one["begins"] < other["ends"] and other["begins"] < one["ends"]
+
+
+@with_ray
+def test_a_wrong_token_is_bad_input_in_one_line(running, sweep, monkeypatch):
+    monkeypatch.setitem(sweep.variables, "RAY_AUTH_TOKEN", secrets.token_hex(32))
+    done = sweep.run("--address", running.address)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
+    assert "InvalidAuthToken" in done.err
+    monkeypatch.setitem(sweep.variables, "RAY_AUTH_TOKEN_PATH", str(sweep.folder / "no such file"))
+    monkeypatch.delitem(sweep.variables, "RAY_AUTH_TOKEN")
+    done = sweep.run("--address", running.address)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done.err
+
+
+@with_ray
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("nowhere", "must be HOST:PORT"),
+        ("127.0.0.1:x", "must be HOST:PORT"),
+        ("127.0.0.1:99999", "no Ray cluster answers"),
+        ("127.0.0.1:9", "no Ray cluster answers"),
+    ],
+)
+def test_an_address_without_a_cluster_is_bad_input_in_one_line(own_results, capsys, address, said):
+    assert command.main(["smoke", "--address", address]) == 2
+    found = capsys.readouterr().err
+    assert said in found
+    assert found.count("\n") == 1
+
+
+def test_a_signal_ends_the_wait_for_what_the_cluster_does_not_answer():
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    former, for_ever = signal.signal(signal.SIGTERM, stop), threading.Event()
+    try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with pytest.raises(KeyboardInterrupt):
+            cluster._aside(for_ever.wait)
+    finally:
+        for_ever.set()
+        signal.signal(signal.SIGTERM, former)
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_without_ray_the_line_says_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(cluster, "ray", None)
+    with pytest.raises(ValueError, match=r"pip install -e \.\[cluster\]"), cluster.boxes("127.0.0.1:1", "smoke", WHOLE):
+        pass
+
+
+class Engine:
+    """What `cluster` asks of Ray, answered by a list of what to return or raise, and whether the one node is alive."""
+
+    def __init__(self, monkeypatch, answers=(), alive=(True,)):
+        self.answers, self.alive, self.meanwhile = list(answers), list(alive), lambda: None
+        monkeypatch.setattr(cluster, "ray", self)
+        monkeypatch.setattr(cluster, "_here", SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: None)))
+        monkeypatch.setattr(cluster.time, "sleep", lambda _: None)
+
+    def nodes(self):
+        """The one node."""
+        self.meanwhile()
+        alive = self.alive.pop(0) if len(self.alive) > 1 else self.alive[0]
+        return [{"NodeID": "a", "Alive": alive, "Resources": {"CPU": 1.0}}]
+
+    def get(self, _, timeout):
+        """The next answer."""
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+SLOW = cluster.ray and cluster.exceptions.GetTimeoutError()
+LOST = cluster.ray and cluster.exceptions.WorkerCrashedError()
+
+
+@with_ray
+@pytest.mark.parametrize(
+    ("answers", "alive", "gone"),
+    [
+        ([True], [True], False),
+        ([SLOW, SLOW, True], [True], False),  # the next worker there is slow to start
+        ([LOST, True], [True], False),
+        ([LOST, LOST], [True, True, False], True),  # the cluster notices after a while
+        ([], [False], True),
+    ],
+)
+def test_a_node_that_is_slow_after_its_worker_died_is_not_taken_for_gone(monkeypatch, answers, alive, gone):
+    monkeypatch.setattr(cluster, "_pinned", lambda _: {})
+    Engine(monkeypatch, answers, alive)
+    assert cluster.Place("a", "its name", 1, 1)._gone() == gone
+
+
+@with_ray
+def test_a_node_that_never_answers_is_held_to_be_what_the_cluster_says(monkeypatch):
+    monkeypatch.setattr(cluster, "_pinned", lambda _: {})
+    monkeypatch.setattr(cluster, "GONE_S", -1)
+    Engine(monkeypatch, [SLOW])
+    assert not cluster.Place("a", "its name", 1, 1)._gone()
+
+
+@with_ray
+def test_a_living_node_that_was_given_up_is_taken_in_again_but_not_one_that_is_just_dying(monkeypatch):
+    nodes, box = cluster.Nodes("smoke", WHOLE), cluster.Box([], None, [])
+    nodes._by_id["a"] = box
+    engine = Engine(monkeypatch, alive=[True])
+    nodes.look()
+    assert nodes.boxes == [box]
+    engine.meanwhile = nodes.boxes.clear  # given up after the cluster was asked whether it is alive
+    nodes.look()
+    assert nodes.boxes == []
+    engine.meanwhile, engine.alive = lambda: None, [False]
+    nodes.look()
+    assert nodes.boxes == []
+    assert not nodes._by_id
+
+
+def view(**changed):
+    task = SimpleNamespace(experiment="step", code=digest.code("step"))
+    return worker.View(**({"tasks": [task], "sweep": worker.digest("smoke"), "nicer_by": 0} | changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"sweep": "0"}, "its sweep smoke is another one"),
+        ({"tasks": [SimpleNamespace(experiment="step", code="0")]}, "its code of step is another one"),
+        ({"nicer_by": 15}, "RAY_worker_niceness=0"),
+    ],
+)
+def test_a_node_that_would_measure_something_else_is_refused(changed, said):
+    cluster.refuse_other(view(), "smoke")
+    with pytest.raises(ValueError, match=said):
+        cluster.refuse_other(view(**changed), "smoke")

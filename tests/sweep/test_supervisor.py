@@ -1,0 +1,277 @@
+"""A supervisor takes what is true, refuses what is not, and hands out what is left; the places here are pretended."""
+
+import json
+import math
+from collections import deque
+from dataclasses import replace
+
+import pytest
+
+from lib import paths as folders
+from lib.records import atomic, record, results
+from lib.sweep import acceptance as accept, lock as share
+from lib.execution import Piece
+from lib.sweep.plan import Task
+from lib.sweep.progress import Progress
+from lib.sweep.supervisor import Box, PlaceLost, Supervisor
+
+MACHINE, CODE = "test-1c", "c0de" * 4
+STEP = {"size": "tiny", "precision": "fp32", "mode": "train_step"}
+TIMES = {"forward_ms": [1.0, 2.0], "backward_ms": [2.0, 4.0], "optimizer_ms": [1.0, 1.0], "total_ms": [4.0, 7.0]}
+
+
+def made(case, experiment="step", round=1, code=CODE, machine=MACHINE, **metrics):
+    around = {"machine": machine, "hardware": "a test"}
+    return record.made(
+        experiment, case, round, "ok", metrics or {"total_ms": [1.0]}, around, code, "2026-01-01T00:00:00+00:00", 1.0
+    )
+
+
+def task(*cases, experiment="step", device="cpu", round=1):
+    named = {record.called(experiment, case, round): case for case in cases}
+    return Task(
+        experiment, {"round": round}, 10.0, device, MACHINE, named, predicted={}, too_large={}, lacking={},
+        environment={"machine": MACHINE, "hardware": "a test"}, code=CODE,
+    )  # fmt: skip
+
+
+NAME = record.called("step", STEP, 1)
+
+
+def test_the_record_that_was_asked_for_is_accepted():
+    accept.check(json.loads(made(STEP, **TIMES)), task(STEP), NAME)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"machine": "other-1c"}, "machine: must be"),
+        ({"code": "0" * 16}, "code: must be"),
+        ({"round": 2}, "case: must be"),
+        ({"experiment": "warmup"}, "case: must be"),
+        ({"case": STEP | {"size": "small"}}, "case: must be"),
+        ({"total_ms": [4.0, 7.1]}, "do not add up"),
+        ({"backward_ms": [2.0]}, "not every iteration"),
+    ],
+)
+def test_a_record_that_is_another_or_cannot_be_true_is_refused(changed, said):
+    given = {"case": STEP, **TIMES, **changed}
+    with pytest.raises(ValueError, match=said):
+        accept.check(json.loads(made(given.pop("case"), **given)), task(STEP), NAME)
+
+
+@pytest.mark.parametrize(("flops", "accepted"), [(1.04e9, True), (1.06e9, False)])
+def test_more_than_the_machines_ceiling_is_refused(save_record, flops, accepted):
+    product = {"operation": "matmul", "rows": 8, "columns": 8, "precision": "fp32", "device": "cpu"}
+    save_record(experiment="ceilings", case=product, machine=MACHINE, flops=1e9, run_ms=[1.0, 1.0, 1.0])
+    found = json.loads(made(STEP, total_ms=[3.0], forward_flops=flops))
+    if accepted:
+        accept.check(found, task(STEP), NAME)
+    else:
+        with pytest.raises(ValueError, match="MFU is more than"):
+            accept.check(found, task(STEP), NAME)
+
+
+class Pretended:
+    """A place that plays, run by run, what it is given: functions of a run that yield pieces."""
+
+    def __init__(self, *plays):
+        self.plays, self.runs = deque(plays), []
+
+    def pieces(self, run):
+        self.runs.append(run)
+        yield from self.plays.popleft()(run)
+
+
+def well(run):
+    """Every case that is to be done, and the end."""
+    for name in run.todo:
+        yield Piece("record", name, made({"n": int(name.split("/")[1][0])}))
+    yield Piece("end", "complete")
+
+
+def dies(run):
+    yield Piece("end", "died")
+
+
+@pytest.fixture
+def supervise(own_results):
+    """Supervise tasks on boxes of such places until they are done."""
+
+    def supervise(tasks, *boxes, again=frozenset()):
+        own_results.mkdir(exist_ok=True)
+        queue = deque(tasks)
+        made_boxes = [Box(queue, whole, list(places)) for whole, *places in boxes]
+        known = {(one.machine, name): None for one in tasks for name in one.todo(again)}
+        progress = Progress(own_results, share.WHOLE, "pretended", 0, known, 1)
+        found = Supervisor(made_boxes, progress, math.inf, again)
+        found.run()
+        progress.close("done")
+        return found
+
+    return supervise
+
+
+def statuses(*tasks):
+    return [one.status(name) for one in tasks for name in one.cases]
+
+
+def test_a_refused_record_is_set_aside_tried_again_and_then_given_up(supervise):
+    def other_code(run):
+        yield Piece("record", run.todo[0], made({"n": 1}, code="0" * 16))
+        yield from well(replace(run, todo=run.todo[1:]))
+
+    one = task({"n": 1}, {"n": 2})
+    place = Pretended(other_code, lambda run: other_code(replace(run, todo=run.todo[:1])))
+    found = supervise([one], [place])
+    assert statuses(one) == [None, "ok"]
+    assert [run.todo for run in place.runs] == [("step/1.r1", "step/2.r1"), ("step/1.r1",)]
+    assert len(list(folders.quarantine().glob("*/*/*.reason"))) == 2
+    (failure,) = found.failures
+    assert "step/1.r1: its record was refused, code: must be" in failure
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_case_whose_process_dies_twice_is_a_row_and_the_rest_is_measured(supervise, times):
+    one = task({"n": 1}, {"n": 2})
+    found = supervise([one], [Pretended(*[dies] * times, well)])
+    assert statuses(one) == (["ok", "ok"] if times == 1 else ["crashed", "ok"])
+    assert len(found.failures) == times - 1
+
+
+def test_a_case_that_takes_too_long_is_a_row_at_once(supervise):
+    one = task({"n": 1}, {"n": 2})
+    found = supervise([one], [Pretended(lambda run: iter([Piece("end", "timeout")]), well)])
+    assert statuses(one) == ["timeout", "ok"]
+    assert len(found.failures) == 1
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_case_that_the_system_kills_for_want_of_memory_twice_is_a_row_and_no_failure(supervise, times):
+    one = task({"n": 1}, {"n": 2})
+    found = supervise([one], [Pretended(*[lambda run: iter([Piece("end", "oom")])] * times, well)])
+    assert statuses(one) == (["ok", "ok"] if times == 1 else ["oom", "ok"])
+    assert not found.failures
+
+
+def test_what_ran_at_a_place_that_is_lost_goes_to_another_box(supervise):
+    def lost(run):
+        raise PlaceLost("the box is gone")
+        yield
+
+    one = task({"n": 1})
+    gone, other = Pretended(lost), Pretended(well)
+    found = supervise([one], [gone], [other])
+    assert statuses(one) == ["ok"]
+    assert not found.failures
+    assert len(other.runs) == 1
+
+
+def test_where_the_last_place_is_lost_the_sweep_says_so(supervise):
+    def lost(run):
+        raise PlaceLost("the box is gone")
+        yield
+
+    found = supervise([task({"n": 1})], [Pretended(lost)])
+    assert any("no machine of its kind is left" in failure for failure in found.failures)
+
+
+def test_where_the_last_place_is_lost_after_all_of_its_run_what_waits_is_not_forgotten(supervise):
+    def lost_in_the_end(run):
+        yield from list(well(run))[:-1]
+        raise PlaceLost("the box is gone")
+
+    first, waiting = task({"n": 1}), task({"n": 2}, experiment="attention")
+    found = supervise([first, waiting], [Pretended(lost_in_the_end)])
+    assert statuses(first, waiting) == ["ok", None]
+    assert found.failures == ["attention: no machine of its kind is left, the box is gone"]
+
+
+def raises(run):
+    yield Piece("end", "failed", b"WrongResult: too far off")
+
+
+def test_an_exception_costs_the_case_in_hand_alone(supervise):
+    def raises_at_the_second(run):
+        yield from list(well(replace(run, todo=run.todo[:1])))[:-1]
+        yield from raises(run)
+
+    one = task({"n": 1}, {"n": 2}, {"n": 3})
+    place = Pretended(raises_at_the_second, well)
+    found = supervise([one], [place])
+    assert statuses(one) == ["ok", None, "ok"]
+    assert [run.todo for run in place.runs][1] == ("step/3.r1",)
+    assert found.failures == ["WrongResult: too far off"]
+
+
+def test_a_kernel_that_cannot_write_ends_the_sweep_in_that_line(supervise):
+    said = b"CannotWrite: /tmp/x: cannot be written, the disk is full, in step.ipynb; see step-r1.ipynb"
+    with pytest.raises(atomic.CannotWrite, match=r"^/tmp/x: cannot be written, the disk is full"):
+        supervise([task({"n": 1})], [Pretended(lambda run: iter([Piece("end", "failed", said)]))])
+
+
+def test_a_notebook_that_raises_before_any_record_is_tried_twice_and_then_left(supervise):
+    one, other = task(*({"n": n} for n in range(1, 6))), task({"n": 6})
+    place = Pretended(raises, raises, well)
+    found = supervise([one, other], [place])
+    assert statuses(one, other) == [None] * 5 + ["ok"]
+    assert len(found.failures) == 2
+
+
+def test_what_becomes_of_a_case_is_not_told_of_one_that_was_refused_before_it(supervise):
+    def refused_and_late(run):
+        yield Piece("record", run.todo[0], made({"n": 1}, code="0" * 16))
+        yield Piece("end", "timeout")
+
+    one = task({"n": 1}, {"n": 2})
+    found = supervise([one], [Pretended(refused_and_late, well)])
+    assert statuses(one) == ["ok", "timeout"]
+    assert found.failures == ["step/2.r1: took longer than 10 s"]
+
+
+def test_a_run_whose_only_record_is_refused_is_tried_again(supervise):
+    def refused(run):
+        yield Piece("record", run.todo[0], made({"n": 1}, code="0" * 16))
+        yield Piece("end", "complete")
+
+    one = task({"n": 1})
+    found = supervise([one], [Pretended(refused, well)])
+    assert (statuses(one), found.failures) == (["ok"], [])
+
+
+def test_what_needs_the_whole_machine_waits_for_it_and_the_rest_has_a_gpu_each(supervise):
+    alone = task({"n": 1}, device="cpu")
+    side_by_side = [task({"n": n}, device="cuda") for n in (2, 3)]
+    whole, first, second = Pretended(well), Pretended(well), Pretended(well)
+    supervise([alone, *side_by_side], [whole, first, second])
+    assert statuses(alone, *side_by_side) == ["ok"] * 3
+    assert [len(place.runs) for place in (whole, first, second)] == [1, 1, 1]
+
+
+def test_a_case_that_is_too_large_is_a_row_without_a_process(supervise):
+    one = replace(task({"n": 1}), too_large={"step/1.r1": {"predicted_bytes": 2, "available_bytes": 1}})
+    place = Pretended()
+    supervise([one], [place])
+    assert statuses(one) == ["too_large"]
+    assert not place.runs
+
+
+def test_stale_records_and_crashes_are_made_anew_when_asked_for(supervise):
+    one = task({"n": 1}, {"n": 2})
+    supervise([one], [Pretended(dies, dies, well)])
+    assert statuses(one) == ["crashed", "ok"]
+    assert one.todo() == []
+    assert one.todo(frozenset({"crashed"})) == ["step/1.r1"]
+    assert one.todo(frozenset({"stale"})) == ["step/1.r1", "step/2.r1"]  # its code is none of today's
+    supervise([one], [Pretended(well)], again=frozenset({"crashed"}))
+    assert statuses(one) == ["ok", "ok"]
+    assert len(list(results.folder().glob("*/*/*.json"))) == 2
+
+
+def test_a_run_that_breaks_in_its_thread_fails_the_sweep_in_a_line(supervise):
+    def breaks(run):
+        raise RuntimeError("a bug of the runner")
+        yield
+
+    found = supervise([task({"n": 1})], [Pretended(breaks)])
+    assert found.failures == ["RuntimeError: a bug of the runner"]

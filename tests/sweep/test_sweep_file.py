@@ -1,0 +1,197 @@
+"""A sweep file becomes kernels, or is refused in one line before anything runs."""
+
+import re
+
+import pytest
+
+from lib import notebooks as notebook
+from lib.experiments import cases
+from lib.sweep import __main__ as sweep, sweep_file as sweepfile
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(text):
+        file = tmp_path / "sweep.yaml"
+        file.write_text(text)
+        return sweepfile.read(file)
+
+    return load
+
+
+def test_a_list_is_swept_a_scalar_fixed_and_the_rest_are_the_notebooks_defaults(load):
+    (kernel,) = load("attention: {variant: [naive, sdpa], seq_len: 32, device: cpu}")
+    defaults = notebook.parameters("attention")
+    assert [case.variant for case in kernel.cases] == ["naive", "sdpa"]
+    assert {case.seq_len for case in kernel.cases} == {32}
+    assert {case.d_head for case in kernel.cases} == {defaults["d_head"]}
+    assert kernel.parameters["samples"] == defaults["samples"]
+
+
+def test_each_value_of_a_fresh_axis_and_each_round_gets_a_kernel_and_rounds_interleave(load):
+    kernels = load("rounds: 2\nattention: {fresh: variant, variant: [naive, sdpa], seq_len: [8, 16], device: cpu}")
+    assert [kernel.round for kernel in kernels] == [1, 1, 2, 2]
+    for pair in (kernels[:2], kernels[2:]):
+        assert {tuple({case.variant for case in kernel.cases}) for kernel in pair} == {("naive",), ("sdpa",)}
+        assert [len(kernel.cases) for kernel in pair] == [2, 2]
+
+
+@pytest.mark.parametrize("name", ["smoke", "quick", "gpu"])
+def test_the_sweeps_of_the_repository_are_valid(name):
+    assert sweepfile.load(name)
+
+
+def test_the_gpu_sweep_is_the_assignments_grid_in_a_bearable_number_of_kernels():
+    kernels = sweepfile.load("gpu")
+    counts = {}
+    for kernel in kernels:
+        if kernel.round == 1:
+            counts[kernel.experiment] = counts.get(kernel.experiment, 0) + len(kernel.cases)
+    cold = [kernel for kernel in kernels if kernel.experiment == "warmup"]  # each case in a process of its own
+    assert len(cold) == 3 * counts["warmup"] == 3 * 5 * 2
+    assert len(kernels) - len(cold) < 120  # each costs seconds to start
+    assert counts["step"] == 5 * 4 * 3 * (2 + 2)  # eager and compiled; forward alone with and without a graph
+    assert counts["attention"] == 5 * 5 * 4 * 3 * 2
+    assert counts["adam"] == 5 * 6 * 5 * 2 * 2 + 5 * 2
+    assert counts["kernels"] == 2 * 3 * 3 * 2
+    assert counts["memory"] == 2 * 4 * 2 * 4 + 8
+
+
+BAD = [
+    # names
+    ("atention: {}", r"experiment: 'atention'.*nearest is 'attention'"),
+    ("round: 2\nattention: {}", r"experiment: 'round'.*nearest is 'rounds'"),
+    ("1: {}", r"experiment: 1 is not one of"),
+    ("null: {}", r"experiment: None is not one of"),
+    ("report: {}", r"experiment: 'report' is not one of"),
+    ("__import__('os'): {}", r"experiment: .* is not one of"),
+    ("attention: {varaint: naive}", r"attention: 'varaint'.*nearest is 'variant'"),
+    ("attention: {round: 3}", r"attention: 'round'.*nearest is 'rounds'"),
+    ("attention: {trace: true}", r"attention: 'trace' is not one of"),
+    ("attention: {compiled: true}", r"attention: 'compiled' is not one of"),
+    ("attention: {budget: 60}", r"attention: 'budget' is not one of"),
+    ("attention: {2: 3}", r"attention: 2 is not one of"),
+    ("attention: {fresh: samples}", r"attention.fresh: 'samples' is not one of"),
+    ("attention: {fresh: [varient]}", r"attention.fresh: 'varient'.*nearest is 'variant'"),
+    ("attention: {fresh: null}", r"attention.fresh: 'None' is not one of"),
+    ("attention: {fresh: false}", r"attention.fresh: 'False' is not one of"),
+    ("attention: {fresh: [variant, variant]}", r"attention.fresh: 'variant' stands there twice"),
+    # values of choice
+    ("attention: {variant: navie}", r"attention.variant: 'navie'.*nearest is 'naive'"),
+    ("attention: {device: tpu}", r"attention.device: 'tpu'.*nearest is"),
+    ("attention: {device: cuda:1}", r"attention.device: 'cuda:1'.*nearest is 'cuda'"),
+    ("attention: {precision: bf61}", r"attention.precision: 'bf61'.*nearest is 'bf16'"),
+    ("attention: {variant: [naive, null]}", r"attention.variant: None is NoneType, must be str"),
+    ("attention_module: {precision: fp23}", r"attention_module.precision: 'fp23'.*nearest is 'fp32'"),
+    ("step: {size: huge}", r"step.size: 'huge' is not one of"),
+    ("step: {size: 2.7}", r"step.size: 2.7 is float, must be str"),
+    ("step: {mode: train}", r"step.mode: 'train'.*nearest is 'train_step'"),
+    ("step: {optimizer: adamw}", r"step.optimizer: 'adamw' is not one of"),
+    ("step: {precision: 16}", r"step.precision: 16 is int, must be str"),
+    ("warmup: {attention: sdap}", r"warmup.attention: 'sdap'.*nearest is 'sdpa'"),
+    ("kernels: {size: tinny}", r"kernels.size: 'tinny'.*nearest is 'tiny'"),
+    ("precision: {subject: layernorm}", r"precision.subject: 'layernorm'.*nearest is 'layer_norm'"),
+    ("compile: {model: atention}", r"compile.model: 'atention'.*nearest is 'attention'"),
+    ("adam: {shapes: smal, num_params: 0, param_size: 0}", r"adam.shapes: 'smal'.*nearest is 'small'"),
+    ("adam: {variant: fuse}", r"adam.variant: 'fuse'.*nearest is 'fused'"),
+    ("ceilings: {operation: mathmul}", r"ceilings.operation: 'mathmul'.*nearest is 'matmul'"),
+    # types of numbers and of yes or no
+    ("attention: {seq_len: '64'}", r"attention.seq_len: '64' is str, must be int"),
+    ("attention: {seq_len: 1e3}", r"attention.seq_len: '1e3' is str, must be int"),
+    ("attention: {seq_len: 64.0}", r"attention.seq_len: 64.0 is float, must be int"),
+    ("attention: {seq_len: true}", r"attention.seq_len: True is bool, must be int"),
+    ("attention: {seq_len: .nan}", r"attention.seq_len: nan is float, must be int"),
+    ("attention: {seq_len: .inf}", r"attention.seq_len: inf is float, must be int"),
+    ("attention: {seq_len: 010}", r"attention.seq_len: '010' is str, must be int"),
+    ("attention: {seq_len: 0x10}", r"attention.seq_len: '0x10' is str, must be int"),
+    ("attention: {seq_len: 1_000}", r"attention.seq_len: '1_000' is str, must be int"),
+    ("attention: {seq_len: 1:30}", r"attention.seq_len: '1:30' is str, must be int"),
+    ("attention: {seq_len: 2026-01-01}", r"attention.seq_len: '2026-01-01' is str, must be int"),
+    ("attention: {seq_len: 2026-13-45}", r"attention.seq_len: '2026-13-45' is str, must be int"),
+    ("attention: {seq_len: [[64]]}", r"attention.seq_len: \[64\] is list, must be int"),
+    ("attention: {seq_len: [64, {a: 1}]}", r"attention.seq_len: {'a': 1} is dict, must be int"),
+    ("attention: {causal: 1}", r"attention.causal: 1 is int, must be bool"),
+    ("step: {compiled: 'yes'}", r"step.compiled: 'yes' is str, must be bool"),
+    ("memory: {checkpoint: none}", r"memory.checkpoint: 'none' is str, must be int"),
+    ("memory: {checkpoint: false}", r"memory.checkpoint: False is bool, must be int"),
+    ("adam: {param_size: 1.5}", r"adam.param_size: 1.5 is float, must be int"),
+    ("kernels: {trace: 1}", r"kernels.trace: 1 must be true or false"),
+    # sizes and shapes
+    ("attention: {seq_len: -1}", r"attention.seq_len: -1 must be 1 or more"),
+    ("attention: {d_head: 0}", r"attention.d_head: 0 must be 1 or more"),
+    ("attention: {seq_len: 1000000000000}", r"attention.seq_len: 1000000000000 must be 1000000000 or less"),
+    (f"attention: {{seq_len: {'9' * 90}}}", r"attention.seq_len: 9+\.\.\.9+ must be 1000000000 or less"),
+    ("step: {context_length: 0}", r"step.context_length: 0 must be 2 or more"),
+    ("step: {batch_size: -4}", r"step.batch_size: -4 must be 1 or more"),
+    ("warmup: {context_length: [128, 0]}", r"warmup.context_length: 0 must be 2 or more"),
+    ("memory: {checkpoint: -1}", r"memory.checkpoint: -1 must be 0 or more"),
+    ("attention_module: {d_model: 30, num_heads: 4}", r"attention_module.d_model: 30 must be divisible by num_heads 4"),
+    ("attention_module: {d_model: 12, num_heads: 4}", r"attention_module.d_model: the head size 3 must be even"),
+    ("attention_module: {num_heads: 0}", r"attention_module.num_heads: 0 must be 1 or more"),
+    ("compile: {model: tiny, d_head: 64}", r"compile.d_head: 64 must be 32 for tiny"),
+    ("attention_module: {context_length: 1}", r"attention_module.context_length: 1 must be 2 or more"),
+    ("compile: {model: tiny, d_head: 32, seq_len: 1}", r"compile.seq_len: 1 must be 2 or more"),
+    ("adam: {num_params: 0}", r"adam.num_params: 0 must be 1 or more"),
+    ("adam: {num_params: 1000000}", r"adam.num_params: 1000000 must be 100000 or less"),
+    ("adam: {shapes: tiny, num_params: 2, param_size: 0}", r"adam.num_params: 2 must be 0 for tiny"),
+    ("ceilings: {operation: call, rows: 2, columns: 1}", r"ceilings.rows: 2 must be 1 for call"),
+    ("ceilings: {rows: -8}", r"ceilings.rows: -8 must be 1 or more"),
+    # axes that hold nothing, or the same twice
+    ("attention: {seq_len: []}", r"attention.seq_len: \[\] must be a value or a list of values"),
+    ("attention: {seq_len: {a: 1}}", r"attention.seq_len: {'a': 1} must be a value or a list of values"),
+    ("attention: {seq_len: null}", r"attention.seq_len: None must be a value or a list of values"),
+    ("attention: {seq_len: [64, 64]}", r"attention: .*seq_len=64.* stands in the sweep twice"),
+    ("attention: [{seq_len: 64}, {seq_len: 64}]", r"attention: .*seq_len=64.* stands in the sweep twice"),
+    ("attention: {device: [auto, auto]}", r"attention: .* stands in the sweep twice"),
+    ("attention: {seq_len: 8}\nattention: {seq_len: 16}", r"'attention' stands there twice"),
+    ("attention: {seq_len: 8, seq_len: 16}", r"'seq_len' stands there twice"),
+    ("attention: []", r"attention: \[\] must be a mapping"),
+    ("attention: naive", r"attention: 'naive' must be a mapping"),
+    ("attention: [[{}]]", r"attention: \[{}\] must be a mapping"),
+    # options and settings
+    ("rounds: 0\nattention: {}", r"attention.rounds: 0 must be 1 or more"),
+    ("rounds: many\nattention: {}", r"attention.rounds: 'many' must be a whole number"),
+    ("rounds: null\nattention: {}", r"attention.rounds: None must be a whole number"),
+    ("rounds: [1, 2]\nattention: {}", r"attention.rounds: \[1, 2\] must be a whole number"),
+    ("rounds: 2000000\nattention: {}", r"attention: the sweep has more than 100,000 cases"),
+    ("timeout: 1.5\nattention: {}", r"attention.timeout: 1.5 must be a whole number"),
+    ("timeout: 0\nattention: {}", r"attention.timeout: 0 must be 1 or more"),
+    (f"timeout: {10**20}\nattention: {{}}", r"attention.timeout: 1(0+) must be 1000000000 or less"),
+    ("attention: {samples: 0}", r"attention.samples: 0 must be 1 or more"),
+    ("attention: {samples: [1, 2]}", r"attention.samples: \[1, 2\] must be a whole number"),
+    ("attention: {samples: '12'}", r"attention.samples: '12' must be a whole number"),
+    ("attention: {warmup: -1}", r"attention.warmup: -1 must be 0 or more"),
+    ("attention: {pairs: true}", r"attention.pairs: True must be a whole number"),
+    ("attention: {seconds: .nan}", r"attention.seconds: nan must be a finite number"),
+    ("attention: {seconds: .inf}", r"attention.seconds: inf must be a finite number"),
+    ("attention: {target_percent: 1e-1}", r"attention.target_percent: '1e-1' must be a finite number"),
+    ("attention: {target_percent: -0.5}", r"attention.target_percent: -0.5 must be 0 or more"),
+    ("kernels: {recorded: 0}", r"kernels.recorded: 0 must be 1 or more"),
+    # the file as a whole
+    ("rounds: 2", r"at least one experiment"),
+    ("", r"mapping of experiments"),
+    ("# a comment", r"mapping of experiments"),
+    ("attention", r"mapping of experiments"),
+    ("[1, 2]", r"mapping of experiments"),
+    ("attention: {", r"not valid YAML"),
+    ("attention: {}\n---\nattention: {}", r"not valid YAML"),
+    ("attention: {}\n\tseq_len: 8", r"not valid YAML"),
+    ("? [attention]\n: {}", r"not valid YAML"),
+    ("attention: {<<: {seq_len: 8}}", r"not valid YAML"),
+]
+
+
+@pytest.mark.faults(12, "a bad configuration")
+@pytest.mark.parametrize(("text", "said"), BAD, ids=[text or "nothing" for text, _ in BAD])
+def test_a_sweep_that_could_not_run_is_refused_in_one_line_before_any_process_starts(planted, capsys, text, said):
+    planted("planted", text)
+    assert sweep.main(["planted"]) == 2
+    out, err = capsys.readouterr()
+    assert re.search(said, err)
+    assert err.startswith("planted.yaml: ")
+    assert (out, err.count("\n")) == ("", 1)
+
+
+def test_what_is_refused_is_much_and_of_every_experiment():
+    assert len({text for text, _ in BAD}) == len(BAD) >= 60
+    assert all(any(re.match(rf"{name}\b", said) for _, said in BAD) for name in cases.EXPERIMENTS)

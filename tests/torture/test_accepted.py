@@ -1,0 +1,91 @@
+"""Whatever a sweep file may hold, what is accepted runs: configurations drawn at random, on tiny sizes."""
+
+import os
+import random
+
+import nbformat
+import pytest
+import yaml
+
+from lib import notebooks as notebook
+from lib.experiments import cases, measure
+from lib.instruments import environment
+from lib.records import results
+from lib.sweep import sweep_file as sweepfile
+
+pytestmark = pytest.mark.usefixtures("own_results", "one_thread", "former_precision")
+
+TORTURE = os.environ.get("TORTURE") == "1"
+ACCEPTED = 30 if TORTURE else 3  # configurations of each experiment
+WRONG = (None, -1, 0, "12", "1e3", 1.5, float("nan"), "naiv", [], {}, True, 10**12, [[1]], "", "../x")
+POOLS = {
+    "size": ["tiny"], "context_length": [1, 2, 5, 8, 17], "batch_size": [1, 2, 3], "compiled": [False, True],
+    "precision": ["fp32", "tf32", "bf16", "fp16"], "mode": ["train_step", "forward_backward", "forward", "no_grad"],
+    "attention": ["naive", "tiled", "sdpa", "flex", "compiled"], "checkpoint": [0, 1, 2, 3, 4, 9],
+    "optimizer": ["single_tensor", "foreach", "fused", "compiled_single_tensor", "compiled_foreach"],
+    "seq_len": [1, 2, 7, 16, 130], "d_head": [1, 2, 3, 8, 32], "causal": [False, True], "cold": [False, True],
+    "d_model": [2, 4, 6, 8, 24], "num_heads": [1, 2, 3], "model": ["attention", "tiny"], "amsgrad": [False, True],
+    "shapes": ["equal"] * 5 + ["tiny"], "num_params": [1, 2, 5, 0], "param_size": [1, 7, 64, 0],
+    "subject": ["accumulation", "toy", "transformer", "layer_norm", "rms_norm"],
+    "operation": ["matmul", "copy", "triad", "add", "call"], "rows": [1, 2, 9, 64], "columns": [1, 3, 32],
+    "device": ["cpu"], "warmup": [0, 1, 3], "samples": [1, 2, 7], "target_percent": [0, 0.5, 50],
+    "seconds": [0, 0.01], "pairs": [0, 1, 3], "recorded": [1, 2], "trace": [False, True],
+    "rounds": [1, 1, 2], "timeout": [1, 60],
+}  # fmt: skip
+ENDS = {"ok", "too_large", "oom"}
+OWN = {"adam": {"variant": POOLS["optimizer"]}, "attention": {"variant": POOLS["attention"]}}
+
+
+def drawn(experiment: str, chance: random.Random) -> dict:
+    """A block of a sweep that says everything, each axis as a value or as two, and now and then something wrong."""
+    pools, fields = POOLS | OWN.get(experiment, {}), notebook.fields(experiment)
+    block = {}
+    for name in [*fields, *notebook.settings(experiment), "rounds", "timeout"]:
+        if name == "round":
+            continue
+        several = name in fields and chance.random() < 0.1
+        block[name] = chance.sample(pools[name], min(2, len(pools[name]))) if several else chance.choice(pools[name])
+        if chance.random() < 0.02:
+            block[name] = chance.choice(WRONG)
+    if chance.random() < 0.2:
+        block["fresh"] = chance.choice([*fields, "samples"])
+    return block
+
+
+def ran(kernel: sweepfile.Kernel, cells: list[str]) -> None:
+    """The cells of the kernel's notebook, in this process, with its parameters in place of its own."""
+    names = dict(kernel.parameters)
+    for cell in cells:
+        exec(cell, names)
+
+
+def code(experiment: str) -> list[str]:
+    """The cells with code, without that of the parameters; up to the one that measures, or all of them."""
+    found = nbformat.read(notebook.NOTEBOOKS / f"{experiment}.ipynb", as_version=4).cells
+    sources = [c.source for c in found if c.cell_type == "code" and "parameters" not in c.metadata.get("tags", [])]
+    (last,) = (i for i, source in enumerate(sources) if "measure.pending" in source)
+    return sources if TORTURE else sources[: last + 1]
+
+
+@pytest.mark.faults(12, "what is accepted of an experiment runs")
+@pytest.mark.parametrize("experiment", cases.EXPERIMENTS)
+def test_every_configuration_that_is_accepted_runs(tmp_path, monkeypatch, experiment):
+    chance, file, accepted, draws = random.Random(experiment), tmp_path / "drawn.yaml", 0, 0
+    # a compiled case takes tens of seconds; that each kind of them runs is for the tests of compiling
+    monkeypatch.setattr(environment, "compiler_missing", lambda device: "left out")
+    while accepted < ACCEPTED:
+        draws += 1
+        block = drawn(experiment, chance)
+        file.write_text(yaml.safe_dump({experiment: block}))
+        try:
+            kernels = sweepfile.read(file)
+        except ValueError:
+            assert draws < 20 * ACCEPTED
+            continue
+        accepted += any(measure.available(kernel.cases) for kernel in kernels)
+        for kernel in kernels:
+            if not measure.remaining(kernel.cases, kernel.round):
+                continue
+            ran(kernel, code(experiment))
+            able = measure.available(kernel.cases)
+            assert {results.status(measure.record_path(case, kernel.round)) for case in able} <= ENDS, block

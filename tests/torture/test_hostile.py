@@ -1,0 +1,314 @@
+"""What a file, a name or a value says is never run and never followed out of the folders that are meant."""
+
+import os
+import pickle
+import re
+import shutil
+import time
+import tracemalloc
+import warnings
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+import yaml
+
+from lib import notebooks as notebook
+from lib.experiments import cases, measure
+from lib.instruments import environment
+from lib.records import __main__ as shell, results
+from lib.report.document import export, page as report
+from lib.sweep import __main__ as sweep, sweep_file as sweepfile
+
+CANARY = "open('CANARY', 'w')"
+AXIS = "[8, " + "8, " * 100 + "8]"
+LAUGHS = "a: &a [1, 1]\n" + "".join(
+    f"{b}: &{b} [*{a}, *{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+HOSTILE = {
+    "a billion laughs": (LAUGHS, "an alias, .a, must be written out"),
+    "an alias of itself": ("attention: &a [*a]", "an alias, .a, must be written out"),
+    "merged mappings": ("attention: {<<: [{seq_len: 8}, {seq_len: 9}]}", "not valid YAML"),
+    "an object": (f"!!python/object/apply:builtins.exec [{CANARY!r}]", "a tag, .*, must be left out"),
+    "an object among the values": (f"attention: {{d_head: !!python/object/apply:builtins.eval [{CANARY!r}]}}", "a tag"),
+    "a name of Python's": ("attention: {seq_len: !!python/name:os.system }", "a tag"),
+    "a tag of one's own": ("attention: {seq_len: !size 8}", "a tag"),
+    "a tag that would be allowed": ("attention: {seq_len: !!int '8'}", "a tag"),
+    "10 MB": (b"attention: {}\n" + b"#" * 10_000_000, "longer than 16,384 bytes"),
+    "10 MB of brackets": (b"[" * 10_000_000, "longer than 16,384 bytes"),
+    "brackets": ("[" * 15_000, "must be 10 or fewer"),
+    "braces": ("{a: " * 4_000, "must be 10 or fewer"),
+    "dashes": ("- " * 4_000, "must be 10 or fewer"),
+    "question marks": ("? " * 4_000, "must be 10 or fewer"),
+    "indents": ("".join(f"{' ' * i}a:\n" for i in range(150)), "must be 10 or fewer"),
+    "many values": (f"[{'1,' * 8_000}]", "mapping of experiments"),
+    "many keys": (f"{{{','.join(map(str, range(3_000)))}}}", "is not one of"),
+    "the same key many times": (f"{{{'1,' * 8_000}}}", "1 stands there twice"),
+    "one long value": (f"attention: {{variant: {'n' * 15_000}}}", "a value of 15000 characters"),
+    "one long name": (f"{'n' * 15_000}: {{}}", "a value of 15000 characters"),
+    "a number of many digits": (f"attention: {{seq_len: {'9' * 15_000}}}", "a value of 15000 characters"),
+    "a product of axes": (f"attention: {{seq_len: {AXIS}, d_head: {AXIS}, batch_size: {AXIS}}}", "more than 100,000"),
+    "a long axis of what cannot be": (f"attention: {{seq_len: [[{'1,' * 7_000}]]}}", "is list, must be int"),
+    "many rounds": ("rounds: 999999999\nattention: {}", "more than 100,000"),
+    "many blocks of many rounds": (f"rounds: 1000\nattention: [{'{}, ' * 4_000}]", "more than 100,000"),
+    "not UTF-8": (b"attention: \xff\xfe", "not a text in UTF-8"),
+    "UTF-16": ("attention: {}".encode("utf-16"), "not a text in UTF-8"),
+    "zeros": (b"\0" * 1000, "not valid YAML"),
+    "a zero in a name": ("atten\0tion: {}", "not valid YAML"),
+    "a line break in a name": ('"atten\\ntion": {}', r"'atten\\ntion'.*nearest is 'attention'"),
+    "a terminal's command": ('"\\e[2J": {}', r"'.x1b\[2J'"),
+    "nothing": (b"", "mapping of experiments"),
+    "an early end": ("attention: {seq_len: [8, ", "not valid YAML"),
+}  # fmt: skip
+
+
+@pytest.mark.faults(13, "a hostile sweep file")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_in_one_line_within_a_second_and_100_mb(planted, capsys, monkeypatch, tmp_path, name):
+    text, said = HOSTILE[name]
+    file = planted("planted", text)
+    monkeypatch.chdir(tmp_path)
+    began = time.process_time()
+    assert sweep.main(["planted"]) == 2
+    assert time.process_time() - began < 1
+    out, err = capsys.readouterr()
+    assert re.search(said, err)
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert len(err) < 500
+    assert not Path("CANARY").exists()
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=said):
+        sweepfile.read(file)
+    assert tracemalloc.get_traced_memory()[1] < 100e6
+    tracemalloc.stop()
+
+
+NAMES = (
+    "../outside", "./planted", "planted.yaml", "{folder}/planted", "/etc/passwd", "..", ".", "", "link", "gone",
+    "folder", "pipe", "planted\0", "n" * 300, "{0.__class__}", "%(prog)s%n", "$(touch CANARY)", "*", "planted\nplanted",
+    "PLANTED",
+)  # fmt: skip
+
+
+@pytest.mark.faults(13, "a name that leads elsewhere")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_is_none_of_the_sweeps_is_refused_and_nothing_read(planted, capsys, monkeypatch, name):
+    folder = planted("planted", "attention: {}").parent
+    outside = folder.parent / "outside.yaml"
+    outside.write_text("attention: {}")
+    (folder / "link.yaml").symlink_to(outside)
+    (folder / "gone.yaml").symlink_to(folder / "nothing")
+    (folder / "folder.yaml").mkdir()
+    os.mkfifo(folder / "pipe.yaml")
+    monkeypatch.setattr(sweepfile, "read", lambda file: pytest.fail(f"{file} was read"))
+    monkeypatch.chdir(folder)
+    assert sweep.main([name.replace("{folder}", str(folder))]) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert "the nearest is 'planted'" in err
+    assert len(err) < 200
+    assert not Path("CANARY").exists()
+
+
+def test_a_link_among_the_sweeps_is_one_of_them(planted):
+    file = planted("planted", "attention: {}")
+    file.with_name("again.yaml").symlink_to(file)
+    assert notebook.sweeps() == ["again", "planted"]
+    assert len(sweepfile.load("again")) == 1
+
+
+def test_a_file_that_cannot_be_read_is_refused_in_one_line(planted, capsys, monkeypatch):
+    planted("planted", "attention: {}")
+    monkeypatch.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    assert sweep.main(["planted"]) == 2
+    assert capsys.readouterr().err == "planted.yaml: cannot be read: Permission denied\n"
+
+
+def test_without_any_sweep_a_name_is_refused_and_the_help_stands(planted, capsys):
+    assert sweep.main(["quick"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    planted("100%s{0}", "attention: {}")
+    assert "100%s{0}" in sweep.parser().format_help()
+
+
+CODE = (
+    "'; open('CANARY', 'w'); '", '"; open("CANARY", "w"); "', "__import__('os').system('touch CANARY')",
+    "{open('CANARY')}",
+    "\\'; open('CANARY', 'w') #", "\n\nopen('CANARY', 'w')", '"""; open("CANARY", "w"); """', "!touch CANARY",
+    "%run CANARY", "naive\\", "$(touch CANARY)",
+)  # fmt: skip
+
+
+@pytest.mark.faults(13, "code as a name or a value")
+@pytest.mark.parametrize("code", CODE)
+def test_code_as_a_name_or_a_value_is_refused_and_never_runs(planted, monkeypatch, tmp_path, code):
+    monkeypatch.chdir(tmp_path)
+
+    def load(content):
+        return sweepfile.read(planted("planted", yaml.safe_dump(content)))
+
+    for experiment in cases.EXPERIMENTS:
+        for name, value in notebook.parameters(experiment).items():
+            with pytest.raises(ValueError, match=rf"{experiment}.{name}: |'round' is not one of"):
+                load({experiment: {name: code}})
+            if name in notebook.fields(experiment):
+                one = value[0] if isinstance(value, list) else value
+                with pytest.raises(ValueError, match=rf"{experiment}.{name}: "):
+                    load({experiment: {name: [one, code]}})
+        for content in ({experiment: {code: 1}}, {experiment: {"fresh": code}}, {experiment: code}, {code: {}}):
+            with pytest.raises(ValueError, match=r"is not one of|must be a mapping"):
+                load(content)
+    assert not Path("CANARY").exists()
+
+
+@pytest.mark.faults(13, "code as a name or a value")
+@pytest.mark.parametrize("code", CODE)
+def test_a_text_reaches_a_notebook_as_the_text_that_it_is(monkeypatch, tmp_path, code):
+    # no field of a case is free text today; papermill writes the values of parameters into a cell, as Python
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    exec(papermill.translators.PythonTranslator.codify({"value": code, "listed": [code]}), found)
+    assert (found["value"], found["listed"]) == (code, [code])
+    assert not Path("CANARY").exists()
+
+
+OUTSIDE = ("../x", "/tmp/x", "a/b", "a\\b", "..", ".", "", "x\0", "n" * 300, "ä" * 150)
+
+
+@pytest.mark.faults(13, "a name that leads elsewhere")
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_no_name_of_a_machine_an_experiment_or_a_case_leads_out_of_the_results(save_record, own_results, name):
+    for hostile in ({"machine": name}, {"experiment": name}, {"case": {"variant": f"{name}{name}/"}}):
+        with pytest.raises(ValueError, match="must be that of one file or folder"):
+            save_record(**hostile)
+    assert not list(own_results.parent.rglob("*.json"))
+
+
+@pytest.mark.faults(13, "a link that leads elsewhere")
+@pytest.mark.parametrize("linked", ["test-1c", "test-1c/attention", "test-1c/attention/naive-64.r1.json"])
+def test_no_link_leads_out_of_the_results(save_record, own_results, tmp_path, linked):
+    outside, link = tmp_path / "outside", own_results / linked
+    outside.mkdir()
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside / "record.json" if linked.endswith(".json") else outside)
+    with pytest.raises(ValueError, match="is a link that leads out of"):
+        save_record(total_ms=[1.0])
+    assert not list(outside.rglob("*"))
+
+
+def test_the_results_may_be_anywhere_and_hold_links_to_one_another(save_record, own_results, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "first-1c").mkdir(parents=True)
+    own_results.symlink_to(elsewhere)
+    (own_results / "test-1c").symlink_to(elsewhere / "first-1c")
+    assert save_record(total_ms=[1.0]).exists()
+    assert list(elsewhere.rglob("*.json"))
+
+
+@pytest.mark.faults(13, "a name that leads elsewhere")
+@pytest.mark.parametrize("name", [*OUTSIDE, "{0.__class__}", "test-1c/../test-1c", "*", "test-?c", "$(touch CANARY)"])
+def test_a_machine_that_is_not_there_is_refused_on_every_command_line(
+    save_record, monkeypatch, tmp_path, capsys, name
+):  # fmt: skip
+    monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")
+    save_record(total_ms=[1.0])
+    monkeypatch.setattr(report, "render", lambda *_: pytest.fail("it was rendered"))
+    monkeypatch.chdir(tmp_path)
+    for main, words in (
+        (report.main, ["--machines", name]),
+        (report.main, ["--machine", name]),
+        (export.main, ["markdown", "--machine", name]),
+        (export.main, ["markdown", "--machines", name]),
+        (shell.main, ["list", "--machine", name]),
+        (shell.main, ["show", "attention/naive-64.r1", "--machine", name]),
+        (shell.main, ["export", "x.csv", "--machine", name]),
+        (shell.main, ["list", "--experiment", name]),
+        (shell.main, ["show", name]),
+        (shell.main, ["show", f"attention/{name}/../naive-64.r1"]),
+    ):
+        assert main(words) == 2, words
+        out, err = capsys.readouterr()
+        assert (out, len(err.splitlines())) == ("", 1)
+    assert {path.name for path in tmp_path.iterdir()} == {"results"}
+
+
+@pytest.fixture
+def one_chapter(monkeypatch, tmp_path):
+    """The report has only the chapter that shows records."""
+    chapters = tmp_path / "one_chapter"
+    chapters.mkdir()
+    (chapters / "90_records.ipynb").symlink_to(notebook.CHAPTERS / "90_records.ipynb")
+    monkeypatch.setattr(notebook, "CHAPTERS", chapters)
+
+
+class Canary:
+    """Pickled, it leaves a file when it is loaded."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return Path.touch, (self.file,)
+
+
+@pytest.mark.faults(14, "a planted pickle")
+def test_a_planted_pickle_never_runs(own_results, one_chapter, tmp_path):
+    canary = tmp_path / "CANARY"
+    pickled = pickle.dumps(Canary(canary))
+    pickle.loads(pickled)
+    canary.unlink()  # it does run where it is loaded
+    measured, case = cases.grid(
+        "ceilings", operation="copy", rows=[8, 128], columns=128, precision="fp32", device="cpu"
+    )
+    machine = environment.machine(case.device)
+    measure.save(measured, 1, "ok", {"total_ms": [1.0]}, "2026-01-01T00:00:00+00:00", 1.0)
+    record, runs = measure.record_path(case, 1), results.runs() / machine  # one of the smoke sweep
+    planted = [record.with_name(f"planted.{ending}") for ending in ("json", "pickle", "pkl", "pt")]
+    planted += [record, record.with_suffix(".pickle"), own_results / "x.pickle", own_results / "x.json"]
+    planted += [runs / f"{record.stem}.pickle", runs / "by hand.ipynb", runs / "x.json"]
+    for file in planted:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(pickled)
+
+    assert sweep.main(["smoke", "--dry"]) == 0
+    with warnings.catch_warnings(action="ignore"):  # that damaged records are left out
+        assert shell.main(["list", "--machine", machine]) == 0
+        assert shell.main(["export", str(tmp_path / "records.csv"), "--machine", machine]) == 0
+    assert report.main(["--machine", machine]) == 0
+    assert export.main(["markdown", "--machine", machine]) == 0
+    assert not canary.exists()
+    assert all(file.read_bytes() == pickled for file in planted if file.exists())
+
+
+FAILING = """import os
+import subprocess
+os.write(2, b"a line for the log")
+subprocess.run(["no-such-program"], env=dict(os.environ))"""
+
+
+@pytest.mark.faults(14, "a secret in the environment")
+def test_a_secret_in_the_environment_stays_there_also_when_a_cell_fails(
+    own_results, one_chapter, monkeypatch, tmp_path, capfd
+):
+    secret = "canary-5c0ffee5"
+    for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DATABASE_PASSWORD", secret):
+        monkeypatch.setenv(name, secret)
+    shutil.copytree(notebook.NOTEBOOKS, tmp_path / "notebooks")
+    failing = nbformat.read(tmp_path / "notebooks" / "ceilings.ipynb", as_version=4)
+    failing.cells.append(nbformat.v4.new_code_cell(FAILING))
+    nbformat.write(failing, tmp_path / "notebooks" / "ceilings.ipynb")
+    content = "ceilings: {operation: copy, rows: 8, columns: 1, device: cpu, warmup: 0, samples: 6, target_percent: 0}"
+    (tmp_path / "cheap.yaml").write_text(content)
+    monkeypatch.setattr(notebook, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setattr(notebook, "SWEEPS", tmp_path)
+    assert sweep.main(["cheap"]) == 1
+    assert report.main(["--machine", environment.machine("cpu")]) == 0
+    out, err = capfd.readouterr()
+    assert "FileNotFoundError" in err
+    assert secret not in out + err
+    written = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    assert {file.suffix for file in written if file.is_relative_to(results.runs())} == {".ipynb", ".log"}
+    assert any(b"FileNotFoundError" in content for file, content in written.items() if file.suffix == ".ipynb")
+    assert {file.suffix for file in written} >= {".json", ".html"}
+    assert not [file for file, content in written.items() if secret.encode() in content]

@@ -1,0 +1,291 @@
+"""The store against damaged files: whatever is no whole record in its place is found, shown nowhere, set aside, counted
+and measured again, and rendering goes on."""
+
+import os
+import random
+import shutil
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from damage import DAMAGES, TIME
+from faults import count
+
+from lib import notebooks as notebook, paths as folders
+from lib.chapters import method as inventory
+from lib.records import __main__ as shell, atomic, damaged as quarantine, results
+from lib.report import tables, tidy as estimates
+from lib.report.document import page as report
+from lib.records.record import checksum, dump, parse
+
+CASE = {"variant": "naive", "seq_len": 64}
+MACHINE = "test-1c"
+KEPT = results.REFERENCE / "epyc-2c" / "step"
+pytestmark = pytest.mark.filterwarnings("ignore:.* left out")
+
+
+@pytest.fixture
+def stored(save_record, tmp_path, monkeypatch):
+    """The file of a record in a store that holds nothing else, with nothing kept in git."""
+    monkeypatch.setattr(results, "REFERENCE", tmp_path / "none")
+    return save_record(case=CASE, total_ms=[float(TIME)], small_error=[1e-7], flops=7, names=["one", "two"])
+
+
+def shown() -> str:
+    """All that tables, the statement on damage and the command line show of the store."""
+    records = results.load("attention", MACHINE)
+    table = tables.show(estimates.medians(records, "total_ms"), "variant seq_len total_ms", "Times")
+    parts = [table, *inventory.damage()]
+    texts = [text for part in parts for text in (part._repr_html_(), part._repr_markdown_())]
+    return "".join([*texts, str(records.to_dict()), shell._list(shell.parser().parse_args(["list"]))])
+
+
+def assert_found(file, kind=""):
+    """A damaged file is found and its value shown nowhere; it is moved with its reason, and counted; and the case is
+    measured again."""
+    assert results.status(file) is None, kind
+    assert len(results.load("attention", MACHINE, round=1)) == 0, kind
+    seen = quarantine.losses()
+    assert list(seen["where"]) == [quarantine.STORE], kind
+    text = shown()
+    assert "1 in the store" in text, kind
+    assert TIME not in text, kind
+    assert quarantine.tidy(alone=True) == 1, kind
+    assert not os.path.lexists(file), kind
+    moved = quarantine.losses()
+    assert list(moved["where"])[-1] == quarantine.ASIDE, kind
+    assert list(moved["reason"])[-1] == seen["reason"].iloc[0], kind
+    text = shown()
+    assert "in quarantine" in text, kind
+    assert TIME not in text, kind
+
+
+@pytest.mark.faults(7, "a damaged record of many kinds")
+def test_a_damaged_record_is_found_shown_nowhere_set_aside_counted_and_measured_again(stored, tally):
+    whole = stored.read_bytes()
+    parse(whole)
+    for number, (kind, damage) in enumerate(DAMAGES.items(), 1):
+        with tally.injection():
+            shutil.rmtree(folders.quarantine(), ignore_errors=True)
+            stored.write_bytes(damage(whole))
+            os.utime(stored, (number, number))  # times of files are coarser than this loop
+            assert stored.read_bytes() != whole
+            assert_found(stored, kind)
+    stored.write_bytes(whole)
+    assert results.status(stored) == "ok"
+    assert quarantine.tidy(alone=True) == 0
+
+
+def example() -> bytes:
+    """A record as it was measured, with samples of everything."""
+    measured = [file for file in KEPT.glob("*.r1.json") if results.status(file) == "ok"]
+    return min(measured, key=lambda file: file.stat().st_size).read_bytes()
+
+
+def refused(content: bytes) -> bool:
+    try:
+        parse(content)
+    except ValueError as error:
+        return "\n" not in str(error)
+    return False
+
+
+@pytest.mark.faults(7, "a record cut short, at every byte")
+def test_a_record_cut_short_at_any_byte_is_found(stored, tally):
+    content = example()
+    parse(content)
+    for length in range(len(content)):
+        with tally.injection():
+            assert refused(content[:length]), f"cut to {length}"
+    whole, chance = stored.read_bytes(), random.Random(1)
+    for length in chance.sample(range(len(whole)), count(10, 100)):
+        with tally.injection():
+            shutil.rmtree(folders.quarantine(), ignore_errors=True)
+            stored.write_bytes(whole[:length])
+            assert_found(stored, f"cut to {length}")
+
+
+@pytest.mark.faults(7, "a record with one bit turned, at every byte")
+def test_a_record_of_which_any_bit_is_turned_is_found(stored, tally):
+    content, chance = example(), random.Random(2)
+    for position in range(len(content)):
+        for bit in chance.sample(range(8), count(1, 8)):
+            turned = bytearray(content)
+            turned[position] ^= 1 << bit
+            with tally.injection():
+                assert refused(bytes(turned)), f"bit {bit} of byte {position}"
+    whole = stored.read_bytes()
+    for position in chance.sample(range(len(whole)), count(10, 100)):
+        with tally.injection():
+            shutil.rmtree(folders.quarantine(), ignore_errors=True)
+            turned = bytearray(whole)
+            turned[position] ^= 1 << chance.randrange(8)
+            stored.write_bytes(turned)
+            os.utime(stored, (position + 1, position + 1))
+            assert_found(stored, f"byte {position}")
+
+
+@pytest.mark.faults(7, "a record of 1 GB")
+@pytest.mark.parametrize("beginning", ["whole", "nothing"])
+def test_a_file_of_a_gigabyte_is_refused_without_being_read(stored, tally, beginning):
+    with stored.open("r+b") as file:
+        if beginning == "nothing":
+            file.truncate(0)
+        file.truncate(2**30)
+    with tally.injection():
+        tracemalloc.start()
+        assert_found(stored)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak_bytes < 50e6
+    assert "size: 1,024 MiB" in quarantine.losses()["reason"].iloc[0]
+
+
+def a_link(to):
+    return lambda file: file.symlink_to(to)
+
+
+def a_full_folder(file):
+    file.mkdir()
+    (file / "inside").write_text(TIME)
+
+
+@pytest.mark.faults(7, "no file in the place of a record")
+@pytest.mark.parametrize("stand_in", [Path.mkdir, a_full_folder, a_link("nowhere"), a_link("."), os.mkfifo, "loop"])
+def test_what_is_no_file_in_the_place_of_a_record_is_set_aside_unopened(stored, tally, stand_in):
+    stored.unlink()
+    if stand_in == "loop":
+        stand_in = a_link(stored.name)
+    stand_in(stored)
+    with tally.injection():
+        assert_found(stored)
+
+
+@pytest.mark.faults(7, "a record in the place of another")
+@pytest.mark.parametrize(
+    "place",
+    ["naive-64.r2", "naive-128.r1", "sdpa-64.r1", "naive-64", "../adam/naive-64.r1", "../../test-2c/attention/x"],
+)
+def test_a_whole_record_in_the_place_of_another_is_damaged(stored, tally, place):
+    copy = stored.parent / f"{place}.json"
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(stored, copy)
+    with tally.injection():
+        assert results.status(copy) is None
+        assert results.status(stored) == "ok"
+        assert quarantine.tidy(alone=True) == 1
+        assert results.status(stored) == "ok"
+        assert quarantine.losses()["reason"].tolist() == ["place: the record is another's"]
+    assert results.machines() == [MACHINE]
+
+
+@pytest.mark.faults(7, "damaged records in a sweep that goes on")
+def test_the_next_sweep_measures_what_was_damaged_again_and_nothing_else(sweep_of, tally):
+    sweep = sweep_of("cheap: {number: [1, 2, 3, 4, 5, 6, 7, 8], pause_ms: 1}")
+    assert sweep.run().code == 0
+    kinds, chance = ["empty", "NaN", "another schema", "zeros", "noise", "one line more"], random.Random(3)
+    for _ in range(count(1, 10)):
+        before = sweep.records()
+        hurt = dict(zip(chance.sample(sorted(before), len(kinds)), kinds, strict=True))
+        for name, kind in hurt.items():
+            (file,) = sweep.results.glob(f"*/cheap/{name}.json")
+            file.write_bytes(DAMAGES[kind](file.read_bytes()))
+        with tally.injection(len(kinds)):
+            done, aside = sweep.run(), len(list(sweep.results.parent.glob("quarantine/*/cheap/*.reason")))
+            after = sweep.records()
+            assert done.code == 0, done.err[-500:]
+            assert set(sweep.statuses().values()) == {"ok"}
+            assert {name for name in after if after[name] != before[name]} == set(hurt)
+            assert aside % len(kinds) == 0
+            assert aside > 0
+
+
+def test_the_report_counts_what_is_damaged_and_shows_none_of_it(stored, tmp_path, monkeypatch):
+    whole = stored.read_bytes()
+    for number, damage in enumerate(DAMAGES.values()):
+        (stored.parent / f"naive-{number}.r1.json").write_bytes(damage(whole))
+    (stored.parent / "naive-big.r1.json").mkdir()
+    stored.write_bytes(whole[:-1])
+    elsewhere = stored.parents[1] / "adam" / "<b>bold\udcff.r1.json"
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(b"")
+    chapters = tmp_path / "chapters"
+    chapters.mkdir()
+    every = sorted((notebook.NOTEBOOKS / "report").glob("*.ipynb"))
+    for chapter in every[-count(1, len(every)) :]:  # the last tells of the records
+        shutil.copyfile(chapter, chapters / chapter.name)
+    monkeypatch.setattr(notebook, "CHAPTERS", chapters)
+    assert report.main(["--machine", MACHINE]) == 0
+    page = report.page().read_text()
+    assert f"Damaged files of records: {len(DAMAGES) + 3} in the store." in page
+    assert TIME not in page
+    before = report.inputs(MACHINE)
+    assert quarantine.tidy(alone=True) == len(DAMAGES) + 3
+    assert report.inputs(MACHINE) != before
+
+
+def test_without_damage_the_report_says_that_all_files_are_whole(stored):
+    (said,) = inventory.damage()
+    assert said.text == "All files of records are whole, 1 of 1."
+    assert "amaged" not in shell._list(shell.parser().parse_args(["list"]))
+    stored.unlink()
+    assert inventory.damage()[0].verdict == "no data"
+
+
+def test_quarantine_overwrites_nothing_and_no_name_leads_out_of_it(stored):
+    for name in ("attention/naive-64.r1", "../../x", "/etc/passwd", "a/\0", "x" * 300, "", ".."):
+        for content in (b"one", b"two"):
+            quarantine.refuse("../../elsewhere", name, content, "case: not asked for\nsecond line")
+    kept = [file for file in folders.quarantine().glob("*/*/*") if not file.name.endswith(quarantine.REASON)]
+    assert sorted(file.read_bytes() for file in kept) == [b"one"] * 7 + [b"two"] * 7
+    outside = {entry.name for entry in results.folder().parent.iterdir()}
+    assert outside == {"results", "quarantine"}
+    assert set(quarantine.losses()["reason"]) == {"case: not asked for"}
+
+
+def test_what_another_sweep_has_set_aside_already_is_no_error(stored):
+    quarantine.set_aside(stored, "bytes: damaged")
+    quarantine.set_aside(stored, "bytes: damaged")
+    assert len(quarantine.losses()) == 1
+
+
+def test_a_reason_that_is_gone_or_noise_is_no_error(stored):
+    quarantine.set_aside(stored, "bytes: damaged")
+    (note,) = folders.quarantine().rglob(f"*{quarantine.REASON}")
+    note.write_bytes(b"\xff\x00\x1b[31m" * 1000)
+    assert "\x1b" not in quarantine.losses()["reason"].iloc[0]
+    note.unlink()
+    assert list(quarantine.losses()["reason"]) == [quarantine.UNKNOWN]
+
+
+def test_what_is_not_ours_is_left_where_it_is(stored):
+    others = [stored.with_name("notes.txt"), results.folder() / ".lock", stored.parent.parent / "list.json"]
+    others += [stored.with_name("draft.tmp"), folders.runs() / "model.tmp", folders.runs() / "a/b/c/x.0123abcd.tmp"]
+    for other in others:
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.write_text("mine")
+    assert quarantine.tidy(alone=True) == 0
+    assert all(other.read_text() == "mine" for other in others)
+
+
+def test_other_sweeps_in_the_folder_keep_what_they_are_writing(stored):
+    writing = stored.with_name(f"{stored.name}.0123abcd{atomic.ENDING}")
+    writing.write_text("{")
+    quarantine.tidy(alone=False)
+    assert writing.exists()
+    quarantine.tidy(alone=True)
+    assert not writing.exists()
+
+
+def test_a_record_says_its_place_and_no_other_is_written(own_results, save_record):
+    with pytest.raises(ValueError, match="machine"):
+        results.save(
+            machine="another", experiment="attention", case=CASE, round=1, status="ok", metrics={},
+            environment={"hardware": "a test", "machine": MACHINE}, code="0", started="2026-01-01", seconds=1.0,
+        )  # fmt: skip
+    record = results.read(save_record(case=CASE, total_ms=[1.0]))
+    for case in ({"variant": "../../../x", "seq_len": 1}, {"variant": "a/b", "seq_len": 1}):
+        outside = record | {"case": case}
+        with pytest.raises(ValueError, match="name"):
+            results.write(dump(outside | {"checksum": checksum(outside)}))
+    assert not list(own_results.parent.rglob("x*"))
