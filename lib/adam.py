@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from lib import check
+from lib import validate
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Hyper:
     amsgrad: bool = False
 
     def __post_init__(self):
-        check.fields(self)
+        validate.fields(self)
         for name in ("lr", "eps", "weight_decay"):
-            check.at_least(name, getattr(self, name), 0)
+            validate.at_least(name, getattr(self, name), 0)
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} must be 0 or more and less than 1")
@@ -123,7 +123,7 @@ class AdamW(torch.optim.Optimizer):
     Raises ValueError for an unknown variant or a hyper-parameter out of range."""
 
     def __init__(self, params, variant: str = "single_tensor", hyper: Hyper = Hyper()):
-        check.choice("variant", variant, VARIANTS)
+        validate.choice("variant", variant, VARIANTS)
         self.variant = variant
         # torch's loading of a state reads `fused` to know where the step counts belong
         names = ("lr", "eps", "weight_decay", "amsgrad")

@@ -25,11 +25,11 @@ from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 from traitlets import default
 
-from lib import notebooks as notebook
-from lib.instruments import noise as disturbance
-from lib.sweep import processes
-from lib.paths import ROOT
+from lib import notebooks
+from lib.instruments import noise
 from lib.notebooks import NotebookFailed
+from lib.paths import ROOT
+from lib.sweep import processes
 
 LOOK_S = 0.25  # between looks at what the kernel has written: seldom, so as not to disturb what is measured
 _threads = concurrent.futures.ThreadPoolExecutor(max_workers=64)  # they live on, since each keeps an event loop
@@ -73,11 +73,11 @@ def measured(run: Run, workplace: processes.Workplace) -> Iterator[Piece]:
         "SWEEP_RUN": run.name,
         "SWEEP_CASES": str(todo),
         "SWEEP_SECONDS_LEFT": str(run.seconds_left),
-        "SWEEP_LOOK": disturbance.handed_on(),
+        "SWEEP_LOOK": noise.handed_on(),
         # empty when the sweep begins, so that a graph's first compilation is a cold one
         "TORCHINDUCTOR_CACHE_DIR": str(workplace.folder / "compiled"),
     }
-    source, log = notebook.NOTEBOOKS / f"{run.experiment}.ipynb", output.with_suffix(".log")
+    source, log = notebooks.NOTEBOOKS / f"{run.experiment}.ipynb", output.with_suffix(".log")
     sockets = tempfile.mkdtemp(prefix="kernel-", dir=workplace.sockets)
     kernel = Kernel(sockets)
     executing = _threads.submit(_execute, kernel, source, output, run.parameters, own | run.variables, log)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lib import check
+from lib import validate
 from lib.attention import VARIANTS
 from lib.config import SIZES  # noqa: F401, kept apart for those who read records without torch
 
@@ -27,7 +27,7 @@ class Config:
     rope_theta: float = 10_000.0
 
     def __post_init__(self):
-        check.fields(self)
+        validate.fields(self)
         if self.rope_theta <= 0:
             raise ValueError(f"rope_theta: {self.rope_theta} must be positive")
         if self.d_model % self.num_heads:
@@ -130,7 +130,7 @@ class TransformerLM(nn.Module):
 
     def __init__(self, config: Config, attention: str = "naive"):
         super().__init__()
-        check.choice("attention", attention, VARIANTS)
+        validate.choice("attention", attention, VARIANTS)
         self.config = config
         rope = RoPE(config.d_head, config.context_length, config.rope_theta)
         self.token_embeddings = nn.Embedding(config.vocab_size, config.d_model)

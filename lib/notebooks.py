@@ -5,6 +5,7 @@ import functools
 import json
 from pathlib import Path
 
+from lib.catalog import CATALOG
 from lib.paths import ROOT
 
 NOTEBOOKS = ROOT / "notebooks"
@@ -16,9 +17,6 @@ SETTINGS = {  # parameters of every measurement notebook beside the fields of it
     "seconds": 0,
     "pairs": 0,
     "round": 0,
-}
-OWN_SETTINGS = {  # further ones of single notebooks; False where it is yes or no
-    "kernels": {"recorded": 1, "trace": False},
 }
 
 
@@ -46,7 +44,7 @@ def parameters(notebook: str | Path) -> dict:
 
 def settings(experiment: str) -> dict:
     """The settings of an experiment's notebook, in their order, and the least that each may be."""
-    return SETTINGS | OWN_SETTINGS.get(experiment, {})
+    return SETTINGS | dict(CATALOG[experiment].settings if experiment in CATALOG else {})
 
 
 def fields(experiment: str) -> list[str]:

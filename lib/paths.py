@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from lib import check
+from lib import validate
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "reports"
@@ -39,8 +39,8 @@ def within(root: Path, *names: str) -> Path:
     file = root
     for part in names:
         if part in ("", ".", "..") or any(sign in part for sign in "/\\\0") or len(os.fsencode(part)) > LONGEST:
-            raise ValueError(f"name: {check.shown(part)} must be that of one file or folder")
+            raise ValueError(f"name: {validate.shown(part)} must be that of one file or folder")
         file = file / part
         if file.is_symlink() and not file.resolve().is_relative_to(root.resolve()):
-            raise ValueError(f"name: {check.shown(part)} is a link that leads out of {root}")
+            raise ValueError(f"name: {validate.shown(part)} is a link that leads out of {root}")
     return file

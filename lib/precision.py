@@ -4,7 +4,7 @@ import contextlib
 
 import torch
 
-from lib import check
+from lib import validate
 
 AUTOCAST = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 NAMES = tuple(AUTOCAST)
@@ -12,7 +12,7 @@ NAMES = tuple(AUTOCAST)
 
 def unavailable(name: str, device: str) -> str | None:
     """Why the device cannot compute in that precision, or None if it can."""
-    check.choice("precision", name, NAMES)
+    validate.choice("precision", name, NAMES)
     if name == "tf32" and (device != "cuda" or torch.cuda.get_device_capability() < (8, 0)):
         return "tf32 needs a CUDA device of compute capability 8.0 or more"
     return None

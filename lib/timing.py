@@ -16,7 +16,8 @@ import torch
 
 from lib import precision
 from lib.instruments import environment
-from lib.stats import intervals as stats, steady_state as series
+from lib.stats import intervals
+from lib.stats import steady_state as series
 
 Mark = Callable[[str], None]
 Iteration = Callable[[Mark], None]
@@ -124,7 +125,7 @@ class Plan:
         if look > n or not before:
             return False
         narrow = totals[:before]  # the moment was picked for its narrow interval: half as many more undo that
-        low, high = stats.order_statistics(narrow, STOPPING)
+        low, high = intervals.order_statistics(narrow, STOPPING)
         return high - low <= self.target / 100 * statistics.median(narrow)
 
 
@@ -164,9 +165,9 @@ class Pairs:
     below: list[int] = field(default_factory=list)
     phases: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
 
-    def comparison(self) -> stats.Comparison:
+    def comparison(self) -> intervals.Comparison:
         """What they show about the ratio of the first time to the second."""
-        return stats.paired(self.above, self.below)
+        return intervals.paired(self.above, self.below)
 
     def add(self, first: dict[str, int], second: dict[str, int]) -> None:
         """Note the phases of one pair."""
@@ -191,7 +192,7 @@ class Pairs:
 def compare(
     first: Iteration, second: Iteration, clock, most: int = 400, seconds: float = math.inf, seed: int = 0,
     before: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None),
-    effect: float = stats.EFFECT,
+    effect: float = intervals.EFFECT,
 ) -> Pairs:  # fmt: skip
     """Run two iterations in turns, after some pairs that do not count, chance deciding in every second pair which goes
     first and the next one reversing it: a pilot of 10 pairs, then as many as its spread says are needed to see a
@@ -219,7 +220,7 @@ def compare(
             pairs.add(*once(orders.pop()))
             if len(pairs.above) == planned:
                 logs = [math.log(a / b) for a, b in zip(pairs.above, pairs.below, strict=True)]
-                planned = stats.pairs_needed(logs, effect)
+                planned = intervals.pairs_needed(logs, effect)
     return pairs
 
 

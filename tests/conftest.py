@@ -8,12 +8,12 @@ import tempfile
 from pathlib import Path
 from types import MappingProxyType
 
-import faults
 import pytest
-from browser import chromium, installed_chromium, jupyterlab, rendered  # noqa: F401
-from simulated import Simulated
 
-from lib.records import code_digest as digest, results
+import faults
+from browser import chromium, installed_chromium, jupyterlab, rendered  # noqa: F401
+from lib.records import code_digest, results
+from simulated import Simulated
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def save_record(own_results):
         return results.save(
             machine=machine, experiment=experiment, case=case or {"variant": "naive", "seq_len": 64}, round=round,
             status=status, metrics=metrics, environment={"hardware": "a test", "machine": machine} | environment,
-            code=code or digest.code(experiment), started=started, seconds=1.0,
+            code=code or code_digest.code(experiment), started=started, seconds=1.0,
         )  # fmt: skip
 
     return save
@@ -64,11 +64,11 @@ def save_record(own_results):
 @pytest.fixture
 def planted(tmp_path, monkeypatch, own_results):
     """Puts a sweep of that name and text where the sweeps are, from which nothing may be run."""
-    from lib import notebook
+    from lib import notebooks
 
     folder = tmp_path / "sweeps"
     folder.mkdir()
-    monkeypatch.setattr(notebook, "SWEEPS", folder)
+    monkeypatch.setattr(notebooks, "SWEEPS", folder)
     for where, name in ((subprocess, "Popen"), (os, "fork"), (os, "posix_spawn"), (os, "system")):
         monkeypatch.setattr(where, name, lambda *_, **__: pytest.fail("a process was started"))
 

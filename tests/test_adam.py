@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lib import adam
-from lib.instruments import environment
 from lib.adam import VARIANTS, AdamW, Hyper
+from lib.instruments import environment
 
 EAGER = [name for name in VARIANTS if not name.startswith("compiled")]
 needs_compiler = pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lib import attention
-from lib.instruments import environment
 from lib.attention import COMPILING, VARIANTS, naive, tiled
+from lib.instruments import environment
 
 EAGER = [name for name in VARIANTS if name not in COMPILING]
 needs_compiler = pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from lib.cost import flops as cost
-from lib.instruments import environment
 from lib.attention import VARIANTS, unavailable
+from lib.cost import flops
+from lib.instruments import environment
 from lib.model import SIZES, Config, RMSNorm, RoPE, TransformerLM, loss
 
 # no two dimensions are equal, so that a mixed-up one cannot pass; the tokens are fewer than the context
@@ -190,8 +190,8 @@ def test_the_loss_of_large_logits_is_finite():
 
 def shape(config, batch_size=4):
     """The dimensions of a configuration as `lib.cost.flops` wants them."""
-    names = {field.name for field in dataclasses.fields(cost.Shape)} - {"batch_size"}
-    return cost.Shape(batch_size=batch_size, **{name: getattr(config, name) for name in names})
+    names = {field.name for field in dataclasses.fields(flops.Shape)} - {"batch_size"}
+    return flops.Shape(batch_size=batch_size, **{name: getattr(config, name) for name in names})
 
 
 @pytest.mark.parametrize("context_length", [16, 1024])

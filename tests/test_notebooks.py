@@ -6,8 +6,8 @@ from dataclasses import fields
 import nbformat
 import pytest
 
+from lib import notebooks
 from lib.experiments import cases
-from lib import notebook as notebooks
 
 EXPLORE = notebooks.NOTEBOOKS / "explore.ipynb"  # the one beside them that measures nothing
 MEASUREMENT = sorted(set(notebooks.NOTEBOOKS.glob("*.ipynb")) - {EXPLORE})

@@ -5,11 +5,11 @@ import itertools
 import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
-from simulated import Simulated
 
 from lib import timing
-from lib.stats import intervals as stats, simulated_noise as simulation
+from lib.stats import intervals, simulated_noise
 from lib.timing import compare
+from simulated import Simulated
 
 pytestmark = pytest.mark.usefixtures("little_garbage")
 
@@ -19,26 +19,26 @@ def calls(noise, spread, effect):
     found = []
     for seed in range(200):
         simulated = Simulated()
-        factors = iter(simulation.NOISES[noise](np.random.default_rng(seed), 2500, spread))
+        factors = iter(simulated_noise.NOISES[noise](np.random.default_rng(seed), 2500, spread))
         first, second = (simulated.program(factors, cost) for cost in (1_000_000 * (1 + effect), 1_000_000))
         found.append(compare(first, second, simulated.clock(), seed=seed).comparison().verdict())
     return found
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.03])
-@pytest.mark.parametrize("noise", simulation.NOISES)
+@pytest.mark.parametrize("noise", simulated_noise.NOISES)
 def test_a_program_against_itself_is_seldom_called_different(noise, spread):
     found = calls(noise, spread, 0)
     assert found.count("faster") + found.count("slower") <= 10
     assert found.count("same") >= 180
 
 
-@pytest.mark.parametrize("noise", simulation.NOISES)
+@pytest.mark.parametrize("noise", simulated_noise.NOISES)
 def test_a_planted_difference_of_5_percent_is_found(noise):
     assert calls(noise, 0.03, 0.05).count("slower") >= 190
 
 
-@pytest.mark.parametrize("noise", simulation.INDEPENDENT)
+@pytest.mark.parametrize("noise", simulated_noise.INDEPENDENT)
 def test_a_planted_difference_of_2_percent_is_found_within_the_planned_pairs(noise):
     assert calls(noise, 0.03, 0.02).count("slower") >= 180
 
@@ -47,8 +47,8 @@ def test_one_after_the_other_drift_is_called_a_difference():
     # the control: without turns, the same programs on the same drifting machine are told apart, wrongly
     wrong = 0
     for seed in range(200):
-        factors = simulation.drifting(np.random.default_rng(seed), 80, 0.01)
-        wrong += mannwhitneyu(factors[:40], factors[40:]).pvalue <= stats.PAIRED_LEVEL
+        factors = simulated_noise.drifting(np.random.default_rng(seed), 80, 0.01)
+        wrong += mannwhitneyu(factors[:40], factors[40:]).pvalue <= intervals.PAIRED_LEVEL
     assert wrong > 40
 
 
@@ -75,7 +75,7 @@ def test_what_is_second_in_a_pair_being_slower_makes_no_difference(most):
             compare(iteration, iteration, simulated.clock(), most, seed=4 * seed + process).comparison().ratio.value
             for process in range(4)
         ]
-        different += stats.across(ratios, 4 * most, stats.PAIRS).verdict() in ("faster", "slower")
+        different += intervals.across(ratios, 4 * most, intervals.PAIRS).verdict() in ("faster", "slower")
     assert different <= 20
 
 

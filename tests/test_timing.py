@@ -7,11 +7,11 @@ import statistics
 import numpy as np
 import pytest
 import torch
-from simulated import Simulated
 
 from lib import timing
-from lib.stats import intervals as stats, simulated_noise as simulation
+from lib.stats import intervals, simulated_noise
 from lib.timing import CudaClock, Plan, measure
+from simulated import Simulated
 
 pytestmark = pytest.mark.usefixtures("little_garbage")
 
@@ -30,7 +30,7 @@ def test_phases_are_recovered_and_add_up(simulated):
 
 
 def test_under_noise_phases_still_add_up_and_are_never_negative(simulated):
-    factors = iter(simulation.spiky(np.random.default_rng(1), 4000, 0.3).clip(min=0.1))
+    factors = iter(simulated_noise.spiky(np.random.default_rng(1), 4000, 0.3).clip(min=0.1))
 
     def iteration(mark):
         simulated.work(round(5_000_000 * next(factors)))
@@ -45,10 +45,10 @@ def test_under_noise_phases_still_add_up_and_are_never_negative(simulated):
     assert statistics.median(metrics["backward_ms"]) == pytest.approx(0.1, rel=0.1)
 
 
-@pytest.mark.parametrize("noise", simulation.INDEPENDENT)
+@pytest.mark.parametrize("noise", simulated_noise.INDEPENDENT)
 def test_a_known_cost_is_recovered_within_1_percent(simulated, noise):
-    factors = simulation.NOISES[noise](np.random.default_rng(2), 5000, 0.03)
-    found = stats.median([measure(simulated.program(factors), simulated.clock(), Plan(5, 500)).metrics()["run_ms"]])
+    factors = simulated_noise.NOISES[noise](np.random.default_rng(2), 5000, 0.03)
+    found = intervals.median([measure(simulated.program(factors), simulated.clock(), Plan(5, 500)).metrics()["run_ms"]])
     assert found.value == pytest.approx(1.0, rel=0.01)
     assert found.low <= 1.0 <= found.high
 
@@ -153,7 +153,7 @@ def test_an_adaptive_warm_up_waits_for_a_slow_decay(excess, halves_in):
     for seed in range(15):
         simulated = Simulated()
         decay = 1 + excess * 0.5 ** (np.arange(3000) / halves_in)
-        factors = simulation.normal(np.random.default_rng(seed), 3000, 0.01) * decay
+        factors = simulated_noise.normal(np.random.default_rng(seed), 3000, 0.01) * decay
         warmup = measure(simulated.program(factors), simulated.clock(), Plan(100, 10, target=1)).warmup
         left.append(decay[warmup] - 1)
     assert statistics.median(left) <= 0.05
@@ -166,7 +166,7 @@ def test_an_adaptive_warm_up_that_never_ends_is_cut_short(simulated):
 
 def test_adaptive_sampling_takes_at_least_10_and_more_of_what_spreads_more(simulated):
     def taken(spread):
-        factors = simulation.normal(np.random.default_rng(3), 5000, spread)
+        factors = simulated_noise.normal(np.random.default_rng(3), 5000, spread)
         return len(measure(simulated.program(factors), simulated.clock(), Plan(0, 3000, target=1)).wall)
 
     assert 10 <= taken(0.0001) <= 15
@@ -180,13 +180,13 @@ def test_adaptive_sampling_ends_at_its_caps(simulated, plan, expected):
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.03])
-@pytest.mark.parametrize("noise", simulation.INDEPENDENT)
+@pytest.mark.parametrize("noise", simulated_noise.INDEPENDENT)
 def test_after_adaptive_stopping_the_interval_covers_and_the_median_has_no_bias(noise, spread):
     plan, covered, medians = Plan(0, 3000, target=1), 0, []
     for seed in range(1000):
-        draws = (1e6 * simulation.NOISES[noise](np.random.default_rng(seed), 3000, spread)).round().tolist()
+        draws = (1e6 * simulated_noise.NOISES[noise](np.random.default_rng(seed), 3000, spread)).round().tolist()
         taken = next(n for n in range(3001) if plan.enough(draws[:n]))
-        found = stats.median([draws[:taken]])
+        found = intervals.median([draws[:taken]])
         covered += found.low <= 1e6 <= found.high
         medians.append(found.value / 1e6)
     assert 0.93 <= covered / 1000 <= 0.99

@@ -6,15 +6,15 @@ import math
 
 import pandas as pd
 
-from lib.report import tidy as estimates
+from lib.report import tidy
 
 EQUAL, COMPILED = "equal", ["compiled_single_tensor", "compiled_foreach"]
 
 
 def with_bytes(records: pd.DataFrame) -> pd.DataFrame:
     """The records with two metrics more: `moved_mib`, what a step must move, and `per_element_ns`."""
-    wider = estimates.derive(records, "moved_mib", lambda moved, ms: moved / 2**20, "moved_bytes", "total_ms")
-    return estimates.derive(wider, "per_element_ns", lambda ms, count: 1e6 * ms / count, "total_ms", "elements")
+    wider = tidy.derive(records, "moved_mib", lambda moved, ms: moved / 2**20, "moved_bytes", "total_ms")
+    return tidy.derive(wider, "per_element_ns", lambda ms, count: 1e6 * ms / count, "total_ms", "elements")
 
 
 def without_zeros(table: pd.DataFrame) -> pd.DataFrame:
@@ -36,7 +36,7 @@ def corners(table: pd.DataFrame) -> pd.DataFrame:
 def beside_nearest(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     """Medians of the steps on a model's parameters, and of those on the list of equal ones that is nearest in its
     `elements`, a column more, from caches and with amsgrad alike."""
-    timed = estimates.select(records, status="ok")
+    timed = tidy.select(records, status="ok")
     real, equal = timed[timed["shapes"] != EQUAL], timed[timed["shapes"] == EQUAL]
     kept = set(real.index)
     for (amsgrad, cold), group in real.groupby(["amsgrad", "cold"]):
@@ -47,8 +47,8 @@ def beside_nearest(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
             kept |= set(alike.index[(alike[["num_params", "param_size"]] == nearest).all(axis=1)])
     chosen = timed.loc[sorted(kept)]
     chosen.attrs = records.attrs
-    table = estimates.medians(chosen, *metrics)
+    table = tidy.medians(chosen, *metrics)
     keys = ["shapes", "num_params", "param_size"]
     counts = chosen.drop_duplicates(keys).set_index(keys)["elements"] if len(chosen) else {}
     elements = [int(counts[tuple(row)]) for row in table[keys].itertuples(index=False)]
-    return estimates.ordered(without_zeros(table.assign(elements=elements)), "amsgrad cold variant shapes")
+    return tidy.ordered(without_zeros(table.assign(elements=elements)), "amsgrad cold variant shapes")

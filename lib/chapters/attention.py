@@ -8,9 +8,10 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib.cost import flops as cost, memory as footprint
+from lib.cost import flops as cost
+from lib.cost import memory as footprint
 from lib.records import results
-from lib.report import tables, tidy as estimates
+from lib.report import tables, tidy
 from lib.report.sentences import NO_DATA, Statement, fields, of_records
 from lib.stats.intervals import Interval
 
@@ -58,7 +59,7 @@ def fitting(memory: Mapping[str, int]) -> pd.DataFrame:
 def first_refused(records: pd.DataFrame) -> dict | None:
     """The smallest case of naive attention in fp32 that ran out of memory or was predicted to: its fields and what the
     record says of it. None where all that were tried fit."""
-    naive = estimates.select(records, variant="naive", precision="fp32", status=["too_large", "oom"])
+    naive = tidy.select(records, variant="naive", precision="fp32", status=["too_large", "oom"])
     return None if naive.empty else naive.sort_values(["seq_len", "d_head"]).iloc[0].to_dict()
 
 
@@ -122,7 +123,7 @@ def _squares(case: Mapping) -> int:
 def nearer_limit(records: pd.DataFrame, of: Mapping) -> Statement:
     """For each variant of a case, which limit it comes nearer to: that of the matrix products (`ceiling_percent`) or
     that of the memory (`bandwidth_percent`), both by what it must compute and move at least."""
-    table = estimates.medians(estimates.select(records, **of), "ceiling_percent", "bandwidth_percent")
+    table = tidy.medians(tidy.select(records, **of), "ceiling_percent", "bandwidth_percent")
     table = table[table["ceiling_percent"].notna() & table["bandwidth_percent"].notna()]
     if table.empty:
         return Statement("Which limit is nearer was not measured here.", NO_DATA, "no ceilings or no times")

@@ -7,7 +7,8 @@ import math
 import pandas as pd
 
 from lib.records import results
-from lib.report import published as compare, tables, tidy as estimates
+from lib.report import tables, tidy
+from lib.report.published import PRECISION
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats.intervals import Interval
 
@@ -37,9 +38,9 @@ def with_least_time(records: pd.DataFrame, ceilings: dict[str, float], bandwidth
         return 100 * projections / everything
 
     amounts = ("forward_flops", "forward_bytes", "backward_bytes", "limit", "speed")
-    known = estimates.derive(known, "least_ms", least, "total_ms", *amounts)
-    known = estimates.with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
-    return estimates.derive(known, "projections_percent", share, "total_ms", "projection_flops", "forward_flops")
+    known = tidy.derive(known, "least_ms", least, "total_ms", *amounts)
+    known = tidy.with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
+    return tidy.derive(known, "projections_percent", share, "total_ms", "projection_flops", "forward_flops")
 
 
 def published() -> pd.DataFrame:
@@ -48,7 +49,7 @@ def published() -> pd.DataFrame:
     deviation is more than half of them are left out, and so is the backward pass, which was found by subtraction."""
     table = results.published("attention_module")
     table = table[~(table["forward_std_ms"] > table["forward_ms"] / 2)].copy()
-    table["precision"] = table["dtype"].map(compare.PRECISION)
+    table["precision"] = table["dtype"].map(PRECISION)
     ends = {"model": "model_mib", "after_forward": "forward_end_mib", "after_backward": "backward_end_mib"}
     table = table.rename(
         columns={"forward_backward_ms": "total_ms"} | {f"memory_{k}_mib": name for k, name in ends.items()}
@@ -111,7 +112,7 @@ def published_accounts() -> Statement:
 @of_records()
 def workload(records: pd.DataFrame) -> Statement:
     """Whether the projections or attention have most of the FLOPs."""
-    measured = estimates.select(records, status="ok")
+    measured = tidy.select(records, status="ok")
     if measured.empty:
         return Statement("No module was measured here.", NO_DATA, "projection_flops")
     shares = 100 * measured["projection_flops"] / measured["forward_flops"]
@@ -129,7 +130,7 @@ def memory_bound(records: pd.DataFrame, ceilings: dict[str, float], bandwidth: d
     """Below how many tokens in a batch the weights take longer to move than to multiply with, by the ceilings of the
     precisions measured."""
     speed = max(bandwidth.values(), default=math.nan)
-    names = [name for name in estimates.ORDER if name in set(records["precision"]) & ceilings.keys()]
+    names = [name for name in tidy.ORDER if name in set(records["precision"]) & ceilings.keys()]
     if not names or math.isnan(speed):
         return Statement("The ceilings were not measured here.", NO_DATA, "ceilings of products and of memory")
     tokens = {name: 2 * ceilings[name] / speed for name in names}  # 24 C² B T FLOPs against 48 C² bytes

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 import pandas as pd
 
 from lib.records import results
-from lib.report import compare as verdicts, published as compare, sentences, tables, tidy as estimates
-from lib.stats import intervals as stats
+from lib.report import compare, sentences, tables, tidy
+from lib.report.published import published_attention, published_step
 from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.stats import intervals
 
 SUMS = ("paired", "baseline")  # the two sides of a pair
 NEVER, UNKNOWN = "does not pay back", "not shown to pay back"
@@ -26,20 +27,20 @@ def with_compile_time(records: pd.DataFrame) -> pd.DataFrame:
         known = isinstance(first, list) and isinstance(later, list)
         return [(first[0] - statistics.median(later)) / 1e3] if known else None
 
-    columns = (estimates.column(records, name) for name in ("first_iteration_ms", "wall_ms"))
+    columns = (tidy.column(records, name) for name in ("first_iteration_ms", "wall_ms"))
     values = [seconds(*pair) for pair in zip(*columns, strict=True)]
     wider = records.assign(compile_s=pd.Series(values, index=records.index, dtype=object))
     wider.attrs = records.attrs
     for side in SUMS:
         parts = (f"{side}_{name}_ms" for name in ("forward_backward", "forward", "backward"))
-        wider = estimates.with_sum(wider, *parts)
+        wider = tidy.with_sum(wider, *parts)
     return wider
 
 
 def by_phase(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
     """Each compiled case against the eager one, phase by phase: the rows of `verdicts.against_baselines` for each, with
     `phase`."""
-    found = [verdicts.against_baselines(records, f"{phase}_ms").assign(phase=phase) for phase in phases]
+    found = [compare.against_baselines(records, f"{phase}_ms").assign(phase=phase) for phase in phases]
     table = pd.concat(found, ignore_index=True)
     return table[table["compiled"].astype(bool)].reset_index(drop=True)
 
@@ -62,32 +63,32 @@ def paid(records: pd.DataFrame) -> pd.DataFrame:
     and `payback_steps`: after how many iterations compiling has paid for itself, by the times of each process, or
     words where the pairs do not show that compiled is faster."""
     table, fields = by_phase(records, "total"), records.attrs["fields"]
-    medians = estimates.medians(records, "compile_s", "paired_ms", "baseline_ms")
+    medians = tidy.medians(records, "compile_s", "paired_ms", "baseline_ms")
     table = table.merge(medians[[*fields, "compile_s", "paired_ms", "baseline_ms"]], on=fields)
-    groups = [estimates.select(records, **row[fields]) for _, row in table.iterrows()]
+    groups = [tidy.select(records, **row[fields]) for _, row in table.iterrows()]
     steps = [_steps(group, verdict) for group, verdict in zip(groups, table["verdict"], strict=True)]
     names = {"paired_ms": "compiled_ms", "baseline_ms": "eager_ms", "ratio": "total_ratio"}
     return table.assign(payback_steps=steps).rename(columns=names)
 
 
-def _steps(group: pd.DataFrame, verdict: str) -> stats.Interval | str:
+def _steps(group: pd.DataFrame, verdict: str) -> intervals.Interval | str:
     """Compile time over the time saved, in each process."""
     if verdict != "faster":
         return UNKNOWN if verdict == "inconclusive" else NEVER
     compile_s, eager, compiled = (
-        {r: statistics.median(samples) for r, samples in estimates.samples(group, metric).items()}
+        {r: statistics.median(samples) for r, samples in tidy.samples(group, metric).items()}
         for metric in ("compile_s", "baseline_ms", "paired_ms")
     )
     saved = {r: (eager[r] - compiled[r]) / 1e3 for r in eager.keys() & compile_s.keys()}
     if not saved or min(saved.values()) <= 0:
         return UNKNOWN
-    return stats.median([[compile_s[r] / saved[r]] for r in sorted(saved)])
+    return intervals.median([[compile_s[r] / saved[r]] for r in sorted(saved)])
 
 
 @of_records("compiled")
 def payback(records: pd.DataFrame, case: Mapping, what: str) -> Statement:
     """How long `what` took to compile and when that had paid for itself."""
-    rows = estimates.select(paid(records), **case)
+    rows = tidy.select(paid(records), **case)
     if rows.empty:
         return Statement(f"Compiling {what} was not measured here.", NO_DATA, "compile_s")
     row = rows.iloc[0]
@@ -104,7 +105,7 @@ def payback(records: pd.DataFrame, case: Mapping, what: str) -> Statement:
 def breaks(records: pd.DataFrame) -> pd.DataFrame:
     """One row a compiled case: the fields, how many `graphs` it became in its latest process, how often one broke, and
     the `reasons`."""
-    known = records[estimates.column(records, "graphs").notna()].sort_values("round")
+    known = records[tidy.column(records, "graphs").notna()].sort_values("round")
     fields = records.attrs["fields"]
     last = known.drop_duplicates(fields, keep="last") if len(known) else known
     if last.empty:
@@ -112,7 +113,7 @@ def breaks(records: pd.DataFrame) -> pd.DataFrame:
     reasons = ["; ".join(table["reason"]) or "none" for table in last["graph_break_reasons"]]
     last = last[[*fields, "hardware", "graphs", "graph_breaks"]].assign(reasons=reasons)
     whole = last.astype({"graphs": int, "graph_breaks": int})
-    return estimates.ordered(whole, " ".join(fields))
+    return tidy.ordered(whole, " ".join(fields))
 
 
 def _lack(records: pd.DataFrame, means: str) -> str:
@@ -136,7 +137,7 @@ def unbroken(records: pd.DataFrame, others: pd.DataFrame) -> Statement:
 def equal_results(records: pd.DataFrame) -> Statement:
     """Whether the compiled programs gave the reference's results from the same seed, in fp32. That of a model is the
     eager program, which can be met bit for bit; that of attention computes in double precision."""
-    chosen = estimates.select(records, precision="fp32", compiled=True, status="ok")
+    chosen = tidy.select(records, precision="fp32", compiled=True, status="ok")
     errors = [max(row[name][0] for name in ERRORS if isinstance(row.get(name), list)) for _, row in chosen.iterrows()]
     if not errors:
         return Statement("Whether equal seeds give equal results was not measured here.", NO_DATA, "errors in fp32")
@@ -168,9 +169,9 @@ def published() -> pd.DataFrame:
     `model, seq_len, d_head, batch_size, precision, source, hardware` and the ratios of forward, of forward and backward
     and so on, as far as given. A program compiled in TF32 whose eager partner in TF32 is not given stands against the
     one in fp32, and `precision` says so."""
-    attention = compare.published_attention().assign(model="attention")
+    attention = published_attention().assign(model="attention")
     attention["compiled"] = attention["variant"] == "compiled"
-    steps = compare.published_step().rename(columns={"size": "model", "context_length": "seq_len"})
+    steps = published_step().rename(columns={"size": "model", "context_length": "seq_len"})
     return pd.concat([_relative(table) for table in (attention, steps)], ignore_index=True)
 
 
@@ -193,7 +194,7 @@ def _relative(times: pd.DataFrame) -> pd.DataFrame:
 
 def beside_published(own: pd.DataFrame, **where) -> pd.DataFrame:
     """The rows of `wide` in fp32 and the published ones selected, this report's first."""
-    theirs = estimates.ordered(estimates.select(published(), **where), "model seq_len precision source")
+    theirs = tidy.ordered(tidy.select(published(), **where), "model seq_len precision source")
     if theirs["d_head"].notna().all():
         theirs = theirs.astype({"d_head": int})  # a float beside models, of whose heads nothing is said
     both = [own.assign(source="this report"), theirs.assign(restless="")]

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from lib.chapters import kernels as profiles, memory as occupancy, precision as mixed_precision, warmup as coldstarts
+from lib.chapters import kernels, memory, precision, warmup
 from lib.records import results
-from lib.report import claims, quantities, tidy as estimates
-from lib.stats import intervals as stats
+from lib.report import claims, quantities, tidy
 from lib.report.claims import LESS, MORE, Found, about
+from lib.stats import intervals
 
 Data = Mapping[str, pd.DataFrame]
 STEP, CASE = "at size {size}, context {context_length}", "for {num_params} × {param_size:,} elements"
@@ -25,7 +25,7 @@ def _rows(data: Data, experiment: str, **where) -> pd.DataFrame:
     it has. Empty where there are none."""
     records = data.get(experiment, pd.DataFrame({"status": []}))
     records.attrs.setdefault("fields", [])
-    return estimates.select(records, **_had(records, where))
+    return tidy.select(records, **_had(records, where))
 
 
 def _had(records: pd.DataFrame, where: Mapping) -> dict:
@@ -42,7 +42,7 @@ def backward_twice_forward(data: Data) -> list[Found]:
     steps = _steps(data, precision="fp32", compiled=False)
     if steps.empty:
         return []
-    steps = estimates.with_quotient(steps, "backward_to_forward", "backward_ms", "forward_ms")
+    steps = tidy.with_quotient(steps, "backward_to_forward", "backward_ms", "forward_ms")
     return quantities.medians(steps, "backward_to_forward", about(2), STEP)
 
 
@@ -53,14 +53,14 @@ def _warmups(data: Data, after: int) -> tuple[list[float], list[str]]:
         return [], []
     if quantities.printed(records):
         return list(records.loc[records["warmups"] == after, "deviation_percent"]), []
-    table = coldstarts.after_warmups(coldstarts.cold(records))
-    table = table[(table["phase"] == coldstarts.WHOLE) & (table["warmups"] == after)]
+    table = warmup.after_warmups(warmup.cold(records))
+    table = table[(table["phase"] == warmup.WHOLE) & (table["warmups"] == after)]
     return [percent for percents in table["percents"] for percent in percents], quantities.names(records)
 
 
 def spread(data: Data) -> list[Found]:
     """The deviations after five warm-ups."""
-    values, names = _warmups(data, coldstarts.FULL)
+    values, names = _warmups(data, warmup.FULL)
     return [claims.usual("% of the mean, over cases and processes", values, (0, 1), names)] if values else []
 
 
@@ -73,16 +73,16 @@ def cold_spread(data: Data) -> list[Found]:
 
 def one_warmup(data: Data) -> list[Found]:
     """The mean after one warm-up relative to that after five, of each case."""
-    near, label = (1 / (1 + stats.MARGIN), 1 + stats.MARGIN), "at size {size}, context {context_length}"
+    near, label = (1 / (1 + intervals.MARGIN), 1 + intervals.MARGIN), "at size {size}, context {context_length}"
     records = _rows(data, "warmup")
     if records.empty:
         return []
     if quantities.printed(records):
         rows = records[records["warmups"] == 1].to_dict("records")
         return [claims.known(f"{label}, {{phase}}".format(**row), row["ratio"], near) for row in rows]
-    records = coldstarts.cold(records)
-    table = coldstarts.one_against_five(records)
-    names = [quantities.names(estimates.select(records, **row[records.attrs["fields"]])) for _, row in table.iterrows()]
+    records = warmup.cold(records)
+    table = warmup.one_against_five(records)
+    names = [quantities.names(tidy.select(records, **row[records.attrs["fields"]])) for _, row in table.iterrows()]
     rows = zip(table.to_dict("records"), names, strict=True)
     return [claims.estimated(label.format(**row), row["ratio"], near, of) for row, of in rows]
 
@@ -92,7 +92,7 @@ def _profiled(data: Data) -> tuple[pd.DataFrame, list[str]]:
     records = _rows(data, "kernels")
     if quantities.printed(records):
         return records.iloc[:0], []
-    chosen = estimates.select(records, **profiles.head(records)) if len(records) else records
+    chosen = tidy.select(records, **kernels.head(records)) if len(records) else records
     return chosen, quantities.names(chosen) if len(chosen) else []
 
 
@@ -102,7 +102,7 @@ def _product_share(data: Data, scope: str, within: tuple[float, float]) -> list[
         row = data["kernels"].set_index("scope").loc[scope]
         return [claims.between(label, row["matrix_product_percent"], 100 - row["else_percent"], within)]
     records, names = _profiled(data)
-    share = profiles.share(records, scope, profiles.classes.PRODUCT) if len(records) else None
+    share = kernels.share(records, scope, kernels.classes.PRODUCT) if len(records) else None
     return [claims.estimated(label, share, within, names)] if share else []
 
 
@@ -115,7 +115,7 @@ def products_of_step(data: Data) -> list[Found]:
     """The share of matrix products in a whole step, and that relative to their share in the forward pass."""
     found = _product_share(data, "whole step", about(68, 0.1))
     records, names = _profiled(data)
-    fall = profiles.fall(records) if len(records) else None
+    fall = kernels.fall(records) if len(records) else None
     return found + ([claims.estimated("of the share in the forward pass", fall, LESS, names)] if fall else [])
 
 
@@ -129,7 +129,7 @@ def top_kernel(data: Data) -> list[Found]:
         said = "the same" if same else "not the same"
         return [claims.known("two kernels at the top of both", float(same), every, shown=said)]
     records, names = _profiled(data)
-    both = [profiles.leaders(records, scope) for scope in ("forward", "forward and backward")] if len(records) else []
+    both = [kernels.leaders(records, scope) for scope in ("forward", "forward and backward")] if len(records) else []
     same = [one["kernel"] == other["kernel"] for one, other in zip(*both, strict=True)] if both else []
     return [claims.known(label, sum(same) / len(same), every, names, f"{sum(same)} of {len(same)}")] if same else []
 
@@ -137,7 +137,7 @@ def top_kernel(data: Data) -> list[Found]:
 def softmax(data: Data) -> list[Found]:
     """The shares of softmax in attention's time and in its FLOPs, forward."""
     records, names = _profiled(data)
-    table = profiles.parts(records) if len(records) else pd.DataFrame(columns=["phase", "part"])
+    table = kernels.parts(records) if len(records) else pd.DataFrame(columns=["phase", "part"])
     table = table[(table["phase"] == "forward") & (table["part"] == "softmax")]
     if table.empty:
         return []
@@ -150,7 +150,7 @@ def softmax(data: Data) -> list[Found]:
 
 def sums(data: Data) -> list[Found]:
     """A thousand times 0.01, added in three ways."""
-    table = mixed_precision.loops(_rows(data, "precision")) if "precision" in data else pd.DataFrame()
+    table = precision.loops(_rows(data, "precision")) if "precision" in data else pd.DataFrame()
     said = {"fp32 += fp32": 10.0001, "fp16 += fp16": 9.9531, "fp32 += fp16": 10.0021}
     found = dict(zip(table["loop"], table["number"], strict=True)) if len(table) else {}
     names = quantities.names(_rows(data, "precision", subject="accumulation")) if found else []
@@ -167,7 +167,7 @@ def dtypes(data: Data) -> list[Found]:
     said = {"logits": "fp16", "output of layer norm": "fp32", "loss": "fp16", "gradients of the parameters": "fp32"}
     if "precision" not in data:
         return []
-    table = mixed_precision.dtypes(_rows(data, "precision"), "toy")
+    table = precision.dtypes(_rows(data, "precision"), "toy")
     found = dict(zip(table["tensor"], table["fp16"], strict=True)) if "fp16" in table else {}
     names = quantities.names(_rows(data, "precision", subject="toy", precision="fp16")) if found else []
     bits = {"fp16": 16.0, "bf16": 16.0, "fp32": 32.0}
@@ -180,7 +180,7 @@ def mixed_speed(data: Data) -> list[Found]:
     steps = _steps(data)
     of, to = {"precision": "bf16"}, {"precision": "fp32"}
     rows = [case for case in quantities.cases(steps, compiled=False, **of) if quantities.cases(steps, **{**case, **to})]
-    rows.sort(key=lambda case: (estimates.ORDER.index(case["size"]), case["context_length"]))
+    rows.sort(key=lambda case: (tidy.ORDER.index(case["size"]), case["context_length"]))
     if not rows or rows[0]["size"] == rows[-1]["size"]:
         return []
     ends = ((rows[0], MORE), (rows[-1], LESS))
@@ -198,7 +198,7 @@ def mixed_memory(data: Data) -> list[Found]:
 
 def residual(_: Data) -> list[Found]:
     """The size of an activation of the residual stream of xl at context 256, by its shape."""
-    shape = occupancy.shape("xl", 256)
+    shape = memory.shape("xl", 256)
     mib = shape.batch_size * shape.context_length * shape.d_model * 4 / 2**20
     return [claims.known("MiB by its shape, 4 bytes a number", mib, about(12.5, 0.01))]
 
@@ -206,12 +206,12 @@ def residual(_: Data) -> list[Found]:
 def largest_allocation(data: Data) -> list[Found]:
     """The largest allocation of the forward pass that has the most tokens, beside the scores of a layer in theory."""
     records = _rows(data, "memory", mode="forward", precision="fp32", attention="naive")
-    case = estimates.largest(records, "context_length") if len(records) else {}
-    record = occupancy.one(records, case) if case.get("size") else pd.Series(dtype=object)
+    case = tidy.largest(records, "context_length") if len(records) else {}
+    record = memory.one(records, case) if case.get("size") else pd.Series(dtype=object)
     if not isinstance(record.get("largest"), dict):
         return []
     size, maker = record["largest"]["each_mib"][0], record["largest"]["function"][0]
-    names, where = quantities.names(estimates.select(records, **case)), STEP.format(**case)
+    names, where = quantities.names(tidy.select(records, **case)), STEP.format(**case)
     return [
         claims.known(f"times the scores of a layer, {where}", size / record["scores_mib"][0], about(1, 1e-6), names),
         claims.known("is the function that made it", float("attention" in maker), MORE, names, maker),
@@ -253,7 +253,7 @@ def tf32(data: Data) -> list[Found]:
     steps = _steps(data)
     case = max(
         quantities.cases(steps, precision="tf32", compiled=True), default=None,
-        key=lambda case: (estimates.ORDER.index(case["size"]), case["context_length"]),
+        key=lambda case: (tidy.ORDER.index(case["size"]), case["context_length"]),
     )  # fmt: skip
     if case is None:
         return []

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib.chapters import kernels as profiles
-from lib.instruments import kernel_classes as classes
-from lib.report import sentences, tables, tidy as estimates
-from lib.stats import intervals as stats
+from lib.chapters import kernels
+from lib.instruments import kernel_classes
+from lib.report import sentences, tables, tidy
 from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.stats import intervals
 from lib.stats.intervals import Interval
 
 NON_TRIVIAL = 2  # percent of the forward pass from which on what takes it is worth naming
@@ -35,12 +35,12 @@ def _shown(of: Interval) -> str:
 @of_records()
 def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
     """How long the forward pass takes under the profiler, and whether the timer agrees."""
-    found = profiles.against_timer(estimates.select(records, **case))
+    found = kernels.against_timer(tidy.select(records, **case))
     found = found[found["phase"] == "forward"]
     if found.empty:
         return _missing("The forward pass under the profiler")
     row = found.iloc[0]
-    ratio, limit = row["profiled_ratio"], 1 + stats.MARGIN
+    ratio, limit = row["profiled_ratio"], 1 + intervals.MARGIN
     profiled, timed = (_shown(row[name]) for name in ("profiled_ms", "timed_ms"))
     text = f"Under the profiler the forward pass takes {profiled} ms, and by the timer without it {timed} ms"
     if not ratio.known:
@@ -49,7 +49,7 @@ def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
             "measured",
         )
     elif 1 / limit < ratio.low and ratio.high < limit:
-        said, verdict = f"the two agree within {stats.MARGIN:.0%}, with a ratio of {_shown(ratio)}", "same"
+        said, verdict = f"the two agree within {intervals.MARGIN:.0%}, with a ratio of {_shown(ratio)}", "same"
     elif ratio.low > 1 or ratio.high < 1:
         verdict = "slower" if ratio.low > 1 else "faster"
         said = f"the two differ, since the first is {_shown(ratio)} times the second"
@@ -64,12 +64,12 @@ def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
 @of_records()
 def leader(records: pd.DataFrame, case: Mapping) -> Statement:
     """What takes the most of the forward pass, and whether it does of forward and backward together too."""
-    chosen = estimates.select(records, **case)
-    first, both = (profiles.leaders(chosen, scope) for scope in ("forward", "forward and backward"))
+    chosen = tidy.select(records, **case)
+    first, both = (kernels.leaders(chosen, scope) for scope in ("forward", "forward and backward"))
     if not first:
         return _missing("Which kernel takes the most of the forward pass")
     names = [list(dict.fromkeys(one["kernel"] for one in found)) for found in (first, both)]
-    share = [stats.of_processes([one["share_percent"] for one in found]) for found in (first, both)]
+    share = [intervals.of_processes([one["share_percent"] for one in found]) for found in (first, both)]
     calls = [f"{tables.count(found[0]['calls'])} calls" for found in (first, both)]
     if max(map(len, names)) > 1:
         text = f"In the forward pass {_listed(names[0])} takes the most time, depending on the process"
@@ -85,13 +85,13 @@ def leader(records: pd.DataFrame, case: Mapping) -> Statement:
 @of_records()
 def besides(records: pd.DataFrame, case: Mapping) -> Statement:
     """What takes a share of the forward pass that is worth naming and is no matrix product."""
-    found = profiles.top(records, case, most=100)
+    found = kernels.top(records, case, most=100)
     if found.empty:
         return _missing("What else takes time in the forward pass")
-    found = found[(found["phase"] == "forward") & (found["class"] != classes.PRODUCT)]
+    found = found[(found["phase"] == "forward") & (found["class"] != kernel_classes.PRODUCT)]
     named = [(name, of) for name, of in zip(found["kernel"], found["share_percent"], strict=True)]
     named = [(name, of) for name, of in named if of.value >= NON_TRIVIAL]
-    whole = profiles.share(estimates.select(records, **case), "forward")
+    whole = kernels.share(tidy.select(records, **case), "forward")
     lead = f"What is no matrix product takes {_shown(whole)}% of the forward pass"
     if not named:
         return _measured(f"{lead}, and none of it as much as {NON_TRIVIAL}%.", case, whole)
@@ -102,12 +102,12 @@ def besides(records: pd.DataFrame, case: Mapping) -> Statement:
 @of_records()
 def fall(records: pd.DataFrame, case: Mapping) -> Statement:
     """How the share of matrix products changes from the forward pass to the whole step."""
-    chosen = estimates.select(records, **case)
-    found = [profiles.share(chosen, scope, classes.PRODUCT) for scope in profiles.SCOPES]
+    chosen = tidy.select(records, **case)
+    found = [kernels.share(chosen, scope, kernel_classes.PRODUCT) for scope in kernels.SCOPES]
     if None in found:
         return _missing("The share of matrix products in a whole step")
     forward, both, step = map(_shown, found)
-    change = profiles.fall(chosen)
+    change = kernels.fall(chosen)
     falls = change.high < 1 if change.known else change.value < 1
     rises = change.low > 1 if change.known else change.value > 1
     how = "falls" if falls else "rises" if rises else "is not shown to change"
@@ -122,8 +122,8 @@ def fall(records: pd.DataFrame, case: Mapping) -> Statement:
 @of_records()
 def softmax(records: pd.DataFrame, case: Mapping) -> Statement:
     """Softmax against the matrix products of self-attention, in time and in FLOPs, forward and backward."""
-    chosen = estimates.select(records, **case)
-    found = {phase: profiles.softmax_to_products(chosen, phase) for phase in ("forward", "backward")}
+    chosen = tidy.select(records, **case)
+    found = {phase: kernels.softmax_to_products(chosen, phase) for phase in ("forward", "backward")}
     said = [_softmax_in(phase, ratios) for phase, ratios in found.items() if ratios]
     if not said:
         return _missing("Softmax inside attention")
@@ -140,9 +140,9 @@ def _softmax_in(phase: str, ratios: Mapping) -> str:
 @of_records()
 def nsys(records: pd.DataFrame) -> Statement:
     """Whether Nsight Systems watched these cases, or why it did not."""
-    if any(isinstance(table, dict) for table in estimates.column(records, "nsys")):
+    if any(isinstance(table, dict) for table in tidy.column(records, "nsys")):
         return Statement("The same cases ran under Nsight Systems.", "measured", "nsys stats, report nvtx_kern_sum")
-    reasons = list(dict.fromkeys(estimates.column(records, "nsys_missing").dropna()))
+    reasons = list(dict.fromkeys(tidy.column(records, "nsys_missing").dropna()))
     if not reasons:
         return _missing("The same under Nsight Systems")
     return Statement(f"Nsight Systems was not used here: {_listed(reasons, 'and')}.", NO_DATA, "nsys_missing")

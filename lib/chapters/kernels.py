@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
-from lib.instruments import kernel_classes as classes
+from lib.instruments import kernel_classes
 from lib.records import results
-from lib.report import tidy as estimates
-from lib.stats import intervals as stats
+from lib.report import tidy
+from lib.stats import intervals
 from lib.stats.intervals import Interval
 
 SCOPES = {  # what shares are formed of
@@ -19,7 +19,7 @@ SCOPES = {  # what shares are formed of
     "forward and backward": ("forward", "backward"),
     "whole step": ("forward", "backward", "optimizer"),
 }
-NO_PRODUCT = classes.CLASSES[1:]
+NO_PRODUCT = kernel_classes.CLASSES[1:]
 SHOWN = 5  # rows of a phase
 CALL_COLUMNS = "calls total_us mean_us median_us min_us max_us deviation_us share_percent"
 TOP_COLUMNS = "phase kernel class share_percent calls total_us mean_us median_us min_us max_us deviation_us"
@@ -30,20 +30,20 @@ PART_COLUMNS = "phase part part_ms product_ms time_percent flops_percent gflops 
 def head(records: pd.DataFrame) -> dict:
     """The fields of the case that the chapter speaks of: of those in fp32, eager and measured in the most processes the
     one with the most FLOPs; each None without any."""
-    plain = estimates.select(records, status="ok", precision="fp32", compiled=False)
+    plain = tidy.select(records, status="ok", precision="fp32", compiled=False)
     if plain.empty:
         return dict.fromkeys(records.attrs["fields"])
     rounds = plain.groupby(records.attrs["fields"])["round"].transform("nunique")
     chosen = plain[rounds == rounds.max()]
     chosen.attrs = records.attrs
-    return estimates.largest(chosen, "forward_flops")
+    return tidy.largest(chosen, "forward_flops")
 
 
 def _cases(records: pd.DataFrame, table: str) -> Iterator[tuple[dict, pd.DataFrame]]:
     """Each case that has that table: what `estimates.medians` says of it, and its records."""
-    for _, row in estimates.medians(records).iterrows():
-        group = estimates.select(records, **row[records.attrs["fields"]])
-        group = group[estimates.column(group, table).map(lambda value: isinstance(value, dict))]
+    for _, row in tidy.medians(records).iterrows():
+        group = tidy.select(records, **row[records.attrs["fields"]])
+        group = group[tidy.column(group, table).map(lambda value: isinstance(value, dict))]
         if len(group):
             yield row.to_dict(), group
 
@@ -57,21 +57,25 @@ def _sum(table: Mapping, **where) -> float:
 
 def share(records: pd.DataFrame, scope: str, kind: str | tuple[str, ...] = NO_PRODUCT) -> Interval | None:
     """What percentage of a scope one or several classes take, in records of one case; None where it is not in them."""
-    tables_ = [table for table in estimates.column(records, "classes") if isinstance(table, dict)]
+    tables_ = [table for table in tidy.column(records, "classes") if isinstance(table, dict)]
     phases = SCOPES[scope]
     if not tables_ or not set(phases) <= set(tables_[0]["phase"]):
         return None
-    return stats.of_processes([100 * _sum(t, phase=phases, **{"class": kind}) / _sum(t, phase=phases) for t in tables_])
+    return intervals.of_processes(
+        [100 * _sum(t, phase=phases, **{"class": kind}) / _sum(t, phase=phases) for t in tables_]
+    )
 
 
 def fall(records: pd.DataFrame) -> Interval | None:
     """The share of matrix products in the whole step relative to that in the forward pass, in records of one case."""
     found = []
-    for table in (table for table in estimates.column(records, "classes") if isinstance(table, dict)):
+    for table in (table for table in tidy.column(records, "classes") if isinstance(table, dict)):
         ends = [SCOPES["whole step"], SCOPES["forward"]]
-        step, forward = (_sum(table, phase=of, **{"class": classes.PRODUCT}) / _sum(table, phase=of) for of in ends)
+        step, forward = (
+            _sum(table, phase=of, **{"class": kernel_classes.PRODUCT}) / _sum(table, phase=of) for of in ends
+        )
         found.append(step / forward)
-    return stats.of_processes(found) if found else None
+    return intervals.of_processes(found) if found else None
 
 
 def shares(records: pd.DataFrame) -> pd.DataFrame:
@@ -80,10 +84,10 @@ def shares(records: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for row, group in _cases(records, "classes"):
         for scope in SCOPES:
-            found = {_column(kind): share(group, scope, kind) for kind in classes.CLASSES}
+            found = {_column(kind): share(group, scope, kind) for kind in kernel_classes.CLASSES}
             if all(found.values()):
                 rows.append(row | {"scope": scope, "else_percent": share(group, scope)} | found)
-    columns = [*records.attrs["fields"], "scope", "hardware", "else_percent", *map(_column, classes.CLASSES)]
+    columns = [*records.attrs["fields"], "scope", "hardware", "else_percent", *map(_column, kernel_classes.CLASSES)]
     return pd.DataFrame(rows, columns=None if rows else columns)
 
 
@@ -98,7 +102,7 @@ def in_short(shares: pd.DataFrame) -> pd.DataFrame:
 
 def present(shares: pd.DataFrame) -> list[str]:
     """The classes that take any time in a table of `shares`, as the first part of their columns."""
-    columns = [_column(kind) for kind in classes.CLASSES]
+    columns = [_column(kind) for kind in kernel_classes.CLASSES]
     return [name.removesuffix("_percent") for name in columns if any(i.value > 0 for i in shares[name])]
 
 
@@ -109,19 +113,19 @@ def top(
     intervals, of what every process has among its largest. With `source` nsys, by its ranges."""
     fields = records.attrs["fields"]
     rows = []
-    for row, group in _cases(estimates.select(records, **{name: case[name] for name in fields}), source):
+    for row, group in _cases(tidy.select(records, **{name: case[name] for name in fields}), source):
         all_of_it = pd.concat([pd.DataFrame(table).assign(process=i) for i, table in enumerate(group[source])])
         if "class" in all_of_it:
             all_of_it = all_of_it[all_of_it["class"] != ""]  # all others together
         for place, part in all_of_it.groupby(by, sort=False):
             found = [(name, rest) for name, rest in part.groupby("kernel", sort=False) if len(rest) == len(group)]
-            found.sort(key=lambda pair: -stats.of_processes(list(pair[1]["total_us"])).value)
+            found.sort(key=lambda pair: -intervals.of_processes(list(pair[1]["total_us"])).value)
             for name, of in found[:most]:
                 cells = {c: of[c].median() for c in CALL_COLUMNS.split() if c in of}
-                cells |= {c: stats.of_processes(list(of[c])) for c in ("total_us", "share_percent") if c in of}
-                cells["class"] = of["class"].iloc[0] if "class" in of else classes.classify(name, place)
+                cells |= {c: intervals.of_processes(list(of[c])) for c in ("total_us", "share_percent") if c in of}
+                cells["class"] = of["class"].iloc[0] if "class" in of else kernel_classes.classify(name, place)
                 cells["calls"] = f"{cells['calls']:,g}"
-                rows.append(row | {by: place, "kernel": classes.short(name)} | cells)
+                rows.append(row | {by: place, "kernel": kernel_classes.short(name)} | cells)
     return pd.DataFrame(rows, columns=None if rows else [*fields, by, *TOP_COLUMNS.split()[1:], "hardware"])
 
 
@@ -138,10 +142,11 @@ def against_timer(records: pd.DataFrame) -> pd.DataFrame:
             whole = [statistics.mean(samples) for samples in group[f"profiled_{phase}_ms"]]
             rows.append(
                 row | {
-                    "phase": phase, "timed_ms": stats.of_processes(timed), "profiled_ms": stats.of_processes(profiled),
-                    "profiled_ratio": stats.of_processes([b / a for a, b in zip(timed, profiled, strict=True)]),
-                    "kernels_ms": stats.of_processes(ran),
-                    "busy_percent": stats.of_processes([100 * a / b for a, b in zip(ran, whole, strict=True)]),
+                    "phase": phase, "timed_ms": intervals.of_processes(timed),
+                    "profiled_ms": intervals.of_processes(profiled),
+                    "profiled_ratio": intervals.of_processes([b / a for a, b in zip(timed, profiled, strict=True)]),
+                    "kernels_ms": intervals.of_processes(ran),
+                    "busy_percent": intervals.of_processes([100 * a / b for a, b in zip(ran, whole, strict=True)]),
                 }
             )  # fmt: skip
     columns = [*records.attrs["fields"], *TIMER_COLUMNS.split(), "hardware"]
@@ -158,15 +163,15 @@ def parts(records: pd.DataFrame) -> pd.DataFrame:
             phase, part = cost["phase"], cost["part"]
             took = [_sum(table, phase=phase, part=part) for table in group["parts"]]
             whole = [_sum(table, phase=phase) for table in group["parts"]]
-            product = [_sum(t, phase=phase, part=part, **{"class": classes.PRODUCT}) for t in group["parts"]]
+            product = [_sum(t, phase=phase, part=part, **{"class": kernel_classes.PRODUCT}) for t in group["parts"]]
             rows.append(
                 row | {
-                    "phase": phase, "part": part, "part_ms": stats.of_processes([us / 1e3 for us in took]),
-                    "product_ms": stats.of_processes([us / 1e3 for us in product]),
-                    "time_percent": stats.of_processes([100 * a / b for a, b in zip(took, whole, strict=True)]),
+                    "phase": phase, "part": part, "part_ms": intervals.of_processes([us / 1e3 for us in took]),
+                    "product_ms": intervals.of_processes([us / 1e3 for us in product]),
+                    "time_percent": intervals.of_processes([100 * a / b for a, b in zip(took, whole, strict=True)]),
                     "flops_percent": 100 * cost["flops"] / costs.loc[costs["phase"] == phase, "flops"].sum(),
-                    "gflops": stats.of_processes([cost["flops"] / us / 1e3 for us in took]),
-                    "gigabytes": stats.of_processes([cost["bytes"] / us / 1e3 for us in took]),
+                    "gflops": intervals.of_processes([cost["flops"] / us / 1e3 for us in took]),
+                    "gigabytes": intervals.of_processes([cost["bytes"] / us / 1e3 for us in took]),
                 }
             )  # fmt: skip
     return pd.DataFrame(rows, columns=None if rows else [*records.attrs["fields"], *PART_COLUMNS.split(), "hardware"])
@@ -175,31 +180,29 @@ def parts(records: pd.DataFrame) -> pd.DataFrame:
 def softmax_to_products(records: pd.DataFrame, phase: str) -> dict | None:
     """Softmax to the matrix products of attention in a phase, in records of one case: the ratios of their `time`, of
     their `flops` and of their least `bytes`; None without parts."""
-    group = records[estimates.column(records, "parts").map(lambda value: isinstance(value, dict))]
+    group = records[tidy.column(records, "parts").map(lambda value: isinstance(value, dict))]
     if group.empty or phase not in group["parts"].iloc[0]["phase"]:
         return None
     costs = pd.DataFrame(group["part_costs"].iloc[0]).query("phase == @phase").set_index("part")
-    product = {"part": ("scores", "values"), "class": classes.PRODUCT}
+    product = {"part": ("scores", "values"), "class": kernel_classes.PRODUCT}
     times = [_sum(t, phase=phase, part="softmax") / _sum(t, phase=phase, **product) for t in group["parts"]]
     counted = {
         unit: costs.loc["softmax", unit] / costs.loc[["scores", "values"], unit].sum() for unit in ("flops", "bytes")
     }
-    return {"time": stats.of_processes(times)} | counted
+    return {"time": intervals.of_processes(times)} | counted
 
 
 def leaders(records: pd.DataFrame, scope: str) -> list[dict]:
     """In each process of one case what takes the most of a scope: `kernel`, `calls`, `share_percent`."""
     found = []
-    for _, record in records[
-        estimates.column(records, "kernels").map(lambda value: isinstance(value, dict))
-    ].iterrows():
+    for _, record in records[tidy.column(records, "kernels").map(lambda value: isinstance(value, dict))].iterrows():
         ran = pd.DataFrame(record["kernels"])
         ran = ran[ran["phase"].isin(SCOPES[scope]) & (ran["class"] != "")]
         sums = ran.groupby("kernel", sort=False)[["calls", "total_us"]].sum()
         name = sums["total_us"].idxmax()
         whole = _sum(record["classes"], phase=SCOPES[scope])
         part = 100 * sums.loc[name, "total_us"] / whole
-        found.append({"kernel": classes.short(name), "calls": sums.loc[name, "calls"], "share_percent": part})
+        found.append({"kernel": kernel_classes.short(name), "calls": sums.loc[name, "calls"], "share_percent": part})
     return found
 
 
@@ -209,11 +212,13 @@ def published_shares() -> pd.DataFrame:
     the least that they can be; a whole step does not tell which of them the optimizer launched."""
     table = results.published("kernels")
     scopes = {"forward": "forward", "forward_backward": "forward and backward", "train_step": "whole step"}
-    table = table.assign(scope=table["phase"].map(scopes), product=table["kernel"].map(classes.classify)).dropna()
+    table = table.assign(
+        scope=table["phase"].map(scopes), product=table["kernel"].map(kernel_classes.classify)
+    ).dropna()
     rows = []
     for scope in SCOPES:
         part = table[table["scope"] == scope]
-        products = part["product"] == classes.PRODUCT
+        products = part["product"] == kernel_classes.PRODUCT
         first = part.iloc[0]
         rows.append(
             {
@@ -228,7 +233,7 @@ def published_shares() -> pd.DataFrame:
 
 def beside_published(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
     """This machine's shares of one case above the published ones of `published_shares`, scope by scope."""
-    own = shares(estimates.select(records, **case)).assign(source="this report")
+    own = shares(tidy.select(records, **case)).assign(source="this report")
     own["case"] = [f"{size}, context {length}" for size, length in zip(own["size"], own["context_length"], strict=True)]
     rows = pd.concat([own.astype(object), published_shares().assign(restless="").astype(object)], ignore_index=True)
     return rows.sort_values("scope", key=lambda column: column.map(list(SCOPES).index), kind="stable")

@@ -7,28 +7,20 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from lib import validate as check
+from lib import validate
+from lib.catalog import CATALOG
 from lib.chapters import theory
-from lib.records import baselines as baseline, results, staleness
-from lib.report import compare as verdicts, published as compare, tables, tidy as estimates
+from lib.records import baselines, results, staleness
+from lib.report import compare, published, tables, tidy
 from lib.report.sentences import NO_DATA, Statement
 from lib.stats.intervals import Interval
 
 STEP = {"mode": "train_step", "attention": "naive", "optimizer": "single_tensor"}
-SHEETS = {  # what the cases of an experiment are called
-    "step": "Training steps", "kernels": "Profiled steps", "attention": "Attention",
-    "attention_module": "Attention with its projections", "compile": "Compiled programs", "adam": "Optimizer steps",
-    "memory": "Peaks of memory", "warmup": "Steps of fresh processes",
-}  # fmt: skip
-METRICS = {  # the metric, which fact of a record, how often, a ceiling is divided by, and the cases that are compared
-    "step": ("total_ms", "forward_flops", 3, {"mode": "train_step"}),
-    "kernels": ("total_ms", "forward_flops", 3, {"mode": "train_step"}),
-    "attention": ("total_ms", "forward_flops", 3, {"cold": False}),
-    "attention_module": ("total_ms", "forward_flops", 3, {}),
-    "compile": ("total_ms", "forward_flops", 3, {}),
-    "adam": ("total_ms", "moved_bytes", 1, {"amsgrad": True, "cold": False}),
-    "memory": ("peak_mib", None, 0, {}),
-    "warmup": ("first_total_ms", None, 0, {}),
+COMPARED = [name for name, entry in CATALOG.items() if entry.metric]
+CEILINGS = {  # the fact of a record that a limit is divided by, how often an iteration does it, and words for it
+    "products": ("forward_flops", 3, ", beside its own ceiling of products"),
+    "memory": ("moved_bytes", 1, ", beside its own memory's"),
+    "": (None, 0, ""),
 }
 ATTENTION = {"precision": "fp32", "causal": True, "cold": False}
 PAIRS = {  # what is called so: the experiment, its variant, of which cases, and what is most in the largest of them
@@ -48,14 +40,14 @@ def chosen(machine: str, machines: str) -> list[str]:
     all whose records are kept. Raises ValueError for one without records."""
     names = machines.split() or [machine, *results.references()]
     for name in names if machines else ():
-        check.choice("machines", name, results.machines())
+        validate.choice("machines", name, results.machines())
     return list(dict.fromkeys(names))
 
 
 def alone(names: Sequence[str]) -> Statement:
     """How many machines there are to compare, and how many of their records are stale."""
     stale = staleness.left_out(
-        *(results.load(experiment, name) for name in names for experiment in ("ceilings", *METRICS))
+        *(results.load(experiment, name) for name in names for experiment in ("ceilings", *COMPARED))
     )
     if len(names) > 1:
         text = f"{len(names)} machines stand side by side: {', '.join(names)}. {stale}"
@@ -72,17 +64,18 @@ def ceilings(names: Sequence[str]) -> pd.DataFrame:
         records = results.load("ceilings", name)
         products, copies = theory.limits(records)
         row = {"machine": name, "hardware": ", ".join(dict.fromkeys(records["hardware"])) or tables.MISSING}
-        row |= {f"{p}, TFLOP/s": products[p] / 1e12 for p in estimates.ORDER if p in products}
+        row |= {f"{p}, TFLOP/s": products[p] / 1e12 for p in tidy.ORDER if p in products}
         row |= {"memory, GB/s": copies / 1e9, "ridge in fp32, FLOP a byte": products.get("fp32", math.nan) / copies}
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 def shared(names: Sequence[str], experiment: str) -> pd.DataFrame:
-    """The cases of an experiment that at least two of the machines measured, one row a case and machine: `case` in
-    words, `machine`, the metric of `METRICS` with its interval, and `ceiling_percent`, the share of that machine's own
-    ceiling, of products or for the optimizer of memory."""
-    metric = METRICS[experiment][0]
+    """List the cases of an experiment that at least two of the machines measured, one row a case and machine.
+
+    Columns: `case` in words, `machine`, the metric of the catalogue with its interval, and `ceiling_percent`, the
+    share of that machine's own ceiling."""
+    metric = CATALOG[experiment].metric
     measured = [table for name in names if len(table := _measured(experiment, name))]
     columns = ["case", "machine", "hardware", metric, "ceiling_percent", "restless", "codes"]
     if len(measured) < 2:
@@ -92,7 +85,7 @@ def shared(names: Sequence[str], experiment: str) -> pd.DataFrame:
     every = every[every.groupby(keys)["machine"].transform("nunique") > 1]
     differ = [name for name in keys if len(set(every[name])) > 1] or keys[:1]
     every = every.assign(case=[_words(row[differ]) for _, row in every.iterrows()])
-    every = every.sort_values(differ, key=estimates.in_order, kind="stable", ignore_index=True)
+    every = every.sort_values(differ, key=tidy.in_order, kind="stable", ignore_index=True)
     return every[columns]
 
 
@@ -100,14 +93,13 @@ def sheets(names: Sequence[str]) -> list[tables.Table | Statement]:
     """A table of `shared` for each experiment that has any, and a sentence on the others."""
     if len(names) < 2:
         return [alone(names)]
-    found = {experiment: shared(names, experiment) for experiment in SHEETS}
+    found = {experiment: shared(names, experiment) for experiment in COMPARED}
     shown: list[tables.Table | Statement] = []
     for experiment, table in found.items():
-        metric, fact, *_ = METRICS[experiment]
-        limit = {"forward_flops": ", beside its own ceiling of products", "moved_bytes": ", beside its own memory's"}
-        caption = f"{SHEETS[experiment]} on each machine{limit.get(fact, '')}"
-        shown += [tables.show(table, f"case machine {metric} ceiling_percent", caption)] if len(table) else []
-    lacking = [SHEETS[experiment].lower() for experiment, table in found.items() if table.empty]
+        entry = CATALOG[experiment]
+        caption = f"{entry.title} on each machine{CEILINGS[entry.ceiling][2]}"
+        shown += [tables.show(table, f"case machine {entry.metric} ceiling_percent", caption)] if len(table) else []
+    lacking = [CATALOG[experiment].title.lower() for experiment, table in found.items() if table.empty]
     if lacking:
         text = f"No two of these machines measured the same case of: {', '.join(lacking)}."
         shown.append(Statement(text, NO_DATA, "cases with equal fields, but for the device."))
@@ -115,25 +107,26 @@ def sheets(names: Sequence[str]) -> list[tables.Table | Statement]:
 
 
 def _measured(experiment: str, name: str) -> pd.DataFrame:
-    """The medians of one machine's cases of `METRICS`, and their share of its own ceiling."""
-    metric, fact, times, where = METRICS[experiment]
-    records, limits = estimates.select(results.load(experiment, name), **where), results.load("ceilings", name)
+    """The medians of one machine's cases of the catalogue, and their share of its own ceiling."""
+    entry = CATALOG[experiment]
+    fact, times, _ = CEILINGS[entry.ceiling]
+    records, limits = tidy.select(results.load(experiment, name), **entry.compared), results.load("ceilings", name)
     if fact and len(records):
         products, copies = theory.limits(limits)
         memory = fact == "moved_bytes"
         known = records.assign(precision="fp32") if memory else records
         known.attrs = records.attrs
         limit = {"fp32": copies} if memory else products
-        records = estimates.with_percent_of(known, "ceiling_percent", fact, limit, times=times)
-    table = estimates.medians(records, metric, "ceiling_percent")
-    table = table[table[metric].map(lambda found: isinstance(found, Interval)).astype(bool)]
+        records = tidy.with_percent_of(known, "ceiling_percent", fact, limit, times=times)
+    table = tidy.medians(records, entry.metric, "ceiling_percent")
+    table = table[table[entry.metric].map(lambda found: isinstance(found, Interval)).astype(bool)]
     table.attrs["fields"] = records.attrs["fields"]
     return table
 
 
 def _words(case: Mapping) -> str:
     """A case in a few words: texts as they are, a number behind what it counts, a boolean by its name."""
-    return ", ".join(filter(None, (compare.word(name, value) for name, value in case.items())))
+    return ", ".join(filter(None, (published.word(name, value) for name, value in case.items())))
 
 
 def ratios(names: Sequence[str]) -> pd.DataFrame:
@@ -143,7 +136,7 @@ def ratios(names: Sequence[str]) -> pd.DataFrame:
     rows = []
     for pair, (experiment, of, where, by) in PAIRS.items():
         alike = {"mode": where["mode"]} if "mode" in where else {}  # the rivals by Holm are those of its chapter
-        loaded = {name: estimates.select(results.load(experiment, name), **alike) for name in names}
+        loaded = {name: tidy.select(results.load(experiment, name), **alike) for name in names}
         found = {name: _contrasts(records, of, where, by) for name, records in loaded.items()}
         found = {name: cases for name, cases in found.items() if cases}
         common = set.intersection(*(set(cases) for cases in found.values())) if found else set()
@@ -161,10 +154,10 @@ def _contrasts(records: pd.DataFrame, of: Mapping, where: Mapping, by: str) -> d
     """The cases with the values `of` and `where` beside their baselines, by what names them on every machine."""
     fields, found = records.attrs["fields"], {}
     (axis,) = of
-    for _, row in estimates.medians(estimates.select(records, **of, **where, status="ok"), by).iterrows():
+    for _, row in tidy.medians(tidy.select(records, **of, **where, status="ok"), by).iterrows():
         case = row[fields].to_dict()
-        base = baseline.of(records.attrs["experiment"], case)
-        judged = verdicts.judged(records, "total_ms", case, base)
+        base = baselines.of(records.attrs["experiment"], case)
+        judged = compare.judged(records, "total_ms", case, base)
         if judged:
             rest = {name: value for name, value in case.items() if name not in (*WHERE, axis)}
             found[tuple(rest.values())] = {

@@ -9,12 +9,12 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.cost import flops as cost, memory as footprint
+from lib.config import SIZES
+from lib.cost import flops, memory
 from lib.records import results
-from lib.report import plots, sentences, tables, tidy as estimates
+from lib.report import plots, sentences, tables, tidy
 from lib.report.headings import HEADINGS
 from lib.report.plots import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, STYLE, VERMILION, YELLOW
-from lib.config import SIZES
 from lib.stats.intervals import Interval
 
 KINDS = {  # of bytes, in the order in which a bar is stacked
@@ -43,7 +43,7 @@ def described(record: pd.Series) -> str:
 
 def with_tables(records: pd.DataFrame, name: str) -> pd.DataFrame:
     """The records that hold the table of that name."""
-    chosen = records[estimates.column(records, name).map(lambda value: isinstance(value, dict)).astype(bool)]
+    chosen = records[tidy.column(records, name).map(lambda value: isinstance(value, dict)).astype(bool)]
     chosen.attrs = records.attrs
     return chosen
 
@@ -115,7 +115,7 @@ def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
     """One row a size of group: `checkpoint`, `forward_end_mib` (alive after the forward pass), `peak_mib`,
     `formula_mib`, and `ratio` and `verdict` of the time relative to none, from `verdicts.against_baselines`."""
     fields = records.attrs["fields"]
-    table = estimates.medians(records, "forward_end_mib", "peak_mib", "formula_mib")
+    table = tidy.medians(records, "forward_end_mib", "peak_mib", "formula_mib")
     if table.empty:
         return table.assign(ratio=None)
     table = table.merge(ratios[[*fields, "ratio", "verdict"]], on=fields, how="left")
@@ -149,9 +149,9 @@ def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
     return axes[0]
 
 
-def shape(size: str, context_length: int = 1) -> cost.Shape:
+def shape(size: str, context_length: int = 1) -> flops.Shape:
     """The model of a size with the vocabulary and the batch of the assignment."""
-    return cost.Shape(**SIZES[size], vocab_size=10_000, batch_size=4, context_length=context_length)
+    return flops.Shape(**SIZES[size], vocab_size=10_000, batch_size=4, context_length=context_length)
 
 
 def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:
@@ -163,7 +163,7 @@ def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:
             of = shape(size, context_length)
             for precision in ("fp32", "bf16"):
                 ways = precision, "naive", "single_tensor"
-                peaks = {f"{mode}_gib": footprint.peak_bytes(of, *ways, mode, "cuda") / GIB for mode in modes}
+                peaks = {f"{mode}_gib": memory.peak_bytes(of, *ways, mode, "cuda") / GIB for mode in modes}
                 rows.append({"size": size, "context_length": context_length, "precision": precision, **peaks})
     return pd.DataFrame(rows)
 
@@ -190,11 +190,11 @@ def hardware(records: pd.DataFrame) -> str:
 
 def one(records: pd.DataFrame, case: Mapping) -> pd.Series:
     """The first record of a case, or one that holds nothing."""
-    chosen = estimates.select(records, **case)
+    chosen = tidy.select(records, **case)
     return chosen.iloc[0] if len(chosen) else pd.Series(dtype=object)
 
 
 def contexts(records: pd.DataFrame, case: Mapping) -> list[int]:
     """The context lengths at which the records have a case's size and precision."""
-    chosen = estimates.select(records, size=case["size"], precision=case["precision"])
+    chosen = tidy.select(records, size=case["size"], precision=case["precision"])
     return sorted(set(chosen["context_length"]))

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib.chapters import memory as occupancy
-from lib.report import sentences, tables, tidy as estimates
+from lib.chapters import memory
+from lib.report import sentences, tables, tidy
 from lib.report.sentences import Statement, of_records
 
 
@@ -30,7 +30,7 @@ MISSING = Statement("This was not measured here.", sentences.NO_DATA, "memory")
 @of_records()
 def phases_told(records: pd.DataFrame, case: Mapping) -> Statement:
     """Whether the phases of a step can be told from its peaks: which is highest, and where its memory falls."""
-    record = occupancy.one(records, case)
+    record = memory.one(records, case)
     found = {phase: _number(record, f"{phase}_peak_mib") for phase in ("forward", "backward", "optimizer")}
     ends = {phase: _number(record, f"{phase}_end_mib") for phase in found}
     if None in (*found.values(), *ends.values()):
@@ -48,9 +48,7 @@ def phases_told(records: pd.DataFrame, case: Mapping) -> Statement:
     told = "The phases can be told apart by their peaks" if differ > 0.01 else (
         "Two peaks differ by less than 1%, so the phases are told by the slope and not by the peaks"
     )  # fmt: skip
-    return Statement(
-        f"{text} {turn} {told}.", "measured", f"peaks and ends of the phases, {occupancy.described(record)}"
-    )
+    return Statement(f"{text} {turn} {told}.", "measured", f"peaks and ends of the phases, {memory.described(record)}")
 
 
 @of_records()
@@ -71,13 +69,13 @@ def agreement(records: pd.DataFrame) -> Statement:
 
 def amount(records: pd.DataFrame, metric: str, case: Mapping, wording: str) -> Statement:
     """`wording` with the MiB of a case in the place of {}: a count, which has no interval."""
-    value = _number(occupancy.one(records, case), metric)
+    value = _number(memory.one(records, case), metric)
     if value is None:
         return MISSING
     return Statement(
         wording.format(tables.number(value, 0)),
         "measured",
-        f"{metric}, {occupancy.described(occupancy.one(records, case))}",
+        f"{metric}, {memory.described(memory.one(records, case))}",
         sentences.names(records, case),
     )
 
@@ -85,8 +83,8 @@ def amount(records: pd.DataFrame, metric: str, case: Mapping, wording: str) -> S
 @of_records("context_length")
 def growth(records: pd.DataFrame, case: Mapping, subject: str) -> Statement:
     """How the peak grows between the two longest contexts of a case, as the exponent of a power law."""
-    found = {length: _number(occupancy.one(records, {**case, "context_length": length}), "peak_mib")
-             for length in occupancy.contexts(records, case)}  # fmt: skip
+    found = {length: _number(memory.one(records, {**case, "context_length": length}), "peak_mib")
+             for length in memory.contexts(records, case)}  # fmt: skip
     found = {length: value for length, value in found.items() if value is not None}
     if len(found) < 2:
         return Statement(f"How {subject} grows was not measured here.", sentences.NO_DATA, "fewer than two contexts.")
@@ -102,9 +100,7 @@ def narrower(records: pd.DataFrame, case: Mapping, modes: Mapping[str, str]) -> 
     """What bf16 does to the peaks of a case in fp32, by mode and what it is called."""
     said = []
     for mode, name in modes.items():
-        of, to = (
-            occupancy.one(records, {**case, "mode": mode, "precision": precision}) for precision in ("bf16", "fp32")
-        )
+        of, to = (memory.one(records, {**case, "mode": mode, "precision": precision}) for precision in ("bf16", "fp32"))
         if found := _compared(of, to, "peak_mib"):
             change = 100 * (found[0] / found[1] - 1)
             said.append(f"{name} by {'+' * (change > 0)}{tables.number(change)}%")
@@ -119,7 +115,7 @@ def narrower(records: pd.DataFrame, case: Mapping, modes: Mapping[str, str]) -> 
 
 def residual(size: str, context_length: int) -> Statement:
     """The derived size of a tensor of the residual stream in single precision, of a published model at batch 4."""
-    shape = occupancy.shape(size, context_length)
+    shape = memory.shape(size, context_length)
     mib = shape.batch_size * shape.context_length * shape.d_model * 4 / 2**20
     product = " × ".join(map(tables.count, (shape.batch_size, context_length, shape.d_model, 4)))
     text = f"For {size} it is {product} bytes = {tables.exact(mib)} MiB."
@@ -129,7 +125,7 @@ def residual(size: str, context_length: int) -> Statement:
 @of_records()
 def scores(records: pd.DataFrame, case: Mapping) -> Statement:
     """Whether the largest allocations of a case are scores of attention, whose size is known in theory."""
-    record = occupancy.one(records, case)
+    record = memory.one(records, case)
     theory, rows = _number(record, "scores_mib"), record.get("largest")
     if theory is None or not isinstance(rows, dict):
         return MISSING
@@ -145,17 +141,17 @@ def scores(records: pd.DataFrame, case: Mapping) -> Statement:
     counts = " of the ".join(map(tables.count, (of_scores, sum(count for *_, count in makers))))
     found = f"; {counts} largest allocations have just that, made by "
     end = f"{found}{', '.join(names)}." if names else "; none of the largest allocations has just that."
-    return Statement(f"{text} {size}{end}", "measured", f"largest allocations, {occupancy.described(record)}")
+    return Statement(f"{text} {size}{end}", "measured", f"largest allocations, {memory.described(record)}")
 
 
 @of_records("checkpoint")
 def saved(records: pd.DataFrame, case: Mapping) -> list[Statement]:
     """What groups save of the peak and of what is kept, each against none."""
-    plain = occupancy.one(records, {**case, "checkpoint": 0})
-    chosen = estimates.select(records, **{name: value for name, value in case.items() if name != "checkpoint"})
+    plain = memory.one(records, {**case, "checkpoint": 0})
+    chosen = tidy.select(records, **{name: value for name, value in case.items() if name != "checkpoint"})
     said = []
     for size in sorted(set(chosen["checkpoint"]) - {0}):
-        record = occupancy.one(chosen, {"checkpoint": size})
+        record = memory.one(chosen, {"checkpoint": size})
         kept, peak = (_compared(record, plain, name) for name in ("forward_end_mib", "peak_mib"))
         if kept and peak:
             shares = [tables.number(100 * (1 - a / b)) for a, b in (kept, peak)]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pandas as pd
 import yaml
 
-from lib import notebooks as notebook
-from lib.records import damaged as quarantine, results, staleness
-from lib.report import sentences, tables, tidy as estimates
+from lib import notebooks
+from lib.records import damaged, results, staleness
+from lib.report import sentences, tables, tidy
 
 
 def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -17,11 +17,11 @@ def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     were tried here; the cases here, of the grid or not, their rounds, and how many ended how."""
     rows = []
     for name, records in experiments.items():
-        table, grid = estimates.medians(records), whole_grid(name)
+        table, grid = tidy.medians(records), whole_grid(name)
         tried = {_key(case) for case in table[records.attrs["fields"]].to_dict("records")}
         row = {"experiment": name, "cases of the whole grid": len(grid), "of them here": len(grid & tried)}
         row |= {"cases here": len(table), "rounds at most": int(records["round"].max()) if len(records) else 0}
-        ends = table["status"].map(lambda status: estimates.STATUS[status] or "measured")
+        ends = table["status"].map(lambda status: tidy.STATUS[status] or "measured")
         rows.append(row | ends.value_counts().to_dict())
     frame = pd.DataFrame(rows)
     counted = frame.columns[5:]
@@ -31,10 +31,10 @@ def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def whole_grid(experiment: str) -> set[tuple]:
     """The cases of an experiment in the sweep `gpu`, whatever the device."""
-    content = yaml.safe_load((notebook.SWEEPS / "gpu.yaml").read_text()).get(experiment, [])
-    names, cases = notebook.fields(experiment), set()
+    content = yaml.safe_load((notebooks.SWEEPS / "gpu.yaml").read_text()).get(experiment, [])
+    names, cases = notebooks.fields(experiment), set()
     for block in content if isinstance(content, list) else [content]:
-        axes = notebook.parameters(experiment) | block
+        axes = notebooks.parameters(experiment) | block
         values = (axes[name] if isinstance(axes[name], list) else [axes[name]] for name in names)
         cases |= {_key(dict(zip(names, point, strict=True))) for point in itertools.product(*values)}
     return cases
@@ -92,17 +92,17 @@ def unrest(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     samples drift, jump or slow down late."""
     rows = []
     for name, records in experiments.items():
-        timed = records[estimates.column(records, "total_ms").map(lambda times: isinstance(times, list))]
+        timed = records[tidy.column(records, "total_ms").map(lambda times: isinstance(times, list))]
         if timed.empty:
             continue
-        found = [estimates.unrest(record) for _, record in timed.iterrows()]
+        found = [tidy.unrest(record) for _, record in timed.iterrows()]
         rows.append(
             {
                 "experiment": name, "records": len(timed),
                 "median spread, %": statistics.median(map(_spread, timed["total_ms"])),
                 "20 samples or more": sum(len(times) >= 20 for times in timed["total_ms"]),
-                "restless machine": sum(estimates.RESTLESS in text for text in found),
-                "series that change": sum(text not in ("", estimates.RESTLESS) for text in found),
+                "restless machine": sum(tidy.RESTLESS in text for text in found),
+                "series that change": sum(text not in ("", tidy.RESTLESS) for text in found),
             }
         )  # fmt: skip
     return pd.DataFrame(rows)
@@ -115,8 +115,8 @@ def _spread(times: list[float]) -> float:
 
 def damage() -> list[sentences.Statement | tables.Table]:
     """What the report says of damaged files: one sentence, and where there are any a table that counts them."""
-    losses = quarantine.losses()
-    read = sum(len(quarantine.files(root)) for root in (results.folder(), results.REFERENCE))
+    losses = damaged.losses()
+    read = sum(len(damaged.files(root)) for root in (results.folder(), results.REFERENCE))
     if losses.empty and not read:
         return [sentences.Statement("There are no files of records.", sentences.NO_DATA, "The store was looked into.")]
     whole = f"All files of records are whole, {tables.count(read)} of {tables.count(read)}."
@@ -124,7 +124,7 @@ def damage() -> list[sentences.Statement | tables.Table]:
         "Each file in the store and each that is kept in git was read, and its bytes, fields, checksum and place were "
         "held against what a record must be; what stands in quarantine was counted."
     )
-    counts = losses.groupby(list(quarantine.COLUMNS)).size().rename("files").reset_index()
+    counts = losses.groupby(list(damaged.COLUMNS)).size().rename("files").reset_index()
     table = tables.Table(counts, "Files that are no records, of which no number is shown, and why")
     return [sentences.Statement(counted(losses) or whole, "derived", evidence), *([table] if len(counts) else [])]
 
@@ -132,5 +132,5 @@ def damage() -> list[sentences.Statement | tables.Table]:
 def counted(losses: pd.DataFrame) -> str:
     """How many files are damaged, by where they are, in a sentence; nothing where none is."""
     counts = losses["where"].value_counts()
-    said = [f"{tables.count(counts[where])} {where}" for where in quarantine.PLACES if where in counts]
+    said = [f"{tables.count(counts[where])} {where}" for where in damaged.PLACES if where in counts]
     return f"Damaged files of records: {', '.join(said)}. They are left out." if said else ""

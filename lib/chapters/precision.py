@@ -4,7 +4,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.report import compare as verdicts, plots, published as compare, tables, tidy as estimates
+from lib.report import compare, plots, published, tables, tidy
 
 PRECISIONS = ("fp32", "fp16", "bf16")  # in the assignment's order
 TITLES = {"layer_norm": "layer norm", "rms_norm": "RMS norm"}
@@ -23,7 +23,7 @@ def rows(records: pd.DataFrame, metric: str) -> pd.DataFrame:
             found.append(pd.DataFrame(table).assign(**case))
     every = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=["subject", "precision", "device"])
     every = every.sort_values("precision", key=lambda names: names.map(PRECISIONS.index), kind="stable")
-    return every.sort_values("subject", key=estimates.in_order, kind="stable", ignore_index=True)
+    return every.sort_values("subject", key=tidy.in_order, kind="stable", ignore_index=True)
 
 
 def loops(records: pd.DataFrame) -> pd.DataFrame:
@@ -76,9 +76,9 @@ def step_errors(records: pd.DataFrame, subject: str) -> pd.DataFrame:
 
 def speed(steps: pd.DataFrame, metric: str = "total_ms") -> pd.DataFrame:
     """The rows of `verdicts.against_baselines` of steps in bf16 against fp32, with `parameters`."""
-    table = verdicts.against_baselines(steps, metric)
+    table = compare.against_baselines(steps, metric)
     table = table[(table["baseline"] == "fp32") & (table["precision"] == "bf16")]
-    counts = estimates.column(steps, "parameters").groupby(steps["size"]).max() if len(steps) else {}
+    counts = tidy.column(steps, "parameters").groupby(steps["size"]).max() if len(steps) else {}
     return table.assign(parameters=table["size"].map(counts))
 
 
@@ -91,14 +91,14 @@ def speed_of_phases(steps: pd.DataFrame) -> pd.DataFrame:
 def published_speed() -> pd.DataFrame:
     """Published passes in bf16 relative to fp32 on the same hardware, one row a source and case: `forward_ratio` and
     `forward_backward_ratio`; what is called fp32 there may have run in TF32."""
-    table = compare.published_step()
+    table = published.published_step()
     keys = ["source", "hardware", "compiled", "size", "context_length"]
     wide = table.pivot_table(index=keys, columns="precision", values=["forward_ms", "forward_backward_ms"])
     found = pd.DataFrame(
         {f"{phase}_ratio": wide[f"{phase}_ms"]["bf16"] / wide[f"{phase}_ms"]["fp32"]
          for phase in ("forward", "forward_backward")}
     ).dropna(how="all").reset_index()  # fmt: skip
-    return estimates.ordered(found, "source hardware compiled size")
+    return tidy.ordered(found, "source hardware compiled size")
 
 
 def _style(precision: str) -> dict:

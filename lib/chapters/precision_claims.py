@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from lib.report import sentences, tables, tidy as estimates
 from lib.chapters.precision import NORMS, TERM, TITLES, dtypes, loops, overflows, published_speed, rows, speed
+from lib.report import sentences, tables, tidy
 from lib.report.sentences import NO_DATA, Statement, of_records, together
 
 
@@ -126,7 +126,7 @@ def kernel(records: pd.DataFrame, precision: str) -> Statement:
 
 def published_trend() -> Statement:
     """At which sizes a write-up's eager passes in bf16 took less time than in fp32, and at which more."""
-    table = estimates.select(published_speed(), compiled=False)
+    table = tidy.select(published_speed(), compiled=False)
     faster = table["forward_backward_ratio"] < 1
     more, less = (", ".join(table[which]["size"]) for which in (~faster, faster))
     of = f"{table['source'].iloc[0]}, on {table['hardware'].iloc[0]} and without compiling"
@@ -162,7 +162,7 @@ def trend(steps: pd.DataFrame) -> Statement:
         text = "Steps in bf16 and in fp32 were not both measured here."
         return Statement(text, NO_DATA, "step")
     fields = steps.attrs["fields"]
-    label = estimates.labelled(table, fields)["label"] if len(table) > 1 else table["size"]
+    label = tidy.labelled(table, fields)["label"] if len(table) > 1 else table["size"]
     every = [
         sentences.compare(
             steps, "total_ms", row[fields].to_dict(), {**row[fields], "precision": "fp32"}, "a step in bf16",
@@ -175,7 +175,7 @@ def trend(steps: pd.DataFrame) -> Statement:
 
 def _with_size(table: pd.DataFrame) -> Statement:
     alike = table[table["context_length"] == table["context_length"].max()].sort_values("parameters")
-    alike = estimates.select(alike, compiled=False)
+    alike = tidy.select(alike, compiled=False)
     if len(alike) < 2 or alike["size"].duplicated().any():
         return Statement("How the ratio changes with the size takes more than one size.", NO_DATA, "one size")
     first, last = alike.iloc[0], alike.iloc[-1]

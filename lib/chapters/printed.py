@@ -5,9 +5,9 @@ import functools
 
 import pandas as pd
 
-from lib.chapters import kernels as profiles, warmup_claims as coldstart_claims
+from lib.chapters import kernels, warmup_claims
 from lib.records import results
-from lib.report import published as compare
+from lib.report import published
 
 DIMENSIONS = ("size", "context_length", "seq_len", "d_head", "batch_size", "num_params", "param_size")
 FIELDS = (*DIMENSIONS, "precision", "compiled", "variant", "mode", "hardware")
@@ -18,21 +18,21 @@ def tables(write_up: str) -> dict[str, pd.DataFrame]:
     """What a write-up, by its number, printed of each experiment: frames as `results.load` gives them, every metric a
     list of one number, `printed` among their attributes; not to be changed, since they are kept. A step's `total_ms` is
     that of forward and backward where no more was printed."""
-    steps = compare.published_step()
+    steps = published.published_step()
     steps = steps.assign(total_ms=steps["total_ms"].fillna(steps["forward_backward_ms"]))
     memory = results.published("memory").rename(columns={"model": "size", "phase": "mode"})
     memory["precision"] = memory["precision"].map({"float32": "fp32", "mixed": "bf16"})
     found = {
         "step": steps.drop(columns=["d_model", "forward_flops"]),
-        "attention": compare.published_attention(),
-        "adam": compare.published_adam().drop(columns=["amsgrad", "cold"]),
+        "attention": published.published_attention(),
+        "adam": published.published_adam().drop(columns=["amsgrad", "cold"]),
         "memory": memory.assign(peak_mib=memory["peak_gib"] * 2**10).drop(columns="peak_gib"),
     }
     chosen = {name: table[table["source"] == f"write-up {write_up}"] for name, table in found.items()}
     frames = {name: _as_records(name, table) for name, table in chosen.items() if len(table)}
     own = {
-        "warmup": coldstart_claims.published(),
-        "kernels": profiles.published_shares(),
+        "warmup": warmup_claims.published(),
+        "kernels": kernels.published_shares(),
     }  # as their chapters have them
     for name, table in own.items():
         table = table[table["source"] == f"write-up {write_up}"]

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import pandas as pd
 from markupsafe import Markup
 
-from lib import notebooks as notebook
+from lib import notebooks
 from lib.records import results
-from lib.report import markdown, tables, tidy as estimates
+from lib.report import markdown, tables, tidy
 
 ABSENT = "not measured on this machine"
 
@@ -103,31 +103,31 @@ QUESTIONS = (
 @functools.cache
 def headings(chapter: str) -> tuple[str, ...]:
     """The headings of a chapter, its title first."""
-    cells = json.loads((notebook.NOTEBOOKS / "report" / f"{chapter}.ipynb").read_text())["cells"]
+    cells = json.loads((notebooks.NOTEBOOKS / "report" / f"{chapter}.ipynb").read_text())["cells"]
     prose = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
     return tuple(markdown.headings(markdown.section(prose)))
 
 
 def place(chapter: str, heading: str) -> Markup:
     """A link to a section of the report. Raises ValueError where the chapter has no such heading."""
-    from lib.report.document import page as report
+    from lib.report.document import page
 
     title, *others = headings(chapter)
     if heading and heading not in others:
         raise ValueError(f"{chapter}: {heading!r} is not one of its headings, {', '.join(others)}")
     words = f"{title}: {heading}" if heading else title
-    return Markup(f'<a href="#{report.anchor(chapter, heading or title)}">{html.escape(words)}</a>')
+    return Markup(f'<a href="#{page.anchor(chapter, heading or title)}">{html.escape(words)}</a>')
 
 
 def found(question: Question, records: pd.DataFrame) -> str:
     """How many cases of these records bear on a question, or why there are none."""
-    chosen = estimates.select(records, **question.where)
+    chosen = tidy.select(records, **question.where)
     fields = records.attrs["fields"]
     measured = chosen[chosen["status"] == "ok"]
     if len(measured):
         count = len(measured[fields].drop_duplicates())
         return f"answered, from {count} case{'s' * (count > 1)}"
-    ends = ", ".join(dict.fromkeys(estimates.STATUS[status] for status in chosen["status"]))
+    ends = ", ".join(dict.fromkeys(tidy.STATUS[status] for status in chosen["status"]))
     return f"{ABSENT}: {ends}" if ends else ABSENT
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from lib.records import long_form as longform, results
-from lib.report import sentences, tables, tidy as estimates
+from lib.records import long_form, results
+from lib.report import sentences, tables, tidy
 
 BUDGET_BYTES = 1_500_000  # of one download, as the page holds it: the whole page is to stay under 6 MB
 MAIN = "the samples and single values, without the tables of kernels, timelines and breakdowns"
@@ -53,7 +53,7 @@ class Listing:
 
 def _status(record: pd.Series) -> str:
     """How a record ended, and why it is stale, if it is."""
-    ended = estimates.STATUS[record["status"]] or "ok"
+    ended = tidy.STATUS[record["status"]] or "ok"
     return f"{ended}, stale: {record['stale']}" if record["stale"] else ended
 
 
@@ -76,7 +76,7 @@ class Downloads:
     KINDS = (("csv.gz", "application/gzip", csv), ("parquet", "application/vnd.apache.parquet", parquet))
 
     def __init__(self, machine: str, experiments: Mapping[str, pd.DataFrame], budget: int = BUDGET_BYTES):
-        self.machine, self.budget, self.frame = machine, budget, longform.long(experiments)
+        self.machine, self.budget, self.frame = machine, budget, long_form.long(experiments)
 
     def _repr_html_(self) -> str:
         if self.frame.empty:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib import notebooks as notebook
-from lib.chapters import compile as payback, theory, theory_of_parts, warmup as coldstarts
+from lib import notebooks
+from lib.chapters import compile, theory, theory_of_parts, warmup
 from lib.records import results
-from lib.report import hypotheses, tables, tidy as estimates
+from lib.report import hypotheses, tables, tidy
 from lib.report.hypotheses import ABOVE, BELOW, BROKEN, Hypothesis
 
 SHOWN = 5  # surprises
@@ -17,16 +17,16 @@ SHOWN = 5  # surprises
 
 def every_hypothesis(records: Mapping[str, pd.DataFrame]) -> list[Hypothesis]:
     """The hypotheses that close the chapters, from the records of each experiment by its name."""
-    ceilings, steps = records["ceilings"], estimates.select(records["step"], mode="train_step")
+    ceilings, steps = records["ceilings"], tidy.select(records["step"], mode="train_step")
     return [
         *theory.of_step(records["step"], ceilings),
-        *theory.of_warmup(coldstarts.cold(records["warmup"])),
+        *theory.of_warmup(warmup.cold(records["warmup"])),
         *theory.of_kernels(records["kernels"], ceilings),
         *theory.of_precision(records["precision"], steps, ceilings),
         *theory.of_memory(records["memory"]),
         *theory_of_parts.of_attention(records["attention"], ceilings),
         *theory_of_parts.of_module(records["attention_module"], ceilings),
-        *theory_of_parts.of_compile(payback.with_compile_time(records["compile"])),
+        *theory_of_parts.of_compile(compile.with_compile_time(records["compile"])),
         *theory_of_parts.of_adam(records["adam"], ceilings),
     ]
 
@@ -34,7 +34,7 @@ def every_hypothesis(records: Mapping[str, pd.DataFrame]) -> list[Hypothesis]:
 def surprises(machine: str) -> tables.Table:
     """Of the predictions that the interval of what was measured does not hold, those that are furthest from it, as a
     factor, which takes two numbers of one sign."""
-    records = {name: results.load(name, machine) for name in notebook.experiments()}
+    records = {name: results.load(name, machine) for name in notebooks.experiments()}
     wrong = [one for one in every_hypothesis(records) if one.verdict in (ABOVE, BELOW, BROKEN)]
     wrong = [one for one in wrong if one.measured.value * one.predicted > 0]
     wrong.sort(key=lambda one: -abs(math.log(one.measured.value / one.predicted)))

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib.chapters import kernels as profiles, memory as occupancy, precision as mixed_precision, warmup as coldstarts
-from lib.report import hypotheses, tidy as estimates
-from lib.report.hypotheses import LEAST, MOST, Hypothesis, counted
+from lib.chapters import kernels as profiles
+from lib.chapters import memory as occupancy
+from lib.chapters import precision, warmup
 from lib.chapters.precision import TERM, TERMS
+from lib.report import hypotheses, tidy
+from lib.report.hypotheses import LEAST, MOST, Hypothesis, counted
 
 MIB = 2**20
 # of the significand, the hidden one included (IEEE 754; bf16 is the upper half of fp32)
@@ -22,8 +24,8 @@ BITS = {"fp32": 24, "fp16": 11, "bf16": 8}
 
 def limits(ceilings: pd.DataFrame) -> tuple[dict[str, float], float]:
     """FLOP/s of matrix products by precision, and bytes/s of memory, NaN where it was not measured."""
-    copies = estimates.ceiling(ceilings, ["copy", "triad", "add"], "moved_bytes")
-    return estimates.ceiling(ceilings, "matmul", "flops"), max(copies.values(), default=math.nan)
+    copies = tidy.ceiling(ceilings, ["copy", "triad", "add"], "moved_bytes")
+    return tidy.ceiling(ceilings, "matmul", "flops"), max(copies.values(), default=math.nan)
 
 
 def _at(case: Mapping) -> str:
@@ -34,13 +36,13 @@ def _at(case: Mapping) -> str:
 def of_step(every: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """The training step: its phases, its least time and its growth with the context."""
     peaks, speed = limits(ceilings)
-    steps = estimates.select(every, mode="train_step")
-    steps = estimates.with_quotient(steps, "backward_to_forward", "backward_ms", "forward_ms")
-    steps = estimates.with_percent_of(steps, "mfu_percent", "forward_flops", peaks, times=3)
-    steps = estimates.with_least_time(steps, peaks, {"memory": speed} if speed > 0 else {})
+    steps = tidy.select(every, mode="train_step")
+    steps = tidy.with_quotient(steps, "backward_to_forward", "backward_ms", "forward_ms")
+    steps = tidy.with_percent_of(steps, "mfu_percent", "forward_flops", peaks, times=3)
+    steps = tidy.with_least_time(steps, peaks, {"memory": speed} if speed > 0 else {})
     plain = {"precision": "fp32", "compiled": False}
-    head = estimates.largest(steps, "parameters", **plain)
-    short, long = hypotheses.ends(steps, "context_length", estimates.largest(steps, "context_length", **plain))
+    head = tidy.largest(steps, "parameters", **plain)
+    short, long = hypotheses.ends(steps, "context_length", tidy.largest(steps, "context_length", **plain))
     flops, back, optimizer, least = (
         hypotheses.value(steps, name, head)
         for name in ("forward_flops", "backward_flops", "optimizer_bytes", "least_ms")
@@ -79,13 +81,13 @@ def of_step(every: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
 
 def of_warmup(starts: pd.DataFrame) -> list[Hypothesis]:
     """Ten steps after none and after one warm-up, if a single step is long and the others are equal."""
-    found, first = [], coldstarts.steady(starts)
-    after = coldstarts.after_warmups(starts)
-    after = after[after["phase"] == coldstarts.WHOLE] if len(after) else after
-    n = coldstarts.FOLLOWING
+    found, first = [], warmup.steady(starts)
+    after = warmup.after_warmups(starts)
+    after = after[after["phase"] == warmup.WHOLE] if len(after) else after
+    n = warmup.FOLLOWING
     for _, row in first.iterrows():
         case = {name: row[name] for name in starts.attrs["fields"]}
-        rows = estimates.select(after, **case).set_index("warmups") if len(after) else after
+        rows = tidy.select(after, **case).set_index("warmups") if len(after) else after
         measured = {w: rows.loc[w] if w in rows.index else {"deviation_percent": None, "ratio": None} for w in (0, 1)}
         r, at = row["first_ratio"].value if row["first_ratio"] else math.nan, _at(row)
         found += [
@@ -109,7 +111,7 @@ def of_kernels(kernels: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis
     """The share of matrix products by the roofline, and softmax beside the products of attention."""
     peaks, speed = limits(ceilings)
     head = profiles.head(kernels)
-    chosen, peak = estimates.select(kernels, **head), peaks.get(head["precision"], math.nan)
+    chosen, peak = tidy.select(kernels, **head), peaks.get(head["precision"], math.nan)
     shares = []
     for phases in (profiles.SCOPES["forward"], profiles.SCOPES["whole step"]):
         products = (
@@ -142,7 +144,7 @@ def stalls_at(term: float, bits: int) -> float:
 
 def of_precision(records: pd.DataFrame, steps: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """The sums by the spacing of numbers, and a step in bf16 by the ceilings."""
-    loops, found = mixed_precision.rows(records, "loops"), []
+    loops, found = precision.rows(records, "loops"), []
     for name, bits in BITS.items():
         loop = loops[loops["loop"] == f"{name} += {name}"] if len(loops) else loops
         sum_, end = (float(loop["sum"].iloc[0]) if len(loop) else math.nan), stalls_at(TERM, bits)
@@ -154,8 +156,8 @@ def of_precision(records: pd.DataFrame, steps: pd.DataFrame, ceilings: pd.DataFr
             off = counted(abs(sum_ - TERMS * TERM))
             found.append(Hypothesis(f"error of a thousand times 0.01 in {name}", "n u Σ|x|, u = 2⁻ᵖ", bound, off, MOST))
     peaks, speed = limits(ceilings)
-    steps = estimates.with_least_time(steps, peaks, {"memory": speed} if speed > 0 else {})
-    half = estimates.largest(steps, "parameters", precision="bf16", compiled=False)
+    steps = tidy.with_least_time(steps, peaks, {"memory": speed} if speed > 0 else {})
+    half = tidy.largest(steps, "parameters", precision="bf16", compiled=False)
     single = {**half, "precision": "fp32"} if half["precision"] else half
     faster = peaks.get("fp32", math.nan) / peaks.get("bf16", math.nan)
     least = hypotheses.value(steps, "least_ms", half) / hypotheses.value(steps, "least_ms", single)
@@ -182,16 +184,16 @@ def _logits_mib(case: Mapping) -> float:
 
 def of_memory(memory: pd.DataFrame) -> list[Hypothesis]:
     """Peaks by the formula, what a step holds throughout, and single tensors by their shapes."""
-    plain = estimates.select(memory, checkpoint=0)
-    head = estimates.largest(plain, "parameters", precision="fp32", mode="train_step")
-    long = estimates.largest(plain, "context_length", precision="fp32", mode="train_step")
+    plain = tidy.select(memory, checkpoint=0)
+    head = tidy.largest(plain, "parameters", precision="fp32", mode="train_step")
+    long = tidy.largest(plain, "context_length", precision="fp32", mode="train_step")
     free, kept = ({**head, "mode": mode} for mode in ("no_grad", "forward"))
     narrow = {**long, "precision": "bf16"} if long["precision"] else long
 
     def of(case: Mapping, name: str) -> float:
         return hypotheses.value(plain, name, case)
 
-    record = estimates.select(plain, **long)
+    record = tidy.select(plain, **long)
     rows = record.iloc[0].get("largest") if len(record) else None
     biggest = rows["each_mib"][0] if isinstance(rows, dict) else None
     return [

@@ -6,18 +6,19 @@ import math
 
 import pandas as pd
 
-from lib.chapters import attention_module as projections
-from lib.cost import flops as cost, memory as footprint
-from lib.report import hypotheses, tidy as estimates
+from lib.chapters import attention_module
+from lib.chapters.theory import MIB, limits
+from lib.cost import flops as cost
+from lib.cost import memory
+from lib.report import hypotheses, tidy
 from lib.report.hypotheses import LEAST, MOST, Hypothesis, power
 from lib.stats.intervals import Interval
-from lib.chapters.theory import MIB, limits
 
 
 def of_attention(attention: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Exponents in the number of tokens, what is kept, the least time, and the mask."""
     peaks, speed = limits(ceilings)
-    longest = estimates.largest(attention, "seq_len", precision="fp32", causal=True, cold=False, d_head=64)
+    longest = tidy.largest(attention, "seq_len", precision="fp32", causal=True, cold=False, d_head=64)
     naive = {**longest, "variant": "naive"}
     ends = {name: hypotheses.ends(attention, "seq_len", {**longest, "variant": name}) for name in ("naive", "tiled")}
     times = {name: long["seq_len"] / short["seq_len"] if long["seq_len"] else 0 for name, (short, long) in ends.items()}
@@ -28,9 +29,9 @@ def of_attention(attention: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypoth
 
     flops, moved = (hypotheses.value(attention, name, naive) for name in ("forward_flops", "moved_bytes"))
     shape = [longest[name] for name in ("batch_size", "seq_len", "d_head", "causal")]
-    kept = sum(footprint.attention_kept_bytes("naive", *map(int, shape)).values()) / MIB if shape[0] else math.nan
-    masked = estimates.largest(
-        estimates.select(attention, variant="sdpa", causal=False), "seq_len", precision="fp32", cold=False, d_head=64
+    kept = sum(memory.attention_kept_bytes("naive", *map(int, shape)).values()) / MIB if shape[0] else math.nan
+    masked = tidy.largest(
+        tidy.select(attention, variant="sdpa", causal=False), "seq_len", precision="fp32", cold=False, d_head=64
     )
     open_, masked = masked, {**masked, "causal": True} if masked["seq_len"] else masked
     seen = [
@@ -63,8 +64,8 @@ def of_module(modules: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]
     """Attention with its projections: growth by FLOPs where they are the limit and by the roofline where bytes may be,
     and its memory."""
     peaks, speed = limits(ceilings)
-    modules = projections.with_least_time(modules, peaks, {"memory": speed} if speed > 0 else {})
-    widest = estimates.largest(modules, "projection_flops", precision="fp32", compiled=False)
+    modules = attention_module.with_least_time(modules, peaks, {"memory": speed} if speed > 0 else {})
+    widest = tidy.largest(modules, "projection_flops", precision="fp32", compiled=False)
     narrower, wider = hypotheses.ends(modules, "d_model", widest)
     brief, longer = hypotheses.ends(modules, "context_length", widest, longest=False)
     shorter, longest = hypotheses.ends(modules, "context_length", widest)
@@ -112,9 +113,9 @@ def of_module(modules: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]
 def of_compile(records: pd.DataFrame) -> list[Hypothesis]:
     """Compiled to eager attention by the bytes that each must move, and the optimizer, which is not compiled."""
     fp32 = {"precision": "fp32", "compiled": True}
-    longest = estimates.largest(records, "seq_len", model="attention", **fp32)
-    models = estimates.select(records, model=[name for name in estimates.ORDER if name != "attention"])
-    largest = estimates.largest(models, "forward_flops", **fp32)
+    longest = tidy.largest(records, "seq_len", model="attention", **fp32)
+    models = tidy.select(records, model=[name for name in tidy.ORDER if name != "attention"])
+    largest = tidy.largest(models, "forward_flops", **fp32)
     moved = {"forward": [math.nan, math.nan], "backward": [math.nan, math.nan]}
     if longest["seq_len"]:
         shape = [int(longest[name]) for name in ("batch_size", "seq_len", "d_head")]
@@ -146,11 +147,11 @@ def of_adam(adam: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """The optimizer step by its bytes: each variant's time, the running maximum, and the growth with the elements."""
     _, speed = limits(ceilings)
     alike = {"shapes": "equal", "amsgrad": True, "cold": False}
-    most = estimates.largest(adam, "elements", **alike)
+    most = tidy.largest(adam, "elements", **alike)
     at = f", {most['num_params']} × {most['param_size']:,}" if most["num_params"] else ""
     least = 1e3 * hypotheses.value(adam, "moved_bytes", most) / speed
     variants = [{**most, "variant": name} for name in ("single_tensor", "foreach", "fused")]
-    plain = estimates.largest(estimates.select(adam, amsgrad=False), "elements", shapes="equal", variant="fused")
+    plain = tidy.largest(tidy.select(adam, amsgrad=False), "elements", shapes="equal", variant="fused")
     both = {**plain, "amsgrad": True} if plain["variant"] else plain
     short, long = hypotheses.ends(adam, "param_size", {**most, "variant": "fused"})
     times = long["param_size"] / short["param_size"] if long["param_size"] else 0

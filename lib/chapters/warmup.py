@@ -12,8 +12,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.report import plots, tidy as estimates
-from lib.stats import intervals as stats, steady_state as series
+from lib.report import plots, tidy
+from lib.stats import intervals, steady_state
 
 WARMUPS = (0, 1, 2, 5)
 FULL = 5  # warm-ups that the others are held against, as in the assignment
@@ -29,16 +29,16 @@ PHASES = {  # the metrics of a case's phases, forward and backward together as t
 def cold(records: pd.DataFrame) -> pd.DataFrame:
     """The records of processes that had measured nothing before, and those of cases that could not be measured; with
     `first_forward_backward_ms` where both were."""
-    earlier = estimates.column(records, "earlier_cases")
+    earlier = tidy.column(records, "earlier_cases")
     kept = records[(earlier == 0) | (records["status"] != "ok")]
     kept.attrs = records.attrs
-    return estimates.with_sum(kept, PHASES["forward and backward"], "first_forward_ms", "first_backward_ms")
+    return tidy.with_sum(kept, PHASES["forward and backward"], "first_forward_ms", "first_backward_ms")
 
 
 def _cases(records: pd.DataFrame):
     """Each case's row of `estimates.medians`, with its records."""
-    for _, row in estimates.medians(records).iterrows():
-        yield row, estimates.select(records, **row[records.attrs["fields"]].to_dict())
+    for _, row in tidy.medians(records).iterrows():
+        yield row, tidy.select(records, **row[records.attrs["fields"]].to_dict())
 
 
 def _windows(times: list[float]) -> dict[int, list[float]]:
@@ -52,13 +52,13 @@ def steady(records: pd.DataFrame) -> pd.DataFrame:
     each process."""
     rows = []
     for row, group in _cases(records):
-        totals = estimates.samples(group, "first_total_ms")
+        totals = tidy.samples(group, "first_total_ms")
         later = {r: statistics.median(times[len(times) // 2 :]) for r, times in totals.items()}
-        starts = [series.steady(times) for times in totals.values()]
+        starts = [steady_state.steady(times) for times in totals.values()]
         found = {
-            "first_step_ms": stats.of_processes([times[0] for times in totals.values()], 1),
-            "later_ms": stats.of_processes(list(later.values()), len(next(iter(totals.values()), [])) // 2),
-            "first_ratio": stats.of_processes([times[0] / later[r] for r, times in totals.items()], 1),
+            "first_step_ms": intervals.of_processes([times[0] for times in totals.values()], 1),
+            "later_ms": intervals.of_processes(list(later.values()), len(next(iter(totals.values()), [])) // 2),
+            "first_ratio": intervals.of_processes([times[0] / later[r] for r, times in totals.items()], 1),
             "steady_from": ", ".join("never" if start is None else str(start + 1) for start in starts) or None,
         }
         rows.append(row.to_dict() | found | excess(group))
@@ -70,7 +70,7 @@ def excess(group: pd.DataFrame) -> dict[str, float]:
     the processes: `<phase>_excess_percent`."""
     extra = {}
     for phase in ("forward", "backward", "optimizer"):
-        for times in estimates.samples(group, f"first_{phase}_ms").values():
+        for times in tidy.samples(group, f"first_{phase}_ms").values():
             later = statistics.median(times[len(times) // 2 :])
             extra.setdefault(f"{phase}_excess_percent", []).append(times[0] - later)
     whole = sum(sum(values) for values in extra.values())
@@ -83,7 +83,7 @@ def after_warmups(records: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for row, group in _cases(records):
         for phase, metric in PHASES.items():
-            windows = [_windows(times) for times in estimates.samples(group, metric).values()]
+            windows = [_windows(times) for times in tidy.samples(group, metric).values()]
             for w in WARMUPS:
                 having = [each for each in windows if w in each and FULL in each]
                 means = [statistics.mean(each[w]) for each in having]
@@ -91,9 +91,10 @@ def after_warmups(records: pd.DataFrame) -> pd.DataFrame:
                 full = [statistics.mean(each[FULL]) for each in having]
                 percent = [100 * std / mean for std, mean in zip(stds, means, strict=True)]
                 found = {
-                    "mean_ms": stats.of_processes(means, FOLLOWING), "std_ms": stats.of_processes(stds, FOLLOWING),
-                    "deviation_percent": stats.of_processes(percent, FOLLOWING),
-                    "ratio": stats.of_processes([a / b for a, b in zip(means, full, strict=True)], FOLLOWING),
+                    "mean_ms": intervals.of_processes(means, FOLLOWING),
+                    "std_ms": intervals.of_processes(stds, FOLLOWING),
+                    "deviation_percent": intervals.of_processes(percent, FOLLOWING),
+                    "ratio": intervals.of_processes([a / b for a, b in zip(means, full, strict=True)], FOLLOWING),
                     "percents": percent,
                 }  # fmt: skip
                 rows += [row.to_dict() | {"phase": phase, "warmups": w} | found] if having else []
@@ -130,14 +131,14 @@ def one_against_five(records: pd.DataFrame) -> pd.DataFrame:
     process, with its `verdict` (by Holm over the rows) and `visible_percent`; nothing from fewer than 3 processes."""
     rows, found = [], []
     for row, group in _cases(records):
-        windows = [_windows(times) for times in estimates.samples(group, "first_total_ms").values()]
+        windows = [_windows(times) for times in tidy.samples(group, "first_total_ms").values()]
         ratios = [statistics.mean(each[1]) / statistics.mean(each[FULL]) for each in windows if FULL in each]
-        if len(ratios) >= stats.ENOUGH_ROUNDS:
-            found.append(stats.across(ratios, FOLLOWING * len(ratios), stats.MEDIANS))
+        if len(ratios) >= intervals.ENOUGH_ROUNDS:
+            found.append(intervals.across(ratios, FOLLOWING * len(ratios), intervals.MEDIANS))
             rows.append(row.to_dict() | {"ratio": found[-1].ratio})
     frame = _frame(rows, records, "ratio", "Ratio")
     visible = pd.Series([100 * one.visible(len(found)) for one in found], dtype=float)
-    return frame.assign(verdict=stats.verdicts(found), visible_percent=visible)
+    return frame.assign(verdict=intervals.verdicts(found), visible_percent=visible)
 
 
 def where(row: pd.Series) -> str:
@@ -148,7 +149,7 @@ def where(row: pd.Series) -> str:
 
 def draw(records: pd.DataFrame) -> Axes:
     """Every step in order, a faint line a process and a panel a case, with a mark where the process is steady."""
-    measured = [(row, group) for row, group in _cases(records) if estimates.samples(group, "first_total_ms")]
+    measured = [(row, group) for row, group in _cases(records) if tidy.samples(group, "first_total_ms")]
     across = min(2, max(1, len(measured)))
     down = max(1, math.ceil(len(measured) / across))
     with mpl.rc_context(plots.STYLE):
@@ -156,7 +157,7 @@ def draw(records: pd.DataFrame) -> Axes:
         for ax in grid.flat[len(measured) :]:
             ax.set_visible(False)
         for ax, (row, group) in zip(grid.flat, measured, strict=False):
-            _panel(ax, list(estimates.samples(group, "first_total_ms").values()))
+            _panel(ax, list(tidy.samples(group, "first_total_ms").values()))
             ax.set_title(where(row))
     return grid[0][0]
 
@@ -164,7 +165,7 @@ def draw(records: pd.DataFrame) -> Axes:
 def _panel(ax: Axes, processes: list[list[float]]) -> None:
     for times in processes:
         ax.plot(range(1, len(times) + 1), times, color=plots.BLUE, alpha=0.5, linewidth=1, marker=".", markersize=4)
-        start = series.steady(times)
+        start = steady_state.steady(times)
         if start is not None:
             ax.plot(start + 1, times[start], "s", color=plots.ORANGE, markersize=6)
     far = max(max(times) / statistics.median(times) for times in processes)
@@ -178,7 +179,7 @@ def _panel(ax: Axes, processes: list[list[float]]) -> None:
 
 def note(records: pd.DataFrame) -> str:
     """Hardware and number of processes behind the figure; empty where nothing was measured."""
-    measured = records[estimates.column(records, "first_total_ms").notna()]
+    measured = records[tidy.column(records, "first_total_ms").notna()]
     if measured.empty:
         return ""
     steps = sorted({len(times) for times in measured["first_total_ms"]})

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib.records import results
-from lib.report import tables, tidy as estimates
-from lib.stats import intervals as stats
 from lib.chapters.warmup import FOLLOWING, FULL, WHOLE, after_warmups, one_against_five, steady, where
+from lib.records import results
+from lib.report import tables, tidy
 from lib.report.headings import HEADINGS
 from lib.report.sentences import NO_DATA, Statement, of_records, together
+from lib.stats import intervals
 
 NOISE_PERCENT = 1.0  # deviations below it are called small, as a write-up does
 
@@ -74,7 +74,7 @@ def describe(records: pd.DataFrame) -> pd.DataFrame:
 @of_records()
 def answer(records: pd.DataFrame, of: Mapping, where: str) -> Statement:
     """How much longer the first step takes, and from which step on the series is steady."""
-    table = estimates.select(steady(records), **of)
+    table = tidy.select(steady(records), **of)
     if len(table) != 1 or table["first_ratio"].iloc[0] is None:
         return Statement("The first steps of a fresh process were not measured here.", NO_DATA, "warmup")
     row = table.iloc[0]
@@ -114,8 +114,8 @@ def variation(records: pd.DataFrame, warmups: int) -> Statement:
 @of_records()
 def one_outlier(records: pd.DataFrame, of: Mapping) -> Statement:
     """What the deviation without warm-ups would be if the first step alone were longer, beside what it is."""
-    first = estimates.select(steady(records), **of)
-    table = estimates.select(after_warmups(records), **of, warmups=0, phase=WHOLE)
+    first = tidy.select(steady(records), **of)
+    table = tidy.select(after_warmups(records), **of, warmups=0, phase=WHOLE)
     if len(table) != 1 or len(first) != 1:
         return Statement("What the first step alone explains was not measured here.", NO_DATA, "warmup")
     times = first["first_ratio"].iloc[0].value
@@ -153,7 +153,7 @@ def settled(records: pd.DataFrame) -> Statement:
 @of_records()
 def where_it_goes(records: pd.DataFrame, of: Mapping) -> Statement:
     """In which phases the first step spends what it takes beyond a later one."""
-    table = estimates.select(steady(records), **of)
+    table = tidy.select(steady(records), **of)
     shares = {
         name.partition("_")[0]: table[name].iloc[0]
         for name in table.columns
@@ -175,7 +175,7 @@ def equivalence(records: pd.DataFrame) -> Statement:
         text = "Whether one warm-up is as good as five cannot be said here, since that takes three fresh processes."
         return Statement(text, NO_DATA, "warmup")
     said = {
-        "same": f"is the same within {stats.MARGIN:.0%} as",
+        "same": f"is the same within {intervals.MARGIN:.0%} as",
         "faster": "is less than",
         "slower": "is more than",
         "inconclusive": "is not shown to be the same as, nor to differ from,",

@@ -9,8 +9,8 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 
-from lib.records import baselines as baseline
-from lib.report import compare as verdicts, sentences, tables, tidy as estimates
+from lib.records import baselines
+from lib.report import compare, sentences, tables, tidy
 from lib.report.headings import HEADINGS
 from lib.report.plots import STYLE
 from lib.report.sentences import NO_DATA, Statement
@@ -23,12 +23,12 @@ def grid(records: pd.DataFrame, among: str, points: str, metric: str = "total_ms
     `relative`, the least time as a part of the reference's; and `hardware, codes, restless` as in
     `estimates.medians`."""
     names, rows = points.split(), []
-    reference = baseline.BASELINES[records.attrs["experiment"]][among]
-    table = estimates.medians(records, metric)
+    reference = baselines.differing(records.attrs["experiment"])[among]
+    table = tidy.medians(records, metric)
     for point, cells in table[table[metric].notna()].groupby(names, sort=False) if len(table) else ():
-        chosen = estimates.select(records, **dict(zip(names, point, strict=True)))
-        order = verdicts.ranked(chosen, metric, among)
-        against = verdicts.comparison(chosen, metric, {among: order[0]}, {among: reference})
+        chosen = tidy.select(records, **dict(zip(names, point, strict=True)))
+        order = compare.ranked(chosen, metric, among)
+        against = compare.comparison(chosen, metric, {among: order[0]}, {among: reference})
         disturbed = cells["restless"].astype(bool).sum()
         rows.append(
             dict(zip(names, point, strict=True))
@@ -38,22 +38,22 @@ def grid(records: pd.DataFrame, among: str, points: str, metric: str = "total_ms
             | {"codes": frozenset().union(*cells["codes"])}
             | {"restless": f"{disturbed} of {len(cells)} cells" if disturbed else ""}
         )
-    values = sorted(set(table[among]), key=estimates.ORDER.index)
+    values = sorted(set(table[among]), key=tidy.ORDER.index)
     frame = pd.DataFrame(rows, columns=[*names, *values, "best", "relative", "hardware", "codes", "restless"])
-    found = estimates.ordered(frame.astype({name: table[name].dtype for name in names}), points)
+    found = tidy.ordered(frame.astype({name: table[name].dtype for name in names}), points)
     found.attrs["records"] = sentences.names(records, {})
     return found
 
 
 def _least(records: pd.DataFrame, metric: str, among: str, order: list) -> list:
     """The first in the order, and those that it is not shown to be faster than, one of as many rivals."""
-    rivals = [(name, verdicts.comparison(records, metric, {among: order[0]}, {among: name})) for name in order[1:]]
+    rivals = [(name, compare.comparison(records, metric, {among: order[0]}, {among: name})) for name in order[1:]]
     return order[:1] + [name for name, found in rivals if not found or found.verdict(len(rivals)) != "faster"]
 
 
 def table(wins: pd.DataFrame, points: str, caption: str) -> tables.Table:
     """The rows of `grid`, one column a value, the best of each row in bold."""
-    values = [name for name in wins if name in estimates.ORDER]
+    values = [name for name in wins if name in tidy.ORDER]
     shown = wins.assign(
         **{name: [_bold(row[name], name in row["best"]) for _, row in wins.iterrows()] for name in values}
     )

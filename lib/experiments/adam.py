@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import torch
 
-from lib import adam, model, timing, validate as check
-from lib.cost import flops as cost
-from lib.instruments import environment
+from lib import adam, model, timing, validate
+from lib.cost import flops
 from lib.experiments.measure import Work
+from lib.instruments import environment
 from lib.timing import Mark
 
 DRAWN = 2**18  # values
@@ -36,12 +36,12 @@ class Adam:
     def __post_init__(self):
         object.__setattr__(self, "device", environment.device(self.device))
         own = ("num_params", "param_size")
-        check.fields(self)
-        check.choice("variant", self.variant, adam.VARIANTS)
-        check.choice("shapes", self.shapes, (EQUAL, *model.SIZES))
+        validate.fields(self)
+        validate.choice("variant", self.variant, adam.VARIANTS)
+        validate.choice("shapes", self.shapes, (EQUAL, *model.SIZES))
         for name in own:
             if self.shapes == EQUAL:
-                check.at_least(name, getattr(self, name), 1)
+                validate.at_least(name, getattr(self, name), 1)
             elif getattr(self, name) != 0:
                 raise ValueError(f"{name}: {getattr(self, name)} must be 0 for {self.shapes}, which has its own")
 
@@ -92,7 +92,7 @@ class Adam:
             return {name: (params[i].double() - old[name]).flatten() for name, i in ends.items()}
 
         elements = sum(math.prod(shape) for shape in shapes)
-        facts = {"elements": elements, "moved_bytes": cost.adam_bytes(elements, self.amsgrad)}
+        facts = {"elements": elements, "moved_bytes": flops.adam_bytes(elements, self.amsgrad)}
         before = timing.flush(self.device) if self.cold else lambda: None
         return Work(self.device, iteration, expected, result, TOLERANCE, facts, self.compiles, before)
 

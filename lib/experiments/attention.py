@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import torch
 
-from lib import attention, precision, timing, validate as check
-from lib.cost import flops as cost, memory as footprint
-from lib.instruments import environment
+from lib import attention, precision, timing, validate
+from lib.cost import flops, memory
 from lib.experiments.measure import Work
+from lib.instruments import environment
 from lib.timing import Mark
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
@@ -31,9 +31,9 @@ class Attention:
 
     def __post_init__(self):
         object.__setattr__(self, "device", environment.device(self.device))
-        check.fields(self)
-        check.choice("variant", self.variant, attention.VARIANTS)
-        check.choice("precision", self.precision, precision.NAMES)
+        validate.fields(self)
+        validate.choice("variant", self.variant, attention.VARIANTS)
+        validate.choice("precision", self.precision, precision.NAMES)
 
     @property
     def compiles(self) -> bool:
@@ -54,11 +54,11 @@ class Attention:
         most Q, K, V, the output, their gradients and a copy."""
         shape = (self.batch_size, self.seq_len, self.d_head)
         each = 4 * self.batch_size * self.seq_len * self.d_head
-        if self.variant in cost.FORMULA:
+        if self.variant in flops.FORMULA:
             copy = 0 if precision.AUTOCAST[self.precision] is None else 4 * self.batch_size * self.seq_len**2
-            held = max(copy + sum(footprint.attention_peak_bytes(*shape, self.causal).values()), 9 * each)
+            held = max(copy + sum(memory.attention_peak_bytes(*shape, self.causal).values()), 9 * each)
         else:
-            held = 9 * each + 6 * 4 * self.batch_size * self.seq_len * min(footprint.TILE, self.seq_len)
+            held = 9 * each + 6 * 4 * self.batch_size * self.seq_len * min(memory.TILE, self.seq_len)
         return max(held, 5 * each + 4 * 8 * self.seq_len**2)
 
     def setup(self) -> Work:
@@ -95,10 +95,10 @@ class Attention:
             gradient = torch.stack([tensor.grad[0] for tensor in inputs])
             return {"out": last["out"][0].detach(), "gradient": gradient}
 
-        moved = cost.attention_moved_bytes(self.variant, *shape, self.causal, self.precision)
-        facts = {"forward_flops": cost.attention_flops(*shape), "moved_bytes": sum(moved.values())}
+        moved = flops.attention_moved_bytes(self.variant, *shape, self.causal, self.precision)
+        facts = {"forward_flops": flops.attention_flops(*shape), "moved_bytes": sum(moved.values())}
         if self.causal:
-            facts["causal_flops"] = cost.attention_flops(*shape, causal=True)
+            facts["causal_flops"] = flops.attention_flops(*shape, causal=True)
         return Work(
             self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
             compiled=self.compiles, before=before,

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import torch
 
-from lib import model, precision, validate as check
-from lib.cost import flops as cost
-from lib.instruments import environment, peak_memory as memory
+from lib import model, precision, validate
+from lib.cost import flops
 from lib.experiments.measure import Work
+from lib.instruments import environment, peak_memory
 from lib.timing import Mark
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 2e-2}
@@ -30,8 +30,8 @@ class AttentionModule:
 
     def __post_init__(self):
         object.__setattr__(self, "device", environment.device(self.device))
-        check.fields(self)
-        check.choice("precision", self.precision, precision.NAMES)
+        validate.fields(self)
+        validate.choice("precision", self.precision, precision.NAMES)
         _ = self.config  # which refuses heads that do not divide d_model
 
     @property
@@ -106,9 +106,9 @@ class AttentionModule:
             gradients = {"gradient": x_BTC.grad, "weight_gradient": module.q_proj.weight.grad}
             return {"out": last["out"].detach(), **gradients}
 
-        facts = self._facts() | {"model_mib": [sum(tensor.nbytes for tensor in held.values()) / memory.MIB]}
+        facts = self._facts() | {"model_mib": [sum(tensor.nbytes for tensor in held.values()) / peak_memory.MIB]}
         if built_bytes is not None:
-            facts["built_mib"] = [built_bytes / memory.MIB]
+            facts["built_mib"] = [built_bytes / peak_memory.MIB]
         return Work(
             self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
             compiled=self.compiled, before=before,
@@ -123,7 +123,7 @@ class AttentionModule:
         the weights and the input read and the output written, backward the weights, the input and the gradient of the
         output read, the gradients of the weights and of the input written."""
         projections = 8 * self.batch_size * self.context_length * self.d_model**2
-        attention = cost.attention_flops(self.batch_size, self.context_length, self.d_model)
+        attention = flops.attention_flops(self.batch_size, self.context_length, self.d_model)
         return {
             "projection_flops": projections,
             "attention_flops": attention,

@@ -11,13 +11,13 @@ from collections.abc import Callable
 import torch
 from torch.utils.benchmark import Timer
 
-from lib import cli as commandline, timing
+from lib import cli, timing
 from lib.experiments import measure, overheads
-from lib.instruments import environment
-from lib.records import results
-from lib.report import self_check as calibration
 from lib.experiments.ceilings import Ceilings
 from lib.experiments.overheads import Calibration
+from lib.instruments import environment
+from lib.records import results
+from lib.report import self_check
 from lib.timing import Iteration, Mark, Plan
 
 COMPARISONS = 200
@@ -169,7 +169,7 @@ CHECKS: dict[str, Callable[[str], dict[str, list[float]]]] = {
 
 def parser() -> argparse.ArgumentParser:
     """The parser of this command line."""
-    made = commandline.parser(
+    made = cli.parser(
         "lib.experiments.calibration",
         "Try the measuring itself on this machine, a few minutes, and say what it found beside what must hold.",
         ("", "spin timer"),
@@ -189,7 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name}: {CHECKS[name].__doc__.split(':')[0]}", flush=True)
         with measure.recording(Calibration(name, device), round=1) as record:
             record.metrics |= CHECKS[name](device)
-    found = calibration.table(results.load("calibration", environment.machine(device)))
+    found = self_check.table(results.load("calibration", environment.machine(device)))
     print(found.to_string(index=False))
     return 0
 

@@ -1,28 +1,29 @@
-"""The experiments: one frozen dataclass each, whose fields are the axes of its sweep."""
+"""Finds the case class of each experiment of the catalogue, and makes grids of cases.
 
+>>> [case.variant for case in grid("adam", variant=["foreach", "fused"], num_params=1, param_size=8)]  # doctest: +SKIP
+['foreach', 'fused']
+"""
+
+import importlib
 import itertools
 from dataclasses import fields
 
-from lib.experiments.adam import Adam
-from lib.experiments.attention import Attention
-from lib.experiments.attention_module import AttentionModule
-from lib.experiments.ceilings import Ceilings
-from lib.experiments.compile import Compile
-from lib.experiments.kernels import Kernels
-from lib.experiments.memory import Memory
-from lib.experiments.precision import Precision
-from lib.experiments.step import Step
-from lib.experiments.warmup import Warmup
+from lib.catalog import CATALOG
 
-EXPERIMENTS = {
-    case.experiment: case
-    for case in (Ceilings, Step, Warmup, Kernels, Precision, Memory, Attention, AttentionModule, Compile, Adam)
-}
+
+def _case(experiment: str) -> type:
+    """Return the class that `lib/experiments/<experiment>.py` names alike: AttentionModule for attention_module."""
+    name = "".join(word.capitalize() for word in experiment.split("_"))
+    return getattr(importlib.import_module(f"lib.experiments.{experiment}"), name)
+
+
+EXPERIMENTS = {name: _case(name) for name in CATALOG}  # frozen dataclasses, whose fields are the axes of the sweep
 
 
 def grid(experiment: str, **axes) -> list:
-    """The cases of an experiment over the product of its axes, in their order; a list is swept, a scalar is
-    fixed. Raises ValueError when a case is impossible, TypeError when an axis is missing."""
+    """Return the cases of an experiment over the product of its axes, in their order.
+
+    A list is swept, a scalar is fixed. Raises ValueError for an impossible case, TypeError for a missing axis."""
     case = EXPERIMENTS[experiment]
     axes = {field.name: axes.pop(field.name) for field in fields(case) if field.name in axes} | axes
     values = [value if isinstance(value, list) else [value] for value in axes.values()]

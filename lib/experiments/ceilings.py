@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import torch
 
-from lib import precision, validate as check
-from lib.instruments import environment
+from lib import precision, validate
 from lib.experiments.measure import Work
+from lib.instruments import environment
 from lib.timing import Mark
 
 OPERATIONS = ("matmul", "copy", "triad", "add", "call")
@@ -35,9 +35,9 @@ class Ceilings:
 
     def __post_init__(self):
         object.__setattr__(self, "device", environment.device(self.device))
-        check.fields(self)
-        check.choice("operation", self.operation, OPERATIONS)
-        check.choice("precision", self.precision, precision.NAMES)
+        validate.fields(self)
+        validate.choice("operation", self.operation, OPERATIONS)
+        validate.choice("precision", self.precision, precision.NAMES)
         for name in ("rows", "columns"):
             if self.operation == "call" and getattr(self, name) != 1:
                 raise ValueError(f"{name}: {getattr(self, name)} must be 1 for call, whose tensors have one element")

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from lib import model, precision, validate as check
-from lib.instruments import compilation, environment
+from lib import model, precision, validate
 from lib.experiments.attention import Attention
-from lib.experiments.step import Step
 from lib.experiments.measure import Work
+from lib.experiments.step import Step
+from lib.instruments import compilation, environment
 
 ATTENTION = "attention"
 
@@ -28,11 +28,11 @@ class Compile:
 
     def __post_init__(self):
         object.__setattr__(self, "device", environment.device(self.device))
-        check.fields(self)
-        check.choice("model", self.model, (ATTENTION, *model.SIZES))
-        check.choice("precision", self.precision, precision.NAMES)
+        validate.fields(self)
+        validate.choice("model", self.model, (ATTENTION, *model.SIZES))
+        validate.choice("precision", self.precision, precision.NAMES)
         if self.model != ATTENTION:
-            check.at_least("seq_len", self.seq_len, 2)  # as the context of a step
+            validate.at_least("seq_len", self.seq_len, 2)  # as the context of a step
         if self.model != ATTENTION and self.d_head != self.underlying().config.d_head:
             own = self.underlying().config.d_head
             raise ValueError(f"d_head: {self.d_head} must be {own} for {self.model}, whose head size that is")

@@ -9,13 +9,13 @@ from typing import ClassVar
 
 import torch
 
-from lib import attention, paths as folders
-from lib.cost import flops as cost
-from lib.instruments import compilation, environment, profiler as profiling
-from lib.records import results
-from lib.experiments.step import Step
+from lib import attention, paths
+from lib.cost import flops
 from lib.experiments.measure import Work
+from lib.experiments.step import Step
 from lib.experiments.training import Training
+from lib.instruments import compilation, environment, profiler
+from lib.records import results
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,15 @@ class Kernels(Step):
         work.annotate = lambda: self.annotate(training)
         if self.parts:
             backward = "backward" in training.phases
-            work.facts["part_costs"] = cost.attention_part_costs(self.shape, self.precision, backward)
+            work.facts["part_costs"] = flops.attention_part_costs(self.shape, self.precision, backward)
         return work
 
     def profile(self, work: Work, count: int, keep: Path | None = None) -> dict:
         """The metrics of `profiling.profile`, of `count` iterations, which have their ranges from here on."""
         work.annotate()
-        return profiling.profile(work.iteration, self.device, work.before, count, self.parts, keep)
+        return profiler.profile(work.iteration, self.device, work.before, count, self.parts, keep)
 
     def trace_file(self, round: int) -> Path:
         """Where a trace of the case goes: beside the executed notebooks."""
         name = f"{results.name(asdict(self))}.r{round}.trace.json.gz"
-        return folders.runs() / environment.machine(self.device) / name
+        return paths.runs() / environment.machine(self.device) / name

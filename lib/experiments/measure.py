@@ -20,9 +20,9 @@ from types import MappingProxyType
 import pandas as pd
 import torch
 
-from lib import paths as folders, timing
-from lib.instruments import compilation, environment, noise as disturbance, peak_memory as memory
-from lib.records import baselines as baseline, code_digest as digest, results
+from lib import paths, timing
+from lib.instruments import compilation, environment, noise, peak_memory
+from lib.records import baselines, code_digest, results
 from lib.timing import Iteration
 
 FOLLOWED = 100  # of the largest allocations, before alike ones are counted together
@@ -120,7 +120,7 @@ class Recording:
 
     def setup(self) -> Work:
         """Build the case, once its predicted memory is seen to fit. Raises memory.TooLarge if it does not."""
-        memory.preflight(self.case.predicted_bytes(), self.case.device)
+        peak_memory.preflight(self.case.predicted_bytes(), self.case.device)
         work = self.build(self.case)
         if work.compiled:
             compilation.reset()
@@ -129,7 +129,7 @@ class Recording:
 
     def observe(self) -> dict[str, dict[str, list]]:
         """What a case without times observes, once its predicted memory is seen to fit. Raises memory.TooLarge."""
-        memory.preflight(self.case.predicted_bytes(), self.case.device)
+        peak_memory.preflight(self.case.predicted_bytes(), self.case.device)
         return self.case.observe()
 
     def build(self, case) -> Work:
@@ -148,17 +148,17 @@ def recording(case, round: int, cold: bool = False):
     gc.collect()
     gc.freeze()  # what is alive now need not be searched for garbage between cases
     record, status = Recording(case, round), "ok"
-    period = disturbance.Period()
+    period = noise.Period()
     canary = [] if cold else timing.canary(case.device)
     try:
         yield record
         record.metrics["canary_ms"] = canary + timing.canary(case.device)
-    except memory.TooLarge as error:
+    except peak_memory.TooLarge as error:
         status, record.metrics = "too_large", error.metrics()
     except Exception as error:
-        if not memory.out_of_memory(error):
+        if not peak_memory.out_of_memory(error):
             raise
-        asked = memory.asked_bytes(error)
+        asked = peak_memory.asked_bytes(error)
         status, record.metrics = "oom", {} if asked is None else {"asked_bytes": asked}
     finally:
         for work in record.built:
@@ -177,7 +177,7 @@ def save(
     results.save(
         machine=environment.machine(case.device), experiment=type(case).experiment, case=asdict(case),
         round=round, status=status, metrics=metrics, environment=around,
-        code=digest.code(type(case).experiment), started=started, seconds=seconds,
+        code=code_digest.code(type(case).experiment), started=started, seconds=seconds,
     )  # fmt: skip
 
 
@@ -255,12 +255,12 @@ def times(work: Work, plan: timing.Plan) -> dict[str, list[float]]:
 
 
 def peaks(work: Work) -> dict[str, list[float]]:
-    """How much memory? The peaks of each phase, as `lib.instruments.peak_memory` names them; nothing for a compiled graph on a
-    CPU, inside which no operation can be followed."""
+    """How much memory? The peaks of each phase, as `peak_memory` names them; nothing for a compiled graph on a CPU,
+    inside which no operation can be followed."""
     if work.compiled and work.device == "cpu":
         return {}
     work.before()
-    return memory.peaks(work.iteration, work.device)
+    return peak_memory.peaks(work.iteration, work.device)
 
 
 def followed(work: Work, case, round: int) -> dict:
@@ -268,11 +268,11 @@ def followed(work: Work, case, round: int) -> dict:
     snapshot for pytorch.org/memory_viz beside the executed notebooks. Nothing for a compiled graph on a CPU."""
     if work.compiled and work.device == "cpu":
         return {}
-    pickle = folders.runs() / environment.machine(case.device) / f"{record_path(case, round).stem}.pickle"
+    pickle = paths.runs() / environment.machine(case.device) / f"{record_path(case, round).stem}.pickle"
     if work.device == "cuda":
         pickle.parent.mkdir(parents=True, exist_ok=True)
     work.before()
-    metrics, found = memory.followed(work.iteration, work.before, work.device, FOLLOWED, pickle)
+    metrics, found = peak_memory.followed(work.iteration, work.before, work.device, FOLLOWED, pickle)
     return metrics | (found.tables() if found else {})
 
 
@@ -280,21 +280,21 @@ def pairs(record: Recording, most: int, seconds: float) -> dict[str, list[float]
     """Faster than its baseline? The case just measured and its baseline in turns, as `timing.Pairs` names them; at
     `most` so many, and few after `seconds` (see `timing.compare`). Nothing for a case without a baseline. Where the
     two do not fit into memory side by side, the numbers that say so instead."""
-    fields = baseline.of(type(record.case).experiment, asdict(record.case))
+    fields = baselines.of(type(record.case).experiment, asdict(record.case))
     if fields is None or most == 0:
         return {}
     other, seed = type(record.case)(**fields), zlib.crc32(f"{record.case} {record.round}".encode())
     try:
         # in turns the temporaries of the two are not there at once, and what the case holds is no longer available
-        memory.preflight(max(record.case.predicted_bytes(), other.predicted_bytes()), other.device)
+        peak_memory.preflight(max(record.case.predicted_bytes(), other.predicted_bytes()), other.device)
         work, base = record.built[0], record.build(other)
         found = timing.compare(
             work.iteration, base.iteration, timing.clock(other.device), most, seconds, seed, (work.before, base.before)
         )
-    except memory.TooLarge as error:
+    except peak_memory.TooLarge as error:
         return {f"pair_{name}": number for name, number in error.metrics().items()}
     except Exception as error:
-        if not memory.out_of_memory(error):
+        if not peak_memory.out_of_memory(error):
             raise
-        return {"pair_asked_bytes": memory.asked_bytes(error) or 0}  # the case's own times stand
+        return {"pair_asked_bytes": peak_memory.asked_bytes(error) or 0}  # the case's own times stand
     return found.metrics()

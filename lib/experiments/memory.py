@@ -5,11 +5,11 @@ from typing import ClassVar
 
 import torch
 
-from lib.cost import memory as footprint
-from lib.instruments import peak_memory as memory
-from lib.experiments.step import Step
+from lib.cost import memory
 from lib.experiments.measure import Work
+from lib.experiments.step import Step
 from lib.experiments.training import MODES, Training
+from lib.instruments import peak_memory
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Memory(Step):
     def formula_bytes(self) -> int:
         """Peak memory by the closed formula, with the layers in their groups."""
         ways = self.precision, self.attention, self.optimizer, self.mode
-        return footprint.peak_bytes(self.shape, *ways, self.device, self.checkpoint)
+        return memory.peak_bytes(self.shape, *ways, self.device, self.checkpoint)
 
     @property
     def traceable(self) -> bool:
@@ -53,7 +53,7 @@ class Memory(Step):
             "residual": 4 * self.shape.tokens * self.shape.d_model,
             "residual_observed": stream_BTC.nbytes,
         }
-        facts = {f"{name}_mib": [size / memory.MIB] for name, size in sizes.items()}
+        facts = {f"{name}_mib": [size / peak_memory.MIB] for name, size in sizes.items()}
         if traced:
             facts |= {f"predicted_{name}": value for name, value in traced.peaks.items()}
             facts["breakdown"] = traced.table()

@@ -1,9 +1,9 @@
 """Runs one case under NVIDIA's Nsight Systems, its phases inside NVTX ranges, and reads the table of kernels that this
 gives; knows nothing of records.
 
-`python -m lib.experiments.nsys size=small context_length=128` is the program that nsys watches: it warms up, and then makes one
-iteration while nsys captures, between cudaProfilerStart and cudaProfilerStop. Parameters not given are the defaults of
-the notebook `kernels`, the first of a list.
+`python -m lib.experiments.nsys size=small context_length=128` is the program that nsys watches: it warms up, and then
+makes one iteration while nsys captures, between cudaProfilerStart and cudaProfilerStop. Parameters not given are the
+defaults of the notebook `kernels`, the first of a list.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from pathlib import Path
 
 import torch
 
-from lib import cli as commandline, notebooks as notebook, validate as check
+from lib import cli, notebooks, validate
 from lib.experiments import cases
-from lib.instruments import peak_memory as memory
 from lib.experiments.kernels import Kernels
 from lib.experiments.training import Training
+from lib.instruments import peak_memory
 
 WARMUP = 5
 LIMIT_S = 120  # of each of the two commands, well within a case's
@@ -72,13 +72,13 @@ def metrics(case: Kernels) -> dict:
     whose predicted memory does not fit."""
     if reason := missing(case):
         return {"nsys_missing": reason}
-    memory.preflight(case.predicted_bytes(), case.device)
+    peak_memory.preflight(case.predicted_bytes(), case.device)
     with tempfile.TemporaryDirectory(prefix="nsys-") as folder:
         report = str(Path(folder, "kernels"))
         for step in (_with_this_python(command(case, report)), stats(report)):
             try:
                 done = subprocess.run(
-                    step, capture_output=True, text=True, timeout=LIMIT_S, cwd=notebook.NOTEBOOKS.parent
+                    step, capture_output=True, text=True, timeout=LIMIT_S, cwd=notebooks.NOTEBOOKS.parent
                 )
             except subprocess.TimeoutExpired:
                 return {"nsys_missing": f"{step[1]} took longer than {LIMIT_S} s"}
@@ -141,12 +141,12 @@ def capture(case: Kernels) -> None:
 
 def parse(arguments: list[str]) -> Kernels:
     """The case that the arguments, name=value each, tell. Raises ValueError for an unknown or impossible one."""
-    fields = notebook.fields("kernels")
-    defaults = notebook.parameters("kernels")
+    fields = notebooks.fields("kernels")
+    defaults = notebooks.parameters("kernels")
     chosen = {name: _first(defaults[name]) for name in fields}
     for argument in arguments:
         name, _, text = argument.partition("=")
-        check.choice("parameter", name, fields)
+        validate.choice("parameter", name, fields)
         chosen[name] = text if isinstance(chosen[name], str) else _literal(name, text)
     (case,) = cases.grid("kernels", **chosen)
     return case
@@ -165,13 +165,13 @@ def _literal(name: str, text: str):
 
 def parser() -> argparse.ArgumentParser:
     """The parser of this command line."""
-    made = commandline.parser(
+    made = cli.parser(
         "lib.experiments.nsys",
         "Make one iteration of a profiled step for Nsight Systems to capture; this is the program that nsys watches.",
         ("", "size=small context_length=128"),
-        {2: f"{commandline.BAD_INPUT}, or no CUDA"},
+        {2: f"{cli.BAD_INPUT}, or no CUDA"},
     )
-    fields = ", ".join(notebook.fields("kernels"))
+    fields = ", ".join(notebooks.fields("kernels"))
     made.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help=f"of {fields}; else the notebook's defaults")
     return made
 
@@ -181,7 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     try:
         case = parse(given.parameters)
-        check.choice("device", case.device, ["cuda"])
+        validate.choice("device", case.device, ["cuda"])
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

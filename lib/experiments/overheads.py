@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import nbformat
 
-from lib import execution as kernel, timing
+from lib import execution, timing
 from lib.experiments import measure
 from lib.instruments import environment
 from lib.report.document import page as report
@@ -33,7 +33,7 @@ def start(device: str) -> dict[str, list[float]]:
         nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(LOADING)]), source)
         for _ in range(TURNS + 1):
             began = time.monotonic()
-            kernel.execute(source, output, {})
+            execution.execute(source, output, {})
             (cell,) = nbformat.read(output, as_version=4).cells
             found["kernel_ms"].append(1e3 * (float(cell.outputs[0].text) - began))
             plain = subprocess.run([sys.executable, "-c", PLAIN], capture_output=True, text=True, check=True)

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import torch
 
-from lib import model, precision, validate as check
-from lib.cost import flops as cost, memory as footprint
+from lib import model, precision, validate
+from lib.cost import flops, memory
 from lib.instruments import dtypes, environment, rounding
 
 SUBJECTS = ("accumulation", "toy", "transformer", *rounding.NORMS)
@@ -25,9 +25,9 @@ class Precision:
 
     def __post_init__(self):
         object.__setattr__(self, "device", environment.device(self.device))
-        check.fields(self)
-        check.choice("subject", self.subject, SUBJECTS)
-        check.choice("precision", self.precision, precision.NAMES)
+        validate.fields(self)
+        validate.choice("subject", self.subject, SUBJECTS)
+        validate.choice("precision", self.precision, precision.NAMES)
 
     def unavailable(self) -> str | None:
         """Why there is no such case, or None."""
@@ -41,8 +41,8 @@ class Precision:
         """Those of a forward and a backward pass for the transformer, twenty copies in double precision of a norm's
         inputs, and next to nothing for the rest."""
         shape = {name: n for name, n in asdict(CONFIG).items() if name != "rope_theta"}
-        step = footprint.peak_bytes(
-            cost.Shape(batch_size=1, **shape), "fp32", "naive", "fused", "forward_backward", self.device
+        step = memory.peak_bytes(
+            flops.Shape(batch_size=1, **shape), "fp32", "naive", "fused", "forward_backward", self.device
         )
         return step if self.subject == "transformer" else 20 * 8 * rounding.ROWS * rounding.WIDTH
 

@@ -3,19 +3,19 @@
 from dataclasses import asdict, dataclass, field
 from typing import ClassVar
 
-from lib import adam, attention, model, precision, validate as check
-from lib.cost import flops as cost, memory as footprint
-from lib.instruments import environment, peak_memory as memory
+from lib import adam, attention, model, precision, validate
+from lib.cost import flops, memory
 from lib.experiments.measure import Work
 from lib.experiments.training import MODES, Training
+from lib.instruments import environment, peak_memory
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 5e-2, "bf16": 1e-1, "fp16": 1e-1}  # in fp16 gradients underflow without scaling
 
 
 @dataclass(frozen=True)
 class Step:
-    """A training step, or as much of it as `mode` says (`lib.experiments.training`); raises ValueError for a value that is unknown
-    or impossible."""
+    """A training step, or as much of it as `mode` says (`training.MODES`); raises ValueError for a value that is
+    unknown or impossible."""
 
     experiment: ClassVar[str] = "step"
     size: str
@@ -30,12 +30,12 @@ class Step:
 
     def __post_init__(self):
         object.__setattr__(self, "device", environment.device(self.device))
-        check.fields(self)
-        check.choice("size", self.size, model.SIZES)
-        check.choice("precision", self.precision, precision.NAMES)
-        check.choice("attention", self.attention, attention.VARIANTS)
-        check.choice("optimizer", self.optimizer, adam.VARIANTS)
-        check.choice("mode", self.mode, MODES)
+        validate.fields(self)
+        validate.choice("size", self.size, model.SIZES)
+        validate.choice("precision", self.precision, precision.NAMES)
+        validate.choice("attention", self.attention, attention.VARIANTS)
+        validate.choice("optimizer", self.optimizer, adam.VARIANTS)
+        validate.choice("mode", self.mode, MODES)
 
     @property
     def config(self) -> model.Config:
@@ -43,10 +43,10 @@ class Step:
         return model.Config(context_length=self.context_length, **model.SIZES[self.size])
 
     @property
-    def shape(self) -> cost.Shape:
+    def shape(self) -> flops.Shape:
         """The dimensions that the costs depend on."""
         dimensions = {name: n for name, n in asdict(self.config).items() if name != "rope_theta"}
-        return cost.Shape(batch_size=self.batch_size, **dimensions)
+        return flops.Shape(batch_size=self.batch_size, **dimensions)
 
     @property
     def compiles(self) -> bool:
@@ -64,25 +64,25 @@ class Step:
         runs before the optimizer has moments, and goes backward where the step does."""
         logits, reference = 4 * self.shape.tokens * self.shape.vocab_size, ("fp32", "naive", "fused")
         mode = "forward_backward" if "backward" in MODES[self.mode] else "no_grad"
-        return logits + max(self.formula_bytes(), footprint.peak_bytes(self.shape, *reference, mode, self.device))
+        return logits + max(self.formula_bytes(), memory.peak_bytes(self.shape, *reference, mode, self.device))
 
     def formula_bytes(self) -> int:
         """Peak memory of the step by the closed formula of `footprint.peak_bytes`."""
         ways = self.precision, self.attention, self.optimizer, self.mode
-        return footprint.peak_bytes(self.shape, *ways, self.device)
+        return memory.peak_bytes(self.shape, *ways, self.device)
 
     def traced(self):
-        """The peak memory of the step by kind and module, as `lib.instruments.memory_trace` finds it without allocating, exactly.
+        """The peak memory of the step by kind and module, as `memory_trace` finds it without allocating, exactly.
 
         It takes seconds a case, and `predicted_bytes` microseconds; a sweep asks for hundreds of cases before it
         starts the first, which is why the formula decides whether one fits, and this explains where the bytes go.
         Raises ValueError where something compiles, since operations inside a graph cannot be followed."""
         if self.compiles:
             raise ValueError("compiled: a compiled step cannot be traced")
-        from lib.instruments import memory_trace as predict  # brings torch.distributed along, which no measurement needs
+        from lib.instruments import memory_trace  # brings torch.distributed along, which no measurement needs
 
         with precision.strict():
-            return predict.predicted(self.training)
+            return memory_trace.predicted(self.training)
 
     def training(self) -> Training:
         """The model, its optimizer and a batch of random tokens."""
@@ -94,14 +94,14 @@ class Step:
 
     def work(self, training: Training) -> Work:
         """What is measured of a model in training, with what it costs in theory."""
-        traffic = cost.memory_bound_bytes(self.shape, self.precision, self.attention)
+        traffic = flops.memory_bound_bytes(self.shape, self.precision, self.attention)
         facts = {
             "tokens": self.shape.tokens,
             "parameters": self.shape.parameters,
-            "formula_mib": [self.formula_bytes() / memory.MIB],
-            "forward_flops": cost.forward_flops(self.shape),
-            "backward_flops": cost.backward_flops(self.shape),
-            "optimizer_flops": cost.optimizer_flops(self.shape.parameters, amsgrad=False),
+            "formula_mib": [self.formula_bytes() / peak_memory.MIB],
+            "forward_flops": flops.forward_flops(self.shape),
+            "backward_flops": flops.backward_flops(self.shape),
+            "optimizer_flops": flops.optimizer_flops(self.shape.parameters, amsgrad=False),
             **{f"{phase}_bytes": sum(parts.values()) for phase, parts in traffic.items()},
         }
         return Work(

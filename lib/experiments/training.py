@@ -18,7 +18,7 @@ MODES = {  # how much of a training step an iteration is, and the phases that it
 
 class Training:
     """The model, its optimizer, a batch of random tokens, and the iteration that they make, for a `case` that has the
-    fields of `lib.experiments.step.Step`, with activation checkpointing in groups of `checkpoint` layers unless that is 0.
+    fields of `step.Step`, with activation checkpointing in groups of `checkpoint` layers unless that is 0.
     `weights` are the parameters and buffers under the names of the plain model."""
 
     def __init__(self, case, checkpoint: int = 0):

@@ -6,7 +6,7 @@ import pandas as pd
 from IPython.display import Markdown
 
 from lib.records import results
-from lib.report import published as compare, tables, tidy as estimates
+from lib.report import published, tables, tidy
 from lib.report.tables import Table
 
 HERE = "here, by hand"
@@ -31,7 +31,7 @@ def beside(
         machines = ", ".join(every["machine"].unique()) or "no machine"
         return Markdown(f"No reference machine has records of these cases; git keeps this experiment of {machines}.")
     names = keys.split() or fields
-    rows = compare.same_cases(own, [others.assign(source="records of " + others["machine"])], names)
+    rows = published.same_cases(own, [others.assign(source="records of " + others["machine"])], names)
     known = list(dict.fromkeys(rows["case"]))
     rows = rows.sort_values("case", key=lambda case: case.map(known.index), kind="stable", ignore_index=True)
     rows["source"] = rows["source"].replace("this report", HERE)
@@ -41,7 +41,7 @@ def beside(
 def _rows(records: pd.DataFrame, columns: str, table: Callable | None) -> pd.DataFrame:
     """What is to be shown of records, each row with its machine."""
     if table is None:
-        return estimates.medians(records, *columns.split())
+        return tidy.medians(records, *columns.split())
     found = []
     for machine, group in records.groupby("machine", sort=False):
         group.attrs = records.attrs

@@ -6,8 +6,8 @@ import ipywidgets as widgets
 import itables
 
 from lib.explore import query as explore
-from lib.records import results
 from lib.explore.query import Query
+from lib.records import results
 from lib.report.headings import HEADINGS
 
 ROWS = 5  # of a list in which several can be chosen

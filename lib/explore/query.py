@@ -15,9 +15,9 @@ from xml.etree import ElementTree
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib import notebooks as notebook, validate as check
-from lib.records import baselines as baseline, long_form as longform, results
-from lib.report import plots, tidy as estimates
+from lib import notebooks, validate
+from lib.records import baselines, long_form, results
+from lib.report import plots, tidy
 from lib.report.headings import HEADINGS
 from lib.stats.intervals import Interval
 
@@ -45,19 +45,19 @@ class Query:
         where = {name: _listed(values) for name, values in self.where.items()}
         object.__setattr__(self, "machines", tuple(names))
         object.__setattr__(self, "where", where)
-        check.choice("experiment", self.experiment, notebook.experiments())
+        validate.choice("experiment", self.experiment, notebooks.experiments())
         if not self.machines:
             raise ValueError("machines: there must be one with records; `make report` measures some")
         for name in self.machines:
-            check.choice("machines", name, results.machines() or ["no machine"])
+            validate.choice("machines", name, results.machines() or ["no machine"])
         records = self.records()
         for name, axis in (("x", self.x), ("line", self.line)):
-            check.choice(name, axis, axes(self.experiment))
+            validate.choice(name, axis, axes(self.experiment))
         if self.x == self.line:
             raise ValueError(f"line: {self.line!r} is the x axis already")
-        check.choice("y", self.y, metrics(records) or ["no metric"])
+        validate.choice("y", self.y, metrics(records) or ["no metric"])
         for name, values in self.where.items():
-            check.choice("where", name, notebook.fields(self.experiment))
+            validate.choice("where", name, notebooks.fields(self.experiment))
             for value in values:
                 _check_value(f"where.{name}", value, options(records, name))
 
@@ -83,7 +83,7 @@ def parse(text: str) -> Query:
     if not isinstance(told, dict):
         raise ValueError(f"query: {text!r} must be an object with {', '.join(names)}")
     for name in told:
-        check.choice("query", name, names)
+        validate.choice("query", name, names)
     if missing := [name for name in names if name not in told and name != "where"]:
         raise ValueError(f"query: {', '.join(missing)} must be given")
     return Query(**told)
@@ -97,18 +97,18 @@ def _check_value(name: str, value, known: list) -> None:
     """Raise ValueError unless the value is a known one of the same type: True is not 1."""
     if (type(value), value) not in [(type(other), other) for other in known]:
         words = ", ".join(map(repr, known))
-        nearest = check.nearest(value, map(str, known)) if known else "none"
+        nearest = validate.nearest(value, map(str, known)) if known else "none"
         raise ValueError(f"{name}: {value!r} is not one of {words}; the nearest is {nearest}")
 
 
 def axes(experiment: str) -> list[str]:
     """What can be the x axis or tell lines apart: the fields of a case, and the machine."""
-    return [*notebook.fields(experiment), MACHINE]
+    return [*notebooks.fields(experiment), MACHINE]
 
 
 def metrics(records: pd.DataFrame) -> list[str]:
     """What can be the y axis: the metrics that are numbers and have a heading, those of the whole first."""
-    besides = {*longform.OF_THE_RECORD, *records.attrs["fields"]}
+    besides = {*long_form.OF_THE_RECORD, *records.attrs["fields"]}
     found = [name for name in records if name in HEADINGS and name not in besides and records[name].map(_counts).any()]
     return [name for name in LEADING if name in found] + [name for name in found if name not in LEADING]
 
@@ -120,20 +120,20 @@ def _counts(value) -> bool:
 
 def options(records: pd.DataFrame, name: str) -> list:
     """The values that a field has in the records, in the order of the report."""
-    values = records[[name]].drop_duplicates().sort_values(name, key=estimates.in_order)[name]
+    values = records[[name]].drop_duplicates().sort_values(name, key=tidy.in_order)[name]
     return values.tolist()
 
 
 def experiments(machines: list[str]) -> list[str]:
     """The experiments of which these machines have something to draw."""
-    return [name for name in notebook.experiments() if metrics(results.of_machines(name, machines))]
+    return [name for name in notebooks.experiments() if metrics(results.of_machines(name, machines))]
 
 
 def first(experiment: str, machines: tuple[str, ...] = (), **chosen: str) -> Query:
     """A query to begin with, of these machines or the first with records: `x`, `y` and `line` as chosen, or else the
     field of numbers with most values, the time of the whole, and the field in which variants differ; each other field
     has its most frequent value, so that a line is one thing. Raises ValueError as `Query` does."""
-    check.choice("experiment", experiment, notebook.experiments())
+    validate.choice("experiment", experiment, notebooks.experiments())
     machines = machines or tuple(results.machines()[:1])
     records = results.of_machines(experiment, list(machines))
     fields = records.attrs["fields"]
@@ -141,7 +141,7 @@ def first(experiment: str, machines: tuple[str, ...] = (), **chosen: str) -> Que
     numbers = [name for name in fields if name != chosen.get("line") and pd.api.types.is_numeric_dtype(records[name])]
     numbers = [name for name in numbers if not pd.api.types.is_bool_dtype(records[name])]
     x = chosen.get("x") or max(numbers or fields, key=counts.get)
-    variants = [name for name in (*baseline.BASELINES.get(experiment, {}), *fields) if counts.get(name, 0) > 1]
+    variants = [name for name in (*baselines.differing(experiment), *fields) if counts.get(name, 0) > 1]
     several = [MACHINE] if len(machines) > 1 else []
     line = chosen.get("line") or next(name for name in (*several, *variants, *fields, MACHINE) if name != x)
     y = chosen.get("y") or max(metrics(records), key=lambda name: records[name].map(_counts).sum(), default="total_ms")
@@ -157,10 +157,10 @@ def table(query: Query) -> pd.DataFrame:
     """One row a case and machine: its fields, the metric as a `stats.Interval` or None, and what
     `estimates.medians` says beside; `label` tells the lines apart and `colour` is that of the line."""
     where = {name: list(values) for name, values in query.where.items()}
-    medians = estimates.medians(estimates.select(query.records(), **where), query.y)
+    medians = tidy.medians(tidy.select(query.records(), **where), query.y)
     medians[query.y] = [_as_interval(value) for value in medians[query.y]]
     rest = [name for name in axes(query.experiment) if name not in (query.x, query.line)]
-    labelled = estimates.labelled(medians, [query.line, *rest], but=query.x)
+    labelled = tidy.labelled(medians, [query.line, *rest], but=query.x)
     values = options(medians, query.line)
     usual = {value: plots.COLOURS[value] for value in values if plots.COLOURS.get(value) in PALETTE}
     free = [colour for colour in PALETTE if colour not in usual.values()] or PALETTE
@@ -194,7 +194,7 @@ def _on_log_axes(drawn: pd.DataFrame, query: Query) -> bool:
 def bars(drawn: pd.DataFrame, query: Query) -> Axes:
     """A bar a row of `table`, with its interval, named by what tells it from the others."""
     rest = [name for name in axes(query.experiment) if name not in (query.x, query.line)]
-    named = estimates.labelled(drawn, [query.line, query.x, *rest])
+    named = tidy.labelled(drawn, [query.line, query.x, *rest])
     (ax,) = plots.axes(height=1.2 + 0.28 * max(1, len(named)))
     found = list(named[query.y])
     ax.barh(range(len(named)), [i.value for i in found], color=list(named["colour"]), height=0.62)

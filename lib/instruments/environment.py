@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from lib import precision, validate as check
+from lib import precision, validate
 from lib.instruments import processor
 from lib.paths import ROOT
 
@@ -32,7 +32,7 @@ _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 def device(name: str = "auto") -> str:
     """The device of that name, `auto` being the fastest one here. Raises ValueError for one that is unknown
     or not on this machine."""
-    check.choice("device", name, DEVICES)
+    validate.choice("device", name, DEVICES)
     here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return next(kind for kind, present in here.items() if present)

@@ -9,8 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lib.instruments.peak_memory import MIB
 from lib.instruments.memory_timeline import follow
+from lib.instruments.peak_memory import MIB
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from lib.instruments import kernel_classes as classes
+from lib.instruments import kernel_classes
 from lib.timing import Iteration
 
 START, END = "iteration begins", "phase ends: "  # the names of the marks in a trace
@@ -53,7 +53,7 @@ class Call:
     @property
     def kind(self) -> str:
         """Its class, as `lib.instruments.kernel_classes` names them."""
-        return classes.classify(self.name, self.window.phase)
+        return kernel_classes.classify(self.name, self.window.phase)
 
 
 def profile(
@@ -194,7 +194,7 @@ def _by_name(windows: list[Window], calls: list[Call]) -> dict[str, list]:
                 times.setdefault(call.name, []).append(call.us)
         ranked = sorted(times, key=lambda name: -sum(times[name]))
         whole = sum(map(sum, times.values()))
-        shown = [(name, classes.classify(name, phase), times[name]) for name in ranked[:TOP]]
+        shown = [(name, kernel_classes.classify(name, phase), times[name]) for name in ranked[:TOP]]
         if rest := [us for name in ranked[TOP:] for us in times[name]]:
             shown.append((OTHERS, "", rest))
         rows += [_row(phase, name, kind, of, count, whole) for name, kind, of in shown]
@@ -215,7 +215,7 @@ def _by_class(windows: list[Window], calls: list[Call]) -> dict[str, list]:
     count, sums = _iterations(windows), {}
     for call in calls:
         sums.setdefault((call.window.phase, call.kind), []).append(call.us)
-    keys = [(phase, kind) for phase in _phases(windows) for kind in classes.CLASSES if (phase, kind) in sums]
+    keys = [(phase, kind) for phase in _phases(windows) for kind in kernel_classes.CLASSES if (phase, kind) in sums]
     rows = [(*key, len(sums[key]) / count, sum(sums[key]) / count) for key in keys]
     return _columns(rows, "phase class calls total_us")
 
@@ -242,7 +242,7 @@ def _by_part(
     for call in calls:
         if part := within(call.thread, call.at_us):
             sums.setdefault((part, call.window.phase, call.kind), []).append(call.us)
-    order = [(p, phase, kind) for phase in _phases(windows) for p in parts for kind in classes.CLASSES]
+    order = [(p, phase, kind) for phase in _phases(windows) for p in parts for kind in kernel_classes.CLASSES]
     rows = [(*key, len(sums[key]) / count, sum(sums[key]) / count) for key in order if key in sums]
     return _columns(rows, "part phase class calls total_us")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import cli as commandline, notebooks as notebook, validate as check
-from lib.chapters import method as inventory
-from lib.records import damaged as quarantine, long_form as longform, results
-from lib.report import tables
-from lib.stats import intervals as stats
+from lib import cli, notebooks, validate
+from lib.chapters import method
+from lib.records import damaged, long_form, results
 from lib.records.record import STATUSES
+from lib.report import tables
+from lib.stats import intervals
 
 DESCRIPTION = """List, show and export the records of this machine's sweeps and those kept in git.
 
@@ -30,19 +30,19 @@ EXAMPLES = (
     "export attention.parquet --experiment attention",
     "export everything.csv",
 )
-EXITS = {1: "nothing found", 2: commandline.BAD_INPUT}
+EXITS = {1: "nothing found", 2: cli.BAD_INPUT}
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of this command line."""
-    made = commandline.parser("lib.records", DESCRIPTION, EXAMPLES, EXITS)
+    made = cli.parser("lib.records", DESCRIPTION, EXAMPLES, EXITS)
     commands = made.add_subparsers(dest="command", required=True, metavar="{list,show,export}")
     listing = commands.add_parser("list", help="what records there are")
     showing = commands.add_parser("show", help="one record, to be read")
     exporting = commands.add_parser("export", help="records in long form, for other tools")
     showing.add_argument("name", help="the name of a record, as `list` with a filter gives it")
     exporting.add_argument(
-        "file", help=f"where to write; its ending, {' or '.join(longform.WRITERS)}, says in which form"
+        "file", help=f"where to write; its ending, {' or '.join(long_form.WRITERS)}, says in which form"
     )
     showing.add_argument("--machine", action="append", default=[], help="whose record; by default the first with it")
     for command in (listing, exporting):
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 def experiments() -> list[str]:
     """The experiments with records, those without a notebook last."""
     found = {file.parent.name for machine in results.machines() for file in results.files(machine)}
-    named = [name for name in notebook.experiments() if name in found]
+    named = [name for name in notebooks.experiments() if name in found]
     return named + sorted(found - set(named))
 
 
@@ -74,7 +74,7 @@ def select(given: argparse.Namespace) -> dict[str, pd.DataFrame]:
         ("status", statuses, STATUSES),
     ):
         for value in values if known else ():
-            check.choice(field, value, known)
+            validate.choice(field, value, known)
     kept = given.machine or machines
     frames = {name: results.of_machines(name, kept, whole=True) for name in given.experiment or names}
     for text in given.where:
@@ -97,10 +97,12 @@ def _where(frames: Mapping[str, pd.DataFrame], text: str) -> dict[str, pd.DataFr
         raise ValueError(f"where: {text!r} must be FIELD=VALUE")
     having = {name: frame for name, frame in frames.items() if field in frame.attrs["fields"]}
     if not having:
-        check.choice("where", field, dict.fromkeys(name for frame in frames.values() for name in frame.attrs["fields"]))
+        validate.choice(
+            "where", field, dict.fromkeys(name for frame in frames.values() for name in frame.attrs["fields"])
+        )
     known = dict.fromkeys(str(value) for frame in having.values() for value in frame[field])
     for value in values.split(",") if known else ():
-        check.choice(f"where.{field}", value, known)
+        validate.choice(f"where.{field}", value, known)
     admitted = values.split(",")
     return {name: _keep(frame, frame[field].map(str).isin(admitted)) for name, frame in having.items()}
 
@@ -126,7 +128,7 @@ def listing(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         for _, record in frame.iterrows():
             called = results.called(experiment, record[frame.attrs["fields"]], record["round"])
             times = record.get("total_ms")
-            median = stats.median([times]) if isinstance(times, list) else None
+            median = intervals.median([times]) if isinstance(times, list) else None
             rows.append(
                 {
                     "record": called, "machine": record["machine"], "status": record["status"],
@@ -144,7 +146,7 @@ def find(record: str, machines: list[str]) -> Path:
         f"{file.parent.name}/{file.stem}": file for machine in reversed(machines) for file in results.files(machine)
     }
     if record not in files:
-        raise ValueError(f"record: there is no {record!r}; the nearest is {check.nearest(record, files)!r}")
+        raise ValueError(f"record: there is no {record!r}; the nearest is {validate.nearest(record, files)!r}")
     return files[record]
 
 
@@ -163,7 +165,7 @@ def _summary(value) -> str:
     if isinstance(value, dict):
         return f"a table of {len(next(iter(value.values()), []))} rows: {', '.join(value)}"
     if isinstance(value, list) and value and not any(isinstance(entry, str) for entry in value):
-        found = stats.median([value])
+        found = intervals.median([value])
         return f"{tables.interval(found) if len(value) > 1 else tables.number(found.value)}, n = {len(value)}"
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
@@ -171,7 +173,7 @@ def _summary(value) -> str:
 def _show(given: argparse.Namespace) -> str:
     known = results.machines()
     for machine in given.machine:
-        check.choice("machine", machine, known or ["no machine"])
+        validate.choice("machine", machine, known or ["no machine"])
     machines = given.machine or known
     return shown(results.read(find(given.name, machines))) if any(map(results.files, machines)) else ""
 
@@ -180,17 +182,17 @@ def _list(given: argparse.Namespace) -> str:
     frames = select(given)
     filtered = given.experiment or given.machine or given.status or given.where
     table = (listing if filtered else overview)(frames).to_string(index=False) if frames else ""
-    return "\n".join(filter(None, [table, inventory.counted(quarantine.losses())]))
+    return "\n".join(filter(None, [table, method.counted(damaged.losses())]))
 
 
 def _export(given: argparse.Namespace) -> str:
     file = Path(given.file)
-    check.choice("file", file.suffix, longform.WRITERS)
+    validate.choice("file", file.suffix, long_form.WRITERS)
     frames = select(given)
     if not frames:
         return ""
-    table = longform.long(frames)
-    longform.write(table, file)
+    table = long_form.long(frames)
+    long_form.write(table, file)
     return f"{file}: {len(table):,} rows of {sum(map(len, frames.values())):,} records"
 
 

@@ -1,44 +1,49 @@
-"""Digests the code that the records of an experiment come from: what it does, however it is written; knows no torch.
+"""Digests the code that the records of an experiment come from: what it does, however it is written.
 
 Two versions of the code that differ in comments, docstrings and formatting alone have the same digest, and so have two
 versions of Python: the tree is walked by the names of its nodes and fields, since `ast.dump` differs between them.
+
+>>> code("adam")  # doctest: +SKIP
+'3f1c9a5e0b7d2468'
 """
 
 import ast
 import functools
 import hashlib
 import json
-import os.path
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
 from lib.paths import ROOT
 
-MEASURING = {  # the modules that decide what a record holds, beside those of the cases
-    "adam", "attention", "baseline", "checkpointing", "classes", "compilation", "cost", "dtypes", "footprint",
-    "measure", "memory", "model", "nsys", "overheads", "precision", "predict", "profiling", "rounding", "series",
-    "sizes", "stats", "timeline", "timing", "training",
-}  # fmt: skip
-PROGRAMS = {"calibration": "calibrate"}  # experiments that a module of their own measures, and no notebook
+# What these say stands in the record itself, or they only read, store and show records.
+UNWATCHED = (
+    *("catalog", "cli", "execution", "notebooks", "paths", "validate"),
+    *("chapters", "explore", "records", "report", "sweep"),
+    *("experiments.cases", "instruments.environment", "instruments.processor"),
+)
 
 
 @functools.cache
 def code(experiment: str, root: Path = ROOT) -> str:
-    """A digest of the modules that an experiment's cases touch and of the cells that measure them, 16 hexadecimal
-    digits, so that records of different code can be told apart."""
-    parts = [_notebook(experiment, root)[0], *(name + _module(name, root)[0] for name in modules(experiment, root))]
-    return _hash(parts)[:16]
+    """Digest the modules that an experiment measures with, its measuring cells, and its own part of the catalogue.
+
+    Returns 16 hexadecimal digits; records of different code have different ones."""
+    own = runpy.run_path(str(root / "lib" / "catalog.py"))["CATALOG"].get(experiment)
+    parts = [repr((own.baseline, own.settings)) if own else "", _notebook(experiment, root)[0]]
+    return _hash([*parts, *(name + _module(name, root)[0] for name in modules(experiment, root))])[:16]
 
 
 @functools.cache
 def modules(experiment: str, root: Path = ROOT) -> tuple[str, ...]:
-    """The names below `lib` of the modules that an experiment measures with, by what they import of each other."""
-    own = PROGRAMS.get(experiment, f"cases.{experiment}")
-    found, new = set(), {own, "measure", *_notebook(experiment, root)[1]}
+    """List the modules below `lib` that an experiment measures with: its case's, the measuring cells', and theirs."""
+    found: set[str] = set()
+    new = {f"experiments.{experiment}", "experiments.measure", *_notebook(experiment, root)[1]}
     while new:
         found |= new
         new = {name for module in new for name in _module(module, root)[1]} - found
-    return tuple(sorted(name for name in found if os.path.exists(_file(name, root))))
+    return tuple(sorted(name for name in found if _file(name, root).is_file()))
 
 
 def _file(name: str, root: Path) -> Path:
@@ -47,18 +52,17 @@ def _file(name: str, root: Path) -> Path:
 
 @functools.cache
 def _module(name: str, root: Path) -> tuple[str, frozenset[str]]:
-    """A digest of a module, and the measuring ones that it imports; nothing of one that is not there."""
+    """Digest one module, and list the watched ones that it imports; both are empty for a module that does not exist."""
     file = _file(name, root)
-    tree = ast.parse(file.read_text() if os.path.exists(file) else "")
+    tree = ast.parse(file.read_text() if file.is_file() else "")
     return _hash(shape(tree)), frozenset(_imported(tree, root))
 
 
 @functools.cache
 def _notebook(experiment: str, root: Path) -> tuple[str, frozenset[str]]:
-    """A digest of the cells of an experiment's notebook that measure, and the measuring modules that its cells
-    import."""
+    """Digest the measuring cells of an experiment's notebook, and list the watched modules that its cells import."""
     file = root / "notebooks" / f"{experiment}.ipynb"
-    cells = json.loads(file.read_text())["cells"] if os.path.exists(file) else []
+    cells = json.loads(file.read_text())["cells"] if file.is_file() else []
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     trees = [(source, ast.parse(source)) for source in sources if "measure" in source]
     doing = [shape(tree) for source, tree in trees if "measure.recording(" in source]
@@ -70,7 +74,7 @@ def _hash(content: object) -> str:
 
 
 def _imported(tree: ast.AST, root: Path) -> Iterator[str]:
-    """The names below `lib` of the measuring modules that a tree imports, wherever in it."""
+    """Yield the names below `lib` of the watched modules that a tree imports, lazily or not."""
     full: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -78,7 +82,7 @@ def _imported(tree: ast.AST, root: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             full += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     for name in (name.removeprefix("lib.") for name in full if name.startswith("lib.")):
-        if name in MEASURING or (name.startswith("cases.") and _file(name, root).exists()):
+        if _file(name, root).is_file() and not f"{name}.".startswith(tuple(f"{each}." for each in UNWATCHED)):
             yield name
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import paths as folders
+from lib import paths
 from lib.records import atomic, record, results
 
 COLUMNS = ("machine", "experiment", "where", "reason")
@@ -43,7 +43,7 @@ def tidy(alone: bool) -> int:
     """Prepare the store for a sweep: move every damaged file into quarantine, so that what it was to hold is measured
     again, and, where no other sweep is at work in the folder, remove what a killed one was writing. Returns how many
     were damaged. Raises atomic.CannotWrite."""
-    for folder in (folders.results(), folders.runs(), folders.quarantine()) if alone else ():
+    for folder in (paths.results(), paths.runs(), paths.quarantine()) if alone else ():
         atomic.sweep_leftovers(folder)
     found = damaged(results.folder())
     for file, reason in found.items():
@@ -81,7 +81,7 @@ def refuse(machine: str, name: str, content: bytes, reason: str) -> None:
 def _target(*place: str) -> Path:
     """A file of quarantine for what stood in a place, whose names may be anything: one that nothing else has."""
     machine, experiment, name = map(_plain, place)
-    parent = folders.quarantine() / machine / experiment
+    parent = paths.quarantine() / machine / experiment
     with atomic.in_words(parent):
         parent.mkdir(parents=True, exist_ok=True)
     return parent / f"{name}.{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
@@ -101,7 +101,7 @@ def losses() -> pd.DataFrame:
     in quarantine, and why it is no record. Nothing is moved, and nothing that a file holds is shown."""
     roots = {STORE: results.folder(), KEPT: results.REFERENCE}
     found = [(file, where, reason) for where, root in roots.items() for file, reason in damaged(root).items()]
-    for file in sorted(folders.quarantine().glob("*/*/*")):
+    for file in sorted(paths.quarantine().glob("*/*/*")):
         if not file.name.endswith((REASON, atomic.ENDING)):
             found.append((file, ASIDE, _reason(file)))
     rows = [(*map(_plain, file.parts[-3:-1]), where, reason) for file, where, reason in found]

@@ -12,10 +12,10 @@ from pathlib import Path, PurePath
 
 import pandas as pd
 
-from lib import notebooks as notebook
-from lib.records import atomic, staleness
+from lib import notebooks
 from lib.paths import REPORTS, runs, within
 from lib.paths import results as folder
+from lib.records import atomic, staleness
 from lib.records.record import LARGEST_BYTES, called, made, name, parse, place, too_large
 
 REFERENCE = REPORTS / "reference"
@@ -175,7 +175,7 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
         except ValueError as error:
             warnings.warn(f"{file.name!r} left out: {error}", stacklevel=2)
     newest = max(found, key=lambda record: record["started"], default=None)
-    fields = list(newest["case"]) if newest else notebook.fields(experiment)
+    fields = list(newest["case"]) if newest else notebooks.fields(experiment)
     for record in found:
         if list(record["case"]) != fields:
             warnings.warn(f"{name(record['case'])} left out: newer cases have other fields", stacklevel=2)
@@ -221,6 +221,6 @@ def datasheets() -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    from lib.records import __main__ as shell  # which imports this module
+    from lib.records import __main__  # which imports this module
 
-    sys.exit(shell.main())
+    sys.exit(__main__.main())

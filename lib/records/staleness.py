@@ -12,7 +12,7 @@ from importlib import metadata
 import pandas as pd
 
 from lib.instruments import processor
-from lib.records import code_digest as digest
+from lib.records import code_digest
 
 STALE = "stale"  # the status that `results.load` gives such a record in place of its own
 AGAIN = "make sweep STALE=1"
@@ -30,7 +30,7 @@ def reason(record: Mapping) -> str:
 
 
 def _is_todays(record: Mapping) -> bool:
-    return record["code"] == digest.code(record["experiment"])
+    return record["code"] == code_digest.code(record["experiment"])
 
 
 def public(version: str) -> str:

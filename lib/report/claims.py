@@ -14,8 +14,8 @@ import pandas as pd
 from scipy import stats as distributions
 
 from lib.report import tables
-from lib.stats import intervals as stats
 from lib.report.sentences import HUGE, NO_DATA, Statement
+from lib.stats import intervals
 from lib.stats.intervals import Comparison, Interval
 
 SUPPORTED, CONTRADICTED, SAME, INCONCLUSIVE = "supported", "contradicted", "no difference", "inconclusive"
@@ -91,15 +91,15 @@ def estimated(of: str, value: Interval, within: tuple[float, float], records: Se
     """A positive number by its interval: that of the logarithm across processes, or within one of many samples."""
     if not value.known or value.low <= 0:
         return Found(of, value, within, 1.0, 1.0, records=tuple(records))
-    freedom = value.rounds - 1 if value.rounds >= stats.ENOUGH_ROUNDS else max(1, value.n - 1)
+    freedom = value.rounds - 1 if value.rounds >= intervals.ENOUGH_ROUNDS else max(1, value.n - 1)
     error = math.log(value.high / value.low) / 2 / distributions.t.ppf(0.975, freedom)
-    return compared(of, Comparison(value, 1.0, 1.0, 0.05, error, freedom, stats.MEDIANS), within, records)
+    return compared(of, Comparison(value, 1.0, 1.0, 0.05, error, freedom, intervals.MEDIANS), within, records)
 
 
 def usual(of: str, values: Sequence[float], within: tuple[float, float], records: Sequence[str] = ()) -> Found:
     """The median of several cases, by the sign test: that most lie within the limits, or most do not."""
     count, inside = len(values), sum(within[0] <= value <= within[1] for value in values)
-    middle = Interval(float(pd.Series(values).median()), *stats.order_statistics(values), count, 1)
+    middle = Interval(float(pd.Series(values).median()), *intervals.order_statistics(values), count, 1)
     most, few = (float(distributions.binom.sf(k - 1, count, 0.5)) for k in (inside, count - inside))
     return Found(f"{of}, median of {count}", middle, within, most, few, records=tuple(records))
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib.records import baselines as baseline
-from lib.report import tidy as estimates
-from lib.stats import intervals as stats
+from lib.records import baselines
+from lib.report import tidy
+from lib.stats import intervals
 from lib.stats.intervals import Comparison
 
 
@@ -19,22 +19,22 @@ def comparison(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> 
     is the baseline of the other or both have the same, all else by the medians of the rounds. A baseline that ran in
     these pairs alone needs no records of its own. Stale records are left out. None without data, and where different
     versions of the code measured the two."""
-    records = estimates.current(records)
-    one, other = estimates.select(records, **of), estimates.select(records, **to)
+    records = tidy.current(records)
+    one, other = tidy.select(records, **of), tidy.select(records, **to)
     if one.empty or (len(other) and set(one["code"]) != set(other["code"])):
         return None
     found = _by_pairs(one, other, metric, to) if metric.endswith("_ms") else None
-    return found or stats.unpaired(estimates.samples(one, metric), estimates.samples(other, metric))
+    return found or intervals.unpaired(tidy.samples(one, metric), tidy.samples(other, metric))
 
 
 def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) -> Comparison | None:
     """Two cases by their pairs in each round; None where these do not relate them."""
     fields = one.attrs["fields"]
     cases = [frame[fields].iloc[0].to_dict() if len(frame) else dict(to) for frame in (one, other)]
-    bases = [baseline.of(one.attrs["experiment"], case) for case in cases]
+    bases = [baselines.of(one.attrs["experiment"], case) for case in cases]
     unit = "ms" if metric == "total_ms" else metric
     above, below = (
-        {f"{side}_ms": estimates.samples(frame, f"{side}_{unit}") for side in ("paired", "baseline")}
+        {f"{side}_ms": tidy.samples(frame, f"{side}_{unit}") for side in ("paired", "baseline")}
         for frame in (one, other)
     )
     if not any((*above.values(), *below.values())):
@@ -48,8 +48,10 @@ def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) 
     else:
         return None
     rounds = [found[r] for r in sorted(found)]
-    if len(rounds) >= stats.ENOUGH_ROUNDS:
-        return stats.across([one.ratio.value for one in rounds], sum(one.ratio.n for one in rounds), stats.PAIRS)
+    if len(rounds) >= intervals.ENOUGH_ROUNDS:
+        return intervals.across(
+            [one.ratio.value for one in rounds], sum(one.ratio.n for one in rounds), intervals.PAIRS
+        )
     sides = {one.ratio.value < 1 for one in rounds}
     return max(rounds, key=lambda one: one.p) if len(sides) == 1 else None
 
@@ -61,17 +63,17 @@ def _paired(above: list[float], below: list[float]) -> Comparison:
 @functools.cache
 def _known(above: tuple[float, ...], below: tuple[float, ...]) -> Comparison:
     """The comparison of the same pairs, for which every table asks anew."""
-    return stats.paired(list(above), list(below))
+    return intervals.paired(list(above), list(below))
 
 
 def _by_same_baseline(above: dict, below: dict) -> Comparison | None:
     """Two cases that ran in turns with the same third: by the quotients of their ratios to it, process by process."""
     common = sorted(above["paired_ms"].keys() & below["paired_ms"].keys())
-    if len(common) < stats.ENOUGH_ROUNDS:
+    if len(common) < intervals.ENOUGH_ROUNDS:
         return None
     ratios = [[_paired(side["paired_ms"][r], side["baseline_ms"][r]).ratio for side in (above, below)] for r in common]
     n = sum(min(first.n, second.n) for first, second in ratios)
-    return stats.across([first.value / second.value for first, second in ratios], n, stats.PAIRS)
+    return intervals.across([first.value / second.value for first, second in ratios], n, intervals.PAIRS)
 
 
 def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.DataFrame:
@@ -79,21 +81,19 @@ def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.Dat
     the metric, what it rests on (`by`), `verdict` (by Holm over all rows) and `visible_percent`, the smallest
     difference that would have been seen among so many; and `hardware, codes, restless` as `medians` has them."""
     fields, rows, found = records.attrs["fields"], [], []
-    measured = estimates.medians(records)
+    measured = tidy.medians(records)
     for _, row in measured.iterrows():
         case = row[fields].to_dict()
-        base = baseline.of(records.attrs["experiment"], case)
+        base = baselines.of(records.attrs["experiment"], case)
         compared = base and comparison(records, metric, case, base)
         if compared:
-            (differs,) = (
-                estimates.word(name, base[name]) or f"not {name}" for name in fields if base[name] != case[name]
-            )
+            (differs,) = (tidy.word(name, base[name]) or f"not {name}" for name in fields if base[name] != case[name])
             rows.append(row.to_dict() | {"baseline": differs, "ratio": compared.ratio, "by": compared.by, "why": ""})
             found.append(compared)
     frame = pd.DataFrame(rows, columns=[*fields, "baseline", "ratio", "by", "machine", "hardware", "codes", "restless"])
     frame.attrs = measured.attrs
     visible = pd.Series([100 * compared.visible(len(found)) for compared in found], dtype=float)
-    return frame.assign(verdict=stats.verdicts(found), visible_percent=visible)
+    return frame.assign(verdict=intervals.verdicts(found), visible_percent=visible)
 
 
 _TABLES: dict[int, tuple[weakref.ref, dict[str, pd.DataFrame]]] = {}
@@ -121,8 +121,8 @@ def judged(
     if metric.endswith("_ms"):
         table = _remembered(records, metric)
         for case, base, turned in ((of, to, {}), (to, of, {"faster": "slower", "slower": "faster"})):
-            row = estimates.select(table, **case)
-            if len(row) == 1 and baseline.of(records.attrs["experiment"], case) == base:
+            row = tidy.select(table, **case)
+            if len(row) == 1 and baselines.of(records.attrs["experiment"], case) == base:
                 said = row["verdict"].iloc[0]
                 return compared, turned.get(said, said), row["visible_percent"].iloc[0] / 100
     return compared, compared.verdict(rivals), compared.visible(rivals)
@@ -131,10 +131,10 @@ def judged(
 def ranked(records: pd.DataFrame, metric: str, among: str) -> list:
     """The values of the field `among` from the least of the metric to the most, by their ratio to the reference of that
     field, or by their medians where it was not measured."""
-    table = estimates.medians(records, metric)
+    table = tidy.medians(records, metric)
     least = {name: found.value for name, found in zip(table[among], table[metric], strict=True) if found}
     for name in least:
-        base = baseline.of(records.attrs["experiment"], {among: name})
+        base = baselines.of(records.attrs["experiment"], {among: name})
         if base and base[among] in least and (compared := comparison(records, metric, {among: name}, base)):
             least[name] = compared.ratio.value * least[base[among]]
     return sorted(least, key=least.get)
@@ -144,15 +144,13 @@ def ratios(records: pd.DataFrame, axis: str, reference, case: Mapping) -> pd.Dat
     """The ratio of the time of each value of the field `axis` to its `reference`, in an otherwise equal `case`:
     columns `name` (the value), `ratio`, `hardware`, `restless`."""
     rest = {name: value for name, value in case.items() if name != axis}
-    chosen = estimates.select(records, **rest) if rest else records.iloc[:0]
+    chosen = tidy.select(records, **rest) if rest else records.iloc[:0]
     rows = []
-    for _, row in estimates.medians(chosen).iterrows():
+    for _, row in tidy.medians(chosen).iterrows():
         compared = row[axis] != reference and comparison(chosen, "total_ms", {axis: row[axis]}, {axis: reference})
         if compared:
             rows.append({"name": row[axis], "ratio": compared.ratio, **row[["hardware", "restless"]]})
-    return pd.DataFrame(rows, columns=["name", "ratio", "hardware", "restless"]).sort_values(
-        "name", key=estimates.in_order
-    )
+    return pd.DataFrame(rows, columns=["name", "ratio", "hardware", "restless"]).sort_values("name", key=tidy.in_order)
 
 
 def contrasts(records: pd.DataFrame, axis: str, reference, *metrics: str) -> pd.DataFrame:
@@ -160,7 +158,7 @@ def contrasts(records: pd.DataFrame, axis: str, reference, *metrics: str) -> pd.
     of the case, the metrics of the case, `ratio` (of its time to the other's), `hardware, codes, restless`,
     and `verdict`, by Holm over all rows."""
     fields, rows, found = records.attrs["fields"], [], []
-    measured = estimates.medians(records, *metrics)
+    measured = tidy.medians(records, *metrics)
     for _, row in measured.iterrows():
         case = row[fields].to_dict()
         compared = case[axis] != reference and comparison(records, "total_ms", case, {**case, axis: reference})
@@ -168,6 +166,6 @@ def contrasts(records: pd.DataFrame, axis: str, reference, *metrics: str) -> pd.
             rows.append(row.to_dict() | {"ratio": compared.ratio})
             found.append(compared)
     names = [*fields, *metrics, "ratio", "hardware", "codes", "restless"]
-    frame = pd.DataFrame(rows, columns=names).assign(verdict=stats.verdicts(found))
+    frame = pd.DataFrame(rows, columns=names).assign(verdict=intervals.verdicts(found))
     frame.attrs = measured.attrs
     return frame

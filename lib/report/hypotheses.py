@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from lib.report import compare as verdicts, tables, tidy as estimates
-from lib.stats import intervals as stats
+from lib.report import compare, tables, tidy
+from lib.stats import intervals
 from lib.stats.intervals import Interval
 
 EQUAL, LEAST, MOST = "", "at least", "at most"  # what a prediction is of the quantity
@@ -67,14 +67,14 @@ def power(ratio: Interval | None, times: float) -> Interval | None:
 
 def median(records: pd.DataFrame, metric: str, case: Mapping) -> Interval | None:
     """The median of a metric of a case with its interval; None where it was not measured."""
-    by_round = estimates.samples(estimates.select(records, **case), metric)
-    return stats.median(list(by_round.values())) if by_round else None
+    by_round = tidy.samples(tidy.select(records, **case), metric)
+    return intervals.median(list(by_round.values())) if by_round else None
 
 
 def value(records: pd.DataFrame, name: str, case: Mapping) -> float:
     """A fact of a case, or the median of its samples; NaN where it was not measured."""
-    chosen = estimates.select(records, **case)
-    found = estimates.column(chosen, name).dropna()
+    chosen = tidy.select(records, **case)
+    found = tidy.column(chosen, name).dropna()
     if found.empty:
         return math.nan
     return float(pd.Series(found.iloc[0]).median()) if isinstance(found.iloc[0], list) else float(found.iloc[0])
@@ -84,7 +84,7 @@ def ratio(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> Inter
     """The ratio of a metric of two cases with its interval; None where they were not both measured."""
     if None in of.values() or None in to.values():
         return None
-    found = verdicts.comparison(records, metric, of, to)
+    found = compare.comparison(records, metric, of, to)
     return found.ratio if found else None
 
 
@@ -92,7 +92,7 @@ def ends(records: pd.DataFrame, axis: str, case: Mapping, longest: bool = True) 
     """The case with the two largest, or the two least, values of an axis with times, the lesser first; both None
     where there are fewer."""
     rest = {name: value for name, value in case.items() if name != axis}
-    values = sorted(set(estimates.select(records, **rest, status="ok")[axis])) if len(records) else []
+    values = sorted(set(tidy.select(records, **rest, status="ok")[axis])) if len(records) else []
     chosen = (values[-2:] if longest else values[:2]) if len(values) > 1 else [None, None]
     return [{**rest, axis: value} for value in chosen]
 

@@ -15,6 +15,7 @@ from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from lib.catalog import CATALOG, PRECISIONS
 from lib.report import markdown, tables
 from lib.report.headings import HEADINGS
 from lib.stats.intervals import Interval
@@ -23,11 +24,18 @@ INK = "#010203"  # replaced in the report by the page's own ink, for dark mode a
 QUIET = "#040506"  # likewise by the page's quieter ink
 BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"
 YELLOW, VERMILION = "#F0E442", "#D55E00"
+_HUES = {
+    "ink": INK,
+    "orange": ORANGE,
+    "green": GREEN,
+    "purple": PURPLE,
+    "blue": BLUE,
+    "sky": SKY,
+    "vermilion": VERMILION,
+}
 COLOURS = {  # Okabe and Ito 2008; the reference of each family in ink
-    "naive": INK, "tiled": ORANGE, "sdpa": GREEN, "flex": PURPLE, "compiled": BLUE,
-    "single_tensor": INK, "foreach": ORANGE, "fused": GREEN,
-    "compiled_single_tensor": BLUE, "compiled_foreach": PURPLE,
-    "fp32": INK, "tf32": ORANGE, "bf16": BLUE, "fp16": GREEN,
+    **{name: _HUES[hue] for each in CATALOG.values() for name, hue in each.variants.items() if hue},
+    **{name: _HUES[hue] for name, hue in PRECISIONS.items()},
     "forward": SKY, "backward": BLUE, "optimizer": ORANGE, "whole": INK,
     "scores": BLUE, "softmax": ORANGE, "values": GREEN,
     "T=16": INK, "T=32": ORANGE, "T=64": GREEN, "T=128": BLUE, "T=256": PURPLE, "T=512": SKY, "T=1024": VERMILION,

@@ -6,9 +6,9 @@ import argparse
 import shutil
 import sys
 
-from lib import cli as commandline
+from lib import cli
 from lib.records import results
-from lib.report import plots, published as compare
+from lib.report import plots, published
 
 
 def publish(machine: str) -> int:
@@ -25,7 +25,7 @@ def publish(machine: str) -> int:
         copy = target / file.parent.name / file.name
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)
-    ratios = compare.to_references(machine)
+    ratios = published.to_references(machine)
     if len(ratios):
         ax = plots.ratios(*plots.axes(height=3.4), ratios, "time relative to the reference")
         plots.save(ax, target / "ratios.svg")
@@ -34,7 +34,7 @@ def publish(machine: str) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of this command line."""
-    return commandline.parser(
+    return cli.parser(
         "lib.report.publish",
         "Copy the records of sweeps, of every machine in the results, to reports/reference/; those by hand stay out.",
         ("",),

@@ -12,7 +12,7 @@ import pandas as pd
 
 from lib.cost import flops as cost
 from lib.records import results
-from lib.report import compare as verdicts, tidy as estimates
+from lib.report import compare, tidy
 from lib.report.headings import HEADINGS
 from lib.stats.intervals import Interval
 
@@ -71,13 +71,13 @@ def to_references(machine: str) -> pd.DataFrame:
     compiled step to the eager one, attention to naive, the optimizer to single_tensor. Columns `label`, `name`
     (which has the colour), `ratio`, `hardware`."""
     steps, attention, adam = (results.load(name, machine) for name in ("step", "attention", "adam"))
-    step = estimates.largest(steps, "parameters", precision="fp32", compiled=True, mode="train_step")
-    longest = estimates.largest(attention, "seq_len", precision="fp32", causal=True, cold=False, d_head=64)
-    most = estimates.largest(adam, "elements", cold=False, shapes="equal", amsgrad=True)
+    step = tidy.largest(steps, "parameters", precision="fp32", compiled=True, mode="train_step")
+    longest = tidy.largest(attention, "seq_len", precision="fp32", causal=True, cold=False, d_head=64)
+    most = tidy.largest(adam, "elements", cold=False, shapes="equal", amsgrad=True)
     families = {
-        "step": verdicts.ratios(steps, "compiled", False, step).replace({"name": {True: "compiled"}}),
-        "attention": verdicts.ratios(attention, "variant", "naive", longest),
-        "adam": verdicts.ratios(adam, "variant", "single_tensor", most),
+        "step": compare.ratios(steps, "compiled", False, step).replace({"name": {True: "compiled"}}),
+        "attention": compare.ratios(attention, "variant", "naive", longest),
+        "adam": compare.ratios(adam, "variant", "single_tensor", most),
     }
     labelled = [table.assign(label=family + ": " + table["name"].astype(str)) for family, table in families.items()]
     return pd.concat(labelled, ignore_index=True)
@@ -86,7 +86,7 @@ def to_references(machine: str) -> pd.DataFrame:
 def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -> pd.DataFrame:
     """The rows of `own`, but for stale ones, and of `others` whose `keys` occur in both, case by case, this machine's
     row first; `case` names the case in a few words."""
-    own = estimates.current(own)
+    own = tidy.current(own)
     theirs = pd.concat([other.astype(object) for other in others], ignore_index=True)
     own = own.assign(source="this report")
     shared = set(own[keys].itertuples(index=False, name=None)) & set(theirs[keys].itertuples(index=False, name=None))
@@ -95,8 +95,8 @@ def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -
     words = ([word(*field) for field in zip(keys, row, strict=True)] for row in rows[keys].itertuples(index=False))
     rows["case"] = [", ".join(word for word in row if word) for row in words]
     for name in ("restless", "why"):
-        rows[name] = estimates.column(rows, name).fillna("")
-    return rows.sort_values(keys, key=estimates.in_order, kind="stable", ignore_index=True)
+        rows[name] = tidy.column(rows, name).fillna("")
+    return rows.sort_values(keys, key=tidy.in_order, kind="stable", ignore_index=True)
 
 
 def word(name: str, value) -> str:
@@ -110,7 +110,7 @@ def word(name: str, value) -> str:
 
 def other_machines(experiment: str, machine: str, *metrics: str, **where) -> pd.DataFrame:
     """Medians of the records kept in git of other machines, of the cases with these values of fields."""
-    medians = estimates.medians(estimates.select(results.reference(experiment, but=machine), **where), *metrics)
+    medians = tidy.medians(tidy.select(results.reference(experiment, but=machine), **where), *metrics)
     return medians.assign(source="records of " + medians["machine"])
 
 
@@ -119,7 +119,7 @@ def with_peak_percent(rows: pd.DataFrame, metric: str, flops: Callable[[pd.Serie
     that the maker states for its hardware and precision, or, for records of this project, which name their `machine`,
     of the ceiling measured there. Missing where that is not known."""
     stated = results.datasheets().set_index(["hardware", "precision"])["tflops"] * 1e12
-    measured = {name: _products(name) for name in estimates.column(rows, "machine").dropna().unique()}
+    measured = {name: _products(name) for name in tidy.column(rows, "machine").dropna().unique()}
 
     def percent(row: pd.Series) -> Interval | None:
         own = measured.get(row.get("machine"))
@@ -134,4 +134,4 @@ def with_peak_percent(rows: pd.DataFrame, metric: str, flops: Callable[[pd.Serie
 
 
 def _products(machine: str) -> dict[str, float]:
-    return estimates.ceiling(results.load("ceilings", machine), "matmul", "flops")
+    return tidy.ceiling(results.load("ceilings", machine), "matmul", "flops")

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pandas as pd
 from scipy import stats as distributions
 
-from lib.report import compare as verdicts, sentences, tidy as estimates
-from lib.stats import intervals as stats
+from lib.report import compare, sentences, tidy
 from lib.report.claims import LESS, MORE, Found, compared, estimated, known
 from lib.report.sentences import fields
+from lib.stats import intervals
 from lib.stats.intervals import Comparison, Interval
 
 
@@ -28,9 +28,9 @@ def names(records: pd.DataFrame) -> tuple[str, ...]:
 
 def cases(records: pd.DataFrame, **where) -> list[dict]:
     """The cases with these values of fields, in the order in which values are introduced."""
-    chosen = estimates.select(records, **where)
+    chosen = tidy.select(records, **where)
     measured = chosen.loc[chosen["status"] == "ok", records.attrs["fields"]].drop_duplicates()
-    return estimates.ordered(measured, " ".join(measured)).to_dict("records") if len(measured) else []
+    return tidy.ordered(measured, " ".join(measured)).to_dict("records") if len(measured) else []
 
 
 def ratio(
@@ -38,14 +38,14 @@ def ratio(
 ) -> list[Found]:
     """The ratio of a metric of one case to that of another: one number, or none where they were not both measured.
     `label` has the fields of the first in it. What the table of an experiment's verdicts leaves open, stays so."""
-    one, other = estimates.select(records, **of), estimates.select(records, **to)
+    one, other = tidy.select(records, **of), tidy.select(records, **to)
     if printed(records):
         values = [chosen[metric].dropna().iloc[:1] for chosen in (one, other)]
         if any(value.empty for value in values):
             return []
         above, below = (float(value.iloc[0][0]) for value in values)
         return [known(label.format(**of), above / below, within)]
-    found = verdicts.judged(records, metric, of, to)
+    found = compare.judged(records, metric, of, to)
     if found is None:
         return []
     bears = compared(label.format(**of), found[0], within, names(one) + names(other))
@@ -63,7 +63,7 @@ def contrast(
         above, below = (ratio(records, metric, *pair, within, label) for pair in (one, other))
         found = zip(above, below, strict=False)
         return [known(first.of, first.value.value / second.value.value, within) for first, second in found]
-    first, second = (verdicts.comparison(records, metric, *pair) for pair in (one, other))
+    first, second = (compare.comparison(records, metric, *pair) for pair in (one, other))
     if first is None or second is None:
         return []
     error, freedom = math.hypot(first.error, second.error), min(first.freedom, second.freedom)
@@ -72,8 +72,8 @@ def contrast(
     value = Interval(
         quotient, quotient / reach, quotient * reach, min(first.ratio.n, second.ratio.n), first.ratio.rounds
     )
-    both = Comparison(value, 1.0, 1.0, 0.05, error, freedom, stats.MEDIANS)
-    used = [name for case in (*one, *other) for name in names(estimates.select(records, **case))]
+    both = Comparison(value, 1.0, 1.0, 0.05, error, freedom, intervals.MEDIANS)
+    used = [name for case in (*one, *other) for name in names(tidy.select(records, **case))]
     return [compared(label.format(**one[0]), both, within, used)]
 
 
@@ -89,12 +89,12 @@ def medians(records: pd.DataFrame, metric: str, within: tuple[float, float], lab
     """The median of a metric in every case with these values of fields."""
     found = []
     for case in cases(records, **where):
-        chosen = estimates.select(records, **case)
-        by_round = estimates.samples(chosen, metric)
+        chosen = tidy.select(records, **case)
+        by_round = tidy.samples(chosen, metric)
         if by_round and printed(records):
             found.append(known(label.format(**case), by_round[1][0], within))
         elif by_round:
-            value = stats.median(list(by_round.values()))
+            value = intervals.median(list(by_round.values()))
             found.append(estimated(label.format(**case), value, within, names(chosen)))
     return found
 

@@ -16,8 +16,9 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from lib.chapters import kernels as profiles, memory as occupancy
-from lib.report import plots, tables, tidy as estimates
+from lib.chapters import kernels as profiles
+from lib.chapters import memory
+from lib.report import plots, tables, tidy
 
 PHASES = ("forward", "backward", "optimizer")
 COLUMNS = ["label", "name", "precision", "intensity", "gflops", "hardware", "restless"]
@@ -37,12 +38,12 @@ def of_steps(steps: pd.DataFrame) -> pd.DataFrame:
     come each matrix, read once a pass, and its gradient, written once, in single precision."""
     fields, rows = steps.attrs["fields"], []
     for phase in PHASES:
-        steps = estimates.with_rate(steps, f"{phase}_gflops", f"{phase}_flops", f"{phase}_ms", scale=1e-9)
+        steps = tidy.with_rate(steps, f"{phase}_gflops", f"{phase}_flops", f"{phase}_ms", scale=1e-9)
     facts = [f"{phase}_{unit}" for phase in PHASES for unit in ("gflops", "flops", "bytes")]
-    table = estimates.medians(steps, *facts)
+    table = tidy.medians(steps, *facts)
     table = table[table["forward_gflops"].notna()]
-    for _, row in estimates.labelled(table, fields).iterrows() if len(table) else ():
-        weights = 4 * occupancy.shape(row["size"], int(row["context_length"])).matrix_parameters
+    for _, row in tidy.labelled(table, fields).iterrows() if len(table) else ():
+        weights = 4 * memory.shape(row["size"], int(row["context_length"])).matrix_parameters
         more = {"forward": weights, "backward": 2 * weights, "optimizer": 0}
         for phase in PHASES:
             intensity = row[f"{phase}_flops"] / (row[f"{phase}_bytes"] + more[phase])
@@ -54,8 +55,8 @@ def of_steps(steps: pd.DataFrame) -> pd.DataFrame:
 
 def of_attention(attention: pd.DataFrame) -> pd.DataFrame:
     """A point a case of attention, forward and backward together; the one with the most tokens is labelled."""
-    attention = estimates.derive(attention, "gflops", lambda flops, ms: 3e-6 * flops / ms, "forward_flops", "total_ms")
-    table = estimates.medians(attention, "gflops", "forward_flops", "moved_bytes")
+    attention = tidy.derive(attention, "gflops", lambda flops, ms: 3e-6 * flops / ms, "forward_flops", "total_ms")
+    table = tidy.medians(attention, "gflops", "forward_flops", "moved_bytes")
     table = table[table["gflops"].notna()].sort_values("seq_len")
     last = table.groupby("variant")["seq_len"].transform("max") == table["seq_len"]
     return _points([
@@ -68,7 +69,7 @@ def of_attention(attention: pd.DataFrame) -> pd.DataFrame:
 
 def of_parts(kernels: pd.DataFrame, case: Mapping) -> pd.DataFrame:
     """A point a part of attention and phase of one profiled step."""
-    table = profiles.parts(estimates.select(kernels, **case))
+    table = profiles.parts(tidy.select(kernels, **case))
     return _points([
         {name: row.get(name, "") for name in ("precision", "hardware", "restless", "gflops")}
         | {"name": row["part"], "label": f"{row['part']}, {row['phase']}"}
@@ -97,7 +98,7 @@ def draw(points: pd.DataFrame, products: Mapping[str, float], bandwidth: float, 
                 heights = [i.value for i in group["gflops"]]
                 ax.plot(group["intensity"], heights, color=colour, linewidth=0.9, linestyle=plots.DASHES[colour])
         ax.set(xscale="log", yscale="log", xlabel="arithmetic intensity, FLOP a byte", ylabel="rate, GFLOP/s")
-        shown = [name for name in estimates.ORDER if name in products and name in set(points["precision"])]
+        shown = [name for name in tidy.ORDER if name in products and name in set(points["precision"])]
         _roofs(ax, {name: products[name] for name in shown}, bandwidth)
         ax.grid(axis="y")
         names = list(dict.fromkeys(points["name"]))

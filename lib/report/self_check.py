@@ -4,19 +4,19 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 
-from lib.report import tables, tidy as estimates
-from lib.stats import intervals as stats, steady_state as series
+from lib.report import tables, tidy
+from lib.stats import intervals, steady_state
 
 
 def table(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a finding of `lib.experiments.calibration`, but for stale ones: what was tried, what was found, what it must hold,
+    """One row a finding of the calibration, but for stale ones: what was tried, what was found, what it must hold,
     whether it `holds` (yes, no, or not shown where the data do not decide), and whether the machine was `quiet` by its
     canary."""
-    records = estimates.current(records)
+    records = tidy.current(records)
     rows, tried = [], [] if records.empty else list(records["check"])
     for check in (check for check in FINDINGS if check in tried):
         record = records.iloc[tried.index(check)]
-        quiet = "yes" if series.quiet(record["canary_ms"], record["quietest_ms"]) else "no"
+        quiet = "yes" if steady_state.quiet(record["canary_ms"], record["quietest_ms"]) else "no"
         rows += [{"quiet": quiet} | finding for finding in FINDINGS[check](record)]
     columns = ["tried", "found", "must hold", "holds", "quiet"]
     return pd.DataFrame(rows, columns=columns)
@@ -36,7 +36,7 @@ def _spin(record: pd.Series) -> list[dict]:
     return rows
 
 
-def _within(comparison: stats.Comparison, limit: float) -> bool | None:
+def _within(comparison: intervals.Comparison, limit: float) -> bool | None:
     """Whether a ratio keeps within the limit on both sides; None where its interval does not decide."""
     low, high = comparison.ratio.low, comparison.ratio.high
     if 1 / (1 + limit) <= low and high <= 1 + limit:
@@ -45,7 +45,7 @@ def _within(comparison: stats.Comparison, limit: float) -> bool | None:
 
 
 def _timer(record: pd.Series) -> list[dict]:
-    found = stats.paired(record["ours_ms"], record["timer_ms"])
+    found = intervals.paired(record["ours_ms"], record["timer_ms"])
     return [_row(
         "a matrix product by torch.utils.benchmark: our median to its median", tables.interval(found.ratio),
         "0.98 to 1.02", _within(found, 0.02),
@@ -53,7 +53,7 @@ def _timer(record: pd.Series) -> list[dict]:
 
 
 def _overhead(record: pd.Series) -> list[dict]:
-    found = stats.paired(record["marked_ms"], record["plain_ms"])
+    found = intervals.paired(record["marked_ms"], record["plain_ms"])
     holds = True if found.ratio.high <= 1.005 else False if found.ratio.low > 1.005 else None
     ratio = tables.interval(found.ratio)
     return [_row("a step of 1 ms with its marks to one without", ratio, "at most 1.005", holds)]
@@ -63,7 +63,7 @@ def _called(record: pd.Series, what: str, bound: str, holds) -> list[dict]:
     """One row for the comparisons beside which the canary was quiet, and one for all."""
     best = min(record["beside_ms"])
     beside = zip(record["beside_ms"], record["beside_percent"], strict=True)
-    quiet = [ms <= series.SLOWER * best and percent <= 100 * series.UNSTEADY for ms, percent in beside]
+    quiet = [ms <= steady_state.SLOWER * best and percent <= 100 * steady_state.UNSTEADY for ms, percent in beside]
     rows = []
     for kept, where in ((quiet, "beside a quiet canary"), ([True] * len(quiet), "in all")):
         calls = [different for different, keep in zip(record["different"], kept, strict=True) if keep]
@@ -100,7 +100,7 @@ def _repeated(record: pd.Series) -> list[dict]:
 
 def _beyond(tried: str, longer: list[float], shorter: list[float], most_ms: float) -> list[dict]:
     """How much longer one of two things that ran in turns takes, by the interval of the median difference."""
-    apart = stats.median([[a - b for a, b in zip(longer, shorter, strict=True)]])
+    apart = intervals.median([[a - b for a, b in zip(longer, shorter, strict=True)]])
     holds = True if apart.high <= most_ms else False if apart.low > most_ms else None
     return [_row(tried, f"{tables.interval(apart)} ms", f"at most {most_ms:g} ms", holds)]
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from lib.records import results
-from lib.report import compare as verdicts, markdown, tables, tidy as estimates
-from lib.stats import intervals as stats
-from lib.report.headings import HEADINGS
 from lib.records.staleness import left_out
+from lib.report import compare as verdicts
+from lib.report import markdown, tables, tidy
+from lib.report.headings import HEADINGS
+from lib.stats import intervals
 from lib.stats.intervals import Interval
 
 NO_DATA = "no data"
@@ -66,7 +67,7 @@ def anchor(record: str) -> str:
 def names(records: pd.DataFrame, *cases: Mapping) -> tuple[str, ...]:
     """The names of the records of these cases, as the report links them: experiment/case.rN."""
     fields, experiment = records.attrs["fields"], records.attrs["experiment"]
-    chosen = [row for case in cases for _, row in estimates.select(records, **case).iterrows()]
+    chosen = [row for case in cases for _, row in tidy.select(records, **case).iterrows()]
     return tuple(dict.fromkeys(results.called(experiment, row[fields], row["round"]) for row in chosen))
 
 
@@ -81,7 +82,7 @@ def of_records(*free: str) -> Callable:
             case = rest[0] if rest and isinstance(rest[0], Mapping) else {}
             where = {name: value for name, value in case.items() if name in records and name not in free}
             used = names(records, where) if "round" in records else ()
-            chosen = estimates.select(records, **where)
+            chosen = tidy.select(records, **where)
             every = [
                 with_stale(one, chosen) if one.verdict == NO_DATA else replace(one, records=used)
                 for one in (said if isinstance(said, list) else [said])
@@ -100,7 +101,7 @@ def with_stale(said: Statement, *records: pd.DataFrame) -> Statement:
 
 def _nothing(text: str, evidence: str, records: pd.DataFrame, *cases: Mapping) -> Statement:
     """That there is no data of these cases."""
-    return with_stale(Statement(text, NO_DATA, evidence), *(estimates.select(records, **case) for case in cases))
+    return with_stale(Statement(text, NO_DATA, evidence), *(tidy.select(records, **case) for case in cases))
 
 
 def together(*statements: Statement) -> Statement:
@@ -129,7 +130,7 @@ def compare(
     said = {
         "faster": f"{subject} is faster than {other}: its time is {value} of the other's",
         "slower": f"{subject} is slower than {other}: its time is {value} times the other's",
-        "same": f"{subject} and {other} take equally long within {stats.MARGIN:.0%}: the ratio is {value}",
+        "same": f"{subject} and {other} take equally long within {intervals.MARGIN:.0%}: the ratio is {value}",
         "inconclusive": f"the data do not show which of {subject} and {other} is faster: the ratio is {value}{seen}",
     }[verdict]
     evidence = f"{_picked(of, to)}; by {found.by}, {_counted(found.ratio)}{_unrest(records, of, to)}."
@@ -138,10 +139,10 @@ def compare(
 
 def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Statement:
     """`wording` with the median of a metric of one case and its interval in the place of {}."""
-    by_round = estimates.samples(estimates.select(records, **of), metric)
+    by_round = tidy.samples(tidy.select(records, **of), metric)
     if not by_round:
         return _nothing("This was not measured here.", fields(of), records, of)
-    found = stats.median(list(by_round.values()))
+    found = intervals.median(list(by_round.values()))
     evidence = f"{metric}, {fields(of)}; median, {_counted(found)}{_unrest(records, of)}."
     return Statement(wording.format(tables.interval(found)), "measured", evidence, names(records, of))
 
@@ -176,8 +177,8 @@ def at(wording: str, case: Mapping) -> str:
 def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject: str, unit: str = "") -> Statement:
     """How a metric grows between the two largest measured values of an axis, as the exponent of a power law; `unit` is
     what the axis counts, if its heading does not say it."""
-    chosen = estimates.select(records, **of)
-    measured = estimates.medians(chosen, metric)
+    chosen = tidy.select(records, **of)
+    measured = tidy.medians(chosen, metric)
     sizes = sorted(set(measured.loc[measured[metric].notna(), axis]))
     if len(sizes) < 2:
         return _nothing(f"How {subject} grows was not measured here.", fields(of), records, of)
@@ -199,7 +200,7 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
 
 def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: str) -> Statement:
     """Which value of the field `among` is least, and which others are not shown to be more."""
-    order = verdicts.ranked(estimates.select(records, **of), metric, among)
+    order = verdicts.ranked(tidy.select(records, **of), metric, among)
     if len(order) < 2:
         text = f"Which {among} is fastest cannot be said, since fewer than two were measured here."
         return _nothing(text, fields(of), records, of)
@@ -238,6 +239,6 @@ def _counted(found: Interval) -> str:
 
 def _unrest(records: pd.DataFrame, *cases: Mapping) -> str:
     """How many of the records of these cases were measured on a restless machine or in a series that changed."""
-    chosen = pd.concat([estimates.select(records, **case) for case in cases])
-    disturbed = sum(bool(estimates.unrest(record)) for _, record in chosen.iterrows())
+    chosen = pd.concat([tidy.select(records, **case) for case in cases])
+    disturbed = sum(bool(tidy.unrest(record)) for _, record in chosen.iterrows())
     return f"; {disturbed} of {len(chosen)} records restless" if disturbed else ""

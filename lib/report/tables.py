@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pandas as pd
 from markupsafe import escape
 
+from lib.config import SIZES
 from lib.report import markdown, typeset
 from lib.report.headings import HEADINGS
-from lib.config import SIZES
 from lib.stats.intervals import Interval
 
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a point, in tabular numerals

@@ -3,6 +3,7 @@ knows nothing of how a table looks.
 """
 
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Callable
@@ -10,9 +11,10 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from lib.stats import intervals as stats, steady_state as series
+from lib.catalog import CATALOG, MODES, PRECISIONS
 from lib.config import SIZES
 from lib.records.staleness import STALE, left_out
+from lib.stats import intervals, steady_state
 
 RESTLESS = "a restless machine"
 BUSY_PERCENT = 10  # with a tenth of all cores gone, what uses them all may take a tenth longer, as the canary may
@@ -53,7 +55,7 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
         row["restless"] = f"{disturbed} of {len(group)}" if disturbed else ""
         for metric in metrics:
             by_round = samples(group, metric)
-            row[metric] = stats.median(list(by_round.values())) if by_round else _fact(last.get(metric))
+            row[metric] = intervals.median(list(by_round.values())) if by_round else _fact(last.get(metric))
         if row.get("size") in SIZES:
             row["d_model"] = SIZES[row["size"]]["d_model"]
         rows.append(row)
@@ -78,7 +80,7 @@ def unrest(record: pd.Series) -> str:
     found = []
     best = record.get("quietest_ms", math.nan)
     busy = (record.get("environment") or {}).get("others_percent", 0) > BUSY_PERCENT
-    unquiet = isinstance(canary, list) and not series.quiet(
+    unquiet = isinstance(canary, list) and not steady_state.quiet(
         canary, statistics.median(canary) if math.isnan(best) else best
     )
     if busy or unquiet:
@@ -91,7 +93,7 @@ def unrest(record: pd.Series) -> str:
 @functools.cache
 def _change(times: tuple[float, ...]):
     """How a series changes, which every table of its records asks anew."""
-    return series.change(list(times))
+    return steady_state.change(list(times))
 
 
 def _why(record: pd.Series) -> str:
@@ -105,13 +107,11 @@ def _why(record: pd.Series) -> str:
     return text
 
 
-ORDER = (  # in which sizes, precisions and variants are introduced
-    *("attention", "equal", "tiny", "small", "medium", "large", "xl", "2.7B", "10B"),
-    *("fp32", "tf32", "bf16", "fp16"),
-    *("naive", "tiled", "sdpa", "flex", "compiled"),
-    *("accumulation", "toy", "transformer", "layer_norm", "rms_norm"),
-    *("no_grad", "forward", "forward_backward", "train_step"),
-    *("single_tensor", "foreach", "fused", "compiled_single_tensor", "compiled_foreach"),
+ORDER = (  # in which variants, sizes, precisions and modes are introduced
+    *itertools.chain.from_iterable(entry.variants for entry in CATALOG.values()),
+    *SIZES,
+    *PRECISIONS,
+    *MODES,
 )
 
 

@@ -11,9 +11,10 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from lib import cli as commandline, notebooks as notebook, paths as folders
+from lib import cli, notebooks, paths
 from lib.records import atomic
-from lib.sweep import lock as share, progress as status
+from lib.sweep import lock
+from lib.sweep import progress as status
 from lib.sweep.lock import Busy, Share
 
 FAILED, BAD_INPUT, CANNOT_WRITE, BUSY = 1, 2, 74, 75  # the last two as in sysexits.h
@@ -31,8 +32,8 @@ class Stopped(BaseException):
 
 def parser() -> argparse.ArgumentParser:
     """The parser of this command line."""
-    names = ", ".join(notebook.sweeps()).replace("%", "%%")  # which argparse would take for a format
-    made = commandline.parser(
+    names = ", ".join(notebooks.sweeps()).replace("%", "%%")  # which argparse would take for a format
+    made = cli.parser(
         "lib.sweep",
         "Run a sweep, or go on with it: what has its record is not measured again.\n"
         "`status` says how far those are that run on these results.",
@@ -47,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
         ),
         {
             FAILED: "a notebook failed, a case crashed or took too long, or a record was refused; all else is measured",
-            BAD_INPUT: commandline.BAD_INPUT,
+            BAD_INPUT: cli.BAD_INPUT,
             CANNOT_WRITE: "the results, or the scratch folder, cannot be written",
             BUSY: "another sweep has these results in hand",
             130: "stopped by Ctrl-C; the same command goes on",
@@ -70,17 +71,17 @@ def main(arguments: list[str] | None = None) -> int:
     if given.sweep == "status":
         return _tell()
     try:
-        part, budget = share.parse(given.shard), _seconds(given.budget)
+        part, budget = lock.parse(given.shard), _seconds(given.budget)
         if given.dry:
             return _dry(given.sweep, part)
-        folders.refuse_strange(folders.results())
+        paths.refuse_strange(paths.results())
     except ValueError as error:
         return _say(error, BAD_INPUT)
     try:
-        with _signals(), share.held(part, folders.results()):
+        with _signals(), lock.held(part, paths.results()):
             return _supervise(given, part, budget)
     except Busy:
-        return _say(f"busy: {status.owners(folders.results(), part)}", BUSY)
+        return _say(f"busy: {status.owners(paths.results(), part)}", BUSY)
     except atomic.CannotWrite as error:
         return _say(error, CANNOT_WRITE)
     except Stopped as stopped:
@@ -96,7 +97,7 @@ def _say(text: object, code: int = 0) -> int:
 
 
 def _tell() -> int:
-    told = status.told(folders.results())
+    told = status.told(paths.results())
     return _say("\n".join(map(status.line, told)) or "no sweep has run on these results yet")
 
 
@@ -140,21 +141,21 @@ def _held_back() -> Iterator[None]:
 
 def _supervise(given: argparse.Namespace, part: Share, budget: float) -> int:
     with _held_back():
-        from lib.records import damaged as quarantine
+        from lib.records import damaged
         from lib.sweep import plan, supervisor
 
     again = frozenset(kind for option, kinds in AGAIN.items() if getattr(given, option) for kind in kinds)
-    os.environ["RESULTS"] = str(folders.results().resolve())
+    os.environ["RESULTS"] = str(paths.results().resolve())
     with contextlib.ExitStack() as stack:
         try:
             boxes = stack.enter_context(_boxes(given, part))
             tasks = list({id(task): task for box in boxes for task in box.tasks}.values())
             for task in tasks:
-                folders.within(folders.results(), task.machine, task.experiment)
-                folders.within(folders.runs(), task.machine)
+                paths.within(paths.results(), task.machine, task.experiment)
+                paths.within(paths.runs(), task.machine)
         except ValueError as error:
             return _say(error, BAD_INPUT)
-        quarantine.tidy(part == share.WHOLE)
+        damaged.tidy(part == lock.WHOLE)
         if not any(task.todo(again) for task in tasks):
             return _say(f"{given.sweep}: every case has its record, nothing to measure")
         progress = _progress(boxes, tasks, given.sweep, part, again)
@@ -177,9 +178,9 @@ def _boxes(given: argparse.Namespace, part: Share) -> Iterator[list]:
 
     if given.address:
         with _held_back():
-            from lib.sweep import ray_cluster as cluster
+            from lib.sweep import ray_cluster
 
-        with cluster.boxes(given.address, given.sweep, part) as boxes:
+        with ray_cluster.boxes(given.address, given.sweep, part) as boxes:
             yield boxes
     else:
         tasks = plan.shared(plan.planned(given.sweep), part)
@@ -193,12 +194,12 @@ def _progress(boxes: list, tasks: list, sweep: str, part: Share, again: frozense
     keys = [(task.machine, name) for task in tasks for name in task.todo(again)]
     done = sum(len(task.cases) - len(task.lacking) for task in tasks) - len(keys)
     lanes = sum(max(1, len(box.places)) for box in boxes)
-    return status.Progress(folders.results(), part, sweep, done, plan.known_seconds(tasks, keys), lanes)
+    return status.Progress(paths.results(), part, sweep, done, plan.known_seconds(tasks, keys), lanes)
 
 
 def _command(given: argparse.Namespace) -> str:
     """The command that measures what failed, and only that."""
-    words = [f"{commandline.interpreter()} -m lib.sweep {given.sweep} --retry"]
+    words = [f"{cli.interpreter()} -m lib.sweep {given.sweep} --retry"]
     words += ["--stale"] if given.stale else []
     words += [f"--shard {given.shard}"] if given.shard != "1/1" else []
     words += [f"--address {given.address}"] if given.address else []

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.records import atomic
 from lib.paths import LOCK
+from lib.records import atomic
 
 BYTES = 2**20  # of the lock's file: a share locks its part of them, so that what overlaps excludes one another
 

@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass
 import pandas as pd
 from tqdm import tqdm
 
+from lib.catalog import CATALOG
 from lib.experiments import measure
-from lib.instruments import environment, peak_memory as memory
-from lib.records import code_digest as digest, results
-from lib.sweep import sweep_file as sweepfile
+from lib.instruments import environment, peak_memory
+from lib.records import code_digest, results
+from lib.sweep import sweep_file
 from lib.sweep.lock import Share
 
 
@@ -47,7 +48,7 @@ class Task:
     @property
     def alone(self) -> bool:
         """Whether it needs the whole machine, so that nothing else may run there at the same time."""
-        return self.device != "cuda" or self.experiment == "ceilings"
+        return self.device != "cuda" or CATALOG[self.experiment].alone
 
     def todo(self, again: frozenset[str] = frozenset()) -> list[str]:
         """The names of the records that are still to be made, in their order; also, where asked for, of those that are
@@ -70,11 +71,11 @@ class Task:
 def planned(sweep: str) -> list[Task]:
     """The tasks of a sweep on this machine, round by round, those that need the whole machine first in each. Raises
     ValueError as `sweepfile.load` does."""
-    tasks = [_task(kernel) for kernel in sweepfile.load(sweep)]
+    tasks = [_task(kernel) for kernel in sweep_file.load(sweep)]
     return sorted(tasks, key=lambda task: (task.round, not task.alone))
 
 
-def _task(kernel: sweepfile.Kernel) -> Task:
+def _task(kernel: sweep_file.Kernel) -> Task:
     device = kernel.cases[0].device
     ordered = dict.fromkeys([*measure.shuffled(measure.available(kernel.cases), kernel.round), *kernel.cases])
     named = {results.called(kernel.experiment, asdict(case), kernel.round): case for case in ordered}
@@ -84,7 +85,7 @@ def _task(kernel: sweepfile.Kernel) -> Task:
         kernel.experiment, kernel.parameters, kernel.timeout, device, environment.machine(device),
         cases={name: asdict(case) for name, case in named.items()}, predicted=predicted,
         too_large=_too_large(predicted, device), lacking=lacking, environment=_environment(device),
-        code=digest.code(kernel.experiment),
+        code=code_digest.code(kernel.experiment),
     )  # fmt: skip
 
 
@@ -94,8 +95,8 @@ def _too_large(predicted: dict[str, int], device: str) -> dict[str, dict]:
     found = {}
     for name, size in predicted.items() if device == "cpu" else ():
         try:
-            memory.preflight(size, device)
-        except memory.TooLarge as error:
+            peak_memory.preflight(size, device)
+        except peak_memory.TooLarge as error:
             found[name] = error.metrics()
     return found
 
@@ -164,7 +165,7 @@ def table(tasks: list[Task], available: Mapping[str, int]) -> pd.DataFrame:
                 (task.machine, task.experiment, results.name(case)),
                 {
                     "experiment": task.experiment, "case": results.name(case), "rounds": 0,
-                    "predicted, MiB": round(task.predicted[name] / memory.MIB),
+                    "predicted, MiB": round(task.predicted[name] / peak_memory.MIB),
                     "fate": task.lacking.get(name, fate), "records": [],
                 },
             )  # fmt: skip
@@ -179,12 +180,12 @@ def dry(tasks: list[Task]) -> str:
     """What a sweep would do, a line a case, and the sums."""
     if not tasks:
         return "0 cases: there are more shares than kernels"
-    available = {device: memory.available_bytes(device) for device in {task.device for task in tasks}}
+    available = {device: peak_memory.available_bytes(device) for device in {task.device for task in tasks}}
     found = table(tasks, available)
     fates = "; ".join(f"{count} {fate}" for fate, count in found["fate"].value_counts().items())
     lines = found[["experiment", "case", "rounds", "predicted, MiB", "fate", "records"]].to_string(index=False)
     device = tasks[0].device
-    mib = available[device] / memory.MIB
+    mib = available[device] / peak_memory.MIB
     return f"{lines}\n{len(found)} cases in {len(tasks)} kernels, {mib:,.0f} MiB available on {device}: {fates}"
 
 

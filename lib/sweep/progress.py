@@ -18,7 +18,7 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from lib.sweep import lock as share
+from lib.sweep import lock
 from lib.sweep.lock import Share
 
 FIELDS = {
@@ -38,7 +38,7 @@ def told(folder: Path) -> list[dict]:
     for path in folder.glob(".status-*-of-*.json"):
         with contextlib.suppress(OSError, ValueError, RecursionError):
             one = _parsed(path.read_text())
-            found.append(one | {"running": not share.free(share.parse(one["share"]), folder)})
+            found.append(one | {"running": not lock.free(lock.parse(one["share"]), folder)})
     return sorted(found, key=lambda one: one["updated"], reverse=True)
 
 
@@ -54,13 +54,13 @@ def _parsed(text: str) -> dict:
 
 def owners(folder: Path, part: Share) -> str:
     """Who has what overlaps a share of a folder, in words."""
-    found = [one for one in told(folder) if share.parse(one["share"]).overlaps(part) and one["running"]]
+    found = [one for one in told(folder) if lock.parse(one["share"]).overlaps(part) and one["running"]]
     return "; ".join(map(line, found)) or "a sweep that has not told anything yet"
 
 
 def line(one: dict) -> str:
     """What a supervisor told, in one line."""
-    who = f"sweep {one['sweep']}" + (f", share {one['share']}" if one["share"] != str(share.WHOLE) else "")
+    who = f"sweep {one['sweep']}" + (f", share {one['share']}" if one["share"] != str(lock.WHOLE) else "")
     place = f"process {one['process']} of {one['user']} on {one['host']}, since {one['started']}"
     state = one["state"] if one["running"] or one["state"] != "running" else "ended without a word"
     text = f"{who}: {state}, {one['done']} of {one['all']} records, {one['failed']} failed ({place})"

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 
 from tqdm import tqdm
 
-from lib import notebooks as notebook, validate as check
-from lib.records import code_digest as digest
-from lib.sweep import plan, ray_worker as worker
+from lib import notebooks, validate
 from lib.execution import Piece, Run
-from lib.sweep.plan import Task
+from lib.records import code_digest
+from lib.sweep import plan, ray_worker
 from lib.sweep.lock import Share
+from lib.sweep.plan import Task
 from lib.sweep.supervisor import Box, PlaceLost
 
 # before Ray is imported: nothing is reported to anyone, and no cluster begins by itself when one is lost
@@ -51,7 +51,7 @@ def boxes(address: str, sweep: str, part: Share) -> Iterator[list[Box]]:
 
     The process belongs to the cluster until it ends, by os._exit, when the cluster ends what still runs for it: to
     leave before would be to take Ray away under the threads that wait for it."""
-    check.choice("sweep", sweep, notebook.sweeps())
+    validate.choice("sweep", sweep, notebooks.sweeps())
     with _silent():
         _aside(lambda: _join(address))
     nodes = Nodes(sweep, part)
@@ -163,7 +163,7 @@ class Nodes:
                 refused.append(f"{name} takes no part: {_line(getattr(error, 'cause', None) or error)}")
         return refused
 
-    def _box(self, identity: str, name: str, counts: tuple[int, int], view: worker.View, late: bool) -> Box:
+    def _box(self, identity: str, name: str, counts: tuple[int, int], view: ray_worker.View, late: bool) -> Box:
         """The box of a node. Nodes of the same hardware share their tasks; what the hardware of another node already
         does for a machine, such as two hosts of the same GPU with different processors, is left to that one."""
         tasks = plan.shared(view.tasks, self.part)
@@ -204,11 +204,11 @@ def _pinned(identity: str) -> dict:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(identity, soft=False)} if ray else {}
 
 
-def refuse_other(view: worker.View, sweep: str) -> None:
+def refuse_other(view: ray_worker.View, sweep: str) -> None:
     """Raise ValueError unless what a node measures is what the supervisor takes for it."""
-    if view.sweep != worker.digest(sweep):
+    if view.sweep != ray_worker.digest(sweep):
         raise ValueError(f"its sweep {sweep} is another one")
-    other = {task.experiment for task in view.tasks if task.code != digest.code(task.experiment)}
+    other = {task.experiment for task in view.tasks if task.code != code_digest.code(task.experiment)}
     if other:
         raise ValueError(f"its code of {', '.join(sorted(other))} is another one; check out the same commit")
     if view.nicer_by:
@@ -258,6 +258,6 @@ class Place:
 
 if ray:
     # a run that failed is not Ray's to repeat, but the supervisor's; what has planned holds memory of the GPU
-    _measured = ray.remote(num_returns="streaming", max_retries=0, max_calls=0)(worker.measured)
-    _view = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(worker.view)
-    _here = ray.remote(num_cpus=0, max_retries=0)(worker.here)
+    _measured = ray.remote(num_returns="streaming", max_retries=0, max_calls=0)(ray_worker.measured)
+    _view = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(ray_worker.view)
+    _here = ray.remote(num_cpus=0, max_retries=0)(ray_worker.here)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from lib.sweep import processes
 from lib.notebooks import SWEEPS
+from lib.sweep import processes
 
 if TYPE_CHECKING:
     from lib.execution import Run
@@ -44,10 +44,10 @@ def view(sweep: str) -> View:
 def measured(run: "Run", whole: bool) -> Iterator[tuple[str, str, bytes]]:
     """The pieces of a run, as `kernel.measured` gives them on any machine."""
     as_without_ray(whole)
-    from lib import kernel
+    from lib import execution
 
     with processes.workplace() as workplace:
-        for piece in kernel.measured(run, workplace):
+        for piece in execution.measured(run, workplace):
             yield tuple(piece)
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
-from lib import execution as kernel
-from lib.records import atomic, damaged as quarantine, record, results
-from lib.sweep import acceptance as accept, processes
+from lib import execution
 from lib.execution import Piece, Run
+from lib.records import atomic, damaged, record, results
+from lib.sweep import acceptance, processes
 from lib.sweep.plan import Task
 from lib.sweep.progress import Progress
 
@@ -38,7 +38,7 @@ class Place:
     def pieces(self, run: Run) -> Iterator[Piece]:
         """Execute a run. A place elsewhere raises PlaceLost when that is no longer possible there."""
         own = Run(**(vars(run) | {"variables": run.variables | self.variables}))
-        return kernel.measured(own, self.workplace)
+        return execution.measured(own, self.workplace)
 
 
 @dataclass
@@ -168,9 +168,9 @@ class Supervisor:
         task, name = hand.task, piece.name
         try:
             found = record.parse(piece.content)
-            accept.check(found, task, name)
+            acceptance.check(found, task, name)
         except ValueError as error:
-            quarantine.refuse(task.machine, name, piece.content, str(error))
+            damaged.refuse(task.machine, name, piece.content, str(error))
             if self._strike(hand, name):
                 self.failures.append(f"{name}: its record was refused, {error}")
                 self._finish(hand.place, task, name, failed=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from lib import notebooks as notebook, validate as check
+from lib import notebooks, validate
 from lib.experiments import cases, measure
 
 OPTIONS = {"rounds": 1, "timeout": 600, "fresh": []}  # of a block, or of the whole sweep
@@ -42,8 +42,8 @@ class Kernel:
 def load(name: str) -> list[Kernel]:
     """The kernels of the sweep of that name, round by round. Raises ValueError, naming file, field, rule and
     nearest valid name, for anything in the file that could not run."""
-    check.choice("sweep", name, notebook.sweeps())
-    file = notebook.SWEEPS / f"{name}.yaml"
+    validate.choice("sweep", name, notebooks.sweeps())
+    file = notebooks.SWEEPS / f"{name}.yaml"
     try:
         return read(file)
     except ValueError as error:
@@ -60,7 +60,7 @@ def read(file: Path) -> list[Kernel]:
         raise ValueError("a sweep names at least one experiment")
     kernels, count = [], 0
     for experiment, axes in content.items():
-        check.choice("experiment", experiment, [*cases.EXPERIMENTS, *OPTIONS])
+        validate.choice("experiment", experiment, [*cases.EXPERIMENTS, *OPTIONS])
         for block in _blocks(experiment, axes):
             checked = _checked(experiment, options | block)
             count += _count(experiment, checked)
@@ -118,7 +118,7 @@ class _Loader(yaml.SafeLoader):
         found = super().construct_mapping(node, deep)
         if len(found) < len(node.value):
             keys = Counter(self.construct_object(key, deep=True) for key, _ in node.value)
-            raise ValueError(f"{check.shown(keys.most_common(1)[0][0])} stands there twice")
+            raise ValueError(f"{validate.shown(keys.most_common(1)[0][0])} stands there twice")
         return found
 
 
@@ -136,24 +136,24 @@ def _blocks(experiment: str, axes) -> Iterator[dict]:
         raise ValueError(f"{experiment}: [] must be a mapping of axes to values, or a list of such")
     for block in _listed(axes):
         if block is not None and not isinstance(block, dict):
-            raise ValueError(f"{experiment}: {check.shown(block)} must be a mapping of axes to values")
+            raise ValueError(f"{experiment}: {validate.shown(block)} must be a mapping of axes to values")
         yield block or {}
 
 
 def _checked(experiment: str, block: dict) -> dict:
     """The options, axes and settings of one block, the defaults of the notebook where it is silent. Raises ValueError
     for a name that is unknown, and for a value of an option or a setting that is none."""
-    axes, settings = notebook.parameters(experiment), notebook.settings(experiment)
+    axes, settings = notebooks.parameters(experiment), notebooks.settings(experiment)
     for name in block:
-        check.choice(experiment, name, [*OPTIONS, *(name for name in axes if name != "round")])
+        validate.choice(experiment, name, [*OPTIONS, *(name for name in axes if name != "round")])
     found = axes | block
     for name, least in {"rounds": 1, "timeout": 1, **settings}.items():
         _refuse_setting(f"{experiment}.{name}", found[name], least, name in FRACTIONS)
-    for name in notebook.fields(experiment):
+    for name in notebooks.fields(experiment):
         if found[name] is None or found[name] == [] or isinstance(found[name], dict):
-            raise ValueError(f"{experiment}.{name}: {check.shown(found[name])} must be a value or a list of values")
+            raise ValueError(f"{experiment}.{name}: {validate.shown(found[name])} must be a value or a list of values")
     for name, count in Counter(map(str, _listed(found["fresh"]))).items():
-        check.choice(f"{experiment}.fresh", name, notebook.fields(experiment))
+        validate.choice(f"{experiment}.fresh", name, notebooks.fields(experiment))
         if count > 1:
             raise ValueError(f"{experiment}.fresh: {name!r} stands there twice")
     return found
@@ -162,23 +162,23 @@ def _checked(experiment: str, block: dict) -> dict:
 def _refuse_setting(field: str, value, least: int | bool, fraction: bool) -> None:
     if least is False:
         if type(value) is not bool:
-            raise ValueError(f"{field}: {check.shown(value)} must be true or false")
+            raise ValueError(f"{field}: {validate.shown(value)} must be true or false")
         return
     if type(value) is not int and not (fraction and type(value) is float and math.isfinite(value)):
-        raise ValueError(f"{field}: {check.shown(value)} must be a {'finite' if fraction else 'whole'} number")
-    check.at_least(field, value, least)
-    check.at_most(field, value)
+        raise ValueError(f"{field}: {validate.shown(value)} must be a {'finite' if fraction else 'whole'} number")
+    validate.at_least(field, value, least)
+    validate.at_most(field, value)
 
 
 def _count(experiment: str, block: dict) -> int:
     """The cases of a block in all its rounds."""
-    return block["rounds"] * math.prod(len(_listed(block[name])) for name in notebook.fields(experiment))
+    return block["rounds"] * math.prod(len(_listed(block[name])) for name in notebooks.fields(experiment))
 
 
 def _kernels(experiment: str, block: dict) -> list[Kernel]:
     """The kernels of one block: a kernel for each round and each value of its fresh axes."""
-    fields, kernels = notebook.fields(experiment), []
-    parameters = {name: block[name] for name in notebook.parameters(experiment)}
+    fields, kernels = notebooks.fields(experiment), []
+    parameters = {name: block[name] for name in notebooks.parameters(experiment)}
     pinned = [[(name, value) for value in _listed(block[name])] for name in _listed(block["fresh"])]
     for point in itertools.product(*pinned):
         chosen = parameters | dict(point)

@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from lib import commandline
+from lib import cli
 from lib.paths import ROOT
 
 FOLDER = ROOT / ".whl"
@@ -73,11 +73,11 @@ def _requirements(wheel: Path) -> list[str]:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of this command line."""
-    made = commandline.parser(
+    made = cli.parser(
         "lib.sweep.wheels",
         f"Collect in .whl the wheels of {', '.join(WANTED)} and of what they need, for Linux.",
         ("", "--python 3.13", "--processor aarch64 scipy matplotlib"),
-        {1: "pip failed, and said why", 2: commandline.BAD_INPUT},
+        {1: "pip failed, and said why", 2: cli.BAD_INPUT},
     )
     made.add_argument("more", nargs="*", help=f"further packages, where the image lacks some of {', '.join(THERE)}")
     made.add_argument("--python", default="3.12", help="the version of Python there, 3.12 if not given")

@@ -2,10 +2,11 @@
 
 import pytest
 
-from lib.chapters import attention as attention_limits
-from lib.cost import flops as cost, memory as footprint
+from lib.chapters import attention
+from lib.cost import flops
+from lib.cost import memory as footprint
 from lib.records import results
-from lib.report import published as compare, sentences, tables, tidy as estimates
+from lib.report import published, sentences, tables, tidy
 
 CASE = {
     "variant": "naive", "seq_len": 1024, "d_head": 16, "batch_size": 8, "causal": True, "precision": "fp32",
@@ -16,14 +17,14 @@ MEMORY = 24 * 2**30
 
 @pytest.mark.parametrize("d_head", [16, 128])
 def test_the_longest_that_fits_does_and_one_token_more_does_not(d_head):
-    most = attention_limits.longest(MEMORY, d_head)
-    assert attention_limits.peak_bytes(most, d_head) <= MEMORY < attention_limits.peak_bytes(most + 1, d_head)
-    assert attention_limits.longest(0, d_head) == 0
+    most = attention.longest(MEMORY, d_head)
+    assert attention.peak_bytes(most, d_head) <= MEMORY < attention.peak_bytes(most + 1, d_head)
+    assert attention.longest(0, d_head) == 0
 
 
 def test_the_account_adds_up_to_the_peak():
     case = {"batch_size": 8, "seq_len": 16384, "d_head": 16, "causal": True}
-    table = attention_limits.account(case)
+    table = attention.account(case)
     *parts, total = table["bytes"]
     assert sum(parts) == total == sum(footprint.attention_peak_bytes(8, 16384, 16, True).values())
     assert table.set_index("part")["product"]["weights"] == "4 × 8 × 16,384²"
@@ -38,36 +39,36 @@ def test_the_case_accounted_for_is_the_smallest_that_was_refused(save_record):
         )
     save_record(case=CASE)
     records = results.load("attention", "test-1c")
-    assert attention_limits.accounted(records, MEMORY)["seq_len"] == 8192
+    assert attention.accounted(records, MEMORY)["seq_len"] == 8192
 
 
 @pytest.mark.parametrize(("memory", "length"), [(24, 16384), (5, 8192), (60, 32768)])
 def test_where_all_fit_it_is_the_first_by_formula(save_record, memory, length):
     save_record(case=CASE)
     records = results.load("attention", "test-1c")
-    assert attention_limits.accounted(records, memory * 2**30)["seq_len"] == length
+    assert attention.accounted(records, memory * 2**30)["seq_len"] == length
 
 
 def test_the_sentence_tells_what_did_not_fit_from_what_would_not(save_record, monkeypatch):
-    monkeypatch.setattr(attention_limits, "memories", lambda records, machine: {"a test": MEMORY})
+    monkeypatch.setattr(attention, "memories", lambda records, machine: {"a test": MEMORY})
     save_record(case=CASE)
-    fit = attention_limits.out_of_memory(results.load("attention", "test-1c"), "test-1c")
+    fit = attention.out_of_memory(results.load("attention", "test-1c"), "test-1c")
     assert "All sizes measured here fit" in fit.text
     assert "16,384 tokens" in fit.text
     save_record(case=CASE | {"seq_len": 8192}, status="too_large", predicted_bytes=3 * 2**30, available_bytes=2**30)
-    refused = attention_limits.out_of_memory(results.load("attention", "test-1c"), "test-1c")
+    refused = attention.out_of_memory(results.load("attention", "test-1c"), "test-1c")
     assert "8,192 tokens with heads of 16 is predicted not to fit" in refused.text
     assert "1.0 GiB" in refused.evidence
 
 
 def test_the_memory_of_a_published_gpu_is_the_one_in_its_name(own_results):
-    memory = attention_limits.memories(results.load("attention", "no machine"), "no machine")
+    memory = attention.memories(results.load("attention", "no machine"), "no machine")
     assert memory["H100 80GB"] == 80 * 2**30
     assert "H200" not in memory
 
 
 def test_what_fits_names_the_first_length_of_the_grid_that_does_not(own_results):
-    table = attention_limits.fitting({"small": 5 * 2**30, "large": 100 * 2**30})
+    table = attention.fitting({"small": 5 * 2**30, "large": 100 * 2**30})
     first = table["first of the grid that does not fit, 16"]
     assert first[0] == 8192
     assert first.isna()[1]
@@ -80,19 +81,19 @@ def test_the_nearer_limit_is_that_of_the_larger_share(save_record):
             bandwidth_percent=[moved + x / 100 for x in range(8)],
         )  # fmt: skip
     of = {"seq_len": 1024, "d_head": 16}
-    text = attention_limits.nearer_limit(results.load("attention", "test-1c"), of).text
+    text = attention.nearer_limit(results.load("attention", "test-1c"), of).text
     assert text.endswith("So the nearer limit is memory for naive, and the nearer limit is the products for sdpa.")
 
 
 def test_published_attention_has_its_memory_and_stands_beside_the_formula():
-    rows = compare.published_attention()
-    naive = attention_limits.with_kept(estimates.select(rows, variant="naive", seq_len=16384, d_head=16))
+    rows = published.published_attention()
+    naive = attention.with_kept(tidy.select(rows, variant="naive", seq_len=16384, d_head=16))
     assert naive["forward_end_mib"].iloc[0] == 16761.5
     assert (
         naive["by_formula"].iloc[0] == sum(footprint.attention_kept_bytes("naive", 8, 16384, 16, True).values()) / 2**20
     )
     assert (rows["total_ms"] == rows["forward_ms"] + rows["backward_ms"]).all()
-    compiled = attention_limits.with_kept(estimates.select(rows, variant="compiled", seq_len=16384, d_head=16))
+    compiled = attention.with_kept(tidy.select(rows, variant="compiled", seq_len=16384, d_head=16))
     assert compiled["by_formula"].isna().all()
 
 
@@ -105,12 +106,12 @@ def test_several_values_are_one_sentence_or_none(save_record):
 
 def test_a_published_row_beside_ours_has_a_share_of_its_peak_and_can_be_shown(save_record):
     save_record(case=CASE, forward_ms=[1.0] * 8, backward_ms=[2.0] * 8, total_ms=[3.0] * 8)
-    own = estimates.medians(results.load("attention", "test-1c"), "forward_ms", "backward_ms", "total_ms")
+    own = tidy.medians(results.load("attention", "test-1c"), "forward_ms", "backward_ms", "total_ms")
     keys = ["variant", "seq_len", "d_head", "batch_size", "precision"]
-    same = compare.same_cases(own, [compare.published_attention()], keys)
-    same = compare.with_peak_percent(same, "total_ms", attention_limits.flops)
+    same = published.same_cases(own, [published.published_attention()], keys)
+    same = published.with_peak_percent(same, "total_ms", attention.flops)
     html = tables.show(same, "case hardware source total_ms peak_percent", "x")._repr_html_()
     assert "H100 80GB" in html
     ms, peak = same["total_ms"].iloc[1], 67e12
-    rate = 3 * cost.attention_flops(8, 1024, 16) / (ms / 1e3)
+    rate = 3 * flops.attention_flops(8, 1024, 16) / (ms / 1e3)
     assert same["peak_percent"].iloc[1].value == pytest.approx(100 * rate / peak)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib.chapters import kernel_claims as profile_claims, kernels as profiles
+from lib.chapters import kernel_claims, kernels
 from lib.records import results
 from lib.report import tables
 
@@ -47,7 +47,7 @@ def profiled(save_record):
 
 
 def test_shares_are_of_the_scope_and_add_up(profiled):
-    table = profiles.shares(profiled()).set_index("scope")
+    table = kernels.shares(profiled()).set_index("scope")
     assert table["matrix_product_percent"].map(lambda i: round(i.value, 6)).to_dict() == {
         "forward": 80, "forward and backward": round(100 * 2.8 / 3, 6), "whole step": 56,
     }  # fmt: skip
@@ -55,45 +55,45 @@ def test_shares_are_of_the_scope_and_add_up(profiled):
     assert table.loc["whole step", "optimizer_percent"].value == pytest.approx(40)
     for _, row in table.iterrows():
         assert row["matrix_product_percent"].value + row["else_percent"].value == pytest.approx(100)
-    assert profiles.present(table) == ["matrix_product", "reduction", "optimizer"]
+    assert kernels.present(table) == ["matrix_product", "reduction", "optimizer"]
 
 
 def test_the_change_of_the_share_is_said_as_the_data_has_it(profiled):
     records = profiled()
-    assert "80.00% of the forward pass" in profile_claims.fall(records, CASE).text
-    assert "their share falls" in profile_claims.fall(records, CASE).text
-    assert profiles.fall(records).value == pytest.approx(0.7)
+    assert "80.00% of the forward pass" in kernel_claims.fall(records, CASE).text
+    assert "their share falls" in kernel_claims.fall(records, CASE).text
+    assert kernels.fall(records).value == pytest.approx(0.7)
 
 
 def test_a_share_that_rises_is_said_to_rise(profiled):
-    assert "their share rises" in profile_claims.fall(profiled(product=500.0, optimizer=1.0), CASE).text
+    assert "their share rises" in kernel_claims.fall(profiled(product=500.0, optimizer=1.0), CASE).text
 
 
 @pytest.mark.parametrize(("profiled_to_timed", "verdict"), [(1.01, "same"), (1.5, "slower"), (0.5, "faster")])
 def test_the_profiler_agrees_with_the_timer_or_does_not(profiled, profiled_to_timed, verdict):
-    assert profile_claims.agreement(profiled(profiled=profiled_to_timed), CASE).verdict == verdict
+    assert kernel_claims.agreement(profiled(profiled=profiled_to_timed), CASE).verdict == verdict
 
 
 def test_what_runs_is_no_more_than_the_phase_took(profiled):
-    table = profiles.against_timer(profiled(profiled=2.0))
+    table = kernels.against_timer(profiled(profiled=2.0))
     assert list(table["phase"]) == ["forward", "backward", "optimizer"]
     assert [i.value for i in table["busy_percent"]] == pytest.approx([50, 50, 50])
     assert [i.value for i in table["profiled_ratio"]] == pytest.approx([2, 2, 2])
 
 
 def test_the_leader_of_the_forward_pass_need_not_be_that_of_both(profiled):
-    said = profile_claims.leader(profiled(), CASE).text
+    said = kernel_claims.leader(profiled(), CASE).text
     assert "In the forward pass aten::mm takes the most time, 80.00% of it in 2 calls" in said
     assert "but of forward and backward together it is aten::bmm, with 66.67% in 4 calls" in said
 
 
 def test_the_leader_of_both_may_be_the_same(profiled):
-    said = profile_claims.leader(profiled(leader="aten::bmm"), CASE).text
+    said = kernel_claims.leader(profiled(leader="aten::bmm"), CASE).text
     assert "it is the same that takes the most of forward and backward together, 93.33% in 6 calls" in said
 
 
 def test_what_is_no_product_is_named_from_two_percent_on(profiled):
-    said = profile_claims.besides(profiled(), CASE).text
+    said = kernel_claims.besides(profiled(), CASE).text
     assert said.startswith("What is no matrix product takes 20.00% of the forward pass")
     assert "aten::_softmax with 20.00%" in said
 
@@ -106,22 +106,22 @@ def test_all_others_together_are_no_kernel_and_nsys_has_its_table(profiled, save
     found["kernels"] = found["kernels"] | {"class": ["", "reduction", "matrix product", "optimizer"]}
     save_record("kernels", CASE, 1, **found)
     records = results.load("kernels", "test-1c")
-    assert list(profiles.top(records, CASE)["kernel"]) == ["aten::_softmax", "aten::bmm", "aten::mul_"]
-    watched = profiles.top(records, CASE, "nsys", "range")
+    assert list(kernels.top(records, CASE)["kernel"]) == ["aten::_softmax", "aten::bmm", "aten::mul_"]
+    watched = kernels.top(records, CASE, "nsys", "range")
     assert list(watched["class"]) == ["matrix product", "optimizer"]
-    assert profile_claims.nsys(records).verdict == "measured"
+    assert kernel_claims.nsys(records).verdict == "measured"
 
 
 def test_less_than_two_percent_is_not_named(profiled):
-    assert "none of it as much as 2%" in profile_claims.besides(profiled(product=990.0), CASE).text
+    assert "none of it as much as 2%" in kernel_claims.besides(profiled(product=990.0), CASE).text
 
 
 def test_softmax_stands_against_the_products_in_time_flops_and_bytes(profiled):
-    said = profile_claims.softmax(profiled(), CASE).text
+    said = kernel_claims.softmax(profiled(), CASE).text
     assert "0.2004 (0.1999 to 0.2009) times as long as the two products" in said
     assert "4.00% of their FLOPs and 75.0% of the bytes" in said
     assert "backward" not in said
-    table = profiles.parts(results.load("kernels", "test-1c")).set_index("part")
+    table = kernels.parts(results.load("kernels", "test-1c")).set_index("part")
     assert table.loc["softmax", "product_ms"].value == 0
     assert table.loc["scores", "flops_percent"] == pytest.approx(100 * 500 / 1040)
     assert table.loc["scores", "gflops"].value == pytest.approx(500 / 200e-6 / 1e9)
@@ -129,30 +129,30 @@ def test_softmax_stands_against_the_products_in_time_flops_and_bytes(profiled):
 
 def test_without_records_every_sentence_says_so_and_every_table_is_empty(own_results):
     nothing = results.load("kernels", "no machine")
-    case = profiles.head(nothing)
+    case = kernels.head(nothing)
     for said in ("agreement", "leader", "besides", "fall", "softmax"):
-        statement = getattr(profile_claims, said)(nothing, case)
+        statement = getattr(kernel_claims, said)(nothing, case)
         assert statement.verdict == "no data"
         assert not any(character.isdigit() for character in statement.text)
-    assert profile_claims.nsys(nothing).verdict == "no data"
-    for table in (profiles.shares(nothing), profiles.against_timer(nothing), profiles.parts(nothing)):
+    assert kernel_claims.nsys(nothing).verdict == "no data"
+    for table in (kernels.shares(nothing), kernels.against_timer(nothing), kernels.parts(nothing)):
         assert table.empty
-    assert "Not measured" in tables.show(profiles.top(nothing, case), profiles.TOP_COLUMNS, "a caption")._repr_html_()
+    assert "Not measured" in tables.show(kernels.top(nothing, case), kernels.TOP_COLUMNS, "a caption")._repr_html_()
 
 
 def test_why_nsys_was_not_used_is_said(profiled):
-    assert profile_claims.nsys(profiled()).text == "Nsight Systems was not used here: nsys is not installed."
+    assert kernel_claims.nsys(profiled()).text == "Nsight Systems was not used here: nsys is not installed."
 
 
 def test_the_case_of_the_chapter_is_measured_in_the_most_processes(profiled, save_record):
     profiled()
     save_record("kernels", CASE | {"size": "small"}, 1, **metrics(1) | {"forward_flops": 99})
-    assert profiles.head(results.load("kernels", "test-1c")) == CASE
+    assert kernels.head(results.load("kernels", "test-1c")) == CASE
 
 
 def test_the_published_tables_are_summed_by_class(profiled):
-    table = profiles.published_shares().set_index("scope")
+    table = kernels.published_shares().set_index("scope")
     assert table.loc["forward", "matrix_product_percent"] == pytest.approx(84.8)
     assert table.loc["forward", "else_percent"] == pytest.approx(4.5)
-    beside = profiles.beside_published(profiled(), CASE)
+    beside = kernels.beside_published(profiled(), CASE)
     assert list(beside["source"]) == ["this report", "write-up 004"] * 3

@@ -2,10 +2,10 @@
 
 import pytest
 
-from lib import notebooks as notebook
+from lib import notebooks
 from lib.chapters import machines
-from lib.records import code_digest as digest, results
-from lib.report.document import page as report
+from lib.records import code_digest, results
+from lib.report.document import page
 
 ORIGINAL, COPY = "epyc-2c", "test-9c"
 SLOWER = 3  # times that the copy takes, in everything
@@ -26,7 +26,7 @@ def second(tmp_path_factory):
                 }
                 environment = record["environment"] | {"hardware": "a slower one", "machine": COPY}
                 kept = {name: record[name] for name in ("experiment", "case", "round", "status", "started")} | {
-                    "code": digest.code(experiment)
+                    "code": code_digest.code(experiment)
                 }
                 results.save(machine=COPY, metrics=metrics, environment=environment, seconds=1.0, **kept)
         yield machines.chosen(ORIGINAL, f"{ORIGINAL} {COPY}")
@@ -75,14 +75,14 @@ def test_one_machine_alone_is_said_in_a_sentence(own_results):
 def test_an_unknown_machine_is_refused_with_the_nearest_name(own_results, capsys):
     with pytest.raises(ValueError, match=r"machines: 'epyc-2' is not one of .*the nearest is 'epyc-2c'"):
         machines.chosen(ORIGINAL, "epyc-2")
-    assert report.main(["--machines", ORIGINAL, "epyc-2"]) == 2
+    assert page.main(["--machines", ORIGINAL, "epyc-2"]) == 2
     assert "the nearest is 'epyc-2c'" in capsys.readouterr().err
 
 
 def test_the_report_follows_from_the_machines_too(second):
-    assert report.inputs(ORIGINAL) != report.inputs(ORIGINAL, COPY)
+    assert page.inputs(ORIGINAL) != page.inputs(ORIGINAL, COPY)
 
 
 def test_only_chapters_that_have_the_parameter_are_given_the_machines():
-    having = [file.stem for file in notebook.CHAPTERS.glob("*.ipynb") if "machines" in notebook.parameters(file)]
+    having = [file.stem for file in notebooks.CHAPTERS.glob("*.ipynb") if "machines" in notebooks.parameters(file)]
     assert having == ["80_machines"]

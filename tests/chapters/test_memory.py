@@ -4,10 +4,10 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from lib.chapters import memory as occupancy, memory_claims
-from lib.instruments import memory_timeline as timeline
-from lib.records import results
+from lib.chapters import memory, memory_claims
+from lib.instruments import memory_timeline
 from lib.instruments.memory_timeline import Timeline
+from lib.records import results
 
 CASE = {
     "size": "tiny", "context_length": 64, "batch_size": 4, "precision": "fp32", "compiled": False,
@@ -42,11 +42,11 @@ def test_a_record_holds_the_timeline_its_phases_and_the_largest_alike_counted():
 def test_a_thinned_series_keeps_its_ends_and_every_high_and_low():
     values = [i % 7 for i in range(5000)]
     values[1234], values[4321] = 100, -5
-    kept = timeline.thinned(values, 60)
+    kept = memory_timeline.thinned(values, 60)
     assert len(kept) <= 60
     assert kept == sorted(set(kept))
     assert {0, 1234, 4321, 4999} <= set(kept)
-    assert timeline.thinned([1, 2], 60) == [0, 1]
+    assert memory_timeline.thinned([1, 2], 60) == [0, 1]
 
 
 def test_kinds_of_bytes_are_told_by_their_modules():
@@ -55,7 +55,7 @@ def test_kinds_of_bytes_are_told_by_their_modules():
         "module": ["", "layers.*.attn.q_proj", "layers.*.ffn", "layers.*.ln1", "lm_head", "Global"],
         "part_mib": [1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
     }
-    found = occupancy.breakdown(pd.Series({"breakdown": table}))
+    found = memory.breakdown(pd.Series({"breakdown": table}))
     assert found["parameters"] == 1
     assert (found["attention"], found["feed-forward"], found["norms and residuals"]) == (2, 4, 8)
     assert found["embedding, head, loss"] == 48
@@ -63,21 +63,21 @@ def test_kinds_of_bytes_are_told_by_their_modules():
 
 
 def test_the_figure_of_a_timeline_shows_the_highest_point(save_record):
-    ax = occupancy.timelines(records(save_record, {}))
+    ax = memory.timelines(records(save_record, {}))
     assert any(list(line.get_ydata()) == [5] and list(line.get_xdata()) == [2.0] for line in ax.lines)
     assert [text.get_text() for text in ax.texts] == ["forward", "backward", "optimizer"]
     plt.close(ax.figure)
 
 
 def test_predictions_grow_with_the_context_and_a_published_peak_has_its_own_row():
-    table = occupancy.predictions(["xl"], [128, 256])
+    table = memory.predictions(["xl"], [128, 256])
     assert list(table["context_length"]) == [128, 128, 256, 256]
     assert (table["no_grad_gib"] < table["forward_gib"]).all()
     assert (table["forward_gib"] < table["train_step_gib"]).all()
-    published = occupancy.beside_published()
+    published = memory.beside_published()
     assert len(published) == len(results.published("memory"))
     assert published["published_percent"].between(1, 100).all()
-    assert occupancy.shape("xl").parameters == pytest.approx(2.0e9, rel=0.02)
+    assert memory.shape("xl").parameters == pytest.approx(2.0e9, rel=0.02)
 
 
 def test_sentences_say_what_the_records_hold(save_record):
@@ -109,4 +109,4 @@ def test_without_records_every_sentence_says_that_nothing_was_measured(own_resul
     assert memory_claims.growth(empty, case, "the peak").verdict == "no data"
     assert memory_claims.agreement(empty).verdict == "no data"
     assert [said.verdict for said in memory_claims.saved(empty, case)] == ["no data"]
-    assert occupancy.parts(empty).empty
+    assert memory.parts(empty).empty

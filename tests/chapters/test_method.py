@@ -2,11 +2,11 @@
 
 import pytest
 
-from lib import notebooks as notebook
-from lib.chapters import method as inventory
+from lib import notebooks
+from lib.chapters import method
 from lib.experiments import cases
-from lib.records import damaged as quarantine, results
-from lib.sweep import sweep_file as sweepfile
+from lib.records import damaged, results
+from lib.sweep import sweep_file
 
 
 def test_coverage_counts_how_cases_ended_and_how_many_of_the_whole_grid_were_tried(save_record):
@@ -16,22 +16,22 @@ def test_coverage_counts_how_cases_ended_and_how_many_of_the_whole_grid_were_tri
     }  # fmt: skip
     for seq_len, status in ((1024, "ok"), (16384, "timeout"), (77, "ok")):
         save_record(case=case | {"seq_len": seq_len}, status=status, **({"total_ms": [1.0]} if status == "ok" else {}))
-    (row,) = inventory.coverage({"attention": results.load("attention", "test-1c")}).to_dict("records")
+    (row,) = method.coverage({"attention": results.load("attention", "test-1c")}).to_dict("records")
     assert (row["cases here"], row["measured"], row["took longer than its time limit"]) == (3, 2, 1)
     assert row["of them here"] == 2
-    assert row["cases of the whole grid"] == len(inventory.whole_grid("attention"))
+    assert row["cases of the whole grid"] == len(method.whole_grid("attention"))
 
 
 @pytest.mark.parametrize("experiment", cases.EXPERIMENTS)
 def test_the_whole_grid_is_that_of_the_gpu_sweep(experiment):
-    names = [name for name in notebook.fields(experiment) if name != "device"]
+    names = [name for name in notebooks.fields(experiment) if name != "device"]
     expected = {
         tuple(str(getattr(case, name)) for name in names)
-        for kernel in sweepfile.load("gpu")
+        for kernel in sweep_file.load("gpu")
         for case in kernel.cases
         if case.experiment == experiment
     }
-    assert inventory.whole_grid(experiment) == expected
+    assert method.whole_grid(experiment) == expected
 
 
 def test_damaged_files_are_counted_by_place_and_reason(save_record, tmp_path, monkeypatch):
@@ -43,10 +43,10 @@ def test_damaged_files_are_counted_by_place_and_reason(save_record, tmp_path, mo
     kept.parent.mkdir(parents=True)
     kept.write_bytes(first.read_bytes())
     first.write_text("{")
-    quarantine.tidy(alone=True)
+    damaged.tidy(alone=True)
     for file in (second, third):
         file.write_text("")
-    said, table = inventory.damage()
+    said, table = method.damage()
     assert said.text.endswith("2 in the store, 1 kept in git, 1 in quarantine. They are left out.")
     assert table.frame.to_numpy().tolist() == [
         ["test-1c", "attention", "in quarantine", "JSON: cut short or malformed", 1],

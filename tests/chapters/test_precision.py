@@ -6,12 +6,12 @@ import pandas as pd
 import pytest
 import torch
 
+from lib.chapters import precision as mixed
+from lib.chapters import precision_claims as said
 from lib.experiments import cases, measure
 from lib.instruments import rounding
 from lib.records import results
 from lib.report import plots, sentences, tables
-from lib.chapters import precision as mixed
-from lib.chapters import precision_claims as said
 
 
 def one(subject, precision):

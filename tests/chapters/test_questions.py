@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from lib import notebooks as notebook
+from lib import notebooks
 from lib.chapters import questions
-from lib.report.document import page as report
 from lib.chapters.questions import QUESTIONS
+from lib.report.document import page
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
@@ -16,7 +16,7 @@ def test_a_question_leads_to_headings_that_there_are(question):
     for where in question.places:
         target = re.search(r'href="#([^"]+)"', questions.place(*where))[1]
         headings = questions.headings(where[0])
-        assert target in {report.anchor(where[0], heading) for heading in headings}
+        assert target in {page.anchor(where[0], heading) for heading in headings}
 
 
 def test_a_heading_that_is_not_there_is_refused():
@@ -26,7 +26,7 @@ def test_a_heading_that_is_not_there_is_refused():
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
 def test_the_cases_of_a_question_are_of_an_experiment_and_its_fields(question):
-    assert set(question.where) <= set(notebook.fields(question.experiment))
+    assert set(question.where) <= set(notebooks.fields(question.experiment))
 
 
 def test_names_are_those_of_the_assignment_each_once():

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from lib.chapters import records as appendix
+from lib.experiments.cases import EXPERIMENTS
 from lib.records import results
 from lib.report import sentences
-from lib.experiments.cases import EXPERIMENTS
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lib import timing
-from lib.chapters import warmup as coldstarts, warmup_claims as coldstart_claims
+from lib.chapters import warmup, warmup_claims
 from lib.experiments import cases, measure
 from lib.records import results
 from lib.report import plots, sentences, tables
@@ -108,7 +108,7 @@ def starts(save_record):
         parts = {"first_forward_ms": forward, "first_backward_ms": [1.0] * 30, "first_optimizer_ms": [0.5] * 30}
         totals = [sum(step) for step in zip(*parts.values(), strict=True)]
         save_record("warmup", CASE, round, **parts, first_total_ms=totals, earlier_cases=earlier)
-    return coldstarts.cold(results.load("warmup", "test-1c"))
+    return warmup.cold(results.load("warmup", "test-1c"))
 
 
 def test_only_cold_processes_count(starts):
@@ -116,10 +116,10 @@ def test_only_cold_processes_count(starts):
 
 
 def test_means_and_deviations_follow_so_many_warm_ups(starts):
-    table = coldstarts.after_warmups(starts).set_index(["phase", "warmups"])
+    table = warmup.after_warmups(starts).set_index(["phase", "warmups"])
     forward = table.loc["forward"]
     assert forward["mean_ms"][0].value == pytest.approx(2.0, rel=5e-3)
-    assert forward["deviation_percent"][0].value == pytest.approx(coldstart_claims.outlier_percent(11), rel=1e-2)
+    assert forward["deviation_percent"][0].value == pytest.approx(warmup_claims.outlier_percent(11), rel=1e-2)
     assert forward["mean_ms"][1].value == pytest.approx(1.003, rel=1e-3)
     assert forward["ratio"][1].value == pytest.approx(1, abs=1e-3)
     assert forward["ratio"][0].known
@@ -129,34 +129,34 @@ def test_means_and_deviations_follow_so_many_warm_ups(starts):
 
 def test_a_single_long_step_makes_the_deviation_that_theory_says():
     steps = torch.tensor([14.0] + [1.0] * 9)
-    assert coldstart_claims.outlier_percent(14) == pytest.approx((100 * steps.std() / steps.mean()).item())
+    assert warmup_claims.outlier_percent(14) == pytest.approx((100 * steps.std() / steps.mean()).item())
 
 
 def test_where_a_process_is_steady_and_where_its_first_step_was_long(starts):
-    (row,) = coldstarts.steady(starts).to_dict("records")
+    (row,) = warmup.steady(starts).to_dict("records")
     assert row["steady_from"] == "2, 2, 2"
     assert row["first_ratio"].value == pytest.approx(12.5 / 2.503, rel=1e-2)
     assert row["forward_excess_percent"] == pytest.approx(100)
     assert row["optimizer_excess_percent"] == pytest.approx(0)
-    said = coldstart_claims.answer(starts, CASE, "here")
+    said = warmup_claims.answer(starts, CASE, "here")
     assert "steady from step 2 on in 3 of 3 processes" in said.text
-    assert "3 are steady after one warm-up" in coldstart_claims.settled(starts).text
+    assert "3 are steady after one warm-up" in warmup_claims.settled(starts).text
 
 
 def test_one_warm_up_is_called_the_same_as_five_only_where_it_is(starts):
-    assert coldstart_claims.equivalence(starts).verdict == "same"
+    assert warmup_claims.equivalence(starts).verdict == "same"
     slow = starts.copy()
     slow.attrs = starts.attrs
     slow["first_total_ms"] = [
         [ms * (2 if i < 5 else 1) for i, ms in enumerate(times)] for times in slow["first_total_ms"]
     ]
-    said = coldstart_claims.equivalence(slow)
+    said = warmup_claims.equivalence(slow)
     assert said.verdict == "slower"
     assert "is more than" in said.text
 
 
 def test_published_means_are_relative_to_their_own_source():
-    table = coldstart_claims.published()
+    table = warmup_claims.published()
     assert (table[table["warmups"] == 5]["ratio"] == 1).all()
     small = table[(table["source"] == "write-up 002") & (table["size"] == "small") & (table["context_length"] == 128)]
     cold = small[(small["warmups"] == 0) & (small["phase"] == "forward")].iloc[0]
@@ -166,7 +166,7 @@ def test_published_means_are_relative_to_their_own_source():
 
 
 def test_the_description_has_a_row_a_source_statistic_and_number_of_warm_ups(starts):
-    table = coldstart_claims.describe(starts)
+    table = warmup_claims.describe(starts)
     ours = table[table["source"] == "this report"]
     assert list(ours["warmups"]) == ["0", "1", "2", "5"] * 2
     assert set(ours["count"]) == {2}  # forward, and forward and backward
@@ -174,19 +174,19 @@ def test_the_description_has_a_row_a_source_statistic_and_number_of_warm_ups(sta
 
 
 def test_every_table_and_sentence_stands_without_records(own_results):
-    nothing = coldstarts.cold(results.load("warmup", "no-machine"))
+    nothing = warmup.cold(results.load("warmup", "no-machine"))
     said = [
-        coldstart_claims.answer(nothing, CASE, ""),
-        coldstart_claims.variation(nothing, 5),
-        coldstart_claims.one_outlier(nothing, CASE),
-        coldstart_claims.where_it_goes(nothing, CASE),
-        coldstart_claims.settled(nothing),
-        coldstart_claims.equivalence(nothing),
+        warmup_claims.answer(nothing, CASE, ""),
+        warmup_claims.variation(nothing, 5),
+        warmup_claims.one_outlier(nothing, CASE),
+        warmup_claims.where_it_goes(nothing, CASE),
+        warmup_claims.settled(nothing),
+        warmup_claims.equivalence(nothing),
     ]
     assert {statement.verdict for statement in said} == {sentences.NO_DATA}
-    figure = plots.show(coldstarts.draw(nothing), "caption", "alt", coldstarts.note(nothing))
+    figure = plots.show(warmup.draw(nothing), "caption", "alt", warmup.note(nothing))
     assert tables.ABSENT in figure._repr_html_()
     for value in ("mean_ms", "std_ms", "deviation_percent"):
-        shown = tables.show(coldstarts.pivot(nothing, value), f"size phase {value}_after_0", "caption")
+        shown = tables.show(warmup.pivot(nothing, value), f"size phase {value}_after_0", "caption")
         assert tables.ABSENT in shown._repr_html_()
-    assert "write-up 002" in tables.show(coldstart_claims.describe(nothing), "source count mean", "c")._repr_html_()
+    assert "write-up 002" in tables.show(warmup_claims.describe(nothing), "source count mean", "c")._repr_html_()

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from lib.chapters import adam as optimizers, winners
+from lib.chapters import adam, winners
 from lib.records import results
-from lib.report import compare as verdicts, plots, tables
+from lib.report import compare, plots, tables
 from lib.stats.intervals import Interval
 
 CASE = {"variant": "fused", "shapes": "equal", "num_params": 1, "param_size": 16, "amsgrad": True, "cold": False}
@@ -74,7 +74,7 @@ def test_without_records_there_is_a_table_a_map_and_a_sentence_that_say_so(own_r
 
 def test_a_contrast_is_the_ratio_to_the_case_that_differs_in_one_field(steps, save_step):
     save_step(0.8, amsgrad=False)
-    (row,) = verdicts.contrasts(results.load("adam", "test-1c"), "amsgrad", False, "total_ms").to_dict("records")
+    (row,) = compare.contrasts(results.load("adam", "test-1c"), "amsgrad", False, "total_ms").to_dict("records")
     assert (row["variant"], row["param_size"], row["amsgrad"]) == ("fused", 16, True)
     assert row["ratio"].value == pytest.approx(1.25, rel=0.01)
     assert row["verdict"] == "slower"
@@ -82,8 +82,8 @@ def test_a_contrast_is_the_ratio_to_the_case_that_differs_in_one_field(steps, sa
 
 def test_a_models_parameters_stand_beside_the_list_that_is_nearest_in_elements(steps, save_step):
     save_step(3.0, shapes="tiny", num_params=0, param_size=0)  # of 40 elements: nearer to 64 than to 16
-    records = optimizers.with_bytes(results.load("adam", "test-1c"))
-    table = optimizers.beside_nearest(records, "total_ms", "per_element_ns", "moved_mib")
+    records = adam.with_bytes(results.load("adam", "test-1c"))
+    table = adam.beside_nearest(records, "total_ms", "per_element_ns", "moved_mib")
     assert set(table["param_size"].dropna()) == {64}
     own = table[table["shapes"] == "tiny"].iloc[0]
     assert own["elements"] == 40

@@ -5,9 +5,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lib.cost import flops as cost, memory as footprint
+from lib.cost import flops, memory
 from lib.experiments import cases
-from lib.instruments import memory_timeline as timeline
+from lib.instruments import memory_timeline
 
 SHAPES = [(2, 64, 16), (3, 130, 8), (1, 40, 40), (2, 150, 32)]
 COPIES = ("aten.new_empty_strided", "aten.copy_")  # of K's gradient, which was made transposed: no kernel must
@@ -23,7 +23,7 @@ def one(variant, batch_size, seq_len, d_head, causal, precision="fp32"):
 def followed(case):
     work = case.setup()
     work.before()
-    return timeline.follow(work.iteration).peaks()
+    return memory_timeline.follow(work.iteration).peaks()
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -31,7 +31,7 @@ def followed(case):
 @pytest.mark.parametrize("variant", ["naive", "tiled", "sdpa"])
 def test_what_is_kept_for_the_backward_pass_is_the_sum_of_its_parts(variant, shape, causal):
     found = followed(one(variant, *shape, causal))["forward_end"]
-    assert found == sum(footprint.attention_kept_bytes(variant, *shape, causal).values())
+    assert found == sum(memory.attention_kept_bytes(variant, *shape, causal).values())
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -39,7 +39,7 @@ def test_what_is_kept_for_the_backward_pass_is_the_sum_of_its_parts(variant, sha
 def test_the_peak_of_naive_attention_is_the_sum_of_its_parts_and_what_is_predicted(shape, causal):
     case = one("naive", *shape, causal)
     found = followed(case)
-    parts = footprint.attention_peak_bytes(*shape, causal)
+    parts = memory.attention_peak_bytes(*shape, causal)
     assert max(found["forward_peak"], found["backward_peak"]) == sum(parts.values())
     assert case.predicted_bytes() == max(sum(parts.values()), 5 * parts["output"] + 4 * 8 * shape[1] ** 2)
 
@@ -81,17 +81,17 @@ def test_naive_attention_moves_what_its_operations_read_and_write(shape, causal)
 
     with mode:
         work.iteration(mark)
-    assert moved == cost.attention_moved_bytes("naive", *shape, causal, "fp32")
+    assert moved == flops.attention_moved_bytes("naive", *shape, causal, "fp32")
 
 
 def test_a_fused_kernel_moves_no_scores_and_a_compiled_formula_fewer_than_the_eager_one():
     shape, scores = (8, 512, 64), 4 * 8 * 512**2
     each = 4 * 8 * 512 * 64
     moved = {
-        name: cost.attention_moved_bytes(name, *shape, True, "fp32") for name in ("naive", "compiled", "sdpa", "flex")
+        name: flops.attention_moved_bytes(name, *shape, True, "fp32") for name in ("naive", "compiled", "sdpa", "flex")
     }
     assert moved["sdpa"] == moved["flex"] == {"forward": 4 * each, "backward": 8 * each}
     assert moved["compiled"] == {"forward": 4 * each + 4 * scores, "backward": 8 * each + 7 * scores}
     assert sum(moved["naive"].values()) == 12 * each + 19 * scores
-    narrow = cost.attention_moved_bytes("compiled", *shape, True, "bf16")
+    narrow = flops.attention_moved_bytes("compiled", *shape, True, "bf16")
     assert moved["compiled"]["forward"] - narrow["forward"] == 4 * scores // 2

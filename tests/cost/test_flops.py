@@ -1,7 +1,5 @@
 """The arithmetic of costs agrees with what PyTorch counts, saves and allocates."""
 
-import dataclasses
-
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -10,38 +8,18 @@ from torch.utils.flop_counter import FlopCounterMode
 from lib import adam, attention, model
 from lib.cost import flops as cost
 from lib.records import results
-from lib.report import tidy as estimates
+from lib.report import tidy
+from shapes import SHAPES, build
 
 pytestmark = pytest.mark.usefixtures("one_thread", "former_precision")
 
 # Shapes of differing aspect, so that each has its peak elsewhere: in a layer's feed-forward or attention, in the loss
 # where the vocabulary is wide, at the end of the backward pass or in the optimizer where parameters outweigh tokens.
-SHAPES = {
-    "narrow": cost.Shape(
-        d_model=64, d_ff=224, num_layers=2, num_heads=4, vocab_size=96, batch_size=2, context_length=96
-    ),
-    "wide": cost.Shape(
-        d_model=64, d_ff=224, num_layers=2, num_heads=4, vocab_size=4000, batch_size=4, context_length=96
-    ),
-    "deep": cost.Shape(d_model=32, d_ff=96, num_layers=12, num_heads=2, vocab_size=50, batch_size=1, context_length=32),
-    "long": cost.Shape(d_model=32, d_ff=64, num_layers=2, num_heads=2, vocab_size=64, batch_size=1, context_length=520),
-    "few tokens": cost.Shape(
-        d_model=128, d_ff=512, num_layers=2, num_heads=2, vocab_size=200, batch_size=2, context_length=8
-    ),
-}
 
 
 @pytest.fixture(params=SHAPES)
 def shape(request):
     return SHAPES[request.param]
-
-
-def build(shape, attend="naive"):
-    """The model of a shape, and a batch of inputs and targets."""
-    values = dataclasses.asdict(shape)
-    batch = values.pop("batch_size")
-    tokens = torch.randint(shape.vocab_size, (batch, shape.context_length + 1))
-    return model.TransformerLM(model.Config(**values), attend), tokens[:, :-1], tokens[:, 1:]
 
 
 # One short sequence, one odd length of many layers, one wide vocabulary: the counts are exact for each.
@@ -204,9 +182,9 @@ def test_attention_in_tiles_moves_no_scores_and_narrow_products_halve_what_is_th
 
 @pytest.mark.parametrize("machine", sorted(path.parent.name for path in results.REFERENCE.glob("*/step")))
 def test_mfu_lies_between_nothing_and_a_little_more_than_the_ceiling(own_results, machine):
-    peaks = estimates.ceiling(results.load("ceilings", machine), "matmul", "flops")
-    steps = estimates.select(results.load("step", machine), mode="train_step")
-    steps = estimates.with_percent_of(steps, "mfu_percent", "forward_flops", peaks, times=3)
+    peaks = tidy.ceiling(results.load("ceilings", machine), "matmul", "flops")
+    steps = tidy.select(results.load("step", machine), mode="train_step")
+    steps = tidy.with_percent_of(steps, "mfu_percent", "forward_flops", peaks, times=3)
     found = [value for row in steps["mfu_percent"] if row is not None for value in row]
     assert found
     assert all(0 < value <= 105 for value in found)

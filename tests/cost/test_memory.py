@@ -4,16 +4,16 @@ import dataclasses
 
 import pytest
 import torch
-from test_cost import SHAPES, build
 
 from lib import adam, model, precision
-from lib.cost import memory as footprint
+from lib.cost import memory
 from lib.experiments import checkpointing, measure
-from lib.instruments import peak_memory as memory
-from lib.records import baselines as baseline, results
 from lib.experiments.memory import Memory
 from lib.experiments.step import Step
 from lib.experiments.training import MODES
+from lib.instruments import peak_memory
+from lib.records import baselines, results
+from shapes import SHAPES, build
 
 pytestmark = pytest.mark.usefixtures("one_thread", "former_precision")
 
@@ -43,7 +43,7 @@ def test_activations_are_what_autograd_saves(shape, name, attend):
     # autocast's copies of the matrices are saved too, and are a term of their own in `kept_bytes`
     copies = 2 * shape.matrix_parameters if name == "bf16" else 0
     measured = sum(storage.nbytes() for storage in saved.values()) - copies
-    assert footprint.activation_bytes(shape, name, attend) == pytest.approx(measured, rel=0.01)
+    assert memory.activation_bytes(shape, name, attend) == pytest.approx(measured, rel=0.01)
 
 
 def measured_peak(shape, name, attend, variant):
@@ -66,7 +66,7 @@ def measured_peak(shape, name, attend, variant):
     iteration(lambda phase: None)
     last.clear()
     optimizer.zero_grad(set_to_none=True)
-    return memory.peaks(iteration, "cpu")["peak_mib"][0] * memory.MIB
+    return peak_memory.peaks(iteration, "cpu")["peak_mib"][0] * peak_memory.MIB
 
 
 @pytest.mark.parametrize("variant", ["single_tensor", "foreach", "fused"])
@@ -74,7 +74,7 @@ def measured_peak(shape, name, attend, variant):
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
 def test_the_peak_of_a_step_is_the_predicted_one(shape, name, attend, variant):
     measured = measured_peak(shape, name, attend, variant)
-    assert footprint.peak_bytes(shape, name, attend, variant, "train_step") == pytest.approx(measured, rel=0.03)
+    assert memory.peak_bytes(shape, name, attend, variant, "train_step") == pytest.approx(measured, rel=0.03)
 
 
 @pytest.mark.parametrize("variant", ["single_tensor", "foreach", "fused"])
@@ -86,7 +86,7 @@ def test_the_states_of_a_step_are_counted_exactly(shape, variant):
     optimizer.step()
     tensors = [tensor for state in optimizer.state.values() for tensor in state.values()]
     tensors += [tensor for parameter in network.parameters() for tensor in (parameter, parameter.grad)]
-    assert sum(tensor.untyped_storage().nbytes() for tensor in tensors) == footprint.state_bytes(shape)
+    assert sum(tensor.untyped_storage().nbytes() for tensor in tensors) == memory.state_bytes(shape)
 
 
 @pytest.mark.parametrize("context_length", [128, 512])
@@ -97,11 +97,9 @@ def test_the_peak_of_a_real_size_is_the_predicted_one(size, context_length):
 
 
 def test_autocast_widens_the_softmax_on_a_gpu_only(shape):
-    cpu, cuda = (footprint.activation_bytes(shape, "bf16", "naive", device) for device in ("cpu", "cuda"))
+    cpu, cuda = (memory.activation_bytes(shape, "bf16", "naive", device) for device in ("cpu", "cuda"))
     assert cuda - cpu == shape.num_layers * 4 * shape.scores  # the weights in single precision beside their copy
-    assert footprint.activation_bytes(shape, "fp32", "naive", "cuda") == footprint.activation_bytes(
-        shape, "fp32", "naive"
-    )
+    assert memory.activation_bytes(shape, "fp32", "naive", "cuda") == memory.activation_bytes(shape, "fp32", "naive")
 
 
 @pytest.fixture
@@ -124,7 +122,7 @@ def test_the_peak_of_every_mode_and_group_is_the_predicted_one(case, name, mode,
     work = one.work(one.training())
     work.iteration(lambda phase: None)
     work.before()
-    measured = memory.peaks(work.iteration, "cpu")["peak_mib"][0] * memory.MIB
+    measured = peak_memory.peaks(work.iteration, "cpu")["peak_mib"][0] * peak_memory.MIB
     assert 0.9999 * measured < one.formula_bytes() < 1.08 * measured  # too high where attention is the peak in bf16
     assert measured < one.predicted_bytes()
     if one.traceable and checkpoint < 2:
@@ -163,7 +161,7 @@ def test_a_group_has_no_less_than_no_layer(case):
 
 def test_the_residual_stream_is_as_large_as_derived(case):
     facts = case(precision="bf16").setup().facts
-    assert facts["residual_observed_mib"] == facts["residual_mib"] == [2 * 64 * 32 * 4 / memory.MIB]
+    assert facts["residual_observed_mib"] == facts["residual_mib"] == [2 * 64 * 32 * 4 / peak_memory.MIB]
 
 
 def test_one_followed_iteration_gives_peaks_timeline_and_largest_allocations(case, own_results):
@@ -182,5 +180,5 @@ def test_one_followed_iteration_gives_peaks_timeline_and_largest_allocations(cas
 
 def test_a_case_with_checkpointing_is_compared_with_the_one_without(case):
     fields = dataclasses.asdict(case(checkpoint=2, precision="bf16"))
-    assert baseline.of("memory", fields) == fields | {"checkpoint": 0}
-    assert baseline.of("memory", fields | {"checkpoint": 0}) == fields | {"checkpoint": 0, "precision": "fp32"}
+    assert baselines.of("memory", fields) == fields | {"checkpoint": 0}
+    assert baselines.of("memory", fields | {"checkpoint": 0}) == fields | {"checkpoint": 0, "precision": "fp32"}

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from lib import model
-from lib.chapters import attention_module as projections
+from lib.chapters import attention_module
 from lib.experiments import cases, measure
-from lib.instruments import peak_memory as memory
+from lib.instruments import peak_memory
 from lib.records import results
 from lib.timing import Plan
 
@@ -40,14 +40,14 @@ def test_a_module_gives_a_record_of_both_passes_and_of_its_memory(own_results, p
     assert all(len(metrics[name]) == 6 for name in ("forward_ms", "backward_ms", "total_ms"))
     assert {"out_error", "gradient_error", "weight_gradient_error"} <= set(metrics)
     tables = 2 * 8 * 16 // 2 * 4  # cosine and sine for each position and pair of features
-    assert metrics["model_mib"] == [(4 * 4 * 32**2 + tables) / memory.MIB]
+    assert metrics["model_mib"] == [(4 * 4 * 32**2 + tables) / peak_memory.MIB]
     weights, inputs = 4 * 4 * 32**2, 4 * 2 * 8 * 32
-    assert metrics["backward_end_mib"][0] * memory.MIB >= 2 * weights + 2 * inputs
+    assert metrics["backward_end_mib"][0] * peak_memory.MIB >= 2 * weights + 2 * inputs
     assert ("paired_ms" in metrics) == (precision == "bf16")
 
 
 def test_a_module_that_computes_something_else_is_found(own_results, monkeypatch):
-    right, build = model.SelfAttention.forward, cases.AttentionModule.setup
+    right, build = model.SelfAttention.forward, cases.EXPERIMENTS["attention_module"].setup
 
     def setup(self):
         work = build(self)
@@ -56,7 +56,7 @@ def test_a_module_that_computes_something_else_is_found(own_results, monkeypatch
         work.expected = lambda: expected
         return work
 
-    monkeypatch.setattr(cases.AttentionModule, "setup", setup)
+    monkeypatch.setattr(cases.EXPERIMENTS["attention_module"], "setup", setup)
     with pytest.raises(measure.WrongResult, match="out"):
         measured(one())
 
@@ -83,7 +83,7 @@ def test_predicted_bytes_bound_the_check_and_the_passes_from_near_above(changed)
             measure._relative(tensor, expected[name])
         mark("run")
 
-    most = memory.peaks(check, "cpu")["peak_mib"][0] * memory.MIB
+    most = peak_memory.peaks(check, "cpu")["peak_mib"][0] * peak_memory.MIB
     assert most <= case.predicted_bytes() <= 1.3 * most
 
 
@@ -119,33 +119,33 @@ def modules(save_record):
 def test_the_least_time_is_that_of_the_slower_of_products_and_memory(modules, slower):
     records, facts = modules
     rate, speed = (1e9, 1e15) if slower == "products" else (1e15, 1e9)
-    found = projections.with_least_time(records, {"fp32": rate}, {"fp32": speed})
+    found = attention_module.with_least_time(records, {"fp32": rate}, {"fp32": speed})
     amount = 3 * facts["forward_flops"] if slower == "products" else facts["forward_bytes"] + facts["backward_bytes"]
     assert found["least_ms"].iloc[0] == pytest.approx([1e3 * amount / 1e9] * 6)
     share = 100 * 2 * 32 / (2 * 32 + 8)
     assert found["projections_percent"].iloc[0] == pytest.approx([share] * 6)
-    assert projections.flops(pd.Series(CASE)) == 3 * facts["forward_flops"]
+    assert attention_module.flops(pd.Series(CASE)) == 3 * facts["forward_flops"]
 
 
 def test_without_ceilings_there_is_no_least_time(modules):
     records, _ = modules
-    found = projections.with_least_time(records, {}, {})
+    found = attention_module.with_least_time(records, {}, {})
     assert found["least_ms"].iloc[0] is None or math.isnan(found["least_ms"].iloc[0])
-    assert projections.memory_bound(records, {}, {}).verdict == "no data"
+    assert attention_module.memory_bound(records, {}, {}).verdict == "no data"
 
 
 def test_the_limit_of_memory_is_told_in_tokens(modules):
     records, _ = modules
-    assert "below 20" in projections.memory_bound(records, {"fp32": 1e12}, {"fp32": 1e11}).text
-    assert "1 of 1 records have so few" in projections.memory_bound(records, {"fp32": 1e12}, {"fp32": 1e11}).text
-    assert "0 of 1 records have so few" in projections.memory_bound(records, {"fp32": 1e11}, {"fp32": 1e11}).text
-    assert "88.9% to 88.9%" in projections.workload(records).text
+    assert "below 20" in attention_module.memory_bound(records, {"fp32": 1e12}, {"fp32": 1e11}).text
+    assert "1 of 1 records have so few" in attention_module.memory_bound(records, {"fp32": 1e12}, {"fp32": 1e11}).text
+    assert "0 of 1 records have so few" in attention_module.memory_bound(records, {"fp32": 1e11}, {"fp32": 1e11}).text
+    assert "88.9% to 88.9%" in attention_module.workload(records).text
 
 
 def test_the_published_memory_is_weights_input_and_a_constant():
-    table = projections.published_memory()
+    table = attention_module.published_memory()
     constant = table["rest_mib"].round(2)
     assert (constant == 16.25).sum() == 57
     assert (constant == 0).sum() == 3
-    assert "57 of 60" in projections.published_accounts().text
-    assert "no more than two heads" in projections.published_accounts().text
+    assert "57 of 60" in attention_module.published_accounts().text
+    assert "no more than two heads" in attention_module.published_accounts().text

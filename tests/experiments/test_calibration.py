@@ -3,28 +3,28 @@
 import numpy as np
 import pytest
 
-from lib.experiments import calibration as calibrate, overheads
+from lib.experiments import calibration, overheads
 from lib.instruments import environment
 from lib.records import results
-from lib.report import self_check as calibration
+from lib.report import self_check
 from lib.stats.simulated_noise import normal
 
 
 @pytest.fixture
 def small(own_results, monkeypatch):
-    monkeypatch.setattr(calibrate, "COMPARISONS", 2)
+    monkeypatch.setattr(calibration, "COMPARISONS", 2)
     monkeypatch.setattr(environment, "device", lambda: "cpu")
 
 
 def test_every_check_has_its_findings():
-    assert list(calibrate.CHECKS) == list(calibration.FINDINGS)
+    assert list(calibration.CHECKS) == list(self_check.FINDINGS)
 
 
 def test_checks_become_records_and_rows(small, capsys):
-    assert calibrate.main(["spin", "equal"]) == 0
+    assert calibration.main(["spin", "equal"]) == 0
     records = results.load("calibration", environment.machine("cpu"))
     assert sorted(records["check"]) == ["equal", "spin"]
-    table = calibration.table(records)
+    table = self_check.table(records)
     assert sum(table["tried"].str.startswith("a wait of")) == 4
     assert (
         table[table["tried"] == "a program called different from itself, in all"]["found"]
@@ -39,7 +39,7 @@ def found(save_record, check, **metrics):
     save_record(
         experiment="calibration", case={"check": check, "device": "cpu"}, canary_ms=[1.0] * 20, **metrics
     )  # fmt: skip
-    return calibration.table(results.load("calibration", "test-1c"))
+    return self_check.table(results.load("calibration", "test-1c"))
 
 
 def test_a_wait_that_is_measured_wrongly_does_not_hold(save_record):

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from plain import one
 
 from lib.experiments import measure
+from plain import one
 
 
 @pytest.mark.parametrize(

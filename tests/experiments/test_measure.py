@@ -6,14 +6,14 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from plain import one
 
 from lib import adam, precision, timing
 from lib.experiments import cases, measure
-from lib.instruments import peak_memory as memory
-from lib.records import baselines as baseline, results
 from lib.experiments.measure import Work
+from lib.instruments import peak_memory
+from lib.records import baselines, results
 from lib.timing import Plan
+from plain import one
 
 
 def measured(case, round=1):
@@ -69,7 +69,7 @@ def test_a_variant_with_a_wrong_result_is_not_timed(own_results, monkeypatch):
     bad = Work(
         "cpu", wrong, lambda: {"out": torch.ones(3)}, lambda: {"out": torch.tensor([1, 1, 1.1])}, 1e-3, {}
     )  # fmt: skip
-    monkeypatch.setattr(cases.Ceilings, "setup", lambda self: bad)
+    monkeypatch.setattr(cases.EXPERIMENTS["ceilings"], "setup", lambda self: bad)
     with pytest.raises(measure.WrongResult, match="out"):
         measured(one("ceilings"))
     assert not list(own_results.rglob("*.json"))
@@ -84,27 +84,27 @@ def test_a_few_values_may_miss_by_more_than_many(count, error, wrong):
 
 def test_a_result_that_is_not_a_number_is_wrong(own_results, monkeypatch):
     bad = Work("cpu", wrong, lambda: {"out": torch.ones(1)}, lambda: {"out": torch.tensor([torch.nan])}, 1e9, {})
-    monkeypatch.setattr(cases.Ceilings, "setup", lambda self: bad)
+    monkeypatch.setattr(cases.EXPERIMENTS["ceilings"], "setup", lambda self: bad)
     with pytest.raises(measure.WrongResult):
         measured(one("ceilings"))
 
 
 def test_a_case_that_cannot_fit_is_recorded_with_both_numbers_and_not_built(own_results, monkeypatch):
     case = one("step", size="2.7B", context_length=1024, batch_size=64)
-    monkeypatch.setattr(cases.Step, "setup", lambda self: pytest.fail("it was built"))
+    monkeypatch.setattr(cases.EXPERIMENTS["step"], "setup", lambda self: pytest.fail("it was built"))
     record = measured(case)
     assert record["status"] == "too_large"
     assert record["metrics"]["predicted_bytes"] == case.predicted_bytes() > record["metrics"]["available_bytes"]
 
 
 def test_running_out_of_memory_is_recorded_with_the_bytes_asked_for(own_results, monkeypatch):
-    monkeypatch.setattr(cases.Ceilings, "setup", lambda self: torch.empty(2**50))
+    monkeypatch.setattr(cases.EXPERIMENTS["ceilings"], "setup", lambda self: torch.empty(2**50))
     record = measured(one("ceilings"))
     assert (record["status"], record["metrics"]) == ("oom", {"asked_bytes": 2**52})
 
 
 def test_any_other_error_goes_on_and_leaves_no_record(own_results, monkeypatch):
-    monkeypatch.setattr(cases.Ceilings, "setup", lambda self: 1 / 0)
+    monkeypatch.setattr(cases.EXPERIMENTS["ceilings"], "setup", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         measured(one("ceilings"))
     assert not list(own_results.rglob("*.json"))
@@ -168,7 +168,7 @@ def test_memory_is_predicted_from_above_for_every_family(own_results):
     ]
     for case in big:
         peak = measured(case)["metrics"]["peak_mib"][0]
-        assert peak <= case.predicted_bytes() / memory.MIB <= 4 * peak, case
+        assert peak <= case.predicted_bytes() / peak_memory.MIB <= 4 * peak, case
 
 
 def test_a_record_has_the_canary_before_and_after_and_pairs_with_the_baseline(own_results):
@@ -183,8 +183,8 @@ def test_a_record_has_the_canary_before_and_after_and_pairs_with_the_baseline(ow
 
 def test_only_the_forward_pass_without_a_graph_has_that_with_one_as_baseline():
     fields = asdict(one("step", mode="no_grad"))
-    assert baseline.of("step", fields) == fields | {"mode": "forward"}
-    assert all(baseline.of("step", fields | {"mode": mode}) is None for mode in ("forward", "train_step"))
+    assert baselines.of("step", fields) == fields | {"mode": "forward"}
+    assert all(baselines.of("step", fields | {"mode": mode}) is None for mode in ("forward", "train_step"))
 
 
 def test_without_a_graph_a_forward_pass_keeps_less(own_results):
@@ -198,7 +198,7 @@ def test_without_a_graph_a_forward_pass_keeps_less(own_results):
 def test_pairs_that_do_not_fit_side_by_side_say_so(own_results, monkeypatch):
     case = one("adam", variant="foreach")
     needed, available = case.predicted_bytes(), iter([10**9, 10])  # for the case, and then for the baseline beside it
-    monkeypatch.setattr(memory, "available_bytes", lambda device: next(available))
+    monkeypatch.setattr(peak_memory, "available_bytes", lambda device: next(available))
     record = measured(case)
     assert record["status"] == "ok"
     assert record["metrics"]["pair_predicted_bytes"] == needed

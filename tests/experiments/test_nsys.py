@@ -5,8 +5,8 @@ import subprocess
 import pytest
 
 from lib.experiments import cases, nsys
-from lib.instruments import peak_memory as memory
 from lib.experiments.training import Training
+from lib.instruments import peak_memory
 
 HEADER = "NVTX Range,Style,PID,TID,NVTX Inst,Kern Inst,Total Time (ns),Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns)"
 PRINTED = f"""Generating SQLite file kernels.sqlite from kernels.nsys-rep
@@ -91,7 +91,7 @@ def test_on_cuda_both_commands_run_and_a_failure_is_said(case, failing, monkeypa
         return subprocess.CompletedProcess(arguments, int(fails), stdout=PRINTED, stderr="a line\nno permission\n")
 
     monkeypatch.setattr(nsys, "missing", lambda case: None)
-    monkeypatch.setattr(memory, "preflight", lambda predicted, device: None)
+    monkeypatch.setattr(peak_memory, "preflight", lambda predicted, device: None)
     monkeypatch.setattr(subprocess, "run", run)
     found = nsys.metrics(case)
     if failing:

@@ -6,9 +6,10 @@ import shutil
 import nbformat
 import pytest
 
-from lib import execution as kernel, notebooks as notebook
-from lib.chapters import precision as mixed_precision
-from lib.explore import beside as references, panel, query as explore
+from lib import execution, notebooks
+from lib.chapters import precision
+from lib.explore import beside, panel
+from lib.explore import query as explore
 from lib.records import results
 
 CASE = {
@@ -33,7 +34,7 @@ def records(save_record):
 
 def executed(target, **parameters):
     """The outputs of the notebook, by the name of its cell."""
-    kernel.execute(notebook.NOTEBOOKS / "explore.ipynb", target, parameters)
+    execution.execute(notebooks.NOTEBOOKS / "explore.ipynb", target, parameters)
     cells = nbformat.read(target, as_version=4).cells
     return {cell.id: cell.outputs for cell in cells if cell.cell_type == "code"}
 
@@ -107,7 +108,7 @@ def test_several_machines_are_lines_of_their_own(records):
     assert table["colour"].nunique() == 2
 
 
-@pytest.mark.parametrize("experiment", notebook.experiments())
+@pytest.mark.parametrize("experiment", notebooks.experiments())
 def test_every_experiment_of_a_reference_machine_has_something_to_draw(own_results, experiment):
     query = explore.first(experiment)
     assert "<svg" in explore.figure(query)._repr_html_()
@@ -175,16 +176,16 @@ def kept(records, monkeypatch, tmp_path):
 
 def test_what_was_measured_by_hand_stands_beside_the_references(kept):
     kept(case=CASE | {"device": "cuda"}, round=0, machine="test-gpu", total_ms=[9.0] * 8)
-    shown = text(references.beside(results.load("attention", "test-gpu", round=0), "total_ms"))
+    shown = text(beside.beside(results.load("attention", "test-gpu", round=0), "total_ms"))
     assert re.search(r"here, by hand\s+9\b.*records of test-1c\s+64\.03", shown)
 
 
 def test_where_no_reference_has_the_case_a_sentence_says_so(kept, monkeypatch):
     kept(case=CASE | {"seq_len": 17}, round=0, machine="test-gpu", total_ms=[9.0] * 8)
     own = results.load("attention", "test-gpu", round=0)
-    assert "git keeps this experiment of test-1c" in text(references.beside(own, "total_ms"))
+    assert "git keeps this experiment of test-1c" in text(beside.beside(own, "total_ms"))
     monkeypatch.setattr(results, "REFERENCE", results.folder() / "none")
-    assert "of no machine" in text(references.beside(own, "total_ms"))
+    assert "of no machine" in text(beside.beside(own, "total_ms"))
 
 
 def test_a_case_that_has_no_such_rows_is_not_set_beside_any(own_results):
@@ -192,9 +193,9 @@ def test_a_case_that_has_no_such_rows_is_not_set_beside_any(own_results):
     for subject, shown in (("accumulation", "fp16 += fp16"), ("toy", "No reference machine")):
         own = kept[kept["subject"] == subject].assign(round=0)
         own.attrs = kept.attrs
-        assert shown in text(references.beside(own, "sum", mixed_precision.loops, keys="loop"))
+        assert shown in text(beside.beside(own, "sum", precision.loops, keys="loop"))
 
 
 def test_a_sweep_does_not_read_the_references(records, monkeypatch):
     monkeypatch.setattr(results, "reference", None)
-    assert "in the report" in text(references.beside(results.load("attention", "test-1c"), "total_ms"))
+    assert "in the report" in text(beside.beside(results.load("attention", "test-1c"), "total_ms"))

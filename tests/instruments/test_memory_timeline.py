@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lib import attention
-from lib.instruments import memory_timeline as timeline, peak_memory as memory
+from lib.instruments import memory_timeline, peak_memory
 from lib.instruments.peak_memory import MIB
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,8 +25,8 @@ def test_a_timeline_has_every_change_the_phases_and_the_largest_allocations():
         for x in (q, k, v):
             x.grad = None
 
-    found = memory.timeline(iteration, "cpu", count=6)
-    assert max(found.points["bytes"]) == memory.peaks(iteration, "cpu")["peak_mib"][0] * MIB
+    found = peak_memory.timeline(iteration, "cpu", count=6)
+    assert max(found.points["bytes"]) == peak_memory.peaks(iteration, "cpu")["peak_mib"][0] * MIB
     assert found.points["bytes"][0] == 3 * 4096
     assert found.points["bytes"][-1] == 3 * 4096  # all that was made is freed
     assert len(found.points["ms"]) == len(found.points["bytes"])
@@ -53,12 +53,12 @@ def test_a_function_outside_the_package_is_named_by_the_operator():
         kept.append(torch.ones(5))
         mark("run")
 
-    (row,) = memory.timeline(iteration, "cpu").largest
+    (row,) = peak_memory.timeline(iteration, "cpu").largest
     assert (row["function"], row["operator"], row["freed_ms"]) == ("aten::ones", "aten::ones", None)
 
 
 def test_the_history_of_cudas_allocator_becomes_a_timeline():
-    lib, began = str(Path(timeline.__file__).parent), 10**15
+    lib, began = str(Path(memory_timeline.__file__).parent), 10**15
 
     def entry(action, us, addr, size, *names):
         frames = [{"filename": filename, "line": 1, "name": name} for filename, name in names]
@@ -78,7 +78,7 @@ def test_the_history_of_cudas_allocator_becomes_a_timeline():
         entry("alloc", 60, 3, 7, *caller),
     ]]}  # fmt: skip
     marks = [("forward", began + 30_000), ("backward", began + 55_000), ("optimizer", began + 70_000)]
-    found = timeline.from_snapshot(snapshot, 1, marks, began, older=1000)
+    found = memory_timeline.from_snapshot(snapshot, 1, marks, began, older=1000)
 
     assert found.peaks() == {
         "forward_peak": 1100, "forward_end": 101, "backward_peak": 401, "backward_end": 301,
@@ -104,9 +104,9 @@ def test_cudas_history_is_recorded_read_and_switched_off(monkeypatch, tmp_path):
     monkeypatch.setattr(cuda, "_snapshot", lambda: {"device_traces": [[]]})
     monkeypatch.setattr(cuda, "_dump_snapshot", lambda file: Path(file).write_text("pickled"))
 
-    found = memory.timeline(lambda mark: mark("run"), "cuda", pickle=tmp_path / "viz.pickle")
+    found = peak_memory.timeline(lambda mark: mark("run"), "cuda", pickle=tmp_path / "viz.pickle")
     assert found.points == {"ms": [0.0], "bytes": [12]}
     assert (tmp_path / "viz.pickle").read_text() == "pickled"
     with pytest.raises(ZeroDivisionError):
-        memory.timeline(lambda mark: 1 / 0, "cuda")
+        peak_memory.timeline(lambda mark: 1 / 0, "cuda")
     assert calls == ["all", None, "all", None]

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from lib import model
-from lib.instruments import peak_memory as memory
 from lib.experiments.step import Step
-from lib.paths import ROOT
+from lib.instruments import peak_memory
 from lib.instruments.peak_memory import MIB
+from lib.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -32,7 +32,7 @@ def test_a_step_is_predicted_to_the_byte(step, precision, attend, optimizer):
     predicted, work = case.traced(), case.setup()
     work.iteration(lambda phase: None)
     work.before()
-    measured = memory.peaks(work.iteration, "cpu")
+    measured = peak_memory.peaks(work.iteration, "cpu")
     measured.pop("resident_peak_mib", None)
     assert predicted.peaks == measured
     assert predicted.total == measured["peak_mib"][0] * MIB

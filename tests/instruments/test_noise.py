@@ -9,15 +9,15 @@ from datetime import timedelta
 import pandas as pd
 import psutil
 import pytest
-from plain import one
 
-from lib.chapters import method as inventory
+from lib.chapters import method
 from lib.experiments import measure
-from lib.instruments import noise as disturbance
-from lib.records import results
-from lib.report import tidy as estimates
+from lib.instruments import noise
 from lib.instruments.noise import Look
 from lib.paths import ROOT
+from lib.records import results
+from lib.report import tidy
+from plain import one
 
 BUSY_LOOP = "import time\nuntil = time.monotonic() + 60\nwhile time.monotonic() < until: pass"
 
@@ -34,23 +34,23 @@ BUSY_LOOP = "import time\nuntil = time.monotonic() + 60\nwhile time.monotonic() 
     ],
 )
 def test_the_share_of_others_is_what_is_busy_but_for_ones_own(after, percent):
-    assert disturbance.others_percent(Look(100.0, 1000.0, 500.0, 50.0), after) == percent
+    assert noise.others_percent(Look(100.0, 1000.0, 500.0, 50.0), after) == percent
 
 
 def test_what_is_lost_when_an_orphan_ends_is_not_taken_for_the_work_of_others():
     before = Look(100.0, 1000.0, 500.0, 350.0, {"1": 50.0, "2": 300.0})
     after = Look(110.0, 1020.0, 510.0, 58.0, {"1": 57.0, "3": 1.0})  # 2 took its 300 s along
-    assert disturbance.others_percent(before, after) == 10.0
+    assert noise.others_percent(before, after) == 10.0
 
 
 def seen(seconds, *arguments):
     """The share of others while another process runs for so long, or this one where it has no arguments."""
-    before = disturbance.look()
+    before = noise.look()
     process = subprocess.Popen(arguments) if arguments else None
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(0.05 if process else 0)
-    after = disturbance.look()
+    after = noise.look()
     if process:
         process.kill()
         process.wait()
@@ -63,7 +63,7 @@ def test_the_work_of_a_child_is_ones_own_and_that_of_another_process_is_not():
     assert spent > 0.3
     # the same seconds, had the process been no child of this one
     stranger = replace(after, own=after.own - spent, living=before.living)
-    own, others = (disturbance.others_percent(before, each) for each in (after, stranger))
+    own, others = (noise.others_percent(before, each) for each in (after, stranger))
     assert others - own == pytest.approx(100 * spent / (after.all - before.all), abs=0.2)
 
 
@@ -74,7 +74,7 @@ def test_a_busy_loop_in_a_process_that_is_no_descendant_is_noticed():
     stranger = psutil.Process(int(started.stdout))  # its parent is gone, so that it is nobody's child here
     try:
         before, after = seen(1.5, sys.executable, "-c", "import time; time.sleep(20)")
-        assert disturbance.others_percent(before, after) > 5
+        assert noise.others_percent(before, after) > 5
         assert stranger.is_running()
     finally:
         stranger.kill()
@@ -90,15 +90,15 @@ def recorded(during=lambda: None):
 @pytest.mark.faults(11, "the wall clock stepped by an hour")
 @pytest.mark.parametrize("hours", [1, -1])
 def test_a_step_of_the_wall_clock_is_recorded_and_harms_no_duration(own_results, monkeypatch, hours):
-    real = disturbance.now
+    real = noise.now
 
     def step():
-        monkeypatch.setattr(disturbance, "now", lambda: real() + timedelta(hours=hours))
+        monkeypatch.setattr(noise, "now", lambda: real() + timedelta(hours=hours))
 
     record = recorded(step)
     assert record["environment"]["clock_stepped_s"] == pytest.approx(3600 * hours, abs=0.5)
     assert 0 < record["seconds"] < 600
-    table = inventory.environments([results.load("ceilings", record["environment"]["machine"])])
+    table = method.environments([results.load("ceilings", record["environment"]["machine"])])
     assert "steps of the wall clock, s" in set(table["what"])
 
 
@@ -108,26 +108,26 @@ def test_without_a_step_none_is_recorded(own_results):
 
 def test_cases_in_quick_succession_look_back_as_far_as_it_takes(own_results, monkeypatch):
     looks = iter([Look(0.5, 1001.0, 501.0, 50.0), Look(2.0, 1004.0, 502.0, 50.0)])
-    monkeypatch.setattr(disturbance.Period, "last", Look(0.0, 1000.0, 500.0, 50.0))
-    monkeypatch.setattr(disturbance, "look", lambda _: next(looks))
-    found = [disturbance.Period().noticed for _ in range(2)]
+    monkeypatch.setattr(noise.Period, "last", Look(0.0, 1000.0, 500.0, 50.0))
+    monkeypatch.setattr(noise, "look", lambda _: next(looks))
+    found = [noise.Period().noticed for _ in range(2)]
     assert found == [{}, {"others_percent": 50.0}]
 
 
-@pytest.mark.parametrize(("percent", "said"), [(3.0, ""), (40.0, estimates.RESTLESS)])
+@pytest.mark.parametrize(("percent", "said"), [(3.0, ""), (40.0, tidy.RESTLESS)])
 def test_a_record_made_on_a_machine_that_others_use_is_restless(percent, said):
     record = pd.Series({"canary_ms": [1.0] * 20, "quietest_ms": 1.0, "environment": {"others_percent": percent}})
-    assert estimates.unrest(record) == said
+    assert tidy.unrest(record) == said
 
 
 def test_a_process_is_watched_from_the_look_it_is_handed_and_by_hand_from_now(monkeypatch):
     monkeypatch.delenv("SWEEP_LOOK", raising=False)
-    before, by_hand = disturbance.look(), disturbance.first()
+    before, by_hand = noise.look(), noise.first()
     assert by_hand.at >= before.at
     assert by_hand.own >= before.own > 0
-    monkeypatch.setenv("SWEEP_LOOK", disturbance.handed_on())
-    handed = disturbance.first()
-    assert handed == disturbance.first()  # no new look
+    monkeypatch.setenv("SWEEP_LOOK", noise.handed_on())
+    handed = noise.first()
+    assert handed == noise.first()  # no new look
     assert handed.at >= by_hand.at
     assert handed.own >= by_hand.own
 
@@ -147,7 +147,7 @@ def test_kernels_that_run_side_by_side_are_no_others_to_each_other(monkeypatch, 
     """On a node of a cluster their workers have a parent in common; here that stands above this process."""
     if on_a_node:
         monkeypatch.setenv("RAY_RAYLET_PID", str(psutil.Process().ppid()))
-    monkeypatch.setenv("SWEEP_LOOK", disturbance.handed_on())
+    monkeypatch.setenv("SWEEP_LOOK", noise.handed_on())
     sibling = subprocess.Popen([sys.executable, "-c", BUSY_LOOP])
     try:
         done = subprocess.run([sys.executable, "-c", KERNEL], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -162,4 +162,4 @@ def test_kernels_that_run_side_by_side_are_no_others_to_each_other(monkeypatch, 
 def test_a_process_whose_starter_is_gone_is_watched_all_the_same():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert disturbance.look(gone.pid).own == 0.0
+    assert noise.look(gone.pid).own == 0.0

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib.instruments import memory_timeline as timeline, peak_memory as memory
+from lib.instruments import memory_timeline, peak_memory
 from lib.instruments.peak_memory import MIB
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -15,7 +15,7 @@ QUARTER = MIB // 4  # numbers in fp32 that take 1 MiB
 
 def bytes_of(iteration):
     """`<phase>_peak` and `<phase>_end` of an iteration, in bytes."""
-    return timeline.follow(iteration).peaks()
+    return memory_timeline.follow(iteration).peaks()
 
 
 def test_peaks_are_exact_where_the_allocations_are_known():
@@ -30,7 +30,7 @@ def test_peaks_are_exact_where_the_allocations_are_known():
         mark("second")
         del kept, more
 
-    found = memory.peaks(iteration, "cpu")
+    found = peak_memory.peaks(iteration, "cpu")
     assert found["first_peak_mib"] == [5.0]
     assert found["first_end_mib"] == [2.0]
     assert found["second_peak_mib"] == [3.0]
@@ -44,7 +44,7 @@ def test_views_and_in_place_operations_take_no_memory():
         older.view(2, -1).t().add_(1)
         mark("run")
 
-    assert memory.peaks(iteration, "cpu")["peak_mib"] == [1.0]
+    assert peak_memory.peaks(iteration, "cpu")["peak_mib"] == [1.0]
 
 
 def test_what_autograd_keeps_for_the_backward_pass_is_counted():
@@ -56,7 +56,7 @@ def test_what_autograd_keeps_for_the_backward_pass_is_counted():
         y.sum().backward()
         mark("backward")
 
-    found = memory.peaks(iteration, "cpu")
+    found = peak_memory.peaks(iteration, "cpu")
     assert found["forward_end_mib"] == [2.0]
     assert found["backward_end_mib"][0] == pytest.approx(3.0, abs=0.01)  # the gradient beside x and y
 
@@ -165,7 +165,7 @@ def test_what_outlives_the_iteration_is_no_longer_followed():
         kept.append(torch.empty(100))
         mark("run")
 
-    history = timeline.follow(iteration)
+    history = memory_timeline.follow(iteration)
     kept.clear()
     assert history.levels() == [0, 400]
 
@@ -178,15 +178,15 @@ def test_the_resident_peak_is_that_of_the_iteration():
         del held
 
     large, small = (
-        memory.peaks(lambda mark, size=size: iteration(mark, size), "cpu")["resident_peak_mib"][0]
+        peak_memory.peaks(lambda mark, size=size: iteration(mark, size), "cpu")["resident_peak_mib"][0]
         for size in (256 * QUARTER, 1)
     )
     assert 200 < large - small < 300
 
 
 def test_a_resident_peak_that_cannot_be_reset_is_left_out(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_PROCESS", tmp_path / "none")
-    assert "resident_peak_mib" not in memory.peaks(lambda mark: mark("run"), "cpu")
+    monkeypatch.setattr(peak_memory, "_PROCESS", tmp_path / "none")
+    assert "resident_peak_mib" not in peak_memory.peaks(lambda mark: mark("run"), "cpu")
 
 
 def test_cuda_tells_what_is_allocated_and_what_is_reserved_in_each_phase(monkeypatch):
@@ -211,7 +211,7 @@ def test_cuda_tells_what_is_allocated_and_what_is_reserved_in_each_phase(monkeyp
         allocate(1)
         mark("backward")
 
-    assert memory.peaks(iteration, "cuda") == {
+    assert peak_memory.peaks(iteration, "cuda") == {
         "forward_peak_mib": [5], "forward_end_mib": [2], "forward_reserved_mib": [50],
         "backward_peak_mib": [3], "backward_end_mib": [3], "backward_reserved_mib": [30], "peak_mib": [5],
     }  # fmt: skip
@@ -221,17 +221,17 @@ def test_mps_tells_what_is_held_at_the_end_of_each_phase_and_no_peak(monkeypatch
     monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
     monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 2 * MIB)
     monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 3 * MIB)
-    found = memory.peaks(lambda mark: mark("forward"), "mps")
+    found = peak_memory.peaks(lambda mark: mark("forward"), "mps")
     assert found == {"forward_end_mib": [2], "forward_reserved_mib": [3]}
     with pytest.raises(NotImplementedError, match="not available"):
-        memory.timeline(lambda mark: mark("forward"), "mps")
+        peak_memory.timeline(lambda mark: mark("forward"), "mps")
 
 
 def test_a_prediction_beyond_what_is_available_is_refused_with_both_numbers():
-    available = memory.available_bytes("cpu")
-    memory.preflight(available // 2, "cpu")
-    with pytest.raises(memory.TooLarge) as raised:
-        memory.preflight(10**15, "cpu")
+    available = peak_memory.available_bytes("cpu")
+    peak_memory.preflight(available // 2, "cpu")
+    with pytest.raises(peak_memory.TooLarge) as raised:
+        peak_memory.preflight(10**15, "cpu")
     assert raised.value.predicted == 10**15
     assert raised.value.available == pytest.approx(available, rel=0.2)
 
@@ -239,13 +239,13 @@ def test_a_prediction_beyond_what_is_available_is_refused_with_both_numbers():
 def test_out_of_memory_on_a_cpu_is_recognised_with_the_bytes_asked_for():
     with pytest.raises(RuntimeError) as raised:
         torch.empty(2**50)
-    assert memory.out_of_memory(raised.value)
-    assert memory.asked_bytes(raised.value) == 2**52
+    assert peak_memory.out_of_memory(raised.value)
+    assert peak_memory.asked_bytes(raised.value) == 2**52
 
 
 def test_other_errors_are_not_taken_for_out_of_memory():
-    assert not memory.out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    assert not memory.out_of_memory(ValueError("out of range"))
+    assert not peak_memory.out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not peak_memory.out_of_memory(ValueError("out of range"))
 
 
 @pytest.mark.parametrize(
@@ -253,4 +253,4 @@ def test_other_errors_are_not_taken_for_out_of_memory():
     [("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has", int(2.5 * 2**30)), ("no number", None)],
 )
 def test_the_bytes_asked_for_are_read_from_cudas_sentence(text, asked):
-    assert memory.asked_bytes(RuntimeError(text)) == asked
+    assert peak_memory.asked_bytes(RuntimeError(text)) == asked

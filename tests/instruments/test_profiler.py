@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from lib import attention
-from lib.cost import flops as cost
+from lib.cost import flops
 from lib.experiments import cases
-from lib.instruments import kernel_classes as classes, profiler as profiling
+from lib.instruments import kernel_classes
+from lib.instruments import profiler as profiling
 from lib.records import results
 from lib.timing import Plan, clock, measure
 
@@ -131,7 +132,7 @@ def test_every_operator_of_a_step_has_a_class(profiled):
     *_, events = profiled
     names = {e["name"] for e in events if e.get("cat") == "cpu_op"}
     assert "aten::mm" in names
-    assert not [name for name in names if classes.classify(name) == classes.OTHER]
+    assert not [name for name in names if kernel_classes.classify(name) == kernel_classes.OTHER]
 
 
 def test_a_step_has_its_products_where_theory_has_them(profiled):
@@ -185,12 +186,12 @@ def test_annotated_attention_is_naive_attention_to_the_bit():
 
 def test_the_parts_of_attention_cost_what_attention_costs():
     (case,) = cases.grid("kernels", **STEP)
-    costs = rows(cost.attention_part_costs(case.shape, "fp32", backward=True))
+    costs = rows(flops.attention_part_costs(case.shape, "fp32", backward=True))
     products = {p: sum(r["flops"] for r in costs if r["phase"] == p and r["part"] != "softmax") for p in
                 ("forward", "backward")}  # fmt: skip
-    assert products["forward"] == 4 * cost.attention_flops(1, 16, 128)
+    assert products["forward"] == 4 * flops.attention_flops(1, 16, 128)
     assert products["backward"] == 2 * products["forward"]
-    moved = cost.memory_bound_bytes(case.shape, "fp32", "naive")
+    moved = flops.memory_bound_bytes(case.shape, "fp32", "naive")
     for phase in ("forward", "backward"):
         (softmax,) = (r for r in costs if (r["part"], r["phase"]) == ("softmax", phase))
         assert softmax["bytes"] == moved[phase]["softmax"]
@@ -228,16 +229,16 @@ def test_the_parts_of_attention_cost_what_attention_costs():
     ],
 )
 def test_a_name_falls_into_its_class(name, kind):
-    assert classes.classify(name) == kind
-    assert classes.classify(name, "optimizer") == "optimizer"
+    assert kernel_classes.classify(name) == kind
+    assert kernel_classes.classify(name, "optimizer") == "optimizer"
 
 
 def test_every_published_kernel_has_a_class_and_a_short_name():
     published = results.published("kernels")
-    kinds = published["kernel"].map(classes.classify)
+    kinds = published["kernel"].map(kernel_classes.classify)
     assert set(kinds) == {"matrix product", "elementwise", "copy"}
     assert kinds[published["kernel"].str.contains("sgemm")].eq("matrix product").all()
-    short = published["kernel"].map(classes.short)
+    short = published["kernel"].map(kernel_classes.short)
     assert short.map(len).max() < 70
     assert "elementwise_kernel (direct_copy_kernel_cuda)" in set(short)
     assert "cutlass_80_simt_sgemm_128x32_8x5_nt_align1" in set(short)

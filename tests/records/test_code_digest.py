@@ -2,16 +2,14 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
-from lib import notebooks as notebook
-from lib.records import code_digest as digest
+from lib import notebooks
 from lib.paths import ROOT
+from lib.records import code_digest
 
-EXPERIMENTS = notebook.experiments()
+EXPERIMENTS = notebooks.experiments()
 
 
 @pytest.fixture
@@ -26,7 +24,7 @@ def copy(tmp_path):
             text = (root / file).read_text()
             assert old in text
             (root / file).write_text(text.replace(old, new, 1))
-        return {name: digest.code(name, root) for name in EXPERIMENTS}
+        return {name: code_digest.code(name, root) for name in EXPERIMENTS}
 
     return edited
 
@@ -52,11 +50,11 @@ def test_a_constant_changes_the_digests_of_the_experiments_that_import_its_modul
     touched = changed(copy(), copy("lib/attention.py", ".triu(1)", ".triu(2)"))
     assert {"attention", "step", "compile"} <= touched
     assert "ceilings" not in touched
-    assert touched == {name for name in EXPERIMENTS if "attention" in digest.modules(name)}
+    assert touched == {name for name in EXPERIMENTS if "attention" in code_digest.modules(name)}
 
 
 def test_a_case_is_a_part_of_its_own_experiment_and_of_those_that_build_on_it(copy):
-    touched = changed(copy(), copy("lib/cases/step.py", '"fp32": 1e-4', '"fp32": 2e-4'))
+    touched = changed(copy(), copy("lib/experiments/step.py", '"fp32": 1e-4', '"fp32": 2e-4'))
     assert {"step", "warmup", "memory", "kernels"} <= touched
     assert not touched & {"adam", "attention", "ceilings", "precision"}
 
@@ -69,55 +67,43 @@ def test_a_cell_that_measures_counts_and_one_that_shows_does_not(copy):
     assert not changed(before, copy("notebooks/adam.ipynb", "Relative error", "Wrong by"))
 
 
-BROUGHT = f"""
-import importlib, json, sys, types
-found = {{}}
-for experiment in {EXPERIMENTS!r}:
-    for name in [name for name in sys.modules if name.split(".")[0] == "lib"]:
-        del sys.modules[name]
-    package = types.ModuleType("lib.experiments.cases")  # whose own code would import every other experiment's
-    package.__path__ = [{str(ROOT / "lib/cases")!r}]
-    sys.modules["lib.experiments.cases"] = package
-    importlib.import_module("lib.measure")
-    importlib.import_module(f"lib.cases.{{experiment}}")
-    found[experiment] = [name[4:] for name in sys.modules if name.startswith("lib.")]
-print(json.dumps(found))
-"""
-
-
-def test_an_experiment_has_the_measuring_modules_that_its_case_brings_along():
-    """Only an import that waits until it is needed, and what only the notebook measures with, come on top."""
-    run = subprocess.run([sys.executable, "-c", BROUGHT], capture_output=True, text=True, check=True, cwd=ROOT)
-    for experiment, names in json.loads(run.stdout).items():
-        brought = {name for name in names if name in digest.MEASURING or name.startswith("cases.")}
-        found = set(digest.modules(experiment))
-        assert brought <= found
-        assert found - brought <= {"predict", "nsys"}
-        assert {f"cases.{experiment}", "measure", "timing"} <= found
-
-
-def test_of_the_modules_that_measure_each_is_there_and_the_rest_stands_in_the_record():
-    script = (
-        "import sys\nfrom lib import cases, measure, nsys, predict\nprint(*(m for m in sys.modules if m[:4] == 'lib.'))"
-    )
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
-    imported = {name.split(".")[1] for name in found.stdout.split()} - {"cases"}
-    harmless = {
-        *("atomic", "check", "commandline", "digest", "disturbance", "environment", "folders", "notebook"),
-        *("processor", "record", "results", "staleness"),
-    }
-    assert imported - harmless <= digest.MEASURING
-    assert all((ROOT / "lib" / f"{name}.py").exists() for name in digest.MEASURING)
+def test_the_measuring_modules_are_watched_and_those_that_read_or_show_are_not():
+    found = {name: set(code_digest.modules(name)) for name in EXPERIMENTS}
+    for name, modules in found.items():
+        assert {f"experiments.{name}", "experiments.measure", "timing", "stats.intervals"} <= modules
+        assert not [each for each in modules if each.split(".")[0] in ("records", "report", "chapters", "explore")]
+    assert {"model", "attention", "adam", "experiments.training", "cost.flops"} <= found["step"]
+    assert "instruments.profiler" in found["kernels"] - found["adam"]
 
 
 def test_the_calibration_and_an_experiment_that_is_gone_have_digests_too():
-    assert {"calibrate", "overheads", "cases.ceilings", "timing"} <= set(digest.modules("calibration"))
-    assert len({digest.code(name) for name in ("calibration", "gone", "adam")}) == 3
+    assert {"experiments.calibration", "experiments.ceilings", "timing"} <= set(code_digest.modules("calibration"))
+    assert len({code_digest.code(name) for name in ("calibration", "gone", "adam")}) == 3
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("lib/catalog.py", 'title="Optimizer steps"', 'title="Steps"'),
+        ("lib/catalog.py", '"foreach": "orange",\n            "fused": "green"', '"fused": "green"'),
+        ("lib/catalog.py", '"recorded": 1', '"recorded": 2'),
+        ("lib/report/tidy.py", "BUSY_PERCENT = 10", "BUSY_PERCENT = 20"),
+    ],
+    ids=["a title", "an order", "another entry", "a table"],
+)
+def test_what_only_shows_records_makes_none_of_adam_stale(copy, file, old, new):
+    assert "adam" not in changed(copy(), copy(file, old, new))
+
+
+def test_a_baseline_or_a_setting_makes_the_records_of_its_own_experiment_stale(copy):
+    baseline = 'baseline={"variant": "single_tensor"}'
+    assert changed(copy(), copy("lib/catalog.py", baseline, 'baseline={"variant": "fused"}')) == {"adam"}
+    assert changed(copy(), copy("lib/catalog.py", '"recorded": 1', '"recorded": 2')) == {"kernels"}
 
 
 def test_the_shape_of_code_does_not_depend_on_the_version_of_python():
     """Written out here, so that every version that runs the test has to find the same."""
-    found = digest.shape(digest.ast.parse('def f(a, b=None):\n    "what"\n    return f"{a!r:>3} of {b}"'))
+    found = code_digest.shape(code_digest.ast.parse('def f(a, b=None):\n    "what"\n    return f"{a!r:>3} of {b}"'))
     assert json.dumps(found) == (
         '["Module", ["body", [["FunctionDef", ["name", "f"], ["args", ["arguments", ["args", [["arg", ["arg", "a"]], '
         '["arg", ["arg", "b"]]]], ["defaults", [["Constant"]]]]], ["body", [["Return", ["value", ["JoinedStr", '

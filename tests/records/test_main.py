@@ -8,15 +8,16 @@ import sys
 import pandas as pd
 import pytest
 
-from lib import cli as commandline, paths as folders
-from lib.experiments import calibration as calibrate
-from lib.records import __main__ as shell, long_form as longform, results
+from lib import cli, paths
+from lib.experiments import calibration
+from lib.records import __main__ as shell
+from lib.records import long_form, results
 from lib.report import publish
-from lib.report.document import page as report
+from lib.report.document import page
 from lib.sweep import __main__ as sweep
 
 CASE = {"variant": "naive", "seq_len": 64}
-PARSERS = {module.__name__: module.parser for module in (sweep, report, publish, calibrate, shell)}
+PARSERS = {module.__name__: module.parser for module in (sweep, page, publish, calibration, shell)}
 
 
 @pytest.fixture
@@ -40,19 +41,19 @@ def test_help_has_examples_that_parse_and_exit_codes(name, capsys):
         PARSERS[name]().parse_args(["--help"])
     assert ended.value.code == 0
     told = capsys.readouterr().out
-    examples = told.split(commandline.EXAMPLES)[1].split(commandline.EXITS)[0].strip().splitlines()
+    examples = told.split(cli.EXAMPLES)[1].split(cli.EXITS)[0].strip().splitlines()
     assert examples
     for example in examples:
         *program, module = shlex.split(example)[:3]
         assert program == ["python", "-m"]
         assert module == PARSERS[name]().prog.split()[-1]
         PARSERS[name]().parse_args(shlex.split(example)[3:])
-    assert "  0   success" in told.split(commandline.EXITS)[1]
+    assert "  0   success" in told.split(cli.EXITS)[1]
 
 
 def test_the_records_have_their_command_line_as_a_module():
     asked = [sys.executable, "-m", "lib.records", "list"]
-    done = subprocess.run(asked, capture_output=True, text=True, cwd=folders.REPORTS.parent)
+    done = subprocess.run(asked, capture_output=True, text=True, cwd=paths.REPORTS.parent)
     assert done.returncode == 0
     assert "attention" in done.stdout
 
@@ -125,7 +126,7 @@ def test_what_is_exported_has_a_row_a_sample(records, capsys, tmp_path, ending, 
     assert code == 0
     assert "9 rows of 3 records" in out
     table = read(file)
-    assert list(table) == longform.COLUMNS
+    assert list(table) == long_form.COLUMNS
     times = table[table["metric"] == "total_ms"]
     assert list(times[["round", "index", "value"]].itertuples(index=False, name=None)) == [
         (1, 0, 2.0), (1, 1, 3.0), (2, 0, 2.0), (2, 1, 3.0),
@@ -138,7 +139,7 @@ def test_what_is_exported_has_a_row_a_sample(records, capsys, tmp_path, ending, 
 
 def test_a_table_among_the_metrics_is_exported_by_its_columns(records):
     records(experiment="memory", case=CASE, largest={"function": ["f", "g"], "each_mib": [1.5, 2.5]})
-    table = longform.long({"memory": results.load("memory", "test-1c")})
+    table = long_form.long({"memory": results.load("memory", "test-1c")})
     rows = table[["metric", "index", "value", "text"]].astype(object).where(lambda cell: cell.notna(), None)
     assert rows.to_numpy().tolist() == [
         ["largest.function", 0, None, "f"], ["largest.function", 1, None, "g"],

@@ -5,10 +5,10 @@ import math
 import os
 
 import pytest
-from resealed import reseal
 
 from lib.records import atomic, results
 from lib.records.record import FIELDS
+from resealed import reseal
 
 
 def test_a_record_comes_back_as_it_was_saved(save_record):

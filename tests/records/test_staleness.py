@@ -4,9 +4,10 @@ from importlib import metadata
 
 import pytest
 
-from lib.chapters import machines, method as inventory, records as appendix
-from lib.records import __main__ as shell, code_digest as digest, results, staleness
-from lib.report import compare as verdicts, published as compare, sentences, tables, tidy as estimates
+from lib.chapters import machines, method
+from lib.chapters import records as appendix
+from lib.records import __main__, code_digest, results, staleness
+from lib.report import compare, published, sentences, tables, tidy
 from lib.report.document import title
 
 CASE = {"variant": "naive", "seq_len": 64, "precision": "fp32"}
@@ -44,57 +45,57 @@ def test_a_record_of_this_code_and_torch_is_not_stale(save_record):
 )
 def test_what_is_stale_says_why_and_keeps_its_values_to_itself(save_record, stale, why):
     records = saved(save_record, **stale)
-    row = estimates.select(records, **OTHER).iloc[0]
+    row = tidy.select(records, **OTHER).iloc[0]
     assert (row["stale"], row["status"]) == (why, "stale")
-    assert estimates.samples(estimates.select(records, **OTHER), "total_ms") == {}
-    assert set(estimates.select(records, **CASE)["stale"]) == {""}
-    whole = estimates.select(results.load("attention", "test-1c", whole=True), **OTHER)
+    assert tidy.samples(tidy.select(records, **OTHER), "total_ms") == {}
+    assert set(tidy.select(records, **CASE)["stale"]) == {""}
+    whole = tidy.select(results.load("attention", "test-1c", whole=True), **OTHER)
     assert list(whole["total_ms"]) == [TIMES["total_ms"]] * 3
 
 
 def test_no_comparison_uses_a_stale_record(save_record):
-    fresh = verdicts.against_baselines(saved(save_record))
+    fresh = compare.against_baselines(saved(save_record))
     assert len(fresh) == 1
     records = saved(save_record, code=OLD)
-    assert verdicts.comparison(records, "total_ms", OTHER, CASE) is None
-    compared = verdicts.against_baselines(records)
+    assert compare.comparison(records, "total_ms", OTHER, CASE) is None
+    compared = compare.against_baselines(records)
     assert compared.empty
-    assert verdicts.contrasts(records, "variant", "naive").empty
-    own = estimates.medians(records, "total_ms")
-    rows = compare.same_cases(own, [own.assign(source="another")], list(CASE))
+    assert compare.contrasts(records, "variant", "naive").empty
+    own = tidy.medians(records, "total_ms")
+    rows = published.same_cases(own, [own.assign(source="another")], list(CASE))
     assert set(rows["variant"]) == {"naive"}
 
 
 def test_a_stale_baseline_leaves_the_pairs_that_it_ran_in(save_record):
     records = saved(save_record)
-    ratio = verdicts.comparison(records, "total_ms", OTHER, CASE).ratio.value
+    ratio = compare.comparison(records, "total_ms", OTHER, CASE).ratio.value
     for round in (1, 2, 3):
         save_record(case=CASE, round=round, code=OLD, **TIMES)
     records = results.load("attention", "test-1c")
-    assert verdicts.comparison(records, "total_ms", OTHER, CASE).ratio.value == ratio
+    assert compare.comparison(records, "total_ms", OTHER, CASE).ratio.value == ratio
 
 
 def test_the_reader_is_told_how_many_why_and_what_measures_them_again(save_record):
     records = saved(save_record, code=OLD, environment=AROUND | {"torch": staleness.installed()})
     said = "3 of 6 records are stale (measured by other code) and left out; make sweep STALE=1 measures them again."
-    row = tables.show(estimates.medians(records, "total_ms"), "variant seq_len total_ms", "Times")
+    row = tables.show(tidy.medians(records, "total_ms"), "variant seq_len total_ms", "Times")
     assert said in row._repr_html_()
     assert "stale: measured by other code" in row._repr_html_()
-    assert said in tables.show(verdicts.against_baselines(records), "variant ratio", "Compared")._repr_html_()
+    assert said in tables.show(compare.against_baselines(records), "variant ratio", "Compared")._repr_html_()
     assert said.replace("6", "3", 1) in sentences.value(records, "total_ms", OTHER, "It takes {}.").text
     assert said in sentences.compare(records, "total_ms", OTHER, CASE, "sdpa", "naive").text
     assert title.facts("test-1c")["Stale"] == said
-    environments = inventory.environments([records]).set_index("what")["value"]
+    environments = method.environments([records]).set_index("what")["value"]
     assert environments["stale"] == said
     assert said in machines.alone(["test-1c"]).text
 
 
 def test_the_lists_show_a_stale_record_whole_and_marked(save_record, capsys):
     saved(save_record, code=OLD)
-    assert shell.main(["list", "--experiment", "attention"]) == 0
+    assert __main__.main(["list", "--experiment", "attention"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum("measured by other code" in line for line in lines) == 3
-    assert shell.main(["list"]) == 0
+    assert __main__.main(["list"]) == 0
     assert "stale" in capsys.readouterr().out
     whole = results.load("attention", "test-1c", whole=True)
     shown = appendix.Listing({"attention": whole}, lambda record: "")._repr_html_()
@@ -124,7 +125,7 @@ def test_what_git_keeps_is_of_older_code_and_not_stale(save_record, tmp_path, mo
     kept(save_record, tmp_path, monkeypatch, code=OLD, environment=ANOTHER_TORCH)
     records = results.load("attention", "test-1c")
     assert set(records["stale"]) == {""}
-    assert verdicts.comparison(records, "total_ms", OTHER, CASE) is not None
+    assert compare.comparison(records, "total_ms", OTHER, CASE) is not None
     facts = title.facts("test-1c")
     assert "Stale" not in facts
     assert facts["Code"] == "older than this report's in 6 of 6 records"
@@ -136,8 +137,8 @@ def test_records_kept_of_two_versions_of_the_code_are_not_pooled(save_record, tm
     newer = save_record(case=CASE, round=4, code="1" * 16, started="2026-02-01T00:00:00+00:00", total_ms=[1.0] * 8)
     newer.rename(target / newer.name)
     records = results.load("attention", "test-1c")
-    assert list(estimates.select(records, **CASE)["round"]) == [4]
-    assert verdicts.comparison(records, "total_ms", OTHER, CASE) is None
+    assert list(tidy.select(records, **CASE)["round"]) == [4]
+    assert compare.comparison(records, "total_ms", OTHER, CASE) is None
 
 
 def test_a_stale_canary_is_no_measure_of_a_quiet_machine(save_record):
@@ -159,5 +160,5 @@ def test_without_torch_installed_its_version_makes_nothing_stale(save_record, mo
 
 
 def test_a_record_is_held_against_the_code_of_its_own_experiment(save_record):
-    record = results.read(save_record(case=CASE, code=digest.code("ceilings"), **TIMES))
+    record = results.read(save_record(case=CASE, code=code_digest.code("ceilings"), **TIMES))
     assert staleness.reason(record)

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.chapters import write_ups as ledger
+from lib.chapters import write_ups
 from lib.records import results
-from lib.report import claims, quantities, tidy as estimates
+from lib.report import claims, quantities, tidy
 from lib.report.claims import CONTRADICTED, INCONCLUSIVE, LESS, MORE, SAME, SUPPORTED, Claim, about
 from lib.report.sentences import NO_DATA
 
@@ -187,14 +187,14 @@ def test_one_of_many_claims_needs_more():
 
 
 def test_every_published_claim_is_encoded_once():
-    assert [one.id for one in ledger.published()] == list(results.published("claims")["id"])
-    assert all(one.question.endswith("?") and one.rule and one.holds != one.fails for one in ledger.published())
+    assert [one.id for one in write_ups.published()] == list(results.published("claims")["id"])
+    assert all(one.question.endswith("?") and one.rule and one.holds != one.fails for one in write_ups.published())
 
 
 @pytest.mark.parametrize("name", list(results.published("claims")["id"]))
 def test_every_published_claim_turns_with_its_numbers(name):
     """Numbers where the claim has them bear it out, and numbers elsewhere deny it, in its own words each time."""
-    (whole,) = [one for one in ledger.published() if one.id == name]
+    (whole,) = [one for one in write_ups.published() if one.id == name]
     said = {}
     for value in (1.0, 3.0):
         numbers = [claims.known("in a test", value, (0.5, 2.0))] * whole.least
@@ -207,7 +207,7 @@ def test_every_published_claim_turns_with_its_numbers(name):
     assert whole.question in fewer.statement.evidence
 
 
-OWN = {one.claim.id: one for one in ledger.on_own_tables()}
+OWN = {one.claim.id: one for one in write_ups.on_own_tables()}
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def inverted(data):
 
 
 def test_the_verdict_on_a_published_claim_turns_with_the_records():
-    chosen = [one for one in ledger.published() if one.id == "compiled-adam-large"]
+    chosen = [one for one in write_ups.published() if one.id == "compiled-adam-large"]
     plain, turned = (claims.judge(chosen, data)[0] for data in (reference(), inverted(reference())))
     assert plain.verdict == CONTRADICTED
     assert turned.verdict in (SUPPORTED, INCONCLUSIVE)
@@ -266,7 +266,7 @@ def test_a_claim_says_no_more_than_the_table_of_all_verdicts():
 
 
 def test_a_published_claim_without_its_records_has_no_number():
-    for whole in ledger.on_records("epyc-2c"):
+    for whole in write_ups.on_records("epyc-2c"):
         if not whole.statement.records:
             continue
         data = {whole.claim.experiment: without(whole.claim.experiment, set(whole.statement.records))}
@@ -290,13 +290,13 @@ def test_whether_bf16_is_faster_depends_on_the_machine():
             data["step"], "total_ms", {"precision": "bf16", "compiled": False}, {"precision": "fp32"}, LESS, "{size}"
         )
 
-    steps = estimates.select(results.load("step", "epyc-2c"), mode="train_step")
-    cpu, gpu = {"step": steps}, ledger.own_tables("003")
+    steps = tidy.select(results.load("step", "epyc-2c"), mode="train_step")
+    cpu, gpu = {"step": steps}, write_ups.own_tables("003")
     assert [claims.judge([claim(find)], data)[0].verdict for data in (cpu, gpu)] == [SUPPORTED, CONTRADICTED]
 
 
 def test_the_ledger_has_a_row_a_claim_and_a_column_a_source():
-    table = ledger.Ledger("epyc-2c", "adam")
+    table = write_ups.Ledger("epyc-2c", "adam")
     text = table._repr_html_()
     assert text.count('<th scope="row">') == 4
     assert table.columns == ["its own table", "this machine"]

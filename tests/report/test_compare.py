@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from lib import notebooks as notebook
-from lib.records import baselines as baseline, results
-from lib.report import compare as verdicts, sentences, tables, tidy as estimates
+from lib import notebooks
+from lib.catalog import CATALOG
+from lib.records import baselines, results
+from lib.report import compare, sentences, tables, tidy
 
 CASE = {"variant": "naive", "seq_len": 64, "compiled": False}
 
@@ -25,10 +26,10 @@ def paired_records(save_record, ratio, rounds=(1, 2, 3)):
 
 def test_a_variant_and_its_baseline_are_compared_by_the_pairs_that_ran_in_turns(save_record):
     records, case = paired_records(save_record, 0.8)
-    found = verdicts.comparison(records, "total_ms", case | {"variant": "tiled"}, case)
+    found = compare.comparison(records, "total_ms", case | {"variant": "tiled"}, case)
     assert found.ratio.value == pytest.approx(0.8, rel=0.01)
     assert (found.verdict(), found.ratio.rounds, found.ratio.n) == ("faster", 3, 36)
-    back = verdicts.comparison(records, "total_ms", case, case | {"variant": "tiled"})
+    back = compare.comparison(records, "total_ms", case, case | {"variant": "tiled"})
     assert back.ratio.value == pytest.approx(1.25, rel=0.01)
     assert back.verdict() == "slower"
 
@@ -42,28 +43,26 @@ def test_a_phase_is_compared_by_its_own_times_in_the_pairs(save_record):
             paired_forward_ms=[0.5 + 0.001 * i for i in range(8)], baseline_forward_ms=[1.0] * 8,
         )  # fmt: skip
     records = results.load("attention", "test-1c")
-    (forward,) = verdicts.against_baselines(records, "forward_ms").to_dict("records")
-    (whole,) = verdicts.against_baselines(records).to_dict("records")
+    (forward,) = compare.against_baselines(records, "forward_ms").to_dict("records")
+    (whole,) = compare.against_baselines(records).to_dict("records")
     assert forward["ratio"].value == pytest.approx(0.5, rel=0.01)
     assert (forward["verdict"], whole["verdict"]) == ("faster", "slower")
 
 
 def test_pairs_of_one_process_decide_where_there_is_no_other(save_record):
     records, case = paired_records(save_record, 0.8, rounds=(1,))
-    found = verdicts.comparison(records, "total_ms", case | {"variant": "tiled"}, case)
+    found = compare.comparison(records, "total_ms", case | {"variant": "tiled"}, case)
     assert (found.verdict(), found.ratio.scope) == ("faster", "within one process")
 
 
 def test_a_table_of_baselines_has_a_row_a_variant_with_its_verdict(save_record):
     records, _ = paired_records(save_record, 0.8)
-    (row,) = verdicts.against_baselines(records).to_dict("records")
+    (row,) = compare.against_baselines(records).to_dict("records")
     assert (row["variant"], row["baseline"], row["verdict"]) == ("tiled", "naive", "faster")
     assert 0 < row["visible_percent"] < 10
-    shown = tables.show(
-        verdicts.against_baselines(records), "variant baseline ratio verdict", "a caption"
-    )._repr_html_()
+    shown = tables.show(compare.against_baselines(records), "variant baseline ratio verdict", "a caption")._repr_html_()
     assert "faster" in shown
-    assert verdicts.against_baselines(estimates.select(records, variant="naive")).empty
+    assert compare.against_baselines(tidy.select(records, variant="naive")).empty
 
 
 def test_a_sentence_says_what_the_table_says(save_record):
@@ -81,9 +80,9 @@ def test_a_sentence_says_what_the_table_says(save_record):
     tiled = case | {"variant": "tiled"}
     alone = sentences.compare(records, "total_ms", tiled, case, "tiled", "naive")
     among = sentences.compare(wide, "total_ms", tiled, case, "tiled", "naive")
-    table = verdicts.against_baselines(wide)
+    table = compare.against_baselines(wide)
     assert alone.verdict == "faster"
-    assert among.verdict == estimates.select(table, **tiled)["verdict"].iloc[0]
+    assert among.verdict == tidy.select(table, **tiled)["verdict"].iloc[0]
     back = sentences.compare(records, "total_ms", case, tiled, "naive", "tiled")
     assert back.verdict == "slower"
 
@@ -95,7 +94,7 @@ def test_two_processes_that_disagree_show_nothing(save_record):
     save_record(
         case=case | {"variant": "tiled"}, round=2, total_ms=base, paired_ms=[1.1 * ms for ms in base], baseline_ms=base
     )
-    found = verdicts.comparison(results.load("attention", "test-1c"), "total_ms", case | {"variant": "tiled"}, case)
+    found = compare.comparison(results.load("attention", "test-1c"), "total_ms", case | {"variant": "tiled"}, case)
     assert found.verdict() == "inconclusive"
 
 
@@ -108,9 +107,9 @@ def test_variants_with_the_same_baseline_are_compared_through_it(save_record):
             baseline_ms=base,
         )  # fmt: skip
     records = results.load("attention", "test-1c")
-    found = verdicts.comparison(records, "total_ms", case | {"variant": "sdpa"}, case | {"variant": "tiled"})
+    found = compare.comparison(records, "total_ms", case | {"variant": "sdpa"}, case | {"variant": "tiled"})
     assert found.ratio.value == pytest.approx(0.5, rel=0.01)
-    assert verdicts.ranked(records, "total_ms", "variant") == ["sdpa", "tiled", "naive"]
+    assert compare.ranked(records, "total_ms", "variant") == ["sdpa", "tiled", "naive"]
     said = sentences.fastest(records, "total_ms", "variant", {k: v for k, v in case.items() if k != "variant"}, "them")
     assert said.text == f"Of them, sdpa is fastest, with {tables.interval(found.ratio)} of the time of tiled."
 
@@ -126,12 +125,12 @@ def test_variants_with_the_same_baseline_are_compared_through_it(save_record):
     ],
 )
 def test_a_baseline_is_plainer_by_one_thing(experiment, case, expected):
-    assert baseline.of(experiment, case) == expected
+    assert baselines.of(experiment, case) == expected
 
 
 def test_every_reference_of_a_family_is_a_value_of_its_field():
-    for experiment, values in baseline.BASELINES.items():
-        assert set(values) <= set(notebook.fields(experiment))
+    for experiment, entry in CATALOG.items():
+        assert set(entry.baseline) <= set(notebooks.fields(experiment))
 
 
 def test_contrasts_are_judged_together(save_record):
@@ -145,8 +144,8 @@ def test_contrasts_are_judged_together(save_record):
                     total_ms=[ratio * random.lognormal(0, 0.05)] * 6,
                 )  # fmt: skip
     records = results.load("attention", "test-1c")
-    table = verdicts.contrasts(records, "causal", False, "total_ms").set_index("seq_len")
-    alone = verdicts.contrasts(estimates.select(records, seq_len=1), "causal", False, "total_ms")
+    table = compare.contrasts(records, "causal", False, "total_ms").set_index("seq_len")
+    alone = compare.contrasts(tidy.select(records, seq_len=1), "causal", False, "total_ms")
     assert len(table) == 20
     assert alone["ratio"].iloc[0] == table["ratio"][1]
     assert (alone["verdict"].iloc[0], table["verdict"][1]) == ("slower", "inconclusive")

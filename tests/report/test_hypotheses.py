@@ -5,10 +5,10 @@ import math
 import pandas as pd
 import pytest
 
-from lib.chapters import theory, theory_of_parts, warmup as coldstarts
-from lib.cost import flops as cost
+from lib.chapters import theory, theory_of_parts, warmup
+from lib.cost import flops
 from lib.records import results
-from lib.report import hypotheses, tidy as estimates
+from lib.report import hypotheses, tidy
 from lib.report.hypotheses import LEAST, MOST, Hypothesis
 from lib.stats.intervals import Interval
 
@@ -59,10 +59,10 @@ def test_a_sum_stalls_where_a_term_is_less_than_half_the_spacing(bits, end):
 def chapters(machine):
     """The hypotheses of each chapter by its experiment."""
     of = {name: results.load(name, machine) for name in results_needed()}
-    steps = estimates.select(of["step"], mode="train_step")
+    steps = tidy.select(of["step"], mode="train_step")
     return {
         "step": theory.of_step(of["step"], of["ceilings"]),
-        "warmup": theory.of_warmup(coldstarts.cold(of["warmup"])),
+        "warmup": theory.of_warmup(warmup.cold(of["warmup"])),
         "kernels": theory.of_kernels(of["kernels"], of["ceilings"]),
         "precision": theory.of_precision(of["precision"], steps, of["ceilings"]),
         "memory": theory.of_memory(of["memory"]),
@@ -107,7 +107,7 @@ def test_predictions_are_those_of_the_formulas(reference):
     assert single.predicted == foreach.predicted == fused.predicted > 0
     assert (amsgrad.predicted, exponent.predicted) == (36 / 28, 1)
     naive, compiled = (
-        cost.attention_moved_bytes(name, 8, 1024, 64, True, "fp32")["forward"] for name in ("naive", "compiled")
+        flops.attention_moved_bytes(name, 8, 1024, 64, True, "fp32")["forward"] for name in ("naive", "compiled")
     )
     assert reference["compile"][0].predicted == compiled / naive
 

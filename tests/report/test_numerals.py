@@ -9,12 +9,12 @@ import warnings
 
 import pytest
 
-from lib import notebooks as notebook
+from lib import notebooks
 from lib.records import results
 from lib.report import tables
 from lib.report.sentences import NO_DATA, Statement
 
-CHAPTERS = sorted((notebook.NOTEBOOKS / "report").glob("*.ipynb"))
+CHAPTERS = sorted((notebooks.NOTEBOOKS / "report").glob("*.ipynb"))
 NUMERAL = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?")
 MACHINE = "epyc-2c"
 WRITE_UPS = {"000", "001", "002", "003", "004"}  # what the report calls its sources

@@ -7,9 +7,11 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from lib.chapters import kernels as profiles, memory as occupancy, theory
+from lib.chapters import kernels as profiles
+from lib.chapters import memory, theory
+from lib.instruments import kernel_classes
 from lib.records import results
-from lib.report import plots, roofline, tidy as estimates
+from lib.report import plots, roofline, tidy
 from lib.stats.intervals import Interval
 
 MACHINE = "epyc-2c"
@@ -50,12 +52,12 @@ def test_the_parts_of_a_bar_differ_in_more_than_colour(family):
 
 
 def test_the_kinds_of_bytes_differ_in_more_than_colour():
-    hatches = [plots.HATCHES[colour] for colour in occupancy.KINDS.values()]
-    assert len(set(hatches)) == len(occupancy.KINDS)
+    hatches = [plots.HATCHES[colour] for colour in memory.KINDS.values()]
+    assert len(set(hatches)) == len(memory.KINDS)
 
 
 def test_all_classes_of_kernels_have_a_colour():
-    names = {profiles._column(kind).removesuffix("_percent") for kind in profiles.classes.CLASSES}
+    names = {profiles._column(kind).removesuffix("_percent") for kind in kernel_classes.CLASSES}
     assert names <= set(plots.COLOURS)
 
 
@@ -109,8 +111,8 @@ def test_a_log_axis_has_a_few_round_ticks(low, high):
 def points():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RESULTS", "/nowhere")
-        steps = estimates.select(results.load("step", MACHINE), mode="train_step")
-        attention = estimates.select(results.load("attention", MACHINE), precision="fp32", causal=True, d_head=64)
+        steps = tidy.select(results.load("step", MACHINE), mode="train_step")
+        attention = tidy.select(results.load("attention", MACHINE), precision="fp32", causal=True, d_head=64)
         kernels = results.load("kernels", MACHINE)
         parts = roofline.of_parts(kernels, profiles.head(kernels))
         limits = theory.limits(results.load("ceilings", MACHINE))

@@ -1,10 +1,10 @@
 """What is published is what sweeps measured here, under the name of one machine's hardware."""
 
 import pytest
-from resealed import reseal
 
-from lib.records import damaged as quarantine, results
+from lib.records import damaged, results
 from lib.report import publish
+from resealed import reseal
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_records_of_other_hardware_under_the_same_name_are_refused(save_record, 
 def test_what_was_set_aside_is_no_machine_and_is_not_published(save_record, kept, capsys):
     save_record(total_ms=[1.0])
     save_record(round=2, total_ms=[2.0]).write_text("{")
-    assert quarantine.tidy(alone=True) == 1
+    assert damaged.tidy(alone=True) == 1
     assert publish.main([]) == 0
     assert [entry.name for entry in kept.iterdir()] == ["test-1c"]
     assert len(list(kept.glob("*/*/*.json"))) == 1

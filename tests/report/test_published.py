@@ -5,9 +5,9 @@ import math
 import pandas as pd
 import pytest
 
-from lib import notebooks as notebook
+from lib import notebooks
 from lib.records import results
-from lib.report import published as compare
+from lib.report import published
 from lib.stats.intervals import Interval
 
 
@@ -19,20 +19,20 @@ def test_published_figures_are_set_beside_the_same_case_only():
         }
     )  # fmt: skip
     keys = ["variant", "seq_len", "d_head", "batch_size", "precision"]
-    rows = compare.same_cases(own, [compare.published_attention()], keys)
+    rows = published.same_cases(own, [published.published_attention()], keys)
     assert list(rows["hardware"]) == ["mine", "H100 80GB"]
     assert set(rows["seq_len"]) == {256}
 
 
 def test_published_phases_that_were_subtracted_are_left_out():
-    steps = compare.published_step()
+    steps = published.published_step()
     assert "backward" not in steps.columns
     assert (steps["forward_ms"].dropna() > 0).all()
     assert set(steps["precision"]) <= {"fp32", "tf32", "bf16"}
 
 
 def test_the_published_table_with_most_warm_up_is_taken():
-    steps = compare.published_step()
+    steps = published.published_step()
     row = steps[
         steps["hardware"].str.startswith("RTX") & (steps["size"] == "medium") & (steps["precision"] == "fp32")
         & ~steps["compiled"].astype(bool)
@@ -41,11 +41,11 @@ def test_the_published_table_with_most_warm_up_is_taken():
 
 
 def test_published_adam_has_the_variants_under_our_names():
-    assert set(compare.published_adam()["variant"]) == {"single_tensor", "fused", "compiled_single_tensor"}
+    assert set(published.published_adam()["variant"]) == {"single_tensor", "fused", "compiled_single_tensor"}
 
 
 def test_published_steps_know_their_model():
-    row = compare.published_step().query("size == 'xl' and context_length == 256").iloc[0]
+    row = published.published_step().query("size == 'xl' and context_length == 256").iloc[0]
     per_layer = 4 * 1600**2 + 3 * 1600 * 6400
     products = 2 * 4 * 256 * (48 * per_layer + 10_000 * 1600)
     assert (row["d_model"], row["forward_flops"]) == (1600, products + 4 * 48 * 4 * 256**2 * 1600)
@@ -61,7 +61,7 @@ def test_a_time_is_divided_by_the_limit_of_its_own_hardware(save_record):
             "total_ms": [Interval(3.0, 2.0, 6.0, 9, 3), 3.0, math.nan, 3.0],
         }
     )  # fmt: skip
-    own, stated, *unknown = compare.with_peak_percent(rows, "total_ms", compare.step_flops)["peak_percent"]
+    own, stated, *unknown = published.with_peak_percent(rows, "total_ms", published.step_flops)["peak_percent"]
     assert (own.value, own.low, own.high, own.rounds) == pytest.approx((50.0, 25.0, 75.0, 3))
     assert stated.value == pytest.approx(100 * 1e12 / 19.5e12)
     assert math.isnan(stated.low)
@@ -70,10 +70,10 @@ def test_a_time_is_divided_by_the_limit_of_its_own_hardware(save_record):
 
 def test_other_machines_are_those_of_the_records_kept_and_of_the_cases_asked_for(save_record, monkeypatch, tmp_path):
     for mode in ("train_step", "forward"):
-        case = dict.fromkeys(notebook.fields("step"), 1) | {"size": "tiny", "mode": mode}
+        case = dict.fromkeys(notebooks.fields("step"), 1) | {"size": "tiny", "mode": mode}
         save_record(experiment="step", case=case, machine="other-2c", total_ms=[1.0] * 6)
     monkeypatch.setattr(results, "REFERENCE", results.folder())
     monkeypatch.setenv("RESULTS", str(tmp_path / "none"))
-    rows = compare.other_machines("step", "test-1c", "total_ms", mode="forward")
+    rows = published.other_machines("step", "test-1c", "total_ms", mode="forward")
     assert list(rows["mode"]) == ["forward"]
     assert list(rows["source"]) == ["records of other-2c"]

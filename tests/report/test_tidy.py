@@ -7,10 +7,10 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from lib import notebooks as notebook
-from lib.chapters import method as inventory
+from lib import notebooks
+from lib.chapters import method
 from lib.records import results
-from lib.report import plots, sentences, tables, tidy as estimates
+from lib.report import plots, sentences, tables, tidy
 from lib.report.headings import HEADINGS
 from lib.stats.intervals import Interval
 
@@ -33,7 +33,7 @@ def records(save_record):
 
 
 def test_medians_give_a_row_a_case_in_the_order_of_introduction(records):
-    table = estimates.medians(records, "forward_ms", "absent_ms")
+    table = tidy.medians(records, "forward_ms", "absent_ms")
     assert list(table["variant"]) == ["naive", "naive", "tiled", "tiled"]
     assert list(table["seq_len"]) == [64, 128, 64, 128]
     assert table["forward_ms"][0].n == 24
@@ -44,7 +44,7 @@ def test_a_case_that_ended_badly_is_a_row_that_says_why(records, save_record):
     save_record(
         case=CASE | {"variant": "sdpa"}, status="too_large", predicted_bytes=2**33, available_bytes=2**31
     )  # fmt: skip
-    table = estimates.medians(results.load("attention", "test-1c"), "forward_ms")
+    table = tidy.medians(results.load("attention", "test-1c"), "forward_ms")
     row = table[table["variant"] == "sdpa"].iloc[0]
     assert row["why"] == "predicted not to fit (8.0 GiB of 2.0)"
     assert row["forward_ms"] is None
@@ -57,43 +57,43 @@ def test_a_case_that_ended_badly_is_a_row_that_says_why(records, save_record):
 
 def test_quotients_sums_and_rates_are_formed_sample_by_sample(records):
     row = records.iloc[0]
-    share = estimates.with_quotient(records, "share", "forward_ms", "total_ms", scale=100)
+    share = tidy.with_quotient(records, "share", "forward_ms", "total_ms", scale=100)
     assert share["share"].iloc[0] == pytest.approx([50.0] * 8)
-    both = estimates.with_sum(records, "sum_ms", "forward_ms", "total_ms")
+    both = tidy.with_sum(records, "sum_ms", "forward_ms", "total_ms")
     assert both["sum_ms"].iloc[0] == pytest.approx([3 * t for t in row["forward_ms"]])
-    rate = estimates.with_rate(records, "rate", "flops", "total_ms")
+    rate = tidy.with_rate(records, "rate", "flops", "total_ms")
     assert rate["rate"].iloc[0] == pytest.approx([row["flops"] * 1e3 / t for t in row["total_ms"]])
     assert share.attrs["fields"] == records.attrs["fields"]
 
 
 def test_mean_and_deviation_are_of_one_process_and_known_from_two_samples_on(records, save_record):
     times = records["total_ms"].iloc[0]
-    moments = estimates.with_moments(records, "total_ms").iloc[0]
+    moments = tidy.with_moments(records, "total_ms").iloc[0]
     assert moments["mean_ms"] == [pytest.approx(sum(times) / 8)]
     assert moments["deviation_ms"] == [pytest.approx(statistics.stdev(times))]
     assert moments["deviation_percent"] == [pytest.approx(100 * statistics.stdev(times) / moments["mean_ms"][0])]
     save_record(case=CASE | {"seq_len": 1}, total_ms=[1.0])
-    short = estimates.with_moments(results.load("attention", "test-1c"), "total_ms")
+    short = tidy.with_moments(results.load("attention", "test-1c"), "total_ms")
     assert short.loc[short["seq_len"] == 1, ["mean_ms", "deviation_ms", "deviation_percent"]].isna().all(axis=None)
 
 
 def test_a_fact_stands_beside_the_medians_and_a_size_comes_with_its_width(records, save_record):
-    assert list(estimates.medians(records, "flops")["flops"]) == [64**2, 128**2] * 2
+    assert list(tidy.medians(records, "flops")["flops"]) == [64**2, 128**2] * 2
     save_record(experiment="step", case={"size": "xl"}, status="too_large", predicted_bytes=2, available_bytes=1)
-    assert list(estimates.medians(results.load("step", "test-1c"), "flops")[["d_model", "flops"]].iloc[0]) == [
+    assert list(tidy.medians(results.load("step", "test-1c"), "flops")[["d_model", "flops"]].iloc[0]) == [
         1600,
         None,
     ]
 
 
 def test_only_a_process_that_found_nothing_compiled_counts_as_a_cold_start(records):
-    cold = estimates.medians(estimates.with_cold_start(records), "first_iteration_s")["first_iteration_s"][0]
+    cold = tidy.medians(tidy.with_cold_start(records), "first_iteration_s")["first_iteration_s"][0]
     assert (cold.value, cold.n) == (0.1, 1)
 
 
 def test_the_largest_case_is_that_with_times(records, save_record):
     save_record(case=CASE | {"seq_len": 9999}, status="oom")
-    found = estimates.largest(results.load("attention", "test-1c"), "seq_len", variant="naive")
+    found = tidy.largest(results.load("attention", "test-1c"), "seq_len", variant="naive")
     assert found == CASE | {"seq_len": 128}
 
 
@@ -118,7 +118,7 @@ def test_flipped_data_flips_the_sentence(records):
 
 
 def test_without_data_no_number_is_said(records):
-    nothing = estimates.select(records, variant="absent")
+    nothing = tidy.select(records, variant="absent")
     for said in (
         sentences.compare(nothing, "total_ms", CASE, CASE, "a", "b"),
         sentences.value(nothing, "total_ms", CASE, "it takes {} ms"),
@@ -159,8 +159,8 @@ def test_a_number_has_the_digits_that_its_uncertainty_warrants(value, uncertaint
 def test_a_bar_has_the_phases_that_were_measured(save_record):
     for mode, phases in (("forward", {"forward_ms": [2.0]}), ("both", {"forward_ms": [2.0], "backward_ms": [4.0]})):
         save_record(experiment="step", case={"mode": mode}, **phases)
-    table = estimates.medians(results.load("step", "test-1c"), "forward_ms", "backward_ms", "optimizer_ms")
-    ax = plots.phases(*plots.axes(), estimates.labelled(table, ["mode"]), "ms", "time, ms")
+    table = tidy.medians(results.load("step", "test-1c"), "forward_ms", "backward_ms", "optimizer_ms")
+    ax = plots.phases(*plots.axes(), tidy.labelled(table, ["mode"]), "ms", "time, ms")
     widths = sorted(bar.get_width() for bar in ax.patches)
     assert widths == [0.0, 0.0, 0.0, 2.0, 2.0, 4.0]
     plt.close(ax.figure)
@@ -176,7 +176,7 @@ def test_numbers_align_at_the_point():
 
 
 def test_a_table_escapes_what_it_shows_and_heads_its_columns_with_units(records):
-    table = estimates.medians(records, "forward_ms").assign(variant="<b>&")
+    table = tidy.medians(records, "forward_ms").assign(variant="<b>&")
     shown = tables.show(table, "variant seq_len forward_ms", "<script>")._repr_html_()
     assert "<script>" not in shown
     assert "<b>&" not in shown
@@ -185,7 +185,7 @@ def test_a_table_escapes_what_it_shows_and_heads_its_columns_with_units(records)
 
 
 def test_figures_hold_page_ink_alternative_text_and_unique_ids(records):
-    table = estimates.medians(records, "total_ms")
+    table = tidy.medians(records, "total_ms")
     first, second = (
         plots.show(plots.lines(*plots.axes(), table, "seq_len", "total_ms", "variant"), "caption", alt, table)
         for alt in ("one", "two")
@@ -200,13 +200,13 @@ def test_figures_hold_page_ink_alternative_text_and_unique_ids(records):
 
 
 def test_a_figure_without_data_says_so_in_its_place(records):
-    table = estimates.medians(records, "total_ms").iloc[:0]
+    table = tidy.medians(records, "total_ms").iloc[:0]
     ax = plots.lines(*plots.axes(), table, "seq_len", "total_ms", "variant")
     assert tables.ABSENT in plots.show(ax, "caption", "alt", table)._repr_html_()
 
 
 def test_intervals_are_drawn(records):
-    table = estimates.medians(records, "total_ms")
+    table = tidy.medians(records, "total_ms")
     table["total_ms"] = [Interval(i.value, i.value / 2, i.value * 2, 8, 3) for i in table["total_ms"]]
     (ax,) = plots.axes()
     plots.lines(ax, table, "seq_len", "total_ms", "variant")
@@ -219,11 +219,11 @@ def test_intervals_are_drawn(records):
 
 def test_a_selection_of_several_cases_is_no_sample(records):
     with pytest.raises(ValueError, match="more than one case"):
-        estimates.samples(records, "total_ms")
+        tidy.samples(records, "total_ms")
 
 
 def test_every_field_of_every_case_has_a_heading():
-    fields = {field for name in notebook.experiments() for field in notebook.fields(name)}
+    fields = {field for name in notebooks.experiments() for field in notebooks.fields(name)}
     assert fields <= set(HEADINGS)
 
 
@@ -233,17 +233,17 @@ def test_a_ceiling_is_the_highest_rate_of_any_process_and_size(save_record):
             experiment="ceilings", case={"operation": "matmul", "rows": rows, "precision": "fp32"}, round=round,
             total_ms=[ms] * 5 + [0.001], flops=1000 * rows,
         )  # fmt: skip
-    found = estimates.ceiling(results.load("ceilings", "test-1c"), "matmul", "flops")
+    found = tidy.ceiling(results.load("ceilings", "test-1c"), "matmul", "flops")
     assert found == {"fp32": pytest.approx(64000 / 2e-3)}
 
 
 def test_a_label_names_what_differs_between_the_rows():
     table = pd.DataFrame({"variant": ["fused", "fused"], "amsgrad": [True, False], "size": [8, 8]})
-    assert list(estimates.labelled(table, ["variant", "amsgrad", "size"])["label"]) == ["amsgrad", "plain"]
-    assert list(estimates.labelled(table, ["variant", "size"])["label"]) == ["fused", "fused"]
+    assert list(tidy.labelled(table, ["variant", "amsgrad", "size"])["label"]) == ["amsgrad", "plain"]
+    assert list(tidy.labelled(table, ["variant", "size"])["label"]) == ["fused", "fused"]
     table["size"] = [1, 2]
-    assert list(estimates.labelled(table, ["variant", "amsgrad", "size"])["label"]) == ["amsgrad 1", "2"]
-    assert list(estimates.labelled(table, ["variant", "amsgrad", "size"], but="size")["label"]) == ["amsgrad", "plain"]
+    assert list(tidy.labelled(table, ["variant", "amsgrad", "size"])["label"]) == ["amsgrad 1", "2"]
+    assert list(tidy.labelled(table, ["variant", "amsgrad", "size"], but="size")["label"]) == ["amsgrad", "plain"]
 
 
 def test_what_was_measured_on_a_restless_machine_is_marked(save_record):
@@ -254,13 +254,13 @@ def test_what_was_measured_on_a_restless_machine_is_marked(save_record):
     save_record(case=CASE | {"seq_len": 128}, total_ms=drifting, canary_ms=calm)
     save_record(case=CASE | {"seq_len": 256}, total_ms=[5.0] * 20, canary_ms=calm)
     records = results.load("attention", "test-1c")
-    table = estimates.medians(records, "total_ms")
+    table = tidy.medians(records, "total_ms")
     assert list(table["restless"]) == ["2 of 3", "1 of 1", ""]
-    assert estimates.unrest(records[records["seq_len"] == 128].iloc[0]) == "a drift of +17%"
+    assert tidy.unrest(records[records["seq_len"] == 128].iloc[0]) == "a drift of +17%"
     shown = tables.show(table, "seq_len total_ms", "a caption")._repr_html_()
     assert ">restless</th>" in shown
     assert "2 of 3 in part on a restless machine" in shown
-    (row,) = inventory.unrest({"attention": records}).to_dict("records")
+    (row,) = method.unrest({"attention": records}).to_dict("records")
     assert (row["records"], row["restless machine"], row["series that change"]) == (5, 2, 1)
 
 
@@ -269,20 +269,20 @@ def test_the_least_time_of_a_step_is_its_flops_and_bytes_at_the_ceilings(save_re
         experiment="step", case={"size": "tiny", "precision": "fp32"}, total_ms=[8.0] * 6, forward_flops=1e9,
         backward_flops=2e9, forward_bytes=1e6, backward_bytes=2e6, optimizer_bytes=3e6,
     )  # fmt: skip
-    steps = estimates.with_least_time(results.load("step", "test-1c"), {"fp32": 1e12}, {"fp32": 6e9, "bf16": 3e9})
-    row = estimates.medians(steps, "least_ms", "least_percent").iloc[0]
+    steps = tidy.with_least_time(results.load("step", "test-1c"), {"fp32": 1e12}, {"fp32": 6e9, "bf16": 3e9})
+    row = tidy.medians(steps, "least_ms", "least_percent").iloc[0]
     assert row["least_ms"].value == pytest.approx(3 + 1)
     assert row["least_percent"].value == pytest.approx(50)
-    unknown = estimates.with_least_time(results.load("step", "test-1c"), {"fp32": 1e12}, {})
-    assert estimates.medians(unknown, "least_ms")["least_ms"].isna().all()
+    unknown = tidy.with_least_time(results.load("step", "test-1c"), {"fp32": 1e12}, {})
+    assert tidy.medians(unknown, "least_ms")["least_ms"].isna().all()
 
 
 def test_memory_that_is_not_counted_is_called_not_available(save_record):
     save_record(case=CASE, total_ms=[1.0] * 6, peak_mib=[3.0])
     save_record(case=CASE | {"variant": "compiled"}, total_ms=[1.0] * 6)
     save_record(case=CASE | {"variant": "sdpa"}, status="oom")
-    table = estimates.medians(results.load("attention", "test-1c"), "peak_mib")
+    table = tidy.medians(results.load("attention", "test-1c"), "peak_mib")
     shown = tables.show(table, "variant peak_mib", "a caption")._repr_html_()
     assert shown.partition("<details")[0].count("not available") == 1
-    without = estimates.select(table, variant="compiled")
+    without = tidy.select(table, variant="compiled")
     assert "not available" in tables.show(without, "variant peak_mib", "a caption")._repr_html_()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lib.stats import simulated_noise as simulation, steady_state as series
+from lib.stats import simulated_noise, steady_state
 
 N, TIMES = 40, 400
 SPREADS = [0.01, 0.03]
@@ -12,8 +12,8 @@ SPREADS = [0.01, 0.03]
 def found(noise, spread, bend=lambda values: values):
     """The part of series of 40 samples, bent by `bend`, in which a change is found."""
     random = np.random.default_rng(1)
-    draws = (simulation.NOISES[noise](random, N, spread) for _ in range(TIMES))
-    return np.mean([series.change(bend(values)) is not None for values in draws])
+    draws = (simulated_noise.NOISES[noise](random, N, spread) for _ in range(TIMES))
+    return np.mean([steady_state.change(bend(values)) is not None for values in draws])
 
 
 def drifting(values):
@@ -25,7 +25,7 @@ def throttled(values):
 
 
 @pytest.mark.parametrize("spread", SPREADS)
-@pytest.mark.parametrize("noise", simulation.INDEPENDENT)
+@pytest.mark.parametrize("noise", simulated_noise.INDEPENDENT)
 def test_false_alarms_are_at_most_2_percent(noise, spread):
     assert found(noise, spread) <= 0.02
 
@@ -36,44 +36,47 @@ def test_false_alarms_are_at_most_2_percent_where_neighbours_are_alike(spread):
 
 
 @pytest.mark.parametrize("spread", SPREADS)
-@pytest.mark.parametrize("noise", simulation.INDEPENDENT)
+@pytest.mark.parametrize("noise", simulated_noise.INDEPENDENT)
 def test_a_drift_of_6_percent_is_found(noise, spread):
     assert found(noise, spread, drifting) >= 0.95
 
 
 @pytest.mark.parametrize("spread", SPREADS)
-@pytest.mark.parametrize("noise", [*simulation.INDEPENDENT, "autocorrelated"])
+@pytest.mark.parametrize("noise", [*simulated_noise.INDEPENDENT, "autocorrelated"])
 def test_a_late_throttle_of_10_percent_is_found(noise, spread):
     assert found(noise, spread, throttled) >= 0.95
 
 
 def test_a_change_says_what_it_is_how_large_and_where_it_begins():
     steps = np.concatenate([np.full(20, 1.0), np.full(20, 1.2)]) + 0.001 * np.random.default_rng(2).standard_normal(N)
-    change = series.jump(steps)
+    change = steady_state.jump(steps)
     assert (change.kind, change.at) == ("jump", 20)
     assert change.size == pytest.approx(0.2 / 1.1, rel=0.02)
     assert str(change) == "a jump of +18% from sample 21 on"
-    assert str(series.drift(drifting(simulation.normal(np.random.default_rng(3), N, 0.001)))) == "a drift of +6%"
+    assert (
+        str(steady_state.drift(drifting(simulated_noise.normal(np.random.default_rng(3), N, 0.001))))
+        == "a drift of +6%"
+    )
 
 
 def test_fewer_than_ten_samples_show_no_change():
-    assert series.change([1.0] * 5 + [2.0] * 4) is None
+    assert steady_state.change([1.0] * 5 + [2.0] * 4) is None
 
 
 def test_a_constant_series_is_steady_from_the_first_sample():
-    assert series.change([1.0] * 20) is None
-    assert series.steady([1.0] * 20) == 0
+    assert steady_state.change([1.0] * 20) is None
+    assert steady_state.steady([1.0] * 20) == 0
 
 
 @pytest.mark.parametrize("spread", SPREADS)
-@pytest.mark.parametrize("noise", simulation.INDEPENDENT)
+@pytest.mark.parametrize("noise", simulated_noise.INDEPENDENT)
 def test_the_end_of_the_warm_up_is_found_within_3_iterations(noise, spread):
     random = np.random.default_rng(4)
     right = 0
     for _ in range(TIMES):
-        values, length = simulation.NOISES[noise](random, N, spread), random.integers(0, 9)
+        values, length = simulated_noise.NOISES[noise](random, N, spread), random.integers(0, 9)
         values[:length] *= 1 + 0.8 ** np.arange(length)
-        start = series.steady(values)
+        start = steady_state.steady(values)
         right += start is not None and abs(start - length) <= 3
     assert right / TIMES >= 0.95
 
@@ -89,11 +92,11 @@ def test_the_end_of_the_warm_up_is_found_within_3_iterations(noise, spread):
     ids=["rising", "late", "short", "growing"],
 )
 def test_never_is_a_legal_answer(values):
-    assert series.steady(values) is None
+    assert steady_state.steady(values) is None
 
 
 def test_a_quiet_machine_is_told_from_a_slow_and_from_an_unsteady_one():
     calm = list(1 + 0.01 * np.random.default_rng(5).standard_normal(20))
-    assert series.quiet(calm, best=1.0)
-    assert not series.quiet([1.2 * time for time in calm], best=1.0)
-    assert not series.quiet([1.0, 1.3] * 10, best=1.0)
+    assert steady_state.quiet(calm, best=1.0)
+    assert not steady_state.quiet([1.2 * time for time in calm], best=1.0)
+    assert not steady_state.quiet([1.0, 1.3] * 10, best=1.0)

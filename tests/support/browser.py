@@ -15,7 +15,7 @@ from pathlib import Path
 import filelock
 import pytest
 
-from lib.report.document import export, page as report
+from lib.report.document import export, page
 
 TOKEN = "for-the-tests"
 PATIENCE_S = 120  # on two cores that do other things too
@@ -63,9 +63,9 @@ def rendered(tmp_path_factory):
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "rendered"
     with filelock.FileLock(f"{folder}.lock"), pytest.MonkeyPatch.context() as patch:
         patch.setenv("RESULTS", str(folder / "results"))
-        if not report.page().exists():
-            assert report.main([]) == 0
-        return report.page()
+        if not page.page().exists():
+            assert page.main([]) == 0
+        return page.page()
 
 
 @dataclass(frozen=True)

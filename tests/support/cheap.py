@@ -1,7 +1,7 @@
 """A cheap experiment, whose cases behave as they say: well, or in each of the ways in which a case can go wrong.
 
-`python tests/cheap.py NAME [options]` is `python -m lib.sweep NAME [options]` with this experiment and the notebooks of
-the folder $CHEAP. It knows nothing of measuring, and its kernels load no torch unless a case wants it.
+`python tests/support/cheap.py NAME [options]` is `python -m lib.sweep NAME [options]` with this experiment and the
+notebooks of the folder $CHEAP. It knows nothing of measuring, and its kernels load no torch unless a case wants it.
 """
 
 import errno
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import psutil
+
 from behaviours import BEHAVIOURS, OUT_OF_MEMORY, for_ever
 
 CODE = "c0de" * 4  # what stands for the digest of the code that measured
@@ -187,17 +188,17 @@ def surroundings(device: str) -> dict:
 def settle_in() -> None:
     """Add the experiment to the house: its case, its code, and GPUs where none are, if the case asks for some."""
     from lib.experiments import cases
-    from lib.instruments import environment, peak_memory as memory
-    from lib.records import code_digest as digest
+    from lib.instruments import environment, peak_memory
+    from lib.records import code_digest
 
     cases.EXPERIMENTS["cheap"] = Cheap
-    digest.code = lambda *_: CODE
+    code_digest.code = lambda *_: CODE
     if "CHEAP_GPUS" in os.environ:
         environment.gpus = lambda: [GPU] * 8
-        machine, describe, available = environment.machine, environment.describe, memory.available_bytes
+        machine, describe, available = environment.machine, environment.describe, peak_memory.available_bytes
         environment.machine = lambda device: GPU if device == "cuda" else machine(device)
         environment.describe = lambda device: surroundings(device) if device == "cuda" else describe(device)
-        memory.available_bytes = lambda device: available("cpu")
+        peak_memory.available_bytes = lambda device: available("cpu")
 
 
 class _Late:
@@ -246,14 +247,14 @@ def main() -> int:
         signal.signal(number, signal.SIG_DFL)  # as in a terminal, also where the tests run in the background
     if what := os.environ.pop("CHEAP_SPOIL", ""):
         _spoil(what)
-    from lib import notebook
+    from lib import notebooks
 
-    notebook.NOTEBOOKS = Path(os.environ["CHEAP"])
-    notebook.SWEEPS = notebook.NOTEBOOKS / "sweeps"
-    from lib.sweep import __main__ as sweep
+    notebooks.NOTEBOOKS = Path(os.environ["CHEAP"])
+    notebooks.SWEEPS = notebooks.NOTEBOOKS / "sweeps"
+    from lib.sweep import __main__
 
     note("command")
-    code = sweep.main(sys.argv[1:])
+    code = __main__.main(sys.argv[1:])
     note("leaves", torch="torch" in sys.modules)
     return code
 

@@ -14,15 +14,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import faults
 import psutil
+
+import faults
 
 STARTED = "--address='([0-9.]+:[0-9]+)'"
 ARRIVE = """
 import os, pathlib, sys
 if "CHEAP" in os.environ:  # in every process of a node: the cheap experiment, and the GPU of this node
     import cheap
-    from lib import notebook
+    from lib import notebooks as notebook
     cheap.GPU = os.environ["CHEAP_GPU"]
     notebook.NOTEBOOKS = pathlib.Path(os.environ["CHEAP"])
     notebook.SWEEPS = notebook.NOTEBOOKS / "sweeps"

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import cheap
 import psutil
 
+import cheap
 from lib.records import results
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BAR = re.compile(r"\d\d:\d\d gone")
 TORTURE = os.environ.get("TORTURE", "0") not in ("", "0")
 
@@ -115,7 +115,7 @@ class Sweep:
         self.journal_file = folder / "journal"
         self.variables = {
             "RESULTS": str(self.results), "CHEAP": str(folder / "notebooks"), "CHEAP_JOURNAL": str(self.journal_file),
-            "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}", "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         cheap.write(folder / "notebooks")
         self.write(text)
@@ -132,7 +132,7 @@ class Sweep:
         variables = os.environ | self.variables
         with self.out.open("w") as out, self.err.open("w") as err:
             process = subprocess.Popen(
-                [sys.executable, str(ROOT / "tests" / "cheap.py"), "cheap", *options], env=variables, cwd=ROOT,
+                [sys.executable, str(ROOT / "tests/support/cheap.py"), "cheap", *options], env=variables, cwd=ROOT,
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True, **settings,
             )  # fmt: skip
         process.began, process.files = time.monotonic(), (self.out, self.err)
@@ -255,3 +255,15 @@ def hit(process: subprocess.Popen, name: str) -> None:
 def lines(text: str) -> list[str]:
     """What stands in standard error beside the bar."""
     return [line for line in text.replace("\r", "\n").splitlines() if line.strip() and not BAR.search(line)]
+
+
+def kernel_spans(journal):
+    """When each kernel measured, on which GPU, and whether it should have been alone."""
+    found = {}
+    for entry in journal:
+        if entry["event"] == "begins":
+            span = found.setdefault(entry["pid"], {"begins": entry["time"], "pin": entry["pin"]})
+            span["alone"] = entry["number"] > 50
+        if entry["event"] == "saved":
+            found[entry["pid"]]["ends"] = entry["time"]
+    return list(found.values())

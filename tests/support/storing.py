@@ -1,7 +1,7 @@
 """Saves records one after the other, for tests to kill, to starve of space or to refuse.
 
-`python tests/storing.py MOST` prints the number of each that is on disk; 74 is its exit code where one cannot be
-written, as that of a sweep.
+`python tests/support/storing.py MOST` prints the number of each that is on disk; 74 is its exit code where one cannot
+be written, as that of a sweep.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""A sweep measures what its file says and resumes where it stopped; its faults are in tests/test_faults_*.py."""
+"""A sweep measures what its file says and resumes where it stopped; its faults are in tests/torture."""
 
 import contextlib
 import errno
@@ -14,10 +14,11 @@ import time
 import psutil
 import pytest
 
-from lib import notebooks as notebook, paths as folders
+from lib import notebooks, paths
 from lib.instruments import environment
 from lib.records import atomic, results
-from lib.sweep import __main__ as sweep, lock as share, plan, progress as status
+from lib.sweep import __main__, lock, plan
+from lib.sweep import progress as status
 from lib.sweep.lock import Share
 
 QUICKEST = "ceilings: {operation: copy, rows: [8, 16], precision: fp32, device: cpu, warmup: 0, samples: 6}"
@@ -30,8 +31,8 @@ def run(own_results, tmp_path, monkeypatch):
 
     def run(text, *options):
         (tmp_path / "own.yaml").write_text(text)
-        monkeypatch.setattr(notebook, "SWEEPS", tmp_path)
-        code = sweep.main(["own", *options])
+        monkeypatch.setattr(notebooks, "SWEEPS", tmp_path)
+        code = __main__.main(["own", *options])
         return code, [task.status(name) for task in plan.planned("own") for name in task.cases]
 
     return run
@@ -41,7 +42,7 @@ def run(own_results, tmp_path, monkeypatch):
     "arguments", [["quik"], ["smoke", "--budget", "0"], ["smoke", "--budget", "abc"], ["smoke", "--shard", "3/2"]]
 )
 def test_bad_input_ends_with_exit_code_2_and_one_line(own_results, capsys, arguments):
-    assert sweep.main(arguments) == 2
+    assert __main__.main(arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -51,31 +52,31 @@ def test_a_folder_for_something_else_is_refused_and_left_as_it_is(tmp_path, monk
     thesis.write_text("{}")
     draft.write_text("")
     monkeypatch.setenv("RESULTS", str(tmp_path))
-    assert sweep.main(["smoke"]) == 2
+    assert __main__.main(["smoke"]) == 2
     assert "holds other things than records" in capsys.readouterr().err
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == {thesis, draft}
 
 
 def test_results_without_a_name_are_those_of_the_checkout(monkeypatch):
     monkeypatch.setenv("RESULTS", "")
-    assert folders.results() == folders.REPORTS / "results"
+    assert paths.results() == paths.REPORTS / "results"
 
 
 def test_a_link_out_of_the_results_is_refused_before_anything_runs(run, own_results, tmp_path, capsys):
     own_results.mkdir()
-    (own_results / share.LOCK).touch()
+    (own_results / lock.LOCK).touch()
     (own_results / environment.machine("cpu")).symlink_to(tmp_path)
     assert run(ONE)[0] == 2
     assert "is a link that leads out" in capsys.readouterr().err
 
 
 def test_a_signal_that_is_ignored_when_the_sweep_starts_stays_so(monkeypatch):
-    former = {number: signal.getsignal(number) for number in sweep.SIGNALS}
+    former = {number: signal.getsignal(number) for number in __main__.SIGNALS}
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
-        with sweep._signals():
+        with __main__._signals():
             signal.raise_signal(signal.SIGHUP)
-            with pytest.raises(sweep.Stopped):
+            with pytest.raises(__main__.Stopped):
                 signal.raise_signal(signal.SIGTERM)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
@@ -84,16 +85,16 @@ def test_a_signal_that_is_ignored_when_the_sweep_starts_stays_so(monkeypatch):
 
 
 def test_a_signal_waits_for_the_end_of_an_import():
-    former = {number: signal.getsignal(number) for number in sweep.SIGNALS}
+    former = {number: signal.getsignal(number) for number in __main__.SIGNALS}
     seen = []
 
     def stopped():
-        with sweep._signals(), sweep._held_back():
+        with __main__._signals(), __main__._held_back():
             signal.raise_signal(signal.SIGTERM)
             seen.append("the import goes on")
 
     try:
-        with pytest.raises(sweep.Stopped):
+        with pytest.raises(__main__.Stopped):
             stopped()
         assert seen
     finally:
@@ -109,15 +110,15 @@ def test_nobody_need_read_what_it_says(own_results):
 
 
 def test_a_dry_run_lists_every_case_and_measures_nothing(own_results, capsys):
-    assert sweep.main(["smoke", "--dry"]) == 0
+    assert __main__.main(["smoke", "--dry"]) == 0
     assert "naive-16" in capsys.readouterr().out
     assert not own_results.exists()
-    assert sweep.main(["smoke", "--dry", "--shard", "1/9999"]) == 0
+    assert __main__.main(["smoke", "--dry", "--shard", "1/9999"]) == 0
     assert "0 cases" in capsys.readouterr().out
 
 
 def test_smoke_measures_every_family_once_and_then_nothing_and_a_deleted_record_alone(own_results, capsys):
-    assert sweep.main(["smoke"]) == 0
+    assert __main__.main(["smoke"]) == 0
     files = sorted(own_results.rglob("*.json"))
     assert {results.status(file) for file in files if not file.name.startswith(".")} == {"ok"}
     assert sorted(f"{file.parent.name}/{file.stem}" for file in own_results.glob("*/*/*.json")) == sorted(
@@ -126,18 +127,18 @@ def test_smoke_measures_every_family_once_and_then_nothing_and_a_deleted_record_
     files = sorted(own_results.glob("*/*/*.json"))
     environments = [json.loads(file.read_text())["environment"] for file in files]
     run_of = {environment["run"] for environment in environments}
-    assert all((folders.runs() / files[0].parts[-3] / f"{name}.ipynb").exists() for name in run_of)
+    assert all((paths.runs() / files[0].parts[-3] / f"{name}.ipynb").exists() for name in run_of)
     # what others do is noticed before the first case of a kernel, which may be its only one
     assert {environment["run"] for environment in environments if "others_percent" in environment} == run_of
 
     before = {file: file.stat().st_mtime_ns for file in files}
-    assert sweep.main(["smoke"]) == 0
+    assert __main__.main(["smoke"]) == 0
     assert "nothing to measure" in capsys.readouterr().out
     files[0].unlink()
-    assert sweep.main(["smoke"]) == 0
+    assert __main__.main(["smoke"]) == 0
     changed = [file for file in files if file.stat().st_mtime_ns != before[file]]
     assert changed == [files[0]]
-    assert sweep.main(["status"]) == 0
+    assert __main__.main(["status"]) == 0
     assert f"sweep smoke: done, {len(files)} of {len(files)} records, 0 failed" in capsys.readouterr().out
 
 
@@ -155,7 +156,7 @@ def test_a_kernel_that_is_killed_once_costs_nothing_but_time(run, own_results):
     killer.start()
     assert run(text) == (0, ["ok", "ok", "ok"])
     killer.join()
-    assert len(list(folders.runs().glob("*/*.ipynb"))) == 2
+    assert len(list(paths.runs().glob("*/*.ipynb"))) == 2
 
 
 def test_a_case_beyond_its_time_limit_is_recorded_and_leaves_no_process(run, capsys):
@@ -178,11 +179,11 @@ def test_a_budget_stops_between_cases_and_the_same_command_goes_on(run):
 
 def spoiled(tmp_path, monkeypatch, line):
     """The notebooks, with a line of code before the measuring of the ceilings."""
-    content = json.loads((notebook.NOTEBOOKS / "ceilings.ipynb").read_text())
+    content = json.loads((notebooks.NOTEBOOKS / "ceilings.ipynb").read_text())
     cell = next(cell for cell in content["cells"] if "measure.pending" in "".join(cell["source"]))
     cell["source"] = [line + "\n", *cell["source"]]
     (tmp_path / "ceilings.ipynb").write_text(json.dumps(content))
-    monkeypatch.setattr(notebook, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -223,18 +224,18 @@ def test_shares_are_disjoint_complete_and_hold_all_rounds_of_a_kernel():
 )
 def test_shares_that_overlap_exclude_one_another(own_results, mine, theirs, free):
     with holding(mine, own_results) as holder:
-        assert share.free(share.parse(theirs), own_results) is free
+        assert lock.free(lock.parse(theirs), own_results) is free
         if not free:
-            assert sweep.main(["smoke", "--shard", theirs]) == sweep.BUSY
+            assert __main__.main(["smoke", "--shard", theirs]) == __main__.BUSY
         holder.kill()
-    assert share.free(share.parse(theirs), own_results)
+    assert lock.free(lock.parse(theirs), own_results)
 
 
 @contextlib.contextmanager
 def holding(part, folder):
     """A process that has a share of a folder."""
     hold = (
-        "import sys; from pathlib import Path; from lib import share\n"
+        "import sys; from pathlib import Path; from lib.sweep import lock as share\n"
         "with share.held(share.parse(sys.argv[1]), Path(sys.argv[2])): print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", hold, part, str(folder)]
@@ -247,12 +248,12 @@ def holding(part, folder):
 
 
 def test_to_ask_how_far_a_sweep_is_takes_no_lock_and_writes_nothing(own_results, monkeypatch):
-    assert share.free(share.WHOLE, own_results)
+    assert lock.free(lock.WHOLE, own_results)
     assert not own_results.exists()
     with holding("1/1", own_results):
         monkeypatch.setattr(fcntl, "lockf", lambda *_: pytest.fail("a lock was taken"))
         monkeypatch.setattr(atomic, "in_words", lambda _: pytest.fail("something is written"))
-        assert not share.free(share.WHOLE, own_results)
+        assert not lock.free(lock.WHOLE, own_results)
 
 
 TOLD = {
@@ -271,11 +272,11 @@ TOLD = {
 )  # fmt: skip
 def test_a_status_file_that_tells_nothing_is_left_out(own_results, capsys, content):
     own_results.mkdir()
-    status.file(own_results, share.WHOLE).write_text(content)
+    status.file(own_results, lock.WHOLE).write_text(content)
     status.file(own_results, Share(1, 2)).write_text(json.dumps(TOLD))
-    assert sweep.main(["status"]) == 0
+    assert __main__.main(["status"]) == 0
     assert capsys.readouterr().out.count("\n") == 1
-    assert status.owners(own_results, share.WHOLE) == "a sweep that has not told anything yet"  # nobody has it
+    assert status.owners(own_results, lock.WHOLE) == "a sweep that has not told anything yet"  # nobody has it
 
 
 class Closed:
@@ -297,7 +298,7 @@ class Closed:
 def test_a_bar_that_cannot_be_written_goes_quiet_and_the_sweep_goes_on(own_results, monkeypatch, error):
     own_results.mkdir()
     monkeypatch.setattr(sys, "stderr", Closed(error))
-    progress = status.Progress(own_results, share.WHOLE, "quick", 0, {("m", "a/b.r1"): 2.0, ("m", "a/c.r1"): None}, 1)
+    progress = status.Progress(own_results, lock.WHOLE, "quick", 0, {("m", "a/b.r1"): 2.0, ("m", "a/c.r1"): None}, 1)
     progress.begins("here", ("m", "a/b.r1"))
     progress.ends("here", ("m", "a/b.r1"))
     progress.drops(("m", "a/c.r1"))
@@ -308,7 +309,7 @@ def test_a_bar_that_cannot_be_written_goes_quiet_and_the_sweep_goes_on(own_resul
 
 def test_what_was_told_says_who_and_how_far(own_results):
     own_results.mkdir()
-    progress = status.Progress(own_results, share.WHOLE, "quick", 3, {("m", "a/b.r1"): 2.0, ("m", "a/c.r1"): None}, 1)
+    progress = status.Progress(own_results, lock.WHOLE, "quick", 3, {("m", "a/b.r1"): 2.0, ("m", "a/c.r1"): None}, 1)
     progress.begins("here", ("m", "a/b.r1"))
     (told,) = status.told(own_results)
     assert (told["done"], told["all"], told["in_hand"], told["left_s"]) == (3, 5, ["a/b.r1"], 4.0)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from nbclient.exceptions import DeadKernelError
 
-from lib import execution as kernel, notebooks as notebook
+from lib import execution, notebooks
 from lib.sweep import processes
 
 SLEEP = "import time; time.sleep(60)"
@@ -51,20 +51,20 @@ def long_name(tmp_path, monkeypatch):
 
 def test_a_long_name_of_the_folder_for_temporary_files_is_no_matter(tmp_path, monkeypatch, own_results, long_name):
     source = written(tmp_path, "1")
-    kernel.execute(source, tmp_path / "done.ipynb", {})
-    with kernel.keeping() as kept:
-        kernel.execute(source, tmp_path / "done.ipynb", {}, kept=kept)
-    monkeypatch.setattr(notebook, "NOTEBOOKS", tmp_path)
+    execution.execute(source, tmp_path / "done.ipynb", {})
+    with execution.keeping() as kept:
+        execution.execute(source, tmp_path / "done.ipynb", {}, kept=kept)
+    monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path)
     with processes.workplace() as workplace:
         assert workplace.folder.parent == long_name
-        assert list(kernel.measured(run_of(), workplace))[-1].name == "complete"
+        assert list(execution.measured(run_of(), workplace))[-1].name == "complete"
         assert not list(workplace.sockets.iterdir())
     assert not workplace.folder.exists()
     assert not workplace.sockets.exists()
 
 
 def run_of(seconds=60.0):
-    return kernel.Run("one", "test-1c", "one", {}, ("one/a.r1",), seconds, seconds)
+    return execution.Run("one", "test-1c", "one", {}, ("one/a.r1",), seconds, seconds)
 
 
 def unreadable(_):
@@ -79,8 +79,8 @@ def test_a_kernel_is_of_the_python_that_runs_here_whatever_jupyter_finds(tmp_pat
     (spec / "kernel.json").write_text(json.dumps(other))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
     source = written(tmp_path, f"import sys; assert sys.executable == {sys.executable!r}")
-    with kernel.keeping() if kept else contextlib.nullcontext() as given:
-        kernel.execute(source, tmp_path / "done.ipynb", {}, kept=given)
+    with execution.keeping() if kept else contextlib.nullcontext() as given:
+        execution.execute(source, tmp_path / "done.ipynb", {}, kept=given)
 
 
 def test_a_session_ends_with_its_orphans_and_children_though_no_environment_can_be_read(monkeypatch):
@@ -102,10 +102,10 @@ def test_a_session_ends_with_its_orphans_and_children_though_no_environment_can_
 
 def test_a_kernel_that_hangs_ends_though_its_environment_cannot_be_read(tmp_path, monkeypatch, own_results):
     written(tmp_path, "import time; time.sleep(60)", "1")
-    monkeypatch.setattr(notebook, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(psutil.Process, "environ", unreadable)
     with processes.workplace() as workplace:
-        ended = list(kernel.measured(run_of(seconds=3.0), workplace))[-1]
+        ended = list(execution.measured(run_of(seconds=3.0), workplace))[-1]
         assert ended.name == "timeout"
         alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
         assert not [child for child in alive if "ipykernel_launcher" in child.cmdline()]
@@ -129,7 +129,7 @@ def test_a_kernel_died_of_memory_only_where_the_system_killed_since_its_last_rec
     executing = concurrent.futures.Future()
     executing.set_exception(DeadKernelError("Kernel died"))
     monkeypatch.setattr(processes, "killed_for_memory", iter(counts).__next__)  # at first, with the record, at the end
-    pieces = kernel._followed(run_of(), tmp_path, executing)
+    pieces = execution._followed(run_of(), tmp_path, executing)
     assert next(pieces).kind == "record"
     with pytest.raises(StopIteration) as stopped:
         next(pieces)

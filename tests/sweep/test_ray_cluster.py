@@ -13,18 +13,18 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
-import clusters
-import faults
 import psutil
 import pytest
-from test_faults_many import kernel_spans
 
-from lib.records import code_digest as digest
-from lib.sweep import ray_cluster as cluster, ray_worker as worker
+import clusters
+import faults
+from faults import kernel_spans
+from lib.records import code_digest
 from lib.sweep import __main__ as command
+from lib.sweep import ray_cluster, ray_worker
 from lib.sweep.lock import WHOLE
 
-with_ray = pytest.mark.skipif(cluster.ray is None, reason="Ray cannot be imported")
+with_ray = pytest.mark.skipif(ray_cluster.ray is None, reason="Ray cannot be imported")
 CASES = faults.count(3, 12)  # of each of two kernels; one more than a test has a kernel killed in
 KERNELS, RECORDS = 2, dict.fromkeys(range(1, 2 * CASES + 1), "ok")
 BLOCK = "{{number: {}, pause_ms: 800, device: cuda}}"
@@ -220,7 +220,7 @@ def test_a_signal_ends_the_wait_for_what_the_cluster_does_not_answer():
     try:
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
         with pytest.raises(KeyboardInterrupt):
-            cluster._aside(for_ever.wait)
+            ray_cluster._aside(for_ever.wait)
     finally:
         for_ever.set()
         signal.signal(signal.SIGTERM, former)
@@ -228,8 +228,11 @@ def test_a_signal_ends_the_wait_for_what_the_cluster_does_not_answer():
 
 
 def test_without_ray_the_line_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr(cluster, "ray", None)
-    with pytest.raises(ValueError, match=r"pip install -e \.\[cluster\]"), cluster.boxes("127.0.0.1:1", "smoke", WHOLE):
+    monkeypatch.setattr(ray_cluster, "ray", None)
+    with (
+        pytest.raises(ValueError, match=r"pip install -e \.\[cluster\]"),
+        ray_cluster.boxes("127.0.0.1:1", "smoke", WHOLE),
+    ):
         pass
 
 
@@ -238,9 +241,11 @@ class Engine:
 
     def __init__(self, monkeypatch, answers=(), alive=(True,)):
         self.answers, self.alive, self.meanwhile = list(answers), list(alive), lambda: None
-        monkeypatch.setattr(cluster, "ray", self)
-        monkeypatch.setattr(cluster, "_here", SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: None)))
-        monkeypatch.setattr(cluster.time, "sleep", lambda _: None)
+        monkeypatch.setattr(ray_cluster, "ray", self)
+        monkeypatch.setattr(
+            ray_cluster, "_here", SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: None))
+        )
+        monkeypatch.setattr(ray_cluster.time, "sleep", lambda _: None)
 
     def nodes(self):
         """The one node."""
@@ -256,8 +261,8 @@ class Engine:
         return answer
 
 
-SLOW = cluster.ray and cluster.exceptions.GetTimeoutError()
-LOST = cluster.ray and cluster.exceptions.WorkerCrashedError()
+SLOW = ray_cluster.ray and ray_cluster.exceptions.GetTimeoutError()
+LOST = ray_cluster.ray and ray_cluster.exceptions.WorkerCrashedError()
 
 
 @with_ray
@@ -272,22 +277,22 @@ LOST = cluster.ray and cluster.exceptions.WorkerCrashedError()
     ],
 )
 def test_a_node_that_is_slow_after_its_worker_died_is_not_taken_for_gone(monkeypatch, answers, alive, gone):
-    monkeypatch.setattr(cluster, "_pinned", lambda _: {})
+    monkeypatch.setattr(ray_cluster, "_pinned", lambda _: {})
     Engine(monkeypatch, answers, alive)
-    assert cluster.Place("a", "its name", 1, 1)._gone() == gone
+    assert ray_cluster.Place("a", "its name", 1, 1)._gone() == gone
 
 
 @with_ray
 def test_a_node_that_never_answers_is_held_to_be_what_the_cluster_says(monkeypatch):
-    monkeypatch.setattr(cluster, "_pinned", lambda _: {})
-    monkeypatch.setattr(cluster, "GONE_S", -1)
+    monkeypatch.setattr(ray_cluster, "_pinned", lambda _: {})
+    monkeypatch.setattr(ray_cluster, "GONE_S", -1)
     Engine(monkeypatch, [SLOW])
-    assert not cluster.Place("a", "its name", 1, 1)._gone()
+    assert not ray_cluster.Place("a", "its name", 1, 1)._gone()
 
 
 @with_ray
 def test_a_living_node_that_was_given_up_is_taken_in_again_but_not_one_that_is_just_dying(monkeypatch):
-    nodes, box = cluster.Nodes("smoke", WHOLE), cluster.Box([], None, [])
+    nodes, box = ray_cluster.Nodes("smoke", WHOLE), ray_cluster.Box([], None, [])
     nodes._by_id["a"] = box
     engine = Engine(monkeypatch, alive=[True])
     nodes.look()
@@ -302,8 +307,8 @@ def test_a_living_node_that_was_given_up_is_taken_in_again_but_not_one_that_is_j
 
 
 def view(**changed):
-    task = SimpleNamespace(experiment="step", code=digest.code("step"))
-    return worker.View(**({"tasks": [task], "sweep": worker.digest("smoke"), "nicer_by": 0} | changed))
+    task = SimpleNamespace(experiment="step", code=code_digest.code("step"))
+    return ray_worker.View(**({"tasks": [task], "sweep": ray_worker.digest("smoke"), "nicer_by": 0} | changed))
 
 
 @pytest.mark.parametrize(
@@ -315,6 +320,6 @@ def view(**changed):
     ],
 )
 def test_a_node_that_would_measure_something_else_is_refused(changed, said):
-    cluster.refuse_other(view(), "smoke")
+    ray_cluster.refuse_other(view(), "smoke")
     with pytest.raises(ValueError, match=said):
-        cluster.refuse_other(view(**changed), "smoke")
+        ray_cluster.refuse_other(view(**changed), "smoke")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from lib import paths as folders
-from lib.records import atomic, record, results
-from lib.sweep import acceptance as accept, lock as share
+from lib import paths
 from lib.execution import Piece
+from lib.records import atomic, record, results
+from lib.sweep import acceptance, lock
 from lib.sweep.plan import Task
 from lib.sweep.progress import Progress
 from lib.sweep.supervisor import Box, PlaceLost, Supervisor
@@ -39,7 +39,7 @@ NAME = record.called("step", STEP, 1)
 
 
 def test_the_record_that_was_asked_for_is_accepted():
-    accept.check(json.loads(made(STEP, **TIMES)), task(STEP), NAME)
+    acceptance.check(json.loads(made(STEP, **TIMES)), task(STEP), NAME)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_the_record_that_was_asked_for_is_accepted():
 def test_a_record_that_is_another_or_cannot_be_true_is_refused(changed, said):
     given = {"case": STEP, **TIMES, **changed}
     with pytest.raises(ValueError, match=said):
-        accept.check(json.loads(made(given.pop("case"), **given)), task(STEP), NAME)
+        acceptance.check(json.loads(made(given.pop("case"), **given)), task(STEP), NAME)
 
 
 @pytest.mark.parametrize(("flops", "accepted"), [(1.04e9, True), (1.06e9, False)])
@@ -66,10 +66,10 @@ def test_more_than_the_machines_ceiling_is_refused(save_record, flops, accepted)
     save_record(experiment="ceilings", case=product, machine=MACHINE, flops=1e9, run_ms=[1.0, 1.0, 1.0])
     found = json.loads(made(STEP, total_ms=[3.0], forward_flops=flops))
     if accepted:
-        accept.check(found, task(STEP), NAME)
+        acceptance.check(found, task(STEP), NAME)
     else:
         with pytest.raises(ValueError, match="MFU is more than"):
-            accept.check(found, task(STEP), NAME)
+            acceptance.check(found, task(STEP), NAME)
 
 
 class Pretended:
@@ -103,7 +103,7 @@ def supervise(own_results):
         queue = deque(tasks)
         made_boxes = [Box(queue, whole, list(places)) for whole, *places in boxes]
         known = {(one.machine, name): None for one in tasks for name in one.todo(again)}
-        progress = Progress(own_results, share.WHOLE, "pretended", 0, known, 1)
+        progress = Progress(own_results, lock.WHOLE, "pretended", 0, known, 1)
         found = Supervisor(made_boxes, progress, math.inf, again)
         found.run()
         progress.close("done")
@@ -126,7 +126,7 @@ def test_a_refused_record_is_set_aside_tried_again_and_then_given_up(supervise):
     found = supervise([one], [place])
     assert statuses(one) == [None, "ok"]
     assert [run.todo for run in place.runs] == [("step/1.r1", "step/2.r1"), ("step/1.r1",)]
-    assert len(list(folders.quarantine().glob("*/*/*.reason"))) == 2
+    assert len(list(paths.quarantine().glob("*/*/*.reason"))) == 2
     (failure,) = found.failures
     assert "step/1.r1: its record was refused, code: must be" in failure
 

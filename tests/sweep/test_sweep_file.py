@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from lib import notebooks as notebook
+from lib import notebooks
 from lib.experiments import cases
-from lib.sweep import __main__ as sweep, sweep_file as sweepfile
+from lib.sweep import __main__, sweep_file
 
 
 @pytest.fixture
@@ -14,14 +14,14 @@ def load(tmp_path):
     def load(text):
         file = tmp_path / "sweep.yaml"
         file.write_text(text)
-        return sweepfile.read(file)
+        return sweep_file.read(file)
 
     return load
 
 
 def test_a_list_is_swept_a_scalar_fixed_and_the_rest_are_the_notebooks_defaults(load):
     (kernel,) = load("attention: {variant: [naive, sdpa], seq_len: 32, device: cpu}")
-    defaults = notebook.parameters("attention")
+    defaults = notebooks.parameters("attention")
     assert [case.variant for case in kernel.cases] == ["naive", "sdpa"]
     assert {case.seq_len for case in kernel.cases} == {32}
     assert {case.d_head for case in kernel.cases} == {defaults["d_head"]}
@@ -38,11 +38,11 @@ def test_each_value_of_a_fresh_axis_and_each_round_gets_a_kernel_and_rounds_inte
 
 @pytest.mark.parametrize("name", ["smoke", "quick", "gpu"])
 def test_the_sweeps_of_the_repository_are_valid(name):
-    assert sweepfile.load(name)
+    assert sweep_file.load(name)
 
 
 def test_the_gpu_sweep_is_the_assignments_grid_in_a_bearable_number_of_kernels():
-    kernels = sweepfile.load("gpu")
+    kernels = sweep_file.load("gpu")
     counts = {}
     for kernel in kernels:
         if kernel.round == 1:
@@ -185,7 +185,7 @@ BAD = [
 @pytest.mark.parametrize(("text", "said"), BAD, ids=[text or "nothing" for text, _ in BAD])
 def test_a_sweep_that_could_not_run_is_refused_in_one_line_before_any_process_starts(planted, capsys, text, said):
     planted("planted", text)
-    assert sweep.main(["planted"]) == 2
+    assert __main__.main(["planted"]) == 2
     out, err = capsys.readouterr()
     assert re.search(said, err)
     assert err.startswith("planted.yaml: ")

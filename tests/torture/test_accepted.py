@@ -7,11 +7,11 @@ import nbformat
 import pytest
 import yaml
 
-from lib import notebooks as notebook
+from lib import notebooks
 from lib.experiments import cases, measure
 from lib.instruments import environment
 from lib.records import results
-from lib.sweep import sweep_file as sweepfile
+from lib.sweep import sweep_file
 
 pytestmark = pytest.mark.usefixtures("own_results", "one_thread", "former_precision")
 
@@ -38,9 +38,9 @@ OWN = {"adam": {"variant": POOLS["optimizer"]}, "attention": {"variant": POOLS["
 
 def drawn(experiment: str, chance: random.Random) -> dict:
     """A block of a sweep that says everything, each axis as a value or as two, and now and then something wrong."""
-    pools, fields = POOLS | OWN.get(experiment, {}), notebook.fields(experiment)
+    pools, fields = POOLS | OWN.get(experiment, {}), notebooks.fields(experiment)
     block = {}
-    for name in [*fields, *notebook.settings(experiment), "rounds", "timeout"]:
+    for name in [*fields, *notebooks.settings(experiment), "rounds", "timeout"]:
         if name == "round":
             continue
         several = name in fields and chance.random() < 0.1
@@ -52,7 +52,7 @@ def drawn(experiment: str, chance: random.Random) -> dict:
     return block
 
 
-def ran(kernel: sweepfile.Kernel, cells: list[str]) -> None:
+def ran(kernel: sweep_file.Kernel, cells: list[str]) -> None:
     """The cells of the kernel's notebook, in this process, with its parameters in place of its own."""
     names = dict(kernel.parameters)
     for cell in cells:
@@ -61,7 +61,7 @@ def ran(kernel: sweepfile.Kernel, cells: list[str]) -> None:
 
 def code(experiment: str) -> list[str]:
     """The cells with code, without that of the parameters; up to the one that measures, or all of them."""
-    found = nbformat.read(notebook.NOTEBOOKS / f"{experiment}.ipynb", as_version=4).cells
+    found = nbformat.read(notebooks.NOTEBOOKS / f"{experiment}.ipynb", as_version=4).cells
     sources = [c.source for c in found if c.cell_type == "code" and "parameters" not in c.metadata.get("tags", [])]
     (last,) = (i for i, source in enumerate(sources) if "measure.pending" in source)
     return sources if TORTURE else sources[: last + 1]
@@ -78,7 +78,7 @@ def test_every_configuration_that_is_accepted_runs(tmp_path, monkeypatch, experi
         block = drawn(experiment, chance)
         file.write_text(yaml.safe_dump({experiment: block}))
         try:
-            kernels = sweepfile.read(file)
+            kernels = sweep_file.read(file)
         except ValueError:
             assert draws < 20 * ACCEPTED
             continue

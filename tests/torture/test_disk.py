@@ -6,6 +6,7 @@ import resource
 import subprocess
 
 import pytest
+
 from faults import count, lines, until
 
 LIMIT_BYTES = 20_000  # of a file; the records here are larger, and nothing else is

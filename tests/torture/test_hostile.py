@@ -14,12 +14,14 @@ import papermill
 import pytest
 import yaml
 
-from lib import notebooks as notebook
+from lib import notebooks
 from lib.experiments import cases, measure
 from lib.instruments import environment
-from lib.records import __main__ as shell, results
-from lib.report.document import export, page as report
-from lib.sweep import __main__ as sweep, sweep_file as sweepfile
+from lib.records import __main__ as shell
+from lib.records import results
+from lib.report.document import export, page
+from lib.sweep import __main__ as sweep
+from lib.sweep import sweep_file
 
 CANARY = "open('CANARY', 'w')"
 AXIS = "[8, " + "8, " * 100 + "8]"
@@ -79,7 +81,7 @@ def test_a_hostile_file_is_refused_in_one_line_within_a_second_and_100_mb(plante
     assert not Path("CANARY").exists()
     tracemalloc.start()
     with pytest.raises(ValueError, match=said):
-        sweepfile.read(file)
+        sweep_file.read(file)
     assert tracemalloc.get_traced_memory()[1] < 100e6
     tracemalloc.stop()
 
@@ -101,7 +103,7 @@ def test_a_name_that_is_none_of_the_sweeps_is_refused_and_nothing_read(planted, 
     (folder / "gone.yaml").symlink_to(folder / "nothing")
     (folder / "folder.yaml").mkdir()
     os.mkfifo(folder / "pipe.yaml")
-    monkeypatch.setattr(sweepfile, "read", lambda file: pytest.fail(f"{file} was read"))
+    monkeypatch.setattr(sweep_file, "read", lambda file: pytest.fail(f"{file} was read"))
     monkeypatch.chdir(folder)
     assert sweep.main([name.replace("{folder}", str(folder))]) == 2
     out, err = capsys.readouterr()
@@ -114,8 +116,8 @@ def test_a_name_that_is_none_of_the_sweeps_is_refused_and_nothing_read(planted, 
 def test_a_link_among_the_sweeps_is_one_of_them(planted):
     file = planted("planted", "attention: {}")
     file.with_name("again.yaml").symlink_to(file)
-    assert notebook.sweeps() == ["again", "planted"]
-    assert len(sweepfile.load("again")) == 1
+    assert notebooks.sweeps() == ["again", "planted"]
+    assert len(sweep_file.load("again")) == 1
 
 
 def test_a_file_that_cannot_be_read_is_refused_in_one_line(planted, capsys, monkeypatch):
@@ -146,13 +148,13 @@ def test_code_as_a_name_or_a_value_is_refused_and_never_runs(planted, monkeypatc
     monkeypatch.chdir(tmp_path)
 
     def load(content):
-        return sweepfile.read(planted("planted", yaml.safe_dump(content)))
+        return sweep_file.read(planted("planted", yaml.safe_dump(content)))
 
     for experiment in cases.EXPERIMENTS:
-        for name, value in notebook.parameters(experiment).items():
+        for name, value in notebooks.parameters(experiment).items():
             with pytest.raises(ValueError, match=rf"{experiment}.{name}: |'round' is not one of"):
                 load({experiment: {name: code}})
-            if name in notebook.fields(experiment):
+            if name in notebooks.fields(experiment):
                 one = value[0] if isinstance(value, list) else value
                 with pytest.raises(ValueError, match=rf"{experiment}.{name}: "):
                     load({experiment: {name: [one, code]}})
@@ -213,11 +215,11 @@ def test_a_machine_that_is_not_there_is_refused_on_every_command_line(
 ):  # fmt: skip
     monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")
     save_record(total_ms=[1.0])
-    monkeypatch.setattr(report, "render", lambda *_: pytest.fail("it was rendered"))
+    monkeypatch.setattr(page, "render", lambda *_: pytest.fail("it was rendered"))
     monkeypatch.chdir(tmp_path)
     for main, words in (
-        (report.main, ["--machines", name]),
-        (report.main, ["--machine", name]),
+        (page.main, ["--machines", name]),
+        (page.main, ["--machine", name]),
         (export.main, ["markdown", "--machine", name]),
         (export.main, ["markdown", "--machines", name]),
         (shell.main, ["list", "--machine", name]),
@@ -238,8 +240,8 @@ def one_chapter(monkeypatch, tmp_path):
     """The report has only the chapter that shows records."""
     chapters = tmp_path / "one_chapter"
     chapters.mkdir()
-    (chapters / "90_records.ipynb").symlink_to(notebook.CHAPTERS / "90_records.ipynb")
-    monkeypatch.setattr(notebook, "CHAPTERS", chapters)
+    (chapters / "90_records.ipynb").symlink_to(notebooks.CHAPTERS / "90_records.ipynb")
+    monkeypatch.setattr(notebooks, "CHAPTERS", chapters)
 
 
 class Canary:
@@ -275,7 +277,7 @@ def test_a_planted_pickle_never_runs(own_results, one_chapter, tmp_path):
     with warnings.catch_warnings(action="ignore"):  # that damaged records are left out
         assert shell.main(["list", "--machine", machine]) == 0
         assert shell.main(["export", str(tmp_path / "records.csv"), "--machine", machine]) == 0
-    assert report.main(["--machine", machine]) == 0
+    assert page.main(["--machine", machine]) == 0
     assert export.main(["markdown", "--machine", machine]) == 0
     assert not canary.exists()
     assert all(file.read_bytes() == pickled for file in planted if file.exists())
@@ -294,16 +296,16 @@ def test_a_secret_in_the_environment_stays_there_also_when_a_cell_fails(
     secret = "canary-5c0ffee5"
     for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DATABASE_PASSWORD", secret):
         monkeypatch.setenv(name, secret)
-    shutil.copytree(notebook.NOTEBOOKS, tmp_path / "notebooks")
+    shutil.copytree(notebooks.NOTEBOOKS, tmp_path / "notebooks")
     failing = nbformat.read(tmp_path / "notebooks" / "ceilings.ipynb", as_version=4)
     failing.cells.append(nbformat.v4.new_code_cell(FAILING))
     nbformat.write(failing, tmp_path / "notebooks" / "ceilings.ipynb")
     content = "ceilings: {operation: copy, rows: 8, columns: 1, device: cpu, warmup: 0, samples: 6, target_percent: 0}"
     (tmp_path / "cheap.yaml").write_text(content)
-    monkeypatch.setattr(notebook, "NOTEBOOKS", tmp_path / "notebooks")
-    monkeypatch.setattr(notebook, "SWEEPS", tmp_path)
+    monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setattr(notebooks, "SWEEPS", tmp_path)
     assert sweep.main(["cheap"]) == 1
-    assert report.main(["--machine", environment.machine("cpu")]) == 0
+    assert page.main(["--machine", environment.machine("cpu")]) == 0
     out, err = capfd.readouterr()
     assert "FileNotFoundError" in err
     assert secret not in out + err

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from faults import count, lines, until
 
 GROUPS = {Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes", Path("/sys/fs/cgroup"): "memory.max"}

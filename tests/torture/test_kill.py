@@ -3,6 +3,7 @@
 import random
 
 import pytest
+
 from faults import count, moment, until
 
 

@@ -9,9 +9,9 @@ import time
 
 import psutil
 import pytest
-from faults import TORTURE, count, moment, until
 
-from lib.stats import intervals as stats
+from faults import TORTURE, count, kernel_spans, moment, until
+from lib.stats import intervals
 
 GROWTH_BYTES = 10e6
 PAUSE_MS = 10
@@ -138,7 +138,7 @@ def differing(one, other):
     """The cases that differ significantly between two sweeps, corrected for how many they are, with how they differ."""
     times = [samples(sweep) for sweep in (one, other)]
     numbers = sorted(times[0])
-    verdicts = stats.verdicts([stats.unpaired(*(found[number] for found in times)) for number in numbers])
+    verdicts = intervals.verdicts([intervals.unpaired(*(found[number] for found in times)) for number in numbers])
     return {n: verdict for n, verdict in zip(numbers, verdicts, strict=True) if verdict in ("faster", "slower")}
 
 
@@ -177,15 +177,3 @@ def test_kernels_on_several_gpus_have_each_its_own_and_what_needs_the_machine_ru
                 assert not {one["alone"], other["alone"]} & {True}, f"{one} beside {other}"
         assert side_by_side
         assert {span["pin"] for span in spans if not span["alone"]} == {"3", "5"}
-
-
-def kernel_spans(journal):
-    """When each kernel measured, on which GPU, and whether it should have been alone."""
-    found = {}
-    for entry in journal:
-        if entry["event"] == "begins":
-            span = found.setdefault(entry["pid"], {"begins": entry["time"], "pin": entry["pin"]})
-            span["alone"] = entry["number"] > 50
-        if entry["event"] == "saved":
-            found[entry["pid"]]["ends"] = entry["time"]
-    return list(found.values())

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+
 from faults import count, hit, moment, until
 
 CASES = 40

@@ -8,15 +8,15 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+
 from damage import DAMAGES, TIME
 from faults import count
-
-from lib import notebooks as notebook, paths as folders
-from lib.chapters import method as inventory
-from lib.records import __main__ as shell, atomic, damaged as quarantine, results
-from lib.report import tables, tidy as estimates
-from lib.report.document import page as report
+from lib import notebooks, paths
+from lib.chapters import method
+from lib.records import __main__, atomic, damaged, results
 from lib.records.record import checksum, dump, parse
+from lib.report import tables, tidy
+from lib.report.document import page as report
 
 CASE = {"variant": "naive", "seq_len": 64}
 MACHINE = "test-1c"
@@ -34,10 +34,10 @@ def stored(save_record, tmp_path, monkeypatch):
 def shown() -> str:
     """All that tables, the statement on damage and the command line show of the store."""
     records = results.load("attention", MACHINE)
-    table = tables.show(estimates.medians(records, "total_ms"), "variant seq_len total_ms", "Times")
-    parts = [table, *inventory.damage()]
+    table = tables.show(tidy.medians(records, "total_ms"), "variant seq_len total_ms", "Times")
+    parts = [table, *method.damage()]
     texts = [text for part in parts for text in (part._repr_html_(), part._repr_markdown_())]
-    return "".join([*texts, str(records.to_dict()), shell._list(shell.parser().parse_args(["list"]))])
+    return "".join([*texts, str(records.to_dict()), __main__._list(__main__.parser().parse_args(["list"]))])
 
 
 def assert_found(file, kind=""):
@@ -45,15 +45,15 @@ def assert_found(file, kind=""):
     measured again."""
     assert results.status(file) is None, kind
     assert len(results.load("attention", MACHINE, round=1)) == 0, kind
-    seen = quarantine.losses()
-    assert list(seen["where"]) == [quarantine.STORE], kind
+    seen = damaged.losses()
+    assert list(seen["where"]) == [damaged.STORE], kind
     text = shown()
     assert "1 in the store" in text, kind
     assert TIME not in text, kind
-    assert quarantine.tidy(alone=True) == 1, kind
+    assert damaged.tidy(alone=True) == 1, kind
     assert not os.path.lexists(file), kind
-    moved = quarantine.losses()
-    assert list(moved["where"])[-1] == quarantine.ASIDE, kind
+    moved = damaged.losses()
+    assert list(moved["where"])[-1] == damaged.ASIDE, kind
     assert list(moved["reason"])[-1] == seen["reason"].iloc[0], kind
     text = shown()
     assert "in quarantine" in text, kind
@@ -66,14 +66,14 @@ def test_a_damaged_record_is_found_shown_nowhere_set_aside_counted_and_measured_
     parse(whole)
     for number, (kind, damage) in enumerate(DAMAGES.items(), 1):
         with tally.injection():
-            shutil.rmtree(folders.quarantine(), ignore_errors=True)
+            shutil.rmtree(paths.quarantine(), ignore_errors=True)
             stored.write_bytes(damage(whole))
             os.utime(stored, (number, number))  # times of files are coarser than this loop
             assert stored.read_bytes() != whole
             assert_found(stored, kind)
     stored.write_bytes(whole)
     assert results.status(stored) == "ok"
-    assert quarantine.tidy(alone=True) == 0
+    assert damaged.tidy(alone=True) == 0
 
 
 def example() -> bytes:
@@ -100,7 +100,7 @@ def test_a_record_cut_short_at_any_byte_is_found(stored, tally):
     whole, chance = stored.read_bytes(), random.Random(1)
     for length in chance.sample(range(len(whole)), count(10, 100)):
         with tally.injection():
-            shutil.rmtree(folders.quarantine(), ignore_errors=True)
+            shutil.rmtree(paths.quarantine(), ignore_errors=True)
             stored.write_bytes(whole[:length])
             assert_found(stored, f"cut to {length}")
 
@@ -117,7 +117,7 @@ def test_a_record_of_which_any_bit_is_turned_is_found(stored, tally):
     whole = stored.read_bytes()
     for position in chance.sample(range(len(whole)), count(10, 100)):
         with tally.injection():
-            shutil.rmtree(folders.quarantine(), ignore_errors=True)
+            shutil.rmtree(paths.quarantine(), ignore_errors=True)
             turned = bytearray(whole)
             turned[position] ^= 1 << chance.randrange(8)
             stored.write_bytes(turned)
@@ -138,7 +138,7 @@ def test_a_file_of_a_gigabyte_is_refused_without_being_read(stored, tally, begin
         peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak_bytes < 50e6
-    assert "size: 1,024 MiB" in quarantine.losses()["reason"].iloc[0]
+    assert "size: 1,024 MiB" in damaged.losses()["reason"].iloc[0]
 
 
 def a_link(to):
@@ -173,9 +173,9 @@ def test_a_whole_record_in_the_place_of_another_is_damaged(stored, tally, place)
     with tally.injection():
         assert results.status(copy) is None
         assert results.status(stored) == "ok"
-        assert quarantine.tidy(alone=True) == 1
+        assert damaged.tidy(alone=True) == 1
         assert results.status(stored) == "ok"
-        assert quarantine.losses()["reason"].tolist() == ["place: the record is another's"]
+        assert damaged.losses()["reason"].tolist() == ["place: the record is another's"]
     assert results.machines() == [MACHINE]
 
 
@@ -211,69 +211,69 @@ def test_the_report_counts_what_is_damaged_and_shows_none_of_it(stored, tmp_path
     elsewhere.write_bytes(b"")
     chapters = tmp_path / "chapters"
     chapters.mkdir()
-    every = sorted((notebook.NOTEBOOKS / "report").glob("*.ipynb"))
+    every = sorted((notebooks.NOTEBOOKS / "report").glob("*.ipynb"))
     for chapter in every[-count(1, len(every)) :]:  # the last tells of the records
         shutil.copyfile(chapter, chapters / chapter.name)
-    monkeypatch.setattr(notebook, "CHAPTERS", chapters)
+    monkeypatch.setattr(notebooks, "CHAPTERS", chapters)
     assert report.main(["--machine", MACHINE]) == 0
     page = report.page().read_text()
     assert f"Damaged files of records: {len(DAMAGES) + 3} in the store." in page
     assert TIME not in page
     before = report.inputs(MACHINE)
-    assert quarantine.tidy(alone=True) == len(DAMAGES) + 3
+    assert damaged.tidy(alone=True) == len(DAMAGES) + 3
     assert report.inputs(MACHINE) != before
 
 
 def test_without_damage_the_report_says_that_all_files_are_whole(stored):
-    (said,) = inventory.damage()
+    (said,) = method.damage()
     assert said.text == "All files of records are whole, 1 of 1."
-    assert "amaged" not in shell._list(shell.parser().parse_args(["list"]))
+    assert "amaged" not in __main__._list(__main__.parser().parse_args(["list"]))
     stored.unlink()
-    assert inventory.damage()[0].verdict == "no data"
+    assert method.damage()[0].verdict == "no data"
 
 
 def test_quarantine_overwrites_nothing_and_no_name_leads_out_of_it(stored):
     for name in ("attention/naive-64.r1", "../../x", "/etc/passwd", "a/\0", "x" * 300, "", ".."):
         for content in (b"one", b"two"):
-            quarantine.refuse("../../elsewhere", name, content, "case: not asked for\nsecond line")
-    kept = [file for file in folders.quarantine().glob("*/*/*") if not file.name.endswith(quarantine.REASON)]
+            damaged.refuse("../../elsewhere", name, content, "case: not asked for\nsecond line")
+    kept = [file for file in paths.quarantine().glob("*/*/*") if not file.name.endswith(damaged.REASON)]
     assert sorted(file.read_bytes() for file in kept) == [b"one"] * 7 + [b"two"] * 7
     outside = {entry.name for entry in results.folder().parent.iterdir()}
     assert outside == {"results", "quarantine"}
-    assert set(quarantine.losses()["reason"]) == {"case: not asked for"}
+    assert set(damaged.losses()["reason"]) == {"case: not asked for"}
 
 
 def test_what_another_sweep_has_set_aside_already_is_no_error(stored):
-    quarantine.set_aside(stored, "bytes: damaged")
-    quarantine.set_aside(stored, "bytes: damaged")
-    assert len(quarantine.losses()) == 1
+    damaged.set_aside(stored, "bytes: damaged")
+    damaged.set_aside(stored, "bytes: damaged")
+    assert len(damaged.losses()) == 1
 
 
 def test_a_reason_that_is_gone_or_noise_is_no_error(stored):
-    quarantine.set_aside(stored, "bytes: damaged")
-    (note,) = folders.quarantine().rglob(f"*{quarantine.REASON}")
+    damaged.set_aside(stored, "bytes: damaged")
+    (note,) = paths.quarantine().rglob(f"*{damaged.REASON}")
     note.write_bytes(b"\xff\x00\x1b[31m" * 1000)
-    assert "\x1b" not in quarantine.losses()["reason"].iloc[0]
+    assert "\x1b" not in damaged.losses()["reason"].iloc[0]
     note.unlink()
-    assert list(quarantine.losses()["reason"]) == [quarantine.UNKNOWN]
+    assert list(damaged.losses()["reason"]) == [damaged.UNKNOWN]
 
 
 def test_what_is_not_ours_is_left_where_it_is(stored):
     others = [stored.with_name("notes.txt"), results.folder() / ".lock", stored.parent.parent / "list.json"]
-    others += [stored.with_name("draft.tmp"), folders.runs() / "model.tmp", folders.runs() / "a/b/c/x.0123abcd.tmp"]
+    others += [stored.with_name("draft.tmp"), paths.runs() / "model.tmp", paths.runs() / "a/b/c/x.0123abcd.tmp"]
     for other in others:
         other.parent.mkdir(parents=True, exist_ok=True)
         other.write_text("mine")
-    assert quarantine.tidy(alone=True) == 0
+    assert damaged.tidy(alone=True) == 0
     assert all(other.read_text() == "mine" for other in others)
 
 
 def test_other_sweeps_in_the_folder_keep_what_they_are_writing(stored):
     writing = stored.with_name(f"{stored.name}.0123abcd{atomic.ENDING}")
     writing.write_text("{")
-    quarantine.tidy(alone=False)
+    damaged.tidy(alone=False)
     assert writing.exists()
-    quarantine.tidy(alone=True)
+    damaged.tidy(alone=True)
     assert not writing.exists()
 
 

@@ -5,8 +5,9 @@ import re
 import subprocess
 import sys
 
-import faults
 import pytest
+
+import faults
 
 TESTS = """
 import pytest

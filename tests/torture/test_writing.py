@@ -13,10 +13,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 import storing
 from faults import ROOT, count, moment
-
-from lib.records import atomic, damaged as quarantine, results
+from lib.records import atomic, results
+from lib.records import damaged as quarantine
 from lib.records.record import parse
 
 MACHINE = "test-1c"
@@ -175,7 +176,7 @@ def small_disk(tmp_path):
 
 
 SAVE = f"{STORING[0]} {STORING[1]}"
-LOOK = "from lib import quarantine, results; print(quarantine.tidy(alone=True), len(results.files('test-1c')))"
+LOOK = "from lib.records import damaged, results; print(damaged.tidy(alone=True), len(results.files('test-1c')))"
 CHECK = f'{STORING[0]} -c "{LOOK}"'
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import nbformat
 
-from lib import cli as commandline, notebooks as notebook
+from lib import cli, notebooks
 from lib.records import results
 from lib.report import markdown
-from lib.report.document import page as report, title
+from lib.report.document import page as report
+from lib.report.document import title
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 MACOS = [f"/Applications/{name}.app/Contents/MacOS/{name}" for name in ("Google Chrome", "Chromium")]
@@ -59,7 +60,7 @@ def as_markdown(machine: str, page: Path) -> Path:
     folder.mkdir(exist_ok=True)
     for former in folder.glob("[0-9]*.svg"):  # what was saved while exploring stays
         former.unlink()
-    executed = [page.parent / "chapters" / machine / file.name for file in sorted(notebook.CHAPTERS.glob("*.ipynb"))]
+    executed = [page.parent / "chapters" / machine / file.name for file in sorted(notebooks.CHAPTERS.glob("*.ipynb"))]
     bodies = {file.stem: _chapter(file, folder) for file in executed}
     head = f"# Transformer training, measured\n\n{_facts(machine)}"
     text = report.numbered("\n\n".join(bodies.values()), *markdown.MARK.split("{}"))
@@ -138,12 +139,12 @@ def standing_alone(svg: str, inks: Mapping[str, str]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of this command line."""
-    made = commandline.parser(
+    made = cli.parser(
         "lib.report.document.export",
         "Export the report, which is rendered first where it is not up to date. What is not named here goes to "
         "python -m lib.report.",
         ("pdf", "markdown --machine epyc-2c"),
-        {1: "a chapter failed, or there is no Chromium to print with", 2: commandline.BAD_INPUT},
+        {1: "a chapter failed, or there is no Chromium to print with", 2: cli.BAD_INPUT},
     )
     made.add_argument("format", choices=("pdf", "markdown"), help="report.pdf, or report.md with figures/*.svg")
     made.add_argument("--machine", help="whose records, as for python -m lib.report")

@@ -15,10 +15,10 @@ from pathlib import Path
 import jinja2
 import nbformat
 
-from lib import cli as commandline, notebooks as notebook, paths as folders, validate as check
-from lib.records import damaged as quarantine, results, staleness
-from lib.report.document import page_diff as follows, sanitize as neutral, title
+from lib import cli, notebooks, paths, validate
 from lib.notebooks import NotebookFailed
+from lib.records import damaged, results, staleness
+from lib.report.document import page_diff, sanitize, title
 
 TEMPLATE = Path(__file__).parent / "template"
 LANES = 2  # in which chapters are executed side by side
@@ -36,10 +36,10 @@ def page() -> Path:
 def inputs(machine: str, machines: str = "") -> str:
     """A digest of all that the report follows from: records, damaged ones, notebooks, sweeps, code, template, and the
     version of PyTorch that makes records stale."""
-    watched = {TEMPLATE: "*", notebook.NOTEBOOKS: "**/*", folders.ROOT / "lib": "**/*.py", results.REFERENCE: "**/*"}
+    watched = {TEMPLATE: "*", notebooks.NOTEBOOKS: "**/*", paths.ROOT / "lib": "**/*.py", results.REFERENCE: "**/*"}
     files = [file for folder, pattern in watched.items() for file in sorted(folder.glob(pattern)) if file.is_file()]
     digest = hashlib.sha256(f"{machine} {machines} {staleness.installed()}".encode())
-    digest.update(quarantine.losses().to_csv().encode())
+    digest.update(damaged.losses().to_csv().encode())
     own = [file for name in dict.fromkeys([machine, *machines.split()]) for file in results.files(name)]
     for file in files + list(filter(results.status, own)):
         with file.open("rb") as opened:
@@ -56,11 +56,11 @@ def render(machine: str, target: Path, machines: str = "") -> None:
     """Execute every chapter for a machine and write the page, those that compare machines for the `machines` named.
     Raises NotebookFailed when one fails."""
     digest = inputs(machine, machines)
-    chapters = sorted(notebook.CHAPTERS.glob("*.ipynb"))
+    chapters = sorted(notebooks.CHAPTERS.glob("*.ipynb"))
     executed = [target.parent / "chapters" / machine / chapter.name for chapter in chapters]
     os.environ["RESULTS"] = str(results.folder().resolve())
     given = {"machine": machine, "machines": machines}
-    taken = [{name: given[name] for name in notebook.parameters(chapter) if name in given} for chapter in chapters]
+    taken = [{name: given[name] for name in notebooks.parameters(chapter) if name in given} for chapter in chapters]
     todo = sorted(zip(chapters, executed, taken, strict=True), key=lambda one: -one[0].stat().st_size)
     with concurrent.futures.ProcessPoolExecutor(max_workers=LANES) as pool:
         found = dict(itertools.chain.from_iterable(pool.map(_executed, (todo[lane::LANES] for lane in range(LANES)))))
@@ -70,7 +70,7 @@ def render(machine: str, target: Path, machines: str = "") -> None:
     text = environment.get_template("page.html.j2").render(
         css="".join((TEMPLATE / f"{name}.css").read_text() for name in STYLES),
         script=script,
-        policy=neutral.policy(script),
+        policy=sanitize.policy(script),
         inputs=digest,
         machine=machine,
         machines=machines,
@@ -86,12 +86,12 @@ def render(machine: str, target: Path, machines: str = "") -> None:
 
 def _executed(chapters: list[tuple[Path, Path, dict]]) -> list[tuple[Path, str]]:
     """Execute chapters, each with its output and parameters, in one kernel, and return them as HTML."""
-    from lib import kernel
+    from lib import execution
 
     found = []
-    with kernel.keeping() as kept:
+    with execution.keeping() as kept:
         for source, output, parameters in chapters:
-            kernel.execute(source, output, parameters, kept=kept)
+            execution.execute(source, output, parameters, kept=kept)
             found.append((source, Chapter(output).html()))
     return found
 
@@ -120,7 +120,7 @@ class Chapter:
         exporter = HTMLExporter(extra_loaders=[loader], template_file="chapter.html.j2", exclude_input_prompt=True)
         exporter.register_filter("markdown2html", functools.partial(_prose, self.name))
         body, _ = exporter.from_notebook_node(self.notebook)
-        return f'<section id="{self.name}">{neutral.harmless(body)}</section>'
+        return f'<section id="{self.name}">{sanitize.harmless(body)}</section>'
 
 
 def anchor(chapter: str, heading: str) -> str:
@@ -149,7 +149,7 @@ def _prose(chapter: str, source: str) -> str:
 def link(record) -> str:
     """A link to the executed notebook that made a record, where it exists, else the name of the run."""
     run, machine = record["environment"].get("run", ""), record["machine"]
-    file = folders.runs() / machine / f"{run}.ipynb"
+    file = paths.runs() / machine / f"{run}.ipynb"
     name = html.escape(run)
     return f'<a href="runs/{html.escape(machine)}/{name}.ipynb">{name}</a>' if file.exists() else name
 
@@ -160,20 +160,20 @@ def still_follows(stored: Path, machine: str, machines: str = "") -> bool:
     with tempfile.TemporaryDirectory() as folder:
         rendered = Path(folder) / stored.name
         render(machine, rendered, machines)
-        found = follows.differences(stored.read_text(), rendered.read_text())
+        found = page_diff.differences(stored.read_text(), rendered.read_text())
     if found:
-        print(follows.report(found))
+        print(page_diff.report(found))
         print(f"{stored} does not follow from the records; without it, `make render` writes it anew")
     return not found
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of this command line."""
-    made = commandline.parser(
+    made = cli.parser(
         "lib.report",
         "Render the report from records, measuring nothing; where they have not changed, nothing is done.",
         ("", "--machine epyc-2c", "--check"),
-        {1: "a chapter failed, or the stored report does not follow", 2: commandline.BAD_INPUT},
+        {1: "a chapter failed, or the stored report does not follow", 2: cli.BAD_INPUT},
     )
     made.add_argument("--machine", help="whose records; by default the latest measured here, else the first in git")
     made.add_argument("--machines", nargs="*", default=[], help="those that stand side by side in their chapter")
@@ -188,14 +188,14 @@ def main(arguments: list[str] | None = None) -> int:
     if given.check and not target.exists():
         print(f"{target}: there is no report to check; `make render` writes one", file=sys.stderr)
         return 1
-    stored = follows.machines(target.read_text()) if given.check else []
+    stored = page_diff.machines(target.read_text()) if given.check else []
     try:
         if not machines:
             raise ValueError("machine: there are no records; `make report` measures some")
         machine = [*stored, *machines][0] if given.machine is None else given.machine
-        check.choice("machine", machine, machines)
+        validate.choice("machine", machine, machines)
         for name in given.machines:
-            check.choice("machines", name, machines)
+            validate.choice("machines", name, machines)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -8,9 +8,9 @@ import pypdf
 import pypdfium2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from browser import PATIENCE_S
 
-from lib import notebooks as notebook
+from browser import PATIENCE_S
+from lib import notebooks
 from lib.report.document import export
 
 VIEWS = {
@@ -146,7 +146,7 @@ def test_the_pdf_has_an_outline_of_every_chapter_and_numbered_pages(printed, ren
     reader = pypdf.PdfReader(printed)
     assert 20 < len(reader.pages) < 120
     chapters = re.findall(r'<h2 id="[^"]+">(.*?)</h2>', rendered.read_text())
-    assert len(chapters) == len(list(notebook.CHAPTERS.glob("*.ipynb")))
+    assert len(chapters) == len(list(notebooks.CHAPTERS.glob("*.ipynb")))
     assert set(chapters) <= set(titles(reader.outline))
     for number in (2, len(reader.pages)):
         assert str(number) in reader.pages[number - 1].extract_text().split("\n")
@@ -173,7 +173,7 @@ PARAMETERS = {"seq_len": [16], "warmup": 0, "samples": 6, "target_percent": 0, "
 @pytest.fixture
 def attention_notebook(jupyterlab):
     """A copy of the measurement notebook of attention, with little to measure, in JupyterLab's folder."""
-    stored = json.loads((notebook.NOTEBOOKS / "attention.ipynb").read_text())
+    stored = json.loads((notebooks.NOTEBOOKS / "attention.ipynb").read_text())
     (cell,) = [cell for cell in stored["cells"] if "parameters" in cell["metadata"].get("tags", [])]
     source = "".join(cell["source"])
     for name, value in PARAMETERS.items():
@@ -211,7 +211,7 @@ def test_a_measurement_notebook_runs_in_jupyterlab_with_a_parameter_changed(chro
 
 
 def test_the_records_are_explored_in_jupyterlab(chromium, jupyterlab):
-    shutil.copy(notebook.NOTEBOOKS / "explore.ipynb", jupyterlab.notebooks)
+    shutil.copy(notebooks.NOTEBOOKS / "explore.ipynb", jupyterlab.notebooks)
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
     page.set_default_timeout(PATIENCE_S * 1000)
     page.goto(jupyterlab.address("explore.ipynb"))

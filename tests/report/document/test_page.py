@@ -6,12 +6,13 @@ import re
 
 import pytest
 
-from lib import notebooks as notebook, paths as folders, timing
+from lib import notebooks, paths, timing
+from lib.chapters.questions import QUESTIONS
 from lib.experiments import cases, measure
 from lib.records import results
-from lib.report.document import page as report, sanitize as neutral, title
-from lib.sweep import __main__ as sweep
-from lib.chapters.questions import QUESTIONS
+from lib.report.document import page as report
+from lib.report.document import sanitize, title
+from lib.sweep import __main__
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RESULTS", str(folder / "results"))
-        assert sweep.main(["smoke"]) == 0
+        assert __main__.main(["smoke"]) == 0
         assert report.main([]) == 0
         yield report.page()
 
@@ -66,7 +67,7 @@ def test_the_page_loads_nothing_and_runs_its_own_script_alone(page, links):
     assert all(address.startswith(("#", "data:")) for address in links.loads)
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     assert script == (report.TEMPLATE / "report.js").read_text()
-    assert f'content="{html.escape(neutral.policy(script), quote=True)}"' in text.replace("&#39;", "&#x27;")
+    assert f'content="{html.escape(sanitize.policy(script), quote=True)}"' in text.replace("&#39;", "&#x27;")
     rest = text.replace(script, "")
     assert rest.count("<script") == 1
     assert not re.search(r"@import|url\((?!#)|https?://(?!www\.w3\.org)", rest)
@@ -111,9 +112,9 @@ def test_links_within_the_page_and_to_executed_notebooks_resolve(page, links):
 
 def test_every_chapter_is_there_and_in_the_contents(page):
     text = page.read_text()
-    for chapter in sorted(notebook.CHAPTERS.glob("*.ipynb")):
+    for chapter in sorted(notebooks.CHAPTERS.glob("*.ipynb")):
         assert f'<section id="{chapter.stem}">' in text
-    assert text.count("<h2 id=") == len(list(notebook.CHAPTERS.glob("*.ipynb")))
+    assert text.count("<h2 id=") == len(list(notebooks.CHAPTERS.glob("*.ipynb")))
 
 
 def test_figures_and_tables_are_numbered_in_their_order_and_figures_described(page):
@@ -135,7 +136,7 @@ def test_formulas_are_mathml_and_no_prose_is_left_as_markup(page):
 
 
 def test_no_path_of_the_machine_is_in_the_page(page):
-    assert str(folders.REPORTS.parent) not in page.read_text()
+    assert str(paths.REPORTS.parent) not in page.read_text()
 
 
 def test_a_second_call_renders_nothing_and_a_changed_record_does(page, capsys, monkeypatch):
@@ -161,7 +162,7 @@ def test_a_partly_measured_machine_is_rendered_and_what_is_missing_is_said(own_r
     with measure.recording(ceiling, 1) as record:
         work = record.setup()
         record.metrics |= measure.errors(work) | measure.times(work, timing.Plan(0, 6))
-    huge = {name: value for name, value in notebook.parameters("step").items() if name in notebook.fields("step")}
+    huge = {name: value for name, value in notebooks.parameters("step").items() if name in notebooks.fields("step")}
     huge |= {"size": "2.7B", "context_length": 1024, "batch_size": 64, "precision": "fp32", "device": "cpu"}
     (large,) = cases.grid("step", **huge)
     with measure.recording(large, 1) as record:

@@ -6,9 +6,10 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from lib import notebooks as notebook
-from lib.records import code_digest as digest, results, staleness
-from lib.report.document import page as report, page_diff as follows
+from lib import notebooks
+from lib.records import code_digest, results, staleness
+from lib.report.document import page as report
+from lib.report.document import page_diff
 
 PAGE = """<html><head><meta name="inputs" content="{digest}"><meta name="machines" content="test-1c other-2c"></head>
 <section id="01_method"><h2>Method</h2><p>A step takes {step} ms.</p>
@@ -24,8 +25,8 @@ def page(**changed):
 
 
 def test_a_page_of_which_only_the_digest_changed_still_follows():
-    assert follows.differences(page(), page(digest="b2")) == {}
-    assert follows.machines(page()) == ["test-1c", "other-2c"]
+    assert page_diff.differences(page(), page(digest="b2")) == {}
+    assert page_diff.machines(page()) == ["test-1c", "other-2c"]
 
 
 @pytest.mark.parametrize(
@@ -37,25 +38,25 @@ def test_a_page_of_which_only_the_digest_changed_still_follows():
     ],
 )
 def test_what_differs_is_named_with_its_chapter(changed, chapter, said):
-    found = follows.differences(page(), page(**changed))
+    found = page_diff.differences(page(), page(**changed))
     assert list(found) == [chapter]
     assert found[chapter][0].startswith(said)
-    assert f"{chapter}: 1 different" in follows.report(found)
+    assert f"{chapter}: 1 different" in page_diff.report(found)
 
 
 def test_any_single_digit_counts():
     whole = page()
     for digit in re.finditer(r"\d", whole.split("</head>")[1]):
         at = digit.start() + whole.index("</head>") + len("</head>")
-        assert follows.differences(whole[:at] + str((int(whole[at]) + 1) % 10) + whole[at + 1 :], whole), whole[
+        assert page_diff.differences(whole[:at] + str((int(whole[at]) + 1) % 10) + whole[at + 1 :], whole), whole[
             at - 9 :
         ]
 
 
 def test_a_chapter_that_only_one_page_has_is_named():
     shorter = re.sub(r'<section id="02.*</section>', "", page(), flags=re.DOTALL)
-    assert "02_step" in follows.differences(shorter, page())
-    assert "02_step" in follows.differences(page(), shorter)
+    assert "02_step" in page_diff.differences(shorter, page())
+    assert "02_step" in page_diff.differences(page(), shorter)
 
 
 @pytest.fixture
@@ -64,13 +65,13 @@ def rendered(tmp_path, monkeypatch, own_results):
     kept = results.read(min(results.REFERENCE.glob("*/attention/*.r1.json")))
     record = {name: value for name, value in kept.items() if name not in ("schema", "checksum")}
     around = kept["environment"] | {"machine": "test-1c", "torch": staleness.installed()}
-    record |= {"machine": "test-1c", "environment": around, "code": digest.code("attention")}
+    record |= {"machine": "test-1c", "environment": around, "code": code_digest.code("attention")}
     results.save(**record)
     cells = [
         new_code_cell("machine = 'test-1c'", metadata={"tags": ["parameters"]}),
         new_markdown_cell("# One chapter"),
         new_code_cell(
-            "from lib import estimates, plots, results, sentences\n"
+            "from lib.records import results\nfrom lib.report import plots, sentences, tidy as estimates\n"
             "records = results.load('attention', machine)\n"
             "sentences.value(records, 'total_ms', {}, 'It takes {} ms.')"
         ),
@@ -80,7 +81,7 @@ def rendered(tmp_path, monkeypatch, own_results):
         ),
     ]
     nbformat.write(new_notebook(cells=cells, metadata={"language_info": {"name": "python"}}), tmp_path / "01_one.ipynb")
-    monkeypatch.setattr(notebook, "CHAPTERS", tmp_path)
+    monkeypatch.setattr(notebooks, "CHAPTERS", tmp_path)
     assert report.main(["--machine", "test-1c"]) == 0
     return record
 

@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from lib.report import plots
-from lib.report.document import page as report, sanitize as neutral
+from lib.report.document import page, sanitize
 
 PLANTED = [
     "<script>window.planted = 1</script>",
@@ -36,7 +36,7 @@ def test_the_hatches_of_a_figure_stay_and_fill_its_bars():
     ax = plots.axes()[0]
     ax.barh(["a", "b"], [1, 2], **plots.bar(plots.SKY))
     svg = plots.show(ax, "caption", "alt", "note").svg
-    kept = neutral.harmless(svg)
+    kept = sanitize.harmless(svg)
     filled = re.findall(r"fill: ?url\(#(\w+)\)", kept)
     assert len(filled) == 2 == len(re.findall(r"fill: ?url\(#", svg))
     assert all(f'<pattern id="{name}"' in kept for name in filled)
@@ -47,7 +47,7 @@ def test_the_hatches_of_a_figure_stay_and_fill_its_bars():
 @pytest.mark.faults(14, "a script in the output of a notebook")
 @pytest.mark.parametrize("planted", PLANTED)
 def test_what_could_run_or_load_is_taken_out(planted):
-    left = neutral.harmless(f"<p>before</p>{planted}")
+    left = sanitize.harmless(f"<p>before</p>{planted}")
     assert left.startswith("<p>before</p>")
     for mark in ("<script", "<style", "<iframe", "<form", "javascript", "onerror", "onload", "position", "https:"):
         assert mark not in left.lower()
@@ -58,7 +58,7 @@ def test_an_output_of_a_chapter_is_harmless_in_the_page(tmp_path):
     prose = nbformat.v4.new_markdown_cell("[a link](javascript:planted()) <b onclick='planted()'>bold</b> $x^2$")
     cells = [prose, nbformat.v4.new_code_cell("1", outputs=[output])]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "07_planted.ipynb")
-    section = report.Chapter(tmp_path / "07_planted.ipynb").html()
+    section = page.Chapter(tmp_path / "07_planted.ipynb").html()
     assert "<b>bold</b>" in section
     assert "<msup><mi>x</mi><mn>2</mn></msup>" in section
     for mark in ("<script", "javascript:", "onclick=", "onerror=", "<iframe", "planted()'"):
@@ -82,14 +82,14 @@ KEPT = [
 
 @pytest.mark.parametrize("kept", KEPT)
 def test_figures_formulas_tables_links_and_downloads_stay(kept):
-    assert neutral.harmless(kept).replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "") == kept.replace(
+    assert sanitize.harmless(kept).replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "") == kept.replace(
         ' xmlns="http://www.w3.org/1998/Math/MathML"', ""
     )
 
 
 def test_the_policy_names_one_script_by_its_digest_and_lets_nothing_load():
-    policy = neutral.policy("x = 1")
+    policy = sanitize.policy("x = 1")
     assert "default-src 'none'" in policy
     assert "script-src 'sha256-" in policy
     assert "unsafe-inline" not in policy.split("style-src")[0]
-    assert policy != neutral.policy("x = 2")
+    assert policy != sanitize.policy("x = 2")

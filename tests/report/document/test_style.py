@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from lib.report.document import page as report, title
+from lib.report.document import page, title
 
-CSS = (report.TEMPLATE / "report.css").read_text()
+CSS = (page.TEMPLATE / "report.css").read_text()
 
 
 def scheme(dark):
@@ -51,13 +51,13 @@ def test_the_dark_scheme_names_every_colour_of_the_light_one():
 
 
 def test_the_title_names_machine_days_versions_commits_and_records(own_results, save_record):
-    from lib.records import code_digest as digest, results
+    from lib.records import code_digest, results
 
     around = {"hardware": "a test", "machine": "test-1c", "torch": "2.11.0", "python": "3.12.1", "uncommitted": False}
     for round, day, commit in ((1, "2026-01-01", "abc"), (2, "2026-02-03", "def")):
         results.save(
             machine="test-1c", experiment="attention", case={"variant": "naive"}, round=round, status="ok",
-            metrics={"total_ms": [1.0]}, environment=around | {"commit": commit}, code=digest.code("attention"),
+            metrics={"total_ms": [1.0]}, environment=around | {"commit": commit}, code=code_digest.code("attention"),
             started=f"{day}T00:00:00+00:00", seconds=1.0,
         )  # fmt: skip
     facts = title.facts("test-1c")

@@ -1,0 +1,102 @@
+"""Lists the experiments: everything about one of them that is not code, in one entry.
+
+An experiment also has a case class in `lib/experiments`, a notebook, a chapter and its lines in the sweeps.
+
+>>> CATALOG["adam"].baseline
+{'variant': 'single_tensor'}
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Describes one experiment.
+
+    - `title`: what its cases are called in a heading.
+    - `metric`: the one that machines are compared by; its unit ends its name. Empty for what has a table of its own.
+    - `ceiling`: the machine's limit that its rate is held against, `products` or `memory`; empty for none.
+    - `compared`: the fields that cases must have to be compared between machines.
+    - `baseline`: the fields in which variants differ, and the value of the reference, or by value the value of its
+      reference. A case is compared with the one that differs in the first of these fields that is not the reference.
+    - `variants`: their names in the order in which the chapter introduces them, and the hue of each in figures; an
+      empty one for what no figure tells apart.
+    - `settings`: parameters of its notebook that no other has, and the least that each may be; False for yes or no.
+    - `alone`: whether a case needs the whole machine, on a box with several GPUs too.
+    """
+
+    title: str
+    metric: str = "total_ms"
+    ceiling: str = ""
+    compared: Mapping[str, object] = field(default_factory=dict)
+    baseline: Mapping[str, object] = field(default_factory=dict)
+    variants: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
+    alone: bool = False
+
+
+# axes that several experiments share: their values in the order of introduction, and the hue of each
+PRECISIONS = {"fp32": "ink", "tf32": "orange", "bf16": "blue", "fp16": "green"}
+MODES = ("no_grad", "forward", "forward_backward", "train_step")
+
+CATALOG = {
+    "step": Experiment(
+        title="Training steps",
+        ceiling="products",
+        compared={"mode": "train_step"},
+        baseline={
+            "compiled": False,
+            "attention": "naive",
+            "optimizer": "single_tensor",
+            "precision": "fp32",
+            "mode": {"no_grad": "forward"},
+        },
+    ),
+    "warmup": Experiment(title="Steps of fresh processes", metric="first_total_ms"),
+    "kernels": Experiment(
+        title="Profiled steps",
+        ceiling="products",
+        compared={"mode": "train_step"},
+        settings={"recorded": 1, "trace": False},
+    ),
+    "precision": Experiment(
+        title="Narrow types",
+        metric="",
+        variants=dict.fromkeys(("accumulation", "toy", "transformer", "layer_norm", "rms_norm"), ""),
+    ),
+    "memory": Experiment(title="Peaks of memory", metric="peak_mib", baseline={"checkpoint": 0, "precision": "fp32"}),
+    "attention": Experiment(
+        title="Attention",
+        ceiling="products",
+        compared={"cold": False},
+        baseline={"variant": "naive", "precision": "fp32"},
+        variants={"naive": "ink", "tiled": "orange", "sdpa": "green", "flex": "purple", "compiled": "blue"},
+    ),
+    "attention_module": Experiment(
+        title="Attention with its projections",
+        ceiling="products",
+        baseline={"compiled": False, "precision": "fp32"},
+    ),
+    "compile": Experiment(
+        title="Compiled programs",
+        ceiling="products",
+        baseline={"compiled": False, "precision": "fp32"},
+        variants={"attention": ""},
+    ),
+    "adam": Experiment(
+        title="Optimizer steps",
+        ceiling="memory",
+        compared={"amsgrad": True, "cold": False},
+        baseline={"variant": "single_tensor"},
+        variants={
+            "equal": "",
+            "single_tensor": "ink",
+            "foreach": "orange",
+            "fused": "green",
+            "compiled_single_tensor": "blue",
+            "compiled_foreach": "purple",
+        },
+    ),
+    "ceilings": Experiment(title="Limits of the machine", metric="", alone=True),
+}

@@ -1,0 +1,30 @@
+"""Shapes of small models, and the model and the batch of one."""
+
+import dataclasses
+
+import torch
+
+from lib import model
+from lib.cost import flops as cost
+
+SHAPES = {
+    "narrow": cost.Shape(
+        d_model=64, d_ff=224, num_layers=2, num_heads=4, vocab_size=96, batch_size=2, context_length=96
+    ),
+    "wide": cost.Shape(
+        d_model=64, d_ff=224, num_layers=2, num_heads=4, vocab_size=4000, batch_size=4, context_length=96
+    ),
+    "deep": cost.Shape(d_model=32, d_ff=96, num_layers=12, num_heads=2, vocab_size=50, batch_size=1, context_length=32),
+    "long": cost.Shape(d_model=32, d_ff=64, num_layers=2, num_heads=2, vocab_size=64, batch_size=1, context_length=520),
+    "few tokens": cost.Shape(
+        d_model=128, d_ff=512, num_layers=2, num_heads=2, vocab_size=200, batch_size=2, context_length=8
+    ),
+}
+
+
+def build(shape, attend="naive"):
+    """The model of a shape, and a batch of inputs and targets."""
+    values = dataclasses.asdict(shape)
+    batch = values.pop("batch_size")
+    tokens = torch.randint(shape.vocab_size, (batch, shape.context_length + 1))
+    return model.TransformerLM(model.Config(**values), attend), tokens[:, :-1], tokens[:, 1:]
