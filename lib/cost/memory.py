@@ -44,9 +44,11 @@ def state_bytes(shape: Shape) -> int:
 def peak_bytes(
     shape: Shape, precision: str, attention: str, optimizer: str, mode: str, device: str = "cpu", checkpoint: int = 0
 ) -> int:
-    """Peak bytes of as much of a training step as `mode` says, with parameters in fp32, of the second one, when the optimizer has its moments: parameters and moments, the batch and the tables of RoPE, and the most that
-    any moment of the forward pass, of the backward pass or of the optimizer has beside them. With `checkpoint`, layers
-    run in groups of so many, of which only the input is kept."""
+    """Return the peak bytes of as much of a training step as `mode` says, with parameters in fp32.
+
+    It is that of the second step, when the optimizer has its moments: parameters and moments, the batch and the tables
+    of RoPE, and the most that any moment of the forward pass, of the backward pass or of the optimizer has beside them.
+    With `checkpoint`, layers run in groups of so many, of which only the input is kept."""
     states = state_bytes(shape) - 4 * shape.parameters if mode == "train_step" else 4 * shape.parameters
     batch = 8 * shape.batch_size * (shape.context_length + 1) + 4 * shape.context_length * shape.d_head
     logits = shape.tokens * shape.vocab_size * width(precision)
