@@ -16,7 +16,7 @@ import torch
 
 from lib import precision
 from lib.instruments import environment
-from lib.stats import intervals
+from lib.stats import comparisons, intervals
 from lib.stats import steady_state as series
 
 Mark = Callable[[str], None]
@@ -165,9 +165,9 @@ class Pairs:
     below: list[int] = field(default_factory=list)
     phases: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
 
-    def comparison(self) -> intervals.Comparison:
+    def comparison(self) -> comparisons.Comparison:
         """What they show about the ratio of the first time to the second."""
-        return intervals.paired(self.above, self.below)
+        return comparisons.paired(self.above, self.below)
 
     def add(self, first: dict[str, int], second: dict[str, int]) -> None:
         """Note the phases of one pair."""

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import mannwhitneyu
 
 from lib import timing
-from lib.stats import intervals, simulated_noise
+from lib.stats import comparisons, intervals, simulated_noise
 from lib.timing import compare
 from simulated import Simulated
 
@@ -75,7 +75,7 @@ def test_what_is_second_in_a_pair_being_slower_makes_no_difference(most):
             compare(iteration, iteration, simulated.clock(), most, seed=4 * seed + process).comparison().ratio.value
             for process in range(4)
         ]
-        different += intervals.across(ratios, 4 * most, intervals.PAIRS).verdict() in ("faster", "slower")
+        different += comparisons.across(ratios, 4 * most, comparisons.PAIRS).verdict() in ("faster", "slower")
     assert different <= 20
 
 

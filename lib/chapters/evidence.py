@@ -13,7 +13,7 @@ from lib.chapters import kernels, memory, precision, warmup
 from lib.records import results
 from lib.report import claims, quantities, tidy
 from lib.report.claims import LESS, MORE, Found, about
-from lib.stats import intervals
+from lib.stats import comparisons
 
 Data = Mapping[str, pd.DataFrame]
 STEP, CASE = "at size {size}, context {context_length}", "for {num_params} × {param_size:,} elements"
@@ -73,7 +73,7 @@ def cold_spread(data: Data) -> list[Found]:
 
 def one_warmup(data: Data) -> list[Found]:
     """The mean after one warm-up relative to that after five, of each case."""
-    near, label = (1 / (1 + intervals.MARGIN), 1 + intervals.MARGIN), "at size {size}, context {context_length}"
+    near, label = (1 / (1 + comparisons.MARGIN), 1 + comparisons.MARGIN), "at size {size}, context {context_length}"
     records = _rows(data, "warmup")
     if records.empty:
         return []

@@ -11,7 +11,7 @@ from lib.chapters import kernels
 from lib.instruments import kernel_classes
 from lib.report import sentences, tables, tidy
 from lib.report.sentences import NO_DATA, Statement, of_records
-from lib.stats import intervals
+from lib.stats import comparisons, intervals
 from lib.stats.intervals import Interval
 
 NON_TRIVIAL = 2  # percent of the forward pass from which on what takes it is worth naming
@@ -40,7 +40,7 @@ def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
     if found.empty:
         return _missing("The forward pass under the profiler")
     row = found.iloc[0]
-    ratio, limit = row["profiled_ratio"], 1 + intervals.MARGIN
+    ratio, limit = row["profiled_ratio"], 1 + comparisons.MARGIN
     profiled, timed = (_shown(row[name]) for name in ("profiled_ms", "timed_ms"))
     text = f"Under the profiler the forward pass takes {profiled} ms, and by the timer without it {timed} ms"
     if not ratio.known:
@@ -49,7 +49,7 @@ def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
             "measured",
         )
     elif 1 / limit < ratio.low and ratio.high < limit:
-        said, verdict = f"the two agree within {intervals.MARGIN:.0%}, with a ratio of {_shown(ratio)}", "same"
+        said, verdict = f"the two agree within {comparisons.MARGIN:.0%}, with a ratio of {_shown(ratio)}", "same"
     elif ratio.low > 1 or ratio.high < 1:
         verdict = "slower" if ratio.low > 1 else "faster"
         said = f"the two differ, since the first is {_shown(ratio)} times the second"

@@ -4,6 +4,7 @@ models that do not fit, and activation checkpointing; measures nothing.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import matplotlib as mpl
 import pandas as pd
@@ -151,7 +152,7 @@ def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
 
 def shape(size: str, context_length: int = 1) -> flops.Shape:
     """The model of a size with the vocabulary and the batch of the assignment."""
-    return flops.Shape(**SIZES[size], vocab_size=10_000, batch_size=4, context_length=context_length)
+    return flops.shape_of(replace(SIZES[size], context_length=context_length), batch_size=4)
 
 
 def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:

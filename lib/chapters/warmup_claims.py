@@ -13,7 +13,7 @@ from lib.records import results
 from lib.report import tables, tidy
 from lib.report.headings import HEADINGS
 from lib.report.sentences import NO_DATA, Statement, of_records, together
-from lib.stats import intervals
+from lib.stats import comparisons
 
 NOISE_PERCENT = 1.0  # deviations below it are called small, as a write-up does
 
@@ -175,7 +175,7 @@ def equivalence(records: pd.DataFrame) -> Statement:
         text = "Whether one warm-up is as good as five cannot be said here, since that takes three fresh processes."
         return Statement(text, NO_DATA, "warmup")
     said = {
-        "same": f"is the same within {intervals.MARGIN:.0%} as",
+        "same": f"is the same within {comparisons.MARGIN:.0%} as",
         "faster": "is less than",
         "slower": "is more than",
         "inconclusive": "is not shown to be the same as, nor to differ from,",

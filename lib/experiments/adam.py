@@ -111,7 +111,7 @@ class Adam:
 @functools.cache
 def _model_shapes(size: str) -> list[tuple[int, ...]]:
     with torch.device("meta"):
-        network = model.TransformerLM(model.Config(**model.SIZES[size]))
+        network = model.TransformerLM(model.SIZES[size])
     return [tuple(parameter.shape) for parameter in network.parameters()]
 
 

@@ -15,8 +15,9 @@ from scipy import stats as distributions
 
 from lib.report import tables
 from lib.report.sentences import HUGE, NO_DATA, Statement
-from lib.stats import intervals
-from lib.stats.intervals import Comparison, Interval
+from lib.stats import comparisons, intervals
+from lib.stats.comparisons import Comparison
+from lib.stats.intervals import Interval
 
 SUPPORTED, CONTRADICTED, SAME, INCONCLUSIVE = "supported", "contradicted", "no difference", "inconclusive"
 VERDICTS = (SUPPORTED, CONTRADICTED, SAME, INCONCLUSIVE, NO_DATA)
@@ -93,7 +94,7 @@ def estimated(of: str, value: Interval, within: tuple[float, float], records: Se
         return Found(of, value, within, 1.0, 1.0, records=tuple(records))
     freedom = value.rounds - 1 if value.rounds >= intervals.ENOUGH_ROUNDS else max(1, value.n - 1)
     error = math.log(value.high / value.low) / 2 / distributions.t.ppf(0.975, freedom)
-    return compared(of, Comparison(value, 1.0, 1.0, 0.05, error, freedom, intervals.MEDIANS), within, records)
+    return compared(of, Comparison(value, 1.0, 1.0, 0.05, error, freedom, comparisons.MEDIANS), within, records)
 
 
 def usual(of: str, values: Sequence[float], within: tuple[float, float], records: Sequence[str] = ()) -> Found:

@@ -12,8 +12,9 @@ from scipy import stats as distributions
 from lib.report import compare, sentences, tidy
 from lib.report.claims import LESS, MORE, Found, compared, estimated, known
 from lib.report.sentences import fields
-from lib.stats import intervals
-from lib.stats.intervals import Comparison, Interval
+from lib.stats import comparisons, intervals
+from lib.stats.comparisons import Comparison
+from lib.stats.intervals import Interval
 
 
 def printed(records: pd.DataFrame) -> bool:
@@ -72,7 +73,7 @@ def contrast(
     value = Interval(
         quotient, quotient / reach, quotient * reach, min(first.ratio.n, second.ratio.n), first.ratio.rounds
     )
-    both = Comparison(value, 1.0, 1.0, 0.05, error, freedom, intervals.MEDIANS)
+    both = Comparison(value, 1.0, 1.0, 0.05, error, freedom, comparisons.MEDIANS)
     used = [name for case in (*one, *other) for name in names(tidy.select(records, **case))]
     return [compared(label.format(**one[0]), both, within, used)]
 

@@ -5,7 +5,7 @@ import pandas as pd
 import scipy.stats
 
 from lib.report import tables, tidy
-from lib.stats import intervals, steady_state
+from lib.stats import comparisons, intervals, steady_state
 
 
 def table(records: pd.DataFrame) -> pd.DataFrame:
@@ -36,7 +36,7 @@ def _spin(record: pd.Series) -> list[dict]:
     return rows
 
 
-def _within(comparison: intervals.Comparison, limit: float) -> bool | None:
+def _within(comparison: comparisons.Comparison, limit: float) -> bool | None:
     """Whether a ratio keeps within the limit on both sides; None where its interval does not decide."""
     low, high = comparison.ratio.low, comparison.ratio.high
     if 1 / (1 + limit) <= low and high <= 1 + limit:
@@ -45,7 +45,7 @@ def _within(comparison: intervals.Comparison, limit: float) -> bool | None:
 
 
 def _timer(record: pd.Series) -> list[dict]:
-    found = intervals.paired(record["ours_ms"], record["timer_ms"])
+    found = comparisons.paired(record["ours_ms"], record["timer_ms"])
     return [_row(
         "a matrix product by torch.utils.benchmark: our median to its median", tables.interval(found.ratio),
         "0.98 to 1.02", _within(found, 0.02),
@@ -53,7 +53,7 @@ def _timer(record: pd.Series) -> list[dict]:
 
 
 def _overhead(record: pd.Series) -> list[dict]:
-    found = intervals.paired(record["marked_ms"], record["plain_ms"])
+    found = comparisons.paired(record["marked_ms"], record["plain_ms"])
     holds = True if found.ratio.high <= 1.005 else False if found.ratio.low > 1.005 else None
     ratio = tables.interval(found.ratio)
     return [_row("a step of 1 ms with its marks to one without", ratio, "at most 1.005", holds)]

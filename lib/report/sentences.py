@@ -18,7 +18,7 @@ from lib.records.staleness import left_out
 from lib.report import compare as verdicts
 from lib.report import markdown, tables, tidy
 from lib.report.headings import HEADINGS
-from lib.stats import intervals
+from lib.stats import comparisons, intervals
 from lib.stats.intervals import Interval
 
 NO_DATA = "no data"
@@ -130,7 +130,7 @@ def compare(
     said = {
         "faster": f"{subject} is faster than {other}: its time is {value} of the other's",
         "slower": f"{subject} is slower than {other}: its time is {value} times the other's",
-        "same": f"{subject} and {other} take equally long within {intervals.MARGIN:.0%}: the ratio is {value}",
+        "same": f"{subject} and {other} take equally long within {comparisons.MARGIN:.0%}: the ratio is {value}",
         "inconclusive": f"the data do not show which of {subject} and {other} is faster: the ratio is {value}{seen}",
     }[verdict]
     evidence = f"{_picked(of, to)}; by {found.by}, {_counted(found.ratio)}{_unrest(records, of, to)}."

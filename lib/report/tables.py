@@ -186,7 +186,7 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
     wanted = columns.split()
     if "size" in wanted and "size" in frame and "d_model" not in wanted:
         wanted.insert(wanted.index("size") + 1, "d_model")
-        frame = frame.assign(d_model=[SIZES.get(size, {}).get("d_model") for size in frame["size"]])
+        frame = frame.assign(d_model=[SIZES[size].d_model if size in SIZES else None for size in frame["size"]])
     names = [name for name in wanted if name in frame and frame[name].notna().any()]
     alike = {
         name: frame[name].iloc[0]

@@ -57,7 +57,7 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
             by_round = samples(group, metric)
             row[metric] = intervals.median(list(by_round.values())) if by_round else _fact(last.get(metric))
         if row.get("size") in SIZES:
-            row["d_model"] = SIZES[row["size"]]["d_model"]
+            row["d_model"] = SIZES[row["size"]].d_model
         rows.append(row)
     columns = [*fields, "machine", "hardware", "status", "why", "codes", "restless", *metrics]
     columns += ["d_model"] if "size" in fields and "d_model" not in columns else []

@@ -105,10 +105,7 @@ def test_autocast_widens_the_softmax_on_a_gpu_only(shape):
 @pytest.fixture
 def case(monkeypatch):
     """A case whose layers, and not the loss, are the peak: few words, many layers."""
-    monkeypatch.setitem(model.SIZES, "test", {"d_model": 32, "d_ff": 96, "num_layers": 5, "num_heads": 2})
-    monkeypatch.setattr(
-        Memory, "config", property(lambda self: model.Config(48, self.context_length, **model.SIZES[self.size]))
-    )
+    monkeypatch.setitem(model.SIZES, "test", model.Config(48, d_model=32, d_ff=96, num_layers=5, num_heads=2))
     plain = {"size": "test", "context_length": 64, "batch_size": 2, "precision": "fp32", "compiled": False}
     plain |= {"attention": "naive", "optimizer": "fused", "mode": "train_step", "device": "cpu", "checkpoint": 0}
     return lambda **fields: Memory(**plain | fields)
