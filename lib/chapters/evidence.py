@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 
 from lib.chapters import kernels, memory, precision, warmup
+from lib.instruments import kernel_classes
 from lib.records import results
 from lib.report import claims, quantities, tidy
 from lib.report.claims import LESS, MORE, Found, about
@@ -102,7 +103,7 @@ def _product_share(data: Data, scope: str, within: tuple[float, float]) -> list[
         row = data["kernels"].set_index("scope").loc[scope]
         return [claims.between(label, row["matrix_product_percent"], 100 - row["else_percent"], within)]
     records, names = _profiled(data)
-    share = kernels.share(records, scope, kernels.classes.PRODUCT) if len(records) else None
+    share = kernels.share(records, scope, kernel_classes.PRODUCT) if len(records) else None
     return [claims.estimated(label, share, within, names)] if share else []
 
 

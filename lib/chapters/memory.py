@@ -173,7 +173,7 @@ def beside_published() -> pd.DataFrame:
     """The published peaks beside the formula's for the same model, both also in percent of that GPU's memory."""
     table = results.published("memory").rename(columns={"model": "size", "phase": "mode", "peak_gib": "published_gib"})
     table["precision"] = table["precision"].map({"float32": "fp32", "mixed": "bf16"})
-    rows = predictions(["xl"], sorted(table["context_length"].unique()))
+    rows = predictions(["xl"], sorted(table["context_length"].unique().tolist()))
     known = rows.set_index(["size", "context_length", "precision"])
     keys = zip(table["size"], table["context_length"], table["precision"], table["mode"], strict=True)
     table["by_formula_gib"] = [known.loc[key[:3], f"{key[3]}_gib"] for key in keys]
