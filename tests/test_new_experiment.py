@@ -1,4 +1,4 @@
-"""A new experiment costs five files and edits in four: `tests/support/toy` is one, added to a copy of the repository."""
+"""A new experiment costs five files and edits in four: tests/support/toy, added to a copy of the repository."""
 
 import os
 import shutil

@@ -16,6 +16,7 @@ from lib.records import results
 from lib.report import plots, sentences, tables, tidy
 from lib.report.headings import HEADINGS
 from lib.report.plots import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, STYLE, VERMILION, YELLOW
+from lib.stats import digits
 from lib.stats.intervals import Interval
 
 KINDS = {  # of bytes, in the order in which a bar is stacked
@@ -120,7 +121,7 @@ def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
     if table.empty:
         return table.assign(ratio=None)
     table = table.merge(ratios[[*fields, "ratio", "verdict"]], on=fields, how="left")
-    table = table.assign(verdict=table["verdict"].fillna(tables.MISSING))
+    table = table.assign(verdict=table["verdict"].fillna(digits.MISSING))
     table.attrs["records"] = sentences.names(records, {})
     return table
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from lib.experiments.softmax import VARIANTS
 
 
