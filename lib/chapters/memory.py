@@ -153,7 +153,7 @@ def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
 
 def shape(size: str, context_length: int = 1) -> flops.Shape:
     """The model of a size with the vocabulary and the batch of the assignment."""
-    return flops.shape_of(replace(SIZES[size], context_length=context_length), batch_size=4)
+    return flops.shape_of(replace(SIZES[size], context_length=int(context_length)), batch_size=4)
 
 
 def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:
