@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 
-from lib.report import tables, tidy
-from lib.stats import comparisons, intervals, steady_state
+from lib.report import tidy
+from lib.stats import comparisons, digits, intervals, steady_state
 
 
 def table(records: pd.DataFrame) -> pd.DataFrame:
@@ -47,7 +47,7 @@ def _within(comparison: comparisons.Comparison, limit: float) -> bool | None:
 def _timer(record: pd.Series) -> list[dict]:
     found = comparisons.paired(record["ours_ms"], record["timer_ms"])
     return [_row(
-        "a matrix product by torch.utils.benchmark: our median to its median", tables.interval(found.ratio),
+        "a matrix product by torch.utils.benchmark: our median to its median", digits.interval(found.ratio),
         "0.98 to 1.02", _within(found, 0.02),
     )]  # fmt: skip
 
@@ -55,7 +55,7 @@ def _timer(record: pd.Series) -> list[dict]:
 def _overhead(record: pd.Series) -> list[dict]:
     found = comparisons.paired(record["marked_ms"], record["plain_ms"])
     holds = True if found.ratio.high <= 1.005 else False if found.ratio.low > 1.005 else None
-    ratio = tables.interval(found.ratio)
+    ratio = digits.interval(found.ratio)
     return [_row("a step of 1 ms with its marks to one without", ratio, "at most 1.005", holds)]
 
 
@@ -102,7 +102,7 @@ def _beyond(tried: str, longer: list[float], shorter: list[float], most_ms: floa
     """How much longer one of two things that ran in turns takes, by the interval of the median difference."""
     apart = intervals.median([[a - b for a, b in zip(longer, shorter, strict=True)]])
     holds = True if apart.high <= most_ms else False if apart.low > most_ms else None
-    return [_row(tried, f"{tables.interval(apart)} ms", f"at most {most_ms:g} ms", holds)]
+    return [_row(tried, f"{digits.interval(apart)} ms", f"at most {most_ms:g} ms", holds)]
 
 
 def _start(record: pd.Series) -> list[dict]:
@@ -115,7 +115,7 @@ def _between(record: pd.Series) -> list[dict]:
 
 def _page(record: pd.Series) -> list[dict]:
     (ms,) = record["render_ms"]
-    return [_row("rendering this report", f"{tables.number(ms / 1e3)} s", "at most 40 s", ms <= 40_000)]
+    return [_row("rendering this report", f"{digits.number(ms / 1e3)} s", "at most 40 s", ms <= 40_000)]
 
 
 FINDINGS = {
