@@ -23,8 +23,6 @@ from lib.paths import ROOT
 
 MARK = "SWEEP_MARK"
 DONE = b"done"  # what the guard is told when nothing went wrong
-SOCKET = "/sweep-12345678/kernel-12345678/kernel-ipc-5"  # the longest path of one below a folder for temporary files
-SOCKET_BYTES = 103  # that the path of a socket may have on macOS; on Linux 107
 
 
 @dataclass(frozen=True)
@@ -75,16 +73,12 @@ def end(mark: str, leader: int | None = None, within_s: float = 4.0) -> None:
         psutil.wait_procs(found, timeout=1)
 
 
-def for_sockets() -> str:
-    """The folder for temporary files, or /tmp where the path of a socket in it would be too long."""
-    folder = tempfile.gettempdir()
-    return folder if len(os.fsencode(folder + SOCKET)) <= SOCKET_BYTES else "/tmp"
-
-
 @contextlib.contextmanager
 def workplace() -> Iterator[Workplace]:
     """A workplace for the block, whose processes and folders are gone when it ends, or when this process does."""
-    folders = [Path(tempfile.mkdtemp(prefix="sweep-", dir=within)) for within in (None, for_sockets())]
+    from lib import execution  # here, since the guard starts without it in a tenth of the time
+
+    folders = [Path(tempfile.mkdtemp(prefix="sweep-", dir=within)) for within in (None, execution.for_sockets())]
     place = Workplace(uuid.uuid4().hex, *folders)
     guard = subprocess.Popen(
         [sys.executable, "-m", "lib.sweep.processes", place.mark, *map(str, folders)],

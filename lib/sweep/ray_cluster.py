@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator
 from tqdm import tqdm
 
 from lib import notebooks, validate
-from lib.execution import Piece, Run
 from lib.records import code_digest
 from lib.sweep import plan, ray_worker
 from lib.sweep.lock import Share
 from lib.sweep.plan import Task
+from lib.sweep.run import Piece, Run
 from lib.sweep.supervisor import Box, PlaceLost
 
 # before Ray is imported: nothing is reported to anyone, and no cluster begins by itself when one is lost
