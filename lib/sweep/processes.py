@@ -39,7 +39,7 @@ def marked(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK, "").startswith(mark) and _lives(process):
+            if process.environ().get(MARK, "").startswith(mark) and lives(process):
                 found.append(process)
         except (psutil.Error, OSError):  # another user's, or gone in the meantime
             continue
@@ -53,10 +53,11 @@ def family(leader: int) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error, OSError):
             if os.getsid(process.pid) == leader:
                 found |= {process, *process.children(recursive=True)}
-    return list(filter(_lives, found))
+    return list(filter(lives, found))
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
+    """Tell whether a process runs, and is not just waiting for its parent to take note of its end."""
     with contextlib.suppress(psutil.Error):
         return process.status() != psutil.STATUS_ZOMBIE
     return False
