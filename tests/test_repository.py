@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import yaml
+from ruamel.yaml import YAML
 
 from lib.records import results
 
@@ -18,7 +18,7 @@ PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().
 
 def dependencies():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [re.match(r"[A-Za-z0-9_-]+", line)[0].lower() for line in project["dependencies"]]
+    return [re.match(r"[A-Za-z0-9._-]+", line)[0].lower() for line in project["dependencies"]]
 
 
 def test_every_dependency_is_pinned_exactly_without_hash_label_or_gpu_library():
@@ -35,7 +35,7 @@ def test_what_is_imported_is_what_is_pinned():
 
 
 def test_conda_installs_the_same_package_under_the_same_pins():
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    environment = YAML(typ="safe").load(ROOT / "environment.yml")
     (pip,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
     assert pip == ["--constraint constraints.txt", "--editable ."]
     python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]

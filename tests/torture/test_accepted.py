@@ -1,11 +1,11 @@
 """Whatever a sweep file may hold, what is accepted runs: configurations drawn at random, on tiny sizes."""
 
+import json
 import os
 import random
 
 import nbformat
 import pytest
-import yaml
 
 from lib import notebooks
 from lib.experiments import cases, measure
@@ -76,7 +76,7 @@ def test_every_configuration_that_is_accepted_runs(tmp_path, monkeypatch, experi
     while accepted < ACCEPTED:
         draws += 1
         block = drawn(experiment, chance)
-        file.write_text(yaml.safe_dump({experiment: block}))
+        file.write_text(json.dumps({experiment: block}))
         try:
             kernels = sweep_file.read(file)
         except ValueError:
