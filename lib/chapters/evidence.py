@@ -102,7 +102,7 @@ def _product_share(data: Data, scope: str, within: tuple[float, float]) -> list[
         row = data["kernels"].set_index("scope").loc[scope]
         return [claims.between(label, row["matrix_product_percent"], 100 - row["else_percent"], within)]
     records, names = _profiled(data)
-    share = kernels.share(records, scope, kernels.classes.PRODUCT) if len(records) else None
+    share = kernels.share(records, scope, kernels.kernel_classes.PRODUCT) if len(records) else None
     return [claims.estimated(label, share, within, names)] if share else []
 
 
