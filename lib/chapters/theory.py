@@ -124,11 +124,11 @@ def of_kernels(kernels: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis
     return [
         Hypothesis(
             f"products of the forward pass, %{_at(head)}", how, shares[0],
-            profiles.share(chosen, "forward", profiles.classes.PRODUCT),
+            profiles.share(chosen, "forward", profiles.kernel_classes.PRODUCT),
         ),
         Hypothesis(
             f"products of the whole step, %{_at(head)}", how, shares[1],
-            profiles.share(chosen, "whole step", profiles.classes.PRODUCT),
+            profiles.share(chosen, "whole step", profiles.kernel_classes.PRODUCT),
         ),
         Hypothesis("the latter share to the former", how, shares[1] / shares[0], profiles.fall(chosen)),
         Hypothesis("softmax to products, time forward", "FLOPs, 5 / 4d", softmax["flops"], softmax["time"]),
