@@ -26,7 +26,6 @@ from papermill.engines import NBClientEngine, papermill_engines
 from traitlets import default
 
 from lib import notebooks
-from lib.instruments import noise
 from lib.notebooks import NotebookFailed
 from lib.paths import ROOT
 from lib.sweep import processes
@@ -73,7 +72,6 @@ def measured(run: Run, workplace: processes.Workplace) -> Iterator[Piece]:
         "SWEEP_RUN": run.name,
         "SWEEP_CASES": str(todo),
         "SWEEP_SECONDS_LEFT": str(run.seconds_left),
-        "SWEEP_LOOK": noise.handed_on(),
         # empty when the sweep begins, so that a graph's first compilation is a cold one
         "TORCHINDUCTOR_CACHE_DIR": str(workplace.folder / "compiled"),
     }
