@@ -11,8 +11,9 @@ import pandas as pd
 from lib.cost import flops as cost
 from lib.cost import memory as footprint
 from lib.records import results
-from lib.report import tables, tidy
+from lib.report import tidy
 from lib.report.sentences import NO_DATA, Statement, fields, of_records
+from lib.stats import digits
 from lib.stats.intervals import Interval
 
 LENGTHS, HEADS = (256, 1024, 4096, 8192, 16384), (16, 32, 64, 128)  # the assignment's grid (CS336, pytorch_attention)
@@ -102,14 +103,14 @@ def out_of_memory(records: pd.DataFrame, machine: str) -> Statement:
     case, refused = accounted(records, size), first_refused(records)
     needed = peak_bytes(case["seq_len"], case["d_head"], case["batch_size"], case["causal"])
     what = f"{case['batch_size']} × {case['seq_len']:,} tokens with heads of {case['d_head']}"
-    shares = f"of its {tables.number(needed / GIB)} GiB, three squares of scores are "
-    shares += f"{tables.number(100 * _squares(case) / needed)}%"
+    shares = f"of its {digits.number(needed / GIB)} GiB, three squares of scores are "
+    shares += f"{digits.number(100 * _squares(case) / needed)}%"
     evidence = f"naive, fp32; {size / GIB:.1f} GiB in {hardware}; the peak by formula, which a test holds to the byte."
     if refused is None:
         text = f"All sizes measured here fit; by the formula the first that would not is {what}: {shares}."
         return Statement(text, "derived", evidence)
     said = "ran out of memory" if refused["status"] == "oom" else "is predicted not to fit, and so was not run"
-    text = f"On this machine, with {tables.number(size / GIB)} GiB, naive attention in fp32 of {what} {said}: {shares}."
+    text = f"On this machine, with {digits.number(size / GIB)} GiB, naive attention in fp32 of {what} {said}: {shares}."
     if refused["status"] == "too_large":
         evidence += f" Available were {refused['available_bytes'] / GIB:.1f} GiB, nine tenths of what was free."
     return Statement(text, "measured" if refused["status"] == "oom" else "derived", evidence)
@@ -148,7 +149,7 @@ def _value(found: Interval) -> float:
 
 
 def _percent(found: Interval) -> str:
-    return f"{tables.number(found.value, found.reach)}%"
+    return f"{digits.number(found.value, found.reach)}%"
 
 
 def with_kept(rows: pd.DataFrame) -> pd.DataFrame:

@@ -16,6 +16,7 @@ from lib.records import results
 from lib.report import plots, sentences, tables, tidy
 from lib.report.headings import HEADINGS
 from lib.report.plots import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, STYLE, VERMILION, YELLOW
+from lib.stats import digits
 from lib.stats.intervals import Interval
 
 KINDS = {  # of bytes, in the order in which a bar is stacked
@@ -120,7 +121,7 @@ def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
     if table.empty:
         return table.assign(ratio=None)
     table = table.merge(ratios[[*fields, "ratio", "verdict"]], on=fields, how="left")
-    table = table.assign(verdict=table["verdict"].fillna(tables.MISSING))
+    table = table.assign(verdict=table["verdict"].fillna(digits.MISSING))
     table.attrs["records"] = sentences.names(records, {})
     return table
 
@@ -152,7 +153,7 @@ def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
 
 def shape(size: str, context_length: int = 1) -> flops.Shape:
     """The model of a size with the vocabulary and the batch of the assignment."""
-    return flops.shape_of(replace(SIZES[size], context_length=context_length), batch_size=4)
+    return flops.shape_of(replace(SIZES[size], context_length=int(context_length)), batch_size=4)
 
 
 def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:

@@ -10,6 +10,7 @@ import yaml
 from lib import notebooks
 from lib.records import damaged, results, staleness
 from lib.report import sentences, tables, tidy
+from lib.stats import digits
 
 
 def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -119,7 +120,7 @@ def damage() -> list[sentences.Statement | tables.Table]:
     read = sum(len(damaged.files(root)) for root in (results.folder(), results.REFERENCE))
     if losses.empty and not read:
         return [sentences.Statement("There are no files of records.", sentences.NO_DATA, "The store was looked into.")]
-    whole = f"All files of records are whole, {tables.count(read)} of {tables.count(read)}."
+    whole = f"All files of records are whole, {digits.count(read)} of {digits.count(read)}."
     evidence = (
         "Each file in the store and each that is kept in git was read, and its bytes, fields, checksum and place were "
         "held against what a record must be; what stands in quarantine was counted."
@@ -132,5 +133,5 @@ def damage() -> list[sentences.Statement | tables.Table]:
 def counted(losses: pd.DataFrame) -> str:
     """How many files are damaged, by where they are, in a sentence; nothing where none is."""
     counts = losses["where"].value_counts()
-    said = [f"{tables.count(counts[where])} {where}" for where in damaged.PLACES if where in counts]
+    said = [f"{digits.count(counts[where])} {where}" for where in damaged.PLACES if where in counts]
     return f"Damaged files of records: {', '.join(said)}. They are left out." if said else ""

@@ -14,6 +14,7 @@ from lib.report import compare, sentences, tables, tidy
 from lib.report.headings import HEADINGS
 from lib.report.plots import STYLE
 from lib.report.sentences import NO_DATA, Statement
+from lib.stats import digits
 from lib.stats.intervals import Interval
 
 
@@ -87,7 +88,7 @@ def heat_map(ax: Axes, wins: pd.DataFrame, y: str, x: str) -> Axes:
 
 def _label(best: list[str], relative: float) -> str:
     shared = f" and {len(best) - 1} more" if len(best) > 1 else ""
-    return f"{best[0].replace('_', chr(10), 1)}{shared}\n{tables.number(relative)}"
+    return f"{best[0].replace('_', chr(10), 1)}{shared}\n{digits.number(relative)}"
 
 
 def tally(wins: pd.DataFrame) -> Statement:
@@ -95,10 +96,10 @@ def tally(wins: pd.DataFrame) -> Statement:
     if wins.empty:
         return Statement("Which is fastest where was not measured here.", NO_DATA, "no records")
     alone = Counter(best[0] for best in wins["best"] if len(best) == 1)
-    parts = [f"{name} takes the least time at {tables.count(count)}" for name, count in alone.most_common()]
+    parts = [f"{name} takes the least time at {digits.count(count)}" for name, count in alone.most_common()]
     shared = len(wins) - alone.total()
-    parts += [f"at {tables.count(shared)} the data do not show which of several does"] if shared else []
-    text = f"Of {tables.count(len(wins))} points measured, {'; '.join(parts)}."
+    parts += [f"at {digits.count(shared)} the data do not show which of several does"] if shared else []
+    text = f"Of {digits.count(len(wins))} points measured, {'; '.join(parts)}."
     return Statement(
         text,
         "measured",

@@ -12,9 +12,10 @@ import pandas as pd
 
 from lib.chapters import evidence, printed
 from lib.records import results, staleness
-from lib.report import claims, markdown, tables, typeset
+from lib.report import claims, markdown, typeset
 from lib.report.claims import CONTRADICTED, LESS, MORE, SUPPORTED, Claim, Judgement
 from lib.report.sentences import Statement
+from lib.stats import digits
 
 # fmt: off
 _DECISIONS = {  # by the name of a claim: where its numbers come from, the rule, what is said, how many numbers it takes
@@ -172,12 +173,12 @@ class Ledger:
         """How many of the statements their own tables and this machine's records bear out."""
         own, here = self.counts[0], self.counts[-1]
         said = [
-            f"{tables.count(found[SUPPORTED])} hold, {tables.count(found[CONTRADICTED])} do not, and of "
-            f"{tables.count(len(self.rows) - found[SUPPORTED] - found[CONTRADICTED])} the data show neither"
+            f"{digits.count(found[SUPPORTED])} hold, {digits.count(found[CONTRADICTED])} do not, and of "
+            f"{digits.count(len(self.rows) - found[SUPPORTED] - found[CONTRADICTED])} the data show neither"
             for found in (own, here)
         ]
         text = (
-            f"Of {tables.count(len(self.rows))} statements, by the write-ups' own tables {said[0]}; by the records of "
+            f"Of {digits.count(len(self.rows))} statements, by the write-ups' own tables {said[0]}; by the records of "
             f"this machine {said[1]}."
         )
         records = tuple(dict.fromkeys(name for row in self.rows for name in row[-1].statement.records))

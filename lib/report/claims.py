@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 import pandas as pd
 from scipy import stats as distributions
 
-from lib.report import tables
 from lib.report.sentences import HUGE, NO_DATA, Statement
-from lib.stats import comparisons, intervals
+from lib.stats import comparisons, digits, intervals
 from lib.stats.comparisons import Comparison
 from lib.stats.intervals import Interval
 
@@ -49,7 +48,7 @@ class Found:
     shown: str = ""
 
     def __str__(self) -> str:
-        number = tables.interval(self.value) if self.value.known else tables.number(self.value.value)
+        number = digits.interval(self.value) if self.value.known else digits.number(self.value.value)
         return f"{self.shown or number}{'' if self.of.startswith('%') else ' '}{self.of}"
 
 
@@ -65,7 +64,7 @@ def known(
 def between(of: str, low: float, high: float, within: tuple[float, float]) -> Found:
     """A number of which a printed table gives no more than the least and the most that it can be."""
     inside, outside = within[0] <= low and high <= within[1], high < within[0] or low > within[1]
-    value, ends = Interval((low + high) / 2, low, high, 1, 1), (tables.number(end) for end in (low, high))
+    value, ends = Interval((low + high) / 2, low, high, 1, 1), (digits.number(end) for end in (low, high))
     return Found(of, value, within, float(not inside), float(not outside), shown=f"between {' and '.join(ends)}")
 
 
@@ -156,7 +155,7 @@ class Judgement:
         shown = _listed(self.found)
         seen = max((one.visible for one in self.found if one.visible > 0), default=math.nan)
         if self.verdict == INCONCLUSIVE and seen < HUGE:
-            shown += f"; a difference of {tables.number(100 * seen)}% would have been seen"
+            shown += f"; a difference of {digits.number(100 * seen)}% would have been seen"
         many = f", by Holm among {self.rivals} claims" if self.rivals > 1 else ""
         evidence = f"{self.claim.question} Rule: {self.claim.rule}{many}. {' '.join(map(_counted, self.found))}"
         records = tuple(dict.fromkeys(name for one in self.found for name in one.records))

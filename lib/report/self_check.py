@@ -9,8 +9,8 @@ import scipy.stats
 
 from lib import cli, validate
 from lib.records import results
-from lib.report import tables, tidy
-from lib.stats import comparisons, intervals, steady_state
+from lib.report import tidy
+from lib.stats import comparisons, digits, intervals, steady_state
 
 
 def table(records: pd.DataFrame) -> pd.DataFrame:
@@ -52,7 +52,7 @@ def _within(comparison: comparisons.Comparison, limit: float) -> bool | None:
 def _timer(record: pd.Series) -> list[dict]:
     found = comparisons.paired(record["ours_ms"], record["timer_ms"])
     return [_row(
-        "a matrix product by torch.utils.benchmark: our median to its median", tables.interval(found.ratio),
+        "a matrix product by torch.utils.benchmark: our median to its median", digits.interval(found.ratio),
         "0.98 to 1.02", _within(found, 0.02),
     )]  # fmt: skip
 
@@ -60,7 +60,7 @@ def _timer(record: pd.Series) -> list[dict]:
 def _overhead(record: pd.Series) -> list[dict]:
     found = comparisons.paired(record["marked_ms"], record["plain_ms"])
     holds = True if found.ratio.high <= 1.005 else False if found.ratio.low > 1.005 else None
-    ratio = tables.interval(found.ratio)
+    ratio = digits.interval(found.ratio)
     return [_row("a step of 1 ms with its marks to one without", ratio, "at most 1.005", holds)]
 
 
@@ -107,7 +107,7 @@ def _beyond(tried: str, longer: list[float], shorter: list[float], most_ms: floa
     """How much longer one of two things that ran in turns takes, by the interval of the median difference."""
     apart = intervals.median([[a - b for a, b in zip(longer, shorter, strict=True)]])
     holds = True if apart.high <= most_ms else False if apart.low > most_ms else None
-    return [_row(tried, f"{tables.interval(apart)} ms", f"at most {most_ms:g} ms", holds)]
+    return [_row(tried, f"{digits.interval(apart)} ms", f"at most {most_ms:g} ms", holds)]
 
 
 def _start(record: pd.Series) -> list[dict]:

@@ -11,8 +11,8 @@ import pytest
 
 from lib import notebooks
 from lib.records import results
-from lib.report import tables
 from lib.report.sentences import NO_DATA, Statement
+from lib.stats import digits
 
 CHAPTERS = sorted((notebooks.NOTEBOOKS / "report").glob("*.ipynb"))
 NUMERAL = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?")
@@ -40,14 +40,14 @@ def chapter(request, monkeypatch, own_results):
     computed value."""
     shown: set[str] = set()
     for name in ("number", "interval", "count", "exact"):
-        plain = getattr(tables, name)
+        plain = getattr(digits, name)
 
         def watched(*values, plain=plain):
             text = plain(*values)
             shown.update(NUMERAL.findall(text))
             return text
 
-        monkeypatch.setattr(tables, name, watched)
+        monkeypatch.setattr(digits, name, watched)
     monkeypatch.setattr(warnings, "warn", lambda *args, **kwargs: None)
     found: list = []
     names: dict = {"display": lambda *shown: found.extend(shown)}
