@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 
 from lib.chapters import kernels, memory, precision, warmup
-from lib.records import results
 from lib.report import claims, quantities, tidy
 from lib.report.claims import LESS, MORE, Found, about
+from lib.report.published import published_table
 from lib.stats import comparisons
 
 Data = Mapping[str, pd.DataFrame]
@@ -123,7 +123,7 @@ def top_kernel(data: Data) -> list[Found]:
     """Whether the kernel that takes the most of the forward pass takes the most of forward and backward too."""
     every, label = (1.0, 1.0), "processes have the same kernel at the top of both"
     if quantities.printed(_rows(data, "kernels")):
-        table = results.published("kernels")
+        table = published_table("kernels")
         tops = [table[table["phase"] == phase].nlargest(2, "total_us") for phase in ("forward", "forward_backward")]
         same = set(tops[0]["kernel"]) == set(tops[1]["kernel"])
         said = "the same" if same else "not the same"

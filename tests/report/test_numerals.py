@@ -11,6 +11,7 @@ import pytest
 
 from lib import notebooks
 from lib.records import results
+from lib.report.published import published_table
 from lib.report.sentences import NO_DATA, Statement
 from lib.stats import digits
 
@@ -66,7 +67,7 @@ def lacks() -> list[str]:
 
 def test_every_numeral_is_computed_and_what_was_measured_names_its_records(chapter):
     cells, said, shown = chapter
-    steps = results.published("end_to_end")
+    steps = published_table("end_to_end")
     texts = [*lacks(), *steps["hardware"], *steps["model"]]
     lacking = {numeral for text in set(texts) for numeral in NUMERAL.findall(text)}
     written = {numeral for cell in cells for numeral in NUMERAL.findall(cell)}
