@@ -48,7 +48,7 @@ markdown: .venv/ready ## Write reports/report.md and reports/figures too, for a 
 	@$(PY) -m lib.report.document.export markdown $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
 
 calibrate: .venv/ready ## Try the measuring itself on this machine: known times, another timer, equal programs
-	@$(PY) -m lib.experiments.calibration
+	@$(PY) -m lib.experiments.calibration && $(PY) -m lib.report.self_check
 
 publish: .venv/ready ## Copy all records of reports/results to reports/reference, to be kept in git
 	@$(PY) -m lib.report.publish

@@ -11,9 +11,9 @@ import pandas as pd
 
 from lib.chapters import kernels, memory, precision, warmup
 from lib.instruments import kernel_classes
-from lib.records import results
 from lib.report import claims, tidy
 from lib.report.claims import LESS, MORE, Found, about
+from lib.report.published import published_table
 from lib.stats import comparisons
 
 Data = Mapping[str, pd.DataFrame]
@@ -124,7 +124,7 @@ def top_kernel(data: Data) -> list[Found]:
     """Whether the kernel that takes the most of the forward pass takes the most of forward and backward too."""
     every, label = (1.0, 1.0), "processes have the same kernel at the top of both"
     if claims.printed(_rows(data, "kernels")):
-        table = results.published("kernels")
+        table = published_table("kernels")
         tops = [table[table["phase"] == phase].nlargest(2, "total_us") for phase in ("forward", "forward_backward")]
         same = set(tops[0]["kernel"]) == set(tops[1]["kernel"])
         said = "the same" if same else "not the same"

@@ -66,7 +66,7 @@ def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
         rows.append({"what": "load over a minute", "value": f"{min(loads):g} to {max(loads):g}"})
     if busy:
         rows.append(
-            {"what": "used by others before a case, % of all cores", "value": f"{min(busy):g} to {max(busy):g}"}
+            {"what": "used by others during a case, % of all cores", "value": f"{min(busy):g} to {max(busy):g}"}
         )
     if steps:
         rows.append({"what": "steps of the wall clock, s", "value": ", ".join(f"{step:+,g}" for step in sorted(steps))})

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from nbclient.exceptions import DeadKernelError
 
 from lib import execution, notebooks
-from lib.instruments import noise
 from lib.notebooks import NotebookFailed
 from lib.sweep import processes
 
@@ -60,7 +59,6 @@ def measured(run: Run, workplace: processes.Workplace) -> Iterator[Piece]:
         "SWEEP_RUN": run.name,
         "SWEEP_CASES": str(todo),
         "SWEEP_SECONDS_LEFT": str(run.seconds_left),
-        "SWEEP_LOOK": noise.handed_on(),
         # empty when the sweep begins, so that a graph's first compilation is a cold one
         "TORCHINDUCTOR_CACHE_DIR": str(workplace.folder / "compiled"),
     }

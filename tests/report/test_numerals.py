@@ -10,6 +10,7 @@ from executed import shown, sources
 from lib import notebooks
 from lib.records import results
 from lib.report import tables
+from lib.report.published import published_table
 from lib.report.sentences import NO_DATA, Statement
 
 CHAPTERS = sorted(notebooks.CHAPTERS.glob("*.ipynb"))
@@ -45,7 +46,7 @@ def test_every_numeral_is_computed_and_what_was_measured_names_its_records(monke
         monkeypatch.setattr(tables, name, watched)
     monkeypatch.setattr(warnings, "warn", lambda *args, **kwargs: None)
     said = [one for one in shown(chapter, MACHINE) if isinstance(one, Statement)]
-    steps = results.published("end_to_end")
+    steps = published_table("end_to_end")
     texts = {*lacks(), *steps["hardware"], *steps["model"], *sources(chapter)}
     known = WRITE_UPS | computed | {numeral for text in texts for numeral in NUMERAL.findall(text)}
     files = {f"{file.parent.name}/{file.stem}" for file in results.files(MACHINE)}
