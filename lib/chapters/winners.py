@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from lib.records import baselines
 from lib.report import compare, sentences, tables, tidy
-from lib.report.headings import HEADINGS
+from lib.report.headings import heading
 from lib.report.plots import STYLE
 from lib.report.sentences import NO_DATA, Statement
 from lib.stats import digits
@@ -79,7 +79,7 @@ def heat_map(ax: Axes, wins: pd.DataFrame, y: str, x: str) -> Axes:
             wide["relative"], vmin=0, vmax=1, cmap="cividis", annot=wide["label"].fillna(""), fmt="", cbar=False,
             annot_kws={"fontsize": 9}, ax=ax,
         )  # fmt: skip
-        ax.set(xlabel=HEADINGS[x], ylabel=HEADINGS[y])
+        ax.set(xlabel=heading(x), ylabel=heading(y))
         ax.set_xticklabels([f"{value:,}" for value in wide["relative"].columns], rotation=0)
         ax.set_yticklabels([f"{value:,}" for value in wide["relative"].index], rotation=0)
         ax.tick_params(length=0)

@@ -8,7 +8,7 @@ import itables
 from lib.explore import query as explore
 from lib.explore.query import Query
 from lib.records import results
-from lib.report.headings import HEADINGS
+from lib.report.headings import heading
 
 ROWS = 5  # of a list in which several can be chosen
 WIDTH = "46em"  # of a figure, so that it and its controls can be seen at once
@@ -54,14 +54,14 @@ class Panel(widgets.VBox):
         records, axes = query.records(), explore.axes(query.experiment)
         self.experiment.value, self.machines.value = query.experiment, query.machines
         for control, names in ((self.x, axes), (self.y, explore.metrics(records)), (self.line, axes)):
-            control.options = [(HEADINGS[name], name) for name in names]
+            control.options = [(heading(name), name) for name in names]
             control.value = getattr(query, control.description)
         self.filters = {}
         for name in records.attrs["fields"]:
             found = explore.options(records, name)
             control = widgets.SelectMultiple(
                 options=[(str(value), value) for value in found], value=query.where.get(name, tuple(found)),
-                description=HEADINGS[name], rows=min(ROWS, len(found)), style={"description_width": "initial"},
+                description=heading(name), rows=min(ROWS, len(found)), style={"description_width": "initial"},
             )  # fmt: skip
             control.observe(self._narrow, "value")
             if len(found) > 1:

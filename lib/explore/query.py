@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from lib import notebooks, validate
 from lib.records import baselines, long_form, results
 from lib.report import plots, tidy
-from lib.report.headings import HEADINGS
+from lib.report.headings import heading, measured
 from lib.stats.intervals import Interval
 
 MACHINE = "machine"  # what can be an axis beside the fields of a case
@@ -109,7 +109,7 @@ def axes(experiment: str) -> list[str]:
 def metrics(records: pd.DataFrame) -> list[str]:
     """What can be the y axis: the metrics that are numbers and have a heading, those of the whole first."""
     besides = {*long_form.OF_THE_RECORD, *records.attrs["fields"]}
-    found = [name for name in records if name in HEADINGS and name not in besides and records[name].map(_counts).any()]
+    found = [name for name in records if measured(name) and name not in besides and records[name].map(_counts).any()]
     return [name for name in LEADING if name in found] + [name for name in found if name not in LEADING]
 
 
@@ -201,7 +201,7 @@ def bars(drawn: pd.DataFrame, query: Query) -> Axes:
     centres, ends = [i.value for i in found], plots.errors(found)
     ax.errorbar(centres, range(len(named)), xerr=ends, fmt="none", ecolor=plots.QUIET, capsize=2.5)
     ax.set_yticks(range(len(named)), named["label"])
-    ax.set(xlabel=HEADINGS[query.y])
+    ax.set(xlabel=heading(query.y))
     ax.invert_yaxis()
     ax.set_axisbelow(True)
     ax.grid(axis="x")
@@ -210,10 +210,10 @@ def bars(drawn: pd.DataFrame, query: Query) -> Axes:
 
 def figure(query: Query) -> plots.Figure:
     """The figure of a query as the report shows one, with what it draws of which cases."""
-    picked = [f"{HEADINGS[name]} {', '.join(map(str, values))}" for name, values in query.where.items()]
-    what = f"{HEADINGS[query.y]}, by {HEADINGS[query.x]} and {HEADINGS[query.line]}, of {query.experiment}"
+    picked = [f"{heading(name)} {', '.join(map(str, values))}" for name, values in query.where.items()]
+    what = f"{heading(query.y)}, by {heading(query.x)} and {heading(query.line)}, of {query.experiment}"
     caption = "; ".join([what, *picked]) + "."
-    return plots.show(draw(query), caption, f"{HEADINGS[query.y]} of each case, as the table has it", table(query))
+    return plots.show(draw(query), caption, f"{heading(query.y)} of each case, as the table has it", table(query))
 
 
 def listing(query: Query) -> pd.DataFrame:
@@ -222,7 +222,7 @@ def listing(query: Query) -> pd.DataFrame:
     rows = table(query)
     found = rows[query.y]
     numbers = {
-        HEADINGS[query.y]: [i.value if i else None for i in found],
+        heading(query.y): [i.value if i else None for i in found],
         "from": [i.low if i else None for i in found],
         "to": [i.high if i else None for i in found],
         "n": [i.n if i else 0 for i in found],

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lib.catalog import CATALOG, PRECISIONS
 from lib.report import markdown, tables
-from lib.report.headings import HEADINGS
+from lib.report.headings import heading
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
@@ -99,7 +99,7 @@ def lines(
                 heights = [i.value for i in part[y]]
                 ax.plot(part[x], heights, MARKERS[colour], color=colour, markerfacecolor=face, markersize=5)
             ends.append((group[x].iloc[-1], values[-1], name, colour))
-        ax.set(xscale="log", yscale="log", xlabel=HEADINGS[x], ylabel=HEADINGS[y])
+        ax.set(xscale="log", yscale="log", xlabel=heading(x), ylabel=heading(y))
         sizes = sorted(table[x].unique())
         ax.set_xticks(sizes, [_size(value) for value in sizes])
         ax.minorticks_off()
@@ -152,7 +152,7 @@ def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str, height: f
         lines(
             ax, table[table[panel] == value], x, y, line, names if in_last == {*names} and value == values[-1] else []
         )
-        ax.set_title(f"{HEADINGS[panel]}: {value:,}", loc="left")
+        ax.set_title(f"{heading(panel)}: {value:,}", loc="left")
         if value != values[0]:
             ax.set_ylabel("")
     if in_last != {*names}:

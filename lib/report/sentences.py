@@ -17,7 +17,7 @@ from lib.records.record import called
 from lib.records.staleness import left_out
 from lib.report import compare as verdicts
 from lib.report import markdown, tidy
-from lib.report.headings import HEADINGS
+from lib.report.headings import heading
 from lib.stats import comparisons, digits, intervals
 from lib.stats.intervals import Interval
 
@@ -192,7 +192,7 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
         *(math.log(x) / width if x > 0 else math.nan for x in (found.value, found.low, found.high)),
         found.n, found.rounds,
     )  # fmt: skip
-    unit = unit or HEADINGS[axis]
+    unit = unit or heading(axis)
     text = f"From {below:,} to {above:,} {unit}, {subject} grows as that number to the power {digits.interval(power)}"
     evidence = f"{metric}, {fields(of)}, ratio {digits.interval(found)}; by {compared.by}, {_counted(found)}."
     return Statement(text + ".", "measured", evidence, names(chosen, {axis: below}, {axis: above}))

@@ -11,7 +11,7 @@ from markupsafe import escape
 
 from lib.config import SIZES
 from lib.report import markdown, typeset
-from lib.report.headings import HEADINGS
+from lib.report.headings import heading
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
@@ -150,10 +150,10 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
         for name in names
         if len(frame) > 1 and not isinstance(frame[name].iloc[0], Interval) and len(set(frame[name])) == 1
     }
-    shown = frame[[name for name in names if name not in alike]].rename(columns=HEADINGS)
+    shown = frame[[name for name in names if name not in alike]].rename(columns=heading)
     if "restless" in frame and frame["restless"].any():
         shown = shown.assign(restless=frame["restless"])
-    setting = "; ".join(f"{HEADINGS[name]}: {_plain(value)}" for name, value in alike.items())
+    setting = "; ".join(f"{heading(name)}: {_plain(value)}" for name, value in alike.items())
     note = " ".join(
         filter(None, (provenance(frame), f"{setting}." if setting else "", frame.attrs.get("left_out", "")))
     )
