@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from lib.catalog import CATALOG, PRECISIONS
-from lib.report import markdown, tables
+from lib.report import tables
 from lib.report.headings import heading
 from lib.stats import digits
 from lib.stats.intervals import Interval
@@ -269,10 +269,6 @@ class Figure:
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         caption = f'<figcaption><b class="label">Figure</b> {html.escape(self.caption)}</figcaption>'
         return f'<figure class="plot"><div class="scroll" tabindex="0">{svg}</div>{caption}{note}</figure>'
-
-    def _repr_markdown_(self) -> str:
-        picture = f"![{markdown.escape(self.alt)}](figure.svg)" if self.svg else markdown.ABSENT
-        return markdown.captioned("Figure", self.caption, picture, self.note)
 
 
 def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame | str) -> Figure:

@@ -16,7 +16,7 @@ import pandas as pd
 from lib.records.record import called
 from lib.records.staleness import left_out
 from lib.report import compare as verdicts
-from lib.report import markdown, tidy
+from lib.report import tidy
 from lib.report.headings import heading
 from lib.stats import comparisons, digits, intervals
 from lib.stats.intervals import Interval
@@ -40,10 +40,6 @@ class Statement:
             f'<div class="claim" data-verdict="{mark}"><p>{html.escape(self.text)}</p>'
             f"<details><summary>evidence</summary>{self._evidence()}</details></div>"
         )
-
-    def _repr_markdown_(self) -> str:
-        verdict = "" if self.verdict == "measured" else f" *({markdown.escape(self.verdict)})*"
-        return markdown.noted(markdown.escape(self.text) + verdict, self.evidence)
 
     def mark(self) -> str:
         """The verdict alone as HTML, which opens to the sentence and its evidence."""
