@@ -12,6 +12,7 @@ from lib.cost import flops as cost
 from lib.cost import memory as footprint
 from lib.records import results
 from lib.report import tidy
+from lib.report.published import datasheets
 from lib.report.sentences import NO_DATA, Statement, fields, of_records
 from lib.stats import digits
 from lib.stats.intervals import Interval
@@ -39,7 +40,7 @@ def memories(records: pd.DataFrame, machine: str) -> dict[str, int]:
     for frame in (records, results.reference("attention", but=machine)):
         for hardware, environment in zip(frame["hardware"], frame["environment"], strict=True) if len(frame) else ():
             found[hardware] = environment.get("gpu_memory_mib", environment["memory_mib"]) * 2**20
-    named = {name: re.search(r"(\d+) ?GB", name) for name in results.datasheets()["hardware"].unique()}
+    named = {name: re.search(r"(\d+) ?GB", name) for name in datasheets()["hardware"].unique()}
     return found | {name: int(size[1]) * GIB for name, size in named.items() if size}
 
 

@@ -6,9 +6,8 @@ import math
 
 import pandas as pd
 
-from lib.records import results
 from lib.report import tidy
-from lib.report.published import PRECISION
+from lib.report.published import PRECISION, published_table
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits
 from lib.stats.intervals import Interval
@@ -48,7 +47,7 @@ def published() -> pd.DataFrame:
     """The published sweep, one row a case: `forward_ms, total_ms`, and `model_mib, forward_end_mib, backward_end_mib`,
     allocated once model and input were there and after each pass, where the device counts that. Means whose standard
     deviation is more than half of them are left out, and so is the backward pass, which was found by subtraction."""
-    table = results.published("attention_module")
+    table = published_table("attention_module")
     table = table[~(table["forward_std_ms"] > table["forward_ms"] / 2)].copy()
     table["precision"] = table["dtype"].map(PRECISION)
     ends = {"model": "model_mib", "after_forward": "forward_end_mib", "after_backward": "backward_end_mib"}

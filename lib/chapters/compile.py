@@ -8,9 +8,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib.records import results
 from lib.report import compare, sentences, tidy
-from lib.report.published import published_attention, published_step
+from lib.report.published import published_attention, published_step, published_table
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits, intervals
 
@@ -203,7 +202,7 @@ def beside_published(own: pd.DataFrame, **where) -> pd.DataFrame:
 
 def published_growth() -> Statement:
     """What a write-up says of how its steps grow with the context, beside what its own table shows."""
-    table = results.published("end_to_end")
+    table = published_table("end_to_end")
     table = table[(table["source"] == "write-up 004") & (table["phase"] == "train_step")]
     keys = ["model", "compiled", "tf32"]
     times = table.pivot_table(index=keys, columns="context_length", values="mean_ms")

@@ -11,9 +11,9 @@ import pandas as pd
 
 from lib.chapters import kernels, memory, precision, warmup
 from lib.instruments import kernel_classes
-from lib.records import results
-from lib.report import claims, quantities, tidy
+from lib.report import claims, tidy
 from lib.report.claims import LESS, MORE, Found, about
+from lib.report.published import published_table
 from lib.stats import comparisons
 
 Data = Mapping[str, pd.DataFrame]
@@ -31,7 +31,7 @@ def _rows(data: Data, experiment: str, **where) -> pd.DataFrame:
 
 def _had(records: pd.DataFrame, where: Mapping) -> dict:
     """Of these values of fields those that a printed table has at all; of records all."""
-    return {name: value for name, value in where.items() if name in records or not quantities.printed(records)}
+    return {name: value for name, value in where.items() if name in records or not claims.printed(records)}
 
 
 def _steps(data: Data, **where) -> pd.DataFrame:
@@ -44,7 +44,7 @@ def backward_twice_forward(data: Data) -> list[Found]:
     if steps.empty:
         return []
     steps = tidy.with_quotient(steps, "backward_to_forward", "backward_ms", "forward_ms")
-    return quantities.medians(steps, "backward_to_forward", about(2), STEP)
+    return claims.medians(steps, "backward_to_forward", about(2), STEP)
 
 
 def _warmups(data: Data, after: int) -> tuple[list[float], list[str]]:
@@ -52,11 +52,11 @@ def _warmups(data: Data, after: int) -> tuple[list[float], list[str]]:
     records = _rows(data, "warmup")
     if records.empty:
         return [], []
-    if quantities.printed(records):
+    if claims.printed(records):
         return list(records.loc[records["warmups"] == after, "deviation_percent"]), []
     table = warmup.after_warmups(warmup.cold(records))
     table = table[(table["phase"] == warmup.WHOLE) & (table["warmups"] == after)]
-    return [percent for percents in table["percents"] for percent in percents], quantities.names(records)
+    return [percent for percents in table["percents"] for percent in percents], claims.names(records)
 
 
 def spread(data: Data) -> list[Found]:
@@ -78,12 +78,12 @@ def one_warmup(data: Data) -> list[Found]:
     records = _rows(data, "warmup")
     if records.empty:
         return []
-    if quantities.printed(records):
+    if claims.printed(records):
         rows = records[records["warmups"] == 1].to_dict("records")
         return [claims.known(f"{label}, {{phase}}".format(**row), row["ratio"], near) for row in rows]
     records = warmup.cold(records)
     table = warmup.one_against_five(records)
-    names = [quantities.names(tidy.select(records, **row[records.attrs["fields"]])) for _, row in table.iterrows()]
+    names = [claims.names(tidy.select(records, **row[records.attrs["fields"]])) for _, row in table.iterrows()]
     rows = zip(table.to_dict("records"), names, strict=True)
     return [claims.estimated(label.format(**row), row["ratio"], near, of) for row, of in rows]
 
@@ -91,15 +91,15 @@ def one_warmup(data: Data) -> list[Found]:
 def _profiled(data: Data) -> tuple[pd.DataFrame, list[str]]:
     """The records of the step that the chapter on kernels speaks of, and their names; none of a printed table."""
     records = _rows(data, "kernels")
-    if quantities.printed(records):
+    if claims.printed(records):
         return records.iloc[:0], []
     chosen = tidy.select(records, **kernels.head(records)) if len(records) else records
-    return chosen, quantities.names(chosen) if len(chosen) else []
+    return chosen, claims.names(chosen) if len(chosen) else []
 
 
 def _product_share(data: Data, scope: str, within: tuple[float, float]) -> list[Found]:
     label = f"% of the {scope if scope == 'whole step' else scope + ' pass'}"
-    if quantities.printed(_rows(data, "kernels")):
+    if claims.printed(_rows(data, "kernels")):
         row = data["kernels"].set_index("scope").loc[scope]
         return [claims.between(label, row["matrix_product_percent"], 100 - row["else_percent"], within)]
     records, names = _profiled(data)
@@ -123,8 +123,8 @@ def products_of_step(data: Data) -> list[Found]:
 def top_kernel(data: Data) -> list[Found]:
     """Whether the kernel that takes the most of the forward pass takes the most of forward and backward too."""
     every, label = (1.0, 1.0), "processes have the same kernel at the top of both"
-    if quantities.printed(_rows(data, "kernels")):
-        table = results.published("kernels")
+    if claims.printed(_rows(data, "kernels")):
+        table = published_table("kernels")
         tops = [table[table["phase"] == phase].nlargest(2, "total_us") for phase in ("forward", "forward_backward")]
         same = set(tops[0]["kernel"]) == set(tops[1]["kernel"])
         said = "the same" if same else "not the same"
@@ -154,7 +154,7 @@ def sums(data: Data) -> list[Found]:
     table = precision.loops(_rows(data, "precision")) if "precision" in data else pd.DataFrame()
     said = {"fp32 += fp32": 10.0001, "fp16 += fp16": 9.9531, "fp32 += fp16": 10.0021}
     found = dict(zip(table["loop"], table["number"], strict=True)) if len(table) else {}
-    names = quantities.names(_rows(data, "precision", subject="accumulation")) if found else []
+    names = claims.names(_rows(data, "precision", subject="accumulation")) if found else []
     limits = {name: (value - 5e-5, value + 5e-5) for name, value in said.items()}
     return [
         claims.known(f"by {name}", found[name], limits[name], names, f"{found[name]:.9g}")
@@ -170,7 +170,7 @@ def dtypes(data: Data) -> list[Found]:
         return []
     table = precision.dtypes(_rows(data, "precision"), "toy")
     found = dict(zip(table["tensor"], table["fp16"], strict=True)) if "fp16" in table else {}
-    names = quantities.names(_rows(data, "precision", subject="toy", precision="fp16")) if found else []
+    names = claims.names(_rows(data, "precision", subject="toy", precision="fp16")) if found else []
     bits = {"fp16": 16.0, "bf16": 16.0, "fp32": 32.0}
     rows = [(name, bits[found[name]], bits[said[name]]) for name in said if name in found]
     return [claims.known(f"in the {name}", own, (theirs, theirs), names, f"fp{own:.0f}") for name, own, theirs in rows]
@@ -180,19 +180,19 @@ def mixed_speed(data: Data) -> list[Found]:
     """The smallest and the largest of the models that were measured in both precisions."""
     steps = _steps(data)
     of, to = {"precision": "bf16"}, {"precision": "fp32"}
-    rows = [case for case in quantities.cases(steps, compiled=False, **of) if quantities.cases(steps, **{**case, **to})]
+    rows = [case for case in claims.cases(steps, compiled=False, **of) if claims.cases(steps, **{**case, **to})]
     rows.sort(key=lambda case: (tidy.ORDER.index(case["size"]), case["context_length"]))
     if not rows or rows[0]["size"] == rows[-1]["size"]:
         return []
     ends = ((rows[0], MORE), (rows[-1], LESS))
-    return [one for case, side in ends for one in quantities.ratio(steps, "total_ms", case, {**case, **to}, side, STEP)]
+    return [one for case, side in ends for one in claims.ratio(steps, "total_ms", case, {**case, **to}, side, STEP)]
 
 
 def mixed_memory(data: Data) -> list[Found]:
     """The largest of the ratios of peaks in bf16 to fp32."""
     label = "times as much " + STEP + ", {mode}, the most of {{}} cases"
     bf16, fp32 = {"precision": "bf16"}, {"precision": "fp32"}
-    found = quantities.ratios(_rows(data, "memory", checkpoint=0), "peak_mib", bf16, fp32, MORE, label)
+    found = claims.ratios(_rows(data, "memory", checkpoint=0), "peak_mib", bf16, fp32, MORE, label)
     most = max(found, key=lambda one: one.value.value, default=None)
     return [claims.known(most.of.format(len(found)), most.value.value, MORE, most.records)] if most else []
 
@@ -212,7 +212,7 @@ def largest_allocation(data: Data) -> list[Found]:
     if not isinstance(record.get("largest"), dict):
         return []
     size, maker = record["largest"]["each_mib"][0], record["largest"]["function"][0]
-    names, where = quantities.names(tidy.select(records, **case)), STEP.format(**case)
+    names, where = claims.names(tidy.select(records, **case)), STEP.format(**case)
     return [
         claims.known(f"times the scores of a layer, {where}", size / record["scores_mib"][0], about(1, 1e-6), names),
         claims.known("is the function that made it", float("attention" in maker), MORE, names, maker),
@@ -227,7 +227,7 @@ def attention_grows(data: Data) -> list[Found]:
     return [
         one
         for metric, (fold, word) in folds.items()
-        for one in quantities.exponent(
+        for one in claims.exponent(
             records, metric, "seq_len", tuple(math.log(end) / math.log(8192 / 256) for end in about(fold)),
             f"is the exponent of {word} up to {{seq_len:,}} tokens, head size {{d_head}}", **lengths,
         )
@@ -238,28 +238,28 @@ def compiled_attention(data: Data) -> list[Found]:
     """Compiled against naive attention at the most tokens, of each head size."""
     records = _rows(data, "attention")
     where = _had(records, {"precision": "fp32", "causal": True, "cold": False})
-    longest = max((case["seq_len"] for case in quantities.cases(records, variant="compiled", **where)), default=None)
+    longest = max((case["seq_len"] for case in claims.cases(records, variant="compiled", **where)), default=None)
     of, to = {"variant": "compiled", "seq_len": longest}, {"variant": "naive"}
-    return quantities.ratios(records, "total_ms", of, to, LESS, TOKENS, **where)
+    return claims.ratios(records, "total_ms", of, to, LESS, TOKENS, **where)
 
 
 def compiled_step(data: Data) -> list[Found]:
     """The compiled step against the eager one, of each size and context."""
     of, to = {"compiled": True}, {"compiled": False}
-    return quantities.ratios(_steps(data), "total_ms", of, to, LESS, STEP, precision="fp32")
+    return claims.ratios(_steps(data), "total_ms", of, to, LESS, STEP, precision="fp32")
 
 
 def tf32(data: Data) -> list[Found]:
     """At the largest size: what TF32 brings to the compiled step, beside what compiling brings to the eager one."""
     steps = _steps(data)
     case = max(
-        quantities.cases(steps, precision="tf32", compiled=True), default=None,
+        claims.cases(steps, precision="tf32", compiled=True), default=None,
         key=lambda case: (tidy.ORDER.index(case["size"]), case["context_length"]),
     )  # fmt: skip
     if case is None:
         return []
     compiled, eager = {**case, "precision": "fp32"}, {**case, "precision": "fp32", "compiled": False}
-    return quantities.contrast(
+    return claims.contrast(
         steps, "total_ms", (case, compiled), (compiled, eager), LESS, "is the gain of TF32 to that of compiling " + STEP
     )
 
@@ -275,7 +275,7 @@ def compiled_against(*rivals: str, within: tuple[float, float], **where) -> Call
         of, chosen = {"variant": "compiled_single_tensor"}, where | _had(records, LISTS)
         found = []
         for rival in rivals:
-            found += quantities.ratios(
+            found += claims.ratios(
                 records, "total_ms", of, {"variant": rival}, within, f"times {rival} {CASE}", **chosen
             )
         return found
@@ -286,7 +286,7 @@ def compiled_against(*rivals: str, within: tuple[float, float], **where) -> Call
 def many_parameters(data: Data) -> list[Found]:
     """How the ratio of compiled to eager changes from at most 8 parameters to the most."""
     records, found = _rows(data, "adam", **LISTS), []
-    rows = quantities.cases(records, variant="compiled_single_tensor")
+    rows = claims.cases(records, variant="compiled_single_tensor")
     for size in sorted({case["param_size"] for case in rows}):
         counts = sorted(case["num_params"] for case in rows if case["param_size"] == size)
         few = max((count for count in counts if count <= 8), default=None)
@@ -295,5 +295,5 @@ def many_parameters(data: Data) -> list[Found]:
         many = next(case for case in rows if case["param_size"] == size)
         sides = [{**many, "num_params": count} for count in (counts[-1], few)]
         pairs = [(side, {**side, "variant": "single_tensor"}) for side in sides]
-        found += quantities.contrast(records, "total_ms", *pairs, MORE, f"times the ratio for {few}, " + CASE)
+        found += claims.contrast(records, "total_ms", *pairs, MORE, f"times the ratio for {few}, " + CASE)
     return found

@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 
 from lib.config import SIZES
 from lib.cost import flops, memory
-from lib.records import results
 from lib.report import plots, sentences, tables, tidy
 from lib.report.headings import HEADINGS
 from lib.report.plots import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, STYLE, VERMILION, YELLOW
+from lib.report.published import published_table
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
@@ -172,7 +172,7 @@ def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:
 
 def beside_published() -> pd.DataFrame:
     """The published peaks beside the formula's for the same model, both also in percent of that GPU's memory."""
-    table = results.published("memory").rename(columns={"model": "size", "phase": "mode", "peak_gib": "published_gib"})
+    table = published_table("memory").rename(columns={"model": "size", "phase": "mode", "peak_gib": "published_gib"})
     table["precision"] = table["precision"].map({"float32": "fp32", "mixed": "bf16"})
     rows = predictions(["xl"], sorted(table["context_length"].unique().tolist()))
     known = rows.set_index(["size", "context_length", "precision"])

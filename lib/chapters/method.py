@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping
 
 import pandas as pd
-import yaml
+from ruamel.yaml import YAML
 
 from lib import notebooks
 from lib.records import damaged, results, staleness
@@ -32,7 +32,7 @@ def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def whole_grid(experiment: str) -> set[tuple]:
     """The cases of an experiment in the sweep `gpu`, whatever the device."""
-    content = yaml.safe_load((notebooks.SWEEPS / "gpu.yaml").read_text()).get(experiment, [])
+    content = YAML(typ="safe", pure=True).load(notebooks.SWEEPS / "gpu.yaml").get(experiment, [])
     names, cases = notebooks.fields(experiment), set()
     for block in content if isinstance(content, list) else [content]:
         axes = notebooks.parameters(experiment) | block
@@ -66,7 +66,7 @@ def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
         rows.append({"what": "load over a minute", "value": f"{min(loads):g} to {max(loads):g}"})
     if busy:
         rows.append(
-            {"what": "used by others before a case, % of all cores", "value": f"{min(busy):g} to {max(busy):g}"}
+            {"what": "used by others during a case, % of all cores", "value": f"{min(busy):g} to {max(busy):g}"}
         )
     if steps:
         rows.append({"what": "steps of the wall clock, s", "value": ", ".join(f"{step:+,g}" for step in sorted(steps))})

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import pandas as pd
 
 from lib.chapters.warmup import FOLLOWING, FULL, WHOLE, after_warmups, one_against_five, steady, where
-from lib.records import results
 from lib.report import tidy
 from lib.report.headings import HEADINGS
+from lib.report.published import published_table
 from lib.report.sentences import NO_DATA, Statement, of_records, together
 from lib.stats import comparisons, digits
 
@@ -22,7 +22,7 @@ def published() -> pd.DataFrame:
     """The published means by warm-ups, one row a source, phase, case and number of `warmups`: `mean_ms, std_ms,
     deviation_percent` and `ratio` to the mean after the most warm-ups of the same case, which is an unstated number in
     a source that states it only for what it varied."""
-    table = results.published("end_to_end")
+    table = published_table("end_to_end")
     table = table[(table["how"] == "measured") & table["std_ms"].notna() & ~table["compiled"].astype(bool)]
     table = table[table["dtype"] == "float32"].assign(warmups=table["warmup_steps"].fillna(math.inf))
     keys = ["source", "hardware", "model", "context_length", "phase"]

@@ -14,6 +14,7 @@ from lib.chapters import evidence, printed
 from lib.records import results, staleness
 from lib.report import claims, markdown, typeset
 from lib.report.claims import CONTRADICTED, LESS, MORE, SUPPORTED, Claim, Judgement
+from lib.report.published import published_table
 from lib.report.sentences import Statement
 from lib.stats import digits
 
@@ -109,7 +110,7 @@ _DECISIONS = {  # by the name of a claim: where its numbers come from, the rule,
 @functools.cache
 def published() -> tuple[Claim, ...]:
     """Every statement of `claims.csv` as a claim."""
-    table = results.published("claims").set_index("id")
+    table = published_table("claims").set_index("id")
     found = []
     for name, (find, rule, holds, fails, *least) in _DECISIONS.items():
         row = table.loc[name]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from lib.records import results
+from lib.records.record import called
 from lib.records.staleness import left_out
 from lib.report import compare as verdicts
 from lib.report import markdown, tidy
@@ -68,7 +68,7 @@ def names(records: pd.DataFrame, *cases: Mapping) -> tuple[str, ...]:
     """The names of the records of these cases, as the report links them: experiment/case.rN."""
     fields, experiment = records.attrs["fields"], records.attrs["experiment"]
     chosen = [row for case in cases for _, row in tidy.select(records, **case).iterrows()]
-    return tuple(dict.fromkeys(results.called(experiment, row[fields], row["round"]) for row in chosen))
+    return tuple(dict.fromkeys(called(experiment, row[fields], row["round"]) for row in chosen))
 
 
 def of_records(*free: str) -> Callable:

@@ -161,7 +161,7 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
 
 
 def peaks(sheets: pd.DataFrame, products: dict[str, float], copies: dict[str, float], caption: str) -> Table:
-    """The table of `results.datasheets`, one row a GPU, below the ceilings in FLOP/s and bytes/s measured here."""
+    """The table of `published.datasheets`, one row a GPU, below the ceilings in FLOP/s and bytes/s measured here."""
     wide = sheets.pivot_table(index=["hardware", "memory_gb_per_s"], columns="precision", values="tflops")
     wide = wide.reset_index().rename(columns={"memory_gb_per_s": "memory, GB/s"})
     own = {"hardware": "this machine, measured", **{name: rate / 1e12 for name, rate in products.items()}}

@@ -74,7 +74,7 @@ def _fact(value) -> float | str | None:
 
 def unrest(record: pd.Series) -> str:
     """What speaks against a record's times: the canary beside it was slower or less steady than the machine can be, or
-    other processes used more than `BUSY_PERCENT` of the machine before it; or the samples changed as they went on;
+    other processes used more than `BUSY_PERCENT` of the machine meanwhile; or the samples changed as they went on;
     nothing where nothing does."""
     canary, times = record.get("canary_ms"), record.get("total_ms")
     found = []

@@ -7,7 +7,7 @@ import torch
 
 from lib import adam, model, precision
 from lib.cost import memory
-from lib.experiments import checkpointing, measure
+from lib.experiments import measure, training
 from lib.experiments.memory import Memory
 from lib.experiments.step import Step
 from lib.experiments.training import MODES
@@ -137,7 +137,7 @@ def test_groups_of_layers_compute_what_the_plain_model_does_and_keep_only_their_
     plain, inputs, targets = build(SHAPES["deep"])
     grouped, _, _ = build(SHAPES["deep"])
     grouped.load_state_dict(plain.state_dict())
-    checkpointing.regroup(grouped, size)
+    training.regroup(grouped, size)
     assert len(grouped.layers) == -(-12 // size)
     for network in (plain, grouped):
         model.loss(network(inputs), targets).backward()
