@@ -137,7 +137,9 @@ def _prose(chapter: str, source: str) -> str:
             return f'<h{level + 1} id="{tables.anchor(chapter, text)}">{text}</h{level + 1}>\n'
 
         def block_math(self, body):
-            return latex2mathml.converter.convert(body.strip(), display="block")
+            parts = [latex2mathml.converter.convert(part, display="block") for part in body.strip().split(r"\qquad")]
+            focusable = [part.replace("<math ", '<math tabindex="0" ', 1) for part in parts]  # each scrolls where it must
+            return f'<div class="formula">{"".join(focusable)}</div>\n'
 
         def inline_math(self, body):
             return latex2mathml.converter.convert(body.strip())
