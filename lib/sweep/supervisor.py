@@ -146,7 +146,8 @@ class Supervisor:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")  # several begin within a millisecond
         name = f"{stamp}-{task.experiment}-r{task.round}"
         left = self.deadline - time.monotonic()
-        run = Run(name, task.machine, task.experiment, task.parameters, tuple(todo), task.timeout, left)
+        variables = {} if task.last else {"SWEEP_ROUND_FOLLOWS": "1"}
+        run = Run(name, task.machine, task.experiment, task.parameters, tuple(todo), task.timeout, left, variables)
         hand = self.hands[place] = Hand(box, place, task, run)
         self.progress.begins(place, (task.machine, todo[0]))
         threading.Thread(target=self._follow, args=(hand,), daemon=True).start()

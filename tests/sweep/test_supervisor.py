@@ -31,7 +31,7 @@ def task(*cases, experiment="step", device="cpu", round=1):
     named = {record.called(experiment, case, round): case for case in cases}
     return Task(
         experiment, {"round": round}, 10.0, device, MACHINE, named, predicted={}, too_large={}, lacking={},
-        environment={"machine": MACHINE, "hardware": "a test"}, code=CODE,
+        environment={"machine": MACHINE, "hardware": "a test"}, code=CODE, last=round == 2,
     )  # fmt: skip
 
 
@@ -137,6 +137,13 @@ def test_a_case_whose_process_dies_twice_is_a_row_and_the_rest_is_measured(super
     found = supervise([one], [Pretended(*[dies] * times, well)])
     assert statuses(one) == (["ok", "ok"] if times == 1 else ["crashed", "ok"])
     assert len(found.failures) == times - 1
+
+
+def test_a_run_is_told_whether_a_round_follows(supervise):
+    last = Piece("record", "step/1.r2", made({"n": 1}, round=2)), Piece("end", "complete")
+    place = Pretended(well, lambda run: iter(last))
+    supervise([task({"n": 1}), task({"n": 1}, round=2)], [place])
+    assert [run.variables for run in place.runs] == [{"SWEEP_ROUND_FOLLOWS": "1"}, {}]
 
 
 def test_a_case_that_takes_too_long_is_a_row_at_once(supervise):
