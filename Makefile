@@ -57,7 +57,7 @@ lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb, the other notebo
 	@.venv/bin/jupyter lab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 wheels: .venv/ready ## Collect in .whl what a PyTorch image lacks to run the notebooks, for a box without a registry: PYTHON=3.12; WITH="scipy"
-	@$(PY) -m lib.sweep.wheels $(if $(filter 3.%,$(PYTHON)),--python $(PYTHON)) $(WITH)
+	@$(PY) -m lib.sweep.wheels $(or $(filter 3.%,$(PYTHON)),3.12) $(or $(PROCESSOR),x86_64) $(WITH)
 
 clean: ## Remove the report and the executed notebooks; records, figures that were saved and .venv stay
 	@rm -rf reports/runs reports/chapters reports/report.{html,pdf,md} reports/figures/[0-9]*.svg
