@@ -121,11 +121,11 @@ def test_a_kill_at_each_step_of_a_write_leaves_the_earlier_record_or_the_new_one
 
 
 def run(command: list[str], folder: Path, **settings) -> subprocess.CompletedProcess:
-    variables = os.environ | {"RESULTS": str(folder / "results"), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    variables = os.environ | {"RESULTS": str(folder / "results"), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}"}
     return subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, **settings)
 
 
-STORING = [sys.executable, str(ROOT / "tests" / "storing.py")]
+STORING = [sys.executable, str(ROOT / "tests" / "support" / "storing.py")]
 
 
 def refused_in_one_line(done, reason) -> list[int]:
