@@ -9,6 +9,7 @@ from ruamel.yaml import YAML
 
 from lib import notebooks
 from lib.records import damaged, results, staleness
+from lib.records.damaged import counted
 from lib.report import sentences, tables, tidy
 from lib.stats import digits
 
@@ -123,15 +124,11 @@ def damage() -> list[sentences.Statement | tables.Table]:
     whole = f"All files of records are whole, {digits.count(read)} of {digits.count(read)}."
     evidence = (
         "Each file in the store and each that is kept in git was read, and its bytes, fields, checksum and place were "
-        "held against what a record must be; what stands in quarantine was counted."
+        "held against what a record must be; what was set aside or refused was counted."
     )
     counts = losses.groupby(list(damaged.COLUMNS)).size().rename("files").reset_index()
     table = tables.Table(counts, "Files that are no records, of which no number is shown, and why")
-    return [sentences.Statement(counted(losses) or whole, "derived", evidence), *([table] if len(counts) else [])]
-
-
-def counted(losses: pd.DataFrame) -> str:
-    """How many files are damaged, by where they are, in a sentence; nothing where none is."""
-    counts = losses["where"].value_counts()
-    said = [f"{digits.count(counts[where])} {where}" for where in damaged.PLACES if where in counts]
-    return f"Damaged files of records: {', '.join(said)}. They are left out." if said else ""
+    return [
+        sentences.Statement(counted(losses) or whole, "derived", evidence),
+        *([table] if len(counts) else []),
+    ]

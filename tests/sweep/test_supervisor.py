@@ -126,7 +126,7 @@ def test_a_refused_record_is_set_aside_tried_again_and_then_given_up(supervise):
     found = supervise([one], [slot])
     assert statuses(one) == [None, "ok"]
     assert [run.todo for run in slot.runs] == [("step/1.r1", "step/2.r1"), ("step/1.r1",)]
-    assert len(list(paths.quarantine().glob("*/*/*.reason"))) == 2
+    assert len(list(paths.results().glob("*/*/*.refused"))) == 2
     (failure,) = found.failures
     assert "step/1.r1: its record was refused, code: must be" in failure
 
