@@ -9,6 +9,8 @@ ceiling: they take the peak that the maker states, `estimates.with_percent_of` t
 
 from dataclasses import dataclass
 
+from lib.config import SIZES
+
 FORMULA = ("naive", "compiled")  # the attention variants that hold every score; the others work in tiles
 
 
@@ -50,6 +52,11 @@ class Shape:
         """All parameters: matrices, embedding, two norms a layer and the last one."""
         norms = (2 * self.num_layers + 1) * self.d_model
         return self.matrix_parameters + self.vocab_size * self.d_model + norms
+
+
+def model_shape(size: str, context_length: int) -> Shape:
+    """Give the model of a size with the vocabulary and the batch of the assignment."""
+    return Shape(**SIZES[size], vocab_size=10_000, batch_size=4, context_length=context_length)
 
 
 def width(precision: str) -> int:

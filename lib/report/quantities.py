@@ -15,6 +15,21 @@ from lib.report.sentences import fields
 from lib.stats import intervals
 from lib.stats.intervals import Comparison, Interval
 
+Data = Mapping[str, pd.DataFrame]  # the records of each experiment by its name, or printed tables in their shape
+SIZED = "at size {size}, context {context_length}"  # where a model was measured, in words
+
+
+def rows(data: Data, experiment: str, **where) -> pd.DataFrame:
+    """Select the rows of an experiment with these values of fields; none where there is no such experiment."""
+    records = data.get(experiment, pd.DataFrame({"status": []}))
+    records.attrs.setdefault("fields", [])
+    return _select(records, where)
+
+
+def _select(records: pd.DataFrame, where: Mapping) -> pd.DataFrame:
+    """Select rows by values of fields; of a printed table by those fields that it has."""
+    return tidy.select(records, **{name: of for name, of in where.items() if name in records or not printed(records)})
+
 
 def printed(records: pd.DataFrame) -> bool:
     """Whether these are the rows of a printed table, each a single number, and no records."""
@@ -28,7 +43,7 @@ def names(records: pd.DataFrame) -> tuple[str, ...]:
 
 def cases(records: pd.DataFrame, **where) -> list[dict]:
     """The cases with these values of fields, in the order in which values are introduced."""
-    chosen = tidy.select(records, **where)
+    chosen = _select(records, where)
     measured = chosen.loc[chosen["status"] == "ok", records.attrs["fields"]].drop_duplicates()
     return tidy.ordered(measured, " ".join(measured)).to_dict("records") if len(measured) else []
 
