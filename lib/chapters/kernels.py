@@ -93,7 +93,7 @@ def present(shares: pd.DataFrame) -> list[str]:
 
 
 def top(records: pd.DataFrame, case: Mapping, source="kernels", by="phase", most: int = 5) -> pd.DataFrame:
-    """Set what takes most of each phase of one case: the columns of the record's table, `total_us` and `share_percent`
+    """Give what takes most of each phase of one case: the columns of the record's table, `total_us` and `share_percent`
     with intervals, of what every process has among its largest. With `source` nsys, by its ranges."""
     chosen, rows = tidy.select(records, **{name: case[name] for name in records.attrs["fields"]}), []
     for row, group in tidy.by_case(tidy.with_table(chosen, source)):
@@ -113,7 +113,7 @@ def top(records: pd.DataFrame, case: Mapping, source="kernels", by="phase", most
 
 
 def against_timer(records: pd.DataFrame) -> pd.DataFrame:
-    """Set one row a case and phase: `timed_ms` without the profiler, `profiled_ms` under it, their ratio process by
+    """Give one row a case and phase: `timed_ms` without the profiler, `profiled_ms` under it, their ratio process by
     process, the sum of what ran, `kernels_ms`, and what part of the profiled time that is."""
     rows = []
     for row, group in tidy.by_case(tidy.with_table(records, "classes")):
@@ -133,7 +133,7 @@ def against_timer(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def parts(records: pd.DataFrame) -> pd.DataFrame:
-    """Set one row a case, phase and part of attention: `part_ms`, what of it is matrix products, the part's share of
+    """Give one row a case, phase and part of attention: `part_ms`, what of it is matrix products, the part's share of
     the time and of the FLOPs of all parts of the phase, and its FLOPs and least bytes by its time, in 1e9 a second."""
     rows = []
     for row, group in tidy.by_case(tidy.with_table(records, "parts")):
@@ -156,7 +156,7 @@ def parts(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def points(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
-    """Set each part of attention and phase of one profiled step as a point of a roofline."""
+    """Place each part of attention and phase of one profiled step as a point of a roofline."""
     return pd.DataFrame([
         {name: row.get(name, "") for name in ("precision", "hardware", "restless", "gflops")}
         | {"name": row["part"], "label": f"{row['part']}, {row['phase']}"}
@@ -194,7 +194,7 @@ def leaders(records: pd.DataFrame, scope: str) -> list[dict]:
 
 
 def published_shares() -> pd.DataFrame:
-    """Set the published tables of kernels by class, one row a `scope`: what percentage matrix products and all else
+    """Give the published tables of kernels by class, one row a `scope`: what percentage matrix products and all else
     that is printed take, `matrix_product_percent` and `else_percent`. Only the largest kernels are printed, so that
     both are the least that they can be; a whole step does not tell which of them the optimizer launched."""
     table = results.published("kernels")

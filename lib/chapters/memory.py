@@ -91,7 +91,7 @@ def breakdown(record: pd.Series) -> dict[str, float]:
 
 
 def parts(records: pd.DataFrame) -> pd.DataFrame:
-    """Set one row a record that tells where its peak goes: `label`, `hardware`, and MiB of each of the `KINDS`."""
+    """Give one row a record that tells where its peak goes: `label`, `hardware`, and MiB of each of the `KINDS`."""
     rows = [
         {"label": f"{r['size']} {r['context_length']} {r['precision']} {r['mode']}", "hardware": r["hardware"]}
         | breakdown(r)
@@ -118,7 +118,7 @@ def stacked(ax: Axes, table: pd.DataFrame) -> Axes:
 
 
 def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
-    """Set one row a size of group: `checkpoint`, `forward_end_mib` (alive after the forward pass), `peak_mib`,
+    """Give one row a size of group: `checkpoint`, `forward_end_mib` (alive after the forward pass), `peak_mib`,
     `formula_mib`, and `ratio` and `verdict` of the time relative to none, from `compare.against_baselines`."""
     fields = records.attrs["fields"]
     table = tidy.medians(records, "forward_end_mib", "peak_mib", "formula_mib")
@@ -170,7 +170,7 @@ def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:
 
 
 def beside_published() -> pd.DataFrame:
-    """Set the published peaks beside the formula's for the same model, both also in percent of that GPU's memory."""
+    """Give the published peaks beside the formula's for the same model, both also in percent of that GPU's memory."""
     table = results.published("memory").rename(columns={"model": "size", "phase": "mode", "peak_gib": "published_gib"})
     table["precision"] = table["precision"].map({"float32": "fp32", "mixed": "bf16"})
     keys = ["size", "context_length", "precision"]
@@ -342,42 +342,27 @@ def theory(records: pd.DataFrame) -> list[Hypothesis]:
     free, kept = ({**head, "mode": mode} for mode in ("no_grad", "forward"))
     narrow = {**long, "precision": "bf16"} if long["precision"] else long
 
-    def of(case: Mapping, name: str) -> float:
-        return hypotheses.value(plain, name, case)
+    def of(name: str, case: Mapping = head, to: Mapping | None = None) -> float:
+        return hypotheses.value(plain, name, case) / (hypotheses.value(plain, name, to) if to else 1)
 
-    def to(above: Mapping, below: Mapping, name: str) -> float:
-        return of(above, name) / of(below, name)
-
-    rows, logits = tidy.one(plain, long).get("largest"), math.nan
+    table, logits, formula = tidy.one(plain, long).get("largest"), math.nan, "closed formula"
     if long["size"]:
         vocabulary = flops.model_shape(long["size"], 1).vocab_size
         logits = 4 * long["batch_size"] * long["context_length"] * vocabulary / MIB
+    tensor = max(logits, of("scores_mib", long)), table["each_mib"][0] if isinstance(table, dict) else None
     at, at_long = (sentences.at(", {size} at {context_length}", case) for case in (head, long))
-    return [
-        Hypothesis(
-            f"peak of a step, MiB{at}", "closed formula", of(head, "formula_mib"), counted(of(head, "peak_mib"))
-        ),
-        Hypothesis(
-            f"alive after the step, MiB{at}", "16 bytes a parameter", 16 * of(head, "parameters") / MIB,
-            counted(of(head, "optimizer_end_mib")), LEAST,
-        ),
-        Hypothesis(
-            f"a tensor of the residual stream, MiB{at}", "B T d × 4 bytes", of(head, "residual_mib"),
-            counted(of(head, "residual_observed_mib")),
-        ),
-        Hypothesis(
-            f"peak of no_grad to that of forward{at}", "closed formula", to(free, kept, "formula_mib"),
-            counted(to(free, kept, "peak_mib")),
-        ),
-        Hypothesis(
-            f"peak of a step, bf16 to fp32{at_long}", "closed formula", to(narrow, long, "formula_mib"),
-            counted(to(narrow, long, "peak_mib")),
-        ),
-        Hypothesis(
-            f"the largest allocation, MiB{at_long}", "logits, BTV × 4 bytes, or scores, BhT² × 4",
-            max(logits, of(long, "scores_mib")), counted(rows["each_mib"][0] if isinstance(rows, dict) else None),
-        ),
+    rows = [
+        (f"peak of a step, MiB{at}", formula, of("formula_mib"), of("peak_mib")),
+        (f"alive after the step, MiB{at}", "16 bytes a parameter", 16 * of("parameters") / MIB,
+         of("optimizer_end_mib"), LEAST),
+        (f"a tensor of the residual stream, MiB{at}", "B T d × 4 bytes", of("residual_mib"),
+         of("residual_observed_mib")),
+        (f"peak of no_grad to that of forward{at}", formula, of("formula_mib", free, kept), of("peak_mib", free, kept)),
+        (f"peak of a step, bf16 to fp32{at_long}", formula, of("formula_mib", narrow, long),
+         of("peak_mib", narrow, long)),
+        (f"the largest allocation, MiB{at_long}", "logits, BTV × 4 bytes, or scores, BhT² × 4", *tensor),
     ]  # fmt: skip
+    return [Hypothesis(name, how, predicted, counted(found), *limit) for name, how, predicted, found, *limit in rows]
 
 
 def mixed_memory(data: quantities.Data) -> list[Found]:

@@ -18,7 +18,7 @@ TERMS, TERM = 1000, 0.01  # the sum of the assignment
 
 
 def rows(records: pd.DataFrame, metric: str, **where) -> pd.DataFrame:
-    """Set a metric that is a table, of all records below each other, each row with the fields of its case and its
+    """Give a metric that is a table, of all records below each other, each row with the fields of its case and its
     hardware, where its columns have these values; of several rounds the last, since nothing here varies."""
     held, names = tidy.with_table(records, metric), ["subject", "precision", "device", "hardware"]
     if held.empty:
@@ -32,7 +32,7 @@ def rows(records: pd.DataFrame, metric: str, **where) -> pd.DataFrame:
 
 
 def loops(records: pd.DataFrame) -> pd.DataFrame:
-    """Set the loops of all dtypes, one a row, as `rounding.accumulation` describes them; the sum with all its digits,
+    """Give the loops of all dtypes, one a row, as `rounding.accumulation` describes them; the sum with all its digits,
     and the loop in fp32 once."""
     table = rows(records, "loops")
     if table.empty:
@@ -45,7 +45,7 @@ def loops(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by_precision(table: pd.DataFrame, index: str, values: str) -> pd.DataFrame:
-    """Set one row a value of `index`, in the order in which they come, with a column for each precision."""
+    """Give one row a value of `index`, in the order in which they come, with a column for each precision."""
     if table.empty:
         return pd.DataFrame(columns=[index])
     wide = table.pivot_table(index=index, columns="precision", values=values, aggfunc="last", sort=False)
@@ -54,19 +54,19 @@ def _by_precision(table: pd.DataFrame, index: str, values: str) -> pd.DataFrame:
 
 
 def dtypes(records: pd.DataFrame, subject: str) -> pd.DataFrame:
-    """Set one row a tensor of a model, with its dtype in a column for each precision."""
+    """Give one row a tensor of a model, with its dtype in a column for each precision."""
     return _by_precision(rows(records, "dtypes", subject=subject), "tensor", "dtype")
 
 
 def step_errors(records: pd.DataFrame, subject: str) -> pd.DataFrame:
-    """Set one row a step of a norm: its error if that step alone is rounded, a column for each precision."""
+    """Give one row a step of a norm: its error if that step alone is rounded, a column for each precision."""
     table = rows(records, "step_errors", subject=subject)
     short = tidy.column(table, "relative_error").map("{:.2g}".format)
     return _by_precision(table.assign(relative_error=short), "step", "relative_error")
 
 
 def limits(records: pd.DataFrame) -> pd.DataFrame:
-    """Set where a norm leaves the range of its dtype: one row a norm, precision, offset, step and what happens there,
+    """Give where a norm leaves the range of its dtype: one row a norm, precision, offset, step and what happens there,
     with the scales of the inputs in words."""
     table = rows(records, "norm_limits")
     if table.empty:
@@ -90,7 +90,7 @@ def speed_of_phases(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def published_speed() -> pd.DataFrame:
-    """Set published passes in bf16 relative to fp32 on the same hardware, one row a source and case: `forward_ratio`
+    """Give published passes in bf16 relative to fp32 on the same hardware, one row a source and case: `forward_ratio`
     and `forward_backward_ratio`; what is called fp32 there may have run in TF32."""
     table = published.published_step()
     keys = ["source", "hardware", "compiled", "size", "context_length"]
@@ -355,17 +355,12 @@ def theory(records: pd.DataFrame, steps: pd.DataFrame, ceilings: pd.DataFrame) -
     faster = peaks.get("fp32", math.nan) / peaks.get("bf16", math.nan)
     least = hypotheses.value(steps, "least_ms", half) / hypotheses.value(steps, "least_ms", single)
     at = sentences.at(", {size} at {context_length}", half)
+    forward, whole = (hypotheses.ratio(steps, name, half, single) for name in ("forward_ms", "total_ms"))
     return [
         *found,
-        Hypothesis(
-            f"forward pass, bf16 to fp32{at}", "the ceilings of products", faster,
-            hypotheses.ratio(steps, "forward_ms", half, single),
-        ),
-        Hypothesis(
-            f"whole step, bf16 to fp32{at}", "least times, products and bytes", least,
-            hypotheses.ratio(steps, "total_ms", half, single),
-        ),
-    ]  # fmt: skip
+        Hypothesis(f"forward pass, bf16 to fp32{at}", "the ceilings of products", faster, forward),
+        Hypothesis(f"whole step, bf16 to fp32{at}", "least times, products and bytes", least, whole),
+    ]
 
 
 def three_sums(data: quantities.Data) -> list[Found]:

@@ -5,6 +5,7 @@ products, or bytes at the ceiling of memory.
 """
 
 import math
+from functools import partial
 
 import pandas as pd
 
@@ -22,7 +23,7 @@ def flops(row: pd.Series) -> float:
 
 
 def points(steps: pd.DataFrame) -> pd.DataFrame:
-    """Set each case and phase of training steps as a point of a roofline. To the least bytes of what is no product,
+    """Place each case and phase of training steps as a point of a roofline. To the least bytes of what is no product,
     which the records have, come each matrix, read once a pass, and its gradient, written once, in single precision."""
     rows = []
     for phase in PHASES:
@@ -58,34 +59,24 @@ def theory(every: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
         hypotheses.value(steps, name, long) / hypotheses.value(steps, name, short)
         for name in ("forward_flops", "least_ms")
     )
+    mfu = 3e5 * forward / peaks.get("fp32", math.nan) / least
+    took, grew = partial(hypotheses.median, steps, case=head), partial(hypotheses.ratio, steps, of=long, to=short)
     at = sentences.at(", {size} at {context_length}", head)
     tokens = f", {long['size']}, {short['context_length']} to {long['context_length']}" if long.get("size") else ""
-    return [
-        Hypothesis(
-            f"backward to forward{at}", "FLOPs of products, 2F to F", backward / forward,
-            hypotheses.median(steps, "backward_to_forward", head),
+    rows = [
+        (f"backward to forward{at}", "FLOPs of products, 2F to F", backward / forward, took("backward_to_forward")),
+        (
+            f"optimizer, ms{at}",
+            "28 bytes a parameter at memory's ceiling",
+            1e3 * optimizer / speed,
+            took("optimizer_ms"),
         ),
-        Hypothesis(
-            f"optimizer, ms{at}", "28 bytes a parameter at memory's ceiling", 1e3 * optimizer / speed,
-            hypotheses.median(steps, "optimizer_ms", head),
-        ),
-        Hypothesis(
-            f"whole step, ms{at}", "products, then bytes, at the ceilings", least,
-            hypotheses.median(steps, "total_ms", head), LEAST,
-        ),
-        Hypothesis(
-            f"MFU, %{at}", "the products' part of that time", 3e5 * forward / peaks.get("fp32", math.nan) / least,
-            hypotheses.median(steps, "mfu_percent", head), MOST,
-        ),
-        Hypothesis(
-            f"growth of the forward pass{tokens}", "FLOPs, 2NBT + 4LBT²d", grown,
-            hypotheses.ratio(steps, "forward_ms", long, short),
-        ),
-        Hypothesis(
-            f"growth of the whole step{tokens}", "the least times of both", longer,
-            hypotheses.ratio(steps, "total_ms", long, short),
-        ),
-    ]  # fmt: skip
+        (f"whole step, ms{at}", "products, then bytes, at the ceilings", least, took("total_ms"), LEAST),
+        (f"MFU, %{at}", "the products' part of that time", mfu, took("mfu_percent"), MOST),
+        (f"growth of the forward pass{tokens}", "FLOPs, 2NBT + 4LBT²d", grown, grew("forward_ms")),
+        (f"growth of the whole step{tokens}", "the least times of both", longer, grew("total_ms")),
+    ]
+    return [Hypothesis(*row) for row in rows]
 
 
 def backward_twice_forward(data: quantities.Data) -> list[Found]:

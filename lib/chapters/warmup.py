@@ -64,7 +64,7 @@ def _frame(rows: list[dict], what: str, *columns: str) -> pd.DataFrame:
 
 
 def steady(records: pd.DataFrame) -> pd.DataFrame:
-    """Set one row a case: `first_step_ms`, `later_ms` (the median of the last half of the steps), `first_ratio` between
+    """Give one row a case: `first_step_ms`, `later_ms` (the median of the last half of the steps), `first_ratio` between
     them, the percentage of the excess of the first step by phase, in the mean over the processes, and in words
     `steady_from`, the first steady step in each process."""
     rows = []
@@ -88,7 +88,7 @@ def steady(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def after_warmups(records: pd.DataFrame) -> pd.DataFrame:
-    """Set one row a case, phase and number of `warmups`: of the ten steps that follow, `mean_ms`, `std_ms` and their
+    """Give one row a case, phase and number of `warmups`: of the ten steps that follow, `mean_ms`, `std_ms` and their
     quotient `deviation_percent`, and `ratio`, that mean to the one after 5, each across the processes."""
     rows = []
     for row, group in tidy.by_case(records):
@@ -107,7 +107,7 @@ def after_warmups(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def pivot(records: pd.DataFrame, value: str) -> pd.DataFrame:
-    """Set the rows of `after_warmups` with the numbers of warm-ups side by side: a column `<value>_after_<w>` each."""
+    """Give the rows of `after_warmups` with the numbers of warm-ups side by side: a column `<value>_after_<w>` each."""
     rows = [
         group.iloc[0].to_dict()
         | {f"{value}_after_{w}": found for w, found in zip(group["warmups"], group[value], strict=True)}
@@ -117,7 +117,7 @@ def pivot(records: pd.DataFrame, value: str) -> pd.DataFrame:
 
 
 def one_against_five(records: pd.DataFrame) -> pd.DataFrame:
-    """Set one row a case: the `ratio` of the mean of ten whole steps after one warm-up to that after five, process by
+    """Give one row a case: the `ratio` of the mean of ten whole steps after one warm-up to that after five, process by
     process, with its `verdict` (by Holm over the rows) and `visible_percent`; nothing from fewer than 3 processes."""
     rows, found = [], []
     for row, group in tidy.by_case(records):
@@ -177,7 +177,7 @@ def note(records: pd.DataFrame) -> str:
 
 
 def published() -> pd.DataFrame:
-    """Set the published means by warm-ups, one row a source, phase, case and number of `warmups`: `mean_ms, std_ms,
+    """Give the published means by warm-ups, one row a source, phase, case and number of `warmups`: `mean_ms, std_ms,
     deviation_percent` and `ratio` to the mean after the most warm-ups of the same case, which is an unstated number in
     a source that states it only for what it varied."""
     table = results.published("end_to_end")
@@ -192,7 +192,7 @@ def published() -> pd.DataFrame:
 
 
 def _ours(records: pd.DataFrame) -> pd.DataFrame:
-    """Set the rows of `after_warmups` as plain numbers, to stand beside published ones."""
+    """Give the rows of `after_warmups` as plain numbers, to stand beside published ones."""
     table = after_warmups(records)
     table = table[table["phase"] != WHOLE]
     plain = {name: table[name].map(lambda found: found.value).astype(float) for name in (*STATISTICS, "ratio")}
@@ -200,7 +200,7 @@ def _ours(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def beside_published(records: pd.DataFrame) -> pd.DataFrame:
-    """Set one row a source, phase and number of warm-ups: over its sizes and contexts (`cases`) the median, least and
+    """Give one row a source, phase and number of warm-ups: over its sizes and contexts (`cases`) the median, least and
     most of the mean relative to that after the most warm-ups, and of the deviation relative to the mean."""
     both, rows = pd.concat([_ours(records), published()], ignore_index=True), []
     for (source, hardware, phase, count), group in both.groupby(["source", "hardware", "phase", "warmups"], sort=False):
@@ -214,7 +214,7 @@ def beside_published(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def describe(records: pd.DataFrame) -> pd.DataFrame:
-    """Set one row a source, statistic (`mean_ms` or `std_ms` of ten steps) and number of warm-ups: the count, mean,
+    """Give one row a source, statistic (`mean_ms` or `std_ms` of ten steps) and number of warm-ups: the count, mean,
     std, min, quartiles and max of it over sizes, contexts and phases, as write-up 002 describes its own."""
     both = pd.concat([_ours(records), tidy.select(published(), source="write-up 002")], ignore_index=True)
     rows = [
@@ -343,27 +343,19 @@ def equivalence(records: pd.DataFrame) -> Statement:
 
 def theory(starts: pd.DataFrame) -> list[Hypothesis]:
     """Predict ten steps after none and after one warm-up, if a single step is long and the others are equal."""
-    found, after, n = [], tidy.select(after_warmups(starts), phase=WHOLE), FOLLOWING
+    rows, after, n = [], tidy.select(after_warmups(starts), phase=WHOLE), FOLLOWING
     for _, row in steady(starts).iterrows():
         case = row[starts.attrs["fields"]].to_dict()
         none, one = (tidy.one(after, {**case, "warmups": w}) for w in (0, 1))
-        r = row["first_ratio"].value if row["first_ratio"] else math.nan
+        r, to_five = row["first_ratio"].value if row["first_ratio"] else math.nan, "to that after five"
         at = sentences.at(", {size} at {context_length}", case)
-        found += [
-            Hypothesis(
-                f"deviation without warm-up, %{at}", "√n (r - 1) / (n - 1 + r), r measured", outlier_percent(r),
-                none.get("deviation_percent"),
-            ),
-            Hypothesis(
-                f"mean without warm-up to that after five{at}", "(n - 1 + r) / n, r measured", (n - 1 + r) / n,
-                none.get("ratio"),
-            ),
-            Hypothesis(
-                f"mean after one warm-up to that after five{at}", "all is done once, in the first step", 1.0,
-                one.get("ratio"),
-            ),
-        ]  # fmt: skip
-    return found or [Hypothesis("the first step", "all is done once, in it", None, None)]
+        how, percent = "√n (r - 1) / (n - 1 + r), r measured", none.get("deviation_percent")
+        rows += [
+            (f"deviation without warm-up, %{at}", how, outlier_percent(r), percent),
+            (f"mean without warm-up {to_five}{at}", "(n - 1 + r) / n, r measured", (n - 1 + r) / n, none.get("ratio")),
+            (f"mean after one warm-up {to_five}{at}", "all is done once, in the first step", 1.0, one.get("ratio")),
+        ]
+    return [Hypothesis(*row) for row in rows or [("the first step", "all is done once, in it", None, None)]]
 
 
 def _deviations(data: quantities.Data, after: int) -> tuple[list[float], tuple[str, ...]]:
