@@ -3,10 +3,12 @@ nothing.
 """
 
 import math
+from collections.abc import Callable
 
 import pandas as pd
 
-from lib.report import tidy
+from lib.report import claims, tidy
+from lib.report.claims import MORE, Found
 
 EQUAL, COMPILED = "equal", ["compiled_single_tensor", "compiled_foreach"]
 
@@ -52,3 +54,41 @@ def beside_nearest(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     counts = chosen.drop_duplicates(keys).set_index(keys)["elements"] if len(chosen) else {}
     elements = [int(counts[tuple(row)]) for row in table[keys].itertuples(index=False)]
     return tidy.ordered(without_zeros(table.assign(elements=elements)), "amsgrad cold variant shapes")
+
+
+LISTS = {"shapes": "equal", "amsgrad": True, "cold": False}  # of parameters, and how the step on them runs
+CASE = "for {num_params} × {param_size:,} elements"
+
+
+def compiled_against(
+    *rivals: str, within: tuple[float, float], **where
+) -> Callable[[claims.Data], list[Found]]:  # fmt: skip
+    """Make the finder of the compiled single-tensor step against others, on lists of parameters with these values."""
+
+    def find(data: claims.Data) -> list[Found]:
+        records, of = claims.rows(data, "adam"), {"variant": "compiled_single_tensor"}
+        return [
+            one
+            for rival in rivals
+            for one in claims.ratios(
+                records, "total_ms", of, {"variant": rival}, within, f"times {rival} {CASE}", **where, **LISTS
+            )
+        ]
+
+    return find
+
+
+def many_parameters(data: claims.Data) -> list[Found]:
+    """Find how the ratio of compiled to eager changes from at most 8 parameters to the most."""
+    records, found = claims.rows(data, "adam", **LISTS), []
+    rows = claims.cases(records, variant="compiled_single_tensor")
+    for size in sorted({case["param_size"] for case in rows}):
+        counts = sorted(case["num_params"] for case in rows if case["param_size"] == size)
+        few = max((count for count in counts if count <= 8), default=None)
+        if few is None or counts[-1] <= 16:
+            continue
+        many = next(case for case in rows if case["param_size"] == size)
+        sides = [{**many, "num_params": count} for count in (counts[-1], few)]
+        pairs = [(side, {**side, "variant": "single_tensor"}) for side in sides]
+        found += claims.contrast(records, "total_ms", *pairs, MORE, f"times the ratio for {few}, {CASE}")
+    return found

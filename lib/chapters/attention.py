@@ -3,6 +3,7 @@ reads records and formulas, measures nothing.
 """
 
 import bisect
+import math
 import re
 from collections.abc import Mapping
 
@@ -11,7 +12,8 @@ import pandas as pd
 from lib.cost import flops as cost
 from lib.cost import memory as footprint
 from lib.records import results
-from lib.report import tidy
+from lib.report import claims, tidy
+from lib.report.claims import Found, about
 from lib.report.published import datasheets
 from lib.report.sentences import NO_DATA, Statement, fields, of_records
 from lib.stats import digits
@@ -178,3 +180,18 @@ def with_several_heads(table: pd.DataFrame) -> pd.DataFrame:
     lengths = sorted(counts[counts > 1].index)
     some = {lengths[i] for i in (0, len(lengths) // 2, -1)} if lengths else set()
     return timed[timed["seq_len"].isin(some)]
+
+
+def attention_grows(data: claims.Data) -> list[Found]:
+    """Find the exponents of time and memory of naive attention, up to 8,192 tokens."""
+    records = claims.rows(data, "attention", variant="naive", precision="fp32", causal=True, cold=False)
+    lengths = [length for length in set(records.get("seq_len", [])) if 256 <= length <= 8192]
+    folds = {"total_ms": (80, "time"), "forward_end_mib": (60, "memory")}
+    return [
+        one
+        for metric, (fold, word) in folds.items()
+        for one in claims.exponent(
+            records, metric, "seq_len", tuple(math.log(end) / math.log(8192 / 256) for end in about(fold)),
+            f"is the exponent of {word} up to {{seq_len:,}} tokens, head size {{d_head}}", seq_len=lengths,
+        )
+    ]  # fmt: skip

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib.report import compare, sentences, tidy
+from lib.report import claims, compare, sentences, tidy
+from lib.report.claims import LESS, Found
 from lib.report.published import published_attention, published_step, published_table
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits, intervals
@@ -216,3 +217,34 @@ def published_growth() -> Statement:
         f"{digits.number(power)}."
     )
     return Statement(text, "published", f"{len(times)} pairs of steps at {short} and {long} tokens.")
+
+
+def compiled_attention(data: claims.Data) -> list[Found]:
+    """Find compiled against naive attention at the most tokens, of each head size."""
+    records, where = claims.rows(data, "attention"), {"precision": "fp32", "causal": True, "cold": False}
+    longest = max((case["seq_len"] for case in claims.cases(records, variant="compiled", **where)), default=None)
+    of, to = {"variant": "compiled", "seq_len": longest}, {"variant": "naive"}
+    label = "at {seq_len:,} tokens, head size {d_head}"
+    return claims.ratios(records, "total_ms", of, to, LESS, label, **where)
+
+
+def compiled_step(data: claims.Data) -> list[Found]:
+    """Find the compiled step against the eager one, of each size and context."""
+    steps = claims.rows(data, "step", mode="train_step")
+    of, to = {"compiled": True}, {"compiled": False}
+    return claims.ratios(steps, "total_ms", of, to, LESS, claims.SIZED, precision="fp32")
+
+
+def tf32_to_compiling(data: claims.Data) -> list[Found]:
+    """Find what TF32 brings to the compiled step at the largest size, beside what compiling brings to the eager one."""
+    steps = claims.rows(data, "step", mode="train_step")
+    case = max(
+        claims.cases(steps, precision="tf32", compiled=True), default=None,
+        key=lambda case: (tidy.ORDER.index(case["size"]), case["context_length"]),
+    )  # fmt: skip
+    if case is None:
+        return []
+    compiled = {**case, "precision": "fp32"}
+    pairs = (case, compiled), (compiled, {**compiled, "compiled": False})
+    label = f"is the gain of TF32 to that of compiling {claims.SIZED}"
+    return claims.contrast(steps, "total_ms", *pairs, LESS, label)

@@ -9,7 +9,6 @@ import pandas as pd
 
 from lib import validate
 from lib.catalog import CATALOG
-from lib.chapters import theory
 from lib.records import baselines, results, staleness
 from lib.report import compare, published, tables, tidy
 from lib.report.sentences import NO_DATA, Statement
@@ -63,7 +62,7 @@ def ceilings(names: Sequence[str]) -> pd.DataFrame:
     rows = []
     for name in names:
         records = results.load("ceilings", name)
-        products, copies = theory.limits(records)
+        products, copies = tidy.limits(records)
         row = {"machine": name, "hardware": ", ".join(dict.fromkeys(records["hardware"])) or digits.MISSING}
         row |= {f"{p}, TFLOP/s": products[p] / 1e12 for p in tidy.ORDER if p in products}
         row |= {"memory, GB/s": copies / 1e9, "ridge in fp32, FLOP a byte": products.get("fp32", math.nan) / copies}
@@ -113,7 +112,7 @@ def _measured(experiment: str, name: str) -> pd.DataFrame:
     fact, times, _ = CEILINGS[entry.ceiling]
     records, limits = tidy.select(results.load(experiment, name), **entry.compared), results.load("ceilings", name)
     if fact and len(records):
-        products, copies = theory.limits(limits)
+        products, copies = tidy.limits(limits)
         memory = fact == "moved_bytes"
         known = records.assign(precision="fp32") if memory else records
         known.attrs = records.attrs

@@ -1,5 +1,5 @@
 """The hypotheses of the chapters on parts of a model: attention, its module, what is compiled, the optimizer; as in
-`lib.chapters.theory`, and measures nothing.
+`lib.chapters.step`, and measures nothing.
 """
 
 import math
@@ -7,12 +7,14 @@ import math
 import pandas as pd
 
 from lib.chapters import attention_module
-from lib.chapters.theory import MIB, limits
 from lib.cost import flops as cost
 from lib.cost import memory
 from lib.report import hypotheses, tidy
 from lib.report.hypotheses import LEAST, MOST, Hypothesis, power
+from lib.report.tidy import limits
 from lib.stats.intervals import Interval
+
+MIB = 2**20
 
 
 def of_attention(attention: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:

@@ -52,11 +52,6 @@ def published_step() -> pd.DataFrame:
     return wide.rename(columns=names)
 
 
-def step_flops(row: pd.Series) -> float:
-    """FLOPs of the forward and the backward pass of a training step that has `forward_flops`."""
-    return 3 * row["forward_flops"]
-
-
 def published_attention() -> pd.DataFrame:
     """Published attention passes, one row a case and source, in ms: `forward_ms, backward_ms` and their sum `total_ms`;
     and `forward_end_mib`, the memory before the backward pass, where the source has it."""

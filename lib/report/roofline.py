@@ -16,12 +16,9 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from lib.chapters import kernels as profiles
-from lib.chapters import memory
 from lib.report import plots, tidy
 from lib.stats import digits
 
-PHASES = ("forward", "backward", "optimizer")
 COLUMNS = ["label", "name", "precision", "intensity", "gflops", "hardware", "restless"]
 PLACES = sorted(  # of a label beside its point: across and up in points, the nearest first
     ((side * across, up) for side in (1, -1) for across in (9, 30, 60) for up in range(-99, 56, 11)),
@@ -32,26 +29,6 @@ PLACES = sorted(  # of a label beside its point: across and up in points, the ne
 def _points(rows: list[dict]) -> pd.DataFrame:
     """Rows of `COLUMNS`: a label, the name that has the colour, FLOPs a byte, and 1e9 FLOPs a second."""
     return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def of_steps(steps: pd.DataFrame) -> pd.DataFrame:
-    """A point a case and phase of training steps. To the least bytes of what is no product, which the records have,
-    come each matrix, read once a pass, and its gradient, written once, in single precision."""
-    fields, rows = steps.attrs["fields"], []
-    for phase in PHASES:
-        steps = tidy.with_rate(steps, f"{phase}_gflops", f"{phase}_flops", f"{phase}_ms", scale=1e-9)
-    facts = [f"{phase}_{unit}" for phase in PHASES for unit in ("gflops", "flops", "bytes")]
-    table = tidy.medians(steps, *facts)
-    table = table[table["forward_gflops"].notna()]
-    for _, row in tidy.labelled(table, fields).iterrows() if len(table) else ():
-        weights = 4 * memory.shape(row["size"], int(row["context_length"])).matrix_parameters
-        more = {"forward": weights, "backward": 2 * weights, "optimizer": 0}
-        for phase in PHASES:
-            intensity = row[f"{phase}_flops"] / (row[f"{phase}_bytes"] + more[phase])
-            label = row["label"] if phase == "backward" else ""
-            found = {"name": phase, "label": label, "intensity": intensity, "gflops": row[f"{phase}_gflops"]}
-            rows.append(found | row[["precision", "hardware", "restless"]].to_dict())
-    return _points(rows)
 
 
 def of_attention(attention: pd.DataFrame) -> pd.DataFrame:
@@ -65,17 +42,6 @@ def of_attention(attention: pd.DataFrame) -> pd.DataFrame:
         | {"name": row["variant"], "label": f"{row['variant']}, {row['seq_len']:,}" if is_last else ""}
         | {"intensity": 3 * row["forward_flops"] / row["moved_bytes"]}
         for (_, row), is_last in zip(table.iterrows(), last, strict=True)
-    ])  # fmt: skip
-
-
-def of_parts(kernels: pd.DataFrame, case: Mapping) -> pd.DataFrame:
-    """A point a part of attention and phase of one profiled step."""
-    table = profiles.parts(tidy.select(kernels, **case))
-    return _points([
-        {name: row.get(name, "") for name in ("precision", "hardware", "restless", "gflops")}
-        | {"name": row["part"], "label": f"{row['part']}, {row['phase']}"}
-        | {"intensity": row["gflops"].value / row["gigabytes"].value}
-        for _, row in table.iterrows()
     ])  # fmt: skip
 
 

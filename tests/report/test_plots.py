@@ -7,9 +7,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from lib.chapters import kernels as profiles
-from lib.chapters import memory, theory
-from lib.instruments import kernel_classes
+from lib.chapters import kernels, step
 from lib.records import results
 from lib.report import plots, roofline, tidy
 from lib.stats.intervals import Interval
@@ -49,16 +47,6 @@ def test_the_lines_of_a_figure_differ_in_more_than_colour(family):
 def test_the_parts_of_a_bar_differ_in_more_than_colour(family):
     hatches = [plots.bar(plots.COLOURS[name])["hatch"] for name in BARS[family]]
     assert len(set(hatches)) == len(BARS[family])
-
-
-def test_the_kinds_of_bytes_differ_in_more_than_colour():
-    hatches = [plots.HATCHES[colour] for colour in memory.KINDS.values()]
-    assert len(set(hatches)) == len(memory.KINDS)
-
-
-def test_all_classes_of_kernels_have_a_colour():
-    names = {profiles._column(kind).removesuffix("_percent") for kind in kernel_classes.CLASSES}
-    assert names <= set(plots.COLOURS)
 
 
 def table(**columns):
@@ -113,10 +101,10 @@ def points():
         patch.setenv("RESULTS", "/nowhere")
         steps = tidy.select(results.load("step", MACHINE), mode="train_step")
         attention = tidy.select(results.load("attention", MACHINE), precision="fp32", causal=True, d_head=64)
-        kernels = results.load("kernels", MACHINE)
-        parts = roofline.of_parts(kernels, profiles.head(kernels))
-        limits = theory.limits(results.load("ceilings", MACHINE))
-        yield {"steps": roofline.of_steps(steps), "attention": roofline.of_attention(attention), "parts": parts}, limits
+        profiled = results.load("kernels", MACHINE)
+        parts = kernels.points(profiled, kernels.head(profiled))
+        limits = tidy.limits(results.load("ceilings", MACHINE))
+        yield {"steps": step.points(steps), "attention": roofline.of_attention(attention), "parts": parts}, limits
 
 
 @pytest.mark.parametrize("name", ["steps", "attention", "parts"])
@@ -139,11 +127,6 @@ def test_labels_of_a_roofline_cover_neither_each_other_nor_a_point(points):
         renderer = ax.figure.canvas.get_renderer()
         boxes = [mpl.text.Text.get_window_extent(text, renderer) for text in ax.texts]
         assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2)), name
-
-
-def test_the_intensity_of_the_optimizer_is_its_flops_over_its_bytes(points):
-    optimizer = points[0]["steps"].query("name == 'optimizer'")
-    assert set(optimizer["intensity"]) == {14 / 28}
 
 
 def test_without_records_a_roofline_is_empty():
