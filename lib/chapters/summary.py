@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from lib import notebooks
-from lib.chapters import compile, theory, theory_of_parts, warmup
+from lib.chapters import adam, attention, attention_module, compile, theory, warmup
 from lib.records import results
 from lib.report import hypotheses, tables, tidy
 from lib.report.hypotheses import ABOVE, BELOW, BROKEN, Hypothesis
@@ -24,10 +24,10 @@ def every_hypothesis(records: Mapping[str, pd.DataFrame]) -> list[Hypothesis]:
         *theory.of_kernels(records["kernels"], ceilings),
         *theory.of_precision(records["precision"], steps, ceilings),
         *theory.of_memory(records["memory"]),
-        *theory_of_parts.of_attention(records["attention"], ceilings),
-        *theory_of_parts.of_module(records["attention_module"], ceilings),
-        *theory_of_parts.of_compile(compile.with_compile_time(records["compile"])),
-        *theory_of_parts.of_adam(records["adam"], ceilings),
+        *attention.predicted(records["attention"], ceilings),
+        *attention_module.predicted(records["attention_module"], ceilings),
+        *compile.predicted(compile.with_compile_time(records["compile"])),
+        *adam.predicted(records["adam"], ceilings),
     ]
 
 

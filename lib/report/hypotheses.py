@@ -59,7 +59,7 @@ def counted(value: float | None) -> Interval | None:
 
 def power(ratio: Interval | None, times: float) -> Interval | None:
     """The exponent of a power law of which so many times the size has this ratio; None without a ratio."""
-    if ratio is None or times <= 0 or times == 1:
+    if ratio is None:
         return None
     ends = (math.log(end) / math.log(times) for end in (ratio.value, ratio.low, ratio.high))
     return Interval(*ends, ratio.n, ratio.rounds)
@@ -86,6 +86,11 @@ def ratio(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> Inter
         return None
     found = compare.comparison(records, metric, of, to)
     return found.ratio if found else None
+
+
+def exponent(records: pd.DataFrame, metric: str, axis: str, low: Mapping, high: Mapping) -> Interval | None:
+    """Find the exponent of a metric in an axis from two cases; None where they were not both measured."""
+    return power(ratio(records, metric, high, low), high[axis] / low[axis]) if high[axis] else None
 
 
 def ends(records: pd.DataFrame, axis: str, case: Mapping, longest: bool = True) -> list[dict]:

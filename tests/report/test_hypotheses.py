@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from lib.chapters import theory, theory_of_parts, warmup
+from lib.chapters import adam, attention, attention_module, compile, theory, warmup
 from lib.cost import flops
 from lib.records import results
 from lib.report import hypotheses, tidy
@@ -66,10 +66,10 @@ def chapters(machine):
         "kernels": theory.of_kernels(of["kernels"], of["ceilings"]),
         "precision": theory.of_precision(of["precision"], steps, of["ceilings"]),
         "memory": theory.of_memory(of["memory"]),
-        "attention": theory_of_parts.of_attention(of["attention"], of["ceilings"]),
-        "attention_module": theory_of_parts.of_module(of["attention_module"], of["ceilings"]),
-        "compile": theory_of_parts.of_compile(of["compile"]),
-        "adam": theory_of_parts.of_adam(of["adam"], of["ceilings"]),
+        "attention": attention.predicted(of["attention"], of["ceilings"]),
+        "attention_module": attention_module.predicted(of["attention_module"], of["ceilings"]),
+        "compile": compile.predicted(of["compile"]),
+        "adam": adam.predicted(of["adam"], of["ceilings"]),
     }
 
 
