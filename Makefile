@@ -24,10 +24,10 @@ report: .venv/ready ## Measure this machine with the quick sweep, then write rep
 	  $(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES)) && exit $$ended
 
 test: .venv/ready .venv/cluster ## Check the style and run the tests
-	@$(PY) -m ruff check && $(PY) -m ruff format --check && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
+	@$(PY) -m ruff check && $(PY) -m ruff format --check && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
 
-torture: .venv/ready .venv/cluster ## Run the tests of faults in full, half an hour, and print what was injected, survived and lost
-	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest -m faults -n 2 --dist loadfile
+torture: .venv/ready .venv/cluster ## Run the tests of faults in full, half an hour; print what was injected, survived and lost
+	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/torture tests/sweep/test_ray_cluster.py -n 2 --dist worksteal
 
 sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds, DRY=1, STALE=1, RETRY=1, SHARD=k/n, ADDRESS=host:port
 	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter-out 0,$(DRY)),--dry) \
@@ -48,7 +48,7 @@ markdown: .venv/ready ## Write reports/report.md and reports/figures too, for a 
 	@$(PY) -m lib.report.document.export markdown $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
 
 calibrate: .venv/ready ## Try the measuring itself on this machine: known times, another timer, equal programs
-	@$(PY) -m lib.experiments.calibration
+	@$(PY) -m lib.experiments.calibration && $(PY) -m lib.report.self_check
 
 publish: .venv/ready ## Copy all records of reports/results to reports/reference, to be kept in git
 	@$(PY) -m lib.report.publish

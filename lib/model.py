@@ -4,41 +4,15 @@ Shapes in names: B batch, T tokens, C d_model, F d_ff, H heads, D head size, V v
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from lib import validate
 from lib.attention import VARIANTS
-from lib.config import SIZES  # noqa: F401, kept apart for those who read records without torch
+from lib.config import SIZES, Config
 
-
-@dataclass(frozen=True)
-class Config:
-    """The shape of a model. Raises ValueError naming the field and the rule when it cannot be built."""
-
-    vocab_size: int = 10_000
-    context_length: int = 1024
-    d_model: int = 768
-    d_ff: int = 3072
-    num_layers: int = 12
-    num_heads: int = 12
-    rope_theta: float = 10_000.0
-
-    def __post_init__(self):
-        validate.fields(self)
-        if self.rope_theta <= 0:
-            raise ValueError(f"rope_theta: {self.rope_theta} must be positive")
-        if self.d_model % self.num_heads:
-            raise ValueError(f"d_model: {self.d_model} must be divisible by num_heads {self.num_heads}")
-        if self.d_head % 2:
-            raise ValueError(f"d_model: the head size {self.d_head} must be even, since RoPE turns pairs")
-
-    @property
-    def d_head(self) -> int:
-        """Features of one attention head."""
-        return self.d_model // self.num_heads
+__all__ = ["SIZES", "Block", "Config", "RMSNorm", "RoPE", "SelfAttention", "SwiGLU", "TransformerLM", "linear", "loss"]
 
 
 def linear(d_in: int, d_out: int) -> nn.Linear:

@@ -14,10 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from lib import precision
-from lib.instruments import environment
-from lib.stats import intervals
-from lib.stats import steady_state as series
+from lib.stats import intervals, steady_state
 
 Mark = Callable[[str], None]
 Iteration = Callable[[Mark], None]
@@ -110,7 +107,7 @@ class Plan:
         """Whether these iterations suffice as warm-ups."""
         if len(totals) >= self.warmup or not self.target:
             return len(totals) >= self.warmup
-        return sum(totals) > self.seconds * 1e9 or series.steady(totals) is not None
+        return sum(totals) > self.seconds * 1e9 or steady_state.steady(totals) is not None
 
     def enough(self, totals: list[int]) -> bool:
         """Whether these samples suffice."""
@@ -164,10 +161,6 @@ class Pairs:
     above: list[int] = field(default_factory=list)
     below: list[int] = field(default_factory=list)
     phases: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
-
-    def comparison(self) -> intervals.Comparison:
-        """What they show about the ratio of the first time to the second."""
-        return intervals.paired(self.above, self.below)
 
     def add(self, first: dict[str, int], second: dict[str, int]) -> None:
         """Note the phases of one pair."""
@@ -234,28 +227,6 @@ def _without_collector() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
-
-
-def canary(device: str) -> list[float]:
-    """Milliseconds of 10 small matrix products after 3 that do not count, always the same: how long they take tells
-    how much of the machine is left to whoever measures."""
-    rows = 256 if device == "cpu" else 2048
-    matrix = torch.ones(rows, rows, device=device)
-    out = torch.empty_like(matrix)
-
-    def iteration(mark: Mark) -> None:
-        torch.mm(matrix, matrix, out=out)
-        mark("run")
-
-    with precision.strict():  # whatever the case beside it computes in
-        return measure(iteration, clock(device), Plan(warmup=3, samples=10)).metrics()["total_ms"]
-
-
-def flush(device: str) -> Callable[[], None]:
-    """What drives everything out of the caches by reading twice what they hold, for times of cold ones; to be called
-    outside the timed region. It writes nothing, since the timed iteration would have to write that back."""
-    other = torch.zeros(2 * environment.cache_bytes(device) // 4, device=device)
-    return lambda: other.sum()
 
 
 def _once(iteration: Iteration, clock) -> tuple[dict[str, int], int]:

@@ -190,8 +190,7 @@ def test_the_loss_of_large_logits_is_finite():
 
 def shape(config, batch_size=4):
     """The dimensions of a configuration as `lib.cost.flops` wants them."""
-    names = {field.name for field in dataclasses.fields(flops.Shape)} - {"batch_size"}
-    return flops.Shape(batch_size=batch_size, **{name: getattr(config, name) for name in names})
+    return flops.shape_of(config, batch_size)
 
 
 @pytest.mark.parametrize("context_length", [16, 1024])
@@ -207,7 +206,7 @@ def shape(config, batch_size=4):
     ],
 )
 def test_the_sizes_have_the_parameters_of_the_assignment(size, parameters, context_length):
-    config = Config(context_length=context_length, **SIZES[size])
+    config = dataclasses.replace(SIZES[size], context_length=context_length)
     with torch.device("meta"):
         network = TransformerLM(config)
     assert sum(p.numel() for p in network.parameters()) == parameters
@@ -217,7 +216,7 @@ def test_the_sizes_have_the_parameters_of_the_assignment(size, parameters, conte
 def test_parameters_are_counted_alike_for_every_size():
     for size in SIZES:
         with torch.device("meta"):
-            network = TransformerLM(Config(**SIZES[size]))
+            network = TransformerLM(SIZES[size])
         assert sum(p.numel() for p in network.parameters()) == shape(network.config).parameters, size
 
 

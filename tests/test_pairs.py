@@ -7,11 +7,15 @@ import pytest
 from scipy.stats import mannwhitneyu
 
 from lib import timing
-from lib.stats import intervals, simulated_noise
+from lib.stats import comparisons, intervals, simulated_noise
 from lib.timing import compare
 from simulated import Simulated
 
 pytestmark = pytest.mark.usefixtures("little_garbage")
+
+
+def judged(pairs):
+    return comparisons.paired(pairs.above, pairs.below)
 
 
 def calls(noise, spread, effect):
@@ -21,7 +25,7 @@ def calls(noise, spread, effect):
         simulated = Simulated()
         factors = iter(simulated_noise.NOISES[noise](np.random.default_rng(seed), 2500, spread))
         first, second = (simulated.program(factors, cost) for cost in (1_000_000 * (1 + effect), 1_000_000))
-        found.append(compare(first, second, simulated.clock(), seed=seed).comparison().verdict())
+        found.append(judged(compare(first, second, simulated.clock(), seed=seed)).verdict())
     return found
 
 
@@ -72,10 +76,10 @@ def test_what_is_second_in_a_pair_being_slower_makes_no_difference(most):
             mark("run")
 
         ratios = [
-            compare(iteration, iteration, simulated.clock(), most, seed=4 * seed + process).comparison().ratio.value
+            judged(compare(iteration, iteration, simulated.clock(), most, seed=4 * seed + process)).ratio.value
             for process in range(4)
         ]
-        different += intervals.across(ratios, 4 * most, intervals.PAIRS).verdict() in ("faster", "slower")
+        different += comparisons.across(ratios, 4 * most, comparisons.PAIRS).verdict() in ("faster", "slower")
     assert different <= 20
 
 

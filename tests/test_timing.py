@@ -191,22 +191,3 @@ def test_after_adaptive_stopping_the_interval_covers_and_the_median_has_no_bias(
         medians.append(found.value / 1e6)
     assert 0.93 <= covered / 1000 <= 0.99
     assert statistics.fmean(medians) == pytest.approx(1, abs=1e-3)
-
-
-def test_the_canary_and_a_flush_run_here():
-    assert len(timing.canary("cpu")) == 10
-    assert min(timing.canary("cpu")) > 0
-    assert timing.flush("cpu")() == 0  # the sum of what it has read
-    assert timing.environment.cache_bytes("cpu") > 2**15
-
-
-def test_the_canary_computes_in_single_precision_whatever_the_case_beside_it(monkeypatch):
-    seen, original = [], torch.mm
-    monkeypatch.setattr(
-        torch, "mm", lambda *a, **k: (seen.append(torch.get_float32_matmul_precision()), original(*a, **k))[1]
-    )
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    timing.canary("cpu")
-    assert (set(seen), torch.get_float32_matmul_precision()) == ({"highest"}, "high")
-    torch.set_float32_matmul_precision(before)

@@ -16,6 +16,7 @@ from lib.report.headings import HEADINGS
 from lib.report.hypotheses import Hypothesis
 from lib.report.plots import STYLE
 from lib.report.sentences import NO_DATA, Statement
+from lib.stats import digits
 from lib.stats.intervals import Interval
 
 EQUAL, COMPILED = "equal", ["compiled_single_tensor", "compiled_foreach"]
@@ -99,7 +100,7 @@ def wins_map(ax: Axes, wins: pd.DataFrame) -> Axes:
         return ax
     labels = [
         f"{best[0].replace('_', chr(10), 1)}{f' and {len(best) - 1} more' if len(best) > 1 else ''}"
-        f"\n{tables.number(relative)}"
+        f"\n{digits.number(relative)}"
         for best, relative in zip(cells["best"], cells["relative"], strict=True)
     ]
     cells = cells.assign(relative=cells["relative"].astype(float), label=labels)
@@ -122,10 +123,10 @@ def tally(wins: pd.DataFrame) -> Statement:
     if wins.empty:
         return Statement("Which is fastest where was not measured here.", NO_DATA, "no records")
     alone = Counter(best[0] for best in wins["best"] if len(best) == 1)
-    parts = [f"{name} takes the least time at {tables.count(count)}" for name, count in alone.most_common()]
+    parts = [f"{name} takes the least time at {digits.count(count)}" for name, count in alone.most_common()]
     shared = len(wins) - alone.total()
-    parts += [f"at {tables.count(shared)} the data do not show which of several does"] if shared else []
-    text = f"Of {tables.count(len(wins))} points measured, {'; '.join(parts)}."
+    parts += [f"at {digits.count(shared)} the data do not show which of several does"] if shared else []
+    text = f"Of {digits.count(len(wins))} points measured, {'; '.join(parts)}."
     evidence = "At each point the least against each other, as one of so many comparisons."
     return Statement(text, "measured", evidence, wins.attrs["records"])
 

@@ -13,9 +13,11 @@ import pandas as pd
 from lib.chapters.theory import limits
 from lib.cost import flops, memory
 from lib.records import results
-from lib.report import hypotheses, roofline, sentences, tables, tidy
+from lib.report import hypotheses, roofline, sentences, tidy
 from lib.report.hypotheses import LEAST, MOST, Hypothesis
+from lib.report.published import datasheets
 from lib.report.sentences import NO_DATA, Statement, fields, of_records
+from lib.stats import digits
 from lib.stats.intervals import Interval
 
 LENGTHS, HEADS = (256, 1024, 4096, 8192, 16384), (16, 32, 64, 128)  # the assignment's grid (CS336, pytorch_attention)
@@ -41,7 +43,7 @@ def memories(records: pd.DataFrame, machine: str) -> dict[str, int]:
     for frame in (records, results.reference("attention", but=machine)):
         for hardware, environment in zip(frame["hardware"], frame["environment"], strict=True) if len(frame) else ():
             found[hardware] = environment.get("gpu_memory_mib", environment["memory_mib"]) * MIB
-    named = {name: re.search(r"(\d+) ?GB", name) for name in results.datasheets()["hardware"].unique()}
+    named = {name: re.search(r"(\d+) ?GB", name) for name in datasheets()["hardware"].unique()}
     return found | {name: int(size[1]) * GIB for name, size in named.items() if size}
 
 
@@ -102,14 +104,14 @@ def out_of_memory(records: pd.DataFrame, machine: str) -> Statement:
     case, refused = accounted(records, size), first_refused(records)
     needed, squares = peak_bytes(**case), 12 * case["batch_size"] * case["seq_len"] ** 2
     what = f"{case['batch_size']} × {case['seq_len']:,} tokens with heads of {case['d_head']}"
-    shares = f"of its {tables.number(needed / GIB)} GiB, three squares of scores are "
-    shares += f"{tables.number(100 * squares / needed)}%"
+    shares = f"of its {digits.number(needed / GIB)} GiB, three squares of scores are "
+    shares += f"{digits.number(100 * squares / needed)}%"
     evidence = f"naive, fp32; {size / GIB:.1f} GiB in {hardware}; the peak by formula, which a test holds to the byte."
     if refused is None:
         text = f"All sizes measured here fit; by the formula the first that would not is {what}: {shares}."
         return Statement(text, "derived", evidence)
     said = "ran out of memory" if refused["status"] == "oom" else "is predicted not to fit, and so was not run"
-    text = f"On this machine, with {tables.number(size / GIB)} GiB, naive attention in fp32 of {what} {said}: {shares}."
+    text = f"On this machine, with {digits.number(size / GIB)} GiB, naive attention in fp32 of {what} {said}: {shares}."
     if refused["status"] == "too_large":
         evidence += f" Available were {refused['available_bytes'] / GIB:.1f} GiB, nine tenths of what was free."
     return Statement(text, "measured" if refused["status"] == "oom" else "derived", evidence)
@@ -133,7 +135,7 @@ def nearer_limit(records: pd.DataFrame, of: Mapping) -> Statement:
 
 
 def _percent(found: Interval) -> str:
-    return f"{tables.number(found.value, found.reach)}%"
+    return f"{digits.number(found.value, found.reach)}%"
 
 
 def kept_mib(variant: str, case: Mapping) -> float:

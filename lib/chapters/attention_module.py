@@ -6,11 +6,11 @@ import pandas as pd
 
 from lib.chapters.theory import limits
 from lib.cost import flops
-from lib.records import results
-from lib.report import hypotheses, sentences, tables, tidy
+from lib.report import hypotheses, sentences, tidy
 from lib.report.hypotheses import LEAST, Hypothesis
-from lib.report.published import PRECISION
+from lib.report.published import PRECISION, published_table
 from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.stats import digits
 from lib.stats.intervals import Interval
 
 MIB = 2**20
@@ -47,7 +47,7 @@ def published() -> pd.DataFrame:
     """The published sweep, one row a case: `forward_ms, total_ms`, and `model_mib, forward_end_mib, backward_end_mib`,
     allocated once model and input were there and after each pass, where the device counts that. Means whose standard
     deviation is more than half of them are left out, and so is the backward pass, which was found by subtraction."""
-    table = results.published("attention_module")
+    table = published_table("attention_module")
     table = table[~(table["forward_std_ms"] > table["forward_ms"] / 2)].copy()
     table["precision"] = table["dtype"].map(PRECISION)
     ends = {"model": "model_mib", "after_forward": "forward_end_mib", "after_backward": "backward_end_mib"}
@@ -94,15 +94,15 @@ def published_accounts() -> Statement:
     cases = ["d_model", "context_length", "compiled"]
     pivot = same.pivot_table(index=cases, columns="precision", values="forward_end_mib")
     narrow = (pivot["bf16"] == pivot["fp32"])[pivot["bf16"].notna()]
-    alike, all_, with_gradients = map(tables.count, (len(same), len(table), gradients))
-    squares = tables.number(longest.median())
+    alike, all_, with_gradients = map(digits.count, (len(same), len(table), gradients))
+    squares = digits.number(longest.median())
     text = (
         f"In {alike} of {all_} cases the published first column is the weights, the input and "
-        f"{tables.number(rest, 0)} MiB, always the same, such as a workspace; the backward pass then adds the bytes of "
+        f"{digits.number(rest, 0)} MiB, always the same, such as a workspace; the backward pass then adds the bytes of "
         f"the weights, for their gradients, in {with_gradients} of {alike}. Until the forward pass ends four arrays of "
         f"the input's shape are added, and at the longest context {squares} squares of the scores of one head: this "
         f"module had no more than two heads. Its rows in bf16 have the bytes of those in fp32 in "
-        f"{tables.count(narrow.sum())} of {tables.count(len(narrow))} cases, although autocast keeps narrower arrays."
+        f"{digits.count(narrow.sum())} of {digits.count(len(narrow))} cases, although autocast keeps narrower arrays."
     )
     return Statement(text, "published", f"weights 16 C² bytes, input 4 B T C bytes; equal within {CLOSE_MIB} MiB.")
 
@@ -116,8 +116,8 @@ def workload(records: pd.DataFrame) -> Statement:
     shares = 100 * measured["projection_flops"] / measured["forward_flops"]
     ends = "this is another workload" if shares.min() > 50 else "which of the two a case is like depends on its size"
     text = (
-        f"Of the FLOPs of the modules measured here the projections have {tables.number(shares.min())}% to "
-        f"{tables.number(shares.max())}%, "
+        f"Of the FLOPs of the modules measured here the projections have {digits.number(shares.min())}% to "
+        f"{digits.number(shares.max())}%, "
         f"and of those of attention alone none: {ends}."
     )
     return Statement(text, "derived", "projection_flops over forward_flops, the least and the most of all cases.")
@@ -172,8 +172,8 @@ def memory_bound(records: pd.DataFrame, peaks: dict[str, float], speed: float) -
     batches = records["batch_size"] * records["context_length"]
     few = {name: batches[records["precision"] == name] < most for name, most in tokens.items()}
     said = [
-        f"{tables.number(most)} tokens a batch in {name} ({tables.count(few[name].sum())} of "
-        f"{tables.count(len(few[name]))} records have so few)"
+        f"{digits.number(most)} tokens a batch in {name} ({digits.count(few[name].sum())} of "
+        f"{digits.count(len(few[name]))} records have so few)"
         for name, most in tokens.items()
     ]
     text = f"By the ceilings measured here, memory is the limit below {' and below '.join(said)}."

@@ -8,12 +8,11 @@ import pandas as pd
 
 from lib.config import SIZES
 from lib.cost import flops
-from lib.records import results
-from lib.report import compare, hypotheses, sentences, tables, tidy
+from lib.report import compare, hypotheses, sentences, tidy
 from lib.report.hypotheses import Hypothesis
-from lib.report.published import published_attention, published_step
+from lib.report.published import published_attention, published_step, published_table
 from lib.report.sentences import NO_DATA, Statement, of_records
-from lib.stats import intervals
+from lib.stats import digits, intervals
 
 NEVER, UNKNOWN = "does not pay back", "not shown to pay back"
 ERRORS = ("out_error", "logits_error", "gradient_error")
@@ -88,13 +87,13 @@ def payback(records: pd.DataFrame, case: Mapping, what: str) -> Statement:
     if rows.empty:
         return Statement(f"Compiling {what} was not measured here.", NO_DATA, "compile_s")
     row = rows.iloc[0]
-    lead, steps = f"Compiling {what} took {tables.interval(row['compile_s'])} s", row["payback_steps"]
+    lead, steps = f"Compiling {what} took {digits.interval(row['compile_s'])} s", row["payback_steps"]
     evidence = f"{row['total_ratio'].n} pairs, {row['total_ratio'].rounds} processes; verdict {row['verdict']}."
     ends = {
         NEVER: "and does not pay for itself, since a compiled iteration takes as long as an eager one or longer",
         UNKNOWN: "and the data do not show that it ever pays for itself",
     }
-    end = ends.get(steps) or f"and had paid for itself after {tables.interval(steps)} iterations"
+    end = ends.get(steps) or f"and had paid for itself after {digits.interval(steps)} iterations"
     return Statement(f"{lead}, {end}.", row["verdict"], evidence)
 
 
@@ -125,7 +124,7 @@ def unbroken(records: pd.DataFrame, others: pd.DataFrame) -> Statement:
     if table.empty:
         return Statement(f"Nothing was compiled here{_lack(others, 'torch.compile')}.", NO_DATA, "graph_breaks")
     one = int((table["graph_breaks"] == 0).sum())
-    text = f"Of {tables.count(len(table))} compiled programs, {tables.count(one)} became graphs without a break."
+    text = f"Of {digits.count(len(table))} compiled programs, {digits.count(one)} became graphs without a break."
     return Statement(text, "measured", "counted by torch._dynamo while each was compiled.")
 
 
@@ -138,10 +137,10 @@ def equal_results(records: pd.DataFrame) -> Statement:
     if not errors:
         return Statement("Whether equal seeds give equal results was not measured here.", NO_DATA, "errors in fp32")
     models = [error for error, name in zip(errors, chosen["model"], strict=True) if name != "attention"]
-    exact = f", models bit for bit in {tables.count(models.count(0))} of {tables.count(len(models))}" if models else ""
+    exact = f", models bit for bit in {digits.count(models.count(0))} of {digits.count(len(models))}" if models else ""
     text = (
         f"From equal seeds, output and gradients in fp32 differ from the reference's by at most "
-        f"{tables.number(max(errors))} of their size: equal up to rounding{exact}."
+        f"{digits.number(max(errors))} of their size: equal up to rounding{exact}."
     )
     return Statement(text, "measured", f"the largest of {', '.join(ERRORS)} over {len(errors)} records.")
 
@@ -230,7 +229,7 @@ def beside_published(own: pd.DataFrame, **where) -> pd.DataFrame:
 
 def published_growth() -> Statement:
     """What a write-up says of how its steps grow with the context, beside what its own table shows."""
-    table = results.published("end_to_end")
+    table = published_table("end_to_end")
     table = table[(table["source"] == "write-up 004") & (table["phase"] == "train_step")]
     keys = ["model", "compiled", "tf32"]
     times = table.pivot_table(index=keys, columns="context_length", values="mean_ms")
@@ -240,7 +239,7 @@ def published_growth() -> Statement:
     agrees = "as its table shows" if most > tokens else "which its own table contradicts"
     text = (
         f"Write-up 004 calls the growth of its Transformer's step with the context superlinear, {agrees}: "
-        f"{tables.exact(tokens)} times the tokens take at most {tables.number(most)} times as long, an exponent of "
-        f"{tables.number(power)}."
+        f"{digits.exact(tokens)} times the tokens take at most {digits.number(most)} times as long, an exponent of "
+        f"{digits.number(power)}."
     )
     return Statement(text, "published", f"{len(times)} pairs of steps at {short} and {long} tokens.")

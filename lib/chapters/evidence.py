@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 
 from lib.chapters import kernels, memory, precision, warmup
-from lib.records import results
+from lib.instruments import kernel_classes
 from lib.report import claims, tidy
 from lib.report.claims import LESS, MORE, Found, about
-from lib.stats import intervals
+from lib.report.published import published_table
+from lib.stats import comparisons
 
 Data = Mapping[str, pd.DataFrame]
 STEP, CASE = "at size {size}, context {context_length}", "for {num_params} × {param_size:,} elements"
@@ -73,7 +74,7 @@ def cold_spread(data: Data) -> list[Found]:
 
 def one_warmup(data: Data) -> list[Found]:
     """The mean after one warm-up relative to that after five, of each case."""
-    near, label = (1 / (1 + intervals.MARGIN), 1 + intervals.MARGIN), "at size {size}, context {context_length}"
+    near, label = (1 / (1 + comparisons.MARGIN), 1 + comparisons.MARGIN), "at size {size}, context {context_length}"
     records = _rows(data, "warmup")
     if records.empty:
         return []
@@ -102,7 +103,7 @@ def _product_share(data: Data, scope: str, within: tuple[float, float]) -> list[
         row = data["kernels"].set_index("scope").loc[scope]
         return [claims.between(label, row["matrix_product_percent"], 100 - row["else_percent"], within)]
     records, names = _profiled(data)
-    share = kernels.share(records, scope, kernels.kernel_classes.PRODUCT) if len(records) else None
+    share = kernels.share(records, scope, kernel_classes.PRODUCT) if len(records) else None
     return [claims.estimated(label, share, within, names)] if share else []
 
 
@@ -123,7 +124,7 @@ def top_kernel(data: Data) -> list[Found]:
     """Whether the kernel that takes the most of the forward pass takes the most of forward and backward too."""
     every, label = (1.0, 1.0), "processes have the same kernel at the top of both"
     if claims.printed(_rows(data, "kernels")):
-        table = results.published("kernels")
+        table = published_table("kernels")
         tops = [table[table["phase"] == phase].nlargest(2, "total_us") for phase in ("forward", "forward_backward")]
         same = set(tops[0]["kernel"]) == set(tops[1]["kernel"])
         said = "the same" if same else "not the same"

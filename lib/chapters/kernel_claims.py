@@ -9,9 +9,9 @@ import pandas as pd
 
 from lib.chapters import kernels
 from lib.instruments import kernel_classes
-from lib.report import sentences, tables, tidy
+from lib.report import sentences, tidy
 from lib.report.sentences import NO_DATA, Statement, of_records
-from lib.stats import intervals
+from lib.stats import comparisons, digits, intervals
 from lib.stats.intervals import Interval
 
 NON_TRIVIAL = 2  # percent of the forward pass from which on what takes it is worth naming
@@ -29,7 +29,7 @@ def _measured(text: str, case: Mapping, of: Interval, verdict: str = "measured")
 
 def _shown(of: Interval) -> str:
     """The value with its interval, or alone where the evidence says that there is none."""
-    return tables.interval(of) if of.known else tables.number(of.value)
+    return digits.interval(of) if of.known else digits.number(of.value)
 
 
 @of_records()
@@ -40,16 +40,16 @@ def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
     if found.empty:
         return _missing("The forward pass under the profiler")
     row = found.iloc[0]
-    ratio, limit = row["profiled_ratio"], 1 + intervals.MARGIN
+    ratio, limit = row["profiled_ratio"], 1 + comparisons.MARGIN
     profiled, timed = (_shown(row[name]) for name in ("profiled_ms", "timed_ms"))
     text = f"Under the profiler the forward pass takes {profiled} ms, and by the timer without it {timed} ms"
     if not ratio.known:
         said, verdict = (
-            f"the first is {tables.number(ratio.value)} times the second, in one or two processes",
+            f"the first is {digits.number(ratio.value)} times the second, in one or two processes",
             "measured",
         )
     elif 1 / limit < ratio.low and ratio.high < limit:
-        said, verdict = f"the two agree within {intervals.MARGIN:.0%}, with a ratio of {_shown(ratio)}", "same"
+        said, verdict = f"the two agree within {comparisons.MARGIN:.0%}, with a ratio of {_shown(ratio)}", "same"
     elif ratio.low > 1 or ratio.high < 1:
         verdict = "slower" if ratio.low > 1 else "faster"
         said = f"the two differ, since the first is {_shown(ratio)} times the second"
@@ -70,7 +70,7 @@ def leader(records: pd.DataFrame, case: Mapping) -> Statement:
         return _missing("Which kernel takes the most of the forward pass")
     names = [list(dict.fromkeys(one["kernel"] for one in found)) for found in (first, both)]
     share = [intervals.of_processes([one["share_percent"] for one in found]) for found in (first, both)]
-    calls = [f"{tables.count(found[0]['calls'])} calls" for found in (first, both)]
+    calls = [f"{digits.count(found[0]['calls'])} calls" for found in (first, both)]
     if max(map(len, names)) > 1:
         text = f"In the forward pass {_listed(names[0])} takes the most time, depending on the process"
         return _measured(f"{text}, and of forward and backward together {_listed(names[1])}.", case, share[0])
@@ -133,7 +133,7 @@ def softmax(records: pd.DataFrame, case: Mapping) -> Statement:
 
 def _softmax_in(phase: str, ratios: Mapping) -> str:
     text = f"in the {phase} pass {_shown(ratios['time'])} times as long as the two products"
-    flops, moved = (tables.number(100 * ratios[unit]) for unit in ("flops", "bytes"))
+    flops, moved = (digits.number(100 * ratios[unit]) for unit in ("flops", "bytes"))
     return f"{text}, with {flops}% of their FLOPs and {moved}% of the bytes that they must move"
 
 

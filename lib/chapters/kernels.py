@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 import pandas as pd
 
 from lib.instruments import kernel_classes
-from lib.records import results
 from lib.report import tidy
+from lib.report.published import published_table
 from lib.stats import intervals
 from lib.stats.intervals import Interval
 
@@ -210,7 +210,7 @@ def published_shares() -> pd.DataFrame:
     """The published tables of kernels by class, one row a `scope`: what percentage matrix products and all else that is
     printed take, `matrix_product_percent` and `else_percent`. Only the largest kernels are printed, so that both are
     the least that they can be; a whole step does not tell which of them the optimizer launched."""
-    table = results.published("kernels")
+    table = published_table("kernels")
     scopes = {"forward": "forward", "forward_backward": "forward and backward", "train_step": "whole step"}
     table = table.assign(
         scope=table["phase"].map(scopes), product=table["kernel"].map(kernel_classes.classify)

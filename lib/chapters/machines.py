@@ -13,6 +13,7 @@ from lib.chapters import theory
 from lib.records import baselines, results, staleness
 from lib.report import compare, published, tables, tidy
 from lib.report.sentences import NO_DATA, Statement
+from lib.stats import digits
 from lib.stats.intervals import Interval
 
 STEP = {"mode": "train_step", "attention": "naive", "optimizer": "single_tensor"}
@@ -63,7 +64,7 @@ def ceilings(names: Sequence[str]) -> pd.DataFrame:
     for name in names:
         records = results.load("ceilings", name)
         products, copies = theory.limits(records)
-        row = {"machine": name, "hardware": ", ".join(dict.fromkeys(records["hardware"])) or tables.MISSING}
+        row = {"machine": name, "hardware": ", ".join(dict.fromkeys(records["hardware"])) or digits.MISSING}
         row |= {f"{p}, TFLOP/s": products[p] / 1e12 for p in tidy.ORDER if p in products}
         row |= {"memory, GB/s": copies / 1e9, "ridge in fp32, FLOP a byte": products.get("fp32", math.nan) / copies}
         rows.append(row)

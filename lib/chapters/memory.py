@@ -4,6 +4,7 @@ models that do not fit, and activation checkpointing; measures nothing.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import matplotlib as mpl
 import pandas as pd
@@ -11,10 +12,11 @@ from matplotlib.axes import Axes
 
 from lib.config import SIZES
 from lib.cost import flops, memory
-from lib.records import results
 from lib.report import plots, sentences, tables, tidy
 from lib.report.headings import HEADINGS
 from lib.report.plots import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, STYLE, VERMILION, YELLOW
+from lib.report.published import published_table
+from lib.stats import digits
 from lib.stats.intervals import Interval
 
 KINDS = {  # of bytes, in the order in which a bar is stacked
@@ -119,7 +121,7 @@ def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
     if table.empty:
         return table.assign(ratio=None)
     table = table.merge(ratios[[*fields, "ratio", "verdict"]], on=fields, how="left")
-    table = table.assign(verdict=table["verdict"].fillna(tables.MISSING))
+    table = table.assign(verdict=table["verdict"].fillna(digits.MISSING))
     table.attrs["records"] = sentences.names(records, {})
     return table
 
@@ -151,7 +153,7 @@ def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
 
 def shape(size: str, context_length: int = 1) -> flops.Shape:
     """The model of a size with the vocabulary and the batch of the assignment."""
-    return flops.Shape(**SIZES[size], vocab_size=10_000, batch_size=4, context_length=context_length)
+    return flops.shape_of(replace(SIZES[size], context_length=int(context_length)), batch_size=4)
 
 
 def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:
@@ -170,9 +172,9 @@ def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:
 
 def beside_published() -> pd.DataFrame:
     """The published peaks beside the formula's for the same model, both also in percent of that GPU's memory."""
-    table = results.published("memory").rename(columns={"model": "size", "phase": "mode", "peak_gib": "published_gib"})
+    table = published_table("memory").rename(columns={"model": "size", "phase": "mode", "peak_gib": "published_gib"})
     table["precision"] = table["precision"].map({"float32": "fp32", "mixed": "bf16"})
-    rows = predictions(["xl"], sorted(table["context_length"].unique()))
+    rows = predictions(["xl"], sorted(table["context_length"].unique().tolist()))
     known = rows.set_index(["size", "context_length", "precision"])
     keys = zip(table["size"], table["context_length"], table["precision"], table["mode"], strict=True)
     table["by_formula_gib"] = [known.loc[key[:3], f"{key[3]}_gib"] for key in keys]

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 import pandas as pd
 
 from lib.chapters import memory
-from lib.report import sentences, tables, tidy
+from lib.report import sentences, tidy
 from lib.report.sentences import Statement, of_records
+from lib.stats import digits
 
 
 def _number(record: pd.Series, name: str) -> float | None:
@@ -36,8 +37,8 @@ def phases_told(records: pd.DataFrame, case: Mapping) -> Statement:
     if None in (*found.values(), *ends.values()):
         return MISSING
     highest = max(found, key=found.get)
-    peaks = ", ".join(f"{tables.number(value, 0)} MiB in the {phase}" for phase, value in found.items())
-    fall = tables.number(ends["forward"] - ends["backward"], 0)
+    peaks = ", ".join(f"{digits.number(value, 0)} MiB in the {phase}" for phase, value in found.items())
+    fall = digits.number(ends["forward"] - ends["backward"], 0)
     direction = "falls" if ends["forward"] > ends["backward"] else "grows"
     text = f"The highest point of the step is in its {highest}: the peaks are {peaks}."
     turn = (
@@ -60,8 +61,8 @@ def agreement(records: pd.DataFrame) -> Statement:
         off = [100 * (a / b - 1) for a, b in pairs if a is not None and b is not None]
         if off:
             most = max(off, key=abs)
-            far = "exact" if most == 0 else f"at most {tables.number(abs(most))}% too {'high' if most > 0 else 'low'}"
-            said.append(f"{word} is {far} over {tables.count(len(off))} cases")
+            far = "exact" if most == 0 else f"at most {digits.number(abs(most))}% too {'high' if most > 0 else 'low'}"
+            said.append(f"{word} is {far} over {digits.count(len(off))} cases")
     if not said:
         return MISSING
     return Statement(f"Against the measured peaks, {' and '.join(said)}.", "measured", "peak_mib, each case once.")
@@ -73,7 +74,7 @@ def amount(records: pd.DataFrame, metric: str, case: Mapping, wording: str) -> S
     if value is None:
         return MISSING
     return Statement(
-        wording.format(tables.number(value, 0)),
+        wording.format(digits.number(value, 0)),
         "measured",
         f"{metric}, {memory.described(memory.one(records, case))}",
         sentences.names(records, case),
@@ -90,9 +91,9 @@ def growth(records: pd.DataFrame, case: Mapping, subject: str) -> Statement:
         return Statement(f"How {subject} grows was not measured here.", sentences.NO_DATA, "fewer than two contexts.")
     low, high = sorted(found)[-2:]
     power = math.log(found[high] / found[low]) / math.log(high / low)
-    values = f"from {tables.number(found[low], 0)} to {tables.number(found[high], 0)} MiB"
+    values = f"from {digits.number(found[low], 0)} to {digits.number(found[high], 0)} MiB"
     text = f"From {low:,} to {high:,} tokens at size {case['size']}, {subject} grows {values}, an exponent of "
-    return Statement(f"{text}{tables.number(power)}.", "measured", "peak_mib, counts without interval.")
+    return Statement(f"{text}{digits.number(power)}.", "measured", "peak_mib, counts without interval.")
 
 
 @of_records("mode", "precision")
@@ -103,7 +104,7 @@ def narrower(records: pd.DataFrame, case: Mapping, modes: Mapping[str, str]) -> 
         of, to = (memory.one(records, {**case, "mode": mode, "precision": precision}) for precision in ("bf16", "fp32"))
         if found := _compared(of, to, "peak_mib"):
             change = 100 * (found[0] / found[1] - 1)
-            said.append(f"{name} by {'+' * (change > 0)}{tables.number(change)}%")
+            said.append(f"{name} by {'+' * (change > 0)}{digits.number(change)}%")
     if not said:
         text = f"What bf16 changes of the peaks at size {case['size']} was not measured here."
         return Statement(text, sentences.NO_DATA, "memory")
@@ -117,8 +118,8 @@ def residual(size: str, context_length: int) -> Statement:
     """The derived size of a tensor of the residual stream in single precision, of a published model at batch 4."""
     shape = memory.shape(size, context_length)
     mib = shape.batch_size * shape.context_length * shape.d_model * 4 / 2**20
-    product = " × ".join(map(tables.count, (shape.batch_size, context_length, shape.d_model, 4)))
-    text = f"For {size} it is {product} bytes = {tables.exact(mib)} MiB."
+    product = " × ".join(map(digits.count, (shape.batch_size, context_length, shape.d_model, 4)))
+    text = f"For {size} it is {product} bytes = {digits.exact(mib)} MiB."
     return Statement(text, "derived", "arithmetic on the shape of the model.")
 
 
@@ -136,9 +137,9 @@ def scores(records: pd.DataFrame, case: Mapping) -> Statement:
     first = makers[0]
     of_scores = sum(count for size, _, count in makers if abs(size / theory - 1) < 1e-6)
     names = sorted({maker for size, maker, _ in makers if abs(size / theory - 1) < 1e-6})
-    text = f"The largest allocation has {tables.number(first[0], 0)} MiB and is made by {first[1]}."
-    size = f"A layer's scores take {tables.number(theory, 0)} MiB in theory"
-    counts = " of the ".join(map(tables.count, (of_scores, sum(count for *_, count in makers))))
+    text = f"The largest allocation has {digits.number(first[0], 0)} MiB and is made by {first[1]}."
+    size = f"A layer's scores take {digits.number(theory, 0)} MiB in theory"
+    counts = " of the ".join(map(digits.count, (of_scores, sum(count for *_, count in makers))))
     found = f"; {counts} largest allocations have just that, made by "
     end = f"{found}{', '.join(names)}." if names else "; none of the largest allocations has just that."
     return Statement(f"{text} {size}{end}", "measured", f"largest allocations, {memory.described(record)}")
@@ -154,7 +155,7 @@ def saved(records: pd.DataFrame, case: Mapping) -> list[Statement]:
         record = memory.one(chosen, {"checkpoint": size})
         kept, peak = (_compared(record, plain, name) for name in ("forward_end_mib", "peak_mib"))
         if kept and peak:
-            shares = [tables.number(100 * (1 - a / b)) for a, b in (kept, peak)]
+            shares = [digits.number(100 * (1 - a / b)) for a, b in (kept, peak)]
             parts = f"{shares[0]}% of what is alive after the forward pass and {shares[1]}% of the peak"
             text = f"Groups of {size} save {parts}."
             said.append(Statement(text, "measured", f"peak {peak[0]:.1f} MiB against {peak[1]:.1f}."))
@@ -169,6 +170,6 @@ def best_group(table: pd.DataFrame) -> Statement:
     best = min(found, key=found.get)
     spread = 100 * (max(value for size, value in found.items() if size) / found[best] - 1)
     text = (
-        f"The least peak is that of groups of {best}; that of no other is more than {tables.number(spread)}% above it."
+        f"The least peak is that of groups of {best}; that of no other is more than {digits.number(spread)}% above it."
     )
     return Statement(text, "measured", "peak_mib, one iteration of each.", table.attrs["records"])

@@ -5,11 +5,12 @@ import statistics
 from collections.abc import Mapping
 
 import pandas as pd
-import yaml
+from ruamel.yaml import YAML
 
 from lib import notebooks
 from lib.records import damaged, results, staleness
 from lib.report import sentences, tables, tidy
+from lib.stats import digits
 
 
 def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -31,7 +32,7 @@ def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def whole_grid(experiment: str) -> set[tuple]:
     """The cases of an experiment in the sweep `gpu`, whatever the device."""
-    content = yaml.safe_load((notebooks.SWEEPS / "gpu.yaml").read_text()).get(experiment, [])
+    content = YAML(typ="safe", pure=True).load(notebooks.SWEEPS / "gpu.yaml").get(experiment, [])
     names, cases = notebooks.fields(experiment), set()
     for block in content if isinstance(content, list) else [content]:
         axes = notebooks.parameters(experiment) | block
@@ -65,7 +66,7 @@ def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
         rows.append({"what": "load over a minute", "value": f"{min(loads):g} to {max(loads):g}"})
     if busy:
         rows.append(
-            {"what": "used by others before a case, % of all cores", "value": f"{min(busy):g} to {max(busy):g}"}
+            {"what": "used by others during a case, % of all cores", "value": f"{min(busy):g} to {max(busy):g}"}
         )
     if steps:
         rows.append({"what": "steps of the wall clock, s", "value": ", ".join(f"{step:+,g}" for step in sorted(steps))})
@@ -119,7 +120,7 @@ def damage() -> list[sentences.Statement | tables.Table]:
     read = sum(len(damaged.files(root)) for root in (results.folder(), results.REFERENCE))
     if losses.empty and not read:
         return [sentences.Statement("There are no files of records.", sentences.NO_DATA, "The store was looked into.")]
-    whole = f"All files of records are whole, {tables.count(read)} of {tables.count(read)}."
+    whole = f"All files of records are whole, {digits.count(read)} of {digits.count(read)}."
     evidence = (
         "Each file in the store and each that is kept in git was read, and its bytes, fields, checksum and place were "
         "held against what a record must be; what stands in quarantine was counted."
@@ -132,5 +133,5 @@ def damage() -> list[sentences.Statement | tables.Table]:
 def counted(losses: pd.DataFrame) -> str:
     """How many files are damaged, by where they are, in a sentence; nothing where none is."""
     counts = losses["where"].value_counts()
-    said = [f"{tables.count(counts[where])} {where}" for where in damaged.PLACES if where in counts]
+    said = [f"{digits.count(counts[where])} {where}" for where in damaged.PLACES if where in counts]
     return f"Damaged files of records: {', '.join(said)}. They are left out." if said else ""

@@ -4,7 +4,8 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.report import compare, plots, published, tables, tidy
+from lib.report import compare, plots, published, tidy
+from lib.stats import digits
 
 PRECISIONS = ("fp32", "fp16", "bf16")  # in the assignment's order
 TITLES = {"layer_norm": "layer norm", "rms_norm": "RMS norm"}
@@ -34,9 +35,9 @@ def loops(records: pd.DataFrame) -> pd.DataFrame:
         return table
     table = table.drop_duplicates("loop", ignore_index=True).assign(number=lambda kept: kept["sum"])
     ended = table["stalls_after"] == table["stalls_after"].max()
-    stalls = table["stalls_after"].map(tables.count).mask(ended, "never")
-    short = {name: table[name].map(tables.number) for name in ("sum_error", "stored_error", "added_error", "spacing")}
-    return table.assign(sum=table["sum"].map(tables.exact), stalls_after=stalls, **short)
+    stalls = table["stalls_after"].map(digits.count).mask(ended, "never")
+    short = {name: table[name].map(digits.number) for name in ("sum_error", "stored_error", "added_error", "spacing")}
+    return table.assign(sum=table["sum"].map(digits.exact), stalls_after=stalls, **short)
 
 
 def dtypes(records: pd.DataFrame, subject: str) -> pd.DataFrame:

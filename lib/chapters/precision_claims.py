@@ -3,8 +3,9 @@
 import pandas as pd
 
 from lib.chapters.precision import NORMS, TERM, TITLES, dtypes, loops, overflows, published_speed, rows, speed
-from lib.report import sentences, tables, tidy
+from lib.report import sentences, tidy
 from lib.report.sentences import NO_DATA, Statement, of_records, together
+from lib.stats import digits
 
 
 @of_records()
@@ -16,7 +17,7 @@ def sums(records: pd.DataFrame, narrow: str) -> Statement:
     if not set(names) <= set(found):
         return Statement(f"The four loops of {narrow} were not run here.", NO_DATA, "accumulation")
     text = (
-        f"A thousand terms of {tables.exact(TERM)} add up to {found[names[0]]} in fp32, to {found[names[1]]} in "
+        f"A thousand terms of {digits.exact(TERM)} add up to {found[names[0]]} in fp32, to {found[names[1]]} in "
         f"{narrow}, to {found[names[2]]} where {narrow} terms go into an fp32 sum, and to {found[names[3]]} where they "
         "are converted to fp32 before."
     )
@@ -35,10 +36,10 @@ def reasons(records: pd.DataFrame, narrow: str) -> Statement:
     row, other = table.loc[own], table.loc[wide]
     alone = "which is all of the error" if other["sum_error"] == other["stored_error"] else "beside the error"
     text = (
-        f"In {narrow}, {tables.exact(TERM)} is stored with an error that makes {row['stored_error']} over the thousand "
+        f"In {narrow}, {digits.exact(TERM)} is stored with an error that makes {row['stored_error']} over the thousand "
         f"terms, {alone} of the sum in fp32, {other['sum_error']}. The additions in {narrow} bring "
         f"{row['added_error']}: at its end the sum can change by steps of {row['spacing']} only, and rounding to such "
-        f"a step may lose {tables.number(row['half_percent'])}% of a term."
+        f"a step may lose {digits.number(row['half_percent'])}% of a term."
     )
     if row["stalls_after"] != "never":
         text += (
@@ -83,25 +84,25 @@ def sensitive(records: pd.DataFrame, subject: str, precision: str) -> Statement:
     found = rows(records, "norm_limits")
     found = found[(found["subject"] == subject) & (found["precision"] == precision) & (found["offset"] == 0)]
     text = (
-        f"Computed in {precision} throughout, {name} has an error of {tables.number(at_one)} on standard normal inputs"
+        f"Computed in {precision} throughout, {name} has an error of {digits.number(at_one)} on standard normal inputs"
     )
     over = found[found["what"] == "overflows"].sort_values("scale") if len(found) else found
     if over.empty:
         largest, smallest = errors["scale"].max(), errors["scale"].min()
-        ends = f"{tables.exact(smallest)} to {tables.exact(largest)}"
+        ends = f"{digits.exact(smallest)} to {digits.exact(largest)}"
         text += f", and nothing overflows on inputs from {ends} times as large."
         return Statement(text, "measured", f"{len(errors)} scales.")
     first = over.iloc[0]
-    text += f"; on inputs {tables.exact(first['scale'])} times as large its {first['step']} overflows"
+    text += f"; on inputs {digits.exact(first['scale'])} times as large its {first['step']} overflows"
     result = errors[errors["scale"] == first["scale"]]["relative_error"]
     if len(result) and result.iloc[0] == 1:
         text += ", and the norm is silently zero, since it divides by infinity"
     under = found[(found["what"] == "underflows") & (found["scale"] < 1)].sort_values("scale", ascending=False)
     if len(under):
         last = under.iloc[0]
-        text += f". On inputs {tables.exact(last['scale'])} times as large half or more of its {last['step']} is zero"
+        text += f". On inputs {digits.exact(last['scale'])} times as large half or more of its {last['step']} is zero"
         small = errors[errors["scale"] == last["scale"]]["relative_error"]
-        text += f", which eps hides: the error is {tables.number(small.iloc[0])}" if len(small) else ""
+        text += f", which eps hides: the error is {digits.number(small.iloc[0])}" if len(small) else ""
     return Statement(text + ".", "measured", f"{len(errors)} of the scales give a finite norm.")
 
 
@@ -116,10 +117,10 @@ def kernel(records: pd.DataFrame, precision: str) -> Statement:
             f"PyTorch's own layer norm was not tried in {precision} where steps overflow.", NO_DATA, "kernel"
         )
     worst = table[table["scale"].isin(lost)]["relative_error"].max()
-    scales = " to ".join(map(tables.exact, dict.fromkeys((lost[0], lost[-1]))))
+    scales = " to ".join(map(digits.exact, dict.fromkeys((lost[0], lost[-1]))))
     text = (
         f"PyTorch's own layer norm, one kernel, takes the same {precision} inputs at scales {scales}, where the one "
-        f"computed step by step overflows, with an error of {tables.number(worst)} at most."
+        f"computed step by step overflows, with an error of {digits.number(worst)} at most."
     )
     return Statement(text, "measured", f"Scales {', '.join(f'{scale:g}' for scale in lost)}.")
 
@@ -145,14 +146,14 @@ def offset_error(records: pd.DataFrame, precision: str) -> Statement:
         return Statement(f"Inputs with a large mean were not tried in {precision} here.", NO_DATA, "offset")
     most = common[-1]
     text = (
-        f"In {precision}, a mean of {tables.exact(most)} standard deviations takes the error of layer norm from "
+        f"In {precision}, a mean of {digits.exact(most)} standard deviations takes the error of layer norm from "
         f"{_ends(found['layer_norm'], common)}, and that of RMS norm from {_ends(found['rms_norm'], common)}."
     )
     return Statement(text, "measured", f"Offsets {', '.join(f'{offset:g}' for offset in common)} at scale one.")
 
 
 def _ends(errors: pd.Series, offsets: list[float]) -> str:
-    return " to ".join(tables.number(errors[offset]) for offset in (offsets[0], offsets[-1]))
+    return " to ".join(digits.number(errors[offset]) for offset in (offsets[0], offsets[-1]))
 
 
 def trend(steps: pd.DataFrame) -> Statement:
@@ -183,7 +184,7 @@ def _with_size(table: pd.DataFrame) -> Statement:
     known = a.known and b.known
     way = "falls" if known and b.high < a.low else "rises" if known and b.low > a.high else "is not shown to change"
     text = (
-        f"From size {first['size']} to {last['size']} the ratio {way}: {tables.interval(a)} at the one and "
-        f"{tables.interval(b)} at the other."
+        f"From size {first['size']} to {last['size']} the ratio {way}: {digits.interval(a)} at the one and "
+        f"{digits.interval(b)} at the other."
     )
     return Statement(text, "measured" if "shown" not in way else "inconclusive", "Whether the two intervals overlap.")

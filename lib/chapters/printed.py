@@ -6,8 +6,8 @@ import functools
 import pandas as pd
 
 from lib.chapters import kernels, warmup_claims
-from lib.records import results
 from lib.report import published
+from lib.report.published import published_table
 
 DIMENSIONS = ("size", "context_length", "seq_len", "d_head", "batch_size", "num_params", "param_size")
 FIELDS = (*DIMENSIONS, "precision", "compiled", "variant", "mode", "hardware")
@@ -20,7 +20,7 @@ def tables(write_up: str) -> dict[str, pd.DataFrame]:
     that of forward and backward where no more was printed."""
     steps = published.published_step()
     steps = steps.assign(total_ms=steps["total_ms"].fillna(steps["forward_backward_ms"]))
-    memory = results.published("memory").rename(columns={"model": "size", "phase": "mode"})
+    memory = published_table("memory").rename(columns={"model": "size", "phase": "mode"})
     memory["precision"] = memory["precision"].map({"float32": "fp32", "mixed": "bf16"})
     found = {
         "step": steps.drop(columns=["d_model", "forward_flops"]),

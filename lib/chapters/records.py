@@ -11,6 +11,7 @@ import pandas as pd
 
 from lib.records import long_form, results
 from lib.report import sentences, tables, tidy
+from lib.stats import digits
 
 BUDGET_BYTES = 1_500_000  # of one download, as the page holds it: the whole page is to stay under 6 MB
 MAIN = "the samples and single values, without the tables of kernels, timelines and breakdowns"
@@ -45,7 +46,7 @@ class Listing:
         counted = isinstance(times, list)
         cells = [html.escape(str(record[field])) for field in fields]
         cells += [str(record["round"]), html.escape(_status(record))]
-        cells += [str(len(times)), tables.number(statistics.median(times))] if counted else ["", ""]
+        cells += [str(len(times)), digits.number(statistics.median(times))] if counted else ["", ""]
         cells += [html.escape(record["started"]), self.link(record)]
         anchor = sentences.anchor(results.called(experiment, record[fields], record["round"]))
         return f'<tr id="{anchor}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

@@ -14,6 +14,7 @@ from lib.chapters import kernels as profiles
 from lib.chapters import memory as occupancy
 from lib.chapters import precision, warmup
 from lib.chapters.precision import TERM, TERMS
+from lib.instruments import kernel_classes
 from lib.report import hypotheses, tidy
 from lib.report.hypotheses import LEAST, MOST, Hypothesis, counted
 
@@ -124,11 +125,11 @@ def of_kernels(kernels: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis
     return [
         Hypothesis(
             f"products of the forward pass, %{_at(head)}", how, shares[0],
-            profiles.share(chosen, "forward", profiles.kernel_classes.PRODUCT),
+            profiles.share(chosen, "forward", kernel_classes.PRODUCT),
         ),
         Hypothesis(
             f"products of the whole step, %{_at(head)}", how, shares[1],
-            profiles.share(chosen, "whole step", profiles.kernel_classes.PRODUCT),
+            profiles.share(chosen, "whole step", kernel_classes.PRODUCT),
         ),
         Hypothesis("the latter share to the former", how, shares[1] / shares[0], profiles.fall(chosen)),
         Hypothesis("softmax to products, time forward", "FLOPs, 5 / 4d", softmax["flops"], softmax["time"]),

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.report import plots, tidy
-from lib.stats import intervals, steady_state
+from lib.stats import comparisons, intervals, steady_state
 
 WARMUPS = (0, 1, 2, 5)
 FULL = 5  # warm-ups that the others are held against, as in the assignment
@@ -134,11 +134,11 @@ def one_against_five(records: pd.DataFrame) -> pd.DataFrame:
         windows = [_windows(times) for times in tidy.samples(group, "first_total_ms").values()]
         ratios = [statistics.mean(each[1]) / statistics.mean(each[FULL]) for each in windows if FULL in each]
         if len(ratios) >= intervals.ENOUGH_ROUNDS:
-            found.append(intervals.across(ratios, FOLLOWING * len(ratios), intervals.MEDIANS))
+            found.append(comparisons.across(ratios, FOLLOWING * len(ratios), comparisons.MEDIANS))
             rows.append(row.to_dict() | {"ratio": found[-1].ratio})
     frame = _frame(rows, records, "ratio", "Ratio")
     visible = pd.Series([100 * one.visible(len(found)) for one in found], dtype=float)
-    return frame.assign(verdict=intervals.verdicts(found), visible_percent=visible)
+    return frame.assign(verdict=comparisons.verdicts(found), visible_percent=visible)
 
 
 def where(row: pd.Series) -> str:

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 import pandas as pd
 
 from lib.chapters.warmup import FOLLOWING, FULL, WHOLE, after_warmups, one_against_five, steady, where
-from lib.records import results
-from lib.report import tables, tidy
+from lib.report import tidy
 from lib.report.headings import HEADINGS
+from lib.report.published import published_table
 from lib.report.sentences import NO_DATA, Statement, of_records, together
-from lib.stats import intervals
+from lib.stats import comparisons, digits
 
 NOISE_PERCENT = 1.0  # deviations below it are called small, as a write-up does
 
@@ -22,7 +22,7 @@ def published() -> pd.DataFrame:
     """The published means by warm-ups, one row a source, phase, case and number of `warmups`: `mean_ms, std_ms,
     deviation_percent` and `ratio` to the mean after the most warm-ups of the same case, which is an unstated number in
     a source that states it only for what it varied."""
-    table = results.published("end_to_end")
+    table = published_table("end_to_end")
     table = table[(table["how"] == "measured") & table["std_ms"].notna() & ~table["compiled"].astype(bool)]
     table = table[table["dtype"] == "float32"].assign(warmups=table["warmup_steps"].fillna(math.inf))
     keys = ["source", "hardware", "model", "context_length", "phase"]
@@ -81,15 +81,15 @@ def answer(records: pd.DataFrame, of: Mapping, where: str) -> Statement:
     starts = row["steady_from"].split(", ")
     settled = sorted(int(start) for start in starts if start != "never")
     text = (
-        f"The first step of a fresh process takes {tables.interval(row['first_ratio'])} times as long as its later ones"
+        f"The first step of a fresh process takes {digits.interval(row['first_ratio'])} times as long as its later ones"
     )
     text += f" {where}: " if where else ": "
     if settled:
-        span = " to ".join(map(tables.count, dict.fromkeys((settled[0], settled[-1]))))
-        text += f"the series is steady from step {span} on in {tables.count(len(settled))} of "
-        text += f"{tables.count(len(starts))} processes."
+        span = " to ".join(map(digits.count, dict.fromkeys((settled[0], settled[-1]))))
+        text += f"the series is steady from step {span} on in {digits.count(len(settled))} of "
+        text += f"{digits.count(len(starts))} processes."
     else:
-        text += f"in none of {tables.count(len(starts))} processes is the series ever shown to be steady."
+        text += f"in none of {digits.count(len(starts))} processes is the series ever shown to be steady."
     return Statement(text, "measured", f"Steady from step, by process: {row['steady_from']}.")
 
 
@@ -103,10 +103,10 @@ def variation(records: pd.DataFrame, warmups: int) -> Statement:
     if not percents:
         return Statement(f"{after} nothing was measured here.", NO_DATA, "warmup")
     small = sum(percent < NOISE_PERCENT for percent in percents)
-    least, middle, most = (tables.number(of(percents)) for of in (min, statistics.median, max))
+    least, middle, most = (digits.number(of(percents)) for of in (min, statistics.median, max))
     text = (
         f"{after}, the standard deviation of ten steps is {least} to {most}% of their mean, {middle}% in the median; "
-        f"it is under {NOISE_PERCENT:g}% in {tables.count(small)} of {tables.count(len(percents))} processes."
+        f"it is under {NOISE_PERCENT:g}% in {digits.count(small)} of {digits.count(len(percents))} processes."
     )
     return Statement(text, "measured", f"{len(table)} cases, {len(percents)} processes, whole steps.")
 
@@ -122,8 +122,8 @@ def one_outlier(records: pd.DataFrame, of: Mapping) -> Statement:
     expected = outlier_percent(times)
     found = table["deviation_percent"].iloc[0]
     text = (
-        f"One step {tables.number(times)} times as long as nine equal ones would make a deviation of "
-        f"{tables.number(expected)}% of the mean; measured is {tables.interval(found)}%."
+        f"One step {digits.number(times)} times as long as nine equal ones would make a deviation of "
+        f"{digits.number(expected)}% of the mean; measured is {digits.interval(found)}%."
     )
     return Statement(text, "derived", "The formula above, with the ratio of the first step to the later ones.")
 
@@ -161,7 +161,7 @@ def where_it_goes(records: pd.DataFrame, of: Mapping) -> Statement:
     }
     if not shares:
         return Statement("In which phase the first step is longer was not measured here.", NO_DATA, "warmup")
-    parts = [f"{tables.number(share)}% in the {phase}" for phase, share in shares.items()]
+    parts = [f"{digits.number(share)}% in the {phase}" for phase, share in shares.items()]
     last = f" and {parts.pop()}" if len(parts) > 1 else ""
     text = f"Of what the first step takes beyond a later one, the data show {', '.join(parts)}{last}."
     return Statement(text, "measured", "First step less the median of the last half of the steps, phase by phase.")
@@ -175,7 +175,7 @@ def equivalence(records: pd.DataFrame) -> Statement:
         text = "Whether one warm-up is as good as five cannot be said here, since that takes three fresh processes."
         return Statement(text, NO_DATA, "warmup")
     said = {
-        "same": f"is the same within {intervals.MARGIN:.0%} as",
+        "same": f"is the same within {comparisons.MARGIN:.0%} as",
         "faster": "is less than",
         "slower": "is more than",
         "inconclusive": "is not shown to be the same as, nor to differ from,",
@@ -183,7 +183,7 @@ def equivalence(records: pd.DataFrame) -> Statement:
     every = [
         Statement(
             f"At {where(row)}, the mean of ten steps after one warm-up {said[row['verdict']]} that after five: the "
-            f"ratio is {tables.interval(row['ratio'])}.",
+            f"ratio is {digits.interval(row['ratio'])}.",
             row["verdict"], f"{where(row)}: t test over the logarithms of {row['ratio'].rounds} processes' ratios.",
         )
         for _, row in table.iterrows()

@@ -12,9 +12,11 @@ import pandas as pd
 
 from lib.chapters import evidence, printed
 from lib.records import results, staleness
-from lib.report import claims, markdown, tables, typeset
+from lib.report import claims, markdown, typeset
 from lib.report.claims import CONTRADICTED, LESS, MORE, SUPPORTED, Claim, Judgement
+from lib.report.published import published_table
 from lib.report.sentences import Statement
+from lib.stats import digits
 
 # fmt: off
 _DECISIONS = {  # by the name of a claim: where its numbers come from, the rule, what is said, how many numbers it takes
@@ -108,7 +110,7 @@ _DECISIONS = {  # by the name of a claim: where its numbers come from, the rule,
 @functools.cache
 def published() -> tuple[Claim, ...]:
     """Every statement of `claims.csv` as a claim."""
-    table = results.published("claims").set_index("id")
+    table = published_table("claims").set_index("id")
     found = []
     for name, (find, rule, holds, fails, *least) in _DECISIONS.items():
         row = table.loc[name]
@@ -172,12 +174,12 @@ class Ledger:
         """How many of the statements their own tables and this machine's records bear out."""
         own, here = self.counts[0], self.counts[-1]
         said = [
-            f"{tables.count(found[SUPPORTED])} hold, {tables.count(found[CONTRADICTED])} do not, and of "
-            f"{tables.count(len(self.rows) - found[SUPPORTED] - found[CONTRADICTED])} the data show neither"
+            f"{digits.count(found[SUPPORTED])} hold, {digits.count(found[CONTRADICTED])} do not, and of "
+            f"{digits.count(len(self.rows) - found[SUPPORTED] - found[CONTRADICTED])} the data show neither"
             for found in (own, here)
         ]
         text = (
-            f"Of {tables.count(len(self.rows))} statements, by the write-ups' own tables {said[0]}; by the records of "
+            f"Of {digits.count(len(self.rows))} statements, by the write-ups' own tables {said[0]}; by the records of "
             f"this machine {said[1]}."
         )
         records = tuple(dict.fromkeys(name for row in self.rows for name in row[-1].statement.records))

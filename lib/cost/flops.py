@@ -9,6 +9,8 @@ ceiling: they take the peak that the maker states, `estimates.with_percent_of` t
 
 from dataclasses import dataclass
 
+from lib.config import Config
+
 FORMULA = ("naive", "compiled")  # the attention variants that hold every score; the others work in tiles
 
 
@@ -50,6 +52,12 @@ class Shape:
         """All parameters: matrices, embedding, two norms a layer and the last one."""
         norms = (2 * self.num_layers + 1) * self.d_model
         return self.matrix_parameters + self.vocab_size * self.d_model + norms
+
+
+def shape_of(config: Config, batch_size: int) -> Shape:
+    """Return the dimensions of a model's configuration with a batch."""
+    names = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length")
+    return Shape(batch_size=batch_size, **{name: getattr(config, name) for name in names})
 
 
 def width(precision: str) -> int:

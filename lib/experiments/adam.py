@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import torch
 
-from lib import adam, model, timing, validate
+from lib import adam, model, validate
 from lib.cost import flops
 from lib.experiments.measure import Work
-from lib.instruments import environment
+from lib.instruments import cache, environment
 from lib.timing import Mark
 
 DRAWN = 2**18  # values
@@ -93,7 +93,7 @@ class Adam:
 
         elements = sum(math.prod(shape) for shape in shapes)
         facts = {"elements": elements, "moved_bytes": flops.adam_bytes(elements, self.amsgrad)}
-        before = timing.flush(self.device) if self.cold else lambda: None
+        before = cache.flush(self.device) if self.cold else lambda: None
         return Work(self.device, iteration, expected, result, TOLERANCE, facts, self.compiles, before)
 
     def _in_progress(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -111,7 +111,7 @@ class Adam:
 @functools.cache
 def _model_shapes(size: str) -> list[tuple[int, ...]]:
     with torch.device("meta"):
-        network = model.TransformerLM(model.Config(**model.SIZES[size]))
+        network = model.TransformerLM(model.SIZES[size])
     return [tuple(parameter.shape) for parameter in network.parameters()]
 
 

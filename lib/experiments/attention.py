@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import torch
 
-from lib import attention, precision, timing, validate
+from lib import attention, precision, validate
 from lib.cost import flops, memory
 from lib.experiments.measure import Work
-from lib.instruments import environment
+from lib.instruments import cache, environment
 from lib.timing import Mark
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
@@ -69,7 +69,7 @@ class Attention:
         dout_BTD = torch.randn(shape, device=self.device)
         dout_narrow_BTD = dout_BTD.to(precision.AUTOCAST[self.precision] or torch.float32)
         attend, last = attention.VARIANTS[self.variant], {}
-        flush = timing.flush(self.device) if self.cold else lambda: None
+        flush = cache.flush(self.device) if self.cold else lambda: None
 
         def iteration(mark: Mark) -> None:
             with autocast:

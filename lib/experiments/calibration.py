@@ -1,27 +1,47 @@
-"""Tries the measuring itself on this machine, and keeps what it finds as records: times that are known, another
-timer, programs that are equal and such as differ by 5%, what it costs to measure and to run, ceilings measured twice.
+"""Tries the measuring itself on this machine, and keeps what it finds as records.
+
+It times what is known, compares itself with another timer, equal programs with each other and with one that does 5%
+more, and measures what marks, kernels and records cost. `lib.report.self_check` judges the records.
 """
 
 import argparse
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+from unittest import mock
 
+import nbformat
 import torch
 from torch.utils.benchmark import Timer
 
-from lib import cli, timing
-from lib.experiments import measure, overheads
+from lib import cli, execution, timing
+from lib.experiments import measure
 from lib.experiments.ceilings import Ceilings
-from lib.experiments.overheads import Calibration
-from lib.instruments import environment
-from lib.records import results
-from lib.report import self_check
+from lib.instruments import environment, noise
+from lib.stats import comparisons
 from lib.timing import Iteration, Mark, Plan
 
 COMPARISONS = 200
 UNIT = 20  # calls of the small program, so that one call more is 5%
+STARTS, CASES = 8, 30  # of kernels, and of cases in which nothing is measured
+LOADING = "import time, torch; print(time.monotonic())"  # whose clock is the same in every process
+PLAIN = "import time; began = time.monotonic(); import torch; print(time.monotonic() - began)"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """One check of the measuring, on a device."""
+
+    experiment: ClassVar[str] = "calibration"
+    check: str
+    device: str
 
 
 def spin(device: str) -> dict[str, list[float]]:
@@ -84,19 +104,19 @@ def _program(operands: tuple[torch.Tensor, torch.Tensor], calls: int) -> Iterati
 
 def _compared(device: str, calls: int, count: int, apart: bool = False) -> dict[str, list[float]]:
     """Comparisons of a program of so many calls with one of 20, on the same memory or `apart`: of each the `ratio`, its
-    `pairs`, whether they were called `different` (1 or 0), and the canary's median and spread beside it."""
+    `pairs`, whether they were called `different` (1 or 0), and the noise probe's median and spread beside it."""
     found: dict[str, list[float]] = {
         name: [] for name in ("ratio", "pairs", "different", "beside_ms", "beside_percent")
     }
     operands, kept = _operands(device), []
     for seed in range(count):
-        canary = timing.canary(device)
+        probed = noise.probe(device)
         if apart:
             kept.append(_operands(device))  # kept, so that each comparison has a place of its own
         first, second = _program(kept[-1] if apart else operands, calls), _program(operands, UNIT)
         pairs = timing.compare(first, second, timing.clock(device), most=150, seed=seed)
-        low, middle, high = statistics.quantiles(canary + timing.canary(device), n=4)
-        comparison = pairs.comparison()
+        low, middle, high = statistics.quantiles(probed + noise.probe(device), n=4)
+        comparison = comparisons.paired(pairs.above, pairs.below)
         row = comparison.ratio.value, len(pairs.above), comparison.verdict() in ("faster", "slower")
         for name, value in zip(found, (*row, middle, 100 * (high - low) / middle), strict=True):
             found[name].append(float(value))
@@ -158,12 +178,42 @@ def repeated(device: str) -> dict[str, list[float]]:
     return found
 
 
+def start(device: str) -> dict[str, list[float]]:
+    """`kernel_ms`, from the start of a kernel to the end of a cell that loads torch, and `torch_ms`, the loading of
+    torch by a plain process: so many of each in turns, after one of each that fills the caches of the disk."""
+    found: dict[str, list[float]] = {"kernel_ms": [], "torch_ms": []}
+    with tempfile.TemporaryDirectory() as name:
+        source, output = Path(name, "loading.ipynb"), Path(name, "done.ipynb")
+        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(LOADING)]), source)
+        for _ in range(STARTS + 1):
+            began = time.monotonic()
+            execution.execute(source, output, {})
+            (cell,) = nbformat.read(output, as_version=4).cells
+            found["kernel_ms"].append(1e3 * (float(cell.outputs[0].text) - began))
+            plain = subprocess.run([sys.executable, "-c", PLAIN], capture_output=True, text=True, check=True)
+            found["torch_ms"].append(1e3 * float(plain.stdout))
+    return {name: times[1:] for name, times in found.items()}
+
+
+def between(device: str) -> dict[str, list[float]]:
+    """`case_ms`, a case in which nothing is measured, from one to the next, its record written; and `canaries_ms`, the
+    two noise probes that are the only work in it, by themselves; in turns."""
+    found: dict[str, list[float]] = {"case_ms": [], "canaries_ms": []}
+    with tempfile.TemporaryDirectory() as name, mock.patch.dict(os.environ, RESULTS=str(Path(name, "results"))):
+        for turn in range(CASES):
+            began = time.perf_counter()
+            with measure.recording(Calibration("nothing", device), round=turn + 1):
+                pass
+            middle = time.perf_counter()
+            for _ in range(2):
+                noise.probe(device)
+            found["case_ms"].append(1e3 * (middle - began))
+            found["canaries_ms"].append(1e3 * (time.perf_counter() - middle))
+    return {name: times[1:] for name, times in found.items()}  # the first asks what the environment is
+
+
 CHECKS: dict[str, Callable[[str], dict[str, list[float]]]] = {
-    check.__name__: check
-    for check in (
-        *(spin, timer, equal, planted, placed, overhead, repeated),
-        *(overheads.start, overheads.between, overheads.page),
-    )
+    check.__name__: check for check in (spin, timer, equal, planted, placed, overhead, repeated, start, between)
 }
 
 
@@ -171,7 +221,7 @@ def parser() -> argparse.ArgumentParser:
     """The parser of this command line."""
     made = cli.parser(
         "lib.experiments.calibration",
-        "Try the measuring itself on this machine, a few minutes, and say what it found beside what must hold.",
+        "Try the measuring itself on this machine, a few minutes, and keep what lib.report.self_check then judges.",
         ("", "spin timer"),
         {2: "bad input"},
     )
@@ -189,8 +239,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name}: {CHECKS[name].__doc__.split(':')[0]}", flush=True)
         with measure.recording(Calibration(name, device), round=1) as record:
             record.metrics |= CHECKS[name](device)
-    found = self_check.table(results.load("calibration", environment.machine(device)))
-    print(found.to_string(index=False))
     return 0
 
 

@@ -141,18 +141,19 @@ class Recording:
 
 @contextlib.contextmanager
 def recording(case, round: int, cold: bool = False):
-    """Save what the block measures as the record of `case` when it ends, also when memory does not suffice, and the
-    canary's times before and after it, or after it alone where the block wants a process that is `cold`. Any other
-    exception is a bug, goes on, and leaves no record. What the case built is freed.
-    Its environment also has what `disturbance.Period` noticed."""
+    """Save what the block measures as the record of `case` when it ends, also when memory does not suffice.
+
+    Its `canary_ms` are the noise probe's times before and after the block, or after it alone where the block wants a
+    process that is `cold`; its environment also has what `noise.Period` noticed. Any other exception is a bug, goes on,
+    and leaves no record. What the case built is freed."""
     gc.collect()
     gc.freeze()  # what is alive now need not be searched for garbage between cases
     record, status = Recording(case, round), "ok"
     period = noise.Period()
-    canary = [] if cold else timing.canary(case.device)
+    probed = [] if cold else noise.probe(case.device)
     try:
         yield record
-        record.metrics["canary_ms"] = canary + timing.canary(case.device)
+        record.metrics["canary_ms"] = probed + noise.probe(case.device)
     except peak_memory.TooLarge as error:
         status, record.metrics = "too_large", error.metrics()
     except Exception as error:

@@ -1,6 +1,6 @@
 """What narrow types do to a sum, to a norm, and to the tensors of a model under autocast; no time is taken."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -10,7 +10,7 @@ from lib.cost import flops, memory
 from lib.instruments import dtypes, environment, rounding
 
 SUBJECTS = ("accumulation", "toy", "transformer", *rounding.NORMS)
-CONFIG = model.Config(context_length=16, **model.SIZES["tiny"])  # what a dtype is does not depend on the size
+CONFIG = replace(model.SIZES["tiny"], context_length=16)  # what a dtype is does not depend on the size
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,8 @@ class Precision:
     def predicted_bytes(self) -> int:
         """Those of a forward and a backward pass for the transformer, twenty copies in double precision of a norm's
         inputs, and next to nothing for the rest."""
-        shape = {name: n for name, n in asdict(CONFIG).items() if name != "rope_theta"}
-        step = memory.peak_bytes(
-            flops.Shape(batch_size=1, **shape), "fp32", "naive", "fused", "forward_backward", self.device
-        )
+        shape = flops.shape_of(CONFIG, batch_size=1)
+        step = memory.peak_bytes(shape, "fp32", "naive", "fused", "forward_backward", self.device)
         return step if self.subject == "transformer" else 20 * 8 * rounding.ROWS * rounding.WIDTH
 
     def observe(self) -> dict[str, dict[str, list]]:

@@ -1,6 +1,6 @@
 """One training step of the language model, or its first phases: all in the same iteration."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from lib import adam, attention, model, precision, validate
@@ -40,13 +40,12 @@ class Step:
     @property
     def config(self) -> model.Config:
         """The model's shape."""
-        return model.Config(context_length=self.context_length, **model.SIZES[self.size])
+        return replace(model.SIZES[self.size], context_length=self.context_length)
 
     @property
     def shape(self) -> flops.Shape:
         """The dimensions that the costs depend on."""
-        dimensions = {name: n for name, n in asdict(self.config).items() if name != "rope_theta"}
-        return flops.Shape(batch_size=self.batch_size, **dimensions)
+        return flops.shape_of(self.config, self.batch_size)
 
     @property
     def compiles(self) -> bool:

@@ -1,11 +1,10 @@
-"""A model in training: what one iteration of it does, and what it should have computed; knows how to mark phases, and
-nothing of how they are measured.
-"""
+"""Trains a model: what one iteration does, with activation checkpointing or without, and what it should compute."""
 
 import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from lib import adam, model, precision
-from lib.experiments import checkpointing
 from lib.timing import Mark
 
 MODES = {  # how much of a training step an iteration is, and the phases that it marks
@@ -14,6 +13,28 @@ MODES = {  # how much of a training step an iteration is, and the phases that it
     "forward": ("forward",),  # with the graph that a backward pass would need
     "no_grad": ("forward",),  # without it, as for inference
 }
+
+
+class Group(nn.Module):
+    """Layers one after the other, of whose tensors a forward pass keeps only the first."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        # nothing here is drawn at random, so that no state of a generator need be kept
+        return checkpoint(self.layers, x_BTC, use_reentrant=False, preserve_rng_state=False)
+
+
+def regroup(module: nn.Module, size: int) -> None:
+    """Let the `layers` of a model run in groups of `size`, the last perhaps smaller; 0 leaves them as they are.
+
+    Of each group only the input is kept, and the rest is computed again for the backward pass (Chen et al. 2016,
+    https://arxiv.org/abs/1604.06174). The parameters stay the same tensors, under longer names."""
+    if size:
+        starts = range(0, len(module.layers), size)
+        module.layers = nn.ModuleList(Group(module.layers[start : start + size]) for start in starts)
 
 
 class Training:
@@ -29,7 +50,7 @@ class Training:
         self.inputs_BT, self.targets_BT = self.batch[:, :-1], self.batch[:, 1:]
         self.weights = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         self.first = self.module.layers[0].attn.q_proj.weight  # its gradient has come through every layer
-        checkpointing.regroup(self.module, checkpoint)
+        regroup(self.module, checkpoint)
         self.start = self.first.detach().clone()
         self.optimizer = adam.AdamW(self.module.parameters(), case.optimizer)
         self.network = torch.compile(self.module, dynamic=False) if case.compiled else self.module
@@ -74,14 +95,14 @@ class Training:
         found = {"logits": logits.detach(), "gradient": gradient}
         return found | ({"update": self._update} if "optimizer" in self.phases else {})
 
-    def _update(self, results: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _update(self, results: dict[str, Tensor]) -> Tensor:
         """What the reference's first step makes of the gradient in `results`, in double precision."""
         new = self.start.double()
         state = adam.state(new, "single_tensor", amsgrad=False)
         adam.step("single_tensor", [new], [results["gradient"].double()], [state], adam.Hyper())
         return new - self.start.double()
 
-    def result(self) -> dict[str, torch.Tensor]:
+    def result(self) -> dict[str, Tensor]:
         """The same of the last iteration; the update is that since the start, so of the first iteration alone."""
         found = {"logits": self.last["logits"].detach()}
         if "backward" in self.phases:

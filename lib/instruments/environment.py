@@ -80,14 +80,6 @@ def machine(device: str) -> str:
     return f"{family}-{cores()}c"
 
 
-def cache_bytes(device: str) -> int:
-    """The size of the last cache before memory; 128 MiB where the system does not tell."""
-    if device == "cuda":
-        return torch.cuda.get_device_properties(0).L2_cache_size
-    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
-    return max((int(file.read_text().strip().removesuffix("K")) * 1024 for file in sizes), default=128 * 2**20)
-
-
 @functools.cache
 def _git(*arguments: str) -> str:
     if not shutil.which("git"):

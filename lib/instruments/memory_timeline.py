@@ -218,7 +218,7 @@ def _stack():
 
 
 def _nearest(frames) -> str:
-    """The first function of lib as `module.function`, up to where the iteration was called; or ""."""
+    """Find the first function of lib, up to where the iteration was called, as `_function` names it; or ""."""
     for filename, name in frames:
         if filename in _OWN:
             break
@@ -229,8 +229,11 @@ def _nearest(frames) -> str:
 
 @functools.cache
 def _function(filename: str, name: str) -> str:
+    """Name a function by its place below lib, `experiments.training.Training.iteration`; "" for one outside of it."""
     path = Path(filename)
-    return f"{path.stem}.{name.split('.<locals>')[0]}" if path.is_relative_to(_LIB) else ""
+    if not path.is_relative_to(_LIB):
+        return ""
+    return ".".join([*path.relative_to(_LIB).with_suffix("").parts, name.split(".<locals>")[0]])
 
 
 def from_snapshot(snapshot: dict, device: int, marks: list[tuple[str, int]], began: int, older: int) -> History:

@@ -1,102 +1,103 @@
-"""Notices what disturbs a measurement from outside, the work of other processes and steps of the wall clock; measures
-nothing itself, and reads only counters that the system keeps anyway.
-"""
+"""Notices what disturbs a measurement from outside: a busy machine, the work of others, steps of the wall clock."""
 
-import contextlib
-import json
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import psutil
+import torch
 
-LEAST_SECONDS = 1.0  # between two looks; the counters count hundredths of a second
+from lib import precision, timing
+
+LEAST_SECONDS = 0.5  # between two looks; the counters count hundredths of a second
 NOTICEABLE_SECONDS = 1.0  # of a step of the wall clock
 _IDLE = ("idle", "iowait")
 _WITHIN = ("guest", "guest_nice")  # what `user` and `nice` contain already
 
 
+def probe(device: str) -> list[float]:
+    """Time 10 small matrix products, always the same, after 3 that do not count, in milliseconds.
+
+    They take longer where less of the machine is left to whoever measures."""
+    rows = 256 if device == "cpu" else 2048
+    matrix = torch.ones(rows, rows, device=device)
+    out = torch.empty_like(matrix)
+
+    def iteration(mark: timing.Mark) -> None:
+        torch.mm(matrix, matrix, out=out)
+        mark("run")
+
+    with precision.strict():  # whatever the case beside it computes in
+        return timing.measure(iteration, timing.clock(device), timing.Plan(3, 10)).metrics()["total_ms"]
+
+
 @dataclass(frozen=True)
 class Look:
-    """The counters at one moment, in seconds: of all cores together, and `own`, of the process `root` and its
-    descendants with all that they have waited for; in `living` by number what each of them used itself. What a
-    hypervisor gave to other machines counts as busy; inside a container they are those of the whole machine."""
+    """CPU seconds `at` one moment: of all cores, of those the `busy` ones, and of those the `own` ones.
+
+    A hypervisor's other machines count as busy; inside a container the seconds are those of the whole machine."""
 
     at: float
     all: float
     busy: float
     own: float
-    living: dict[str, float] = field(default_factory=dict)
-    root: int = 0
 
 
-def look(root: int = 0) -> Look:
-    """The counters now, where `root`, or else this process, and its descendants are no others."""
+def look() -> Look:
+    """Read the counters. Own are this process, its descendants, and in a sweep the kernels that run side by side."""
     times = psutil.cpu_times()._asdict()
     every = sum(seconds for kind, seconds in times.items() if kind not in _WITHIN)
     idle = sum(times.get(kind, 0.0) for kind in _IDLE)
-    spent: dict[str, Sequence[float]] = {}
-    with contextlib.suppress(psutil.NoSuchProcess):  # whoever started this one may be gone
-        top = psutil.Process(root or os.getpid())
-        spent = {str(process.pid): _spent(process) for process in (top, *top.children(recursive=True))}
-    living = {number: user + system for number, (user, system, *_) in spent.items()}
-    return Look(time.monotonic(), every, every - idle, sum(map(sum, spent.values())), living, root)
+    return Look(time.monotonic(), every, every - idle, sum(map(_spent, _own())))
 
 
-def handed_on() -> str:
-    """A look for the process that is about to be started, its `SWEEP_LOOK`. Its root is this process, so that kernels
-    that run side by side are no others to each other; on a node of a cluster it is Ray's, which starts all of them."""
-    return json.dumps(asdict(look(int(os.environ.get("RAY_RAYLET_PID", os.getpid())))))
-
-
-def first() -> Look:
-    """The look from which on this process is watched: the one it was handed, else now."""
-    return Look(**json.loads(os.environ["SWEEP_LOOK"])) if "SWEEP_LOOK" in os.environ else look()
-
-
-def _spent(process: psutil.Process) -> Sequence[float]:
-    """Seconds of a process that is alive, and of those that it has waited for, each in user mode and in the system;
-    none of one that is just gone."""
-    if process.pid == os.getpid():
-        return os.times()[:4]  # the only place where macOS tells of those that were waited for
+def _own() -> list[psutil.Process]:
+    """List the processes that are no others: those below the process that starts all kernels of this machine."""
+    me = psutil.Process()
+    starter = os.environ.get("RAY_RAYLET_PID") or (me.ppid() if "SWEEP_RUN" in os.environ else me.pid)
     try:
-        return process.cpu_times()[:4]
+        top = psutil.Process(int(starter))
+        return [top, *top.children(recursive=True)]
+    except psutil.NoSuchProcess:  # whoever started this one may be gone
+        return [me, *me.children(recursive=True)]
+
+
+def _spent(process: psutil.Process) -> float:
+    """Sum the seconds of a process and of those that it has waited for; 0 where it is just gone."""
+    if process.pid == os.getpid():
+        return sum(os.times()[:4])  # the only place where macOS tells of those that were waited for
+    try:
+        return sum(process.cpu_times()[:4])
     except psutil.Error:
-        return (0.0,) * 4
+        return 0.0
 
 
 def others_percent(before: Look, after: Look) -> float | None:
-    """The share of all cores' time between two looks that others used, in percent; None where they are too close to
-    each other to tell, or the system does not count. What a process used in all is lost from `own` when it ends and
-    its parent is gone; then what the living used in the meantime is the better estimate."""
+    """Return the percentage of all cores' time between two looks that others used.
+
+    None where the looks are too close to each other, or the system does not count."""
     seconds = after.all - before.all
     if after.at - before.at < LEAST_SECONDS or seconds <= 0:
         return None
-    living = sum(max(0.0, spent - before.living.get(number, 0.0)) for number, spent in after.living.items())
-    used = (after.busy - before.busy) - max(after.own - before.own, living)
+    used = (after.busy - before.busy) - (after.own - before.own)
     return round(100 * min(1.0, max(0.0, used / seconds)), 1)
 
 
 def now() -> datetime:
-    """What the wall clock says, the one place where it is asked."""
+    """Ask the wall clock."""
     return datetime.now(UTC)
 
 
 class Period:
-    """The time from its making to its `end`, by a clock that nobody sets; `noticed` is what the environment of a record
-    made in it tells: `others_percent`, from the period before this one or else the start of this process, where that is
-    known, and once it has ended `clock_stepped_s`, by how much the wall clock was set meanwhile."""
+    """The time from its making to its `end`, by a clock that nobody sets.
 
-    last = first()
+    Then `noticed` has what the environment of a record made in it tells: `others_percent`, where that is known, and
+    `clock_stepped_s`, by how much the wall clock was set meanwhile, if it was."""
 
     def __init__(self):
-        self.noticed, at_present = {}, look(Period.last.root)
-        percent = others_percent(Period.last, at_present)
-        if percent is not None:  # else the next one looks further back
-            self.noticed["others_percent"], Period.last = percent, at_present
-        self.wall, self.began = now(), time.monotonic()
+        self.noticed: dict[str, float] = {}
+        self.wall, self.before = now(), look()
 
     @property
     def started(self) -> str:
@@ -104,9 +105,13 @@ class Period:
         return self.wall.isoformat(timespec="seconds")
 
     def end(self) -> float:
-        """How many seconds it took."""
-        seconds = time.monotonic() - self.began
-        stepped_s = (now() - self.wall).total_seconds() - seconds
+        """Return how many seconds it took."""
+        after, wall = look(), now()
+        seconds = after.at - self.before.at
+        stepped_s = (wall - self.wall).total_seconds() - seconds
         if abs(stepped_s) > NOTICEABLE_SECONDS:
             self.noticed["clock_stepped_s"] = round(stepped_s, 1)
+        percent = others_percent(self.before, after)
+        if percent is not None:
+            self.noticed["others_percent"] = percent
         return seconds

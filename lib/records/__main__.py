@@ -12,8 +12,7 @@ from lib import cli, notebooks, validate
 from lib.chapters import method
 from lib.records import damaged, long_form, results
 from lib.records.record import STATUSES
-from lib.report import tables
-from lib.stats import intervals
+from lib.stats import digits, intervals
 
 DESCRIPTION = """List, show and export the records of this machine's sweeps and those kept in git.
 
@@ -132,7 +131,7 @@ def listing(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
             rows.append(
                 {
                     "record": called, "machine": record["machine"], "status": record["status"],
-                    "n": len(times) if median else "", "median, ms": tables.number(median.value) if median else "",
+                    "n": len(times) if median else "", "median, ms": digits.number(median.value) if median else "",
                     "stale": record["stale"],
                 }
             )  # fmt: skip
@@ -166,7 +165,7 @@ def _summary(value) -> str:
         return f"a table of {len(next(iter(value.values()), []))} rows: {', '.join(value)}"
     if isinstance(value, list) and value and not any(isinstance(entry, str) for entry in value):
         found = intervals.median([value])
-        return f"{tables.interval(found) if len(value) > 1 else tables.number(found.value)}, n = {len(value)}"
+        return f"{digits.interval(found) if len(value) > 1 else digits.number(found.value)}, n = {len(value)}"
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 

@@ -5,7 +5,6 @@ import functools
 import math
 import stat
 import statistics
-import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path, PurePath
@@ -19,7 +18,6 @@ from lib.records import atomic, staleness
 from lib.records.record import LARGEST_BYTES, called, made, name, parse, place, too_large
 
 REFERENCE = REPORTS / "reference"
-PUBLISHED = REFERENCE / "published"
 BY_HAND = 0  # the round of what someone measures in JupyterLab: overwritten each time, in no report
 
 
@@ -207,20 +205,3 @@ def references(but: str = "") -> list[str]:
 def reference(experiment: str, but: str) -> pd.DataFrame:
     """The records of `references`."""
     return of_machines(experiment, references(but))
-
-
-def published(table: str) -> pd.DataFrame:
-    """A table of figures from public write-ups (`reports/reference/published/README.md` describes them)."""
-    return pd.read_csv(PUBLISHED / f"{table}.csv")
-
-
-def datasheets() -> pd.DataFrame:
-    """The peaks that makers state for the GPUs of the published figures, one row a GPU and precision, in TFLOP/s and
-    GB/s, each with its convention and source; `reports/reference/published/README.md` says more."""
-    return pd.read_csv(REFERENCE / "datasheets.csv")
-
-
-if __name__ == "__main__":
-    from lib.records import __main__  # which imports this module
-
-    sys.exit(__main__.main())

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 from scipy import stats as distributions
 
-from lib.report import compare, hypotheses, sentences, tables, tidy
+from lib.report import compare, hypotheses, sentences, tidy
 from lib.report.sentences import HUGE, NO_DATA, Statement
-from lib.stats import intervals
-from lib.stats.intervals import Comparison, Interval
+from lib.stats import comparisons, digits, intervals
+from lib.stats.comparisons import Comparison
+from lib.stats.intervals import Interval
 
 SUPPORTED, CONTRADICTED, SAME, INCONCLUSIVE = "supported", "contradicted", "no difference", "inconclusive"
 VERDICTS = (SUPPORTED, CONTRADICTED, SAME, INCONCLUSIVE, NO_DATA)
@@ -49,7 +50,7 @@ class Found:
     shown: str = ""
 
     def __str__(self) -> str:
-        number = tables.interval(self.value) if self.value.known else tables.number(self.value.value)
+        number = digits.interval(self.value) if self.value.known else digits.number(self.value.value)
         return f"{self.shown or number}{'' if self.of.startswith('%') else ' '}{self.of}"
 
 
@@ -63,7 +64,7 @@ def known(of: str, value: float, within: Limits, records: Sequence[str] = (), sh
 def between(of: str, low: float, high: float, within: Limits) -> Found:
     """A number of which a printed table gives no more than the least and the most that it can be."""
     inside, outside = within[0] <= low and high <= within[1], high < within[0] or low > within[1]
-    value, ends = Interval((low + high) / 2, low, high, 1, 1), (tables.number(end) for end in (low, high))
+    value, ends = Interval((low + high) / 2, low, high, 1, 1), (digits.number(end) for end in (low, high))
     return Found(of, value, within, float(not inside), float(not outside), shown=f"between {' and '.join(ends)}")
 
 
@@ -92,7 +93,7 @@ def estimated(of: str, value: Interval, within: Limits, records: Sequence[str] =
         return Found(of, value, within, 1.0, 1.0, records=tuple(records))
     freedom = value.rounds - 1 if value.rounds >= intervals.ENOUGH_ROUNDS else max(1, value.n - 1)
     error = math.log(value.high / value.low) / 2 / distributions.t.ppf(0.975, freedom)
-    return compared(of, Comparison(value, 1.0, 1.0, 0.05, error, freedom, intervals.MEDIANS), within, records)
+    return compared(of, Comparison(value, 1.0, 1.0, 0.05, error, freedom, comparisons.MEDIANS), within, records)
 
 
 def usual(of: str, values: Sequence[float], within: Limits, records: Sequence[str] = ()) -> Found:
@@ -154,7 +155,7 @@ def contrast(
     quotient, n = first.ratio.value / second.ratio.value, min(first.ratio.n, second.ratio.n)
     reach = math.exp(error * distributions.t.ppf(0.975, freedom)) if freedom else math.nan
     value = Interval(quotient, quotient / reach, quotient * reach, n, first.ratio.rounds)
-    both = Comparison(value, 1.0, 1.0, 0.05, error, freedom, intervals.MEDIANS)
+    both = Comparison(value, 1.0, 1.0, 0.05, error, freedom, comparisons.MEDIANS)
     used = [name for case in (*one, *other) for name in names(tidy.select(records, **case))]
     return [compared(label.format(**one[0]), both, within, used)]
 
@@ -244,7 +245,7 @@ class Judgement:
         shown = _listed(self.found)
         seen = max((one.visible for one in self.found if one.visible > 0), default=math.nan)
         if self.verdict == INCONCLUSIVE and seen < HUGE:
-            shown += f"; a difference of {tables.number(100 * seen)}% would have been seen"
+            shown += f"; a difference of {digits.number(100 * seen)}% would have been seen"
         many = f", by Holm among {self.rivals} claims" if self.rivals > 1 else ""
         evidence = f"{claim.question} Rule: {claim.rule}{many}. {' '.join(map(_counted, self.found))}"
         records = tuple(dict.fromkeys(name for one in self.found for name in one.records))

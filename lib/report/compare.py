@@ -10,8 +10,8 @@ import pandas as pd
 
 from lib.records import baselines
 from lib.report import tidy
-from lib.stats import intervals
-from lib.stats.intervals import Comparison
+from lib.stats import comparisons, intervals
+from lib.stats.comparisons import Comparison
 
 
 def comparison(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> Comparison | None:
@@ -24,7 +24,7 @@ def comparison(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> 
     if one.empty or (len(other) and set(one["code"]) != set(other["code"])):
         return None
     found = _by_pairs(one, other, metric, to) if metric.endswith("_ms") else None
-    return found or intervals.unpaired(tidy.samples(one, metric), tidy.samples(other, metric))
+    return found or comparisons.unpaired(tidy.samples(one, metric), tidy.samples(other, metric))
 
 
 def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) -> Comparison | None:
@@ -49,8 +49,8 @@ def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) 
         return None
     rounds = [found[r] for r in sorted(found)]
     if len(rounds) >= intervals.ENOUGH_ROUNDS:
-        return intervals.across(
-            [one.ratio.value for one in rounds], sum(one.ratio.n for one in rounds), intervals.PAIRS
+        return comparisons.across(
+            [one.ratio.value for one in rounds], sum(one.ratio.n for one in rounds), comparisons.PAIRS
         )
     sides = {one.ratio.value < 1 for one in rounds}
     return max(rounds, key=lambda one: one.p) if len(sides) == 1 else None
@@ -63,7 +63,7 @@ def _paired(above: list[float], below: list[float]) -> Comparison:
 @functools.cache
 def _known(above: tuple[float, ...], below: tuple[float, ...]) -> Comparison:
     """The comparison of the same pairs, for which every table asks anew."""
-    return intervals.paired(list(above), list(below))
+    return comparisons.paired(list(above), list(below))
 
 
 def _by_same_baseline(above: dict, below: dict) -> Comparison | None:
@@ -73,7 +73,7 @@ def _by_same_baseline(above: dict, below: dict) -> Comparison | None:
         return None
     ratios = [[_paired(side["paired_ms"][r], side["baseline_ms"][r]).ratio for side in (above, below)] for r in common]
     n = sum(min(first.n, second.n) for first, second in ratios)
-    return intervals.across([first.value / second.value for first, second in ratios], n, intervals.PAIRS)
+    return comparisons.across([first.value / second.value for first, second in ratios], n, comparisons.PAIRS)
 
 
 def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.DataFrame:
@@ -93,7 +93,7 @@ def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.Dat
     frame = pd.DataFrame(rows, columns=[*fields, "baseline", "ratio", "by", "machine", "hardware", "codes", "restless"])
     frame.attrs = measured.attrs
     visible = pd.Series([100 * compared.visible(len(found)) for compared in found], dtype=float)
-    return frame.assign(verdict=intervals.verdicts(found), visible_percent=visible)
+    return frame.assign(verdict=comparisons.verdicts(found), visible_percent=visible)
 
 
 _TABLES: dict[int, tuple[weakref.ref, dict[str, pd.DataFrame]]] = {}
@@ -166,6 +166,6 @@ def contrasts(records: pd.DataFrame, axis: str, reference, *metrics: str) -> pd.
             rows.append(row.to_dict() | {"ratio": compared.ratio})
             found.append(compared)
     names = [*fields, *metrics, "ratio", "hardware", "codes", "restless"]
-    frame = pd.DataFrame(rows, columns=names).assign(verdict=intervals.verdicts(found))
+    frame = pd.DataFrame(rows, columns=names).assign(verdict=comparisons.verdicts(found))
     frame.attrs = measured.attrs
     return frame

@@ -19,6 +19,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFor
 from lib.catalog import CATALOG, PRECISIONS
 from lib.report import markdown, tables
 from lib.report.headings import HEADINGS
+from lib.stats import digits
 from lib.stats.intervals import Interval
 
 INK = "#010203"  # replaced in the report by the page's own ink, for dark mode and for print
@@ -245,7 +246,7 @@ def arrangements(table: pd.DataFrame) -> Axes:
             for (program, samples), colour in zip(panel.groupby("program"), (BLUE, ORANGE), strict=True):
                 ax.plot(samples["order"], samples["ms"], MARKERS[colour], color=colour, markersize=3.5, label=program)
             ax.set(xlabel="order in time", title=name)
-            ratio = f"B to A: {tables.interval(panel['ratio'].iloc[0])}"
+            ratio = f"B to A: {digits.interval(panel['ratio'].iloc[0])}"
             ax.text(0.98, 0.03, ratio, transform=ax.transAxes, ha="right", fontsize=10)
             ax.grid(axis="y")
         grid[0].set_ylabel("time, ms")

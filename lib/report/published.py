@@ -16,7 +16,20 @@ from lib.report import compare, tidy
 from lib.report.headings import HEADINGS
 from lib.stats.intervals import Interval
 
+PUBLISHED = results.REFERENCE / "published"
 PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
+
+
+def published_table(table: str) -> pd.DataFrame:
+    """Read a table of figures from public write-ups, which `reports/reference/published/README.md` describes."""
+    return pd.read_csv(PUBLISHED / f"{table}.csv")
+
+
+def datasheets() -> pd.DataFrame:
+    """Read the peaks that makers state for the GPUs of the published figures, one row a GPU and precision.
+
+    They are in TFLOP/s and GB/s, each with its convention and source."""
+    return pd.read_csv(results.REFERENCE / "datasheets.csv")
 
 
 def published_step() -> pd.DataFrame:
@@ -24,7 +37,7 @@ def published_step() -> pd.DataFrame:
     `d_model` of the model and its `forward_flops` (its vocabulary of 10,000 is the assignment's). Where a source varied
     the warm-up the most is taken, an unstated one being its main table. Means whose standard deviation is more than
     half of them are left out. A precision called float32 may have run in TF32."""
-    table = results.published("end_to_end")
+    table = published_table("end_to_end")
     table = table[(table["how"] == "measured") & ~(table["std_ms"] > table["mean_ms"] / 2)].copy()
     table["precision"] = table["dtype"].map(PRECISION).where(~table["tf32"].eq(True), "tf32")
     dimensions = [field.name for field in fields(cost.Shape) if field.name != "vocab_size"]
@@ -47,7 +60,7 @@ def step_flops(row: pd.Series) -> float:
 def published_attention() -> pd.DataFrame:
     """Published attention passes, one row a case and source, in ms: `forward_ms, backward_ms` and their sum `total_ms`;
     and `forward_end_mib`, the memory before the backward pass, where the source has it."""
-    table = results.published("attention").rename(columns={"d_model": "d_head"})
+    table = published_table("attention").rename(columns={"d_model": "d_head"})
     table["precision"] = table["variant"].map(lambda name: "tf32" if name.endswith("tf32") else "fp32")
     table["variant"] = table["variant"].map({"eager": "naive", "compiled": "compiled", "compiled_tf32": "compiled"})
     keys = ["variant", "seq_len", "d_head", "precision", "source", "hardware"]
@@ -61,7 +74,7 @@ def published_attention() -> pd.DataFrame:
 def published_adam() -> pd.DataFrame:
     """Published optimizer steps, one row a case and source, in ms: `total_ms`. Both sources are said to
     have used amsgrad and to have flushed the caches, within the time of the step."""
-    table = results.published("adam").rename(columns={"step_ms": "total_ms"})
+    table = published_table("adam").rename(columns={"step_ms": "total_ms"})
     table["variant"] = table["variant"].str.removeprefix("_").str.removesuffix("_adam")
     return table.assign(hardware="a CPU, not stated", amsgrad=True, cold=True).drop(columns="table")
 
@@ -118,7 +131,7 @@ def with_peak_percent(rows: pd.DataFrame, metric: str, flops: Callable[[pd.Serie
     """The rows with `peak_percent`: the FLOPs of a row a second, by its metric in milliseconds, in percent of the peak
     that the maker states for its hardware and precision, or, for records of this project, which name their `machine`,
     of the ceiling measured there. Missing where that is not known."""
-    stated = results.datasheets().set_index(["hardware", "precision"])["tflops"] * 1e12
+    stated = datasheets().set_index(["hardware", "precision"])["tflops"] * 1e12
     measured = {name: _products(name) for name in tidy.column(rows, "machine").dropna().unique()}
 
     def percent(row: pd.Series) -> Interval | None:

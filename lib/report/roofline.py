@@ -16,7 +16,8 @@ from matplotlib.axes import Axes
 
 from lib.chapters import kernels as profiles
 from lib.chapters import memory
-from lib.report import plots, tables, tidy
+from lib.report import plots, tidy
+from lib.stats import digits
 
 PHASES = ("forward", "backward", "optimizer")
 COLUMNS = ["label", "name", "precision", "intensity", "gflops", "hardware", "restless"]
@@ -102,13 +103,13 @@ def _roofs(ax: Axes, products: Mapping[str, float], bandwidth: float) -> None:
     seen = max(low, bottom / 2 / (bandwidth / 1e9))  # from where on the slope is in the figure
     middle = seen**0.3 * furthest**0.7
     ax.annotate(
-        f"memory, {tables.number(bandwidth / 1e9)} GB/s", (middle, middle * bandwidth / 1e9), xytext=(-5, 3),
+        f"memory, {digits.number(bandwidth / 1e9)} GB/s", (middle, middle * bandwidth / 1e9), xytext=(-5, 3),
         textcoords="offset points", fontsize=9, ha="right", va="bottom",
     )  # fmt: skip
     for name, ridge in ridges.items():
         level = products[name] / 1e9
         ax.plot([ridge, high], [level, level], **slope)
-        said = f"products in {name}, {tables.number(level)} GFLOP/s; ridge at {tables.number(ridge)}"
+        said = f"products in {name}, {digits.number(level)} GFLOP/s; ridge at {digits.number(ridge)}"
         ax.annotate(said, (high, level), xytext=(0, 3), textcoords="offset points", fontsize=9, ha="right", va="bottom")
         ax.plot([ridge, ridge], [bottom / 2, level], color=plots.QUIET, linewidth=0.8, linestyle=":")
     ax.set(xlim=(low, high), ylim=(bottom / 2, 1.5 * max([top, *(peak / 1e9 for peak in products.values())])))

@@ -1,17 +1,22 @@
-"""Sets what the checks of the measuring found on a machine beside what they must hold; knows no torch."""
+"""Judges the records of `lib.experiments.calibration`: sets what each check found beside what must hold."""
+
+import argparse
+import sys
 
 import numpy as np
 import pandas as pd
 import scipy.stats
 
-from lib.report import tables, tidy
-from lib.stats import intervals, steady_state
+from lib import cli, validate
+from lib.records import results
+from lib.report import tidy
+from lib.stats import comparisons, digits, intervals, steady_state
 
 
 def table(records: pd.DataFrame) -> pd.DataFrame:
     """One row a finding of the calibration, but for stale ones: what was tried, what was found, what it must hold,
     whether it `holds` (yes, no, or not shown where the data do not decide), and whether the machine was `quiet` by its
-    canary."""
+    noise probe."""
     records = tidy.current(records)
     rows, tried = [], [] if records.empty else list(records["check"])
     for check in (check for check in FINDINGS if check in tried):
@@ -36,7 +41,7 @@ def _spin(record: pd.Series) -> list[dict]:
     return rows
 
 
-def _within(comparison: intervals.Comparison, limit: float) -> bool | None:
+def _within(comparison: comparisons.Comparison, limit: float) -> bool | None:
     """Whether a ratio keeps within the limit on both sides; None where its interval does not decide."""
     low, high = comparison.ratio.low, comparison.ratio.high
     if 1 / (1 + limit) <= low and high <= 1 + limit:
@@ -45,27 +50,27 @@ def _within(comparison: intervals.Comparison, limit: float) -> bool | None:
 
 
 def _timer(record: pd.Series) -> list[dict]:
-    found = intervals.paired(record["ours_ms"], record["timer_ms"])
+    found = comparisons.paired(record["ours_ms"], record["timer_ms"])
     return [_row(
-        "a matrix product by torch.utils.benchmark: our median to its median", tables.interval(found.ratio),
+        "a matrix product by torch.utils.benchmark: our median to its median", digits.interval(found.ratio),
         "0.98 to 1.02", _within(found, 0.02),
     )]  # fmt: skip
 
 
 def _overhead(record: pd.Series) -> list[dict]:
-    found = intervals.paired(record["marked_ms"], record["plain_ms"])
+    found = comparisons.paired(record["marked_ms"], record["plain_ms"])
     holds = True if found.ratio.high <= 1.005 else False if found.ratio.low > 1.005 else None
-    ratio = tables.interval(found.ratio)
+    ratio = digits.interval(found.ratio)
     return [_row("a step of 1 ms with its marks to one without", ratio, "at most 1.005", holds)]
 
 
 def _called(record: pd.Series, what: str, bound: str, holds) -> list[dict]:
-    """One row for the comparisons beside which the canary was quiet, and one for all."""
+    """One row for the comparisons beside which the noise probe was quiet, and one for all."""
     best = min(record["beside_ms"])
     beside = zip(record["beside_ms"], record["beside_percent"], strict=True)
     quiet = [ms <= steady_state.SLOWER * best and percent <= 100 * steady_state.UNSTEADY for ms, percent in beside]
     rows = []
-    for kept, where in ((quiet, "beside a quiet canary"), ([True] * len(quiet), "in all")):
+    for kept, where in ((quiet, "beside a quiet probe"), ([True] * len(quiet), "in all")):
         calls = [different for different, keep in zip(record["different"], kept, strict=True) if keep]
         share = scipy.stats.binomtest(int(sum(calls)), max(len(calls), 1)).proportion_ci() if calls else (0, 1)
         found = f"{sum(calls):.0f} of {len(calls)}, so {100 * share[0]:.1f} to {100 * share[1]:.1f}%"
@@ -102,7 +107,7 @@ def _beyond(tried: str, longer: list[float], shorter: list[float], most_ms: floa
     """How much longer one of two things that ran in turns takes, by the interval of the median difference."""
     apart = intervals.median([[a - b for a, b in zip(longer, shorter, strict=True)]])
     holds = True if apart.high <= most_ms else False if apart.low > most_ms else None
-    return [_row(tried, f"{tables.interval(apart)} ms", f"at most {most_ms:g} ms", holds)]
+    return [_row(tried, f"{digits.interval(apart)} ms", f"at most {most_ms:g} ms", holds)]
 
 
 def _start(record: pd.Series) -> list[dict]:
@@ -110,12 +115,7 @@ def _start(record: pd.Series) -> list[dict]:
 
 
 def _between(record: pd.Series) -> list[dict]:
-    return _beyond("from one case to the next, beyond the canaries", record["case_ms"], record["canaries_ms"], 50)
-
-
-def _page(record: pd.Series) -> list[dict]:
-    (ms,) = record["render_ms"]
-    return [_row("rendering this report", f"{tables.number(ms / 1e3)} s", "at most 40 s", ms <= 40_000)]
+    return _beyond("from one case to the next, beyond the noise probes", record["case_ms"], record["canaries_ms"], 50)
 
 
 FINDINGS = {
@@ -128,5 +128,36 @@ FINDINGS = {
     "repeated": _repeated,
     "start": _start,
     "between": _between,
-    "page": _page,
 }
+
+
+def parser() -> argparse.ArgumentParser:
+    """Build the parser of this command line."""
+    made = cli.parser(
+        "lib.report.self_check",
+        "Say what the checks of the measuring found on a machine, beside what must hold.",
+        ("", "--machine epyc-2c"),
+        {1: "no check was run there", 2: "bad input"},
+    )
+    made.add_argument("--machine", default="", help="whose checks; by default of the machine measured last")
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return 0, 1 where there is nothing to judge, 2 for bad input."""
+    given, machines = parser().parse_args(arguments), results.machines()
+    try:
+        validate.choice("machine", given.machine or next(iter(machines), ""), machines)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    found = table(results.load("calibration", given.machine or machines[0]))
+    if found.empty:
+        print("no check was run there; `make calibrate` runs them", file=sys.stderr)
+        return 1
+    print(found.to_string(index=False))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

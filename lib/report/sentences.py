@@ -16,9 +16,9 @@ import pandas as pd
 from lib.records.record import called
 from lib.records.staleness import left_out
 from lib.report import compare as verdicts
-from lib.report import markdown, tables, tidy
+from lib.report import markdown, tidy
 from lib.report.headings import HEADINGS
-from lib.stats import intervals
+from lib.stats import comparisons, digits, intervals
 from lib.stats.intervals import Interval
 
 NO_DATA = "no data"
@@ -123,14 +123,14 @@ def compare(
         text = _sentence(f"{subject} and {other} were not both measured")
         return _nothing(text, _picked(of, to), records, of, to)
     found, verdict, visible = judged
-    place, value = f"{where}, " if where else "", tables.interval(found.ratio)
-    seen = f"; one of {tables.number(1 + visible)} would have been seen" if visible > 0 else ""
+    place, value = f"{where}, " if where else "", digits.interval(found.ratio)
+    seen = f"; one of {digits.number(1 + visible)} would have been seen" if visible > 0 else ""
     if visible > HUGE:
         seen = "; among so many comparisons, so few processes show next to nothing"
     said = {
         "faster": f"{subject} is faster than {other}: its time is {value} of the other's",
         "slower": f"{subject} is slower than {other}: its time is {value} times the other's",
-        "same": f"{subject} and {other} take equally long within {intervals.MARGIN:.0%}: the ratio is {value}",
+        "same": f"{subject} and {other} take equally long within {comparisons.MARGIN:.0%}: the ratio is {value}",
         "inconclusive": f"the data do not show which of {subject} and {other} is faster: the ratio is {value}{seen}",
     }[verdict]
     evidence = f"{_picked(of, to)}; by {found.by}, {_counted(found.ratio)}{_unrest(records, of, to)}."
@@ -144,7 +144,7 @@ def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Stat
         return _nothing("This was not measured here.", fields(of), records, of)
     found = intervals.median(list(by_round.values()))
     evidence = f"{metric}, {fields(of)}; median, {_counted(found)}{_unrest(records, of)}."
-    return Statement(wording.format(tables.interval(found)), "measured", evidence, names(records, of))
+    return Statement(wording.format(digits.interval(found)), "measured", evidence, names(records, of))
 
 
 def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> Statement:
@@ -158,7 +158,7 @@ def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> S
 
 def known(records: pd.DataFrame, lead: str, unit: str, values: Mapping[str, float]) -> Statement:
     """`lead` followed by values of these records with their unit, each in the precision that it is named by."""
-    shown = " and ".join(f"{tables.number(value)} {unit} in {name}" for name, value in values.items())
+    shown = " and ".join(f"{digits.number(value)} {unit} in {name}" for name, value in values.items())
     if not shown:
         return _nothing("A ceiling was not measured here.", unit, records, {})
     return Statement(
@@ -193,8 +193,8 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
         found.n, found.rounds,
     )  # fmt: skip
     unit = unit or HEADINGS[axis]
-    text = f"From {below:,} to {above:,} {unit}, {subject} grows as that number to the power {tables.interval(power)}"
-    evidence = f"{metric}, {fields(of)}, ratio {tables.interval(found)}; by {compared.by}, {_counted(found)}."
+    text = f"From {below:,} to {above:,} {unit}, {subject} grows as that number to the power {digits.interval(power)}"
+    evidence = f"{metric}, {fields(of)}, ratio {digits.interval(found)}; by {compared.by}, {_counted(found)}."
     return Statement(text + ".", "measured", evidence, names(chosen, {axis: below}, {axis: above}))
 
 
@@ -210,7 +210,7 @@ def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: s
         name: verdicts.judged(records, metric, cases[0], case, rivals=len(others))
         for name, case in zip(others, cases[1:], strict=True)
     }
-    ratios = {name: tables.interval(one[0].ratio) for name, one in judged.items() if one}
+    ratios = {name: digits.interval(one[0].ratio) for name, one in judged.items() if one}
     tied = [name for name, one in judged.items() if one is None or one[1] != "faster"]
     evidence = "; ".join(f"{first} to {name}: {ratio}" for name, ratio in ratios.items())
     evidence = f"{metric}, {fields(of)}; ratios of {evidence}{_unrest(records, *cases)}."

@@ -12,11 +12,10 @@ from markupsafe import escape
 from lib.config import SIZES
 from lib.report import markdown, typeset
 from lib.report.headings import HEADINGS
+from lib.stats import digits
 from lib.stats.intervals import Interval
 
-FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a point, in tabular numerals
-MISSING, UNAVAILABLE = "–", "not available"
-TINY = -4  # the power of ten below which a number is written as one
+UNAVAILABLE = "not available"
 LONG = 16  # characters in a cell from which on it may break
 LINK = re.compile(r'<a href="([^"]+)">(.*?)</a>')
 ABSENT = '<p class="absent">Not measured on this machine.</p>'
@@ -24,53 +23,6 @@ ABSENT = '<p class="absent">Not measured on this machine.</p>'
 
 class Bold(Interval):
     """An interval whose value a table sets in bold."""
-
-
-def number(value: float, uncertainty: float = math.nan) -> str:
-    """The value with the digits that its uncertainty warrants: to the uncertainty's first digit, and to the
-    second where the first is a 1 or 2; four digits where there is none at all, three where none is known, and two with
-    a power of ten where that is very small."""
-    if value == 0:
-        return "0"
-    size = math.floor(math.log10(abs(value)))
-    if size < TINY and not uncertainty > 0:
-        return f"{value:.2g}"
-    if uncertainty > 0:
-        place = math.floor(math.log10(uncertainty))
-        place = min(place - (uncertainty < 3 * 10**place), size - 1)  # never fewer than two digits
-    else:
-        place = size - (3 if uncertainty == 0 else 2)
-    return f"{round(value, -place):,.{max(0, -place)}f}"
-
-
-def count(value: float) -> str:
-    """A whole number of things."""
-    return f"{value:,.0f}"
-
-
-def exact(value: float) -> str:
-    """A number with all the digits that single precision has."""
-    return f"{value:.9g}"
-
-
-def interval(of: Interval | None) -> str:
-    """The value with its interval behind it, as plain text: 2.71 (2.66 to 2.75)."""
-    if of is None:
-        return MISSING
-    if not of.known:
-        return f"{number(of.value)} (too few samples for an interval)"
-    value, ends = number(of.value, of.reach), f"({number(of.low, of.reach)} to {number(of.high, of.reach)})"
-    return f"{value} {ends}" if of.reach else value
-
-
-def aligned(texts: list[str]) -> list[str]:
-    """Numbers padded on the right so that, flush right in tabular numerals, they align at the point."""
-    decimals = [len(text.partition(".")[2]) for text in texts]
-    widest = max(decimals, default=0)
-    return [
-        text if text == MISSING else text + ("" if has else POINT_SPACE * (widest > 0)) + FIGURE_SPACE * (widest - has)
-        for text, has in zip(texts, decimals, strict=True)
-    ]
 
 
 def _as_interval(value) -> Interval | None:
@@ -84,8 +36,11 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
     """The cells of a column as HTML, and whether they are numbers."""
     if any(isinstance(value, Interval) for value in values):
         shown = [_as_interval(value) for value in values]
-        heads = aligned([number(i.value, i.reach) if i else MISSING for i in shown])
-        tails = [f"{number(i.low, i.reach)}–{number(i.high, i.reach)}" if i and i.reach > 0 else "" for i in shown]
+        heads = digits.aligned([digits.number(i.value, i.reach) if i else digits.MISSING for i in shown])
+        tails = [
+            f"{digits.number(i.low, i.reach)}–{digits.number(i.high, i.reach)}" if i and i.reach > 0 else ""
+            for i in shown
+        ]
         heads = [f"<b>{h}</b>" if isinstance(i, Bold) else h for i, h in zip(shown, heads, strict=True)]
         words = [
             str(escape(value)) if isinstance(value, str) else f"{h}<small>{t}</small>"
@@ -96,9 +51,11 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
         return ["yes" if value else "no" for value in values], False
     if pd.api.types.is_numeric_dtype(values):
         whole = pd.api.types.is_integer_dtype(values)
-        return aligned([MISSING if pd.isna(v) else f"{v:,}" if whole else number(v) for v in values]), True
+        return digits.aligned(
+            [digits.MISSING if pd.isna(v) else f"{v:,}" if whole else digits.number(v) for v in values]
+        ), True
     missing = [pd.api.types.is_scalar(value) and pd.isna(value) for value in values]
-    return [MISSING if no else str(escape(value)) for value, no in zip(values, missing, strict=True)], False
+    return [digits.MISSING if no else str(escape(value)) for value, no in zip(values, missing, strict=True)], False
 
 
 class Table:
@@ -164,7 +121,7 @@ def _row(texts: tuple[str, ...], kinds: list[str], reason: str) -> str:
 def _reasoned(texts: tuple[str, ...], reason: str) -> tuple[list[str], int, int]:
     """The cells of a row with the reason in the first of those that it stands for, and the first and the end of
     these."""
-    absent = [text.startswith(MISSING) for text in texts]
+    absent = [text.startswith(digits.MISSING) for text in texts]
     begin = absent.index(True) if any(absent) else len(texts) - 1
     end = begin + 1
     while end < len(texts) and (absent[end] or not texts[end]):
@@ -186,7 +143,7 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
     wanted = columns.split()
     if "size" in wanted and "size" in frame and "d_model" not in wanted:
         wanted.insert(wanted.index("size") + 1, "d_model")
-        frame = frame.assign(d_model=[SIZES.get(size, {}).get("d_model") for size in frame["size"]])
+        frame = frame.assign(d_model=[SIZES[size].d_model if size in SIZES else None for size in frame["size"]])
     names = [name for name in wanted if name in frame and frame[name].notna().any()]
     alike = {
         name: frame[name].iloc[0]
@@ -204,7 +161,7 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
 
 
 def peaks(sheets: pd.DataFrame, products: dict[str, float], copies: dict[str, float], caption: str) -> Table:
-    """The table of `results.datasheets`, one row a GPU, below the ceilings in FLOP/s and bytes/s measured here."""
+    """The table of `published.datasheets`, one row a GPU, below the ceilings in FLOP/s and bytes/s measured here."""
     wide = sheets.pivot_table(index=["hardware", "memory_gb_per_s"], columns="precision", values="tflops")
     wide = wide.reset_index().rename(columns={"memory_gb_per_s": "memory, GB/s"})
     own = {"hardware": "this machine, measured", **{name: rate / 1e12 for name, rate in products.items()}}

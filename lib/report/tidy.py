@@ -57,7 +57,7 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
             by_round = samples(group, metric)
             row[metric] = intervals.median(list(by_round.values())) if by_round else _fact(last.get(metric))
         if row.get("size") in SIZES:
-            row["d_model"] = SIZES[row["size"]]["d_model"]
+            row["d_model"] = SIZES[row["size"]].d_model
         rows.append(row)
     columns = [*fields, "machine", "hardware", "status", "why", "codes", "restless", *metrics]
     columns += ["d_model"] if "size" in fields and "d_model" not in columns else []
@@ -74,7 +74,7 @@ def _fact(value) -> float | str | None:
 
 def unrest(record: pd.Series) -> str:
     """What speaks against a record's times: the canary beside it was slower or less steady than the machine can be, or
-    other processes used more than `BUSY_PERCENT` of the machine before it; or the samples changed as they went on;
+    other processes used more than `BUSY_PERCENT` of the machine meanwhile; or the samples changed as they went on;
     nothing where nothing does."""
     canary, times = record.get("canary_ms"), record.get("total_ms")
     found = []

@@ -11,7 +11,7 @@ import pandas as pd
 from scipy import signal
 from scipy.stats import norm
 
-from lib.stats import intervals
+from lib.stats import comparisons
 
 Noise = Callable[[np.random.Generator, int, float], np.ndarray]
 QUARTILE = norm.ppf(0.75)
@@ -69,10 +69,10 @@ def on_a_drifting_machine(seed: int = 3) -> pd.DataFrame:
         ms = drifting(random, 2 * SAMPLES, SPREAD)
         if arrangement == "in turns":
             programs = np.concatenate([random.permutation(["A", "B"]) for _ in range(SAMPLES)])
-            ratio = intervals.paired(ms[programs == "B"], ms[programs == "A"]).ratio
+            ratio = comparisons.paired(ms[programs == "B"], ms[programs == "A"]).ratio
         else:
             programs = np.repeat(["A", "B"], SAMPLES)
-            ratio = intervals.unpaired({1: list(ms[SAMPLES:])}, {1: list(ms[:SAMPLES])}).ratio
+            ratio = comparisons.unpaired({1: list(ms[SAMPLES:])}, {1: list(ms[:SAMPLES])}).ratio
         table = pd.DataFrame({"order": np.arange(2 * SAMPLES), "program": programs, "ms": ms})
         tables.append(table.assign(arrangement=arrangement, ratio=[ratio] * 80))
     return pd.concat(tables, ignore_index=True)

@@ -19,7 +19,7 @@ from lib.experiments import measure
 from lib.instruments import environment, peak_memory
 from lib.records import code_digest, results
 from lib.sweep import sweep_file
-from lib.sweep.lock import Share
+from lib.sweep.lock import Shard
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,11 @@ def _environment(device: str) -> dict:
     return environment.describe(device)
 
 
-def shared(tasks: list[Task], part: Share) -> list[Task]:
-    """The tasks in a share: all rounds of a kernel are in the same, and which that is does not hang on the machine."""
+def in_shard(tasks: list[Task], shard: Shard) -> list[Task]:
+    """Return the tasks of a shard: all rounds of a kernel are in the same one, whatever the machine."""
     kernels = sorted({_key(task) for task in tasks})
     dealt = measure.shuffled(kernels, 0)
-    mine = {dealt[number] for number in part.range(len(dealt))}
+    mine = {dealt[number] for number in shard.range(len(dealt))}
     return [task for task in tasks if _key(task) in mine]
 
 
@@ -179,7 +179,7 @@ def table(tasks: list[Task], available: Mapping[str, int]) -> pd.DataFrame:
 def dry(tasks: list[Task]) -> str:
     """What a sweep would do, a line a case, and the sums."""
     if not tasks:
-        return "0 cases: there are more shares than kernels"
+        return "0 cases: there are more shards than kernels"
     available = {device: peak_memory.available_bytes(device) for device in {task.device for task in tasks}}
     found = table(tasks, available)
     fates = "; ".join(f"{count} {fate}" for fate, count in found["fate"].value_counts().items())

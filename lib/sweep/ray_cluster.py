@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator
 from tqdm import tqdm
 
 from lib import notebooks, validate
-from lib.execution import Piece, Run
 from lib.records import code_digest
 from lib.sweep import plan, ray_worker
-from lib.sweep.lock import Share
+from lib.sweep.lock import Shard
 from lib.sweep.plan import Task
+from lib.sweep.run import Piece, Run
 from lib.sweep.supervisor import Box, PlaceLost
 
 # before Ray is imported: nothing is reported to anyone, and no cluster begins by itself when one is lost
@@ -45,8 +45,8 @@ SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}  # which may ask the sw
 
 
 @contextlib.contextmanager
-def boxes(address: str, sweep: str, part: Share) -> Iterator[list[Box]]:
-    """The nodes of the cluster whose head is at `address`, HOST:PORT, as boxes with the tasks of a share of a sweep;
+def boxes(address: str, sweep: str, shard: Shard) -> Iterator[list[Box]]:
+    """The nodes of the cluster whose head is at `address`, HOST:PORT, as boxes with the tasks of a shard of a sweep;
     the list changes as nodes come and go. Raises ValueError without Ray, a cluster, or a node that can take part.
 
     The process belongs to the cluster until it ends, by os._exit, when the cluster ends what still runs for it: to
@@ -54,7 +54,7 @@ def boxes(address: str, sweep: str, part: Share) -> Iterator[list[Box]]:
     validate.choice("sweep", sweep, notebooks.sweeps())
     with _silent():
         _aside(lambda: _join(address))
-    nodes = Nodes(sweep, part)
+    nodes = Nodes(sweep, shard)
     refused = _aside(nodes.look)
     if not nodes.boxes:
         raise ValueError("; ".join([f"address: no node of the cluster at {address} can take part", *refused]))
@@ -131,8 +131,8 @@ def _line(error: BaseException) -> str:
 class Nodes:
     """The boxes of the nodes of the cluster that take part."""
 
-    def __init__(self, sweep: str, part: Share):
-        self.sweep, self.part = sweep, part
+    def __init__(self, sweep: str, shard: Shard):
+        self.sweep, self.shard = sweep, shard
         self.boxes: list[Box] = []
         self._by_id: dict[str, Box | None] = {}
         self._queues: dict[frozenset[str], deque[Task]] = {}
@@ -166,7 +166,7 @@ class Nodes:
     def _box(self, identity: str, name: str, counts: tuple[int, int], view: ray_worker.View, late: bool) -> Box:
         """The box of a node. Nodes of the same hardware share their tasks; what the hardware of another node already
         does for a machine, such as two hosts of the same GPU with different processors, is left to that one."""
-        tasks = plan.shared(view.tasks, self.part)
+        tasks = plan.in_shard(view.tasks, self.shard)
         kind = frozenset(task.machine for task in tasks)
         if kind not in self._queues:
             if late:

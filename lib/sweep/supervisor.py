@@ -10,16 +10,15 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
-from lib import execution
-from lib.execution import Piece, Run
 from lib.records import atomic, damaged, record, results
 from lib.sweep import acceptance, processes
 from lib.sweep.plan import Task
 from lib.sweep.progress import Progress
+from lib.sweep.run import Piece, Run, measured
 
 STRIKES = 2  # a case whose process died is tried once more; it may have been killed for no fault of its own
 LOOK_S = 5  # between looks at the list of boxes while nothing happens
@@ -37,8 +36,7 @@ class Place:
 
     def pieces(self, run: Run) -> Iterator[Piece]:
         """Execute a run. A place elsewhere raises PlaceLost when that is no longer possible there."""
-        own = Run(**(vars(run) | {"variables": run.variables | self.variables}))
-        return execution.measured(own, self.workplace)
+        return measured(replace(run, variables=run.variables | self.variables), self.workplace)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from lib.chapters import memory, memory_claims
 from lib.instruments import memory_timeline
 from lib.instruments.memory_timeline import Timeline
 from lib.records import results
+from lib.report.published import published_table
 
 CASE = {
     "size": "tiny", "context_length": 64, "batch_size": 4, "precision": "fp32", "compiled": False,
@@ -75,7 +76,7 @@ def test_predictions_grow_with_the_context_and_a_published_peak_has_its_own_row(
     assert (table["no_grad_gib"] < table["forward_gib"]).all()
     assert (table["forward_gib"] < table["train_step_gib"]).all()
     published = memory.beside_published()
-    assert len(published) == len(results.published("memory"))
+    assert len(published) == len(published_table("memory"))
     assert published["published_percent"].between(1, 100).all()
     assert memory.shape("xl").parameters == pytest.approx(2.0e9, rel=0.02)
 

@@ -7,7 +7,7 @@ import torch
 
 from lib import adam, model, precision
 from lib.cost import memory
-from lib.experiments import checkpointing, measure
+from lib.experiments import measure, training
 from lib.experiments.memory import Memory
 from lib.experiments.step import Step
 from lib.experiments.training import MODES
@@ -105,10 +105,7 @@ def test_autocast_widens_the_softmax_on_a_gpu_only(shape):
 @pytest.fixture
 def case(monkeypatch):
     """A case whose layers, and not the loss, are the peak: few words, many layers."""
-    monkeypatch.setitem(model.SIZES, "test", {"d_model": 32, "d_ff": 96, "num_layers": 5, "num_heads": 2})
-    monkeypatch.setattr(
-        Memory, "config", property(lambda self: model.Config(48, self.context_length, **model.SIZES[self.size]))
-    )
+    monkeypatch.setitem(model.SIZES, "test", model.Config(48, d_model=32, d_ff=96, num_layers=5, num_heads=2))
     plain = {"size": "test", "context_length": 64, "batch_size": 2, "precision": "fp32", "compiled": False}
     plain |= {"attention": "naive", "optimizer": "fused", "mode": "train_step", "device": "cpu", "checkpoint": 0}
     return lambda **fields: Memory(**plain | fields)
@@ -140,7 +137,7 @@ def test_groups_of_layers_compute_what_the_plain_model_does_and_keep_only_their_
     plain, inputs, targets = build(SHAPES["deep"])
     grouped, _, _ = build(SHAPES["deep"])
     grouped.load_state_dict(plain.state_dict())
-    checkpointing.regroup(grouped, size)
+    training.regroup(grouped, size)
     assert len(grouped.layers) == -(-12 // size)
     for network in (plain, grouped):
         model.loss(network(inputs), targets).backward()

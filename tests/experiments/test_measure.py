@@ -10,7 +10,7 @@ import torch
 from lib import adam, precision, timing
 from lib.experiments import cases, measure
 from lib.experiments.measure import Work
-from lib.instruments import peak_memory
+from lib.instruments import cache, peak_memory
 from lib.records import baselines, results
 from lib.timing import Plan
 from plain import one
@@ -171,7 +171,7 @@ def test_memory_is_predicted_from_above_for_every_family(own_results):
         assert peak <= case.predicted_bytes() / peak_memory.MIB <= 4 * peak, case
 
 
-def test_a_record_has_the_canary_before_and_after_and_pairs_with_the_baseline(own_results):
+def test_a_record_has_the_noise_probe_before_and_after_and_pairs_with_the_baseline(own_results):
     metrics = measured(one("attention", variant="tiled"))["metrics"]
     assert len(metrics["canary_ms"]) == 20
     assert len(metrics["paired_ms"]) == len(metrics["baseline_ms"]) == 7
@@ -220,7 +220,7 @@ def test_a_pair_computes_each_side_in_its_own_precision(own_results, monkeypatch
 
 def test_a_cold_case_flushes_the_caches_outside_the_timed_region(own_results, monkeypatch):
     flushes = []
-    monkeypatch.setattr(timing, "flush", lambda device: lambda: flushes.append(1))
+    monkeypatch.setattr(cache, "flush", lambda device: lambda: flushes.append(1))
     measured(one("adam", cold=True))
     assert len(flushes) >= 1 + 7 + 1  # the check, the warm-up with the samples, the memory
 

@@ -8,6 +8,7 @@ import torch
 from lib import attention
 from lib.instruments import memory_timeline, peak_memory
 from lib.instruments.peak_memory import MIB
+from lib.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -58,15 +59,17 @@ def test_a_function_outside_the_package_is_named_by_the_operator():
 
 
 def test_the_history_of_cudas_allocator_becomes_a_timeline():
-    lib, began = str(Path(memory_timeline.__file__).parent), 10**15
+    lib, began = str(ROOT / "lib"), 10**15
 
     def entry(action, us, addr, size, *names):
         frames = [{"filename": filename, "line": 1, "name": name} for filename, name in names]
         return {"action": action, "time_us": began // 1000 + us, "addr": addr, "size": size, "frames": frames}
 
     naive = [("??", "at::_ops::bmm::call(at::Tensor const&)"), ("functional.py", "f"), (f"{lib}/attention.py", "naive")]
+    step = [("??", "at::_ops::mul::call()"), (f"{lib}/experiments/training.py", "Training.iteration.<locals>.f")]
     node = [("??", "at::_ops::mm::call()"), ("??", "torch::autograd::generated::MmBackward0::apply(std::vector)")]
-    caller = [("??", "at::_ops::ones::call()"), ("a.py", "own"), (f"{lib}/memory.py", "f"), (f"{lib}/measure.py", "g")]
+    caller = [("??", "at::_ops::ones::call()"), ("a.py", "own")]
+    caller += [(f"{lib}/instruments/peak_memory.py", "f"), (f"{lib}/experiments/measure.py", "g")]
     snapshot = {"segments": [], "device_traces": [[], [
         entry("alloc", -5, 1, 999, *naive),  # before the iteration
         entry("segment_alloc", 5, 1, 2**21),
@@ -76,21 +79,25 @@ def test_the_history_of_cudas_allocator_becomes_a_timeline():
         entry("alloc", 40, 1, 300, *node),  # the address again
         entry("free_completed", 50, 2, 100),
         entry("alloc", 60, 3, 7, *caller),
+        entry("alloc", 65, 4, 5, *step),
     ]]}  # fmt: skip
     marks = [("forward", began + 30_000), ("backward", began + 55_000), ("optimizer", began + 70_000)]
     found = memory_timeline.from_snapshot(snapshot, 1, marks, began, older=1000)
 
     assert found.peaks() == {
         "forward_peak": 1100, "forward_end": 101, "backward_peak": 401, "backward_end": 301,
-        "optimizer_peak": 308, "optimizer_end": 308,
+        "optimizer_peak": 313, "optimizer_end": 313,
     }  # fmt: skip
-    ready = found.timeline(count=3)
-    assert ready.points == {"ms": [0, 0.01, 0.02, 0.04, 0.05, 0.06], "bytes": [1000, 1100, 101, 401, 301, 308]}
+    ready = found.timeline(count=4)
+    assert ready.points == {
+        "ms": [0, 0.01, 0.02, 0.04, 0.05, 0.06, 0.065], "bytes": [1000, 1100, 101, 401, 301, 308, 313],
+    }  # fmt: skip
     assert ready.phases == {"forward": (0, 0.03), "backward": (0.03, 0.055), "optimizer": (0.055, 0.07)}
     assert [tuple(row.values()) for row in ready.largest] == [
         (300, "MmBackward0", "aten::mm", "backward", 0.04, None),
         (100, "attention.naive", "aten::bmm", "forward", 0.01, 0.05),
         (7, "aten::ones", "aten::ones", "optimizer", 0.06, None),
+        (5, "experiments.training.Training.iteration", "aten::mul", "optimizer", 0.065, None),
     ]
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture
 def step(monkeypatch):
     """A training step of a size of the tests' own."""
-    monkeypatch.setitem(model.SIZES, "test", {"d_model": 32, "d_ff": 96, "num_layers": 2, "num_heads": 2})
+    monkeypatch.setitem(model.SIZES, "test", model.Config(d_model=32, d_ff=96, num_layers=2, num_heads=2))
     plain = {"size": "test", "context_length": 48, "batch_size": 2, "precision": "fp32", "compiled": False}
     plain |= {"attention": "naive", "optimizer": "single_tensor", "mode": "train_step", "device": "cpu"}
     return lambda **fields: Step(**plain | fields)
@@ -72,8 +72,8 @@ def test_a_prediction_leaves_the_precision_of_the_process_alone_and_refuses_what
 def test_the_largest_models_are_predicted_in_little_memory(size, parameters):
     script = f"""
 import resource, sys
-from lib import memory
-from lib.cases.step import Step
+from lib.instruments import peak_memory as memory
+from lib.experiments.step import Step
 found = Step("{size}", 512, 4, "fp32", False, "naive", "fused", "train_step", "cpu").traced()
 # on Linux ru_maxrss begins at what the process that started this one held
 highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if sys.platform == "darwin" else memory._resident_peak()

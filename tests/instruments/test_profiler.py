@@ -12,6 +12,7 @@ from lib.experiments import cases
 from lib.instruments import kernel_classes
 from lib.instruments import profiler as profiling
 from lib.records import results
+from lib.report.published import published_table
 from lib.timing import Plan, clock, measure
 
 STEP = {
@@ -234,7 +235,7 @@ def test_a_name_falls_into_its_class(name, kind):
 
 
 def test_every_published_kernel_has_a_class_and_a_short_name():
-    published = results.published("kernels")
+    published = published_table("kernels")
     kinds = published["kernel"].map(kernel_classes.classify)
     assert set(kinds) == {"matrix product", "elementwise", "copy"}
     assert kinds[published["kernel"].str.contains("sgemm")].eq("matrix product").all()

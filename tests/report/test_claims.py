@@ -13,6 +13,7 @@ from lib.chapters import write_ups
 from lib.records import results
 from lib.report import claims, tidy
 from lib.report.claims import CONTRADICTED, INCONCLUSIVE, LESS, MORE, SAME, SUPPORTED, Claim, about
+from lib.report.published import published_table
 from lib.report.sentences import NO_DATA
 
 LENGTHS = (1024, 2048)
@@ -187,11 +188,11 @@ def test_one_of_many_claims_needs_more():
 
 
 def test_every_published_claim_is_encoded_once():
-    assert [one.id for one in write_ups.published()] == list(results.published("claims")["id"])
+    assert [one.id for one in write_ups.published()] == list(published_table("claims")["id"])
     assert all(one.question.endswith("?") and one.rule and one.holds != one.fails for one in write_ups.published())
 
 
-@pytest.mark.parametrize("name", list(results.published("claims")["id"]))
+@pytest.mark.parametrize("name", list(published_table("claims")["id"]))
 def test_every_published_claim_turns_with_its_numbers(name):
     """Numbers where the claim has them bear it out, and numbers elsewhere deny it, in its own words each time."""
     (whole,) = [one for one in write_ups.published() if one.id == name]

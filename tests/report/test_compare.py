@@ -7,6 +7,7 @@ from lib import notebooks
 from lib.catalog import CATALOG
 from lib.records import baselines, results
 from lib.report import compare, sentences, tables, tidy
+from lib.stats import digits
 
 CASE = {"variant": "naive", "seq_len": 64, "compiled": False}
 
@@ -111,7 +112,7 @@ def test_variants_with_the_same_baseline_are_compared_through_it(save_record):
     assert found.ratio.value == pytest.approx(0.5, rel=0.01)
     assert compare.ranked(records, "total_ms", "variant") == ["sdpa", "tiled", "naive"]
     said = sentences.fastest(records, "total_ms", "variant", {k: v for k, v in case.items() if k != "variant"}, "them")
-    assert said.text == f"Of them, sdpa is fastest, with {tables.interval(found.ratio)} of the time of tiled."
+    assert said.text == f"Of them, sdpa is fastest, with {digits.interval(found.ratio)} of the time of tiled."
 
 
 @pytest.mark.parametrize(

@@ -77,3 +77,13 @@ def test_other_machines_are_those_of_the_records_kept_and_of_the_cases_asked_for
     rows = published.other_machines("step", "test-1c", "total_ms", mode="forward")
     assert list(rows["mode"]) == ["forward"]
     assert list(rows["source"]) == ["records of other-2c"]
+
+
+def test_every_stated_peak_is_a_number_with_its_convention_and_source():
+    peaks = published.datasheets()
+    assert list(peaks) == ["hardware", "precision", "tflops", "memory_gb_per_s", "convention", "source"]
+    assert not peaks.duplicated(["hardware", "precision"]).any()
+    assert set(peaks["precision"]) == {"fp32", "tf32", "bf16"}
+    assert (peaks[["tflops", "memory_gb_per_s"]] > 0).all(axis=None)
+    assert peaks["source"].str.contains("https://").all()
+    assert peaks["convention"].str.startswith("dense").all()

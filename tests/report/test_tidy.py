@@ -12,6 +12,7 @@ from lib.chapters import method
 from lib.records import results
 from lib.report import plots, sentences, tables, tidy
 from lib.report.headings import HEADINGS
+from lib.stats import digits
 from lib.stats.intervals import Interval
 
 CASE = {"variant": "naive", "seq_len": 64, "compiled": False}
@@ -153,7 +154,7 @@ def test_the_exponent_of_a_power_law_is_found(records):
     ],
 )  # fmt: skip
 def test_a_number_has_the_digits_that_its_uncertainty_warrants(value, uncertainty, text):
-    assert tables.number(value, uncertainty) == text
+    assert digits.number(value, uncertainty) == text
 
 
 def test_a_bar_has_the_phases_that_were_measured(save_record):
@@ -167,11 +168,11 @@ def test_a_bar_has_the_phases_that_were_measured(save_record):
 
 
 def test_numbers_align_at_the_point():
-    texts = tables.aligned(["1.25", "100", "3.5"])
+    texts = digits.aligned(["1.25", "100", "3.5"])
     assert texts == [
         "1.25",
-        "100" + tables.POINT_SPACE + 2 * tables.FIGURE_SPACE,
-        "3.5" + tables.FIGURE_SPACE,
+        "100" + digits.POINT_SPACE + 2 * digits.FIGURE_SPACE,
+        "3.5" + digits.FIGURE_SPACE,
     ]
 
 

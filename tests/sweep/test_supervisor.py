@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from lib import paths
-from lib.execution import Piece
 from lib.records import atomic, record, results
 from lib.sweep import acceptance, lock
 from lib.sweep.plan import Task
 from lib.sweep.progress import Progress
+from lib.sweep.run import Piece
 from lib.sweep.supervisor import Box, PlaceLost, Supervisor
 
 MACHINE, CODE = "test-1c", "c0de" * 4

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from faults import TORTURE, count, kernel_spans, moment, until
-from lib.stats import intervals
+from lib.stats import comparisons
 
 GROWTH_BYTES = 10e6
 PAUSE_MS = 10
@@ -138,7 +138,7 @@ def differing(one, other):
     """The cases that differ significantly between two sweeps, corrected for how many they are, with how they differ."""
     times = [samples(sweep) for sweep in (one, other)]
     numbers = sorted(times[0])
-    verdicts = intervals.verdicts([intervals.unpaired(*(found[number] for found in times)) for number in numbers])
+    verdicts = comparisons.verdicts([comparisons.unpaired(*(found[number] for found in times)) for number in numbers])
     return {n: verdict for n, verdict in zip(numbers, verdicts, strict=True) if verdict in ("faster", "slower")}
 
 
