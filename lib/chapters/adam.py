@@ -131,7 +131,7 @@ def tally(wins: pd.DataFrame) -> Statement:
     return Statement(text, "measured", evidence, wins.attrs["records"])
 
 
-def predicted(adam: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
+def theory(adam: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict each variant's time by its bytes, the running maximum, and the growth with the elements."""
     _, speed = limits(ceilings)
     most = tidy.largest(adam, "elements", shapes=EQUAL, amsgrad=True, cold=False)

@@ -161,7 +161,7 @@ def total_flops(row: Mapping) -> int:
     return 3 * flops.attention_flops(*(int(row[name]) for name in SHAPE[:3]))
 
 
-def roofline_points(attention: pd.DataFrame) -> pd.DataFrame:
+def points(attention: pd.DataFrame) -> pd.DataFrame:
     """Make a point of each case, both passes together; the one with the most tokens is labelled."""
     attention = tidy.with_rate(attention, "gflops", "forward_flops", "total_ms", scale=3e-9)
     table = tidy.medians(attention, "gflops", "forward_flops", "moved_bytes")
@@ -169,11 +169,11 @@ def roofline_points(attention: pd.DataFrame) -> pd.DataFrame:
     last = table.groupby("variant")["seq_len"].transform("max") == table["seq_len"]
     labels = table["variant"] + ", " + table["seq_len"].map("{:,}".format)
     intensity = 3 * table["forward_flops"] / table["moved_bytes"]
-    points = table.assign(name=table["variant"], label=labels.where(last, ""), intensity=intensity)
-    return points[roofline.COLUMNS]
+    shown = table.assign(name=table["variant"], label=labels.where(last, ""), intensity=intensity)
+    return shown[roofline.COLUMNS]
 
 
-def predicted(attention: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
+def theory(attention: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict exponents in the number of tokens, what is kept, the least time, and the mask."""
     peaks, speed = limits(ceilings)
     alike = {"precision": "fp32", "cold": False, "d_head": 64}

@@ -123,7 +123,7 @@ def workload(records: pd.DataFrame) -> Statement:
     return Statement(text, "derived", "projection_flops over forward_flops, the least and the most of all cases.")
 
 
-def predicted(modules: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
+def theory(modules: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict growth by FLOPs, or by the roofline where bytes may be the limit, and memory."""
     modules = with_least_time(modules, *limits(ceilings))
     widest = tidy.largest(modules, "projection_flops", precision="fp32", compiled=False)

@@ -159,7 +159,7 @@ def tf32(records: pd.DataFrame, others: pd.DataFrame, cases: Mapping[str, Mappin
     return Statement(f"TF32 was not measured here{_lack(others, 'tf32')}.", NO_DATA, "no records in tf32")
 
 
-def predicted(records: pd.DataFrame) -> list[Hypothesis]:
+def theory(records: pd.DataFrame) -> list[Hypothesis]:
     """Predict compiled to eager attention by their least bytes, and the optimizer, which is not compiled."""
     fp32 = {"precision": "fp32", "compiled": True}
     longest = tidy.largest(records, "seq_len", model="attention", **fp32)

@@ -24,10 +24,10 @@ def every_hypothesis(records: Mapping[str, pd.DataFrame]) -> list[Hypothesis]:
         *theory.of_kernels(records["kernels"], ceilings),
         *theory.of_precision(records["precision"], steps, ceilings),
         *theory.of_memory(records["memory"]),
-        *attention.predicted(records["attention"], ceilings),
-        *attention_module.predicted(records["attention_module"], ceilings),
-        *compile.predicted(compile.with_compile_time(records["compile"])),
-        *adam.predicted(records["adam"], ceilings),
+        *attention.theory(records["attention"], ceilings),
+        *attention_module.theory(records["attention_module"], ceilings),
+        *compile.theory(compile.with_compile_time(records["compile"])),
+        *adam.theory(records["adam"], ceilings),
     ]
 
 

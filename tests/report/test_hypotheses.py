@@ -66,10 +66,10 @@ def chapters(machine):
         "kernels": theory.of_kernels(of["kernels"], of["ceilings"]),
         "precision": theory.of_precision(of["precision"], steps, of["ceilings"]),
         "memory": theory.of_memory(of["memory"]),
-        "attention": attention.predicted(of["attention"], of["ceilings"]),
-        "attention_module": attention_module.predicted(of["attention_module"], of["ceilings"]),
-        "compile": compile.predicted(of["compile"]),
-        "adam": adam.predicted(of["adam"], of["ceilings"]),
+        "attention": attention.theory(of["attention"], of["ceilings"]),
+        "attention_module": attention_module.theory(of["attention_module"], of["ceilings"]),
+        "compile": compile.theory(of["compile"]),
+        "adam": adam.theory(of["adam"], of["ceilings"]),
     }
 
 

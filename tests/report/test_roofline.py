@@ -29,7 +29,7 @@ def points():
         profiled = results.load("kernels", MACHINE)
         parts = roofline.of_parts(profiled, kernels.head(profiled))
         limits = theory.limits(results.load("ceilings", MACHINE))
-        yield {"steps": roofline.of_steps(steps), "attention": attention.roofline_points(cases), "parts": parts}, limits
+        yield {"steps": roofline.of_steps(steps), "attention": attention.points(cases), "parts": parts}, limits
 
 
 @pytest.mark.parametrize("name", ["steps", "attention", "parts"])
