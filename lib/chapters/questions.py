@@ -16,6 +16,7 @@ from markupsafe import Markup
 from lib import notebooks
 from lib.records import results
 from lib.report import markdown, tables, tidy
+from lib.report.document import page
 
 ABSENT = "not measured on this machine"
 
@@ -110,8 +111,6 @@ def headings(chapter: str) -> tuple[str, ...]:
 
 def place(chapter: str, heading: str) -> Markup:
     """A link to a section of the report. Raises ValueError where the chapter has no such heading."""
-    from lib.report.document import page
-
     title, *others = headings(chapter)
     if heading and heading not in others:
         raise ValueError(f"{chapter}: {heading!r} is not one of its headings, {', '.join(others)}")

@@ -104,23 +104,17 @@ def ends(records: pd.DataFrame, axis: str, case: Mapping, longest: bool = True) 
 
 def table(
     hypotheses: Sequence[Hypothesis], records: pd.DataFrame, caption: str = "Predicted, measured"
-) -> tables.Table:  # fmt: skip
+) -> tables.Table:
     """One row a hypothesis: the quantity, what the prediction rests on, both numbers and the verdict; the note names
     the hardware of the records."""
+    names = ["quantity", "by theory", "predicted", "measured", "verdict"]
     rows = [
-        {
-            "quantity": f"{one.quantity}, {one.limit}" if one.limit else one.quantity,
-            "by theory": one.how,
-            "predicted": one.predicted,
-            "measured": one.measured,
-            "verdict": one.verdict,
-        }
+        (", ".join(filter(None, (one.quantity, one.limit))), one.how, one.predicted, one.measured, one.verdict)
         for one in hypotheses
     ]
-    frame = pd.DataFrame(rows, columns=["quantity", "by theory", "predicted", "measured", "verdict"])
+    frame = pd.DataFrame(rows, columns=names)
     frame["predicted"] = frame["predicted"].astype(float)
-    hardware = ", ".join(dict.fromkeys(records["hardware"])) if len(records) else ""
-    sources = frame.assign(hardware=hardware)
+    sources = frame.assign(hardware=", ".join(dict.fromkeys(records["hardware"])))
     sources.attrs["what"] = "Median, ratio or count"
     note = " ".join(filter(None, [tables.provenance(sources), WORDS]))
     return tables.Table(frame, caption, note)
