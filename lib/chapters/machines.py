@@ -110,13 +110,12 @@ def _measured(experiment: str, name: str) -> pd.DataFrame:
     """The medians of one machine's cases of the catalogue, and their share of its own ceiling."""
     entry = CATALOG[experiment]
     fact, times, _ = CEILINGS[entry.ceiling]
-    records, limits = tidy.select(results.load(experiment, name), **entry.compared), results.load("ceilings", name)
+    records = tidy.select(results.load(experiment, name), **entry.compared)
     if fact and len(records):
-        products, copies = tidy.limits(limits)
-        memory = fact == "moved_bytes"
-        known = records.assign(precision="fp32") if memory else records
+        products, copies = tidy.limits(results.load("ceilings", name))
+        known = records.assign(precision="fp32") if entry.ceiling == "memory" else records
         known.attrs = records.attrs
-        limit = {"fp32": copies} if memory else products
+        limit = {"fp32": copies} if entry.ceiling == "memory" else products
         records = tidy.with_percent_of(known, "ceiling_percent", fact, limit, times=times)
     table = tidy.medians(records, entry.metric, "ceiling_percent")
     table = table[table[entry.metric].map(lambda found: isinstance(found, Interval)).astype(bool)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from lib import notebooks
-from lib.chapters import compile, kernels, memory, precision, step, theory_of_parts, warmup
+from lib.chapters import adam, attention, attention_module, compile, kernels, memory, precision, step, warmup
 from lib.records import results
 from lib.report import hypotheses, tables, tidy
 from lib.report.hypotheses import ABOVE, BELOW, BROKEN, Hypothesis
@@ -24,10 +24,10 @@ def every_hypothesis(records: Mapping[str, pd.DataFrame]) -> list[Hypothesis]:
         *kernels.theory(records["kernels"], ceilings),
         *precision.theory(records["precision"], steps, ceilings),
         *memory.theory(records["memory"]),
-        *theory_of_parts.of_attention(records["attention"], ceilings),
-        *theory_of_parts.of_module(records["attention_module"], ceilings),
-        *theory_of_parts.of_compile(compile.with_compile_time(records["compile"])),
-        *theory_of_parts.of_adam(records["adam"], ceilings),
+        *attention.theory(records["attention"], ceilings),
+        *attention_module.theory(records["attention_module"], ceilings),
+        *compile.theory(compile.with_compile_time(records["compile"])),
+        *adam.theory(records["adam"], ceilings),
     ]
 
 

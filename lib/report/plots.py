@@ -3,6 +3,7 @@
 import hashlib
 import html
 import io
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from lib.catalog import CATALOG, PRECISIONS
 from lib.report import tables
@@ -102,7 +103,7 @@ def lines(
         ax.set(xscale="log", yscale="log", xlabel=heading(x), ylabel=heading(y))
         sizes = sorted(table[x].unique())
         ax.set_xticks(sizes, [_size(value) for value in sizes])
-        ax.minorticks_off()
+        ax.xaxis.set_minor_locator(NullLocator())
         round_ticks(ax.yaxis)
         ax.grid(axis="y")
         label_ends(ax, [end for end in ends if named is None or end[2] in named])
@@ -128,15 +129,13 @@ def models(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
 
 
 def round_ticks(axis: Axis) -> None:
-    """Round numbers as ticks of a log axis, also where it spans less than a decade."""
-    low, high = sorted(axis.get_view_interval())
-    decades = [10.0**power for power in range(-6, 16)]
-    ticks = [step * decade for decade in decades for step in (1, 2, 5) if low <= step * decade <= high]
-    if len(ticks) > 7:
-        ticks = [decade for decade in decades if low <= decade <= high]
-    elif len(ticks) < 3:
-        ticks = [tick for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= tick <= high]
-    axis.set_ticks(ticks, [f"{tick:,g}" if tick < 1000 else f"{tick:,.0f}" for tick in ticks])
+    """Set round numbers as the only ticks of a log axis, also where it spans less than a decade."""
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low)
+    subs = (1, 2, 5) if decades < 2 else (1,)
+    axis.set_major_locator(LogLocator(subs=subs) if decades > 1 else MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(StrMethodFormatter("{x:,.9g}"))
 
 
 def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str, height: float = 3.4) -> Axes:
@@ -233,7 +232,6 @@ def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
         ax.axvline(1, color=INK, linewidth=0.8)
         ax.set_yticks(range(len(table)), table["label"])
         ax.set(xscale="log", xlabel=xlabel, ylim=(max(1, len(table)) - 0.5, -0.5))
-        ax.minorticks_off()
         round_ticks(ax.xaxis)
         ax.grid(axis="x")
     return ax

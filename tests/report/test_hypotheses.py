@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from lib.chapters import kernels, memory, precision, step, theory_of_parts, warmup
+from lib.chapters import adam, attention, attention_module, compile, kernels, memory, precision, step, warmup
 from lib.cost import flops
 from lib.records import results
 from lib.report import hypotheses, tidy
@@ -59,10 +59,10 @@ def chapters(machine):
         "kernels": kernels.theory(of["kernels"], of["ceilings"]),
         "precision": precision.theory(of["precision"], steps, of["ceilings"]),
         "memory": memory.theory(of["memory"]),
-        "attention": theory_of_parts.of_attention(of["attention"], of["ceilings"]),
-        "attention_module": theory_of_parts.of_module(of["attention_module"], of["ceilings"]),
-        "compile": theory_of_parts.of_compile(of["compile"]),
-        "adam": theory_of_parts.of_adam(of["adam"], of["ceilings"]),
+        "attention": attention.theory(of["attention"], of["ceilings"]),
+        "attention_module": attention_module.theory(of["attention_module"], of["ceilings"]),
+        "compile": compile.theory(of["compile"]),
+        "adam": adam.theory(of["adam"], of["ceilings"]),
     }
 
 

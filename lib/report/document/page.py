@@ -3,7 +3,6 @@
 import concurrent.futures
 import functools
 import hashlib
-import html
 import itertools
 import os
 import re
@@ -147,14 +146,6 @@ def _prose(chapter: str, source: str) -> str:
             return latex2mathml.converter.convert(body.strip())
 
     return MarkdownWithMath(renderer=Renderer(escape=False)).render(source)
-
-
-def link(record) -> str:
-    """A link to the executed notebook that made a record, where it exists, else the name of the run."""
-    run, machine = record["environment"].get("run", ""), record["machine"]
-    file = paths.runs() / machine / f"{run}.ipynb"
-    name = html.escape(run)
-    return f'<a href="runs/{html.escape(machine)}/{name}.ipynb">{name}</a>' if file.exists() else name
 
 
 def difference(stored: Path, machine: str, machines: str = "") -> str:
