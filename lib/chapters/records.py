@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 
 from lib import paths
-from lib.chapters.method import counted
 from lib.records import damaged, long_form, results
+from lib.records.damaged import counted
 from lib.report import sentences, tables, tidy
 from lib.stats import digits
 
@@ -77,7 +77,7 @@ def damage() -> list[sentences.Statement | tables.Table]:
     whole = f"All files of records are whole, {digits.count(read)} of {digits.count(read)}."
     evidence = (
         "Each file in the store and each that is kept in git was read, and its bytes, fields, checksum and place were "
-        "held against what a record must be; what stands in quarantine was counted."
+        "held against what a record must be; what was set aside or refused was counted."
     )
     counts = losses.groupby(list(damaged.COLUMNS)).size().rename("files").reset_index()
     table = tables.Table(counts, "Files that are no records, of which no number is shown, and why")

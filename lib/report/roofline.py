@@ -21,14 +21,6 @@ COLUMNS = ["label", "name", "precision", "intensity", "gflops", "hardware", "res
 ITERATIONS = 300  # of placing labels, and not a time, so that a figure is the same on every machine
 
 
-def _points(rows: list[dict]) -> pd.DataFrame:
-    """Rows of `COLUMNS`: a label, the name that has the colour, FLOPs a byte, and 1e9 FLOPs a second."""
-    return pd.DataFrame(rows, columns=COLUMNS)
-
-
-    ])  # fmt: skip
-
-
 def draw(points: pd.DataFrame, products: Mapping[str, float], bandwidth: float, joined: bool = False) -> Axes:
     """The points with their intervals on log axes, those of one name in its colour and `joined` by a line or not,
     below the roof of each of their precisions: FLOP/s of products by precision, and bytes/s of memory."""
