@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from lib.config import SIZES
 from lib.cost import flops, memory
 from lib.report import plots, sentences, tables, tidy
-from lib.report.headings import HEADINGS
+from lib.report.headings import heading
 from lib.report.plots import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, STYLE, VERMILION, YELLOW
 from lib.report.published import published_table
 from lib.stats import digits
@@ -33,13 +33,13 @@ GIB = 2**30
 def largest(record: pd.Series, most: int) -> tables.Table:
     """The largest allocations of one record, alike ones in one row, and who made them."""
     rows = pd.DataFrame(record.get("largest", {}) if isinstance(record.get("largest"), dict) else {}).head(most)
-    return tables.Table(rows.rename(columns=HEADINGS), "The largest allocations of one iteration", described(record))
+    return tables.Table(rows.rename(columns=heading), "The largest allocations of one iteration", described(record))
 
 
 def described(record: pd.Series) -> str:
     """Which case a record is of, and on which hardware, in a few words."""
     names = ("hardware", "size", "context_length", "precision", "mode")
-    said = ", ".join(f"{HEADINGS[name]}: {record[name]}" for name in names if name in record)
+    said = ", ".join(f"{heading(name)}: {record[name]}" for name in names if name in record)
     return f"{said}." if said else ""
 
 

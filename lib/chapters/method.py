@@ -8,9 +8,8 @@ import pandas as pd
 from ruamel.yaml import YAML
 
 from lib import notebooks
-from lib.records import damaged, staleness
+from lib.records import staleness
 from lib.report import tidy
-from lib.stats import digits
 
 
 def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -104,10 +103,3 @@ def unrest(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def _spread(times: list[float]) -> float:
     low, middle, high = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
     return 100 * (high - low) / middle
-
-
-def counted(losses: pd.DataFrame) -> str:
-    """How many files are damaged, by where they are, in a sentence; nothing where none is."""
-    counts = losses["where"].value_counts()
-    said = [f"{digits.count(counts[where])} {where}" for where in damaged.PLACES if where in counts]
-    return f"Damaged files of records: {', '.join(said)}. They are left out." if said else ""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 
 from lib import paths
-from lib.chapters.method import counted
 from lib.records import damaged, long_form, results
 from lib.report import sentences, tables, tidy
 from lib.stats import digits
@@ -77,11 +76,14 @@ def damage() -> list[sentences.Statement | tables.Table]:
     whole = f"All files of records are whole, {digits.count(read)} of {digits.count(read)}."
     evidence = (
         "Each file in the store and each that is kept in git was read, and its bytes, fields, checksum and place were "
-        "held against what a record must be; what stands in quarantine was counted."
+        "held against what a record must be; what was set aside or refused was counted."
     )
     counts = losses.groupby(list(damaged.COLUMNS)).size().rename("files").reset_index()
     table = tables.Table(counts, "Files that are no records, of which no number is shown, and why")
-    return [sentences.Statement(counted(losses) or whole, "derived", evidence), *([table] if len(counts) else [])]
+    return [
+        sentences.Statement(damaged.counted(losses) or whole, "derived", evidence),
+        *([table] if len(counts) else []),
+    ]
 
 
 def csv(frame: pd.DataFrame) -> bytes:

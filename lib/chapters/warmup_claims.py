@@ -10,7 +10,7 @@ import pandas as pd
 
 from lib.chapters.warmup import FOLLOWING, FULL, WHOLE, after_warmups, one_against_five, steady, where
 from lib.report import tidy
-from lib.report.headings import HEADINGS
+from lib.report.headings import heading
 from lib.report.published import published_table
 from lib.report.sentences import NO_DATA, Statement, of_records, together
 from lib.stats import comparisons, digits
@@ -64,7 +64,7 @@ def describe(records: pd.DataFrame) -> pd.DataFrame:
     theirs = published()
     both = pd.concat([_ours(records), theirs[theirs["source"] == "write-up 002"]], ignore_index=True)
     rows = [
-        {"source": source, "statistic": HEADINGS[name], "warmups": f"{w:.0f}", **group[name].describe()}
+        {"source": source, "statistic": heading(name), "warmups": f"{w:.0f}", **group[name].describe()}
         for name in ("mean_ms", "std_ms")
         for (source, w), group in both.groupby(["source", "warmups"], sort=False)
     ]

@@ -12,7 +12,7 @@ import pandas as pd
 
 from lib.chapters import evidence, printed
 from lib.records import results, staleness
-from lib.report import claims, markdown, typeset
+from lib.report import claims, tables
 from lib.report.claims import CONTRADICTED, LESS, MORE, SUPPORTED, Claim, Judgement
 from lib.report.published import published_table
 from lib.report.sentences import Statement
@@ -197,23 +197,23 @@ class Ledger:
         heads = [html.escape(name) for name in ("claim", "write-up", *self.columns)]
         head = "".join(f'<th scope="col">{name}</th>' for name in heads)
         rows = "".join(f"<tr>{_cells(row)}</tr>" for row in self.rows)
-        plain = [list(map(html.escape, row)) for row in self._texts()]
         return (
             f'<figure class="table ledger"><figcaption><b class="label">Table</b> {self.caption}</figcaption>'
             f'<div class="scroll" tabindex="0" role="region" aria-label="{self.caption}">'
             f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-            f'<p class="note">{html.escape(self.note)}</p>'
-            f"{typeset.disclosure(plain, heads, [False] * len(heads), self.caption)}</figure>"
+            f'<p class="note">{html.escape(self.note)}</p></figure>'
         )
 
-    def _texts(self) -> list[list[str]]:
-        """The rows in words: the statement, whose it is, and the verdicts."""
-        return [[row[0].claim.says, row[0].claim.source, *(one.verdict for one in row)] for row in self.rows]
-
     def _repr_markdown_(self) -> str:
-        heads = ["claim", "write-up", *self.columns]
-        body = markdown.table(heads, [map(markdown.escape, row) for row in self._texts()], [False] * len(heads))
-        return markdown.captioned("Table", self.caption, body)
+        return self._in_words()._repr_markdown_()
+
+    def _repr_latex_(self) -> str:
+        return self._in_words()._repr_latex_()
+
+    def _in_words(self) -> tables.Table:
+        """Return the statements, whose they are, and the verdicts alone."""
+        rows = [[row[0].claim.says, row[0].claim.source, *(one.verdict for one in row)] for row in self.rows]
+        return tables.Table(pd.DataFrame(rows, columns=["claim", "write-up", *self.columns]), self.caption)
 
     caption = "What the public write-ups say, and whether their own tables and the records bear it out"
 

@@ -17,8 +17,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from lib.catalog import CATALOG, PRECISIONS
-from lib.report import markdown, tables
-from lib.report.headings import HEADINGS
+from lib.report import tables
+from lib.report.headings import heading
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
@@ -100,7 +100,7 @@ def lines(
                 heights = [i.value for i in part[y]]
                 ax.plot(part[x], heights, MARKERS[colour], color=colour, markerfacecolor=face, markersize=5)
             ends.append((group[x].iloc[-1], values[-1], name, colour))
-        ax.set(xscale="log", yscale="log", xlabel=HEADINGS[x], ylabel=HEADINGS[y])
+        ax.set(xscale="log", yscale="log", xlabel=heading(x), ylabel=heading(y))
         sizes = sorted(table[x].unique())
         ax.set_xticks(sizes, [_size(value) for value in sizes])
         ax.xaxis.set_minor_locator(NullLocator())
@@ -151,7 +151,7 @@ def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str, height: f
         lines(
             ax, table[table[panel] == value], x, y, line, names if in_last == {*names} and value == values[-1] else []
         )
-        ax.set_title(f"{HEADINGS[panel]}: {value:,}", loc="left")
+        ax.set_title(f"{heading(panel)}: {value:,}", loc="left")
         if value != values[0]:
             ax.set_ylabel("")
     if in_last != {*names}:
@@ -267,10 +267,6 @@ class Figure:
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         caption = f'<figcaption><b class="label">Figure</b> {html.escape(self.caption)}</figcaption>'
         return f'<figure class="plot"><div class="scroll" tabindex="0">{svg}</div>{caption}{note}</figure>'
-
-    def _repr_markdown_(self) -> str:
-        picture = f"![{markdown.escape(self.alt)}](figure.svg)" if self.svg else markdown.ABSENT
-        return markdown.captioned("Figure", self.caption, picture, self.note)
 
 
 def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame | str) -> Figure:

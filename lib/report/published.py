@@ -13,7 +13,7 @@ import pandas as pd
 from lib.cost import flops as cost
 from lib.records import results
 from lib.report import compare, tidy
-from lib.report.headings import HEADINGS
+from lib.report.headings import heading
 from lib.stats.intervals import Interval
 
 PUBLISHED = results.REFERENCE / "published"
@@ -118,7 +118,7 @@ def word(name: str, value) -> str:
         return value
     if str(value) in ("True", "False"):
         return name if value else ""
-    return f"{HEADINGS[name].partition(',')[0]} {value:,}"
+    return f"{heading(name).partition(',')[0]} {value:,}"
 
 
 def other_machines(experiment: str, machine: str, *metrics: str, **where) -> pd.DataFrame:

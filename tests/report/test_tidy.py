@@ -7,11 +7,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from lib import notebooks
 from lib.chapters import method
 from lib.records import results
 from lib.report import plots, sentences, tables, tidy
-from lib.report.headings import HEADINGS
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
@@ -221,11 +219,6 @@ def test_intervals_are_drawn(records):
 def test_a_selection_of_several_cases_is_no_sample(records):
     with pytest.raises(ValueError, match="more than one case"):
         tidy.samples(records, "total_ms")
-
-
-def test_every_field_of_every_case_has_a_heading():
-    fields = {field for name in notebooks.experiments() for field in notebooks.fields(name)}
-    assert fields <= set(HEADINGS)
 
 
 def test_a_ceiling_is_the_highest_rate_of_any_process_and_size(save_record):

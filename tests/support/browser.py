@@ -15,6 +15,7 @@ from pathlib import Path
 import filelock
 import pytest
 
+from lib.report import __main__ as report
 from lib.report.document import export, page
 
 TOKEN = "for-the-tests"
@@ -64,7 +65,7 @@ def rendered(tmp_path_factory):
     with filelock.FileLock(f"{folder}.lock"), pytest.MonkeyPatch.context() as patch:
         patch.setenv("RESULTS", str(folder / "results"))
         if not page.page().exists():
-            assert page.main([]) == 0
+            assert report.main([]) == 0
         return page.page()
 
 

@@ -37,6 +37,7 @@ def test_numbers_are_those_of_yaml_1_2(load):
 def test_each_value_of_a_fresh_axis_and_each_round_gets_a_kernel_and_rounds_interleave(load):
     kernels = load("rounds: 2\nattention: {fresh: variant, variant: [naive, sdpa], seq_len: [8, 16], device: cpu}")
     assert [kernel.round for kernel in kernels] == [1, 1, 2, 2]
+    assert [kernel.last for kernel in kernels] == [False, False, True, True]
     for pair in (kernels[:2], kernels[2:]):
         assert {tuple({case.variant for case in kernel.cases}) for kernel in pair} == {("naive",), ("sdpa",)}
         assert [len(kernel.cases) for kernel in pair] == [2, 2]
