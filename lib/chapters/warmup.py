@@ -64,7 +64,7 @@ def _frame(rows: list[dict], what: str, *columns: str) -> pd.DataFrame:
 
 
 def steady(records: pd.DataFrame) -> pd.DataFrame:
-    """Give one row a case: `first_step_ms`, `later_ms` (the median of the last half of the steps), `first_ratio` between
+    """Give one row a case: `first_step_ms`, `later_ms` (median of the last half of the steps), `first_ratio` between
     them, the percentage of the excess of the first step by phase, in the mean over the processes, and in words
     `steady_from`, the first steady step in each process."""
     rows = []
