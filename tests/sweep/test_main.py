@@ -14,6 +14,7 @@ import time
 import psutil
 import pytest
 
+from executed import told
 from lib import notebooks, paths
 from lib.instruments import environment
 from lib.records import atomic, results
@@ -130,6 +131,8 @@ def test_smoke_measures_every_family_once_and_then_nothing_and_a_deleted_record_
     assert all((paths.runs() / files[0].parts[-3] / f"{name}.ipynb").exists() for name in run_of)
     # what others do is noticed before the first case of a kernel, which may be its only one
     assert {environment["run"] for environment in environments if "others_percent" in environment} == run_of
+
+    assert told(files[0].parts[-3])  # what the report says of it
 
     before = {file: file.stat().st_mtime_ns for file in files}
     assert __main__.main(["smoke"]) == 0
