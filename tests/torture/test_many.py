@@ -152,14 +152,6 @@ def samples(sweep):
     return found
 
 
-def test_times_that_differ_by_a_fifth_in_each_round_are_found_to_differ(monkeypatch):
-    plain = {n: {r: [1 + 0.01 * ((n + r + i) % 7) for i in range(20)] for r in range(1, 7)} for n in range(1, 6)}
-    slow = {n: {r: [1.2 * ms if n == 3 else ms for ms in row] for r, row in of.items()} for n, of in plain.items()}
-    monkeypatch.setitem(differing.__globals__, "samples", lambda sweep: sweep)
-    assert differing(slow, plain) == {3: "slower"}
-    assert differing(plain, plain) == {}
-
-
 @pytest.mark.faults(0, "kernels side by side, on two GPUs that pretend")
 def test_kernels_on_several_gpus_have_each_its_own_and_what_needs_the_machine_runs_alone(sweep_of, tally):
     gpu = "".join(f"  - {{number: [{n}1, {n}2, {n}3], pause_ms: 150, device: cuda}}\n" for n in range(1, 5))
