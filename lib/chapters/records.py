@@ -11,7 +11,6 @@ import pandas as pd
 
 from lib import paths
 from lib.records import damaged, long_form, results
-from lib.records.damaged import counted
 from lib.report import sentences, tables, tidy
 from lib.stats import digits
 
