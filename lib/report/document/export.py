@@ -33,7 +33,8 @@ def chromium() -> str | None:
     named = os.environ.get("CHROMIUM")
     if named:
         return shutil.which(named)
-    return next((found for name in (*NAMES, *MACOS) if (found := shutil.which(name))), None)
+    installed = Path(sys.prefix, "bin", "chromium")  # by make, where the system has none
+    return next((found for name in (*NAMES, *MACOS, installed) if (found := shutil.which(name))), None)
 
 
 def pdf(page: Path) -> Path:
