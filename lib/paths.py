@@ -21,11 +21,6 @@ def runs() -> Path:
     return results().parent / "runs"
 
 
-def quarantine() -> Path:
-    """Where damaged and refused records go: `quarantine` beside the records."""
-    return results().parent / "quarantine"
-
-
 def refuse_strange(folder: Path) -> None:
     """Raise ValueError where a folder of results exists and holds something, but no sweep's lock and no record: it is
     for something else."""

@@ -1,6 +1,8 @@
-"""The command line over the records, `python -m lib.records`: lists, shows and exports them; changes none."""
+"""Lists, shows and exports records, `python -m lib.records`; changes none."""
 
 import argparse
+import ast
+import itertools
 import os
 import sys
 from collections.abc import Mapping
@@ -9,9 +11,8 @@ from pathlib import Path
 import pandas as pd
 
 from lib import cli, notebooks, validate
-from lib.chapters import method
 from lib.records import damaged, long_form, results
-from lib.records.record import STATUSES
+from lib.records.record import STATUSES, one_line
 from lib.stats import digits, intervals
 
 DESCRIPTION = """List, show and export the records of this machine's sweeps and those kept in git.
@@ -20,14 +21,22 @@ list    without a filter one line an experiment and machine; with one, one line 
 show    one record: its case, its environment, and the median, interval and number of samples of each metric
 export  records in long form, one row a sample, as CSV or Parquet
 
+--where is a condition as DataFrame.query takes it, on the fields of a case and on round, status, machine, hardware,
+code, started, seconds and stale: names, texts, numbers, comparisons, in, and, or, not.
+
 What was measured by hand in JupyterLab, round 0, is in none of them."""
 EXAMPLES = (
     "list",
-    "list --experiment attention --where variant=sdpa --where seq_len=512,1024 --machine epyc-2c",
-    "list --status oom,too_large",
+    "list --experiment attention --where \"variant == 'sdpa' and seq_len > 256\" --machine epyc-2c",
+    "list --where \"status in ['oom', 'too_large']\"",
     "show attention/sdpa-512-64-8-causal-fp32-cpu.r1",
     "export attention.parquet --experiment attention",
     "export everything.csv",
+)
+OF_A_RECORD = ("round", "status", "machine", "hardware", "code", "started", "seconds", "stale")
+COMPARING = (  # what a condition is made of; no call, attribute or arithmetic, so that nothing is executed
+    *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, ast.cmpop),
+    *(ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple),
 )
 EXITS = {1: "nothing found", 2: cli.BAD_INPUT}
 
@@ -47,11 +56,7 @@ def parser() -> argparse.ArgumentParser:
     for command in (listing, exporting):
         command.add_argument("--experiment", action="append", default=[], help="of this experiment; may be repeated")
         command.add_argument("--machine", action="append", default=[], help="of this machine; may be repeated")
-        command.add_argument("--status", default="", help=f"with one of these statuses: {', '.join(STATUSES)}")
-        command.add_argument(
-            "--where", action="append", default=[], metavar="FIELD=VALUE", help="with this value, or one of several "
-            "between commas, in a field of the case; may be repeated",
-        )  # fmt: skip
+        command.add_argument("--where", default="", metavar="QUERY", help="that fulfil a condition")
     return made
 
 
@@ -63,47 +68,52 @@ def experiments() -> list[str]:
 
 
 def select(given: argparse.Namespace) -> dict[str, pd.DataFrame]:
-    """The records that the filters admit, by experiment, without those that have none. Raises ValueError for a filter
-    that names no such experiment, machine, status, field or value."""
+    """Return the records that the filters admit, by experiment, without those that have none.
+
+    Raises ValueError for a filter that names no such experiment, machine or field, or is no condition."""
     machines, names = results.machines(), experiments()
-    statuses = [status for status in given.status.split(",") if status]
-    for field, values, known in (
-        ("machine", given.machine, machines),
-        ("experiment", given.experiment, names),
-        ("status", statuses, STATUSES),
-    ):
+    for field, values, known in (("machine", given.machine, machines), ("experiment", given.experiment, names)):
         for value in values if known else ():
             validate.choice(field, value, known)
     kept = given.machine or machines
     frames = {name: results.of_machines(name, kept, whole=True) for name in given.experiment or names}
-    for text in given.where:
-        frames = _where(frames, text)
-    if statuses:
-        frames = {name: _keep(frame, frame["status"].isin(statuses)) for name, frame in frames.items()}
+    frames = _where(frames, given.where) if given.where and frames else frames
     return {name: frame for name, frame in frames.items() if len(frame)}
 
 
-def _keep(frame: pd.DataFrame, kept: pd.Series) -> pd.DataFrame:
+def _where(frames: Mapping[str, pd.DataFrame], query: str) -> dict[str, pd.DataFrame]:
+    """Return the records that fulfil a condition, of the experiments whose records have all that it names."""
+    condition, asked = _condition(query)
+    columns = {name: [*frame.attrs["fields"], *OF_A_RECORD] for name, frame in frames.items()}
+    for field in asked:
+        validate.choice("where", field, dict.fromkeys(itertools.chain.from_iterable(columns.values())))
+    having = {name: frame for name, frame in frames.items() if asked <= set(columns[name])}
+    return {name: _fulfilling(frame, condition, sorted(asked)) for name, frame in having.items()}
+
+
+def _condition(query: str) -> tuple[str, set[str]]:
+    """Write a condition anew, and list its names. Raises ValueError for one that could do more than compare."""
+    try:
+        tree = ast.parse(query.strip(), mode="eval")
+        condition = ast.unparse(tree)  # in one line and without comments, which pandas would take apart differently
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ValueError(f'where: {validate.shown(query)} is no condition, such as "seq_len > 256"') from None
+    if strange := next((type(node).__name__ for node in ast.walk(tree) if not isinstance(node, COMPARING)), ""):
+        raise ValueError(f"where: {validate.shown(query)} may compare fields with values, without {strange}")
+    return condition, {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _fulfilling(frame: pd.DataFrame, condition: str, asked: list[str]) -> pd.DataFrame:
+    """Return the records for which a condition is true. Raises ValueError where it is neither true nor false."""
+    try:
+        kept = frame[asked].eval(condition, engine="python")  # as DataFrame.query does
+    except Exception as error:  # of many kinds, for values that cannot be compared so
+        raise ValueError(f"where: {one_line(str(error) or type(error).__name__)}") from None
+    if not isinstance(kept, pd.Series) or kept.dtype != bool:
+        raise ValueError(f"where: {validate.shown(condition)} is neither true nor false of a record")
     chosen = frame[kept]
     chosen.attrs = frame.attrs
     return chosen
-
-
-def _where(frames: Mapping[str, pd.DataFrame], text: str) -> dict[str, pd.DataFrame]:
-    """The records with a value, of the experiments whose cases have the field."""
-    field, sign, values = text.partition("=")
-    if not sign:
-        raise ValueError(f"where: {text!r} must be FIELD=VALUE")
-    having = {name: frame for name, frame in frames.items() if field in frame.attrs["fields"]}
-    if not having:
-        validate.choice(
-            "where", field, dict.fromkeys(name for frame in frames.values() for name in frame.attrs["fields"])
-        )
-    known = dict.fromkeys(str(value) for frame in having.values() for value in frame[field])
-    for value in values.split(",") if known else ():
-        validate.choice(f"where.{field}", value, known)
-    admitted = values.split(",")
-    return {name: _keep(frame, frame[field].map(str).isin(admitted)) for name, frame in having.items()}
 
 
 def overview(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -179,9 +189,9 @@ def _show(given: argparse.Namespace) -> str:
 
 def _list(given: argparse.Namespace) -> str:
     frames = select(given)
-    filtered = given.experiment or given.machine or given.status or given.where
+    filtered = given.experiment or given.machine or given.where
     table = (listing if filtered else overview)(frames).to_string(index=False) if frames else ""
-    return "\n".join(filter(None, [table, method.counted(damaged.losses())]))
+    return "\n".join(filter(None, [table, damaged.counted(damaged.losses())]))
 
 
 def _export(given: argparse.Namespace) -> str:
@@ -211,3 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has what it wanted; Python would complain again when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,14 +1,13 @@
-"""Sets damaged files of the store aside, loses none, and lists them; knows not what damaged them.
+"""Finds what is no record among the records, sets it aside beside them, and counts it.
 
-What ends in .json where a record would stand is taken for one; any other file in the store is not ours and stays.
+What ends in .json where a record would stand is taken for one; any other file in the store stays as it is. A damaged
+file becomes `<name>.json.damaged`; bytes that a sweep refused are `<name>.json.refused`, with the reason as last line.
 """
 
 import contextlib
-import errno
+import itertools
 import os
 import re
-import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
@@ -17,21 +16,20 @@ from lib import paths
 from lib.records import atomic, record, results
 
 COLUMNS = ("machine", "experiment", "where", "reason")
-PLACES = STORE, KEPT, ASIDE = "in the store", "kept in git", "in quarantine"
-REASON = ".reason"  # ends the name of the text beside a file in quarantine
-UNKNOWN = "the reason was not kept"
-LONGEST = 160  # characters of a name, so that stamp and ending fit into what file systems allow
+PLACES = STORE, KEPT, ASIDE, REFUSED = "in the store", "kept in git", "set aside", "refused"
+DAMAGED, REFUSAL = ".damaged", ".refused"  # end the names of files that are set aside
+LONGEST = 160  # characters of a name that a kernel gave
 
 
-def files(root: Path) -> list[Path]:
-    """All that stands where records do in a folder of records, by hand or not."""
-    return sorted(root.glob("*/*/*.json"))
+def files(root: Path, ending: str = ".json") -> list[Path]:
+    """List all that stands where records do in a folder of records, by hand or not."""
+    return sorted(root.glob(f"*/*/*{ending}"))
 
 
-def damaged(root: Path) -> dict[Path, str]:
-    """The damaged files in a folder of records, and what is wrong with each. Each is read anew."""
+def damaged(root: Path, ending: str = ".json") -> dict[Path, str]:
+    """Find the damaged files in a folder of records, and what is wrong with each. Each is read anew."""
     found = {}
-    for file in files(root):
+    for file in files(root, ending):
         try:
             results.read(file)
         except ValueError as error:
@@ -40,77 +38,69 @@ def damaged(root: Path) -> dict[Path, str]:
 
 
 def tidy(alone: bool) -> int:
-    """Prepare the store for a sweep: move every damaged file into quarantine, so that what it was to hold is measured
-    again, and, where no other sweep is at work in the folder, remove what a killed one was writing. Returns how many
-    were damaged. Raises atomic.CannotWrite."""
-    for folder in (paths.results(), paths.runs(), paths.quarantine()) if alone else ():
+    """Prepare the store for a sweep: set every damaged file aside, so that what it was to hold is measured again.
+
+    Where no other sweep is at work in the folder, what a killed one was writing is removed. Returns how many were
+    damaged. Raises atomic.CannotWrite."""
+    for folder in (paths.results(), paths.runs()) if alone else ():
         atomic.sweep_leftovers(folder)
     found = damaged(results.folder())
-    for file, reason in found.items():
-        set_aside(file, reason)
+    for file in found:
+        set_aside(file)
     return len(found)
 
 
-def set_aside(file: Path, reason: str) -> None:
-    """Move a file of the store into quarantine, below its machine and experiment and over no other, and put the reason
-    beside it. One that is not there any more was set aside by someone else. Raises atomic.CannotWrite."""
-    target = _target(*file.absolute().parts[-3:])
-    with atomic.in_words(target.parent), contextlib.suppress(FileNotFoundError):
-        _move(file, target)
-        _note(target, file.name, reason)
+def set_aside(file: Path) -> None:
+    """Rename a file of the store in its place, over no other. Raises atomic.CannotWrite.
 
-
-def _move(file: Path, target: Path) -> None:
-    try:
-        os.rename(file, target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        shutil.move(file, target)  # quarantine is on another file system
+    One that is not there any more was set aside by someone else."""
+    with atomic.in_words(file.parent), contextlib.suppress(FileNotFoundError):
+        os.rename(file, _free(file.parent, file.name, DAMAGED))
 
 
 def refuse(machine: str, name: str, content: bytes, reason: str) -> None:
-    """Put into quarantine what never came into the store: the bytes that were to be the record of a name on a machine,
-    and the reason. Raises atomic.CannotWrite."""
+    """Keep the bytes that were to be the record of a name on a machine, with the reason why they are refused.
+
+    The names may be anything: the file stands in the store, over no other. Raises atomic.CannotWrite."""
     experiment, _, case = name.partition("/")
-    target = _target(machine, experiment, f"{case}.json")
-    atomic.write(target, content)
-    _note(target, f"{case}.json", reason)
+    folder = paths.results() / _plain(machine) / _plain(experiment)
+    target = _free(folder, f"{_plain(case)}.json", REFUSAL)
+    atomic.write(target, content + f"\n{record.one_line(reason)}\n".encode(errors="backslashreplace"))
 
 
-def _target(*place: str) -> Path:
-    """A file of quarantine for what stood in a place, whose names may be anything: one that nothing else has."""
-    machine, experiment, name = map(_plain, place)
-    parent = paths.quarantine() / machine / experiment
-    with atomic.in_words(parent):
-        parent.mkdir(parents=True, exist_ok=True)
-    return parent / f"{name}.{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+def _free(folder: Path, name: str, ending: str) -> Path:
+    """Name a file that is not there yet, numbered where others were set aside before."""
+    short = os.fsdecode(os.fsencode(name)[: paths.LONGEST])
+    names = itertools.chain([short], (f"{short}.{number}" for number in itertools.count(2)))
+    return next(file for file in (folder / (each + ending) for each in names) if not os.path.lexists(file))
 
 
 def _plain(name: str) -> str:
-    """A name that any file system takes, that leads nowhere else and that a report can show."""
+    """Turn a name into one that any file system takes, that leads nowhere else and that a report can show."""
     return re.sub(r"[^A-Za-z0-9_.=-]", "_", name).lstrip(".")[:LONGEST] or "_"
 
 
-def _note(target: Path, name: str, reason: str) -> None:
-    atomic.write(target.with_name(target.name + REASON), f"{reason}\n{name}\n".encode(errors="backslashreplace"))
-
-
 def losses() -> pd.DataFrame:
-    """One row for each damaged file, `COLUMNS`: its machine, its experiment, whether it is in the store, kept in git or
-    in quarantine, and why it is no record. Nothing is moved, and nothing that a file holds is shown."""
-    roots = {STORE: results.folder(), KEPT: results.REFERENCE}
-    found = [(file, where, reason) for where, root in roots.items() for file, reason in damaged(root).items()]
-    for file in sorted(paths.quarantine().glob("*/*/*")):
-        if not file.name.endswith((REASON, atomic.ENDING)):
-            found.append((file, ASIDE, _reason(file)))
-    rows = [(*map(_plain, file.parts[-3:-1]), where, reason) for file, where, reason in found]
+    """List the damaged files, one a row, with `COLUMNS`: machine, experiment, one of `PLACES`, what is wrong.
+
+    Nothing is moved, and nothing that a file holds is shown."""
+    roots = ((STORE, results.folder(), ".json"), (KEPT, results.REFERENCE, ".json"), (ASIDE, results.folder(), DAMAGED))
+    found = [(file, where, why) for where, root, ending in roots for file, why in damaged(root, ending).items()]
+    found += [(file, REFUSED, _reason(file)) for file in files(results.folder(), REFUSAL)]
+    rows = [(*map(_plain, file.parts[-3:-1]), where, why) for file, where, why in found]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _reason(file: Path) -> str:
-    try:
-        with file.with_name(file.name + REASON).open(errors="replace") as text:
-            return record.one_line(text.readline(2 * LONGEST)) or UNKNOWN
-    except OSError:
-        return UNKNOWN
+    """Read why a file was refused from its last line."""
+    with contextlib.suppress(OSError):
+        *_, last = [b"", *file.read_bytes().splitlines()]
+        return record.one_line(last.decode(errors="replace"))
+    return ""
+
+
+def counted(losses: pd.DataFrame) -> str:
+    """Count the damaged files by where they are, in a sentence; empty without any."""
+    counts = losses["where"].value_counts()
+    said = [f"{counts[where]:,} {where}" for where in PLACES if where in counts]
+    return f"Damaged files of records: {', '.join(said)}. They are left out." if said else ""

@@ -24,6 +24,7 @@ LEVEL = 0.025  # of a test towards one side, so that a single verdict is that of
 FEW = 3  # numbers that a sentence lists; of more it gives the least and the most
 Limits = tuple[float, float]
 Data = Mapping[str, pd.DataFrame]  # the records of each experiment by its name, or printed tables in their shape
+SIZED = "at size {size}, context {context_length}"  # where a model was measured, in words
 LESS, MORE = (0.0, 1.0), (1.0, math.inf)  # what a ratio is for less and for more
 
 
@@ -114,9 +115,21 @@ def names(records: pd.DataFrame) -> tuple[str, ...]:
     return () if printed(records) else sentences.names(records, {})
 
 
+def rows(data: Data, experiment: str, **where) -> pd.DataFrame:
+    """Select the rows of an experiment with these values of fields; none where there is no such experiment."""
+    records = data.get(experiment, pd.DataFrame({"status": []}))
+    records.attrs.setdefault("fields", [])
+    return _select(records, where)
+
+
+def _select(records: pd.DataFrame, where: Mapping) -> pd.DataFrame:
+    """Select rows by values of fields; of a printed table by those fields that it has."""
+    return tidy.select(records, **{name: of for name, of in where.items() if name in records or not printed(records)})
+
+
 def cases(records: pd.DataFrame, **where) -> list[dict]:
     """The cases with these values of fields, in the order in which values are introduced."""
-    chosen = tidy.select(records, **where)
+    chosen = _select(records, where)
     measured = chosen.loc[chosen["status"] == "ok", records.attrs["fields"]].drop_duplicates()
     return tidy.ordered(measured, " ".join(measured)).to_dict("records") if len(measured) else []
 

@@ -192,7 +192,7 @@ def _progress(boxes: list, tasks: list, sweep: str, shard: Shard, again: frozens
 
     keys = [(task.machine, name) for task in tasks for name in task.todo(again)]
     done = sum(len(task.cases) - len(task.lacking) for task in tasks) - len(keys)
-    lanes = sum(max(1, len(box.places)) for box in boxes)
+    lanes = sum(max(1, len(box.slots)) for box in boxes)
     return progress.Progress(paths.results(), shard, sweep, done, plan.known_seconds(tasks, keys), lanes)
 
 

@@ -26,7 +26,8 @@ from lib.sweep.lock import Shard
 class Task:
     """A kernel as the machine that is to run it sees it. `cases` are the fields of each case by the name of its record,
     in the order in which the notebook measures them; `predicted` their bytes; `too_large` the metrics of those that do
-    not fit; `lacking` why others cannot run; `environment` and `code` are for the rows that no kernel can write."""
+    not fit; `lacking` why others cannot run; `environment` and `code` are for the rows that no kernel can write; `last`
+    says whether no round of the cases follows."""
 
     experiment: str
     parameters: dict
@@ -39,6 +40,7 @@ class Task:
     lacking: dict[str, str]
     environment: dict
     code: str
+    last: bool
 
     @property
     def round(self) -> int:
@@ -85,7 +87,7 @@ def _task(kernel: sweep_file.Kernel) -> Task:
         kernel.experiment, kernel.parameters, kernel.timeout, device, environment.machine(device),
         cases={name: asdict(case) for name, case in named.items()}, predicted=predicted,
         too_large=_too_large(predicted, device), lacking=lacking, environment=_environment(device),
-        code=code_digest.code(kernel.experiment),
+        code=code_digest.code(kernel.experiment), last=kernel.last,
     )  # fmt: skip
 
 

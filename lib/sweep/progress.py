@@ -141,16 +141,16 @@ class Progress:
         )  # fmt: skip
         self.tell("running")
 
-    def begins(self, place: object, key: tuple[str, str]) -> None:
-        """A case begins at a place, which has one at a time."""
-        self.hands[place] = _Hand(key, time.monotonic())
+    def begins(self, slot: object, key: tuple[str, str]) -> None:
+        """A case begins at a slot, which has one at a time."""
+        self.hands[slot] = _Hand(key, time.monotonic())
         shown = key[1].replace("/", "  ", 1)
         self.bar.set_description_str(shown[:56].ljust(56), refresh=False)
         self._show()
 
-    def ends(self, place: object, key: tuple[str, str], failed: bool = False) -> None:
+    def ends(self, slot: object, key: tuple[str, str], failed: bool = False) -> None:
         """A case is done, or given up."""
-        if (hand := self.hands.pop(place, None)) and hand.key == key:
+        if (hand := self.hands.pop(slot, None)) and hand.key == key:
             self.spent += time.monotonic() - hand.began
             self.promised += self._seconds(key)
         self.failed += failed

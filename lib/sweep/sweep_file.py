@@ -27,12 +27,14 @@ CASES = 100_000  # of a sweep, counted in each round: every one is built and loo
 
 @dataclass(frozen=True)
 class Kernel:
-    """One run of a notebook: its parameters, the cases that it measures, and the time limit of each, in seconds."""
+    """One run of a notebook: its parameters, the cases that it measures, the time limit of each in seconds, and whether
+    its round is their last."""
 
     experiment: str
     parameters: dict
     cases: list
     timeout: float
+    last: bool
 
     @property
     def round(self) -> int:
@@ -187,8 +189,9 @@ def _kernels(experiment: str, block: dict) -> list[Kernel]:
             grid = cases.grid(experiment, **{name: chosen[name] for name in fields})
         except ValueError as error:
             raise ValueError(f"{experiment}.{error}") from None
-        rounds = range(1, block["rounds"] + 1)
-        kernels += [Kernel(experiment, chosen | {"round": round}, grid, block["timeout"]) for round in rounds]
+        last = block["rounds"]
+        for round in range(1, last + 1):
+            kernels.append(Kernel(experiment, chosen | {"round": round}, grid, block["timeout"], round == last))
     return kernels
 
 

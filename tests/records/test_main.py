@@ -12,12 +12,12 @@ from lib import cli, paths
 from lib.experiments import calibration
 from lib.records import __main__ as shell
 from lib.records import long_form, results
-from lib.report import publish, self_check
-from lib.report.document import page
+from lib.report import __main__ as report
+from lib.report import self_check
 from lib.sweep import __main__ as sweep
 
 CASE = {"variant": "naive", "seq_len": 64}
-PARSERS = {module.__name__: module.parser for module in (sweep, page, publish, calibration, self_check, shell)}
+PARSERS = {module.__name__: module.parser for module in (sweep, report, calibration, self_check, shell)}
 
 
 @pytest.fixture
@@ -71,11 +71,13 @@ def test_without_a_filter_the_list_counts(records, capsys):
     ("words", "found"),
     [
         (["--experiment", "attention"], 3),
-        (["--where", "variant=naive"], 2),
-        (["--where", "variant=naive,sdpa", "--where", "seq_len=64"], 3),
-        (["--status", "oom"], 1),
-        (["--status", "oom", "--where", "variant=naive"], 0),
-        (["--machine", "test-1c", "--status", "crashed,timeout"], 0),
+        (["--where", "variant == 'naive'"], 2),
+        (["--where", "variant in ['naive', 'sdpa'] and 32 < seq_len <= 64"], 3),
+        (["--where", "status == 'oom'"], 1),
+        (["--where", "not (status == 'ok' or round > 1)"], 1),
+        (["--where", "status == 'oom' and variant == 'naive'"], 0),
+        (["--machine", "test-1c", "--where", "status in ('crashed', 'timeout')"], 0),
+        (["--experiment", "attention", "--where", "stale == '' # a comment\n"], 3),
     ],
 )
 def test_with_filters_the_list_has_a_line_a_record(records, capsys, words, found):
@@ -90,10 +92,15 @@ def test_with_filters_the_list_has_a_line_a_record(records, capsys, words, found
     [
         (["list", "--experiment", "atention"], "'attention'"),
         (["list", "--machine", "test-2c"], "'test-1c'"),
-        (["list", "--status", "okay"], "'ok'"),
-        (["list", "--where", "varient=naive"], "'variant'"),
-        (["list", "--where", "variant=naiv"], "'naive'"),
-        (["list", "--where", "variant"], "FIELD=VALUE"),
+        (["list", "--where", "varient == 'naive'"], "'variant'"),
+        (["list", "--where", "index == 0"], "is not one of"),
+        (["list", "--where", "variant=naive"], "is no condition"),
+        (["list", "--where", "seq_len"], "neither true nor false"),
+        (["list", "--where", "'naive' in ['naive']"], "neither true nor false"),
+        (["list", "--where", "variant > 3"], "where: "),
+        (["list", "--where", "seq_len is None"], "where: "),
+        (["list", "--where", "not " * 20_000 + "seq_len"], "is no condition"),
+        (["list", "--where", " and ".join(["seq_len > 1"] * 20_000)], "where: "),
         (["show", "attention/naive-64.r3"], "'attention/naive-64.r"),
         (["show", "attention/naive-64.r1", "--machine", "test-2c"], "'test-1c'"),
         (["export", "records.cvs"], "'.csv'"),
@@ -104,6 +111,32 @@ def test_bad_input_is_refused_in_one_line_with_the_nearest_name(records, capsys,
     assert (code, out) == (2, "")
     assert nearest in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "variant.to_csv({file!r}) == 1",
+        "@pd.Series([1]).to_csv({file!r})",
+        "to_csv({file!r})",
+        "variant == open({file!r}, 'w')",
+        "__import__('os').system('touch ' + {file!r})",
+        "`variant`.to_csv({file!r})",
+        "[variant.to_csv({file!r}) for x in [1]] == variant",
+        "(x := variant) == 1",
+        "9 ** 9 ** 9 > seq_len",
+        "variant == f'{{variant.to_csv({file!r})}}'",
+        "variant == 'a' #\u2028x = variant.to_csv({file!r})",
+        "#\u2028x = variant.to_csv({file!r})\nvariant == 'a'",
+        "variant == 'a\u2028x = variant.to_csv({file!r})\u2028'",
+        "variant == 'a\x0cx = variant.to_csv({file!r})\x0c'",
+    ],
+)
+def test_nothing_is_executed_through_a_condition(records, capsys, tmp_path, query):
+    code, out, _ = run(capsys, "list", "--where", query.format(file=str(tmp_path / "file")))
+    assert code in (1, 2)
+    assert not out
+    assert not (tmp_path / "file").exists()
 
 
 @pytest.mark.parametrize("words", [["list"], ["show", "attention/naive-64.r1"], ["export", "records.csv"]])

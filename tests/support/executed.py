@@ -5,6 +5,8 @@ import json
 import re
 from pathlib import Path
 
+from lib import notebooks
+
 
 def sources(chapter: Path, kind: str = "code") -> list[str]:
     """Return the sources of a notebook's cells of a kind, `code` or `markdown`."""
@@ -22,3 +24,9 @@ def shown(chapter: Path, machine: str) -> list:
         if last:
             found.append(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
     return found
+
+
+def told(machine: str) -> str:
+    """Return all that all chapters show of a machine, as HTML."""
+    objects = [one for chapter in sorted(notebooks.CHAPTERS.glob("*.ipynb")) for one in shown(chapter, machine)]
+    return "\n".join(one._repr_html_() for one in objects if one is not None)

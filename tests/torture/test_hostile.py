@@ -19,7 +19,8 @@ from lib.experiments import cases, measure
 from lib.instruments import environment
 from lib.records import __main__ as shell
 from lib.records import results
-from lib.report.document import export, page
+from lib.report import __main__ as report
+from lib.report.document import page
 from lib.sweep import __main__ as sweep
 from lib.sweep import sweep_file
 
@@ -211,10 +212,11 @@ def test_a_machine_that_is_not_there_is_refused_on_every_command_line(
     monkeypatch.setattr(page, "render", lambda *_: pytest.fail("it was rendered"))
     monkeypatch.chdir(tmp_path)
     for main, words in (
-        (page.main, ["--machines", name]),
-        (page.main, ["--machine", name]),
-        (export.main, ["markdown", "--machine", name]),
-        (export.main, ["markdown", "--machines", name]),
+        (report.main, ["--machines", name]),
+        (report.main, ["--machine", name]),
+        (report.main, ["markdown", "--machine", name]),
+        (report.main, ["latex", "1", "--machines", name]),
+        (report.main, ["verdicts", "--machine", name]),
         (shell.main, ["list", "--machine", name]),
         (shell.main, ["show", "attention/naive-64.r1", "--machine", name]),
         (shell.main, ["export", "x.csv", "--machine", name]),
@@ -270,8 +272,8 @@ def test_a_planted_pickle_never_runs(own_results, one_chapter, tmp_path):
     with warnings.catch_warnings(action="ignore"):  # that damaged records are left out
         assert shell.main(["list", "--machine", machine]) == 0
         assert shell.main(["export", str(tmp_path / "records.csv"), "--machine", machine]) == 0
-    assert page.main(["--machine", machine]) == 0
-    assert export.main(["markdown", "--machine", machine]) == 0
+    assert report.main(["--machine", machine]) == 0
+    assert report.main(["markdown", "--machine", machine]) == 0
     assert not canary.exists()
     assert all(file.read_bytes() == pickled for file in planted if file.exists())
 
@@ -298,7 +300,7 @@ def test_a_secret_in_the_environment_stays_there_also_when_a_cell_fails(
     monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path / "notebooks")
     monkeypatch.setattr(notebooks, "SWEEPS", tmp_path)
     assert sweep.main(["cheap"]) == 1
-    assert page.main(["--machine", environment.machine("cpu")]) == 0
+    assert report.main(["--machine", environment.machine("cpu")]) == 0
     out, err = capfd.readouterr()
     assert "FileNotFoundError" in err
     assert secret not in out + err

@@ -1,5 +1,4 @@
-"""The store against damaged files: whatever is no whole record in its place is found, shown nowhere, set aside, counted
-and measured again, and rendering goes on."""
+"""The store against damaged files: each is found, shown nowhere, set aside, counted and measured again."""
 
 import os
 import random
@@ -15,8 +14,9 @@ from lib import notebooks, paths
 from lib.chapters import method
 from lib.records import __main__, atomic, damaged, results
 from lib.records.record import checksum, dump, parse
+from lib.report import __main__ as report
 from lib.report import tables, tidy
-from lib.report.document import page as report
+from lib.report.document import page
 
 CASE = {"variant": "naive", "seq_len": 64}
 MACHINE = "test-1c"
@@ -36,13 +36,14 @@ def shown() -> str:
     records = results.load("attention", MACHINE)
     table = tables.show(tidy.medians(records, "total_ms"), "variant seq_len total_ms", "Times")
     parts = [table, *method.damage()]
-    texts = [text for part in parts for text in (part._repr_html_(), part._repr_markdown_())]
+    texts = [table._repr_markdown_(), table._repr_latex_(), *(part._repr_html_() for part in parts)]
     return "".join([*texts, str(records.to_dict()), __main__._list(__main__.parser().parse_args(["list"]))])
 
 
-def assert_found(file, kind=""):
-    """A damaged file is found and its value shown nowhere; it is moved with its reason, and counted; and the case is
-    measured again."""
+def assert_found(file, kind="") -> str:
+    """A damaged file is found and its value shown nowhere; it is renamed in its place and counted for the same reason,
+    which is returned."""
+    moved_to = file.with_name(f"{file.name}.damaged")
     assert results.status(file) is None, kind
     assert len(results.load("attention", MACHINE, round=1)) == 0, kind
     seen = damaged.losses()
@@ -52,12 +53,17 @@ def assert_found(file, kind=""):
     assert TIME not in text, kind
     assert damaged.tidy(alone=True) == 1, kind
     assert not os.path.lexists(file), kind
+    assert os.path.lexists(moved_to), kind
     moved = damaged.losses()
-    assert list(moved["where"])[-1] == damaged.ASIDE, kind
-    assert list(moved["reason"])[-1] == seen["reason"].iloc[0], kind
+    assert list(moved["where"]) == [damaged.ASIDE], kind
+    looped = moved_to.is_symlink() and os.readlink(moved_to) == file.name  # a link to itself is none under another name
+    assert looped or list(moved["reason"]) == list(seen["reason"]), kind
     text = shown()
-    assert "in quarantine" in text, kind
+    assert "1 set aside" in text, kind
     assert TIME not in text, kind
+    if moved_to.is_file():
+        moved_to.unlink()
+    return seen["reason"].iloc[0]
 
 
 @pytest.mark.faults(7, "a damaged record of many kinds")
@@ -66,7 +72,6 @@ def test_a_damaged_record_is_found_shown_nowhere_set_aside_counted_and_measured_
     parse(whole)
     for number, (kind, damage) in enumerate(DAMAGES.items(), 1):
         with tally.injection():
-            shutil.rmtree(paths.quarantine(), ignore_errors=True)
             stored.write_bytes(damage(whole))
             os.utime(stored, (number, number))  # times of files are coarser than this loop
             assert stored.read_bytes() != whole
@@ -100,7 +105,6 @@ def test_a_record_cut_short_at_any_byte_is_found(stored, tally):
     whole, chance = stored.read_bytes(), random.Random(1)
     for length in chance.sample(range(len(whole)), count(10, 100)):
         with tally.injection():
-            shutil.rmtree(paths.quarantine(), ignore_errors=True)
             stored.write_bytes(whole[:length])
             assert_found(stored, f"cut to {length}")
 
@@ -117,7 +121,6 @@ def test_a_record_of_which_any_bit_is_turned_is_found(stored, tally):
     whole = stored.read_bytes()
     for position in chance.sample(range(len(whole)), count(10, 100)):
         with tally.injection():
-            shutil.rmtree(paths.quarantine(), ignore_errors=True)
             turned = bytearray(whole)
             turned[position] ^= 1 << chance.randrange(8)
             stored.write_bytes(turned)
@@ -134,11 +137,10 @@ def test_a_file_of_a_gigabyte_is_refused_without_being_read(stored, tally, begin
         file.truncate(2**30)
     with tally.injection():
         tracemalloc.start()
-        assert_found(stored)
+        assert "size: 1,024 MiB" in assert_found(stored)
         peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak_bytes < 50e6
-    assert "size: 1,024 MiB" in damaged.losses()["reason"].iloc[0]
 
 
 def a_link(to):
@@ -191,7 +193,7 @@ def test_the_next_sweep_measures_what_was_damaged_again_and_nothing_else(sweep_o
             (file,) = sweep.results.glob(f"*/cheap/{name}.json")
             file.write_bytes(DAMAGES[kind](file.read_bytes()))
         with tally.injection(len(kinds)):
-            done, aside = sweep.run(), len(list(sweep.results.parent.glob("quarantine/*/cheap/*.reason")))
+            done, aside = sweep.run(), len(list(sweep.results.glob("*/cheap/*.damaged")))
             after = sweep.records()
             assert done.code == 0, done.err[-500:]
             assert set(sweep.statuses().values()) == {"ok"}
@@ -216,12 +218,12 @@ def test_the_report_counts_what_is_damaged_and_shows_none_of_it(stored, tmp_path
         shutil.copyfile(chapter, chapters / chapter.name)
     monkeypatch.setattr(notebooks, "CHAPTERS", chapters)
     assert report.main(["--machine", MACHINE]) == 0
-    page = report.page().read_text()
-    assert f"Damaged files of records: {len(DAMAGES) + 3} in the store." in page
-    assert TIME not in page
-    before = report.inputs(MACHINE)
+    text = page.page().read_text()
+    assert f"Damaged files of records: {len(DAMAGES) + 3} in the store." in text
+    assert TIME not in text
+    before = page.inputs(MACHINE)
     assert damaged.tidy(alone=True) == len(DAMAGES) + 3
-    assert report.inputs(MACHINE) != before
+    assert page.inputs(MACHINE) != before
 
 
 def test_without_damage_the_report_says_that_all_files_are_whole(stored):
@@ -232,30 +234,33 @@ def test_without_damage_the_report_says_that_all_files_are_whole(stored):
     assert method.damage()[0].verdict == "no data"
 
 
-def test_quarantine_overwrites_nothing_and_no_name_leads_out_of_it(stored):
+def test_what_is_refused_overwrites_nothing_and_no_name_leads_out_of_the_store(stored):
     for name in ("attention/naive-64.r1", "../../x", "/etc/passwd", "a/\0", "x" * 300, "", ".."):
         for content in (b"one", b"two"):
-            damaged.refuse("../../elsewhere", name, content, "case: not asked for\nsecond line")
-    kept = [file for file in paths.quarantine().glob("*/*/*") if not file.name.endswith(damaged.REASON)]
-    assert sorted(file.read_bytes() for file in kept) == [b"one"] * 7 + [b"two"] * 7
-    outside = {entry.name for entry in results.folder().parent.iterdir()}
-    assert outside == {"results", "quarantine"}
-    assert set(damaged.losses()["reason"]) == {"case: not asked for"}
+            damaged.refuse("../../elsewhere", name, content, "case: not asked for\n\x1b[31m")
+    kept = list(results.folder().glob("*/*/*.refused"))
+    assert sorted(file.read_bytes()[:3] for file in kept) == [b"one"] * 7 + [b"two"] * 7
+    assert {entry.name for entry in results.folder().parent.iterdir()} == {"results"}
+    assert set(damaged.losses()["reason"]) == {"case: not asked for [31m"}
+    assert results.machines() == [MACHINE]
+    kept[0].write_bytes(b"")
+    assert "" in set(damaged.losses()["reason"])
+
+
+def test_what_is_set_aside_overwrites_nothing_and_may_have_a_long_name(stored):
+    content, long = stored.read_bytes()[:-1], stored.with_name("é" * 125 + ".json")
+    for number in (1, 2, 3):
+        stored.write_bytes(content + bytes([number]))
+        damaged.set_aside(stored)
+    long.write_bytes(content)
+    assert damaged.tidy(alone=True) == 1
+    assert len({file.read_bytes() for file in stored.parent.iterdir()}) == len(damaged.losses()) == 4
 
 
 def test_what_another_sweep_has_set_aside_already_is_no_error(stored):
-    damaged.set_aside(stored, "bytes: damaged")
-    damaged.set_aside(stored, "bytes: damaged")
+    damaged.set_aside(stored)
+    damaged.set_aside(stored)
     assert len(damaged.losses()) == 1
-
-
-def test_a_reason_that_is_gone_or_noise_is_no_error(stored):
-    damaged.set_aside(stored, "bytes: damaged")
-    (note,) = paths.quarantine().rglob(f"*{damaged.REASON}")
-    note.write_bytes(b"\xff\x00\x1b[31m" * 1000)
-    assert "\x1b" not in damaged.losses()["reason"].iloc[0]
-    note.unlink()
-    assert list(damaged.losses()["reason"]) == [damaged.UNKNOWN]
 
 
 def test_what_is_not_ours_is_left_where_it_is(stored):

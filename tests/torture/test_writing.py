@@ -16,8 +16,7 @@ import pytest
 
 import storing
 from faults import ROOT, count, moment
-from lib.records import atomic, results
-from lib.records import damaged as quarantine
+from lib.records import atomic, damaged, results
 from lib.records.record import parse
 
 MACHINE = "test-1c"
@@ -49,10 +48,10 @@ def in_a_child(work) -> int:
 def after_the_kill(acknowledged: list[int], tally) -> int:
     """Nothing that was said to be on disk is lost, nothing torn counts, what is left over goes; how much that is."""
     with tally.injection():
-        whole = {file.name for file in quarantine.files(results.folder()) if results.read(file)}
+        whole = {file.name for file in damaged.files(results.folder()) if results.read(file)}
         assert {f"naive-{number}.r1.json" for number in acknowledged} <= whole
         left = list(results.folder().rglob(f"*{atomic.ENDING}"))
-        assert quarantine.tidy(alone=True) == 0
+        assert damaged.tidy(alone=True) == 0
         assert not list(results.folder().rglob(f"*{atomic.ENDING}"))
     return len(left)
 
@@ -122,11 +121,11 @@ def test_a_kill_at_each_step_of_a_write_leaves_the_earlier_record_or_the_new_one
 
 
 def run(command: list[str], folder: Path, **settings) -> subprocess.CompletedProcess:
-    variables = os.environ | {"RESULTS": str(folder / "results"), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    variables = os.environ | {"RESULTS": str(folder / "results"), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}"}
     return subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, **settings)
 
 
-STORING = [sys.executable, str(ROOT / "tests" / "storing.py")]
+STORING = [sys.executable, str(ROOT / "tests" / "support" / "storing.py")]
 
 
 def refused_in_one_line(done, reason) -> list[int]:
@@ -147,7 +146,7 @@ def test_a_limit_on_the_size_of_files_costs_that_record_alone(own_results, tally
         assert refused_in_one_line(run([*STORING, "5"], own_results.parent, preexec_fn=limit), "a file may not") == []
         assert [file.name for file in own_results.rglob("*.*")] == ["naive-3.r1.json"]
         assert run([*STORING, "5"], own_results.parent).returncode == 0
-        assert quarantine.tidy(alone=True) == 0
+        assert damaged.tidy(alone=True) == 0
 
 
 MOUNT = ["unshare", "--map-root-user", "--mount", "sh", "-ec"]
@@ -208,7 +207,7 @@ def test_what_cannot_be_set_aside_is_one_clear_line_and_still_not_shown(small_di
             f"{SAVE} 1; echo >> $DISK/results/test-1c/attention/naive-1.r1.json; mount -o remount,ro $DISK; {CHECK}"
         )
         assert done.returncode != 0
-        assert "quarantine/test-1c/attention: cannot be written, the file system is read-only" in done.stderr
+        assert "results/test-1c/attention: cannot be written, the file system is read-only" in done.stderr
 
 
 @pytest.mark.faults(4, "a folder without permission to write")
@@ -232,7 +231,7 @@ def test_a_folder_that_may_not_be_written_is_one_clear_line(monkeypatch, tally):
                 os.seteuid(0)
             for folder in kept.parents[:4]:
                 folder.chmod(0o755)
-        assert quarantine.tidy(alone=True) == 0
+        assert damaged.tidy(alone=True) == 0
         assert [file.name for file in Path(name).rglob("*.*")] == ["naive-1.r1.json"]
 
 
