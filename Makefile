@@ -11,6 +11,7 @@ SHARD ?=
 ADDRESS ?=
 WITH ?=
 PY := .venv/bin/python
+CHOSEN = $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
@@ -24,10 +25,10 @@ report: .venv/ready ## Measure this machine with the quick sweep, then write rep
 	  $(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES)) && exit $$ended
 
 test: .venv/ready .venv/cluster ## Check the style and run the tests
-	@$(PY) -m ruff check && $(PY) -m ruff format --check && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
+	@$(PY) -m ruff check && $(PY) -m ruff format --check && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
 
-torture: .venv/ready .venv/cluster ## Run the tests of faults in full, half an hour, and print what was injected, survived and lost
-	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest -m faults -n 2 --dist loadfile
+torture: .venv/ready .venv/cluster ## Run the tests of faults in full, half an hour; print what was injected, survived and lost
+	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/torture tests/sweep/test_ray_cluster.py -n 2 --dist worksteal
 
 sweep: .venv/ready ## Measure: SWEEP=smoke, quick or gpu; BUDGET=seconds, DRY=1, STALE=1, RETRY=1, SHARD=k/n, ADDRESS=host:port
 	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter-out 0,$(DRY)),--dry) \
@@ -38,26 +39,25 @@ status: .venv/ready ## Say how far the sweeps are that run on these results
 	@$(PY) -m lib.sweep status
 
 render: .venv/ready ## Write reports/report.html from the records there are; MACHINE=name picks another, MACHINES="a b" several; CHECK=1 only compares
-	@$(PY) -m lib.report $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES)) \
-	  $(if $(filter-out 0,$(CHECK)),--check)
+	@$(PY) -m lib.report $(CHOSEN) $(if $(filter-out 0,$(CHECK)),--check)
 
 pdf: .venv/ready ## Write reports/report.pdf too, by the system's Chromium; MACHINE=name as for render
-	@$(PY) -m lib.report.document.export pdf $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
+	@$(PY) -m lib.report pdf $(CHOSEN)
 
 markdown: .venv/ready ## Write reports/report.md and reports/figures too, for a repository's page; MACHINE=name
-	@$(PY) -m lib.report.document.export markdown $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
+	@$(PY) -m lib.report markdown $(CHOSEN)
 
 calibrate: .venv/ready ## Try the measuring itself on this machine: known times, another timer, equal programs
 	@$(PY) -m lib.experiments.calibration && $(PY) -m lib.report.self_check
 
-publish: .venv/ready ## Copy all records of reports/results to reports/reference, to be kept in git
-	@$(PY) -m lib.report.publish
+publish: .venv/ready ## Let the records of reports/results replace those of their experiments in reports/reference, to be kept in git
+	@$(PY) -m lib.report publish
 
 lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb, the other notebooks beside it
 	@.venv/bin/jupyter lab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 wheels: .venv/ready ## Collect in .whl what a PyTorch image lacks to run the notebooks, for a box without a registry: PYTHON=3.12; WITH="scipy"
-	@$(PY) -m lib.sweep.wheels $(if $(filter 3.%,$(PYTHON)),--python $(PYTHON)) $(WITH)
+	@$(PY) -m lib.sweep.wheels $(or $(filter 3.%,$(PYTHON)),3.12) $(or $(PROCESSOR),x86_64) $(WITH)
 
 clean: ## Remove the report and the executed notebooks; records, figures that were saved and .venv stay
 	@rm -rf reports/runs reports/chapters reports/report.{html,pdf,md} reports/figures/[0-9]*.svg

@@ -12,6 +12,7 @@ from lib.experiments import cases
 EXPLORE = notebooks.NOTEBOOKS / "explore.ipynb"  # the one beside them that measures nothing
 MEASUREMENT = sorted(set(notebooks.NOTEBOOKS.glob("*.ipynb")) - {EXPLORE})
 CHAPTERS = sorted((notebooks.NOTEBOOKS / "report").glob("*.ipynb"))
+MEASURING = ("torch.", "lib.timing.", "lib.experiments.", "lib.instruments.", "lib.sweep.")  # not in a chapter
 FORBIDDEN = (ast.FunctionDef, ast.ClassDef, ast.Try, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -71,12 +72,12 @@ def test_a_chapter_measures_nothing_and_takes_its_machine_as_parameter(notebook)
     cells = code(notebook)
     (parameters,) = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
     assert parameters.source.startswith("machine = ")
-    imported = {
-        alias.name
+    imports = [
+        node
         for cell in cells
         for node in ast.walk(ast.parse(cell.source))
         if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
-    assert imported
-    assert not imported & {"torch", "measure", "timing", "memory", "cases", "sweep"}
+    ]
+    modules = {".".join(filter(None, (getattr(node, "module", ""), of.name))) for node in imports for of in node.names}
+    assert modules
+    assert not [module for module in modules if f"{module}.".startswith(MEASURING)]

@@ -1,17 +1,20 @@
-"""Where attention alone meets the limits of a machine: its memory, by parts, and the rates of products and of memory;
-reads records and formulas, measures nothing.
+"""Tells where attention alone meets the limits of a machine: its memory, by parts, and its rates.
+
+It reads records and formulas.
 """
 
 import bisect
+import math
 import re
 from collections.abc import Mapping
 
 import pandas as pd
 
-from lib.cost import flops as cost
-from lib.cost import memory as footprint
+from lib.cost import flops, memory
 from lib.records import results
-from lib.report import tidy
+from lib.report import claims, hypotheses, roofline, sentences, tidy
+from lib.report.claims import Found, about
+from lib.report.hypotheses import LEAST, MOST, Hypothesis
 from lib.report.published import datasheets
 from lib.report.sentences import NO_DATA, Statement, fields, of_records
 from lib.stats import digits
@@ -20,12 +23,12 @@ from lib.stats.intervals import Interval
 LENGTHS, HEADS = (256, 1024, 4096, 8192, 16384), (16, 32, 64, 128)  # the assignment's grid (CS336, pytorch_attention)
 BATCH, CAUSAL = 8, True  # its batch; the mask is ours, as in the language model
 SHAPE = ("batch_size", "seq_len", "d_head", "causal")
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 
 
 def peak_bytes(seq_len: int, d_head: int, batch_size: int = BATCH, causal: bool = CAUSAL) -> int:
     """The peak of naive attention in fp32 by the formula."""
-    return sum(footprint.attention_peak_bytes(batch_size, seq_len, d_head, causal).values())
+    return sum(memory.attention_peak_bytes(batch_size, seq_len, d_head, causal).values())
 
 
 def longest(memory_bytes: int, d_head: int) -> int:
@@ -39,16 +42,16 @@ def memories(records: pd.DataFrame, machine: str) -> dict[str, int]:
     found = {}
     for frame in (records, results.reference("attention", but=machine)):
         for hardware, environment in zip(frame["hardware"], frame["environment"], strict=True) if len(frame) else ():
-            found[hardware] = environment.get("gpu_memory_mib", environment["memory_mib"]) * 2**20
+            found[hardware] = environment.get("gpu_memory_mib", environment["memory_mib"]) * MIB
     named = {name: re.search(r"(\d+) ?GB", name) for name in datasheets()["hardware"].unique()}
     return found | {name: int(size[1]) * GIB for name, size in named.items() if size}
 
 
-def fitting(memory: Mapping[str, int]) -> pd.DataFrame:
+def fitting(sizes: Mapping[str, int]) -> pd.DataFrame:
     """One row a machine: its memory, and for the least and the largest head size the most tokens that fit by formula,
     beside the first of the assignment's lengths that do not."""
     rows = []
-    for hardware, size in memory.items():
+    for hardware, size in sizes.items():
         row = {"hardware": hardware, "memory, GiB": size / GIB}
         for d_head in (HEADS[0], HEADS[-1]):
             most = longest(size, d_head)
@@ -79,7 +82,7 @@ def accounted(records: pd.DataFrame, memory_bytes: int) -> dict:
 
 def account(case: Mapping) -> pd.DataFrame:
     """One row a part of the peak of naive attention in fp32: as a product, in bytes, GiB; the sum last."""
-    parts = footprint.attention_peak_bytes(*(case[name] for name in SHAPE))
+    parts = memory.attention_peak_bytes(*(case[name] for name in SHAPE))
     b, t, d = (case[name] for name in SHAPE[:3])
     formulas = {
         12 * b * t * d: f"3 × 4 × {b:,} × {t:,} × {d:,}",
@@ -87,25 +90,22 @@ def account(case: Mapping) -> pd.DataFrame:
         4 * b * t * t: f"4 × {b:,} × {t:,}²",
         t * t: f"{t:,}²",
     }
-    products = [formulas[size] for size in parts.values()]
-    table = pd.DataFrame({"part": list(parts), "product": products, "bytes": list(parts.values())})
-    total = pd.DataFrame({"part": ["together"], "product": [""], "bytes": [sum(parts.values())]})
-    table = pd.concat([table, total], ignore_index=True)
+    rows = [(part, formulas[size], size) for part, size in parts.items()] + [("together", "", sum(parts.values()))]
+    table = pd.DataFrame(rows, columns=["part", "product", "bytes"])
     return table.assign(GiB=table["bytes"] / GIB)
 
 
 @of_records()
 def out_of_memory(records: pd.DataFrame, machine: str) -> Statement:
     """At which size naive attention does not fit on this machine, and what the account of it adds up to."""
-    memory = memories(records, machine) if len(records) else {}
-    if not memory:
+    if records.empty:
         return Statement("Which sizes fit was not measured here.", NO_DATA, "no records")
-    hardware, size = next(iter(memory.items()))
+    hardware, size = next(iter(memories(records, machine).items()))
     case, refused = accounted(records, size), first_refused(records)
-    needed = peak_bytes(case["seq_len"], case["d_head"], case["batch_size"], case["causal"])
+    needed, squares = peak_bytes(**case), 12 * case["batch_size"] * case["seq_len"] ** 2
     what = f"{case['batch_size']} × {case['seq_len']:,} tokens with heads of {case['d_head']}"
     shares = f"of its {digits.number(needed / GIB)} GiB, three squares of scores are "
-    shares += f"{digits.number(100 * _squares(case) / needed)}%"
+    shares += f"{digits.number(100 * squares / needed)}%"
     evidence = f"naive, fp32; {size / GIB:.1f} GiB in {hardware}; the peak by formula, which a test holds to the byte."
     if refused is None:
         text = f"All sizes measured here fit; by the formula the first that would not is {what}: {shares}."
@@ -117,48 +117,38 @@ def out_of_memory(records: pd.DataFrame, machine: str) -> Statement:
     return Statement(text, "measured" if refused["status"] == "oom" else "derived", evidence)
 
 
-def _squares(case: Mapping) -> int:
-    return 3 * 4 * case["batch_size"] * case["seq_len"] ** 2
-
-
 @of_records()
 def nearer_limit(records: pd.DataFrame, of: Mapping) -> Statement:
     """For each variant of a case, which limit it comes nearer to: that of the matrix products (`ceiling_percent`) or
     that of the memory (`bandwidth_percent`), both by what it must compute and move at least."""
-    table = tidy.medians(tidy.select(records, **of), "ceiling_percent", "bandwidth_percent")
-    table = table[table["ceiling_percent"].notna() & table["bandwidth_percent"].notna()]
+    shares = ["ceiling_percent", "bandwidth_percent"]
+    table = tidy.medians(tidy.select(records, **of), *shares).dropna(subset=shares)
     if table.empty:
         return Statement("Which limit is nearer was not measured here.", NO_DATA, "no ceilings or no times")
-    said = []
-    for _, row in table.iterrows():
-        products, bytes_ = (row[name] for name in ("ceiling_percent", "bandwidth_percent"))
-        said.append(
-            f"{row['variant']} {_percent(products)} of the products' ceiling and {_percent(bytes_)} of the memory's"
-        )
-    nearer = table["bandwidth_percent"].map(_value) > table["ceiling_percent"].map(_value)
-    memory, products = (", ".join(table.loc[side, "variant"]) for side in (nearer, ~nearer))
-    ends = [
-        f"the nearer limit is {what} for {names}" for what, names in (("memory", memory), ("the products", products))
-    ]
-    ends = [end for end, names in zip(ends, (memory, products), strict=True) if names]
+    said, nearer = [], {"memory": [], "the products": []}
+    for name, products, moved in table[["variant", *shares]].itertuples(index=False):
+        said.append(f"{name} {_percent(products)} of the products' ceiling and {_percent(moved)} of the memory's")
+        nearer["memory" if moved.value > products.value else "the products"].append(name)
+    ends = [f"the nearer limit is {what} for {', '.join(names)}" for what, names in nearer.items() if names]
     text = f"At {of['seq_len']:,} tokens, {'; '.join(said)}. So {', and '.join(ends)}."
     return Statement(text, "measured", f"{fields(of)}; medians, the bytes being the least that each variant must move.")
-
-
-def _value(found: Interval) -> float:
-    return found.value
 
 
 def _percent(found: Interval) -> str:
     return f"{digits.number(found.value, found.reach)}%"
 
 
+def kept_mib(variant: str, case: Mapping) -> float:
+    """Count what a variant keeps in fp32 for its backward pass, by the formula."""
+    kept = memory.attention_kept_bytes(variant, *(int(case[name]) for name in SHAPE[:3]), CAUSAL)
+    return sum(kept.values()) / MIB
+
+
 def with_kept(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with `by_formula`, the MiB that the variant keeps for its backward pass by the formula; missing for what
     compiles and for what runs in another precision than fp32."""
     kept = [
-        sum(footprint.attention_kept_bytes(row["variant"], *(int(row[name]) for name in SHAPE[:3]), CAUSAL).values())
-        / 2**20
+        kept_mib(row["variant"], row)
         if row["precision"] == "fp32" and row["variant"] in ("naive", "tiled", "sdpa")
         else None
         for _, row in rows.iterrows()
@@ -166,9 +156,55 @@ def with_kept(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(by_formula=pd.Series(kept, index=rows.index, dtype=float))
 
 
-def flops(row: Mapping) -> int:
+def total_flops(row: Mapping) -> int:
     """FLOPs of the forward and the backward pass of a case, over the whole square of scores."""
-    return 3 * cost.attention_flops(*(int(row[name]) for name in SHAPE[:3]))
+    return 3 * flops.attention_flops(*(int(row[name]) for name in SHAPE[:3]))
+
+
+def points(attention: pd.DataFrame) -> pd.DataFrame:
+    """Make a point of each case, both passes together; the one with the most tokens is labelled."""
+    attention = tidy.with_rate(attention, "gflops", "forward_flops", "total_ms", scale=3e-9)
+    table = tidy.medians(attention, "gflops", "forward_flops", "moved_bytes")
+    table = table[table["gflops"].notna()].sort_values("seq_len")
+    last = table.groupby("variant")["seq_len"].transform("max") == table["seq_len"]
+    labels = table["variant"] + ", " + table["seq_len"].map("{:,}".format)
+    intensity = 3 * table["forward_flops"] / table["moved_bytes"]
+    shown = table.assign(name=table["variant"], label=labels.where(last, ""), intensity=intensity)
+    return shown[roofline.COLUMNS]
+
+
+def theory(attention: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
+    """Predict exponents in the number of tokens, what is kept, the least time, and the mask."""
+    peaks, speed = tidy.limits(ceilings)
+    alike = {"precision": "fp32", "cold": False, "d_head": 64}
+    longest = tidy.largest(attention, "seq_len", causal=True, **alike)
+    naive, tiled = ({**longest, "variant": name} for name in ("naive", "tiled"))
+
+    def grows(metric: str, case: Mapping) -> Interval | None:
+        return hypotheses.exponent(attention, metric, "seq_len", *hypotheses.ends(attention, "seq_len", case))
+
+    operations, moved = (hypotheses.value(attention, name, naive) for name in ("forward_flops", "moved_bytes"))
+    at = sentences.at(", {seq_len:,} tokens", longest)
+    open_ = tidy.largest(tidy.select(attention, variant="sdpa", causal=False), "seq_len", **alike)
+    visible, all_ = (flops.attention_flops(1, open_["seq_len"] or math.nan, 1, causal) for causal in (True, False))
+    return [
+        Hypothesis("exponent of naive's time in T", "FLOPs and bytes, T²", 2.0, grows("total_ms", naive)),
+        Hypothesis(
+            f"naive, ms{at}", "the longer of FLOPs and bytes at the ceilings",
+            1e3 * max(3 * operations / peaks.get("fp32", math.nan), moved / speed),
+            hypotheses.median(attention, "total_ms", naive), LEAST,
+        ),
+        Hypothesis("exponent of what naive keeps", "scores alone, T²", 2.0, grows("forward_end_mib", naive), MOST),
+        Hypothesis("exponent of what tiled keeps", "one number a query, T", 1.0, grows("forward_end_mib", tiled)),
+        Hypothesis(
+            f"naive keeps, MiB{at}", "closed formula", kept_mib("naive", longest) if at else math.nan,
+            hypotheses.median(attention, "forward_end_mib", naive),
+        ),
+        Hypothesis(
+            "sdpa with the mask to without", "scores that a query may see", visible / all_,
+            hypotheses.ratio(attention, "total_ms", {**open_, "causal": True}, open_), LEAST,
+        ),
+    ]  # fmt: skip
 
 
 def with_several_heads(table: pd.DataFrame) -> pd.DataFrame:
@@ -178,3 +214,18 @@ def with_several_heads(table: pd.DataFrame) -> pd.DataFrame:
     lengths = sorted(counts[counts > 1].index)
     some = {lengths[i] for i in (0, len(lengths) // 2, -1)} if lengths else set()
     return timed[timed["seq_len"].isin(some)]
+
+
+def attention_grows(data: claims.Data) -> list[Found]:
+    """Find the exponents of time and memory of naive attention, up to 8,192 tokens."""
+    records = claims.rows(data, "attention", variant="naive", precision="fp32", causal=True, cold=False)
+    lengths = [length for length in set(records.get("seq_len", [])) if 256 <= length <= 8192]
+    folds = {"total_ms": (80, "time"), "forward_end_mib": (60, "memory")}
+    return [
+        one
+        for metric, (fold, word) in folds.items()
+        for one in claims.exponent(
+            records, metric, "seq_len", tuple(math.log(end) / math.log(8192 / 256) for end in about(fold)),
+            f"is the exponent of {word} up to {{seq_len:,}} tokens, head size {{d_head}}", seq_len=lengths,
+        )
+    ]  # fmt: skip

@@ -1,12 +1,12 @@
-"""What self-attention with its projections should take and hold, beside records of it and a public sweep; measures
-nothing.
-"""
+"""Tells what self-attention with its projections should take and hold, beside records of it and a public sweep."""
 
 import math
 
 import pandas as pd
 
-from lib.report import tidy
+from lib.cost import flops
+from lib.report import hypotheses, sentences, tidy
+from lib.report.hypotheses import LEAST, Hypothesis
 from lib.report.published import PRECISION, published_table
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits
@@ -17,24 +17,23 @@ CLOSE_MIB = 0.01  # within which two counts of bytes, one of them rounded to so 
 KEYS = ["d_model", "context_length", "batch_size", "precision", "compiled"]
 
 
-def flops(row: pd.Series) -> int:
+def total_flops(row: pd.Series) -> int:
     """FLOPs of forward and backward, the projections and both matrix products of attention, over all scores."""
-    tokens, width = row["batch_size"] * row["context_length"], row["d_model"]
-    return 3 * (8 * tokens * width**2 + 4 * tokens * row["context_length"] * width)
+    batch, context, width = (row[name] for name in ("batch_size", "context_length", "d_model"))
+    return 3 * (8 * batch * context * width**2 + flops.attention_flops(batch, context, width))
 
 
-def with_least_time(records: pd.DataFrame, ceilings: dict[str, float], bandwidth: dict[str, float]) -> pd.DataFrame:
+def with_least_time(records: pd.DataFrame, peaks: dict[str, float], speed: float) -> pd.DataFrame:
     """The records with `least_ms`, the longer of two times of forward and backward: that of their FLOPs at the ceiling
     of the precision, and that of the least bytes at the ceiling of memory; `least_percent`, that as a share of the
     time measured; and `projections_percent`, the share of the FLOPs that the projections have."""
-    speed = max(bandwidth.values(), default=math.nan)
-    known = records.assign(limit=records["precision"].map(ceilings).astype(float), speed=speed)
+    known = records.assign(limit=records["precision"].map(peaks).astype(float), speed=speed)
     known.attrs = records.attrs
 
-    def least(total_ms, forward_flops, forward_bytes, backward_bytes, limit, speed):
+    def least(_, forward_flops, forward_bytes, backward_bytes, limit, speed):
         return 1e3 * max(3 * forward_flops / limit, (forward_bytes + backward_bytes) / speed)
 
-    def share(total_ms, projections, everything):
+    def share(_, projections, everything):
         return 100 * projections / everything
 
     amounts = ("forward_flops", "forward_bytes", "backward_bytes", "limit", "speed")
@@ -51,9 +50,8 @@ def published() -> pd.DataFrame:
     table = table[~(table["forward_std_ms"] > table["forward_ms"] / 2)].copy()
     table["precision"] = table["dtype"].map(PRECISION)
     ends = {"model": "model_mib", "after_forward": "forward_end_mib", "after_backward": "backward_end_mib"}
-    table = table.rename(
-        columns={"forward_backward_ms": "total_ms"} | {f"memory_{k}_mib": name for k, name in ends.items()}
-    )
+    names = {f"memory_{when}_mib": name for when, name in ends.items()}
+    table = table.rename(columns={"forward_backward_ms": "total_ms"} | names)
     table[[*ends.values()]] = table[[*ends.values()]].replace(0.0, math.nan)
     return table[[*KEYS, "source", "hardware", "forward_ms", "total_ms", *ends.values()]]
 
@@ -92,9 +90,8 @@ def published_accounts() -> Statement:
     same = table[(table["rest_mib"] - rest).abs() < CLOSE_MIB]  # without the first of a process
     gradients = ((same["gradients_mib"] - same["weights_mib"]).abs() < CLOSE_MIB).sum()
     longest = same[same["context_length"] == same["context_length"].max()]["squares"]
-    pivot = same.pivot_table(
-        index=["d_model", "context_length", "compiled"], columns="precision", values="forward_end_mib"
-    )
+    cases = ["d_model", "context_length", "compiled"]
+    pivot = same.pivot_table(index=cases, columns="precision", values="forward_end_mib")
     narrow = (pivot["bf16"] == pivot["fp32"])[pivot["bf16"].notna()]
     alike, all_, with_gradients = map(digits.count, (len(same), len(table), gradients))
     squares = digits.number(longest.median())
@@ -125,15 +122,52 @@ def workload(records: pd.DataFrame) -> Statement:
     return Statement(text, "derived", "projection_flops over forward_flops, the least and the most of all cases.")
 
 
+def theory(modules: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
+    """Predict growth by FLOPs, or by the roofline where bytes may be the limit, and memory."""
+    modules = with_least_time(modules, *tidy.limits(ceilings))
+    widest = tidy.largest(modules, "projection_flops", precision="fp32", compiled=False)
+    at = sentences.at(", C = {d_model:,}, T = {context_length:,}", widest)
+    found = []
+    for axis, letter in (("context_length", "T"), ("d_model", "C")):
+        low, high = hypotheses.ends(modules, axis, widest)
+        fold = hypotheses.value(modules, "forward_flops", high) / hypotheses.value(modules, "forward_flops", low)
+        by_flops = math.log(fold) / math.log((high[axis] or math.nan) / (low[axis] or math.nan))
+        measured = hypotheses.exponent(modules, "total_ms", axis, low, high)
+        what = f"exponent of the time in {letter}{at}"
+        found.append(Hypothesis(what, "FLOPs, 8BTC² + 4BT²C", by_flops, measured))
+    brief, longer = hypotheses.ends(modules, "context_length", widest, longest=False)
+    steps = f", C = {widest['d_model']:,}, T = {brief['context_length']} to {longer['context_length']}" if at else ""
+    names = ("d_model", "context_length", "batch_size", "num_heads")
+    width, context, batch, heads = (widest[name] or math.nan for name in names)
+    weights, angles = hypotheses.value(modules, "weights_bytes", widest), 4 * context * width / heads
+    arrays = 4 * 4 * batch * context * width
+    return [
+        *found,
+        Hypothesis(
+            f"growth of the time{steps}", "the longer of FLOPs and bytes at the ceilings",
+            hypotheses.value(modules, "least_ms", longer) / hypotheses.value(modules, "least_ms", brief),
+            hypotheses.ratio(modules, "total_ms", longer, brief),
+        ),
+        Hypothesis(
+            f"module, ms{at}", "the longer of FLOPs and bytes at the ceilings",
+            hypotheses.value(modules, "least_ms", widest), hypotheses.median(modules, "total_ms", widest), LEAST,
+        ),
+        Hypothesis(
+            f"alive after the backward pass, MiB{at}", "32C² bytes, the angles' tables, four arrays of BTC",
+            (2 * weights + angles + arrays) / MIB,
+            hypotheses.counted(hypotheses.value(modules, "backward_end_mib", widest)),
+        ),
+    ]  # fmt: skip
+
+
 @of_records()
-def memory_bound(records: pd.DataFrame, ceilings: dict[str, float], bandwidth: dict[str, float]) -> Statement:
+def memory_bound(records: pd.DataFrame, peaks: dict[str, float], speed: float) -> Statement:
     """Below how many tokens in a batch the weights take longer to move than to multiply with, by the ceilings of the
     precisions measured."""
-    speed = max(bandwidth.values(), default=math.nan)
-    names = [name for name in tidy.ORDER if name in set(records["precision"]) & ceilings.keys()]
+    names = [name for name in tidy.ORDER if name in set(records["precision"]) & peaks.keys()]
     if not names or math.isnan(speed):
         return Statement("The ceilings were not measured here.", NO_DATA, "ceilings of products and of memory")
-    tokens = {name: 2 * ceilings[name] / speed for name in names}  # 24 C² B T FLOPs against 48 C² bytes
+    tokens = {name: 2 * peaks[name] / speed for name in names}  # 24 C² B T FLOPs against 48 C² bytes
     batches = records["batch_size"] * records["context_length"]
     few = {name: batches[records["precision"] == name] < most for name, most in tokens.items()}
     said = [

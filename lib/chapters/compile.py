@@ -1,6 +1,4 @@
-"""What compiling costs and what it returns, from the records of the experiment `compile` and from public write-ups;
-measures nothing.
-"""
+"""Sets what compiling costs beside what it returns, by records and by public write-ups."""
 
 import math
 import statistics
@@ -8,12 +6,15 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from lib.report import compare, sentences, tidy
+from lib.config import SIZES
+from lib.cost import flops
+from lib.report import claims, compare, hypotheses, sentences, tidy
+from lib.report.claims import LESS, Found
+from lib.report.hypotheses import Hypothesis
 from lib.report.published import published_attention, published_step, published_table
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits, intervals
 
-SUMS = ("paired", "baseline")  # the two sides of a pair
 NEVER, UNKNOWN = "does not pay back", "not shown to pay back"
 ERRORS = ("out_error", "logits_error", "gradient_error")
 
@@ -21,23 +22,20 @@ ERRORS = ("out_error", "logits_error", "gradient_error")
 def with_compile_time(records: pd.DataFrame) -> pd.DataFrame:
     """The records with `compile_s`, how much longer the first iteration took than the median of the later ones, and
     with the pairs' forward and backward together."""
-
-    def seconds(first, later) -> list[float] | None:
-        known = isinstance(first, list) and isinstance(later, list)
-        return [(first[0] - statistics.median(later)) / 1e3] if known else None
-
     columns = (tidy.column(records, name) for name in ("first_iteration_ms", "wall_ms"))
-    values = [seconds(*pair) for pair in zip(*columns, strict=True)]
+    values = [
+        [(first[0] - statistics.median(later)) / 1e3] if isinstance(first, list) and isinstance(later, list) else None
+        for first, later in zip(*columns, strict=True)
+    ]
     wider = records.assign(compile_s=pd.Series(values, index=records.index, dtype=object))
     wider.attrs = records.attrs
-    for side in SUMS:
-        parts = (f"{side}_{name}_ms" for name in ("forward_backward", "forward", "backward"))
-        wider = tidy.with_sum(wider, *parts)
+    for side in ("paired", "baseline"):
+        wider = tidy.with_sum(wider, f"{side}_forward_backward_ms", f"{side}_forward_ms", f"{side}_backward_ms")
     return wider
 
 
 def by_phase(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
-    """Each compiled case against the eager one, phase by phase: the rows of `verdicts.against_baselines` for each, with
+    """Each compiled case against the eager one, phase by phase: the rows of `compare.against_baselines` for each, with
     `phase`."""
     found = [compare.against_baselines(records, f"{phase}_ms").assign(phase=phase) for phase in phases]
     table = pd.concat(found, ignore_index=True)
@@ -46,13 +44,12 @@ def by_phase(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
 
 def wide(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
     """The same with a row a case: `<phase>_ratio` and `<phase>_verdict` of each phase, missing where it has none."""
-    fields = records.attrs["fields"]
-    rows = by_phase(records, phases[-1])[[*fields, "hardware", "codes", "restless"]]
+    fields, found = records.attrs["fields"], by_phase(records, *phases)
+    rows = found.loc[found["phase"] == phases[-1], [*fields, "hardware", "codes", "restless"]]
     for phase in phases:
-        renamed = {"ratio": f"{phase}_ratio", "verdict": f"{phase}_verdict"}
-        found = by_phase(records, phase).rename(columns=renamed)
-        rows = rows.merge(found[[*fields, *renamed.values()]], how="left", on=fields)
-    return rows
+        own = found[found["phase"] == phase].set_index(fields)[["ratio", "verdict"]]
+        rows = rows.join(own.add_prefix(f"{phase}_"), on=fields)
+    return rows.reset_index(drop=True)
 
 
 def paid(records: pd.DataFrame) -> pd.DataFrame:
@@ -163,6 +160,37 @@ def tf32(records: pd.DataFrame, others: pd.DataFrame, cases: Mapping[str, Mappin
     return Statement(f"TF32 was not measured here{_lack(others, 'tf32')}.", NO_DATA, "no records in tf32")
 
 
+def theory(records: pd.DataFrame) -> list[Hypothesis]:
+    """Predict compiled to eager attention by their least bytes, and the optimizer, which is not compiled."""
+    fp32 = {"precision": "fp32", "compiled": True}
+    longest = tidy.largest(records, "seq_len", model="attention", **fp32)
+    largest = tidy.largest(records, "forward_flops", model=list(SIZES), **fp32)
+    at, of = sentences.at(", {seq_len:,} tokens", longest), sentences.at(", {model}", largest)
+    shape = [longest[name] or math.nan for name in ("batch_size", "seq_len", "d_head")]
+    ours, theirs = (flops.attention_moved_bytes(name, *shape, True, "fp32") for name in ("compiled", "naive"))
+
+    def measured(phase: str, case: Mapping) -> intervals.Interval | None:
+        return hypotheses.ratio(records, f"{phase}_ms", case, {**case, "compiled": False})
+
+    return [
+        *(
+            Hypothesis(
+                f"the {phase} pass of attention, compiled to eager{at}", "least bytes of both",
+                ours[phase] / theirs[phase], measured(phase, longest),
+            )
+            for phase in ("forward", "backward")
+        ),
+        Hypothesis(
+            f"both passes of attention, compiled to eager{at}", "least bytes of both",
+            sum(ours.values()) / sum(theirs.values()), measured("total", longest),
+        ),
+        Hypothesis(
+            f"the optimizer beside a compiled model{of}", "the same program on both sides", 1.0,
+            measured("optimizer", largest),
+        ),
+    ]  # fmt: skip
+
+
 def published() -> pd.DataFrame:
     """Published times of compiled programs relative to eager ones of the same write-up and hardware, one row a case:
     `model, seq_len, d_head, batch_size, precision, source, hardware` and the ratios of forward, of forward and backward
@@ -216,3 +244,34 @@ def published_growth() -> Statement:
         f"{digits.number(power)}."
     )
     return Statement(text, "published", f"{len(times)} pairs of steps at {short} and {long} tokens.")
+
+
+def compiled_attention(data: claims.Data) -> list[Found]:
+    """Find compiled against naive attention at the most tokens, of each head size."""
+    records, where = claims.rows(data, "attention"), {"precision": "fp32", "causal": True, "cold": False}
+    longest = max((case["seq_len"] for case in claims.cases(records, variant="compiled", **where)), default=None)
+    of, to = {"variant": "compiled", "seq_len": longest}, {"variant": "naive"}
+    label = "at {seq_len:,} tokens, head size {d_head}"
+    return claims.ratios(records, "total_ms", of, to, LESS, label, **where)
+
+
+def compiled_step(data: claims.Data) -> list[Found]:
+    """Find the compiled step against the eager one, of each size and context."""
+    steps = claims.rows(data, "step", mode="train_step")
+    of, to = {"compiled": True}, {"compiled": False}
+    return claims.ratios(steps, "total_ms", of, to, LESS, claims.SIZED, precision="fp32")
+
+
+def tf32_to_compiling(data: claims.Data) -> list[Found]:
+    """Find what TF32 brings to the compiled step at the largest size, beside what compiling brings to the eager one."""
+    steps = claims.rows(data, "step", mode="train_step")
+    case = max(
+        claims.cases(steps, precision="tf32", compiled=True), default=None,
+        key=lambda case: (tidy.ORDER.index(case["size"]), case["context_length"]),
+    )  # fmt: skip
+    if case is None:
+        return []
+    compiled = {**case, "precision": "fp32"}
+    pairs = (case, compiled), (compiled, {**compiled, "compiled": False})
+    label = f"is the gain of TF32 to that of compiling {claims.SIZED}"
+    return claims.contrast(steps, "total_ms", *pairs, LESS, label)

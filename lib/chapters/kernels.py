@@ -1,17 +1,22 @@
-"""Records of profiled steps as tidy tables: what takes the time of each phase; measures nothing.
+"""Tells of profiled steps: what takes the time of each phase, what theory predicts, and what write-ups claim.
 
 A value is one number a process, so that its interval, given by three or more processes, speaks for all of them.
 """
 
+import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pandas as pd
 
 from lib.instruments import kernel_classes
-from lib.report import tidy
+from lib.instruments.kernel_classes import PRODUCT
+from lib.report import claims, hypotheses, roofline, sentences, tidy
+from lib.report.claims import LESS, Found, about
+from lib.report.hypotheses import Hypothesis
 from lib.report.published import published_table
-from lib.stats import intervals
+from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.stats import comparisons, digits, intervals
 from lib.stats.intervals import Interval
 
 SCOPES = {  # what shares are formed of
@@ -20,16 +25,16 @@ SCOPES = {  # what shares are formed of
     "whole step": ("forward", "backward", "optimizer"),
 }
 NO_PRODUCT = kernel_classes.CLASSES[1:]
-SHOWN = 5  # rows of a phase
-CALL_COLUMNS = "calls total_us mean_us median_us min_us max_us deviation_us share_percent"
+COLUMNS = {kind: f"{kind.replace(' ', '_')}_percent" for kind in kernel_classes.CLASSES}  # of a table of shares
+NON_TRIVIAL = 2  # percent of the forward pass from which on what takes it is worth naming
 TOP_COLUMNS = "phase kernel class share_percent calls total_us mean_us median_us min_us max_us deviation_us"
 TIMER_COLUMNS = "phase timed_ms profiled_ms profiled_ratio kernels_ms busy_percent"
 PART_COLUMNS = "phase part part_ms product_ms time_percent flops_percent gflops gigabytes"
 
 
 def head(records: pd.DataFrame) -> dict:
-    """The fields of the case that the chapter speaks of: of those in fp32, eager and measured in the most processes the
-    one with the most FLOPs; each None without any."""
+    """Give the fields of the case that the chapter speaks of: of those in fp32, eager and measured in the most
+    processes the one with the most FLOPs; each None without any."""
     plain = tidy.select(records, status="ok", precision="fp32", compiled=False)
     if plain.empty:
         return dict.fromkeys(records.attrs["fields"])
@@ -39,81 +44,59 @@ def head(records: pd.DataFrame) -> dict:
     return tidy.largest(chosen, "forward_flops")
 
 
-def _cases(records: pd.DataFrame, table: str) -> Iterator[tuple[dict, pd.DataFrame]]:
-    """Each case that has that table: what `estimates.medians` says of it, and its records."""
-    for _, row in tidy.medians(records).iterrows():
-        group = tidy.select(records, **row[records.attrs["fields"]])
-        group = group[tidy.column(group, table).map(lambda value: isinstance(value, dict))]
-        if len(group):
-            yield row.to_dict(), group
-
-
 def _sum(table: Mapping, **where) -> float:
-    """The total in microseconds of the rows with these values, a tuple admitting any of its own."""
+    """Add the microseconds of the rows with these values, a tuple admitting any of its own."""
     admitted = {name: value if isinstance(value, tuple) else (value,) for name, value in where.items()}
     rows = (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
     return sum(row["total_us"] for row in rows if all(row[name] in of for name, of in admitted.items()))
 
 
+def _percents(records: pd.DataFrame, scope: str, kind: str | tuple[str, ...]) -> list[float]:
+    """Give the percentage of a scope that classes take, one a process of one case; none where it is not in them."""
+    found, phases = list(tidy.with_table(records, "classes").get("classes", [])), SCOPES[scope]
+    if not found or not set(phases) <= set(found[0]["phase"]):
+        return []
+    return [100 * _sum(table, phase=phases, **{"class": kind}) / _sum(table, phase=phases) for table in found]
+
+
 def share(records: pd.DataFrame, scope: str, kind: str | tuple[str, ...] = NO_PRODUCT) -> Interval | None:
-    """What percentage of a scope one or several classes take, in records of one case; None where it is not in them."""
-    tables_ = [table for table in tidy.column(records, "classes") if isinstance(table, dict)]
-    phases = SCOPES[scope]
-    if not tables_ or not set(phases) <= set(tables_[0]["phase"]):
-        return None
-    return intervals.of_processes(
-        [100 * _sum(t, phase=phases, **{"class": kind}) / _sum(t, phase=phases) for t in tables_]
-    )
+    """Give the percentage of a scope that one or several classes take, in records of one case; None without it."""
+    return intervals.of_processes(_percents(records, scope, kind))
 
 
-def fall(records: pd.DataFrame) -> Interval | None:
-    """The share of matrix products in the whole step relative to that in the forward pass, in records of one case."""
-    found = []
-    for table in (table for table in tidy.column(records, "classes") if isinstance(table, dict)):
-        ends = [SCOPES["whole step"], SCOPES["forward"]]
-        step, forward = (
-            _sum(table, phase=of, **{"class": kernel_classes.PRODUCT}) / _sum(table, phase=of) for of in ends
-        )
-        found.append(step / forward)
-    return intervals.of_processes(found) if found else None
+def kept_share(records: pd.DataFrame) -> Interval | None:
+    """Give the share of matrix products in the whole step relative to that in the forward pass, in one case."""
+    ends = (_percents(records, scope, PRODUCT) for scope in ("whole step", "forward"))
+    return intervals.of_processes([step / forward for step, forward in zip(*ends, strict=False)])
 
 
 def shares(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a case and `scope`, with `<class>_percent` of all that ran in it, and `else_percent`, what is no matrix
-    product."""
+    """Share out the time of each case and `scope`: `<class>_percent`, and `else_percent` of all but products."""
     rows = []
-    for row, group in _cases(records, "classes"):
+    for row, group in tidy.by_case(records):
         for scope in SCOPES:
-            found = {_column(kind): share(group, scope, kind) for kind in kernel_classes.CLASSES}
+            found = {column: share(group, scope, kind) for kind, column in COLUMNS.items()}
             if all(found.values()):
                 rows.append(row | {"scope": scope, "else_percent": share(group, scope)} | found)
-    columns = [*records.attrs["fields"], "scope", "hardware", "else_percent", *map(_column, kernel_classes.CLASSES)]
+    columns = [*records.attrs["fields"], "scope", "hardware", "else_percent", *COLUMNS.values()]
     return pd.DataFrame(rows, columns=None if rows else columns)
 
 
-def _column(kind: str) -> str:
-    return f"{kind.replace(' ', '_')}_percent"
-
-
 def in_short(shares: pd.DataFrame) -> pd.DataFrame:
-    """A table of `shares` whose scopes are in the few characters that a label has room for."""
+    """Name the scopes of a table of `shares` in the few characters that a label has room for."""
     return shares.replace({"scope": dict(zip(SCOPES, ("forward", "+ backward", "+ optimizer"), strict=True))})
 
 
 def present(shares: pd.DataFrame) -> list[str]:
-    """The classes that take any time in a table of `shares`, as the first part of their columns."""
-    columns = [_column(kind) for kind in kernel_classes.CLASSES]
-    return [name.removesuffix("_percent") for name in columns if any(i.value > 0 for i in shares[name])]
+    """List the classes that take any time in a table of `shares`, as the first part of their columns."""
+    return [name.removesuffix("_percent") for name in COLUMNS.values() if any(i.value > 0 for i in shares[name])]
 
 
-def top(
-    records: pd.DataFrame, case: Mapping, source: str = "kernels", by: str = "phase", most: int = SHOWN
-) -> pd.DataFrame:
-    """What takes most of each phase of one case: the columns of the record's table, `total_us` and `share_percent` with
-    intervals, of what every process has among its largest. With `source` nsys, by its ranges."""
-    fields = records.attrs["fields"]
-    rows = []
-    for row, group in _cases(tidy.select(records, **{name: case[name] for name in fields}), source):
+def top(records: pd.DataFrame, case: Mapping, source="kernels", by="phase", most: int = 5) -> pd.DataFrame:
+    """Give what takes most of each phase of one case: the columns of the record's table, `total_us` and `share_percent`
+    with intervals, of what every process has among its largest. With `source` nsys, by its ranges."""
+    chosen, rows = tidy.select(records, **{name: case[name] for name in records.attrs["fields"]}), []
+    for row, group in tidy.by_case(tidy.with_table(chosen, source)):
         all_of_it = pd.concat([pd.DataFrame(table).assign(process=i) for i, table in enumerate(group[source])])
         if "class" in all_of_it:
             all_of_it = all_of_it[all_of_it["class"] != ""]  # all others together
@@ -121,70 +104,75 @@ def top(
             found = [(name, rest) for name, rest in part.groupby("kernel", sort=False) if len(rest) == len(group)]
             found.sort(key=lambda pair: -intervals.of_processes(list(pair[1]["total_us"])).value)
             for name, of in found[:most]:
-                cells = {c: of[c].median() for c in CALL_COLUMNS.split() if c in of}
+                cells = {c: of[c].median() for c in TOP_COLUMNS.split()[3:] if c in of}
                 cells |= {c: intervals.of_processes(list(of[c])) for c in ("total_us", "share_percent") if c in of}
                 cells["class"] = of["class"].iloc[0] if "class" in of else kernel_classes.classify(name, place)
                 cells["calls"] = f"{cells['calls']:,g}"
                 rows.append(row | {by: place, "kernel": kernel_classes.short(name)} | cells)
-    return pd.DataFrame(rows, columns=None if rows else [*fields, by, *TOP_COLUMNS.split()[1:], "hardware"])
+    return pd.DataFrame(rows)
 
 
 def against_timer(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a case and phase: `timed_ms` without the profiler, `profiled_ms` under it, their ratio process by
+    """Give one row a case and phase: `timed_ms` without the profiler, `profiled_ms` under it, their ratio process by
     process, the sum of what ran, `kernels_ms`, and what part of the profiled time that is."""
     rows = []
-    for row, group in _cases(records, "classes"):
+    for row, group in tidy.by_case(tidy.with_table(records, "classes")):
         for phase in dict.fromkeys(group["classes"].iloc[0]["phase"]):
             timed, profiled = (
                 [statistics.median(samples) for samples in group[f"{prefix}{phase}_ms"]] for prefix in ("", "profiled_")
             )
             ran = [_sum(table, phase=phase) / 1e3 for table in group["classes"]]  # means, as what they are set beside
             whole = [statistics.mean(samples) for samples in group[f"profiled_{phase}_ms"]]
-            rows.append(
-                row | {
-                    "phase": phase, "timed_ms": intervals.of_processes(timed),
-                    "profiled_ms": intervals.of_processes(profiled),
-                    "profiled_ratio": intervals.of_processes([b / a for a, b in zip(timed, profiled, strict=True)]),
-                    "kernels_ms": intervals.of_processes(ran),
-                    "busy_percent": intervals.of_processes([100 * a / b for a, b in zip(ran, whole, strict=True)]),
-                }
-            )  # fmt: skip
-    columns = [*records.attrs["fields"], *TIMER_COLUMNS.split(), "hardware"]
-    return pd.DataFrame(rows, columns=None if rows else columns)
+            found = {
+                "timed_ms": timed, "profiled_ms": profiled, "kernels_ms": ran,
+                "profiled_ratio": [b / a for a, b in zip(timed, profiled, strict=True)],
+                "busy_percent": [100 * a / b for a, b in zip(ran, whole, strict=True)],
+            }  # fmt: skip
+            rows.append(row | {"phase": phase} | {name: intervals.of_processes(of) for name, of in found.items()})
+    return pd.DataFrame(rows)
 
 
 def parts(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a case, phase and part of attention: `part_ms`, what of it is matrix products, the part's share of the
-    time and of the FLOPs of all parts of the phase, and its FLOPs and least bytes by its time, in 1e9 a second."""
+    """Give one row a case, phase and part of attention: `part_ms`, what of it is matrix products, the part's share of
+    the time and of the FLOPs of all parts of the phase, and its FLOPs and least bytes by its time, in 1e9 a second."""
     rows = []
-    for row, group in _cases(records, "parts"):
+    for row, group in tidy.by_case(tidy.with_table(records, "parts")):
         costs = pd.DataFrame(group["part_costs"].iloc[0])
         for _, cost in costs.iterrows():
             phase, part = cost["phase"], cost["part"]
             took = [_sum(table, phase=phase, part=part) for table in group["parts"]]
             whole = [_sum(table, phase=phase) for table in group["parts"]]
-            product = [_sum(t, phase=phase, part=part, **{"class": kernel_classes.PRODUCT}) for t in group["parts"]]
-            rows.append(
-                row | {
-                    "phase": phase, "part": part, "part_ms": intervals.of_processes([us / 1e3 for us in took]),
-                    "product_ms": intervals.of_processes([us / 1e3 for us in product]),
-                    "time_percent": intervals.of_processes([100 * a / b for a, b in zip(took, whole, strict=True)]),
-                    "flops_percent": 100 * cost["flops"] / costs.loc[costs["phase"] == phase, "flops"].sum(),
-                    "gflops": intervals.of_processes([cost["flops"] / us / 1e3 for us in took]),
-                    "gigabytes": intervals.of_processes([cost["bytes"] / us / 1e3 for us in took]),
-                }
-            )  # fmt: skip
-    return pd.DataFrame(rows, columns=None if rows else [*records.attrs["fields"], *PART_COLUMNS.split(), "hardware"])
+            product = [_sum(table, phase=phase, part=part, **{"class": PRODUCT}) for table in group["parts"]]
+            found = {
+                "part_ms": [us / 1e3 for us in took], "product_ms": [us / 1e3 for us in product],
+                "time_percent": [100 * a / b for a, b in zip(took, whole, strict=True)],
+                "gflops": [cost["flops"] / us / 1e3 for us in took],
+                "gigabytes": [cost["bytes"] / us / 1e3 for us in took],
+            }  # fmt: skip
+            percent = 100 * cost["flops"] / costs.loc[costs["phase"] == phase, "flops"].sum()
+            row = row | {"phase": phase, "part": part, "flops_percent": percent}
+            rows.append(row | {name: intervals.of_processes(values) for name, values in found.items()})
+    return pd.DataFrame(rows)
+
+
+def points(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
+    """Place each part of attention and phase of one profiled step as a point of a roofline."""
+    return pd.DataFrame([
+        {name: row.get(name, "") for name in ("precision", "hardware", "restless", "gflops")}
+        | {"name": row["part"], "label": f"{row['part']}, {row['phase']}"}
+        | {"intensity": row["gflops"].value / row["gigabytes"].value}
+        for _, row in parts(tidy.select(records, **case)).iterrows()
+    ], columns=roofline.COLUMNS)  # fmt: skip
 
 
 def softmax_to_products(records: pd.DataFrame, phase: str) -> dict | None:
-    """Softmax to the matrix products of attention in a phase, in records of one case: the ratios of their `time`, of
-    their `flops` and of their least `bytes`; None without parts."""
-    group = records[tidy.column(records, "parts").map(lambda value: isinstance(value, dict))]
+    """Set softmax against the matrix products of attention in a phase, in records of one case: the ratios of their
+    `time`, of their `flops` and of their least `bytes`; None without parts."""
+    group = tidy.with_table(records, "parts")
     if group.empty or phase not in group["parts"].iloc[0]["phase"]:
         return None
     costs = pd.DataFrame(group["part_costs"].iloc[0]).query("phase == @phase").set_index("part")
-    product = {"part": ("scores", "values"), "class": kernel_classes.PRODUCT}
+    product = {"part": ("scores", "values"), "class": PRODUCT}
     times = [_sum(t, phase=phase, part="softmax") / _sum(t, phase=phase, **product) for t in group["parts"]]
     counted = {
         unit: costs.loc["softmax", unit] / costs.loc[["scores", "values"], unit].sum() for unit in ("flops", "bytes")
@@ -193,47 +181,240 @@ def softmax_to_products(records: pd.DataFrame, phase: str) -> dict | None:
 
 
 def leaders(records: pd.DataFrame, scope: str) -> list[dict]:
-    """In each process of one case what takes the most of a scope: `kernel`, `calls`, `share_percent`."""
+    """Find in each process of one case what takes the most of a scope: `kernel`, `calls`, `share_percent`."""
     found = []
-    for _, record in records[tidy.column(records, "kernels").map(lambda value: isinstance(value, dict))].iterrows():
+    for _, record in tidy.with_table(records, "kernels").iterrows():
         ran = pd.DataFrame(record["kernels"])
         ran = ran[ran["phase"].isin(SCOPES[scope]) & (ran["class"] != "")]
         sums = ran.groupby("kernel", sort=False)[["calls", "total_us"]].sum()
         name = sums["total_us"].idxmax()
-        whole = _sum(record["classes"], phase=SCOPES[scope])
-        part = 100 * sums.loc[name, "total_us"] / whole
+        part = 100 * sums.loc[name, "total_us"] / _sum(record["classes"], phase=SCOPES[scope])
         found.append({"kernel": kernel_classes.short(name), "calls": sums.loc[name, "calls"], "share_percent": part})
     return found
 
 
 def published_shares() -> pd.DataFrame:
-    """The published tables of kernels by class, one row a `scope`: what percentage matrix products and all else that is
-    printed take, `matrix_product_percent` and `else_percent`. Only the largest kernels are printed, so that both are
-    the least that they can be; a whole step does not tell which of them the optimizer launched."""
+    """Give the published tables of kernels by class, one row a `scope`: what percentage matrix products and all else
+    that is printed take, `matrix_product_percent` and `else_percent`. Only the largest kernels are printed, so that
+    both are the least that they can be; a whole step does not tell which of them the optimizer launched."""
     table = published_table("kernels")
     scopes = {"forward": "forward", "forward_backward": "forward and backward", "train_step": "whole step"}
-    table = table.assign(
-        scope=table["phase"].map(scopes), product=table["kernel"].map(kernel_classes.classify)
-    ).dropna()
+    product = table["kernel"].map(kernel_classes.classify) == PRODUCT
+    table = table.assign(scope=table["phase"].map(scopes), product=product)
     rows = []
     for scope in SCOPES:
         part = table[table["scope"] == scope]
-        products = part["product"] == kernel_classes.PRODUCT
-        first = part.iloc[0]
-        rows.append(
-            {
-                "case": f"{first['model']}, context {first['context_length']}", "scope": scope,
-                "hardware": first["hardware"], "source": first["source"],
-                "matrix_product_percent": part.loc[products, "share_percent"].sum(),
-                "else_percent": part.loc[~products, "share_percent"].sum(),
-            }
-        )  # fmt: skip
+        first, sums = part.iloc[0], part.groupby("product")["share_percent"].sum()
+        row = {"case": f"{first['model']}, context {first['context_length']}", "scope": scope}
+        row |= {"hardware": first["hardware"], "source": first["source"]}
+        rows.append(row | {"matrix_product_percent": sums[True], "else_percent": sums[False]})
     return pd.DataFrame(rows)
 
 
 def beside_published(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
-    """This machine's shares of one case above the published ones of `published_shares`, scope by scope."""
+    """Set this machine's shares of one case above the published ones of `published_shares`, scope by scope."""
     own = shares(tidy.select(records, **case)).assign(source="this report")
     own["case"] = [f"{size}, context {length}" for size, length in zip(own["size"], own["context_length"], strict=True)]
     rows = pd.concat([own.astype(object), published_shares().assign(restless="").astype(object)], ignore_index=True)
     return rows.sort_values("scope", key=lambda column: column.map(list(SCOPES).index), kind="stable")
+
+
+def _missing(what: str) -> Statement:
+    return Statement(f"{what} was not measured here.", NO_DATA, "records of profiled steps in fp32")
+
+
+def _measured(text: str, case: Mapping, of: Interval, verdict: str = "measured") -> Statement:
+    fields = ", ".join(f"{name} {value}" for name, value in case.items())
+    many = ("process" if of.n == 1 else "processes") + ("" if of.known else ", too few for an interval")
+    return Statement(text, verdict, f"{fields}; one value in each of {of.n} {many}.")
+
+
+def _shown(of: Interval) -> str:
+    """Write the value with its interval, or alone where the evidence says that there is none."""
+    return digits.interval(of) if of.known else digits.number(of.value)
+
+
+def _listed(words: list[str], by: str = "or") -> str:
+    return f" {by} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+@of_records()
+def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
+    """Say how long the forward pass takes under the profiler, and whether the timer agrees."""
+    row = tidy.one(against_timer(tidy.select(records, **case)), {"phase": "forward"})
+    if row.empty:
+        return _missing("The forward pass under the profiler")
+    ratio, limit = row["profiled_ratio"], 1 + comparisons.MARGIN
+    profiled, timed = (_shown(row[name]) for name in ("profiled_ms", "timed_ms"))
+    if not ratio.known:
+        verdict, said = "measured", f"the first is {_shown(ratio)} times the second, in one or two processes"
+    elif 1 / limit < ratio.low and ratio.high < limit:
+        verdict, said = "same", f"the two agree within {comparisons.MARGIN:.0%}, with a ratio of {_shown(ratio)}"
+    elif ratio.low > 1 or ratio.high < 1:
+        said = f"the two differ, since the first is {_shown(ratio)} times the second"
+        verdict = "slower" if ratio.low > 1 else "faster"
+    else:
+        verdict, said = "inconclusive", f"their ratio is {_shown(ratio)}, so no difference between them is shown"
+    text = f"Under the profiler the forward pass takes {profiled} ms, and by the timer without it {timed} ms: {said}."
+    return _measured(text, case, ratio, verdict)
+
+
+@of_records()
+def leader(records: pd.DataFrame, case: Mapping) -> Statement:
+    """Say what takes the most of the forward pass, and whether it does of forward and backward together too."""
+    chosen = tidy.select(records, **case)
+    first, both = (leaders(chosen, scope) for scope in ("forward", "forward and backward"))
+    if not first:
+        return _missing("Which kernel takes the most of the forward pass")
+    names = [list(dict.fromkeys(one["kernel"] for one in found)) for found in (first, both)]
+    share = [intervals.of_processes([one["share_percent"] for one in found]) for found in (first, both)]
+    calls = [f"{digits.count(found[0]['calls'])} calls" for found in (first, both)]
+    if max(map(len, names)) > 1:
+        text = f"In the forward pass {_listed(names[0])} takes the most time, depending on the process"
+        return _measured(f"{text}, and of forward and backward together {_listed(names[1])}.", case, share[0])
+    text = f"In the forward pass {names[0][0]} takes the most time, {_shown(share[0])}% of it in {calls[0]}"
+    second = f"but of forward and backward together it is {names[1][0]}, with"
+    if names[0] == names[1]:
+        second = "and it is the same that takes the most of forward and backward together,"
+    return _measured(f"{text}, {second} {_shown(share[1])}% in {calls[1]}.", case, share[0])
+
+
+@of_records()
+def besides(records: pd.DataFrame, case: Mapping) -> Statement:
+    """Say what takes a share of the forward pass that is worth naming and is no matrix product."""
+    found = tidy.select(top(records, case, most=100), phase="forward")
+    if found.empty:
+        return _missing("What else takes time in the forward pass")
+    found = found[found["class"] != PRODUCT]
+    named = [(name, of) for name, of in zip(found["kernel"], found["share_percent"], strict=True)]
+    shown = [f"{name} with {_shown(of)}%" for name, of in named if of.value >= NON_TRIVIAL]
+    whole = share(tidy.select(records, **case), "forward")
+    end = f"; of it {NON_TRIVIAL}% and more go to {_listed(shown, 'and')}" if shown else (
+        f", and none of it as much as {NON_TRIVIAL}%"
+    )  # fmt: skip
+    return _measured(f"What is no matrix product takes {_shown(whole)}% of the forward pass{end}.", case, whole)
+
+
+@of_records()
+def fall(records: pd.DataFrame, case: Mapping) -> Statement:
+    """Say how the share of matrix products changes from the forward pass to the whole step."""
+    chosen = tidy.select(records, **case)
+    found = [share(chosen, scope, PRODUCT) for scope in SCOPES]
+    if None in found:
+        return _missing("The share of matrix products in a whole step")
+    forward, both, step = map(_shown, found)
+    change = kept_share(chosen)
+    low, high = (change.low, change.high) if change.known else (change.value, change.value)
+    how = "falls" if high < 1 else "rises" if low > 1 else "is not shown to change"
+    place = sentences.at("At size {size}, context {context_length}, ", case)
+    text = (
+        f"{place}matrix products take {forward}% of the forward pass, {both}% of forward and backward and {step}% of a "
+        f"whole step with AdamW: from the first to the last their share {how}, being {_shown(change)} of the first."
+    )
+    return _measured(text, case, change)
+
+
+@of_records()
+def softmax(records: pd.DataFrame, case: Mapping) -> Statement:
+    """Set softmax against the matrix products of self-attention, in time and in FLOPs, forward and backward."""
+    found = {phase: softmax_to_products(tidy.select(records, **case), phase) for phase in ("forward", "backward")}
+    if not found["forward"]:
+        return _missing("Softmax inside attention")
+    said = [
+        f"in the {phase} pass {_shown(of['time'])} times as long as the two products, with "
+        f"{digits.number(100 * of['flops'])}% of their FLOPs and {digits.number(100 * of['bytes'])}% of the bytes that "
+        "they must move"
+        for phase, of in found.items() if of
+    ]  # fmt: skip
+    return _measured(f"Inside self-attention, softmax takes {', and '.join(said)}.", case, found["forward"]["time"])
+
+
+@of_records()
+def nsys(records: pd.DataFrame) -> Statement:
+    """Say whether Nsight Systems watched these cases, or why it did not."""
+    if len(tidy.with_table(records, "nsys")):
+        return Statement("The same cases ran under Nsight Systems.", "measured", "nsys stats, report nvtx_kern_sum")
+    reasons = list(dict.fromkeys(tidy.column(records, "nsys_missing").dropna()))
+    if not reasons:
+        return _missing("The same under Nsight Systems")
+    return Statement(f"Nsight Systems was not used here: {_listed(reasons, 'and')}.", NO_DATA, "nsys_missing")
+
+
+def theory(records: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
+    """Predict the share of matrix products by the roofline, and softmax beside the products of attention."""
+    peaks, speed = tidy.limits(ceilings)
+    case = head(records)
+    chosen, peak = tidy.select(records, **case), peaks.get(case["precision"], math.nan)
+    expected = []
+    for products, others in (("forward",), SCOPES["forward"]), (("forward", "backward"), SCOPES["whole step"]):
+        flops = sum(hypotheses.value(chosen, f"{phase}_flops", {}) for phase in products)
+        moved = sum(hypotheses.value(chosen, f"{phase}_bytes", {}) for phase in others)
+        expected.append(100 * flops / peak / (flops / peak + moved / speed))
+    ratio = softmax_to_products(chosen, "forward") or {"time": None, "flops": math.nan, "bytes": math.nan}
+    how, at = "FLOPs and least bytes at the ceilings", sentences.at(", {size} at {context_length}", case)
+    return [
+        Hypothesis(f"products of the forward pass, %{at}", how, expected[0], share(chosen, "forward", PRODUCT)),
+        Hypothesis(f"products of the whole step, %{at}", how, expected[1], share(chosen, "whole step", PRODUCT)),
+        Hypothesis("the latter share to the former", how, expected[1] / expected[0], kept_share(chosen)),
+        Hypothesis("softmax to products, time forward", "FLOPs, 5 / 4d", ratio["flops"], ratio["time"]),
+        Hypothesis("softmax to products, time forward", "least bytes", ratio["bytes"], ratio["time"]),
+    ]
+
+
+def _profiled(data: claims.Data) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Find the records of the step that the chapter speaks of, and their names; none of a printed table."""
+    records = claims.rows(data, "kernels")
+    if records.empty or claims.printed(records):
+        return records.iloc[:0], ()
+    case = head(records)
+    return tidy.select(records, **case), sentences.names(records, case)
+
+
+def _product_share(data: claims.Data, scope: str, within: tuple[float, float]) -> list[Found]:
+    label, printed = f"% of the {scope if scope == 'whole step' else scope + ' pass'}", claims.rows(data, "kernels")
+    if claims.printed(printed):
+        row = tidy.one(printed, {"scope": scope})
+        return [claims.between(label, row["matrix_product_percent"], 100 - row["else_percent"], within)]
+    records, names = _profiled(data)
+    found = share(records, scope, PRODUCT)
+    return [claims.estimated(label, found, within, names)] if found else []
+
+
+def products_of_forward(data: claims.Data) -> list[Found]:
+    """Find the share of matrix products in the forward pass."""
+    return _product_share(data, "forward", (85, 100))
+
+
+def products_of_step(data: claims.Data) -> list[Found]:
+    """Find the share of matrix products in a whole step, and that relative to their share in the forward pass."""
+    found = _product_share(data, "whole step", about(68, 0.1))
+    records, names = _profiled(data)
+    kept = kept_share(records)
+    return found + ([claims.estimated("of the share in the forward pass", kept, LESS, names)] if kept else [])
+
+
+def top_kernel(data: claims.Data) -> list[Found]:
+    """Find whether the kernel that takes the most of the forward pass takes the most of forward and backward too."""
+    every, label = (1.0, 1.0), "processes have the same kernel at the top of both"
+    if claims.printed(claims.rows(data, "kernels")):
+        table = published_table("kernels")
+        tops = [table[table["phase"] == phase].nlargest(2, "total_us") for phase in ("forward", "forward_backward")]
+        same = set(tops[0]["kernel"]) == set(tops[1]["kernel"])
+        said = "the same" if same else "not the same"
+        return [claims.known("two kernels at the top of both", float(same), every, shown=said)]
+    records, names = _profiled(data)
+    both = (leaders(records, scope) for scope in ("forward", "forward and backward"))
+    same = [one["kernel"] == other["kernel"] for one, other in zip(*both, strict=True)]
+    return [claims.known(label, sum(same) / len(same), every, names, f"{sum(same)} of {len(same)}")] if same else []
+
+
+def softmax_share(data: claims.Data) -> list[Found]:
+    """Find the shares of softmax in attention's time and in its FLOPs, forward."""
+    records, names = _profiled(data)
+    row = tidy.one(parts(records), {"phase": "forward", "part": "softmax"})
+    if row.empty:
+        return []
+    return [
+        claims.estimated("% of the time of attention", row["time_percent"], about(6.1), names),
+        claims.known("% of its FLOPs", row["flops_percent"], (0, 5), names),
+    ]

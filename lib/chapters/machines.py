@@ -9,7 +9,6 @@ import pandas as pd
 
 from lib import validate
 from lib.catalog import CATALOG
-from lib.chapters import theory
 from lib.records import baselines, results, staleness
 from lib.report import compare, published, tables, tidy
 from lib.report.sentences import NO_DATA, Statement
@@ -63,7 +62,7 @@ def ceilings(names: Sequence[str]) -> pd.DataFrame:
     rows = []
     for name in names:
         records = results.load("ceilings", name)
-        products, copies = theory.limits(records)
+        products, copies = tidy.limits(records)
         row = {"machine": name, "hardware": ", ".join(dict.fromkeys(records["hardware"])) or digits.MISSING}
         row |= {f"{p}, TFLOP/s": products[p] / 1e12 for p in tidy.ORDER if p in products}
         row |= {"memory, GB/s": copies / 1e9, "ridge in fp32, FLOP a byte": products.get("fp32", math.nan) / copies}
@@ -111,13 +110,12 @@ def _measured(experiment: str, name: str) -> pd.DataFrame:
     """The medians of one machine's cases of the catalogue, and their share of its own ceiling."""
     entry = CATALOG[experiment]
     fact, times, _ = CEILINGS[entry.ceiling]
-    records, limits = tidy.select(results.load(experiment, name), **entry.compared), results.load("ceilings", name)
+    records = tidy.select(results.load(experiment, name), **entry.compared)
     if fact and len(records):
-        products, copies = theory.limits(limits)
-        memory = fact == "moved_bytes"
-        known = records.assign(precision="fp32") if memory else records
+        products, copies = tidy.limits(results.load("ceilings", name))
+        known = records.assign(precision="fp32") if entry.ceiling == "memory" else records
         known.attrs = records.attrs
-        limit = {"fp32": copies} if memory else products
+        limit = {"fp32": copies} if entry.ceiling == "memory" else products
         records = tidy.with_percent_of(known, "ceiling_percent", fact, limit, times=times)
     table = tidy.medians(records, entry.metric, "ceiling_percent")
     table = table[table[entry.metric].map(lambda found: isinstance(found, Interval)).astype(bool)]

@@ -1,21 +1,25 @@
-"""Sets the records of memory as tables and figures: timelines, what is alive at the peak, predictions for
-models that do not fit, and activation checkpointing; measures nothing.
+"""Tells of memory: timelines, what is alive at the peak, predictions for models that do not fit, and activation
+checkpointing. Its sentences rest on one iteration each: counts, which have no interval.
 """
 
+import itertools
+import math
 import re
+import statistics
 from collections.abc import Mapping
-from dataclasses import replace
 
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.config import SIZES
 from lib.cost import flops, memory
-from lib.report import plots, sentences, tables, tidy
-from lib.report.headings import HEADINGS
+from lib.report import claims, hypotheses, plots, sentences, tables, tidy
+from lib.report.claims import MORE, Found, about
+from lib.report.headings import heading
+from lib.report.hypotheses import LEAST, Hypothesis, counted
 from lib.report.plots import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, STYLE, VERMILION, YELLOW
 from lib.report.published import published_table
+from lib.report.sentences import Statement, of_records
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
@@ -27,33 +31,33 @@ MODULES = {  # the kind of the activations of a module, by the first pattern tha
     r"\.attn": "attention", r"\.ffn": "feed-forward", r"embed|lm_head|Global": "embedding, head, loss",
     "": "norms and residuals",
 }  # fmt: skip
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
+MISSING = Statement("This was not measured here.", sentences.NO_DATA, "memory")
 
 
 def largest(record: pd.Series, most: int) -> tables.Table:
-    """The largest allocations of one record, alike ones in one row, and who made them."""
+    """List the largest allocations of one record, alike ones in one row, and who made them."""
     rows = pd.DataFrame(record.get("largest", {}) if isinstance(record.get("largest"), dict) else {}).head(most)
-    return tables.Table(rows.rename(columns=HEADINGS), "The largest allocations of one iteration", described(record))
+    return tables.Table(rows.rename(columns=heading), "The largest allocations of one iteration", described(record))
 
 
 def described(record: pd.Series) -> str:
-    """Which case a record is of, and on which hardware, in a few words."""
+    """Say which case a record is of, and on which hardware, in a few words."""
     names = ("hardware", "size", "context_length", "precision", "mode")
-    said = ", ".join(f"{HEADINGS[name]}: {record[name]}" for name in names if name in record)
+    said = ", ".join(f"{heading(name)}: {record[name]}" for name in names if name in record)
     return f"{said}." if said else ""
 
 
-def with_tables(records: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The records that hold the table of that name."""
-    chosen = records[tidy.column(records, name).map(lambda value: isinstance(value, dict)).astype(bool)]
-    chosen.attrs = records.attrs
-    return chosen
+def hardware(records: pd.DataFrame) -> str:
+    """Note for a figure the hardware of its records; nothing where there are none."""
+    names = ", ".join(dict.fromkeys(records["hardware"])) if len(records) else ""
+    return f"{names}. One iteration of each." if names else ""
 
 
 def timelines(records: pd.DataFrame) -> Axes:
-    """One panel a record: the live memory against the time while it was followed, each phase shaded and named, and the
-    highest point marked."""
-    records = with_tables(records, "timeline")
+    """Draw one panel a record: the live memory against the time while it was followed, each phase shaded and named, and
+    the highest point marked."""
+    records = tidy.with_table(records, "timeline")
     grid = plots.axes(max(1, len(records)), 3.4, sharey=True)
     with mpl.rc_context(STYLE):
         for ax, (_, record) in zip(grid, records.iterrows(), strict=False):
@@ -63,10 +67,9 @@ def timelines(records: pd.DataFrame) -> Axes:
             ax.step(ms, live["live_mib"], where="post", color=INK, linewidth=1)
             for phase, begin, end in zip(phases["phase"], phases["begin_us"], phases["end_us"], strict=True):
                 ax.axvspan(begin / 1e3, end / 1e3, color=COLOURS[phase], alpha=0.3, linewidth=0)
-                place = (begin + end) / 2e3, 0.03
                 ax.text(
-                    *place, phase, transform=ax.get_xaxis_transform(), rotation=90, ha="center", va="bottom",
-                    fontsize=9,
+                    (begin + end) / 2e3, 0.03, phase, transform=ax.get_xaxis_transform(), rotation=90, ha="center",
+                    va="bottom", fontsize=9,
                 )  # fmt: skip
             highest = max(range(len(ms)), key=live["live_mib"].__getitem__)
             ax.plot(ms[highest], live["live_mib"][highest], "v", color=INK, markersize=6)
@@ -79,7 +82,7 @@ def timelines(records: pd.DataFrame) -> Axes:
 
 
 def breakdown(record: pd.Series) -> dict[str, float]:
-    """MiB alive at the peak by the kinds of `KINDS`, from the table `breakdown` of a record."""
+    """Add the MiB alive at the peak by the kinds of `KINDS`, from the table `breakdown` of a record."""
     table, found = record["breakdown"], dict.fromkeys(KINDS, 0.0)
     for kind, module, size in zip(table["kind"], table["module"], table["part_mib"], strict=True):
         if kind == "activations":
@@ -89,15 +92,17 @@ def breakdown(record: pd.Series) -> dict[str, float]:
 
 
 def parts(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a record that tells where its peak goes: `label`, `hardware`, and MiB of each of the `KINDS`."""
-    records = with_tables(records, "breakdown")
-    rows = [{"hardware": record["hardware"], **breakdown(record)} for _, record in records.iterrows()]
-    labels = [f"{r['size']} {r['context_length']} {r['precision']} {r['mode']}" for _, r in records.iterrows()]
-    return pd.DataFrame(rows, columns=["hardware", *KINDS]).assign(label=labels)
+    """Give one row a record that tells where its peak goes: `label`, `hardware`, and MiB of each of the `KINDS`."""
+    rows = [
+        {"label": f"{r['size']} {r['context_length']} {r['precision']} {r['mode']}", "hardware": r["hardware"]}
+        | breakdown(r)
+        for _, r in tidy.with_table(records, "breakdown").iterrows()
+    ]
+    return pd.DataFrame(rows, columns=["label", "hardware", *KINDS])
 
 
 def stacked(ax: Axes, table: pd.DataFrame) -> Axes:
-    """A bar a row of `parts`, made of the kinds of bytes."""
+    """Draw a bar a row of `parts`, made of the kinds of bytes."""
     with mpl.rc_context(STYLE):
         left = pd.Series(0.0, index=table.index)
         for kind, colour in KINDS.items():
@@ -114,20 +119,21 @@ def stacked(ax: Axes, table: pd.DataFrame) -> Axes:
 
 
 def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
-    """One row a size of group: `checkpoint`, `forward_end_mib` (alive after the forward pass), `peak_mib`,
-    `formula_mib`, and `ratio` and `verdict` of the time relative to none, from `verdicts.against_baselines`."""
+    """Give one row a size of group: `checkpoint`, `forward_end_mib` (alive after the forward pass), `peak_mib`,
+    `formula_mib`, and `ratio` and `verdict` of the time relative to none, from `compare.against_baselines`."""
     fields = records.attrs["fields"]
     table = tidy.medians(records, "forward_end_mib", "peak_mib", "formula_mib")
     if table.empty:
         return table.assign(ratio=None)
     table = table.merge(ratios[[*fields, "ratio", "verdict"]], on=fields, how="left")
-    table = table.assign(verdict=table["verdict"].fillna(digits.MISSING))
+    table = table.assign(verdict=table["verdict"].fillna(tables.MISSING))
     table.attrs["records"] = sentences.names(records, {})
     return table
 
 
 def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
-    """Beside one another, against the layers in a group: what is kept and the peak; and the time relative to none."""
+    """Draw against the layers in a group, beside one another: what is kept and the peak; and the time relative to
+    none."""
     table = table[table["peak_mib"].notna()].sort_values("checkpoint")
     places = [str(n) if n else "none" for n in table["checkpoint"]]
     with mpl.rc_context(STYLE):
@@ -140,10 +146,10 @@ def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
         axes[0].set(xlabel="layers in a group", ylabel="live memory, MiB", ylim=(0, None))
         timed = table[table["ratio"].map(lambda ratio: isinstance(ratio, Interval)).astype(bool)]
         for n, i in zip(timed["checkpoint"], timed["ratio"], strict=True):
-            errors = [[max(0, i.value - i.low)], [max(0, i.high - i.value)]] if i.known else None
             axes[1].errorbar(
-                str(n), i.value, yerr=errors, fmt=plots.MARKERS[ORANGE], color=ORANGE, capsize=2.5, markersize=5
-            )
+                str(n), i.value, yerr=plots.errors([i]), fmt=plots.MARKERS[ORANGE], color=ORANGE, capsize=2.5,
+                markersize=5,
+            )  # fmt: skip
         axes[1].axhline(1, color=INK, linewidth=0.8)
         axes[1].set(xlabel="layers in a group", ylabel="time relative to none")
         for ax in axes:
@@ -151,52 +157,240 @@ def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
     return axes[0]
 
 
-def shape(size: str, context_length: int = 1) -> flops.Shape:
-    """The model of a size with the vocabulary and the batch of the assignment."""
-    return flops.shape_of(replace(SIZES[size], context_length=int(context_length)), batch_size=4)
-
-
 def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:
-    """Peaks by the closed formula in GiB, which asks for no machine, for a GPU with naive attention and the plain
-    optimizer: `size, context_length, precision`, and one column a mode."""
-    modes, rows = ("no_grad", "forward", "train_step"), []
-    for size in sizes:
-        for context_length in contexts:
-            of = shape(size, context_length)
-            for precision in ("fp32", "bf16"):
-                ways = precision, "naive", "single_tensor"
-                peaks = {f"{mode}_gib": memory.peak_bytes(of, *ways, mode, "cuda") / GIB for mode in modes}
-                rows.append({"size": size, "context_length": context_length, "precision": precision, **peaks})
+    """Predict peaks by the closed formula in GiB, for a GPU with naive attention and the plain optimizer: `size,
+    context_length, precision`, and one column a mode."""
+    rows = []
+    for size, context_length, precision in itertools.product(sizes, contexts, ("fp32", "bf16")):
+        of, ways = flops.model_shape(size, context_length), (precision, "naive", "single_tensor")
+        row = {"size": size, "context_length": context_length, "precision": precision}
+        for mode in ("no_grad", "forward", "train_step"):
+            row[f"{mode}_gib"] = memory.peak_bytes(of, *ways, mode, "cuda") / GIB
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
 def beside_published() -> pd.DataFrame:
-    """The published peaks beside the formula's for the same model, both also in percent of that GPU's memory."""
+    """Give the published peaks beside the formula's for the same model, both also in percent of that GPU's memory."""
     table = published_table("memory").rename(columns={"model": "size", "phase": "mode", "peak_gib": "published_gib"})
     table["precision"] = table["precision"].map({"float32": "fp32", "mixed": "bf16"})
-    rows = predictions(["xl"], sorted(table["context_length"].unique()))
-    known = rows.set_index(["size", "context_length", "precision"])
-    keys = zip(table["size"], table["context_length"], table["precision"], table["mode"], strict=True)
-    table["by_formula_gib"] = [known.loc[key[:3], f"{key[3]}_gib"] for key in keys]
+    keys = ["size", "context_length", "precision"]
+    known = predictions(["xl"], sorted(table["context_length"].unique())).set_index(keys)
+    table["by_formula_gib"] = [known.loc[tuple(row[keys]), f"{row['mode']}_gib"] for _, row in table.iterrows()]
     whole = table["hardware"].str.extract(r"(\d+)GB")[0].astype(float)
     for name in ("published", "by_formula"):
         table[f"{name}_percent"] = 100 * table[f"{name}_gib"] / whole
     return table
 
 
-def hardware(records: pd.DataFrame) -> str:
-    """A note for a figure of records: their hardware, or nothing where there are none."""
-    names = ", ".join(dict.fromkeys(records["hardware"])) if len(records) else ""
-    return f"{names}. One iteration of each." if names else ""
+def _number(record: pd.Series, name: str) -> float | None:
+    value = record.get(name)
+    return statistics.median(value) if isinstance(value, list) and value else None
 
 
-def one(records: pd.DataFrame, case: Mapping) -> pd.Series:
-    """The first record of a case, or one that holds nothing."""
-    chosen = tidy.select(records, **case)
-    return chosen.iloc[0] if len(chosen) else pd.Series(dtype=object)
+def _compared(of: pd.Series, to: pd.Series, name: str) -> tuple[float, float] | None:
+    values = _number(of, name), _number(to, name)
+    return None if None in values else values
 
 
-def contexts(records: pd.DataFrame, case: Mapping) -> list[int]:
-    """The context lengths at which the records have a case's size and precision."""
-    chosen = tidy.select(records, size=case["size"], precision=case["precision"])
-    return sorted(set(chosen["context_length"]))
+@of_records()
+def phases_told(records: pd.DataFrame, case: Mapping) -> Statement:
+    """Say whether the phases of a step can be told from its peaks: which is highest, and where its memory falls."""
+    record = tidy.one(records, case)
+    found, ends = (
+        {phase: _number(record, f"{phase}_{what}_mib") for phase in ("forward", "backward", "optimizer")}
+        for what in ("peak", "end")
+    )
+    if None in (*found.values(), *ends.values()):
+        return MISSING
+    peaks = ", ".join(f"{digits.number(value, 0)} MiB in the {phase}" for phase, value in found.items())
+    fall = ends["forward"] - ends["backward"]
+    differ = min(abs(a - b) / max(a, b) for a, b in itertools.combinations(found.values(), 2))
+    told = "The phases can be told apart by their peaks" if differ > 0.01 else (
+        "Two peaks differ by less than 1%, so the phases are told by the slope and not by the peaks"
+    )  # fmt: skip
+    text = (
+        f"The highest point of the step is in its {max(found, key=found.get)}: the peaks are {peaks}. From the end of "
+        f"the forward pass to that of the backward pass live memory {'falls' if fall > 0 else 'grows'} by "
+        f"{digits.number(abs(fall), 0)} MiB, since activations are freed and gradients made. {told}."
+    )
+    return Statement(text, "measured", f"peaks and ends of the phases, {described(record)}")
+
+
+@of_records()
+def agreement(records: pd.DataFrame) -> Statement:
+    """Say how far the prediction and the formula lie from the measured peaks."""
+    said = []
+    for name, word in (("predicted_peak_mib", "the prediction"), ("formula_mib", "the formula")):
+        pairs = [(_number(record, name), _number(record, "peak_mib")) for _, record in records.iterrows()]
+        off = [100 * (a / b - 1) for a, b in pairs if a is not None and b is not None]
+        if off:
+            most = max(off, key=abs)
+            far = "exact" if most == 0 else f"at most {digits.number(abs(most))}% too {'high' if most > 0 else 'low'}"
+            said.append(f"{word} is {far} over {digits.count(len(off))} cases")
+    if not said:
+        return MISSING
+    return Statement(f"Against the measured peaks, {' and '.join(said)}.", "measured", "peak_mib, each case once.")
+
+
+def amount(records: pd.DataFrame, metric: str, case: Mapping, wording: str) -> Statement:
+    """Give `wording` with the MiB of a case in the place of {}."""
+    record = tidy.one(records, case)
+    value = _number(record, metric)
+    if value is None:
+        return MISSING
+    evidence, names = f"{metric}, {described(record)}", sentences.names(records, case)
+    return Statement(wording.format(digits.number(value, 0)), "measured", evidence, names)
+
+
+@of_records("context_length")
+def growth(records: pd.DataFrame, case: Mapping, subject: str) -> Statement:
+    """Say how the peak grows between the two longest contexts of a case, as the exponent of a power law."""
+    chosen = tidy.select(records, **{name: of for name, of in case.items() if name != "context_length"})
+    found = {record["context_length"]: _number(record, "peak_mib") for _, record in chosen.iloc[::-1].iterrows()}
+    found = {length: value for length, value in found.items() if value is not None}
+    if len(found) < 2:
+        return Statement(f"How {subject} grows was not measured here.", sentences.NO_DATA, "fewer than two contexts.")
+    low, high = sorted(found)[-2:]
+    power = math.log(found[high] / found[low]) / math.log(high / low)
+    values = f"from {digits.number(found[low], 0)} to {digits.number(found[high], 0)} MiB"
+    text = f"From {low:,} to {high:,} tokens at size {case['size']}, {subject} grows {values}, an exponent of "
+    return Statement(f"{text}{digits.number(power)}.", "measured", "peak_mib, counts without interval.")
+
+
+@of_records("mode", "precision")
+def narrower(records: pd.DataFrame, case: Mapping, modes: Mapping[str, str]) -> Statement:
+    """Say what bf16 does to the peaks of a case in fp32, by mode and what it is called."""
+    said = []
+    for mode, name in modes.items():
+        of, to = (tidy.one(records, {**case, "mode": mode, "precision": precision}) for precision in ("bf16", "fp32"))
+        if found := _compared(of, to, "peak_mib"):
+            change = 100 * (found[0] / found[1] - 1)
+            said.append(f"{name} by {'+' * (change > 0)}{digits.number(change)}%")
+    if not said:
+        text = f"What bf16 changes of the peaks at size {case['size']} was not measured here."
+        return Statement(text, sentences.NO_DATA, "memory")
+    where = sentences.at("At size {size}, context {context_length}", case)
+    text = f"{where}, bf16 changes the peak of {', that of '.join(said)}."
+    return Statement(text, "measured", "peak_mib in bf16 against fp32, counts without interval.")
+
+
+def residual(size: str, context_length: int) -> Statement:
+    """Say the size of a tensor of the residual stream in single precision, of a published model at batch 4."""
+    shape = flops.model_shape(size, context_length)
+    product = " × ".join(map(digits.count, (shape.batch_size, context_length, shape.d_model, 4)))
+    text = f"For {size} it is {product} bytes = {digits.exact(_residual_mib(shape))} MiB."
+    return Statement(text, "derived", "arithmetic on the shape of the model.")
+
+
+def _residual_mib(shape: flops.Shape) -> float:
+    return 4 * shape.tokens * shape.d_model / MIB
+
+
+@of_records()
+def scores(records: pd.DataFrame, case: Mapping) -> Statement:
+    """Say whether the largest allocations of a case are scores of attention, whose size is known in theory."""
+    record = tidy.one(records, case)
+    theory, table = _number(record, "scores_mib"), record.get("largest")
+    if theory is None or not isinstance(table, dict):
+        return MISSING
+    rows = pd.DataFrame(table)
+    alike = rows[(rows["each_mib"] / theory - 1).abs() < 1e-6]
+    counts = " of the ".join(digits.count(found["count"].sum()) for found in (alike, rows))
+    end = f"; {counts} largest allocations have just that, made by {', '.join(sorted(set(alike['function'])))}."
+    text = (
+        f"The largest allocation has {digits.number(rows['each_mib'][0], 0)} MiB and is made by {rows['function'][0]}. "
+        f"A layer's scores take {digits.number(theory, 0)} MiB in theory"
+    )
+    text += end if len(alike) else "; none of the largest allocations has just that."
+    return Statement(text, "measured", f"largest allocations, {described(record)}")
+
+
+@of_records("checkpoint")
+def saved(records: pd.DataFrame, case: Mapping) -> list[Statement]:
+    """Say what groups save of the peak and of what is kept, each against none."""
+    chosen = tidy.select(records, **{name: value for name, value in case.items() if name != "checkpoint"})
+    plain, said = tidy.one(chosen, {"checkpoint": 0}), []
+    for size in sorted(set(chosen["checkpoint"]) - {0}):
+        record = tidy.one(chosen, {"checkpoint": size})
+        kept, peak = (_compared(record, plain, name) for name in ("forward_end_mib", "peak_mib"))
+        if kept and peak:
+            shares = [digits.number(100 * (1 - a / b)) for a, b in (kept, peak)]
+            parts = f"{shares[0]}% of what is alive after the forward pass and {shares[1]}% of the peak"
+            text = f"Groups of {size} save {parts}."
+            said.append(Statement(text, "measured", f"peak {peak[0]:.1f} MiB against {peak[1]:.1f}."))
+    return said or [MISSING]
+
+
+def best_group(table: pd.DataFrame) -> Statement:
+    """Say which size of group has the least peak."""
+    found = {row["checkpoint"]: row["peak_mib"].value for _, row in table.iterrows() if row["peak_mib"] is not None}
+    if len(found) < 2:
+        return MISSING
+    best = min(found, key=found.get)
+    spread = 100 * (max(value for size, value in found.items() if size) / found[best] - 1)
+    text = (
+        f"The least peak is that of groups of {best}; that of no other is more than {digits.number(spread)}% above it."
+    )
+    return Statement(text, "measured", "peak_mib, one iteration of each.", table.attrs["records"])
+
+
+def theory(records: pd.DataFrame) -> list[Hypothesis]:
+    """Predict peaks by the formula, what a step holds throughout, and single tensors by their shapes."""
+    plain = tidy.select(records, checkpoint=0)
+    head = tidy.largest(plain, "parameters", precision="fp32", mode="train_step")
+    long = tidy.largest(plain, "context_length", precision="fp32", mode="train_step")
+    free, kept = ({**head, "mode": mode} for mode in ("no_grad", "forward"))
+    narrow = {**long, "precision": "bf16"} if long["precision"] else long
+
+    def of(name: str, case: Mapping = head, to: Mapping | None = None) -> float:
+        return hypotheses.value(plain, name, case) / (hypotheses.value(plain, name, to) if to else 1)
+
+    table, logits, formula = tidy.one(plain, long).get("largest"), math.nan, "closed formula"
+    if long["size"]:
+        vocabulary = flops.model_shape(long["size"], 1).vocab_size
+        logits = 4 * long["batch_size"] * long["context_length"] * vocabulary / MIB
+    tensor = max(logits, of("scores_mib", long)), table["each_mib"][0] if isinstance(table, dict) else None
+    at, at_long = (sentences.at(", {size} at {context_length}", case) for case in (head, long))
+    rows = [
+        (f"peak of a step, MiB{at}", formula, of("formula_mib"), of("peak_mib")),
+        (f"alive after the step, MiB{at}", "16 bytes a parameter", 16 * of("parameters") / MIB,
+         of("optimizer_end_mib"), LEAST),
+        (f"a tensor of the residual stream, MiB{at}", "B T d × 4 bytes", of("residual_mib"),
+         of("residual_observed_mib")),
+        (f"peak of no_grad to that of forward{at}", formula, of("formula_mib", free, kept), of("peak_mib", free, kept)),
+        (f"peak of a step, bf16 to fp32{at_long}", formula, of("formula_mib", narrow, long),
+         of("peak_mib", narrow, long)),
+        (f"the largest allocation, MiB{at_long}", "logits, BTV × 4 bytes, or scores, BhT² × 4", *tensor),
+    ]  # fmt: skip
+    return [Hypothesis(name, how, predicted, counted(found), *limit) for name, how, predicted, found, *limit in rows]
+
+
+def mixed_memory(data: claims.Data) -> list[Found]:
+    """Find the largest of the ratios of peaks in bf16 to fp32."""
+    label = f"times as much {claims.SIZED}, {{mode}}, the most of {{{{}}}} cases"
+    bf16, fp32 = {"precision": "bf16"}, {"precision": "fp32"}
+    found = claims.ratios(claims.rows(data, "memory", checkpoint=0), "peak_mib", bf16, fp32, MORE, label)
+    most = max(found, key=lambda one: one.value.value, default=None)
+    return [claims.known(most.of.format(len(found)), most.value.value, MORE, most.records)] if most else []
+
+
+def residual_by_shape(_: claims.Data) -> list[Found]:
+    """Find the size of an activation of the residual stream of xl at context 256, by its shape."""
+    mib = _residual_mib(flops.model_shape("xl", 256))
+    return [claims.known("MiB by its shape, 4 bytes a number", mib, about(12.5, 0.01))]
+
+
+def largest_allocation(data: claims.Data) -> list[Found]:
+    """Find the largest allocation of the forward pass that has the most tokens, beside the scores of a layer."""
+    records = claims.rows(data, "memory", mode="forward", precision="fp32", attention="naive")
+    case = tidy.largest(records, "context_length") if len(records) else {}
+    record = tidy.one(records, case)
+    if not isinstance(record.get("largest"), dict):
+        return []
+    size, maker = record["largest"]["each_mib"][0], record["largest"]["function"][0]
+    names, where = sentences.names(records, case), claims.SIZED.format(**case)
+    return [
+        claims.known(f"times the scores of a layer, {where}", size / record["scores_mib"][0], about(1, 1e-6), names),
+        claims.known("is the function that made it", float("attention" in maker), MORE, names, maker),
+    ]

@@ -1,17 +1,15 @@
-"""Tells what records there are, which are damaged, where they were measured and in what unrest; measures nothing."""
+"""Tells what records there are, where they were measured, and how noisy the machine was."""
 
 import itertools
 import statistics
 from collections.abc import Mapping
 
 import pandas as pd
-import yaml
+from ruamel.yaml import YAML
 
 from lib import notebooks
-from lib.records import damaged, results, staleness
-from lib.records.damaged import counted
-from lib.report import sentences, tables, tidy
-from lib.stats import digits
+from lib.records import staleness
+from lib.report import tidy
 
 
 def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -33,7 +31,7 @@ def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def whole_grid(experiment: str) -> set[tuple]:
     """The cases of an experiment in the sweep `gpu`, whatever the device."""
-    content = yaml.safe_load((notebooks.SWEEPS / "gpu.yaml").read_text()).get(experiment, [])
+    content = YAML(typ="safe", pure=True).load(notebooks.SWEEPS / "gpu.yaml").get(experiment, [])
     names, cases = notebooks.fields(experiment), set()
     for block in content if isinstance(content, list) else [content]:
         axes = notebooks.parameters(experiment) | block
@@ -47,35 +45,27 @@ def _key(case: Mapping) -> tuple:
 
 
 def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
-    """Two columns, what and value: everything that the records say of their environment, where they differ all
-    the values, except what differs from record to record by its nature."""
+    """List what the records say of their environment, in the columns `what` and `value`.
+
+    Where they differ there are all the values, except what differs from record to record by its nature."""
+    every = [record for records in experiments for record in records.to_dict("records")]
     found: dict[str, dict] = {}
-    codes, days = set(), set()
-    for records in experiments:
-        for _, record in records.iterrows():
-            codes.add(record["code"])
-            days.add(record["started"][:10])
-            for name, value in record["environment"].items():
-                found.setdefault(name, {})[str(value)] = value
+    for record in every:
+        for name, value in record["environment"].items():
+            found.setdefault(name, {})[str(value)] = value
     loads, busy, steps = (
-        [float(value) for value in found.pop(name, {})] for name in ("load", "others_percent", "clock_stepped_s")
+        sorted(float(value) for value in found.pop(name, {})) for name in ("load", "others_percent", "clock_stepped_s")
     )
     for name in ("run", "machine"):
         found.pop(name, None)
-    rows = [{"what": name.replace("_mib", ", MiB").replace("_", " "), "value": _values(v)} for name, v in found.items()]
-    if loads:
-        rows.append({"what": "load over a minute", "value": f"{min(loads):g} to {max(loads):g}"})
-    if busy:
-        rows.append(
-            {"what": "used by others during a case, % of all cores", "value": f"{min(busy):g} to {max(busy):g}"}
-        )
-    if steps:
-        rows.append({"what": "steps of the wall clock, s", "value": ", ".join(f"{step:+,g}" for step in sorted(steps))})
-    rows.append({"what": "measuring code", "value": ", ".join(sorted(codes))})
-    if stale := staleness.left_out(*experiments):
-        rows.append({"what": "stale", "value": stale})
-    rows.append({"what": "measured on", "value": ", ".join(sorted(days))})
-    return pd.DataFrame(rows)
+    rows = {name.replace("_mib", ", MiB").replace("_", " "): _values(values) for name, values in found.items()}
+    for what, values in (("load over a minute", loads), ("used by others before a case, % of all cores", busy)):
+        rows |= {what: f"{values[0]:g} to {values[-1]:g}"} if values else {}
+    rows |= {"steps of the wall clock, s": ", ".join(f"{step:+,g}" for step in steps)} if steps else {}
+    rows["measuring code"] = ", ".join(sorted({record["code"] for record in every}))
+    rows |= {"stale": stale} if (stale := staleness.left_out(*experiments)) else {}
+    rows["measured on"] = ", ".join(sorted({record["started"][:10] for record in every}))
+    return pd.DataFrame(rows.items(), columns=["what", "value"])
 
 
 def _values(values: Mapping[str, object]) -> str:
@@ -113,22 +103,3 @@ def unrest(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def _spread(times: list[float]) -> float:
     low, middle, high = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
     return 100 * (high - low) / middle
-
-
-def damage() -> list[sentences.Statement | tables.Table]:
-    """What the report says of damaged files: one sentence, and where there are any a table that counts them."""
-    losses = damaged.losses()
-    read = sum(len(damaged.files(root)) for root in (results.folder(), results.REFERENCE))
-    if losses.empty and not read:
-        return [sentences.Statement("There are no files of records.", sentences.NO_DATA, "The store was looked into.")]
-    whole = f"All files of records are whole, {digits.count(read)} of {digits.count(read)}."
-    evidence = (
-        "Each file in the store and each that is kept in git was read, and its bytes, fields, checksum and place were "
-        "held against what a record must be; what was set aside or refused was counted."
-    )
-    counts = losses.groupby(list(damaged.COLUMNS)).size().rename("files").reset_index()
-    table = tables.Table(counts, "Files that are no records, of which no number is shown, and why")
-    return [
-        sentences.Statement(counted(losses) or whole, "derived", evidence),
-        *([table] if len(counts) else []),
-    ]

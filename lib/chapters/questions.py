@@ -7,6 +7,7 @@ is this project's own. The comparison of optimizers is that of two public write-
 import functools
 import html
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from markupsafe import Markup
 
 from lib import notebooks
 from lib.records import results
-from lib.report import markdown, tables, tidy
+from lib.report import tables, tidy
 
 ABSENT = "not measured on this machine"
 
@@ -105,18 +106,16 @@ def headings(chapter: str) -> tuple[str, ...]:
     """The headings of a chapter, its title first."""
     cells = json.loads((notebooks.NOTEBOOKS / "report" / f"{chapter}.ipynb").read_text())["cells"]
     prose = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
-    return tuple(markdown.headings(markdown.section(prose)))
+    return tuple(re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE))
 
 
 def place(chapter: str, heading: str) -> Markup:
     """A link to a section of the report. Raises ValueError where the chapter has no such heading."""
-    from lib.report.document import page
-
     title, *others = headings(chapter)
     if heading and heading not in others:
         raise ValueError(f"{chapter}: {heading!r} is not one of its headings, {', '.join(others)}")
     words = f"{title}: {heading}" if heading else title
-    return Markup(f'<a href="#{page.anchor(chapter, heading or title)}">{html.escape(words)}</a>')
+    return Markup(f'<a href="#{tables.anchor(chapter, heading or title)}">{html.escape(words)}</a>')
 
 
 def found(question: Question, records: pd.DataFrame) -> str:

@@ -1,4 +1,4 @@
-"""Lists all records of a machine and offers them for download; knows nothing of what they mean."""
+"""Lists all records of a machine, counts damaged files, and offers the records for download."""
 
 import base64
 import gzip
@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from lib.records import long_form, results
+from lib import paths
+from lib.records import damaged, long_form, results
+from lib.records.damaged import counted
 from lib.report import sentences, tables, tidy
 from lib.stats import digits
 
@@ -21,8 +23,8 @@ class Listing:
     """All records of some experiments, one a row that a statement's evidence can link to, each experiment behind a
     disclosure; the page's script makes the columns sortable."""
 
-    def __init__(self, experiments: Mapping[str, pd.DataFrame], link: Callable[[pd.Series], str]):
-        self.experiments, self.link = experiments, link
+    def __init__(self, experiments: Mapping[str, pd.DataFrame]):
+        self.experiments = experiments
 
     def _repr_html_(self) -> str:
         return "".join(self._one(name, records) for name, records in self.experiments.items())
@@ -47,7 +49,7 @@ class Listing:
         cells = [html.escape(str(record[field])) for field in fields]
         cells += [str(record["round"]), html.escape(_status(record))]
         cells += [str(len(times)), digits.number(statistics.median(times))] if counted else ["", ""]
-        cells += [html.escape(record["started"]), self.link(record)]
+        cells += [html.escape(record["started"]), _link(record)]
         anchor = sentences.anchor(results.called(experiment, record[fields], record["round"]))
         return f'<tr id="{anchor}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
@@ -56,6 +58,30 @@ def _status(record: pd.Series) -> str:
     """How a record ended, and why it is stale, if it is."""
     ended = tidy.STATUS[record["status"]] or "ok"
     return f"{ended}, stale: {record['stale']}" if record["stale"] else ended
+
+
+def _link(record: pd.Series) -> str:
+    """Link to the executed notebook that made a record, where it exists, or else name the run."""
+    run, machine = record["environment"].get("run", ""), record["machine"]
+    file = paths.runs() / machine / f"{run}.ipynb"
+    name = html.escape(run)
+    return f'<a href="runs/{html.escape(machine)}/{name}.ipynb">{name}</a>' if file.exists() else name
+
+
+def damage() -> list[sentences.Statement | tables.Table]:
+    """Tell of damaged files: in one sentence, and where there are any in a table that counts them."""
+    losses = damaged.losses()
+    read = sum(len(damaged.files(root)) for root in (results.folder(), results.REFERENCE))
+    if losses.empty and not read:
+        return [sentences.Statement("There are no files of records.", sentences.NO_DATA, "The store was looked into.")]
+    whole = f"All files of records are whole, {digits.count(read)} of {digits.count(read)}."
+    evidence = (
+        "Each file in the store and each that is kept in git was read, and its bytes, fields, checksum and place were "
+        "held against what a record must be; what was set aside or refused was counted."
+    )
+    counts = losses.groupby(list(damaged.COLUMNS)).size().rename("files").reset_index()
+    table = tables.Table(counts, "Files that are no records, of which no number is shown, and why")
+    return [sentences.Statement(counted(losses) or whole, "derived", evidence), *([table] if len(counts) else [])]
 
 
 def csv(frame: pd.DataFrame) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from lib import notebooks
-from lib.chapters import compile, theory, theory_of_parts, warmup
+from lib.chapters import adam, attention, attention_module, compile, kernels, memory, precision, step, warmup
 from lib.records import results
 from lib.report import hypotheses, tables, tidy
 from lib.report.hypotheses import ABOVE, BELOW, BROKEN, Hypothesis
@@ -19,15 +19,15 @@ def every_hypothesis(records: Mapping[str, pd.DataFrame]) -> list[Hypothesis]:
     """The hypotheses that close the chapters, from the records of each experiment by its name."""
     ceilings, steps = records["ceilings"], tidy.select(records["step"], mode="train_step")
     return [
-        *theory.of_step(records["step"], ceilings),
-        *theory.of_warmup(warmup.cold(records["warmup"])),
-        *theory.of_kernels(records["kernels"], ceilings),
-        *theory.of_precision(records["precision"], steps, ceilings),
-        *theory.of_memory(records["memory"]),
-        *theory_of_parts.of_attention(records["attention"], ceilings),
-        *theory_of_parts.of_module(records["attention_module"], ceilings),
-        *theory_of_parts.of_compile(compile.with_compile_time(records["compile"])),
-        *theory_of_parts.of_adam(records["adam"], ceilings),
+        *step.theory(records["step"], ceilings),
+        *warmup.theory(warmup.cold(records["warmup"])),
+        *kernels.theory(records["kernels"], ceilings),
+        *precision.theory(records["precision"], steps, ceilings),
+        *memory.theory(records["memory"]),
+        *attention.theory(records["attention"], ceilings),
+        *attention_module.theory(records["attention_module"], ceilings),
+        *compile.theory(compile.with_compile_time(records["compile"])),
+        *adam.theory(records["adam"], ceilings),
     ]
 
 

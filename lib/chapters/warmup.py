@@ -1,4 +1,4 @@
-"""Turns the first steps of fresh processes into tables and a figure: what warm-ups would have changed; times nothing.
+"""Tells of the first steps of fresh processes: what warm-ups would have changed, and what write-ups say of them.
 
 A process's series of first steps is one; what follows so many warm-ups is read from it, so that two numbers of
 warm-ups are compared without the noise between processes.
@@ -6,14 +6,20 @@ warm-ups are compared without the noise between processes.
 
 import math
 import statistics
+from collections.abc import Mapping
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.report import plots, tidy
-from lib.stats import comparisons, intervals, steady_state
+from lib.report import claims, plots, sentences, tidy
+from lib.report.claims import Found
+from lib.report.headings import heading
+from lib.report.hypotheses import Hypothesis
+from lib.report.published import published_table
+from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.stats import comparisons, digits, intervals, steady_state
 
 WARMUPS = (0, 1, 2, 5)
 FULL = 5  # warm-ups that the others are held against, as in the assignment
@@ -24,140 +30,127 @@ PHASES = {  # the metrics of a case's phases, forward and backward together as t
     "forward and backward": "first_forward_backward_ms",
     WHOLE: "first_total_ms",
 }
+STATISTICS = {  # what is told of the steps after some warm-ups, in a table's note
+    "mean_ms": "Mean", "std_ms": "Standard deviation", "deviation_percent": "Deviation relative to the mean",
+}  # fmt: skip
+NOISE_PERCENT = 1.0  # deviations below it are called small, as a write-up does
 
 
 def cold(records: pd.DataFrame) -> pd.DataFrame:
-    """The records of processes that had measured nothing before, and those of cases that could not be measured; with
-    `first_forward_backward_ms` where both were."""
+    """Select the records of processes that had measured nothing before, and those of cases that could not be measured;
+    with `first_forward_backward_ms` where both were."""
     earlier = tidy.column(records, "earlier_cases")
     kept = records[(earlier == 0) | (records["status"] != "ok")]
     kept.attrs = records.attrs
     return tidy.with_sum(kept, PHASES["forward and backward"], "first_forward_ms", "first_backward_ms")
 
 
-def _cases(records: pd.DataFrame):
-    """Each case's row of `estimates.medians`, with its records."""
-    for _, row in tidy.medians(records).iterrows():
-        yield row, tidy.select(records, **row[records.attrs["fields"]].to_dict())
+def _later(times: list[float]) -> float:
+    """Give the median of the last half of the steps."""
+    return statistics.median(times[len(times) // 2 :])
 
 
-def _windows(times: list[float]) -> dict[int, list[float]]:
-    """The steps that follow each number of warm-ups, where the series is long enough."""
-    return {w: times[w : w + FOLLOWING] for w in WARMUPS if len(times) >= w + FOLLOWING}
+def _windows(group: pd.DataFrame, metric: str) -> list[dict[int, list[float]]]:
+    """Give the steps that follow each number of warm-ups, in each process with enough of them."""
+    series = tidy.samples(group, metric).values()
+    return [{w: times[w : w + FOLLOWING] for w in WARMUPS} for times in series if len(times) >= FULL + FOLLOWING]
 
 
-def steady(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a case: `first_step_ms`, `later_ms` (the median of the last half of the steps), `first_ratio` between
-    them, the shares of the excess of the first step by phase, and in words `steady_from`, the first steady step in
-    each process."""
-    rows = []
-    for row, group in _cases(records):
-        totals = tidy.samples(group, "first_total_ms")
-        later = {r: statistics.median(times[len(times) // 2 :]) for r, times in totals.items()}
-        starts = [steady_state.steady(times) for times in totals.values()]
-        found = {
-            "first_step_ms": intervals.of_processes([times[0] for times in totals.values()], 1),
-            "later_ms": intervals.of_processes(list(later.values()), len(next(iter(totals.values()), [])) // 2),
-            "first_ratio": intervals.of_processes([times[0] / later[r] for r, times in totals.items()], 1),
-            "steady_from": ", ".join("never" if start is None else str(start + 1) for start in starts) or None,
-        }
-        rows.append(row.to_dict() | found | excess(group))
-    return _frame(rows, records, "first_step_ms later_ms first_ratio steady_from", "Geometric mean")
-
-
-def excess(group: pd.DataFrame) -> dict[str, float]:
-    """Of the time by which a case's first steps exceed the later ones, the percentage in each phase, in the mean over
-    the processes: `<phase>_excess_percent`."""
-    extra = {}
-    for phase in ("forward", "backward", "optimizer"):
-        for times in tidy.samples(group, f"first_{phase}_ms").values():
-            later = statistics.median(times[len(times) // 2 :])
-            extra.setdefault(f"{phase}_excess_percent", []).append(times[0] - later)
-    whole = sum(sum(values) for values in extra.values())
-    return {name: 100 * sum(values) / whole for name, values in extra.items()} if whole > 0 else {}
-
-
-def after_warmups(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a case, phase and number of `warmups`: of the ten steps that follow, `mean_ms`, `std_ms` and their
-    quotient `deviation_percent`, and `ratio`, that mean to the one after 5, each across the processes."""
-    rows = []
-    for row, group in _cases(records):
-        for phase, metric in PHASES.items():
-            windows = [_windows(times) for times in tidy.samples(group, metric).values()]
-            for w in WARMUPS:
-                having = [each for each in windows if w in each and FULL in each]
-                means = [statistics.mean(each[w]) for each in having]
-                stds = [statistics.stdev(each[w]) for each in having]
-                full = [statistics.mean(each[FULL]) for each in having]
-                percent = [100 * std / mean for std, mean in zip(stds, means, strict=True)]
-                found = {
-                    "mean_ms": intervals.of_processes(means, FOLLOWING),
-                    "std_ms": intervals.of_processes(stds, FOLLOWING),
-                    "deviation_percent": intervals.of_processes(percent, FOLLOWING),
-                    "ratio": intervals.of_processes([a / b for a, b in zip(means, full, strict=True)], FOLLOWING),
-                    "percents": percent,
-                }  # fmt: skip
-                rows += [row.to_dict() | {"phase": phase, "warmups": w} | found] if having else []
-    columns = "phase warmups mean_ms std_ms deviation_percent ratio percents"
-    return _frame(rows, records, columns, "Mean or deviation of ten steps, as the geometric mean over processes,")
-
-
-def pivot(records: pd.DataFrame, value: str) -> pd.DataFrame:
-    """The rows of `after_warmups` with the numbers of warm-ups side by side: a column `<value>_after_<w>` each."""
-    table = after_warmups(records)
-    keys = [*records.attrs["fields"], "phase"]
-    rows = [
-        group.iloc[0].to_dict()
-        | {f"{value}_after_{w}": found for w, found in zip(group["warmups"], group[value], strict=True)}
-        for _, group in table.groupby(keys, sort=False)
-    ]  # fmt: skip
-    said = {"mean_ms": "Mean", "std_ms": "Standard deviation", "deviation_percent": "Deviation relative to the mean"}
-    columns = " ".join(f"{value}_after_{w}" for w in WARMUPS)
-    return _frame(
-        rows, records, f"phase {columns}", f"{said[value]} of ten steps, as the geometric mean over processes,"
-    )
-
-
-def _frame(rows: list[dict], records: pd.DataFrame, columns: str, what: str) -> pd.DataFrame:
-    """The rows as a table that has these columns also when it is empty, and says what its numbers are."""
-    fixed = ["machine", "hardware", "status", "why", "codes", "restless"]
-    frame = pd.DataFrame(rows, columns=None if rows else [*records.attrs["fields"], *fixed, *columns.split()])
+def _frame(rows: list[dict], what: str, *columns: str) -> pd.DataFrame:
+    """Make a table that has these columns also when it is empty, and says what its numbers are."""
+    frame = pd.DataFrame(rows, columns=None if rows else columns)
     frame.attrs["what"] = what
     return frame
 
 
+def steady(records: pd.DataFrame) -> pd.DataFrame:
+    """Give one row a case: its first step, its later ones, and from which step it is steady.
+
+    `first_step_ms`, `later_ms` (the median of the last half of the steps), `first_ratio` between
+    them, the percentage of the excess of the first step by phase, in the mean over the processes, and in words
+    `steady_from`, the first steady step in each process."""
+    rows = []
+    for row, group in tidy.by_case(records):
+        totals = list(tidy.samples(group, "first_total_ms").values())
+        starts = [steady_state.steady(times) for times in totals]
+        half = len(totals[0]) // 2 if totals else 0
+        row |= {
+            "first_step_ms": intervals.of_processes([times[0] for times in totals]),
+            "later_ms": intervals.of_processes([_later(times) for times in totals], half),
+            "first_ratio": intervals.of_processes([times[0] / _later(times) for times in totals]),
+            "steady_from": ", ".join("never" if start is None else str(start + 1) for start in starts) or None,
+        }
+        by_phase = {name: tidy.samples(group, f"first_{name}_ms") for name in ("forward", "backward", "optimizer")}
+        extra = {
+            name: sum(times[0] - _later(times) for times in found.values()) for name, found in by_phase.items() if found
+        }
+        whole = sum(extra.values())
+        rows.append(row | {f"{name}_excess_percent": 100 * ms / whole for name, ms in extra.items() if whole > 0})
+    return _frame(rows, "Geometric mean", "steady_from")
+
+
+def after_warmups(records: pd.DataFrame) -> pd.DataFrame:
+    """Give one row a case, phase and number of `warmups`: of the ten steps that follow, `mean_ms`, `std_ms` and their
+    quotient `deviation_percent`, and `ratio`, that mean to the one after 5, each across the processes."""
+    rows = []
+    for row, group in tidy.by_case(records):
+        for phase, metric in PHASES.items():
+            windows = _windows(group, metric)
+            for w in WARMUPS if windows else ():
+                means = [statistics.mean(each[w]) for each in windows]
+                stds = [statistics.stdev(each[w]) for each in windows]
+                percent = [100 * std / mean for std, mean in zip(stds, means, strict=True)]
+                ratios = [mean / statistics.mean(each[FULL]) for mean, each in zip(means, windows, strict=True)]
+                found = {"mean_ms": means, "std_ms": stds, "deviation_percent": percent, "ratio": ratios}
+                found = {name: intervals.of_processes(values, FOLLOWING) for name, values in found.items()}
+                rows.append(row | {"phase": phase, "warmups": w, "percents": percent} | found)
+    columns = (*records.attrs["fields"], "phase", "warmups", "percents", "ratio", *STATISTICS)
+    return _frame(rows, "Mean or deviation of ten steps, as the geometric mean over processes,", *columns)
+
+
+def pivot(records: pd.DataFrame, value: str) -> pd.DataFrame:
+    """Give the rows of `after_warmups` with the numbers of warm-ups side by side: a column `<value>_after_<w>` each."""
+    rows = [
+        group.iloc[0].to_dict()
+        | {f"{value}_after_{w}": found for w, found in zip(group["warmups"], group[value], strict=True)}
+        for _, group in after_warmups(records).groupby([*records.attrs["fields"], "phase"], sort=False)
+    ]
+    return _frame(rows, f"{STATISTICS[value]} of ten steps, as the geometric mean over processes,")
+
+
 def one_against_five(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a case: the `ratio` of the mean of ten whole steps after one warm-up to that after five, process by
+    """Give one row a case: the `ratio` of the mean of ten whole steps after one warm-up to that after five, process by
     process, with its `verdict` (by Holm over the rows) and `visible_percent`; nothing from fewer than 3 processes."""
     rows, found = [], []
-    for row, group in _cases(records):
-        windows = [_windows(times) for times in tidy.samples(group, "first_total_ms").values()]
-        ratios = [statistics.mean(each[1]) / statistics.mean(each[FULL]) for each in windows if FULL in each]
+    for row, group in tidy.by_case(records):
+        windows = _windows(group, PHASES[WHOLE])
+        ratios = [statistics.mean(each[1]) / statistics.mean(each[FULL]) for each in windows]
         if len(ratios) >= intervals.ENOUGH_ROUNDS:
             found.append(comparisons.across(ratios, FOLLOWING * len(ratios), comparisons.MEDIANS))
-            rows.append(row.to_dict() | {"ratio": found[-1].ratio})
-    frame = _frame(rows, records, "ratio", "Ratio")
+            rows.append(row | {"ratio": found[-1].ratio})
     visible = pd.Series([100 * one.visible(len(found)) for one in found], dtype=float)
-    return frame.assign(verdict=comparisons.verdicts(found), visible_percent=visible)
+    return _frame(rows, "Ratio").assign(verdict=comparisons.verdicts(found), visible_percent=visible)
 
 
-def where(row: pd.Series) -> str:
-    """A case in a few words."""
-    words = [row["size"], f"context {row['context_length']:,}", row["precision"] if row["precision"] != "fp32" else ""]
-    return ", ".join(filter(None, [*words, "compiled" if row["compiled"] else ""]))
+def where(case: Mapping) -> str:
+    """Name a case in a few words."""
+    precision = case["precision"] if case["precision"] != "fp32" else ""
+    words = [case["size"], f"context {case['context_length']:,}", precision, "compiled" if case["compiled"] else ""]
+    return ", ".join(filter(None, words))
 
 
 def draw(records: pd.DataFrame) -> Axes:
-    """Every step in order, a faint line a process and a panel a case, with a mark where the process is steady."""
-    measured = [(row, group) for row, group in _cases(records) if tidy.samples(group, "first_total_ms")]
+    """Draw every step in order, a faint line a process and a panel a case, with a mark where the process is steady."""
+    measured = [(row, tidy.samples(group, "first_total_ms")) for row, group in tidy.by_case(records)]
+    measured = [(row, list(found.values())) for row, found in measured if found]
     across = min(2, max(1, len(measured)))
     down = max(1, math.ceil(len(measured) / across))
     with mpl.rc_context(plots.STYLE):
         _, grid = plt.subplots(down, across, figsize=(plots.WIDTH, 0.6 + 2.4 * down), squeeze=False)
         for ax in grid.flat[len(measured) :]:
             ax.set_visible(False)
-        for ax, (row, group) in zip(grid.flat, measured, strict=False):
-            _panel(ax, list(tidy.samples(group, "first_total_ms").values()))
+        for ax, (row, processes) in zip(grid.flat, measured, strict=False):
+            _panel(ax, processes)
             ax.set_title(where(row))
     return grid[0][0]
 
@@ -168,8 +161,7 @@ def _panel(ax: Axes, processes: list[list[float]]) -> None:
         start = steady_state.steady(times)
         if start is not None:
             ax.plot(start + 1, times[start], "s", color=plots.ORANGE, markersize=6)
-    far = max(max(times) / statistics.median(times) for times in processes)
-    if far > 3:
+    if max(max(times) / statistics.median(times) for times in processes) > 3:
         ax.set_yscale("log")
         ax.minorticks_off()
         plots.round_ticks(ax.yaxis)
@@ -178,11 +170,229 @@ def _panel(ax: Axes, processes: list[list[float]]) -> None:
 
 
 def note(records: pd.DataFrame) -> str:
-    """Hardware and number of processes behind the figure; empty where nothing was measured."""
+    """Give hardware and number of processes behind the figure; nothing where nothing was measured."""
     measured = records[tidy.column(records, "first_total_ms").notna()]
     if measured.empty:
         return ""
-    steps = sorted({len(times) for times in measured["first_total_ms"]})
-    return (
-        f"{', '.join(dict.fromkeys(measured['hardware']))}. {len(measured)} fresh processes of {steps[-1]} steps each."
+    names, steps = ", ".join(dict.fromkeys(measured["hardware"])), max(map(len, measured["first_total_ms"]))
+    return f"{names}. {len(measured)} fresh processes of {steps} steps each."
+
+
+def published() -> pd.DataFrame:
+    """Give the published means by warm-ups, one row a source, phase, case and number of `warmups`: `mean_ms, std_ms,
+    deviation_percent` and `ratio` to the mean after the most warm-ups of the same case, which is an unstated number in
+    a source that states it only for what it varied."""
+    table = published_table("end_to_end")
+    table = table[(table["how"] == "measured") & table["std_ms"].notna() & ~table["compiled"].astype(bool)]
+    table = table[table["dtype"] == "float32"].assign(warmups=table["warmup_steps"].fillna(math.inf))
+    keys = ["source", "hardware", "model", "context_length", "phase"]
+    most = table.sort_values("warmups").groupby(keys)["mean_ms"].transform("last")
+    varied = table.groupby(keys)["warmups"].transform("nunique") > 1
+    table = table.assign(ratio=table["mean_ms"] / most, deviation_percent=100 * table["std_ms"] / table["mean_ms"])
+    table = table.rename(columns={"model": "size"})[varied]
+    return table.assign(phase=table["phase"].str.replace("_", " and "))
+
+
+def _ours(records: pd.DataFrame) -> pd.DataFrame:
+    """Give the rows of `after_warmups` as plain numbers, to stand beside published ones."""
+    table = after_warmups(records)
+    table = table[table["phase"] != WHOLE]
+    plain = {name: table[name].map(lambda found: found.value).astype(float) for name in (*STATISTICS, "ratio")}
+    return table.assign(source="this report", **plain)
+
+
+def beside_published(records: pd.DataFrame) -> pd.DataFrame:
+    """Give one row a source, phase and number of warm-ups: over its sizes and contexts (`cases`) the median, least and
+    most of the mean relative to that after the most warm-ups, and of the deviation relative to the mean."""
+    both, rows = pd.concat([_ours(records), published()], ignore_index=True), []
+    for (source, hardware, phase, count), group in both.groupby(["source", "hardware", "phase", "warmups"], sort=False):
+        warmups = "not stated" if math.isinf(count) else f"{count:.0f}"
+        row = {"source": source, "hardware": hardware, "phase": phase, "warmups": warmups, "cases": len(group)}
+        for name in ("ratio", "deviation_percent"):
+            values = group[name]
+            row |= {f"{name}_median": values.median(), f"{name}_least": values.min(), f"{name}_most": values.max()}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def describe(records: pd.DataFrame) -> pd.DataFrame:
+    """Give one row a source, statistic (`mean_ms` or `std_ms` of ten steps) and number of warm-ups: the count, mean,
+    std, min, quartiles and max of it over sizes, contexts and phases, as write-up 002 describes its own."""
+    both = pd.concat([_ours(records), tidy.select(published(), source="write-up 002")], ignore_index=True)
+    rows = [
+        {"source": source, "statistic": heading(name), "warmups": f"{w:.0f}", **group[name].describe()}
+        for name in ("mean_ms", "std_ms")
+        for (source, w), group in both.groupby(["source", "warmups"], sort=False)
+    ]
+    return pd.DataFrame(rows).astype({"count": int})
+
+
+def _missing(what: str) -> Statement:
+    return Statement(f"{what} measured here.", NO_DATA, "warmup")
+
+
+@of_records()
+def answer(records: pd.DataFrame, of: Mapping, where: str) -> Statement:
+    """Say how much longer the first step takes, and from which step on the series is steady."""
+    row = tidy.one(steady(records), of)
+    if row.get("first_ratio") is None:
+        return _missing("The first steps of a fresh process were not")
+    starts = row["steady_from"].split(", ")
+    settled = sorted(int(start) for start in starts if start != "never")
+    every, place = digits.count(len(starts)), f" {where}" if where else ""
+    end = f"in none of {every} processes is the series ever shown to be steady."
+    if settled:
+        span = " to ".join(map(digits.count, dict.fromkeys((settled[0], settled[-1]))))
+        end = f"the series is steady from step {span} on in {digits.count(len(settled))} of {every} processes."
+    lead = f"The first step of a fresh process takes {digits.interval(row['first_ratio'])} times as long as its later"
+    return Statement(f"{lead} ones{place}: {end}", "measured", f"Steady from step, by process: {row['steady_from']}.")
+
+
+@of_records()
+def variation(records: pd.DataFrame, warmups: int) -> Statement:
+    """Say how much ten whole steps vary after so many warm-ups, in all cases."""
+    table = tidy.select(after_warmups(records), warmups=warmups, phase=WHOLE)
+    percents = [percent for row in table["percents"] for percent in row]
+    after = {0: "Without a warm-up", 1: "After one warm-up"}.get(warmups, f"After {warmups} warm-ups")
+    if not percents:
+        return _missing(f"{after} nothing was")
+    small = sum(percent < NOISE_PERCENT for percent in percents)
+    least, middle, most = (digits.number(of(percents)) for of in (min, statistics.median, max))
+    text = (
+        f"{after}, the standard deviation of ten steps is {least} to {most}% of their mean, {middle}% in the median; "
+        f"it is under {NOISE_PERCENT:g}% in {digits.count(small)} of {digits.count(len(percents))} processes."
     )
+    return Statement(text, "measured", f"{len(table)} cases, {len(percents)} processes, whole steps.")
+
+
+@of_records()
+def one_outlier(records: pd.DataFrame, of: Mapping) -> Statement:
+    """Say what the deviation without warm-ups would be if the first step alone were longer, beside what it is."""
+    first, without = (
+        tidy.one(steady(records), of),
+        tidy.one(after_warmups(records), {**of, "warmups": 0, "phase": WHOLE}),
+    )
+    if first.empty or without.empty:
+        return _missing("What the first step alone explains was not")
+    times = first["first_ratio"].value
+    text = (
+        f"One step {digits.number(times)} times as long as nine equal ones would make a deviation of "
+        f"{digits.number(outlier_percent(times))}% of the mean; measured is "
+        f"{digits.interval(without['deviation_percent'])}%."
+    )
+    return Statement(text, "derived", "The formula above, with the ratio of the first step to the later ones.")
+
+
+def outlier_percent(times: float) -> float:
+    """Give the standard deviation, in percent of the mean, of ten steps of which one is so many times as long as the
+    nine others, which are equal."""
+    return 100 * math.sqrt(FOLLOWING) * (times - 1) / (FOLLOWING - 1 + times)
+
+
+@of_records()
+def settled(records: pd.DataFrame) -> Statement:
+    """Say in how many processes of all cases the series is steady after one, two and five warm-ups, and in how many
+    never."""
+    texts = [text for text in steady(records)["steady_from"] if text]
+    starts = [start for text in texts for start in text.split(", ")]
+    if not starts:
+        return _missing("From which step a process is steady was not")
+    by = {w: sum(start != "never" and int(start) <= w + 1 for start in starts) for w in (1, 2, FULL)}
+    never = starts.count("never")
+    text = (
+        f"Of {len(starts)} processes {by[1]} are steady after one warm-up, {by[2]} after two and {by[FULL]} after "
+        f"five; {never or 'none'} never {'is' if never < 2 else 'are'}."
+    )
+    return Statement(text, "measured", f"Steady from step: {'; '.join(texts)}.")
+
+
+@of_records()
+def where_it_goes(records: pd.DataFrame, of: Mapping) -> Statement:
+    """Say in which phases the first step spends what it takes beyond a later one."""
+    row = tidy.one(steady(records), of)
+    shares = {name.partition("_")[0]: row[name] for name in row.index if name.endswith("_excess_percent")}
+    if not shares:
+        return _missing("In which phase the first step is longer was not")
+    parts = [f"{digits.number(share)}% in the {phase}" for phase, share in shares.items()]
+    last = f" and {parts.pop()}" if len(parts) > 1 else ""
+    text = f"Of what the first step takes beyond a later one, the data show {', '.join(parts)}{last}."
+    return Statement(text, "measured", "First step less the median of the last half of the steps, phase by phase.")
+
+
+@of_records()
+def equivalence(records: pd.DataFrame) -> Statement:
+    """Say whether one warm-up gives the same mean as five, in each case."""
+    table = one_against_five(records)
+    if table.empty:
+        text = "Whether one warm-up is as good as five cannot be said here, since that takes three fresh processes."
+        return Statement(text, NO_DATA, "warmup")
+    said = {
+        "same": f"is the same within {comparisons.MARGIN:.0%} as",
+        "faster": "is less than",
+        "slower": "is more than",
+        "inconclusive": "is not shown to be the same as, nor to differ from,",
+    }
+    every = [
+        Statement(
+            f"At {where(row)}, the mean of ten steps after one warm-up {said[row['verdict']]} that after five: the "
+            f"ratio is {digits.interval(row['ratio'])}.",
+            row["verdict"], f"{where(row)}: t test over the logarithms of {row['ratio'].rounds} processes' ratios.",
+        )
+        for _, row in table.iterrows()
+    ]  # fmt: skip
+    return sentences.together(*every)
+
+
+def theory(starts: pd.DataFrame) -> list[Hypothesis]:
+    """Predict ten steps after none and after one warm-up, if a single step is long and the others are equal."""
+    rows, after, n = [], tidy.select(after_warmups(starts), phase=WHOLE), FOLLOWING
+    for _, row in steady(starts).iterrows():
+        case = row[starts.attrs["fields"]].to_dict()
+        none, one = (tidy.one(after, {**case, "warmups": w}) for w in (0, 1))
+        r, to_five = row["first_ratio"].value if row["first_ratio"] else math.nan, "to that after five"
+        at = sentences.at(", {size} at {context_length}", case)
+        how, percent = "√n (r - 1) / (n - 1 + r), r measured", none.get("deviation_percent")
+        rows += [
+            (f"deviation without warm-up, %{at}", how, outlier_percent(r), percent),
+            (f"mean without warm-up {to_five}{at}", "(n - 1 + r) / n, r measured", (n - 1 + r) / n, none.get("ratio")),
+            (f"mean after one warm-up {to_five}{at}", "all is done once, in the first step", 1.0, one.get("ratio")),
+        ]
+    return [Hypothesis(*row) for row in rows or [("the first step", "all is done once, in it", None, None)]]
+
+
+def _deviations(data: claims.Data, after: int) -> tuple[list[float], tuple[str, ...]]:
+    """Find the deviations of ten whole steps after so many warm-ups, in percent of their mean, one a case and
+    process."""
+    records = claims.rows(data, "warmup")
+    if records.empty or claims.printed(records):
+        return list(tidy.select(records, warmups=after).get("deviation_percent", [])), ()
+    table = tidy.select(after_warmups(cold(records)), phase=WHOLE, warmups=after)
+    return [percent for percents in table["percents"] for percent in percents], claims.names(records)
+
+
+def spread(data: claims.Data) -> list[Found]:
+    """Find the deviations after five warm-ups."""
+    values, names = _deviations(data, FULL)
+    return [claims.usual("% of the mean, over cases and processes", values, (0, 1), names)] if values else []
+
+
+def cold_spread(data: claims.Data) -> list[Found]:
+    """Find the largest deviation without warm-up, in units of the mean."""
+    values, names = _deviations(data, 0)
+    most = max(values, default=0) / 100
+    return [claims.known(f"times the mean at most, of {len(values)}", most, (1.44, math.inf), names)] if values else []
+
+
+def one_warmup(data: claims.Data) -> list[Found]:
+    """Find the mean after one warm-up relative to that after five, of each case."""
+    near, label = (1 / (1 + comparisons.MARGIN), 1 + comparisons.MARGIN), claims.SIZED
+    records = claims.rows(data, "warmup")
+    if records.empty or claims.printed(records):
+        rows = tidy.select(records, warmups=1).to_dict("records")
+        return [claims.known(f"{label}, {{phase}}".format(**row), row["ratio"], near) for row in rows]
+    records = cold(records)
+    return [
+        claims.estimated(label.format(**row), row["ratio"], near,
+                         sentences.names(records, {name: row[name] for name in records.attrs["fields"]}))
+        for row in one_against_five(records).to_dict("records")
+    ]  # fmt: skip

@@ -10,96 +10,97 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from lib.chapters import evidence, printed
+from lib.chapters import adam, attention, compile, kernels, memory, precision, step, warmup
 from lib.records import results, staleness
-from lib.report import claims, markdown, typeset
+from lib.report import claims, tables
 from lib.report.claims import CONTRADICTED, LESS, MORE, SUPPORTED, Claim, Judgement
-from lib.report.published import published_table
+from lib.report.published import published_adam, published_attention, published_step, published_table
 from lib.report.sentences import Statement
 from lib.stats import digits
 
 # fmt: off
 _DECISIONS = {  # by the name of a claim: where its numbers come from, the rule, what is said, how many numbers it takes
     "backward-twice-forward": (
-        evidence.backward_twice_forward, "the ratio lies within a fifth of 2 in every case",
+        step.backward_twice_forward, "the ratio lies within a fifth of 2 in every case",
         "a backward pass takes about twice the forward", "a backward pass does not take about twice the forward"),
     "spread-under-one-percent": (
-        evidence.spread, "most deviations after five warm-ups are under 1% of the mean, by the sign test",
+        warmup.spread, "most deviations after five warm-ups are under 1% of the mean, by the sign test",
         "after warm-ups the deviation is usually under 1%", "after warm-ups the deviation is usually above 1%"),
     "cold-spread": (
-        evidence.cold_spread, "without warm-up the largest deviation is at least 1.44 times the mean, 1.8 less a fifth",
+        warmup.cold_spread, "without warm-up the largest deviation is at least 1.44 times the mean, 1.8 less a fifth",
         "without warm-up the deviation reaches 1.8 times the mean", "without warm-up the deviation stays far below 1.8 "
         "times the mean"),
     "one-warmup-nearly-enough": (
-        evidence.one_warmup, "the mean after one warm-up lies within 3% of that after five in every case",
+        warmup.one_warmup, "the mean after one warm-up lies within 3% of that after five in every case",
         "one warm-up is nearly as good as five", "one warm-up is not as good as five"),
     "matmul-85-of-forward": (
-        evidence.products_of_forward, "the share is above 85%",
+        kernels.products_of_forward, "the share is above 85%",
         "matrix products take more than 85% of the forward pass", "matrix products take less than 85% of the forward "
         "pass"),
     "matmul-68-of-step": (
-        evidence.products_of_step, "the share lies within a tenth of 68%, and below that in the forward pass",
+        kernels.products_of_step, "the share lies within a tenth of 68%, and below that in the forward pass",
         "in a whole step the share of matrix products falls to about 68%", "in a whole step the share of matrix "
         "products does not fall to about 68%"),
     "top-kernel-same": (
-        evidence.top_kernel, "the same in every process",
+        kernels.top_kernel, "the same in every process",
         "the kernels that take most of the forward pass take most of forward and backward too", "forward and backward "
         "are led by another kernel than the forward pass"),
     "softmax-6-percent": (
-        evidence.softmax, "the share of time lies within a fifth of 6.1%, that of FLOPs below 5%",
+        kernels.softmax_share, "the share of time lies within a fifth of 6.1%, that of FLOPs below 5%",
         "softmax takes about 6.1% of attention with next to none of its FLOPs", "softmax does not take about 6.1% of "
         "attention"),
     "accumulate-fp32": (
-        evidence.sums, "equal to the four digits that were printed, all three", "the three sums are as printed",
+        precision.three_sums, "equal to the four digits that were printed, all three", "the three sums are as printed",
         "the three sums are not as printed", 3),
     "autocast-dtypes": (
-        evidence.dtypes, "each as said, all four", "the tensors under fp16 autocast have the dtypes named",
+        precision.four_dtypes, "each as said, all four", "the tensors under fp16 autocast have the dtypes named",
         "not all tensors under fp16 autocast have the dtypes named", 4),
     "mixed-slower-small": (
-        evidence.mixed_speed, "bf16 to fp32 above 1 for the smallest model and below 1 for the largest",
+        precision.mixed_speed, "bf16 to fp32 above 1 for the smallest model and below 1 for the largest",
         "mixed precision is slower for the smallest model and faster for the largest", "it is not so that mixed "
         "precision is slower for the smallest model and faster for the largest", 2),
     "mixed-memory-not-always": (
-        evidence.mixed_memory, "in at least one case the peak in mixed precision is the larger",
+        memory.mixed_memory, "in at least one case the peak in mixed precision is the larger",
         "mixed precision does not always reduce the peak", "mixed precision reduces every peak"),
     "residual-12-5-mb": (
-        evidence.residual, "within 1%", "an activation of the residual stream has 12.5 MiB",
+        memory.residual_by_shape, "within 1%", "an activation of the residual stream has 12.5 MiB",
         "an activation of the residual stream has not 12.5 MiB"),
     "largest-allocation-softmax": (
-        evidence.largest_allocation, "it has the size of a layer's scores, and attention made it",
+        memory.largest_allocation, "it has the size of a layer's scores, and attention made it",
         "the largest allocation of a forward pass is made by softmax", "the largest allocation of a forward pass is "
         "not made by softmax", 2),
     "attention-superlinear": (
-        evidence.attention_grows, "the exponents are those of 80-fold and 60-fold over 32 times the tokens, each fold "
+        attention.attention_grows, "the exponents are those of 80-fold and 60-fold over 32 times the tokens, each fold "
         "within a fifth", "attention grows like 80-fold in time and 60-fold in memory over 32 times the tokens",
         "attention does not grow like 80-fold in time and 60-fold in memory over 32 times the tokens", 2),
     "compile-speeds-attention": (
-        evidence.compiled_attention, "compiled to eager below 1 at the longest sequence, for every head size",
+        compile.compiled_attention, "compiled to eager below 1 at the longest sequence, for every head size",
         "compiling makes attention at long sequences faster", "compiling does not make attention at long sequences "
         "faster"),
     "compile-speeds-step": (
-        evidence.compiled_step, "compiled to eager below 1 at every size and context",
+        compile.compiled_step, "compiled to eager below 1 at every size and context",
         "compiling makes the training step faster at every size", "compiling does not make every training step "
         "faster", 2),
     "tf32-speeds-large": (
-        evidence.tf32, "at the largest size TF32 shortens the compiled step by more than compiling the eager one",
+        compile.tf32_to_compiling, "at the largest size TF32 shortens the compiled step by more than compiling the "
+        "eager one",
         "TF32 brings most of the gain for large models", "TF32 does not bring most of the gain for large models"),
     "compiled-adam-fastest": (
-        evidence.compiled_against("single_tensor", "fused", within=LESS, num_params=1, param_size=16384),
+        adam.compiled_against("single_tensor", "fused", within=LESS, num_params=1, param_size=16384),
         "less time than single_tensor and than fused", "the compiled single-tensor Adam is the fastest for one "
         "parameter of 16,384 elements", "the compiled single-tensor Adam is not the fastest for one parameter of "
         "16,384 elements", 2),
     "compiled-adam-many": (
-        evidence.many_parameters, "its ratio to single_tensor is larger for the most parameters than for at most 8",
+        adam.many_parameters, "its ratio to single_tensor is larger for the most parameters than for at most 8",
         "the compiled Adam gets worse against the eager one as parameters become many", "the compiled Adam does not "
         "get worse against the eager one as parameters become many"),
     "compiled-adam-large": (
-        evidence.compiled_against("single_tensor", within=MORE, num_params=[1, 2, 4, 8], param_size=[1048576, 4194304]),
+        adam.compiled_against("single_tensor", within=MORE, num_params=[1, 2, 4, 8], param_size=[1048576, 4194304]),
         "more time than single_tensor for at most 8 parameters of at least 1,048,576 elements, in every case",
         "the compiled Adam is slower than the eager one for few large parameters", "the compiled Adam is not slower "
         "than the eager one for few large parameters"),
     "compiled-adam-small": (
-        evidence.compiled_against("single_tensor", "fused", within=LESS, num_params=[1, 2], param_size=16384),
+        adam.compiled_against("single_tensor", "fused", within=LESS, num_params=[1, 2], param_size=16384),
         "less time than single_tensor and than fused for one or two parameters of 16,384 elements",
         "for small models the compiled Adam gives a benefit", "for small models the compiled Adam gives no benefit "
         "over the others", 2),
@@ -122,7 +123,7 @@ def own_tables(source: str) -> dict[str, pd.DataFrame]:
     """What the write-ups that a claim comes from printed, by experiment: of several, all their rows."""
     found: dict[str, pd.DataFrame] = {}
     for write_up in source.split(" and "):
-        for name, table in printed.tables(write_up).items():
+        for name, table in printed(write_up).items():
             found[name] = table if name not in found else _below(found[name], table)
     return found
 
@@ -197,23 +198,23 @@ class Ledger:
         heads = [html.escape(name) for name in ("claim", "write-up", *self.columns)]
         head = "".join(f'<th scope="col">{name}</th>' for name in heads)
         rows = "".join(f"<tr>{_cells(row)}</tr>" for row in self.rows)
-        plain = [list(map(html.escape, row)) for row in self._texts()]
         return (
             f'<figure class="table ledger"><figcaption><b class="label">Table</b> {self.caption}</figcaption>'
             f'<div class="scroll" tabindex="0" role="region" aria-label="{self.caption}">'
             f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-            f'<p class="note">{html.escape(self.note)}</p>'
-            f"{typeset.disclosure(plain, heads, [False] * len(heads), self.caption)}</figure>"
+            f'<p class="note">{html.escape(self.note)}</p></figure>'
         )
 
-    def _texts(self) -> list[list[str]]:
-        """The rows in words: the statement, whose it is, and the verdicts."""
-        return [[row[0].claim.says, row[0].claim.source, *(one.verdict for one in row)] for row in self.rows]
-
     def _repr_markdown_(self) -> str:
-        heads = ["claim", "write-up", *self.columns]
-        body = markdown.table(heads, [map(markdown.escape, row) for row in self._texts()], [False] * len(heads))
-        return markdown.captioned("Table", self.caption, body)
+        return self._in_words()._repr_markdown_()
+
+    def _repr_latex_(self) -> str:
+        return self._in_words()._repr_latex_()
+
+    def _in_words(self) -> tables.Table:
+        """Return the statements, whose they are, and the verdicts alone."""
+        rows = [[row[0].claim.says, row[0].claim.source, *(one.verdict for one in row)] for row in self.rows]
+        return tables.Table(pd.DataFrame(rows, columns=["claim", "write-up", *self.columns]), self.caption)
 
     caption = "What the public write-ups say, and whether their own tables and the records bear it out"
 
@@ -222,3 +223,38 @@ def _cells(row: Sequence[Judgement]) -> str:
     claim = row[0].claim
     cells = f'<th scope="row">{html.escape(claim.says)}</th><td>{html.escape(claim.source)}</td>'
     return cells + "".join(f"<td>{one.statement.mark()}</td>" for one in row)
+
+
+FIELDS = (  # of a case, as far as a table that was printed has them
+    *("size", "context_length", "seq_len", "d_head", "batch_size", "num_params", "param_size"),
+    *("precision", "compiled", "variant", "mode", "hardware"),
+)
+
+
+@functools.cache
+def printed(write_up: str) -> dict[str, pd.DataFrame]:
+    """Give what a write-up, by its number, printed of each experiment, in the shape of records.
+
+    Every metric is a list of one number, and `printed` is among the attributes; not to be changed, since they are
+    kept. A step's `total_ms` is that of forward and backward where no more was printed. Of warm-ups and kernels the
+    tables are those of their chapters."""
+    steps = published_step()
+    peaks = published_table("memory").rename(columns={"model": "size", "phase": "mode"})
+    peaks["precision"] = peaks["precision"].map({"float32": "fp32", "mixed": "bf16"})
+    found = {
+        "step": steps.assign(total_ms=steps["total_ms"].fillna(steps["forward_backward_ms"])),
+        "attention": published_attention(),
+        "adam": published_adam().drop(columns=["amsgrad", "cold"]),
+        "memory": peaks.assign(peak_mib=peaks["peak_gib"] * 2**10),
+    }
+    own = {"warmup": warmup.published(), "kernels": kernels.published_shares()}
+    frames = {}
+    for name, table in (found | own).items():
+        chosen = table[table["source"] == f"write-up {write_up}"].reset_index(drop=True)
+        fields = [field for field in FIELDS if field in chosen and name in found]
+        metrics = [metric for metric in chosen if metric.endswith(("_ms", "_mib")) and name in found]
+        lists = {metric: chosen[metric].map(lambda of: None if pd.isna(of) else [float(of)]) for metric in metrics}
+        frame = chosen.assign(**lists, status="ok", round=1)
+        frame.attrs = {"fields": fields, "experiment": name, "printed": True}
+        frames |= {name: frame} if len(frame) else {}
+    return frames

@@ -7,9 +7,9 @@ section 4.1) is the FLOPs of the forward and the backward pass over the time of 
 ceiling: they take the peak that the maker states, `estimates.with_percent_of` the measured one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lib.config import Config
+from lib.config import SIZES, Config
 
 FORMULA = ("naive", "compiled")  # the attention variants that hold every score; the others work in tiles
 
@@ -58,6 +58,11 @@ def shape_of(config: Config, batch_size: int) -> Shape:
     """Return the dimensions of a model's configuration with a batch."""
     names = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length")
     return Shape(batch_size=batch_size, **{name: getattr(config, name) for name in names})
+
+
+def model_shape(size: str, context_length: int) -> Shape:
+    """Return the dimensions of a size of model with the vocabulary and the batch of the assignment."""
+    return shape_of(replace(SIZES[size], context_length=context_length), batch_size=4)
 
 
 def width(precision: str) -> int:

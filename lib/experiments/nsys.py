@@ -1,5 +1,4 @@
-"""Runs one case under NVIDIA's Nsight Systems, its phases inside NVTX ranges, and reads the table of kernels that this
-gives; knows nothing of records.
+"""Runs one case under NVIDIA's Nsight Systems, its phases inside NVTX ranges, and reads the table of kernels.
 
 `python -m lib.experiments.nsys size=small context_length=128` is the program that nsys watches: it warms up, and then
 makes one iteration while nsys captures, between cudaProfilerStart and cudaProfilerStop. Parameters not given are the
@@ -9,6 +8,8 @@ defaults of the notebook `kernels`, the first of a list.
 import argparse
 import ast
 import csv
+import gc
+import os
 import shlex
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ import torch
 from lib import cli, notebooks, validate
 from lib.experiments import cases
 from lib.experiments.kernels import Kernels
+from lib.experiments.measure import Recording
 from lib.experiments.training import Training
 from lib.instruments import peak_memory
 
@@ -67,12 +69,27 @@ def shell(case: Kernels) -> str:
     return f"{shlex.join(command(case))}\n{shlex.join(stats())}"
 
 
-def metrics(case: Kernels) -> dict:
-    """`nsys`, the table of kernels by range, or `nsys_missing`, why there is none. Raises memory.TooLarge for a case
-    whose predicted memory does not fit."""
+def metrics(record: Recording) -> dict:
+    """Return `nsys`, the table of kernels by range, or `nsys_missing`, why there is none; frees what the record built.
+
+    Nothing for a compiled case, whose kernels have names of their own, and in a sweep before its last round."""
+    case = record.case
+    if case.compiled or "SWEEP_ROUND_FOLLOWS" in os.environ:
+        return {}
     if reason := missing(case):
         return {"nsys_missing": reason}
-    peak_memory.preflight(case.predicted_bytes(), case.device)
+    for work in record.built:
+        vars(work).clear()
+    gc.collect()
+    torch.cuda.empty_cache()
+    try:
+        peak_memory.preflight(case.predicted_bytes(), case.device)
+    except peak_memory.TooLarge:
+        return {"nsys_missing": "the memory that is left does not suffice for a second process"}
+    return _watched(case)
+
+
+def _watched(case: Kernels) -> dict:
     with tempfile.TemporaryDirectory(prefix="nsys-") as folder:
         report = str(Path(folder, "kernels"))
         for step in (_with_this_python(command(case, report)), stats(report)):

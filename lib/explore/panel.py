@@ -5,10 +5,9 @@ import html
 import ipywidgets as widgets
 import itables
 
-from lib.explore import query as explore
-from lib.explore.query import Query
+from lib.explore.query import Query, axes, experiments, figure, first, listing, metrics, options, save
 from lib.records import results
-from lib.report.headings import HEADINGS
+from lib.report.headings import heading
 
 ROWS = 5  # of a list in which several can be chosen
 WIDTH = "46em"  # of a figure, so that it and its controls can be seen at once
@@ -21,7 +20,7 @@ def offline() -> None:
 
 def interactive(query: Query) -> str:
     """The rows of a query as the HTML of a table that sorts, searches and turns pages."""
-    rows = explore.listing(query)
+    rows = listing(query)
     measured = rows.select_dtypes("float").columns
     rows[measured] = rows[measured].map(lambda value: float(f"{value:.4g}"))
     return itables.to_html_datatable(rows, connected=False, showIndex=False, lengthMenu=[10, 25, 100])
@@ -29,18 +28,18 @@ def interactive(query: Query) -> str:
 
 class Panel(widgets.VBox):
     """The controls of a query with its figure and its table below, which follow each change; `query` is the choice as
-    it stands. Another experiment, machine, x axis or kind of line begins anew from `explore.first`."""
+    it stands. Another experiment, machine, x axis or kind of line begins anew from `first`."""
 
     def __init__(self, query: Query):
         known, layout = results.machines(), widgets.Layout(flex_flow="row wrap")
         self.query, self.filters, self.quiet = query, {}, True
-        self.experiment = widgets.Dropdown(options=explore.experiments(known), description="experiment")
+        self.experiment = widgets.Dropdown(options=experiments(known), description="experiment")
         self.machines = widgets.SelectMultiple(options=known, description="machines", rows=min(ROWS, len(known)))
         self.x, self.y, self.line = (widgets.Dropdown(description=name) for name in ("x", "y", "line"))
         self.where, self.button = widgets.HBox(layout=layout), widgets.Button(description="Save figure")
         self.message, self.shown = widgets.HTML(), widgets.Output()
-        which, axes = widgets.VBox([self.experiment, self.machines]), widgets.VBox([self.x, self.y, self.line])
-        above = widgets.HBox([which, axes], layout=layout)
+        which, drawn = widgets.VBox([self.experiment, self.machines]), widgets.VBox([self.x, self.y, self.line])
+        above = widgets.HBox([which, drawn], layout=layout)
         super().__init__([above, self.where, self.button, self.message, self.shown])
         self._adopt(query)
         self.button.on_click(self._save)
@@ -51,17 +50,17 @@ class Panel(widgets.VBox):
     def _adopt(self, query: Query) -> None:
         """Set every control to what a query says, and show it."""
         self.query, self.quiet = query, True
-        records, axes = query.records(), explore.axes(query.experiment)
+        records, fields = query.records(), axes(query.experiment)
         self.experiment.value, self.machines.value = query.experiment, query.machines
-        for control, names in ((self.x, axes), (self.y, explore.metrics(records)), (self.line, axes)):
-            control.options = [(HEADINGS[name], name) for name in names]
+        for control, names in ((self.x, fields), (self.y, metrics(records)), (self.line, fields)):
+            control.options = [(heading(name), name) for name in names]
             control.value = getattr(query, control.description)
         self.filters = {}
         for name in records.attrs["fields"]:
-            found = explore.options(records, name)
+            found = options(records, name)
             control = widgets.SelectMultiple(
                 options=[(str(value), value) for value in found], value=query.where.get(name, tuple(found)),
-                description=HEADINGS[name], rows=min(ROWS, len(found)), style={"description_width": "initial"},
+                description=heading(name), rows=min(ROWS, len(found)), style={"description_width": "initial"},
             )  # fmt: skip
             control.observe(self._narrow, "value")
             if len(found) > 1:
@@ -76,7 +75,7 @@ class Panel(widgets.VBox):
             return
         same = self.experiment.value == self.query.experiment
         kept = {"x": self.x.value, "y": self.y.value, "line": self.line.value} if same else {}
-        self._try(lambda: self._adopt(explore.first(self.experiment.value, self.machines.value, **kept)))
+        self._try(lambda: self._adopt(first(self.experiment.value, self.machines.value, **kept)))
 
     def _narrow(self, change: dict) -> None:
         """Another metric, or other values of a field; all values of a field are no filter."""
@@ -100,11 +99,11 @@ class Panel(widgets.VBox):
             self.message.value = html.escape(str(error))
 
     def _show(self) -> None:
-        figure = f'<div style="max-width: {WIDTH}">{explore.figure(self.query)._repr_html_()}</div>'
-        parts = (figure, interactive(self.query))
+        drawn = f'<div style="max-width: {WIDTH}">{figure(self.query)._repr_html_()}</div>'
+        parts = (drawn, interactive(self.query))
         self.shown.outputs = tuple(
             {"output_type": "display_data", "data": {"text/html": part}, "metadata": {}} for part in parts
         )
 
     def _save(self, _: widgets.Button) -> None:
-        self.message.value = f"saved as {html.escape(str(explore.save(self.query)))}"
+        self.message.value = f"saved as {html.escape(str(save(self.query)))}"

@@ -1,16 +1,11 @@
-"""Draws and lists what a query picks from the records, and keeps figures with the query that made them inside; knows
-no widgets and measures nothing.
-"""
+"""Draws and lists what a query picks from the records, and saves both; knows no widgets and measures nothing."""
 
 import hashlib
-import html
-import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -18,13 +13,12 @@ from matplotlib.axes import Axes
 from lib import notebooks, validate
 from lib.records import baselines, long_form, results
 from lib.report import plots, tidy
-from lib.report.headings import HEADINGS
+from lib.report.headings import heading, measured
 from lib.stats.intervals import Interval
 
 MACHINE = "machine"  # what can be an axis beside the fields of a case
 PALETTE = (plots.INK, plots.BLUE, plots.ORANGE, plots.GREEN, plots.PURPLE, plots.SKY)
 LEADING = ("total_ms", "first_total_ms", "peak_mib")  # the metrics of a whole iteration
-MARK = "query"  # the id of the element of a figure that holds its query
 
 
 @dataclass(frozen=True)
@@ -68,25 +62,8 @@ class Query:
     @property
     def slug(self) -> str:
         """A name for its file: what is drawn, and a digest of all the rest."""
-        digest = hashlib.sha256(self.text().encode()).hexdigest()[:8]
+        digest = hashlib.sha256(repr(self).encode()).hexdigest()[:8]
         return re.sub(r"[^A-Za-z0-9]+", "-", f"{self.experiment}-{self.y}-by-{self.x}-{self.line}-{digest}")
-
-    def text(self) -> str:
-        """The query as JSON, from which `parse` makes it again."""
-        return json.dumps(asdict(self), sort_keys=True)
-
-
-def parse(text: str) -> Query:
-    """The query that a JSON text tells. Raises ValueError for one that tells none."""
-    told = json.loads(text)
-    names = list(Query.__dataclass_fields__)
-    if not isinstance(told, dict):
-        raise ValueError(f"query: {text!r} must be an object with {', '.join(names)}")
-    for name in told:
-        validate.choice("query", name, names)
-    if missing := [name for name in names if name not in told and name != "where"]:
-        raise ValueError(f"query: {', '.join(missing)} must be given")
-    return Query(**told)
 
 
 def _listed(values) -> tuple:
@@ -109,7 +86,7 @@ def axes(experiment: str) -> list[str]:
 def metrics(records: pd.DataFrame) -> list[str]:
     """What can be the y axis: the metrics that are numbers and have a heading, those of the whole first."""
     besides = {*long_form.OF_THE_RECORD, *records.attrs["fields"]}
-    found = [name for name in records if name in HEADINGS and name not in besides and records[name].map(_counts).any()]
+    found = [name for name in records if measured(name) and name not in besides and records[name].map(_counts).any()]
     return [name for name in LEADING if name in found] + [name for name in found if name not in LEADING]
 
 
@@ -154,8 +131,8 @@ def first(experiment: str, machines: tuple[str, ...] = (), **chosen: str) -> Que
 
 
 def table(query: Query) -> pd.DataFrame:
-    """One row a case and machine: its fields, the metric as a `stats.Interval` or None, and what
-    `estimates.medians` says beside; `label` tells the lines apart and `colour` is that of the line."""
+    """One row a case and machine: its fields, the metric as an `Interval` or None, and what
+    `tidy.medians` says beside; `label` tells the lines apart and `colour` is that of the line."""
     where = {name: list(values) for name, values in query.where.items()}
     medians = tidy.medians(tidy.select(query.records(), **where), query.y)
     medians[query.y] = [_as_interval(value) for value in medians[query.y]]
@@ -201,7 +178,7 @@ def bars(drawn: pd.DataFrame, query: Query) -> Axes:
     centres, ends = [i.value for i in found], plots.errors(found)
     ax.errorbar(centres, range(len(named)), xerr=ends, fmt="none", ecolor=plots.QUIET, capsize=2.5)
     ax.set_yticks(range(len(named)), named["label"])
-    ax.set(xlabel=HEADINGS[query.y])
+    ax.set(xlabel=heading(query.y))
     ax.invert_yaxis()
     ax.set_axisbelow(True)
     ax.grid(axis="x")
@@ -210,10 +187,10 @@ def bars(drawn: pd.DataFrame, query: Query) -> Axes:
 
 def figure(query: Query) -> plots.Figure:
     """The figure of a query as the report shows one, with what it draws of which cases."""
-    picked = [f"{HEADINGS[name]} {', '.join(map(str, values))}" for name, values in query.where.items()]
-    what = f"{HEADINGS[query.y]}, by {HEADINGS[query.x]} and {HEADINGS[query.line]}, of {query.experiment}"
+    picked = [f"{heading(name)} {', '.join(map(str, values))}" for name, values in query.where.items()]
+    what = f"{heading(query.y)}, by {heading(query.x)} and {heading(query.line)}, of {query.experiment}"
     caption = "; ".join([what, *picked]) + "."
-    return plots.show(draw(query), caption, f"{HEADINGS[query.y]} of each case, as the table has it", table(query))
+    return plots.show(draw(query), caption, f"{heading(query.y)} of each case, as the table has it", table(query))
 
 
 def listing(query: Query) -> pd.DataFrame:
@@ -222,7 +199,7 @@ def listing(query: Query) -> pd.DataFrame:
     rows = table(query)
     found = rows[query.y]
     numbers = {
-        HEADINGS[query.y]: [i.value if i else None for i in found],
+        heading(query.y): [i.value if i else None for i in found],
         "from": [i.low if i else None for i in found],
         "to": [i.high if i else None for i in found],
         "n": [i.n if i else 0 for i in found],
@@ -237,18 +214,9 @@ def folder() -> Path:
 
 
 def save(query: Query) -> Path:
-    """Write the figure as an SVG that stands alone and holds its query, from which `load` makes it again."""
+    """Write the figure as an SVG that stands alone, and its rows as CSV beside it; return the figure's file."""
     file = folder() / f"explore-{query.slug}.svg"
     file.parent.mkdir(parents=True, exist_ok=True)
     plots.save(draw(query), file)
-    head, tag, rest = re.split(r"(<svg[^>]*>)", file.read_text(), maxsplit=1)
-    file.write_text(f'{head}{tag}\n <metadata id="{MARK}">{html.escape(query.text())}</metadata>{rest}')
+    listing(query).to_csv(file.with_suffix(".csv"), index=False)
     return file
-
-
-def load(file: Path) -> Query:
-    """The query that a figure holds. Raises ValueError where it holds none."""
-    for element in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}metadata"):
-        if element.get("id") == MARK:
-            return parse(element.text)
-    raise ValueError(f"{Path(file).name}: holds no query")

@@ -21,16 +21,21 @@ AGAIN = "make sweep STALE=1"
 def reason(record: Mapping) -> str:
     """Why a record of this machine's own is stale, in words; nothing where it is not."""
     found = [] if _is_todays(record) else ["measured by other code"]
-    version = public(record["environment"].get("torch", ""))
     own = processor.name()
     here = record["environment"].get("processor", own) == own  # results may be copied from another machine
-    if here and version and installed() and version != installed():
+    if here and (version := _other_torch(record)):
         found.append(f"measured with PyTorch {version}")
     return " and ".join(found)
 
 
 def _is_todays(record: Mapping) -> bool:
     return record["code"] == code_digest.code(record["experiment"])
+
+
+def _other_torch(record: Mapping) -> str:
+    """Return the version of PyTorch that measured a record, if it is known to be another than the installed one."""
+    version = public(record["environment"].get("torch", ""))
+    return version if version and installed() and version != installed() else ""
 
 
 def public(version: str) -> str:
@@ -76,5 +81,5 @@ def told(reasons: list[str]) -> str:
 
 
 def older(records: Iterable[Mapping]) -> int:
-    """How many of these records, kept in git, are of older code than today's."""
-    return sum(not _is_todays(record) for record in records)
+    """Count the records, kept in git, of another code than today's or another PyTorch than the installed one."""
+    return sum(not _is_todays(record) or bool(_other_torch(record)) for record in records)

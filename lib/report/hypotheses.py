@@ -59,7 +59,7 @@ def counted(value: float | None) -> Interval | None:
 
 def power(ratio: Interval | None, times: float) -> Interval | None:
     """The exponent of a power law of which so many times the size has this ratio; None without a ratio."""
-    if ratio is None or times <= 0 or times == 1:
+    if ratio is None:
         return None
     ends = (math.log(end) / math.log(times) for end in (ratio.value, ratio.low, ratio.high))
     return Interval(*ends, ratio.n, ratio.rounds)
@@ -88,6 +88,11 @@ def ratio(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> Inter
     return found.ratio if found else None
 
 
+def exponent(records: pd.DataFrame, metric: str, axis: str, low: Mapping, high: Mapping) -> Interval | None:
+    """Find the exponent of a metric in an axis from two cases; None where they were not both measured."""
+    return power(ratio(records, metric, high, low), high[axis] / low[axis]) if high[axis] else None
+
+
 def ends(records: pd.DataFrame, axis: str, case: Mapping, longest: bool = True) -> list[dict]:
     """The case with the two largest, or the two least, values of an axis with times, the lesser first; both None
     where there are fewer."""
@@ -99,23 +104,17 @@ def ends(records: pd.DataFrame, axis: str, case: Mapping, longest: bool = True) 
 
 def table(
     hypotheses: Sequence[Hypothesis], records: pd.DataFrame, caption: str = "Predicted, measured"
-) -> tables.Table:  # fmt: skip
+) -> tables.Table:
     """One row a hypothesis: the quantity, what the prediction rests on, both numbers and the verdict; the note names
     the hardware of the records."""
+    names = ["quantity", "by theory", "predicted", "measured", "verdict"]
     rows = [
-        {
-            "quantity": f"{one.quantity}, {one.limit}" if one.limit else one.quantity,
-            "by theory": one.how,
-            "predicted": one.predicted,
-            "measured": one.measured,
-            "verdict": one.verdict,
-        }
+        (", ".join(filter(None, (one.quantity, one.limit))), one.how, one.predicted, one.measured, one.verdict)
         for one in hypotheses
     ]
-    frame = pd.DataFrame(rows, columns=["quantity", "by theory", "predicted", "measured", "verdict"])
+    frame = pd.DataFrame(rows, columns=names)
     frame["predicted"] = frame["predicted"].astype(float)
-    hardware = ", ".join(dict.fromkeys(records["hardware"])) if len(records) else ""
-    sources = frame.assign(hardware=hardware)
+    sources = frame.assign(hardware=", ".join(dict.fromkeys(records["hardware"])))
     sources.attrs["what"] = "Median, ratio or count"
     note = " ".join(filter(None, [tables.provenance(sources), WORDS]))
     return tables.Table(frame, caption, note)

@@ -3,6 +3,7 @@
 import hashlib
 import html
 import io
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +14,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from lib.catalog import CATALOG, PRECISIONS
-from lib.report import markdown, tables
-from lib.report.headings import HEADINGS
+from lib.report import tables
+from lib.report.headings import heading
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
@@ -99,10 +100,10 @@ def lines(
                 heights = [i.value for i in part[y]]
                 ax.plot(part[x], heights, MARKERS[colour], color=colour, markerfacecolor=face, markersize=5)
             ends.append((group[x].iloc[-1], values[-1], name, colour))
-        ax.set(xscale="log", yscale="log", xlabel=HEADINGS[x], ylabel=HEADINGS[y])
+        ax.set(xscale="log", yscale="log", xlabel=heading(x), ylabel=heading(y))
         sizes = sorted(table[x].unique())
         ax.set_xticks(sizes, [_size(value) for value in sizes])
-        ax.minorticks_off()
+        ax.xaxis.set_minor_locator(NullLocator())
         round_ticks(ax.yaxis)
         ax.grid(axis="y")
         label_ends(ax, [end for end in ends if named is None or end[2] in named])
@@ -128,15 +129,13 @@ def models(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
 
 
 def round_ticks(axis: Axis) -> None:
-    """Round numbers as ticks of a log axis, also where it spans less than a decade."""
-    low, high = sorted(axis.get_view_interval())
-    decades = [10.0**power for power in range(-6, 16)]
-    ticks = [step * decade for decade in decades for step in (1, 2, 5) if low <= step * decade <= high]
-    if len(ticks) > 7:
-        ticks = [decade for decade in decades if low <= decade <= high]
-    elif len(ticks) < 3:
-        ticks = [tick for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= tick <= high]
-    axis.set_ticks(ticks, [f"{tick:,g}" if tick < 1000 else f"{tick:,.0f}" for tick in ticks])
+    """Set round numbers as the only ticks of a log axis, also where it spans less than a decade."""
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low)
+    subs = (1, 2, 5) if decades < 2 else (1,)
+    axis.set_major_locator(LogLocator(subs=subs) if decades > 1 else MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(StrMethodFormatter("{x:,.9g}"))
 
 
 def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str, height: float = 3.4) -> Axes:
@@ -152,7 +151,7 @@ def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str, height: f
         lines(
             ax, table[table[panel] == value], x, y, line, names if in_last == {*names} and value == values[-1] else []
         )
-        ax.set_title(f"{HEADINGS[panel]}: {value:,}", loc="left")
+        ax.set_title(f"{heading(panel)}: {value:,}", loc="left")
         if value != values[0]:
             ax.set_ylabel("")
     if in_last != {*names}:
@@ -233,7 +232,6 @@ def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
         ax.axvline(1, color=INK, linewidth=0.8)
         ax.set_yticks(range(len(table)), table["label"])
         ax.set(xscale="log", xlabel=xlabel, ylim=(max(1, len(table)) - 0.5, -0.5))
-        ax.minorticks_off()
         round_ticks(ax.xaxis)
         ax.grid(axis="x")
     return ax
@@ -269,10 +267,6 @@ class Figure:
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         caption = f'<figcaption><b class="label">Figure</b> {html.escape(self.caption)}</figcaption>'
         return f'<figure class="plot"><div class="scroll" tabindex="0">{svg}</div>{caption}{note}</figure>'
-
-    def _repr_markdown_(self) -> str:
-        picture = f"![{markdown.escape(self.alt)}](figure.svg)" if self.svg else markdown.ABSENT
-        return markdown.captioned("Figure", self.caption, picture, self.note)
 
 
 def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame | str) -> Figure:

@@ -1,30 +1,27 @@
-"""Keeps records in git: copies those of sweeps, of every machine in the results, to `reports/reference/`, with one
-figure of each machine.
-"""
+"""Keeps records in git: what sweeps measured goes to `reports/reference/`, with one figure of each machine."""
 
-import argparse
+import itertools
 import shutil
-import sys
+from pathlib import Path
 
-from lib import cli
 from lib.records import results
 from lib.report import plots, published
 
 
 def publish(machine: str) -> int:
-    """Copy the valid records that sweeps made on a machine, over those kept of the same cases; returns how many.
-    What was measured by hand stays out, and so does a file that is no valid record. Raises ValueError where
-    those kept under this name are of other hardware."""
+    """Let the records that sweeps made on a machine replace those kept of the same experiments; return how many.
+
+    What was measured by hand stays out, and so does a file that is no valid record. Raises ValueError where those kept
+    under this name are of other hardware.
+    """
     target = results.REFERENCE / machine
     kept = sorted(target.glob("*/*.json"))
     new = [file for file in results.files(machine) if file not in kept and results.status(file)]
     hardware = sorted({results.read(file)["environment"]["hardware"] for file in kept + new})
     if len(hardware) > 1:
         raise ValueError(f"machine: {machine} stands for {' and '.join(hardware)}")
-    for file in new:
-        copy = target / file.parent.name / file.name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, copy)
+    for experiment, files in itertools.groupby(new, lambda file: file.parent.name):
+        _replace(target / experiment, list(files))
     ratios = published.to_references(machine)
     if len(ratios):
         ax = plots.ratios(*plots.axes(height=3.4), ratios, "time relative to the reference")
@@ -32,31 +29,20 @@ def publish(machine: str) -> int:
     return len(new)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of this command line."""
-    return cli.parser(
-        "lib.report.publish",
-        "Copy the records of sweeps, of every machine in the results, to reports/reference/; those by hand stay out.",
-        ("",),
-        {2: "there is nothing to publish, or the machine's name stands for other hardware"},
-    )
+def _replace(folder: Path, files: list[Path]) -> None:
+    """Let a folder hold these files and no other."""
+    folder.mkdir(parents=True, exist_ok=True)
+    copies = [Path(shutil.copy(file, folder)) for file in files]
+    for former in set(folder.iterdir()) - set(copies):
+        former.unlink()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns 0, or 2 where there is nothing to publish."""
-    parser().parse_args(arguments)
+def everything() -> list[str]:
+    """Publish the records of every machine in the results, and say how many these are, a line a machine.
+
+    Raises ValueError where there is no machine.
+    """
     machines = [entry.name for entry in sorted(results.folder().glob("*")) if entry.is_dir()]
     if not machines:
-        print("there are no records of this machine; `make report` measures some", file=sys.stderr)
-        return 2
-    try:
-        for machine in machines:
-            print(f"{publish(machine)} records of {machine} are in reports/reference/{machine}")
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        raise ValueError("there are no records of this machine; `make report` measures some")
+    return [f"{publish(machine)} records of {machine} are in reports/reference/{machine}" for machine in machines]

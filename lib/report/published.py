@@ -13,7 +13,7 @@ import pandas as pd
 from lib.cost import flops as cost
 from lib.records import results
 from lib.report import compare, tidy
-from lib.report.headings import HEADINGS
+from lib.report.headings import heading
 from lib.stats.intervals import Interval
 
 PUBLISHED = results.REFERENCE / "published"
@@ -50,11 +50,6 @@ def published_step() -> pd.DataFrame:
     wide = table.pivot_table(index=keys, columns="phase", values="mean_ms", aggfunc="last").reset_index()
     names = {"forward": "forward_ms", "forward_backward": "forward_backward_ms", "train_step": "total_ms"}
     return wide.rename(columns=names)
-
-
-def step_flops(row: pd.Series) -> float:
-    """FLOPs of the forward and the backward pass of a training step that has `forward_flops`."""
-    return 3 * row["forward_flops"]
 
 
 def published_attention() -> pd.DataFrame:
@@ -118,7 +113,7 @@ def word(name: str, value) -> str:
         return value
     if str(value) in ("True", "False"):
         return name if value else ""
-    return f"{HEADINGS[name].partition(',')[0]} {value:,}"
+    return f"{heading(name).partition(',')[0]} {value:,}"
 
 
 def other_machines(experiment: str, machine: str, *metrics: str, **where) -> pd.DataFrame:

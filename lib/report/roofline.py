@@ -5,78 +5,20 @@ most as fast as the ceiling of memory times that intensity, and as the ceiling o
 least, so that what finds them in a cache may lie above the slope.
 """
 
-import itertools
 import math
 from collections.abc import Mapping
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
+from adjustText import adjust_text
 from matplotlib.axes import Axes
-from matplotlib.container import ErrorbarContainer
-from matplotlib.lines import Line2D
-from matplotlib.transforms import Bbox
 
-from lib.chapters import kernels as profiles
-from lib.chapters import memory
 from lib.report import plots, tidy
 from lib.stats import digits
 
-PHASES = ("forward", "backward", "optimizer")
 COLUMNS = ["label", "name", "precision", "intensity", "gflops", "hardware", "restless"]
-PLACES = sorted(  # of a label beside its point: across and up in points, the nearest first
-    ((side * across, up) for side in (1, -1) for across in (9, 30, 60) for up in range(-99, 56, 11)),
-    key=lambda place: math.hypot(*place),
-)
-
-
-def _points(rows: list[dict]) -> pd.DataFrame:
-    """Rows of `COLUMNS`: a label, the name that has the colour, FLOPs a byte, and 1e9 FLOPs a second."""
-    return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def of_steps(steps: pd.DataFrame) -> pd.DataFrame:
-    """A point a case and phase of training steps. To the least bytes of what is no product, which the records have,
-    come each matrix, read once a pass, and its gradient, written once, in single precision."""
-    fields, rows = steps.attrs["fields"], []
-    for phase in PHASES:
-        steps = tidy.with_rate(steps, f"{phase}_gflops", f"{phase}_flops", f"{phase}_ms", scale=1e-9)
-    facts = [f"{phase}_{unit}" for phase in PHASES for unit in ("gflops", "flops", "bytes")]
-    table = tidy.medians(steps, *facts)
-    table = table[table["forward_gflops"].notna()]
-    for _, row in tidy.labelled(table, fields).iterrows() if len(table) else ():
-        weights = 4 * memory.shape(row["size"], int(row["context_length"])).matrix_parameters
-        more = {"forward": weights, "backward": 2 * weights, "optimizer": 0}
-        for phase in PHASES:
-            intensity = row[f"{phase}_flops"] / (row[f"{phase}_bytes"] + more[phase])
-            label = row["label"] if phase == "backward" else ""
-            found = {"name": phase, "label": label, "intensity": intensity, "gflops": row[f"{phase}_gflops"]}
-            rows.append(found | row[["precision", "hardware", "restless"]].to_dict())
-    return _points(rows)
-
-
-def of_attention(attention: pd.DataFrame) -> pd.DataFrame:
-    """A point a case of attention, forward and backward together; the one with the most tokens is labelled."""
-    attention = tidy.derive(attention, "gflops", lambda flops, ms: 3e-6 * flops / ms, "forward_flops", "total_ms")
-    table = tidy.medians(attention, "gflops", "forward_flops", "moved_bytes")
-    table = table[table["gflops"].notna()].sort_values("seq_len")
-    last = table.groupby("variant")["seq_len"].transform("max") == table["seq_len"]
-    return _points([
-        row[["precision", "hardware", "restless", "gflops"]].to_dict()
-        | {"name": row["variant"], "label": f"{row['variant']}, {row['seq_len']:,}" if is_last else ""}
-        | {"intensity": 3 * row["forward_flops"] / row["moved_bytes"]}
-        for (_, row), is_last in zip(table.iterrows(), last, strict=True)
-    ])  # fmt: skip
-
-
-def of_parts(kernels: pd.DataFrame, case: Mapping) -> pd.DataFrame:
-    """A point a part of attention and phase of one profiled step."""
-    table = profiles.parts(tidy.select(kernels, **case))
-    return _points([
-        {name: row.get(name, "") for name in ("precision", "hardware", "restless", "gflops")}
-        | {"name": row["part"], "label": f"{row['part']}, {row['phase']}"}
-        | {"intensity": row["gflops"].value / row["gigabytes"].value}
-        for _, row in table.iterrows()
-    ])  # fmt: skip
+ITERATIONS = 300  # of placing labels, and not a time, so that a figure is the same on every machine
 
 
 def draw(points: pd.DataFrame, products: Mapping[str, float], bandwidth: float, joined: bool = False) -> Axes:
@@ -132,45 +74,27 @@ def _roofs(ax: Axes, products: Mapping[str, float], bandwidth: float) -> None:
         ax.annotate(said, (high, level), xytext=(0, 3), textcoords="offset points", fontsize=9, ha="right", va="bottom")
         ax.plot([ridge, ridge], [bottom / 2, level], color=plots.QUIET, linewidth=0.8, linestyle=":")
     ax.set(xlim=(low, high), ylim=(bottom / 2, 1.5 * max([top, *(peak / 1e9 for peak in products.values())])))
-    ax.minorticks_off()
     for axis in (ax.xaxis, ax.yaxis):
         plots.round_ticks(axis)
 
 
 def _label(ax: Axes, points: pd.DataFrame) -> None:
-    """The points' labels, each beside its point where it covers neither another nor a point; a hairline leads to one
-    that stands further off."""
+    """Set the labels near their points, clear of each other, of points and of lines; hairlines join those far off."""
+    middle = math.sqrt(math.prod(ax.get_xlim()))
+    texts = [
+        ax.text(
+            point["intensity"], point["gflops"].value, point["label"], fontsize=9, va="top",
+            ha="right" if point["intensity"] > middle else "left", color=plots.COLOURS.get(point["name"], plots.INK),
+        )
+        for _, point in points.iterrows()
+    ]  # fmt: skip
     ax.figure.draw_without_rendering()  # which lays the figure out, so that places can be told
-    renderer = ax.figure.canvas.get_renderer()
-    taken = [text.get_window_extent(renderer) for text in ax.texts] + list(map(_extent, ax.containers))
-    taken += [box for line in ax.get_lines() if line.get_linestyle() not in ("None", ":") for box in _along(line)]
-    for _, point in points.iterrows():
-        place, colour = (point["intensity"], point["gflops"].value), plots.COLOURS.get(point["name"], plots.INK)
-        for across, up in PLACES:
-            text = ax.annotate(
-                point["label"], place, xytext=(across, up), textcoords="offset points", fontsize=9, color=colour,
-                ha="left" if across > 0 else "right", va="center",
-                arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5} if up or abs(across) > 9 else None,
-            )  # fmt: skip
-            text.update_positions(renderer)
-            box = mpl.text.Text.get_window_extent(text, renderer)  # without the hairline
-            if ax.bbox.x0 < box.x0 and box.x1 < ax.bbox.x1 and not any(map(box.overlaps, taken)):
-                break
-            if (across, up) != PLACES[-1]:
-                text.remove()
-        taken.append(box)
-
-
-def _along(line: Line2D) -> list[Bbox]:
-    """Small boxes of pixels that cover a line."""
-    corners = line.axes.transData.transform(line.get_xydata())
-    steps = [(a + (b - a) * part / 60) for a, b in itertools.pairwise(corners) for part in range(61)]
-    return [Bbox.from_extents(x - 1, y - 1, x + 1, y + 1) for x, y in steps]
-
-
-def _extent(point: ErrorbarContainer) -> Bbox:
-    """The pixels that a point and its interval cover."""
-    marker, _, (bar,) = point
-    (x, y) = marker.axes.transData.transform(marker.get_xydata()[0])
-    ends = marker.axes.transData.transform(bar.get_segments()[0])[:, 1]
-    return Bbox.from_extents(x - 5, min(y - 5, *ends), x + 5, max(y + 5, *ends))
+    lines = [(line, line.get_path()) for line in ax.get_lines() if line.get_linestyle() != ":"]
+    bars = [(bars, path) for bars in ax.collections for path in bars.get_paths()]
+    pixels = [shown.get_transform().transform_path(path).interpolated(40).vertices for shown, path in lines + bars]
+    x, y = ax.transData.inverted().transform(np.concatenate(pixels)).T
+    roofs = [text for text in ax.texts if text not in texts]
+    hairline = {"arrowstyle": "-", "color": plots.QUIET, "linewidth": 0.6}
+    adjust_text(
+        texts, x, y, objects=roofs, ax=ax, iter_lim=ITERATIONS, force_static=(0.3, 0.6), arrowprops=hairline
+    )  # fmt: skip

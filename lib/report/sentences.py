@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from lib.records import results
+from lib.records.record import called
 from lib.records.staleness import left_out
 from lib.report import compare as verdicts
-from lib.report import markdown, tidy
-from lib.report.headings import HEADINGS
+from lib.report import tidy
+from lib.report.headings import heading
 from lib.stats import comparisons, digits, intervals
 from lib.stats.intervals import Interval
 
@@ -40,10 +40,6 @@ class Statement:
             f'<div class="claim" data-verdict="{mark}"><p>{html.escape(self.text)}</p>'
             f"<details><summary>evidence</summary>{self._evidence()}</details></div>"
         )
-
-    def _repr_markdown_(self) -> str:
-        verdict = "" if self.verdict == "measured" else f" *({markdown.escape(self.verdict)})*"
-        return markdown.noted(markdown.escape(self.text) + verdict, self.evidence)
 
     def mark(self) -> str:
         """The verdict alone as HTML, which opens to the sentence and its evidence."""
@@ -68,7 +64,7 @@ def names(records: pd.DataFrame, *cases: Mapping) -> tuple[str, ...]:
     """The names of the records of these cases, as the report links them: experiment/case.rN."""
     fields, experiment = records.attrs["fields"], records.attrs["experiment"]
     chosen = [row for case in cases for _, row in tidy.select(records, **case).iterrows()]
-    return tuple(dict.fromkeys(results.called(experiment, row[fields], row["round"]) for row in chosen))
+    return tuple(dict.fromkeys(called(experiment, row[fields], row["round"]) for row in chosen))
 
 
 def of_records(*free: str) -> Callable:
@@ -192,7 +188,7 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
         *(math.log(x) / width if x > 0 else math.nan for x in (found.value, found.low, found.high)),
         found.n, found.rounds,
     )  # fmt: skip
-    unit = unit or HEADINGS[axis]
+    unit = unit or heading(axis)
     text = f"From {below:,} to {above:,} {unit}, {subject} grows as that number to the power {digits.interval(power)}"
     evidence = f"{metric}, {fields(of)}, ratio {digits.interval(found)}; by {compared.by}, {_counted(found)}."
     return Statement(text + ".", "measured", evidence, names(chosen, {axis: below}, {axis: above}))

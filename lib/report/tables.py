@@ -1,28 +1,35 @@
 """Sets numbers and tidy tables as text and HTML, under one set of headings; computes nothing."""
 
 import html
-import itertools
 import math
 import re
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 from markupsafe import escape
 
 from lib.config import SIZES
-from lib.report import markdown, typeset
-from lib.report.headings import HEADINGS
+from lib.report.headings import heading
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
 UNAVAILABLE = "not available"
 LONG = 16  # characters in a cell from which on it may break
-LINK = re.compile(r'<a href="([^"]+)">(.*?)</a>')
+LATEX = str.maketrans(
+    {"×": r"$\times$", "µ": r"\textmu{}", "²": "$^2$", "−": "$-$", "→": r"$\to$", "≥": r"$\ge$", "≤": r"$\le$"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "[": "{[}", "]": "{]}"}
+)  # what pandas leaves, and not every typeface has
 ABSENT = '<p class="absent">Not measured on this machine.</p>'
 
 
 class Bold(Interval):
     """An interval whose value a table sets in bold."""
+
+
+def anchor(chapter: str, heading: str) -> str:
+    """Return the id of a heading of a chapter."""
+    return f"{chapter}-" + re.sub(r"[^a-z0-9]+", "-", re.sub(r"<[^>]+>", "", heading).lower()).strip("-")
 
 
 def _as_interval(value) -> Interval | None:
@@ -59,8 +66,8 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
 
 
 class Table:
-    """A table with its caption, which a notebook shows as HTML; the report numbers it, and offers it as LaTeX and
-    Typst. Where there are `reasons`, one a row, a row's stands in place of cells that have no value. What is
+    """A table with its caption, which a notebook shows as HTML and also holds as Markdown and LaTeX; the report numbers
+    it. Where there are `reasons`, one a row, a row's stands in place of cells that have no value. What is
     `markupsafe.Markup` is taken as the HTML that it is."""
 
     def __init__(self, frame: pd.DataFrame, caption: str, note: str = "", reasons: list[str] | None = None):
@@ -84,14 +91,31 @@ class Table:
         return (
             f'<figure class="table"><figcaption><b class="label">Table</b> {html.escape(self.caption)}</figcaption>'
             f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(self.caption, quote=True)}">'
-            f"{table if rows else ABSENT}</div>{note}{typeset.disclosure(*self._cells(), self.caption)}</figure>"
+            f"{table if rows else ABSENT}</div>{note}</figure>"
         )
 
     def _repr_markdown_(self) -> str:
+        """Return the caption, a pipe table whose cells keep their links and marks, and the note."""
         rows, names, numbers = self._cells()
-        shown = [[_as_markdown(cell) for cell in row] for row in rows]
-        body = markdown.table([html.unescape(name) for name in names], shown, numbers) if rows else markdown.ABSENT
-        return markdown.captioned("Table", self.caption, body, self.note)
+        rule = ["---:" if number else "---" for number in numbers]
+        lines = "\n".join(f"| {' | '.join(map(_as_markdown, line))} |" for line in (names, rule, *rows))
+        caption, note = (_as_markdown(html.escape(text)) for text in (self.caption, self.note))
+        return "\n\n".join(filter(None, [f'<b class="label">Table</b> {caption}', lines if rows else ABSENT, note]))
+
+    def _repr_latex_(self) -> str | None:
+        """Return a table environment for the package booktabs, numbers flush right; nothing for one without rows."""
+        rows, names, numbers = self._cells()
+        if not rows:
+            return None
+        frame = pd.DataFrame([map(_words, row) for row in rows], columns=list(map(_words, names)))
+        bold = [["font-weight: bold" * cell.startswith("<b>") for cell in row] for row in rows]
+        style = frame.style.format(escape="latex").format_index(escape="latex", axis=1).hide(axis="index")
+        text = style.apply(lambda _: np.array(bold), axis=None).to_latex(
+            hrules=True, convert_css=True, position_float="centering",
+            column_format="".join("r" if number else "l" for number in numbers),
+            caption=re.sub(r"([&%$#_{}])", r"\\\1", self.caption),
+        )  # fmt: skip
+        return text.translate(LATEX)
 
     def _cells(self) -> tuple[list[Sequence[str]], list[str], list[bool]]:
         """The rows and the heads of the columns as HTML, each reason in its place, and which columns are numbers."""
@@ -101,12 +125,19 @@ class Table:
         return filled, [html.escape(str(name)) for name in self.frame], [is_number for _, is_number in columns]
 
 
+def _in_line(cell: str) -> str:
+    """Return a cell's HTML with what stands small below a value in brackets behind it."""
+    return re.sub(r"<small>(.+?)</small>", r" (\1)", cell).replace("<small></small>", "")
+
+
+def _words(cell: str) -> str:
+    """Return a cell's HTML as the text that it shows."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", "", _in_line(cell).replace("<br>", ": "))).split())
+
+
 def _as_markdown(cell: str) -> str:
-    """A cell's HTML as Markdown, with its links and in bold where it is."""
-    texts = [markdown.escape(typeset.words(part)) for part in LINK.split(cell)[::3]]
-    links = [f"[{markdown.escape(typeset.words(words))}]({target})" for target, words in LINK.findall(cell)]
-    joined = " ".join(part for pair in itertools.zip_longest(texts, links, fillvalue="") for part in pair if part)
-    return f"**{joined}**" if cell.startswith("<b>") else joined
+    """Return a cell's HTML for a pipe table, with what Markdown would take for markup shown as it is."""
+    return re.sub(r"[\\`*|$~\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", " ".join(_in_line(cell).split()))
 
 
 def _row(texts: tuple[str, ...], kinds: list[str], reason: str) -> str:
@@ -150,10 +181,10 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
         for name in names
         if len(frame) > 1 and not isinstance(frame[name].iloc[0], Interval) and len(set(frame[name])) == 1
     }
-    shown = frame[[name for name in names if name not in alike]].rename(columns=HEADINGS)
+    shown = frame[[name for name in names if name not in alike]].rename(columns=heading)
     if "restless" in frame and frame["restless"].any():
         shown = shown.assign(restless=frame["restless"])
-    setting = "; ".join(f"{HEADINGS[name]}: {_plain(value)}" for name, value in alike.items())
+    setting = "; ".join(f"{heading(name)}: {_plain(value)}" for name, value in alike.items())
     note = " ".join(
         filter(None, (provenance(frame), f"{setting}." if setting else "", frame.attrs.get("left_out", "")))
     )

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pandas as pd
@@ -185,13 +185,11 @@ def with_percent_of(
     )
 
 
-def with_least_time(records: pd.DataFrame, flops: dict[str, float], bandwidth: dict[str, float]) -> pd.DataFrame:
+def with_least_time(records: pd.DataFrame, flops: dict[str, float], bandwidth: float) -> pd.DataFrame:
     """The records of training steps with two metrics more: `least_ms`, the time that the matrix products take at the
     ceiling of the record's precision and, after them, the least bytes of all else at the ceiling of memory; and
     `least_percent`, that as a share of the time measured. Missing where a ceiling was not measured."""
-    known = records.assign(
-        limit=records["precision"].map(flops).astype(float), speed=max(bandwidth.values(), default=None)
-    )
+    known = records.assign(limit=records["precision"].map(flops).astype(float), speed=bandwidth)
     known.attrs = records.attrs
     parts = [f"{phase}_{unit}" for unit in ("flops", "bytes") for phase in ("forward", "backward")]
 
@@ -223,6 +221,12 @@ def ceiling(ceilings: pd.DataFrame, operation: str | list[str], fact: str) -> di
     return best
 
 
+def limits(ceilings: pd.DataFrame) -> tuple[dict[str, float], float]:
+    """Give FLOP/s of matrix products by precision, and bytes/s of memory, NaN where it was not measured."""
+    copies = ceiling(ceilings, ["copy", "triad", "add"], "moved_bytes")
+    return ceiling(ceilings, "matmul", "flops"), max(copies.values(), default=math.nan)
+
+
 def largest(records: pd.DataFrame, by: str, sign: int = 1, **where) -> dict:
     """The fields of the case with times for which the column `by` is largest, of those selected, or smallest
     with the sign -1; each field None where there is none."""
@@ -239,6 +243,25 @@ def select(records: pd.DataFrame, **where) -> pd.DataFrame:
     chosen = records[kept]
     chosen.attrs = records.attrs
     return chosen
+
+
+def one(records: pd.DataFrame, case: Mapping) -> pd.Series:
+    """Give the first record of a case, or one that holds nothing."""
+    chosen = select(records, **case)
+    return chosen.iloc[0] if len(chosen) else pd.Series(dtype=object)
+
+
+def with_table(records: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Select the records that hold the table of that name."""
+    chosen = records[column(records, name).map(lambda value: isinstance(value, dict)).astype(bool)]
+    chosen.attrs = records.attrs
+    return chosen
+
+
+def by_case(records: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
+    """Give each case as its row of `medians`, and its records."""
+    for _, row in medians(records).iterrows():
+        yield row.to_dict(), select(records, **row[records.attrs["fields"]])
 
 
 def current(records: pd.DataFrame) -> pd.DataFrame:

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 
 from lib import cli, notebooks, paths
 from lib.records import atomic
-from lib.sweep import lock
-from lib.sweep import progress as status
-from lib.sweep.lock import Busy, Share
+from lib.sweep import lock, progress
+from lib.sweep.lock import Busy, Shard
 
 FAILED, BAD_INPUT, CANNOT_WRITE, BUSY = 1, 2, 74, 75  # the last two as in sysexits.h
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
@@ -60,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--dry", action="store_true", help="list the cases with their predicted memory, run nothing")
     made.add_argument("--stale", action="store_true", help="measure what older code or another torch measured again")
     made.add_argument("--retry", action="store_true", help="measure what crashed or took too long again")
-    made.add_argument("--shard", default="1/1", metavar="K/N", help="do the K-th of N shares, beside those of others")
+    made.add_argument("--shard", default="1/1", metavar="K/N", help="do the K-th of N shards, beside those of others")
     made.add_argument("--address", metavar="HOST:PORT", help="run on the Ray cluster whose head is there")
     return made
 
@@ -71,17 +70,17 @@ def main(arguments: list[str] | None = None) -> int:
     if given.sweep == "status":
         return _tell()
     try:
-        part, budget = lock.parse(given.shard), _seconds(given.budget)
+        shard, budget = lock.parse(given.shard), _seconds(given.budget)
         if given.dry:
-            return _dry(given.sweep, part)
+            return _dry(given.sweep, shard)
         paths.refuse_strange(paths.results())
     except ValueError as error:
         return _say(error, BAD_INPUT)
     try:
-        with _signals(), lock.held(part, paths.results()):
-            return _supervise(given, part, budget)
-    except Busy:
-        return _say(f"busy: {status.owners(paths.results(), part)}", BUSY)
+        with _signals(), lock.held(shard, paths.results()):
+            return _supervise(given, shard, budget)
+    except Busy as busy:
+        return _say(f"busy: {progress.owner(paths.results(), busy.shard)}", BUSY)
     except atomic.CannotWrite as error:
         return _say(error, CANNOT_WRITE)
     except Stopped as stopped:
@@ -97,14 +96,14 @@ def _say(text: object, code: int = 0) -> int:
 
 
 def _tell() -> int:
-    told = status.told(paths.results())
-    return _say("\n".join(map(status.line, told)) or "no sweep has run on these results yet")
+    told = progress.told(paths.results())
+    return _say("\n".join(map(progress.line, told)) or "no sweep has run on these results yet")
 
 
-def _dry(name: str, part: Share) -> int:
+def _dry(name: str, shard: Shard) -> int:
     from lib.sweep import plan
 
-    return _say(plan.dry(plan.shared(plan.planned(name), part)))
+    return _say(plan.dry(plan.in_shard(plan.planned(name), shard)))
 
 
 @contextlib.contextmanager
@@ -139,7 +138,7 @@ def _held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
-def _supervise(given: argparse.Namespace, part: Share, budget: float) -> int:
+def _supervise(given: argparse.Namespace, shard: Shard, budget: float) -> int:
     with _held_back():
         from lib.records import damaged
         from lib.sweep import plan, supervisor
@@ -148,23 +147,23 @@ def _supervise(given: argparse.Namespace, part: Share, budget: float) -> int:
     os.environ["RESULTS"] = str(paths.results().resolve())
     with contextlib.ExitStack() as stack:
         try:
-            boxes = stack.enter_context(_boxes(given, part))
+            boxes = stack.enter_context(_boxes(given, shard))
             tasks = list({id(task): task for box in boxes for task in box.tasks}.values())
             for task in tasks:
                 paths.within(paths.results(), task.machine, task.experiment)
                 paths.within(paths.runs(), task.machine)
         except ValueError as error:
             return _say(error, BAD_INPUT)
-        damaged.tidy(part == lock.WHOLE)
+        damaged.tidy(shard == lock.WHOLE)
         if not any(task.todo(again) for task in tasks):
             return _say(f"{given.sweep}: every case has its record, nothing to measure")
-        progress = _progress(boxes, tasks, given.sweep, part, again)
-        sweeping, state = supervisor.Supervisor(boxes, progress, budget, again), "stopped"
+        shown = _progress(boxes, tasks, given.sweep, shard, again)
+        sweeping, state = supervisor.Supervisor(boxes, shown, budget, again), "stopped"
         try:
             sweeping.run()
             state = "failed" if sweeping.failures else "done"
         finally:
-            progress.close(state)
+            shown.close(state)
         _say(plan.summary(tasks))
         for failure in sweeping.failures:
             _say(failure, FAILED)
@@ -172,7 +171,7 @@ def _supervise(given: argparse.Namespace, part: Share, budget: float) -> int:
 
 
 @contextlib.contextmanager
-def _boxes(given: argparse.Namespace, part: Share) -> Iterator[list]:
+def _boxes(given: argparse.Namespace, shard: Shard) -> Iterator[list]:
     """Where the sweep is done: on this machine, or on those of a cluster."""
     from lib.sweep import plan, supervisor
 
@@ -180,21 +179,21 @@ def _boxes(given: argparse.Namespace, part: Share) -> Iterator[list]:
         with _held_back():
             from lib.sweep import ray_cluster
 
-        with ray_cluster.boxes(given.address, given.sweep, part) as boxes:
+        with ray_cluster.boxes(given.address, given.sweep, shard) as boxes:
             yield boxes
     else:
-        tasks = plan.shared(plan.planned(given.sweep), part)
+        tasks = plan.in_shard(plan.planned(given.sweep), shard)
         with supervisor.local(tasks, plan.pins(tasks)) as boxes:
             yield boxes
 
 
-def _progress(boxes: list, tasks: list, sweep: str, part: Share, again: frozenset[str]) -> status.Progress:
+def _progress(boxes: list, tasks: list, sweep: str, shard: Shard, again: frozenset[str]) -> progress.Progress:
     from lib.sweep import plan
 
     keys = [(task.machine, name) for task in tasks for name in task.todo(again)]
     done = sum(len(task.cases) - len(task.lacking) for task in tasks) - len(keys)
-    lanes = sum(max(1, len(box.places)) for box in boxes)
-    return status.Progress(paths.results(), part, sweep, done, plan.known_seconds(tasks, keys), lanes)
+    lanes = sum(max(1, len(box.slots)) for box in boxes)
+    return progress.Progress(paths.results(), shard, sweep, done, plan.known_seconds(tasks, keys), lanes)
 
 
 def _command(given: argparse.Namespace) -> str:

@@ -19,14 +19,15 @@ from lib.experiments import measure
 from lib.instruments import environment, peak_memory
 from lib.records import code_digest, results
 from lib.sweep import sweep_file
-from lib.sweep.lock import Share
+from lib.sweep.lock import Shard
 
 
 @dataclass(frozen=True)
 class Task:
     """A kernel as the machine that is to run it sees it. `cases` are the fields of each case by the name of its record,
     in the order in which the notebook measures them; `predicted` their bytes; `too_large` the metrics of those that do
-    not fit; `lacking` why others cannot run; `environment` and `code` are for the rows that no kernel can write."""
+    not fit; `lacking` why others cannot run; `environment` and `code` are for the rows that no kernel can write; `last`
+    says whether no round of the cases follows."""
 
     experiment: str
     parameters: dict
@@ -39,6 +40,7 @@ class Task:
     lacking: dict[str, str]
     environment: dict
     code: str
+    last: bool
 
     @property
     def round(self) -> int:
@@ -85,7 +87,7 @@ def _task(kernel: sweep_file.Kernel) -> Task:
         kernel.experiment, kernel.parameters, kernel.timeout, device, environment.machine(device),
         cases={name: asdict(case) for name, case in named.items()}, predicted=predicted,
         too_large=_too_large(predicted, device), lacking=lacking, environment=_environment(device),
-        code=code_digest.code(kernel.experiment),
+        code=code_digest.code(kernel.experiment), last=kernel.last,
     )  # fmt: skip
 
 
@@ -106,11 +108,11 @@ def _environment(device: str) -> dict:
     return environment.describe(device)
 
 
-def shared(tasks: list[Task], part: Share) -> list[Task]:
-    """The tasks in a share: all rounds of a kernel are in the same, and which that is does not hang on the machine."""
+def in_shard(tasks: list[Task], shard: Shard) -> list[Task]:
+    """Return the tasks of a shard: all rounds of a kernel are in the same one, whatever the machine."""
     kernels = sorted({_key(task) for task in tasks})
     dealt = measure.shuffled(kernels, 0)
-    mine = {dealt[number] for number in part.range(len(dealt))}
+    mine = {dealt[number] for number in shard.range(len(dealt))}
     return [task for task in tasks if _key(task) in mine]
 
 
@@ -179,7 +181,7 @@ def table(tasks: list[Task], available: Mapping[str, int]) -> pd.DataFrame:
 def dry(tasks: list[Task]) -> str:
     """What a sweep would do, a line a case, and the sums."""
     if not tasks:
-        return "0 cases: there are more shares than kernels"
+        return "0 cases: there are more shards than kernels"
     available = {device: peak_memory.available_bytes(device) for device in {task.device for task in tasks}}
     found = table(tasks, available)
     fates = "; ".join(f"{count} {fate}" for fate, count in found["fate"].value_counts().items())

@@ -23,8 +23,6 @@ from lib.paths import ROOT
 
 MARK = "SWEEP_MARK"
 DONE = b"done"  # what the guard is told when nothing went wrong
-SOCKET = "/sweep-12345678/kernel-12345678/kernel-ipc-5"  # the longest path of one below a folder for temporary files
-SOCKET_BYTES = 103  # that the path of a socket may have on macOS; on Linux 107
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ def marked(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK, "").startswith(mark) and _lives(process):
+            if process.environ().get(MARK, "").startswith(mark) and lives(process):
                 found.append(process)
         except (psutil.Error, OSError):  # another user's, or gone in the meantime
             continue
@@ -55,10 +53,11 @@ def family(leader: int) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error, OSError):
             if os.getsid(process.pid) == leader:
                 found |= {process, *process.children(recursive=True)}
-    return list(filter(_lives, found))
+    return list(filter(lives, found))
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
+    """Tell whether a process runs, and is not just waiting for its parent to take note of its end."""
     with contextlib.suppress(psutil.Error):
         return process.status() != psutil.STATUS_ZOMBIE
     return False
@@ -75,16 +74,12 @@ def end(mark: str, leader: int | None = None, within_s: float = 4.0) -> None:
         psutil.wait_procs(found, timeout=1)
 
 
-def for_sockets() -> str:
-    """The folder for temporary files, or /tmp where the path of a socket in it would be too long."""
-    folder = tempfile.gettempdir()
-    return folder if len(os.fsencode(folder + SOCKET)) <= SOCKET_BYTES else "/tmp"
-
-
 @contextlib.contextmanager
 def workplace() -> Iterator[Workplace]:
     """A workplace for the block, whose processes and folders are gone when it ends, or when this process does."""
-    folders = [Path(tempfile.mkdtemp(prefix="sweep-", dir=within)) for within in (None, for_sockets())]
+    from lib import execution  # here, since the guard starts without it in a tenth of the time
+
+    folders = [Path(tempfile.mkdtemp(prefix="sweep-", dir=within)) for within in (None, execution.for_sockets())]
     place = Workplace(uuid.uuid4().hex, *folders)
     guard = subprocess.Popen(
         [sys.executable, "-m", "lib.sweep.processes", place.mark, *map(str, folders)],

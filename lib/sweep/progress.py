@@ -1,5 +1,6 @@
-"""Shows how far a sweep is: a bar where it runs, and a small file beside the records for other terminals; imports
-nothing heavy.
+"""Shows how far a sweep is: a bar where it runs, and a small file beside the records for other terminals.
+
+Imports nothing heavy, and takes no lock: a sweep on this host runs where its process lives, another as it last told.
 """
 
 import contextlib
@@ -16,54 +17,71 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
+import psutil
 from tqdm import tqdm
 
-from lib.sweep import lock
-from lib.sweep.lock import Share
+from lib.sweep import lock, processes
+from lib.sweep.lock import Shard
 
 FIELDS = {
-    "sweep": str, "share": str, "state": str, "process": int, "user": str, "host": str, "started": str, "updated": str,
+    "sweep": str, "shard": str, "state": str, "process": int, "user": str, "host": str, "started": str, "updated": str,
     "done": int, "all": int, "failed": int, "left_s": int | float, "in_hand": list,
 }  # fmt: skip
+CLOCK_STEP_S = 60  # by which the wall clock may have been set since a process began
 
 
-def file(folder: Path, part: Share) -> Path:
-    """Where a supervisor tells how far it is with its share."""
-    return folder / f".status-{part.number}-of-{part.count}.json"
+def file(folder: Path, shard: Shard) -> Path:
+    """Return the file in which a supervisor tells how far it is with its shard."""
+    return shard.file(folder, ".status", ".json")
 
 
 def told(folder: Path) -> list[dict]:
-    """What the supervisors of a folder told last, the latest first, each with whether it is `running`."""
+    """Return what the supervisors of a folder told last, the latest first, each with whether it is `running`."""
     found = []
     for path in folder.glob(".status-*-of-*.json"):
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            one = _parsed(path.read_text())
-            found.append(one | {"running": not lock.free(lock.parse(one["share"]), folder)})
+            found.append(_parsed(path.read_text()))
     return sorted(found, key=lambda one: one["updated"], reverse=True)
 
 
 def _parsed(text: str) -> dict:
-    """What a status file tells. Raises ValueError unless every field is there and of its type."""
+    """Return what a status file tells. Raises ValueError unless every field is there and of its type."""
     one = json.loads(text)
     if not isinstance(one, dict) or not all(isinstance(one.get(name), kind) for name, kind in FIELDS.items()):
         raise ValueError("status: it is none")
     if not math.isfinite(one["left_s"]):
         raise ValueError("left_s: must be finite")
-    return one
+    lock.parse(one["shard"])
+    return one | {"running": one["state"] == "running" and _lives(one)}
 
 
-def owners(folder: Path, part: Share) -> str:
-    """Who has what overlaps a share of a folder, in words."""
-    found = [one for one in told(folder) if lock.parse(one["share"]).overlaps(part) and one["running"]]
-    return "; ".join(map(line, found)) or "a sweep that has not told anything yet"
+def _lives(one: dict) -> bool:
+    """Tell whether the process of a supervisor lives, as far as can be seen from this host."""
+    if one["host"] != platform.node():
+        return True
+    with contextlib.suppress(psutil.Error, OverflowError):
+        process = psutil.Process(one["process"])
+        later_s = process.create_time() - datetime.fromisoformat(one["started"]).timestamp()
+        return processes.lives(process) and later_s < CLOCK_STEP_S  # else another process got its number
+    return False
+
+
+def owner(folder: Path, shard: Shard) -> str:
+    """Say who holds a shard of a folder."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        one = _parsed(file(folder, shard).read_text())
+        if one["running"]:
+            return line(one)
+    return "a sweep that has not told anything yet"
 
 
 def line(one: dict) -> str:
-    """What a supervisor told, in one line."""
-    who = f"sweep {one['sweep']}" + (f", share {one['share']}" if one["share"] != str(lock.WHOLE) else "")
-    place = f"process {one['process']} of {one['user']} on {one['host']}, since {one['started']}"
-    state = one["state"] if one["running"] or one["state"] != "running" else "ended without a word"
-    text = f"{who}: {state}, {one['done']} of {one['all']} records, {one['failed']} failed ({place})"
+    """Say in one line what a supervisor told."""
+    who = f"sweep {one['sweep']}" + (f", shard {one['shard']}" if one["shard"] != str(lock.WHOLE) else "")
+    where = f"process {one['process']} of {one['user']} on {one['host']}, since {one['started']}"
+    where += f", last told {one['updated']}" if one["running"] else ""
+    state = "ended without a word" if one["state"] == "running" and not one["running"] else one["state"]
+    text = f"{who}: {state}, {one['done']} of {one['all']} records, {one['failed']} failed ({where})"
     if one["running"]:
         text += "".join(f"; now {name}" for name in one["in_hand"]) + f"; about {clock(one['left_s'])} left"
     return text
@@ -107,9 +125,9 @@ class Progress:
     what is done so far, over so many `lanes` side by side."""
 
     def __init__(
-        self, folder: Path, part: Share, sweep: str, done: int, known: dict[tuple[str, str], float | None], lanes: int
+        self, folder: Path, shard: Shard, sweep: str, done: int, known: dict[tuple[str, str], float | None], lanes: int
     ):
-        self.path, self.part, self.sweep, self.lanes = file(folder, part), part, sweep, lanes
+        self.path, self.shard, self.sweep, self.lanes = file(folder, shard), shard, sweep, lanes
         self.known, self.left = known, set(known)
         timed = [seconds for seconds in known.values() if seconds]
         self.typical = statistics.median(timed) if timed else 5.0
@@ -123,16 +141,16 @@ class Progress:
         )  # fmt: skip
         self.tell("running")
 
-    def begins(self, place: object, key: tuple[str, str]) -> None:
-        """A case begins at a place, which has one at a time."""
-        self.hands[place] = _Hand(key, time.monotonic())
+    def begins(self, slot: object, key: tuple[str, str]) -> None:
+        """A case begins at a slot, which has one at a time."""
+        self.hands[slot] = _Hand(key, time.monotonic())
         shown = key[1].replace("/", "  ", 1)
         self.bar.set_description_str(shown[:56].ljust(56), refresh=False)
         self._show()
 
-    def ends(self, place: object, key: tuple[str, str], failed: bool = False) -> None:
+    def ends(self, slot: object, key: tuple[str, str], failed: bool = False) -> None:
         """A case is done, or given up."""
-        if (hand := self.hands.pop(place, None)) and hand.key == key:
+        if (hand := self.hands.pop(slot, None)) and hand.key == key:
             self.spent += time.monotonic() - hand.began
             self.promised += self._seconds(key)
         self.failed += failed
@@ -164,7 +182,7 @@ class Progress:
     def tell(self, state: str) -> None:
         """Write the file, whole or not at all; that it cannot be written is no reason to stop."""
         one = {
-            "sweep": self.sweep, "share": str(self.part), "state": state, "process": os.getpid(), "user": _user(),
+            "sweep": self.sweep, "shard": str(self.shard), "state": state, "process": os.getpid(), "user": _user(),
             "host": platform.node(), "started": self.started, "updated": _now(), "done": self.bar.n,
             "all": self.bar.total, "failed": self.failed, "left_s": round(self.left_s, 1),
             "in_hand": [hand.key[1] for hand in self.hands.values()],

@@ -1,4 +1,4 @@
-"""Runs a sweep on the machines of a Ray cluster: each node is a box, whose places execute runs as tasks pinned to it.
+"""Runs a sweep on the machines of a Ray cluster: each node is a box, whose slots execute runs as tasks pinned to it.
 
 Ray is an optional engine, imported only here. Knows nothing of records: the pieces of a run go to the supervisor, which
 alone writes them, so that no file system need be shared.
@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator
 from tqdm import tqdm
 
 from lib import notebooks, validate
-from lib.execution import Piece, Run
 from lib.records import code_digest
 from lib.sweep import plan, ray_worker
-from lib.sweep.lock import Share
+from lib.sweep.lock import Shard
 from lib.sweep.plan import Task
-from lib.sweep.supervisor import Box, PlaceLost
+from lib.sweep.run import Piece, Run
+from lib.sweep.supervisor import Box, SlotLost
 
 # before Ray is imported: nothing is reported to anyone, and no cluster begins by itself when one is lost
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}
@@ -45,8 +45,8 @@ SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}  # which may ask the sw
 
 
 @contextlib.contextmanager
-def boxes(address: str, sweep: str, part: Share) -> Iterator[list[Box]]:
-    """The nodes of the cluster whose head is at `address`, HOST:PORT, as boxes with the tasks of a share of a sweep;
+def boxes(address: str, sweep: str, shard: Shard) -> Iterator[list[Box]]:
+    """The nodes of the cluster whose head is at `address`, HOST:PORT, as boxes with the tasks of a shard of a sweep;
     the list changes as nodes come and go. Raises ValueError without Ray, a cluster, or a node that can take part.
 
     The process belongs to the cluster until it ends, by os._exit, when the cluster ends what still runs for it: to
@@ -54,7 +54,7 @@ def boxes(address: str, sweep: str, part: Share) -> Iterator[list[Box]]:
     validate.choice("sweep", sweep, notebooks.sweeps())
     with _silent():
         _aside(lambda: _join(address))
-    nodes = Nodes(sweep, part)
+    nodes = Nodes(sweep, shard)
     refused = _aside(nodes.look)
     if not nodes.boxes:
         raise ValueError("; ".join([f"address: no node of the cluster at {address} can take part", *refused]))
@@ -131,8 +131,8 @@ def _line(error: BaseException) -> str:
 class Nodes:
     """The boxes of the nodes of the cluster that take part."""
 
-    def __init__(self, sweep: str, part: Share):
-        self.sweep, self.part = sweep, part
+    def __init__(self, sweep: str, shard: Shard):
+        self.sweep, self.shard = sweep, shard
         self.boxes: list[Box] = []
         self._by_id: dict[str, Box | None] = {}
         self._queues: dict[frozenset[str], deque[Task]] = {}
@@ -166,7 +166,7 @@ class Nodes:
     def _box(self, identity: str, name: str, counts: tuple[int, int], view: ray_worker.View, late: bool) -> Box:
         """The box of a node. Nodes of the same hardware share their tasks; what the hardware of another node already
         does for a machine, such as two hosts of the same GPU with different processors, is left to that one."""
-        tasks = plan.shared(view.tasks, self.part)
+        tasks = plan.in_shard(view.tasks, self.shard)
         kind = frozenset(task.machine for task in tasks)
         if kind not in self._queues:
             if late:
@@ -175,8 +175,8 @@ class Nodes:
             self._queues[kind] = deque(task for task in tasks if task.machine not in taken)
         cpus, gpus = counts
         used = gpus if any(not task.alone for task in tasks) else 0
-        places = [Place(identity, name, cpus // max(gpus, 1), 1) for _ in range(used)]
-        return Box(self._queues[kind], Place(identity, name, cpus, gpus, whole=True), places)
+        slots = [Slot(identity, name, cpus // max(gpus, 1), 1) for _ in range(used)]
+        return Box(self._queues[kind], Slot(identity, name, cpus, gpus, whole=True), slots)
 
     def follow(self, over: threading.Event) -> None:
         """In a thread of its own: look again and again, until it is over."""
@@ -218,7 +218,7 @@ def refuse_other(view: ray_worker.View, sweep: str) -> None:
         )
 
 
-class Place:
+class Slot:
     """Where one kernel runs at a time on a node: with one of its GPUs, or with the whole of it."""
 
     def __init__(self, node: str, name: str, cpus: int, gpus: int, whole: bool = False):
@@ -226,7 +226,7 @@ class Place:
         self.needs = {"num_cpus": cpus, "num_gpus": gpus}
 
     def pieces(self, run: Run) -> Iterator[Piece]:
-        """Execute a run there. Raises PlaceLost when the node is gone, and the run with it."""
+        """Execute a run there. Raises SlotLost when the node is gone, and the run with it."""
         stream = _measured.options(**self.needs, **_pinned(self.node)).remote(run, self.whole)
         try:
             for reference in stream:
@@ -237,7 +237,7 @@ class Place:
             yield Piece("end", "oom")
         except exceptions.RayError:
             if self._gone():
-                raise PlaceLost(f"{self.name} is gone") from None
+                raise SlotLost(f"{self.name} is gone") from None
             yield Piece("end", "died")
         finally:
             ray.cancel(stream, force=True)

@@ -17,8 +17,8 @@ from lib.notebooks import SWEEPS
 from lib.sweep import processes
 
 if TYPE_CHECKING:
-    from lib.execution import Run
     from lib.sweep.plan import Task
+    from lib.sweep.run import Run
 
 OVERRIDDEN = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")  # what Ray sets for a task and a kernel's times depend on
 
@@ -41,13 +41,13 @@ def view(sweep: str) -> View:
     return View(plan.planned(sweep), digest(sweep), nicer_by)
 
 
-def measured(run: "Run", whole: bool) -> Iterator[tuple[str, str, bytes]]:
-    """The pieces of a run, as `kernel.measured` gives them on any machine."""
+def measured(one: "Run", whole: bool) -> Iterator[tuple[str, str, bytes]]:
+    """Yield the pieces of a run as `run.measured` does."""
     as_without_ray(whole)
-    from lib import execution
+    from lib.sweep import run
 
     with processes.workplace() as workplace:
-        for piece in execution.measured(run, workplace):
+        for piece in run.measured(one, workplace):
             yield tuple(piece)
 
 

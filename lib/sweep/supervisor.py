@@ -1,5 +1,6 @@
-"""Supervises a sweep: hands its tasks to the places that execute them, and alone writes the store. What is done has its
-record, so that a supervisor may be killed at any moment, and the next one goes on. Knows not where a place is.
+"""Supervises a sweep: hands its tasks to the slots that execute them, and alone writes the records.
+
+What is done has its record, so that a supervisor may be killed at any moment, and the next one goes on.
 """
 
 import contextlib
@@ -10,62 +11,60 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
-from lib import execution
-from lib.execution import Piece, Run
 from lib.records import atomic, damaged, record, results
 from lib.sweep import acceptance, processes
 from lib.sweep.plan import Task
 from lib.sweep.progress import Progress
+from lib.sweep.run import Piece, Run, measured
 
-STRIKES = 2  # a case whose process died is tried once more; it may have been killed for no fault of its own
+ATTEMPTS = 2  # a case whose process died is tried once more; it may have been killed for no fault of its own
 LOOK_S = 5  # between looks at the list of boxes while nothing happens
 
 
-class PlaceLost(Exception):
+class SlotLost(Exception):
     """A box is gone, and what ran there with it."""
 
 
-class Place:
+class Slot:
     """Where one kernel runs at a time, on this machine, with environment variables of its own."""
 
     def __init__(self, workplace: processes.Workplace, variables: dict[str, str] | None = None):
         self.workplace, self.variables = workplace, variables or {}
 
     def pieces(self, run: Run) -> Iterator[Piece]:
-        """Execute a run. A place elsewhere raises PlaceLost when that is no longer possible there."""
-        own = Run(**(vars(run) | {"variables": run.variables | self.variables}))
-        return execution.measured(own, self.workplace)
+        """Execute a run. A slot elsewhere raises SlotLost when that is no longer possible there."""
+        return measured(replace(run, variables=run.variables | self.variables), self.workplace)
 
 
 @dataclass
 class Box:
-    """A machine: the places of its GPUs, the one that takes the whole of it, and the tasks that are its kind's to do,
+    """A machine: the slots of its GPUs, the one that takes the whole of it, and the tasks that are its kind's to do,
     which boxes of the same hardware share."""
 
     tasks: deque[Task]
-    whole: Place
-    places: list[Place]
+    whole: Slot
+    slots: list[Slot]
 
-    def free(self, hands: "dict[Place, Hand]") -> Place | None:
-        """A place for the next task, or None while it has to wait."""
-        busy = [place for place in (self.whole, *self.places) if place in hands]
+    def free(self, hands: "dict[Slot, Hand]") -> Slot | None:
+        """A slot for the next task, or None while it has to wait."""
+        busy = [slot for slot in (self.whole, *self.slots) if slot in hands]
         if not self.tasks or self.whole in busy or (self.tasks[0].alone and busy):
             return None
-        if self.tasks[0].alone or not self.places:
+        if self.tasks[0].alone or not self.slots:
             return self.whole
-        return next((place for place in self.places if place not in busy), None)
+        return next((slot for slot in self.slots if slot not in busy), None)
 
 
 @dataclass
 class Hand:
-    """A task in execution: at which box and place, as which run, and when its present case began."""
+    """A task in execution: at which box and slot, as which run, and when its present case began."""
 
     box: Box
-    place: Place
+    slot: Slot
     task: Task
     run: Run
     began: float = field(default_factory=time.monotonic)
@@ -80,10 +79,10 @@ class Supervisor:
     def __init__(self, boxes: list[Box], progress: Progress, budget: float, again: frozenset[str] = frozenset()):
         self.boxes, self.progress, self.again = boxes, progress, again
         self.deadline = time.monotonic() + budget
-        self.hands: dict[Place, Hand] = {}
+        self.hands: dict[Slot, Hand] = {}
         self.events: queue.Queue[tuple[Hand, Piece]] = queue.Queue()
         self.queues = list({id(box.tasks): box.tasks for box in boxes}.values())
-        self.strikes: Counter[tuple[str, str]] = Counter()
+        self.attempts: Counter[tuple[str, str]] = Counter()  # that failed, by machine and name
         self.barren: Counter[int] = Counter()  # runs of a task, one after the other, that raised before any record
         self.lost = ""
         self.finished: set[tuple[str, str]] = set()
@@ -112,7 +111,7 @@ class Supervisor:
             elif piece.kind == "file":
                 results.write_run(PurePosixPath(piece.name), piece.content)
             else:
-                del self.hands[hand.place]
+                del self.hands[hand.slot]
                 self.endings[piece.name](hand, piece)
             self._start()
         left = {task.experiment for tasks in self.queues for task in tasks if self.todo(task)}
@@ -129,14 +128,14 @@ class Supervisor:
         return next((name for name in hand.run.todo if name in todo and name not in hand.settled), None)
 
     def _start(self) -> None:
-        """Give each free place something to do."""
+        """Give each free slot something to do."""
         for box in list(self.boxes):
             while box.tasks and not self.todo(box.tasks[0]):
                 self._drop(box.tasks.popleft())
-            while (place := box.free(self.hands)) and time.monotonic() < self.deadline:
+            while (slot := box.free(self.hands)) and time.monotonic() < self.deadline:
                 task = box.tasks.popleft()
                 if todo := self.todo(task):
-                    self._begin(box, place, task, todo)
+                    self._begin(box, slot, task, todo)
                 else:
                     self._drop(task)
 
@@ -144,53 +143,54 @@ class Supervisor:
         for name in task.cases:
             self.progress.drops((task.machine, name))
 
-    def _begin(self, box: Box, place: Place, task: Task, todo: list[str]) -> None:
+    def _begin(self, box: Box, slot: Slot, task: Task, todo: list[str]) -> None:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")  # several begin within a millisecond
         name = f"{stamp}-{task.experiment}-r{task.round}"
         left = self.deadline - time.monotonic()
-        run = Run(name, task.machine, task.experiment, task.parameters, tuple(todo), task.timeout, left)
-        hand = self.hands[place] = Hand(box, place, task, run)
-        self.progress.begins(place, (task.machine, todo[0]))
+        variables = {} if task.last else {"SWEEP_ROUND_FOLLOWS": "1"}
+        run = Run(name, task.machine, task.experiment, task.parameters, tuple(todo), task.timeout, left, variables)
+        hand = self.hands[slot] = Hand(box, slot, task, run)
+        self.progress.begins(slot, (task.machine, todo[0]))
         threading.Thread(target=self._follow, args=(hand,), daemon=True).start()
 
     def _follow(self, hand: Hand) -> None:
         """In a thread of its own: pass on what comes out of a run."""
         try:
-            for piece in hand.place.pieces(hand.run):
+            for piece in hand.slot.pieces(hand.run):
                 self.events.put((hand, piece))
-        except PlaceLost as error:
+        except SlotLost as error:
             self.events.put((hand, Piece("end", "lost", str(error).encode())))
         except Exception as error:  # a thread's exception would be lost
             self.events.put((hand, Piece("end", "failed", f"{type(error).__name__}: {error}".encode())))
 
     def _accept(self, hand: Hand, piece: Piece) -> None:
-        """Take a record into the store, or set it aside and strike its case."""
+        """Take a record into the store, or set it aside as a failed attempt."""
         task, name = hand.task, piece.name
         try:
             found = record.parse(piece.content)
             acceptance.check(found, task, name)
         except ValueError as error:
             damaged.refuse(task.machine, name, piece.content, str(error))
-            if self._strike(hand, name):
+            if self._given_up(hand, name):
                 self.failures.append(f"{name}: its record was refused, {error}")
-                self._finish(hand.place, task, name, failed=True)
+                self._finish(hand.slot, task, name, failed=True)
         else:
             results.write(piece.content)
-            self._finish(hand.place, task, name)
+            self._finish(hand.slot, task, name)
         hand.settled.add(name)
         hand.began, hand.started = time.monotonic(), _now()
         if following := self._in_hand(hand):
-            self.progress.begins(hand.place, (task.machine, following))
+            self.progress.begins(hand.slot, (task.machine, following))
 
-    def _finish(self, place: Place | None, task: Task, name: str, failed: bool = False) -> None:
+    def _finish(self, slot: Slot | None, task: Task, name: str, failed: bool = False) -> None:
         key = task.machine, name
         self.finished.add(key)
-        self.progress.ends(place, key, failed)
+        self.progress.ends(slot, key, failed)
 
-    def _strike(self, hand: Hand, name: str) -> bool:
-        """Count against a case that it did not come to its end. Whether that was the last time that it is tried."""
-        self.strikes[hand.task.machine, name] += 1
-        return self.strikes[hand.task.machine, name] >= STRIKES
+    def _given_up(self, hand: Hand, name: str) -> bool:
+        """Count a failed attempt at a case, and tell whether it was the last one."""
+        self.attempts[hand.task.machine, name] += 1
+        return self.attempts[hand.task.machine, name] >= ATTEMPTS
 
     def _again(self, hand: Hand) -> None:
         if self.todo(hand.task):
@@ -213,11 +213,11 @@ class Supervisor:
             raise atomic.CannotWrite(errno.EIO, found[2], found[1])
         self.failures.append(said)
         if name := self._in_hand(hand):
-            self._finish(hand.place, hand.task, name, failed=True)
+            self._finish(hand.slot, hand.task, name, failed=True)
         else:
             self.progress.failed += 1
         self.barren[id(hand.task)] = 0 if hand.settled else self.barren[id(hand.task)] + 1
-        if self.barren[id(hand.task)] < STRIKES:
+        if self.barren[id(hand.task)] < ATTEMPTS:
             self._again(hand)
         else:
             self._drop(hand.task)
@@ -226,7 +226,7 @@ class Supervisor:
         """The kernel is gone: its case is tried once more, then it is a row; `oom` where the system killed the process
         for want of memory, which others may have used."""
         name = self._in_hand(hand)
-        if name and self._strike(hand, name):
+        if name and self._given_up(hand, name):
             self._save_end(hand, name, "oom" if piece.name == "oom" else "crashed")
             if piece.name != "oom":
                 self.failures.append(f"{name}: its process died")
@@ -254,7 +254,7 @@ class Supervisor:
 
     def _save_end(self, hand: Hand, name: str, status: str) -> None:
         self._save(hand.task, name, status, {}, hand.started, time.monotonic() - hand.began, hand.run.name)
-        self._finish(hand.place, hand.task, name, failed=status != "oom")
+        self._finish(hand.slot, hand.task, name, failed=status != "oom")
 
     def _save(
         self, task: Task, name: str, status: str, metrics: dict, started: str, seconds: float, run: str = "none"
@@ -274,7 +274,7 @@ def _now() -> str:
 
 @contextlib.contextmanager
 def local(tasks: list[Task], pins: list[str]) -> Iterator[list[Box]]:
-    """This machine as the one box, with a place for each GPU that `pins` names as CUDA_VISIBLE_DEVICES does."""
+    """This machine as the one box, with a slot for each GPU that `pins` names as CUDA_VISIBLE_DEVICES does."""
     with processes.workplace() as workplace:
-        places = [Place(workplace, {"CUDA_VISIBLE_DEVICES": pin}) for pin in pins]
-        yield [Box(deque(tasks), Place(workplace), places)]
+        slots = [Slot(workplace, {"CUDA_VISIBLE_DEVICES": pin}) for pin in pins]
+        yield [Box(deque(tasks), Slot(workplace), slots)]

@@ -5,13 +5,14 @@ Knows nothing of how a kernel runs. Nothing in a file is executed, and no name o
 
 import itertools
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
+from ruamel.yaml import YAML, events
+from ruamel.yaml.constructor import DuplicateKeyError, SafeConstructor
+from ruamel.yaml.error import StreamMark, YAMLError
 
 from lib import notebooks, validate
 from lib.experiments import cases, measure
@@ -26,12 +27,14 @@ CASES = 100_000  # of a sweep, counted in each round: every one is built and loo
 
 @dataclass(frozen=True)
 class Kernel:
-    """One run of a notebook: its parameters, the cases that it measures, and the time limit of each, in seconds."""
+    """One run of a notebook: its parameters, the cases that it measures, the time limit of each in seconds, and whether
+    its round is their last."""
 
     experiment: str
     parameters: dict
     cases: list
     timeout: float
+    last: bool
 
     @property
     def round(self) -> int:
@@ -82,52 +85,52 @@ def _content(file: Path) -> object:
     if len(text) > BYTES:
         raise ValueError(f"the file is longer than {BYTES:,} bytes")
     try:
-        return yaml.load(text.decode(), Loader=_Loader)
+        plain = text.decode()
+        _refuse_what_no_sweep_needs(plain)
+        return _reader().load(plain)
     except UnicodeDecodeError:
         raise ValueError("the file is not a text in UTF-8") from None
-    except yaml.YAMLError as error:
+    except DuplicateKeyError as error:
+        raise ValueError(f"{_line(error.problem_mark)}: {error.problem.partition(' with value')[0]}") from None
+    except YAMLError as error:
         raise ValueError(f"not valid YAML: {' '.join(str(error).split())}") from None
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML as a sweep needs it: lists, mappings and plain values, a little of each. Refused is what makes a short text
-    a large content (an alias, a merge), a tag, and a key that stands twice, which YAML would lose silently."""
+def _reader() -> YAML:
+    """Return a reader of YAML 1.2: lists, mappings and plain values, with dates left as texts."""
+    reader = YAML(typ="safe", pure=True)
+    reader.Constructor = _WithoutDates
+    return reader
 
+
+class _WithoutDates(SafeConstructor):
+    pass
+
+
+_WithoutDates.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
+
+
+def _refuse_what_no_sweep_needs(text: str) -> None:
+    """Raise ValueError for an alias, a merge, a tag, a long value or deep nesting, before anything is built."""
     depth = 0
-
-    def compose_node(self, parent, index):
-        event = self.peek_event()
-        where = f"line {event.start_mark.line + 1}"
-        if isinstance(event, yaml.AliasEvent):
+    for event in _reader().parse(text):
+        where = _line(event.start_mark)
+        if isinstance(event, events.AliasEvent):
             raise ValueError(f"{where}: an alias, *{event.anchor[:CHARACTERS]}, must be written out")
-        if event.tag is not None:
-            raise ValueError(f"{where}: a tag, {event.tag[:CHARACTERS]}, must be left out")
-        if isinstance(event, yaml.ScalarEvent) and len(event.value) > CHARACTERS:
-            raise ValueError(f"{where}: a value of {len(event.value)} characters must have {CHARACTERS} or fewer")
-        if self.depth == DEPTH:
+        if getattr(event, "tag", None):
+            raise ValueError(f"{where}: a tag, {str(event.tag)[:CHARACTERS]}, must be left out")
+        value = getattr(event, "value", "")
+        if value == "<<":
+            raise ValueError(f"{where}: a merge, <<, must be written out")
+        if len(value) > CHARACTERS:
+            raise ValueError(f"{where}: a value of {len(value)} characters must have {CHARACTERS} or fewer")
+        depth += isinstance(event, events.CollectionStartEvent) - isinstance(event, events.CollectionEndEvent)
+        if depth > DEPTH:
             raise ValueError(f"{where}: lists and mappings within one another must be {DEPTH} or fewer")
-        self.depth += 1
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-    def flatten_mapping(self, node):
-        """Merge nothing: the key << is left standing, and then refused as one that means nothing."""
-
-    def construct_mapping(self, node, deep=False):
-        found = super().construct_mapping(node, deep)
-        if len(found) < len(node.value):
-            keys = Counter(self.construct_object(key, deep=True) for key, _ in node.value)
-            raise ValueError(f"{validate.shown(keys.most_common(1)[0][0])} stands there twice")
-        return found
 
 
-# without dates, and with decimal whole numbers alone: YAML would read 1:30 as 90, and 010 as 8
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if not tag.endswith((":timestamp", ":int"))]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(0|[1-9][0-9]*)$"), list("-+0123456789"))
+def _line(mark: StreamMark) -> str:
+    return f"line {mark.line + 1}"
 
 
 def _blocks(experiment: str, axes) -> Iterator[dict]:
@@ -186,8 +189,9 @@ def _kernels(experiment: str, block: dict) -> list[Kernel]:
             grid = cases.grid(experiment, **{name: chosen[name] for name in fields})
         except ValueError as error:
             raise ValueError(f"{experiment}.{error}") from None
-        rounds = range(1, block["rounds"] + 1)
-        kernels += [Kernel(experiment, chosen | {"round": round}, grid, block["timeout"]) for round in rounds]
+        last = block["rounds"]
+        for round in range(1, last + 1):
+            kernels.append(Kernel(experiment, chosen | {"round": round}, grid, block["timeout"], round == last))
     return kernels
 
 

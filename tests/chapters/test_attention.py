@@ -3,8 +3,7 @@
 import pytest
 
 from lib.chapters import attention
-from lib.cost import flops
-from lib.cost import memory as footprint
+from lib.cost import flops, memory
 from lib.records import results
 from lib.report import published, sentences, tables, tidy
 
@@ -26,7 +25,7 @@ def test_the_account_adds_up_to_the_peak():
     case = {"batch_size": 8, "seq_len": 16384, "d_head": 16, "causal": True}
     table = attention.account(case)
     *parts, total = table["bytes"]
-    assert sum(parts) == total == sum(footprint.attention_peak_bytes(8, 16384, 16, True).values())
+    assert sum(parts) == total == sum(memory.attention_peak_bytes(8, 16384, 16, True).values())
     assert table.set_index("part")["product"]["weights"] == "4 × 8 × 16,384²"
     for product, size in zip(table["product"][:-1], parts, strict=True):
         assert eval(product.replace("×", "*").replace(",", "").replace("²", "**2")) == size
@@ -42,11 +41,11 @@ def test_the_case_accounted_for_is_the_smallest_that_was_refused(save_record):
     assert attention.accounted(records, MEMORY)["seq_len"] == 8192
 
 
-@pytest.mark.parametrize(("memory", "length"), [(24, 16384), (5, 8192), (60, 32768)])
-def test_where_all_fit_it_is_the_first_by_formula(save_record, memory, length):
+@pytest.mark.parametrize(("gib", "length"), [(24, 16384), (5, 8192), (60, 32768)])
+def test_where_all_fit_it_is_the_first_by_formula(save_record, gib, length):
     save_record(case=CASE)
     records = results.load("attention", "test-1c")
-    assert attention.accounted(records, memory * 2**30)["seq_len"] == length
+    assert attention.accounted(records, gib * 2**30)["seq_len"] == length
 
 
 def test_the_sentence_tells_what_did_not_fit_from_what_would_not(save_record, monkeypatch):
@@ -89,9 +88,7 @@ def test_published_attention_has_its_memory_and_stands_beside_the_formula():
     rows = published.published_attention()
     naive = attention.with_kept(tidy.select(rows, variant="naive", seq_len=16384, d_head=16))
     assert naive["forward_end_mib"].iloc[0] == 16761.5
-    assert (
-        naive["by_formula"].iloc[0] == sum(footprint.attention_kept_bytes("naive", 8, 16384, 16, True).values()) / 2**20
-    )
+    assert naive["by_formula"].iloc[0] == sum(memory.attention_kept_bytes("naive", 8, 16384, 16, True).values()) / 2**20
     assert (rows["total_ms"] == rows["forward_ms"] + rows["backward_ms"]).all()
     compiled = attention.with_kept(tidy.select(rows, variant="compiled", seq_len=16384, d_head=16))
     assert compiled["by_formula"].isna().all()
@@ -109,7 +106,7 @@ def test_a_published_row_beside_ours_has_a_share_of_its_peak_and_can_be_shown(sa
     own = tidy.medians(results.load("attention", "test-1c"), "forward_ms", "backward_ms", "total_ms")
     keys = ["variant", "seq_len", "d_head", "batch_size", "precision"]
     same = published.same_cases(own, [published.published_attention()], keys)
-    same = published.with_peak_percent(same, "total_ms", attention.flops)
+    same = published.with_peak_percent(same, "total_ms", attention.total_flops)
     html = tables.show(same, "case hardware source total_ms peak_percent", "x")._repr_html_()
     assert "H100 80GB" in html
     ms, peak = same["total_ms"].iloc[1], 67e12

@@ -2,9 +2,9 @@
 
 import pytest
 
-from lib.chapters import kernel_claims, kernels
+from lib.chapters import kernels
 from lib.records import results
-from lib.report import tables
+from lib.report import plots, tables
 
 CASE = {"size": "tiny", "context_length": 64, "precision": "fp32", "compiled": False}
 PHASES = ["forward", "forward", "backward", "optimizer"]
@@ -58,20 +58,24 @@ def test_shares_are_of_the_scope_and_add_up(profiled):
     assert kernels.present(table) == ["matrix_product", "reduction", "optimizer"]
 
 
+def test_all_classes_of_kernels_have_a_colour():
+    assert {name.removesuffix("_percent") for name in kernels.COLUMNS.values()} <= set(plots.COLOURS)
+
+
 def test_the_change_of_the_share_is_said_as_the_data_has_it(profiled):
     records = profiled()
-    assert "80.00% of the forward pass" in kernel_claims.fall(records, CASE).text
-    assert "their share falls" in kernel_claims.fall(records, CASE).text
-    assert kernels.fall(records).value == pytest.approx(0.7)
+    assert "80.00% of the forward pass" in kernels.fall(records, CASE).text
+    assert "their share falls" in kernels.fall(records, CASE).text
+    assert kernels.kept_share(records).value == pytest.approx(0.7)
 
 
 def test_a_share_that_rises_is_said_to_rise(profiled):
-    assert "their share rises" in kernel_claims.fall(profiled(product=500.0, optimizer=1.0), CASE).text
+    assert "their share rises" in kernels.fall(profiled(product=500.0, optimizer=1.0), CASE).text
 
 
 @pytest.mark.parametrize(("profiled_to_timed", "verdict"), [(1.01, "same"), (1.5, "slower"), (0.5, "faster")])
 def test_the_profiler_agrees_with_the_timer_or_does_not(profiled, profiled_to_timed, verdict):
-    assert kernel_claims.agreement(profiled(profiled=profiled_to_timed), CASE).verdict == verdict
+    assert kernels.agreement(profiled(profiled=profiled_to_timed), CASE).verdict == verdict
 
 
 def test_what_runs_is_no_more_than_the_phase_took(profiled):
@@ -82,18 +86,18 @@ def test_what_runs_is_no_more_than_the_phase_took(profiled):
 
 
 def test_the_leader_of_the_forward_pass_need_not_be_that_of_both(profiled):
-    said = kernel_claims.leader(profiled(), CASE).text
+    said = kernels.leader(profiled(), CASE).text
     assert "In the forward pass aten::mm takes the most time, 80.00% of it in 2 calls" in said
     assert "but of forward and backward together it is aten::bmm, with 66.67% in 4 calls" in said
 
 
 def test_the_leader_of_both_may_be_the_same(profiled):
-    said = kernel_claims.leader(profiled(leader="aten::bmm"), CASE).text
+    said = kernels.leader(profiled(leader="aten::bmm"), CASE).text
     assert "it is the same that takes the most of forward and backward together, 93.33% in 6 calls" in said
 
 
 def test_what_is_no_product_is_named_from_two_percent_on(profiled):
-    said = kernel_claims.besides(profiled(), CASE).text
+    said = kernels.besides(profiled(), CASE).text
     assert said.startswith("What is no matrix product takes 20.00% of the forward pass")
     assert "aten::_softmax with 20.00%" in said
 
@@ -109,15 +113,15 @@ def test_all_others_together_are_no_kernel_and_nsys_has_its_table(profiled, save
     assert list(kernels.top(records, CASE)["kernel"]) == ["aten::_softmax", "aten::bmm", "aten::mul_"]
     watched = kernels.top(records, CASE, "nsys", "range")
     assert list(watched["class"]) == ["matrix product", "optimizer"]
-    assert kernel_claims.nsys(records).verdict == "measured"
+    assert kernels.nsys(records).verdict == "measured"
 
 
 def test_less_than_two_percent_is_not_named(profiled):
-    assert "none of it as much as 2%" in kernel_claims.besides(profiled(product=990.0), CASE).text
+    assert "none of it as much as 2%" in kernels.besides(profiled(product=990.0), CASE).text
 
 
 def test_softmax_stands_against_the_products_in_time_flops_and_bytes(profiled):
-    said = kernel_claims.softmax(profiled(), CASE).text
+    said = kernels.softmax(profiled(), CASE).text
     assert "0.2004 (0.1999 to 0.2009) times as long as the two products" in said
     assert "4.00% of their FLOPs and 75.0% of the bytes" in said
     assert "backward" not in said
@@ -131,17 +135,17 @@ def test_without_records_every_sentence_says_so_and_every_table_is_empty(own_res
     nothing = results.load("kernels", "no machine")
     case = kernels.head(nothing)
     for said in ("agreement", "leader", "besides", "fall", "softmax"):
-        statement = getattr(kernel_claims, said)(nothing, case)
+        statement = getattr(kernels, said)(nothing, case)
         assert statement.verdict == "no data"
         assert not any(character.isdigit() for character in statement.text)
-    assert kernel_claims.nsys(nothing).verdict == "no data"
+    assert kernels.nsys(nothing).verdict == "no data"
     for table in (kernels.shares(nothing), kernels.against_timer(nothing), kernels.parts(nothing)):
         assert table.empty
     assert "Not measured" in tables.show(kernels.top(nothing, case), kernels.TOP_COLUMNS, "a caption")._repr_html_()
 
 
 def test_why_nsys_was_not_used_is_said(profiled):
-    assert kernel_claims.nsys(profiled()).text == "Nsight Systems was not used here: nsys is not installed."
+    assert kernels.nsys(profiled()).text == "Nsight Systems was not used here: nsys is not installed."
 
 
 def test_the_case_of_the_chapter_is_measured_in_the_most_processes(profiled, save_record):

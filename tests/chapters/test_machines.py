@@ -5,6 +5,7 @@ import pytest
 from lib import notebooks
 from lib.chapters import machines
 from lib.records import code_digest, results
+from lib.report import __main__ as report
 from lib.report.document import page
 
 ORIGINAL, COPY = "epyc-2c", "test-9c"
@@ -75,7 +76,7 @@ def test_one_machine_alone_is_said_in_a_sentence(own_results):
 def test_an_unknown_machine_is_refused_with_the_nearest_name(own_results, capsys):
     with pytest.raises(ValueError, match=r"machines: 'epyc-2' is not one of .*the nearest is 'epyc-2c'"):
         machines.chosen(ORIGINAL, "epyc-2")
-    assert page.main(["--machines", ORIGINAL, "epyc-2"]) == 2
+    assert report.main(["--machines", ORIGINAL, "epyc-2"]) == 2
     assert "the nearest is 'epyc-2c'" in capsys.readouterr().err
 
 

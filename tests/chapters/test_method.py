@@ -5,7 +5,7 @@ import pytest
 from lib import notebooks
 from lib.chapters import method
 from lib.experiments import cases
-from lib.records import damaged, results
+from lib.records import results
 from lib.sweep import sweep_file
 
 
@@ -32,24 +32,3 @@ def test_the_whole_grid_is_that_of_the_gpu_sweep(experiment):
         if case.experiment == experiment
     }
     assert method.whole_grid(experiment) == expected
-
-
-def test_damaged_files_are_counted_by_place_and_reason(save_record, tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")
-    for round in (1, 2, 3, 4):
-        save_record(round=round, total_ms=[1.0])
-    first, second, third, _ = results.files("test-1c")
-    kept = results.REFERENCE / "test-9c" / "attention" / first.name
-    kept.parent.mkdir(parents=True)
-    kept.write_bytes(first.read_bytes())
-    first.write_text("{")
-    damaged.tidy(alone=True)
-    for file in (second, third):
-        file.write_text("")
-    said, table = method.damage()
-    assert said.text.endswith("2 in the store, 1 kept in git, 1 set aside. They are left out.")
-    assert table.frame.to_numpy().tolist() == [
-        ["test-1c", "attention", "in the store", "JSON: the file is empty", 2],
-        ["test-1c", "attention", "set aside", "JSON: cut short or malformed", 1],
-        ["test-9c", "attention", "kept in git", "place: the record is another's", 1],
-    ]

@@ -7,7 +7,7 @@ import pytest
 from lib import notebooks
 from lib.chapters import questions
 from lib.chapters.questions import QUESTIONS
-from lib.report.document import page
+from lib.report import tables
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
@@ -16,7 +16,7 @@ def test_a_question_leads_to_headings_that_there_are(question):
     for where in question.places:
         target = re.search(r'href="#([^"]+)"', questions.place(*where))[1]
         headings = questions.headings(where[0])
-        assert target in {page.anchor(where[0], heading) for heading in headings}
+        assert target in {tables.anchor(where[0], heading) for heading in headings}
 
 
 def test_a_heading_that_is_not_there_is_refused():

@@ -7,9 +7,10 @@ import re
 import pandas as pd
 import pytest
 
-from lib.chapters import records as appendix
+from lib import paths
+from lib.chapters import records as chapter
 from lib.experiments.cases import EXPERIMENTS
-from lib.records import results
+from lib.records import damaged, results
 from lib.report import sentences
 
 
@@ -28,7 +29,7 @@ def files(page):
 
 
 def test_downloads_hold_every_sample_of_every_record(records):
-    found = files(appendix.Downloads("test-1c", records)._repr_html_())
+    found = files(chapter.Downloads("test-1c", records)._repr_html_())
     assert list(found) == ["records-test-1c.csv.gz", "records-test-1c.parquet"]
     csv = pd.read_csv(found["records-test-1c.csv.gz"], compression="gzip")
     parquet = pd.read_parquet(found["records-test-1c.parquet"])
@@ -41,23 +42,23 @@ def test_downloads_hold_every_sample_of_every_record(records):
 
 
 def test_a_download_is_the_same_for_the_same_records(records):
-    one, other = (appendix.Downloads("test-1c", records)._repr_html_() for _ in range(2))
+    one, other = (chapter.Downloads("test-1c", records)._repr_html_() for _ in range(2))
     assert one == other
 
 
 def test_what_would_be_too_large_leaves_its_tables_out_and_says_so(save_record):
     save_record(total_ms=[1.0], timeline={"ms": [float(i + 1) ** 0.5 for i in range(3000)]})
     frames = {"attention": results.load("attention", "test-1c")}
-    whole = appendix.Downloads("test-1c", frames)._repr_html_()
-    part = appendix.Downloads("test-1c", frames, budget=20_000)._repr_html_()
+    whole = chapter.Downloads("test-1c", frames)._repr_html_()
+    part = chapter.Downloads("test-1c", frames, budget=20_000)._repr_html_()
     assert "every sample" in whole
-    assert appendix.MAIN in part
+    assert chapter.MAIN in part
     assert set(pd.read_parquet(files(part)["records-test-1c.parquet"])["metric"]) == {"total_ms"}
-    assert "too large for this page" in appendix.Downloads("test-1c", frames, budget=10)._repr_html_()
+    assert "too large for this page" in chapter.Downloads("test-1c", frames, budget=10)._repr_html_()
 
 
 def test_every_record_has_a_row_that_evidence_links_to(records):
-    page = appendix.Listing(records, lambda record: "run")._repr_html_()
+    page = chapter.Listing(records)._repr_html_()
     ids = re.findall(r'<tr id="([^"]+)"', page)
     assert ids == [sentences.anchor(name) for name in sentences.names(records["attention"], {})]
     assert "record-attention-naive-64-r2" in ids
@@ -70,7 +71,38 @@ def test_ids_of_the_records_kept_in_git_are_unique(experiment):
     assert len(ids) == len(set(ids)) == len(records)
 
 
+def test_a_record_leads_to_its_notebook_where_there_is_one(records, monkeypatch, tmp_path):
+    frame = records["attention"]
+    frame["environment"] = [{"run": "a-run"}] * len(frame)
+    monkeypatch.setattr(paths, "runs", lambda: tmp_path)
+    assert "runs/" not in chapter.Listing(records)._repr_html_()
+    (tmp_path / "test-1c").mkdir()
+    (tmp_path / "test-1c" / "a-run.ipynb").touch()
+    assert '<a href="runs/test-1c/a-run.ipynb">a-run</a>' in chapter.Listing(records)._repr_html_()
+
+
+def test_damaged_files_are_counted_by_place_and_reason(save_record, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")
+    for round in (1, 2, 3, 4):
+        save_record(round=round, total_ms=[1.0])
+    first, second, third, _ = results.files("test-1c")
+    kept = results.REFERENCE / "test-9c" / "attention" / first.name
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(first.read_bytes())
+    first.write_text("{")
+    damaged.tidy(alone=True)
+    for file in (second, third):
+        file.write_text("")
+    said, table = chapter.damage()
+    assert said.text.endswith("2 in the store, 1 kept in git, 1 in quarantine. They are left out.")
+    assert table.frame.to_numpy().tolist() == [
+        ["test-1c", "attention", "in quarantine", "JSON: cut short or malformed", 1],
+        ["test-1c", "attention", "in the store", "JSON: the file is empty", 2],
+        ["test-9c", "attention", "kept in git", "place: the record is another's", 1],
+    ]
+
+
 def test_without_records_it_says_so():
     empty = {"attention": results.load("attention", "nowhere")}
-    assert "Not measured" in appendix.Listing(empty, str)._repr_html_()
-    assert "Not measured" in appendix.Downloads("nowhere", empty)._repr_html_()
+    assert "Not measured" in chapter.Listing(empty)._repr_html_()
+    assert "Not measured" in chapter.Downloads("nowhere", empty)._repr_html_()

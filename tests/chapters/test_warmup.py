@@ -1,16 +1,9 @@
-"""The first steps of a process come before anything else computes, and what warm-ups would have changed is read from
-them.
-"""
-
-from dataclasses import asdict
+"""What warm-ups would have changed is read from the first steps of each process."""
 
 import pytest
 import torch
 
-from lib import timing
-from lib.chapters import warmup, warmup_claims
-from lib.experiments import cases, measure
-from lib.instruments import noise
+from lib.chapters import warmup
 from lib.records import results
 from lib.report import plots, sentences, tables
 
@@ -18,86 +11,6 @@ CASE = {
     "size": "tiny", "context_length": 8, "batch_size": 1, "precision": "fp32", "compiled": False,
     "attention": "naive", "optimizer": "single_tensor", "mode": "train_step", "device": "cpu",
 }  # fmt: skip
-
-
-def recorded(case, samples=3):
-    with measure.recording(case, 1, cold=True) as record:
-        record.metrics |= measure.first_steps(record, samples)
-    return results.read(measure.record_path(case, 1))["metrics"]
-
-
-@pytest.fixture
-def case():
-    (only,) = cases.grid("warmup", **CASE)
-    return only
-
-
-def test_a_warm_up_is_a_step_under_another_name(case):
-    (step,) = cases.grid("step", **CASE)
-    assert asdict(case) == asdict(step)
-    assert case.predicted_bytes() == step.predicted_bytes()
-
-
-@pytest.mark.parametrize("samples", [1, 4])
-def test_every_first_step_is_recorded_in_order_with_its_phases(own_results, case, samples):
-    metrics = recorded(case, samples)
-    phases = [metrics[f"first_{phase}_ms"] for phase in ("forward", "backward", "optimizer")]
-    assert [len(phase) for phase in phases] == [samples] * 3
-    assert metrics["first_total_ms"] == pytest.approx([sum(step) for step in zip(*phases, strict=True)])
-    assert metrics["logits_error"][0] < 1e-4
-    assert "total_ms" not in metrics  # a series that must change would be called restless
-    assert len(metrics["canary_ms"]) == 10
-
-
-def test_nothing_computes_before_the_first_steps(own_results, case, monkeypatch):
-    order = []
-    for module, name in ((noise, "probe"), (timing, "measure")):
-        original = getattr(module, name)
-        monkeypatch.setattr(
-            module, name, lambda *a, name=name, original=original: (order.append(name), original(*a))[1]
-        )
-    training, expected = type(case).setup, []
-
-    def setup(self):
-        work = training(self)
-        reference = work.expected
-        work.expected = lambda: (order.append("reference"), expected.append(1), reference())[2]
-        return work
-
-    monkeypatch.setattr(type(case), "setup", setup)
-    recorded(case)
-    assert order == ["measure", "measure", "reference", "probe", "measure"]  # the last within the probe
-
-
-def test_a_wrong_first_step_leaves_no_record(own_results, case, monkeypatch):
-    original = type(case).setup
-
-    def setup(self):
-        work = original(self)
-        result = work.result
-        work.result = lambda: {name: tensor + 1 for name, tensor in result().items()}
-        return work
-
-    monkeypatch.setattr(type(case), "setup", setup)
-    with pytest.raises(measure.WrongResult, match="logits"):
-        recorded(case)
-    assert not list(own_results.rglob("*.json"))
-
-
-def test_the_first_iteration_is_checked_and_not_a_later_one(own_results, case, monkeypatch):
-    seen = []
-    original = measure._relative
-    monkeypatch.setattr(measure, "_relative", lambda got, expected: (seen.append(got), original(got, expected))[1])
-    recorded(case)
-    torch.manual_seed(0)
-    work = case.setup()
-    timing.measure(work.iteration, timing.clock("cpu"), timing.Plan(0, 1), work.before)
-    assert torch.equal(seen[0], work.result()["logits"])
-
-
-def test_a_record_says_how_many_cases_its_process_had_before(own_results, case):
-    first, second = recorded(case)["earlier_cases"], recorded(case)["earlier_cases"]
-    assert second == first + 1
 
 
 @pytest.fixture
@@ -120,7 +33,7 @@ def test_means_and_deviations_follow_so_many_warm_ups(starts):
     table = warmup.after_warmups(starts).set_index(["phase", "warmups"])
     forward = table.loc["forward"]
     assert forward["mean_ms"][0].value == pytest.approx(2.0, rel=5e-3)
-    assert forward["deviation_percent"][0].value == pytest.approx(warmup_claims.outlier_percent(11), rel=1e-2)
+    assert forward["deviation_percent"][0].value == pytest.approx(warmup.outlier_percent(11), rel=1e-2)
     assert forward["mean_ms"][1].value == pytest.approx(1.003, rel=1e-3)
     assert forward["ratio"][1].value == pytest.approx(1, abs=1e-3)
     assert forward["ratio"][0].known
@@ -130,7 +43,7 @@ def test_means_and_deviations_follow_so_many_warm_ups(starts):
 
 def test_a_single_long_step_makes_the_deviation_that_theory_says():
     steps = torch.tensor([14.0] + [1.0] * 9)
-    assert warmup_claims.outlier_percent(14) == pytest.approx((100 * steps.std() / steps.mean()).item())
+    assert warmup.outlier_percent(14) == pytest.approx((100 * steps.std() / steps.mean()).item())
 
 
 def test_where_a_process_is_steady_and_where_its_first_step_was_long(starts):
@@ -139,25 +52,25 @@ def test_where_a_process_is_steady_and_where_its_first_step_was_long(starts):
     assert row["first_ratio"].value == pytest.approx(12.5 / 2.503, rel=1e-2)
     assert row["forward_excess_percent"] == pytest.approx(100)
     assert row["optimizer_excess_percent"] == pytest.approx(0)
-    said = warmup_claims.answer(starts, CASE, "here")
+    said = warmup.answer(starts, CASE, "here")
     assert "steady from step 2 on in 3 of 3 processes" in said.text
-    assert "3 are steady after one warm-up" in warmup_claims.settled(starts).text
+    assert "3 are steady after one warm-up" in warmup.settled(starts).text
 
 
 def test_one_warm_up_is_called_the_same_as_five_only_where_it_is(starts):
-    assert warmup_claims.equivalence(starts).verdict == "same"
+    assert warmup.equivalence(starts).verdict == "same"
     slow = starts.copy()
     slow.attrs = starts.attrs
     slow["first_total_ms"] = [
         [ms * (2 if i < 5 else 1) for i, ms in enumerate(times)] for times in slow["first_total_ms"]
     ]
-    said = warmup_claims.equivalence(slow)
+    said = warmup.equivalence(slow)
     assert said.verdict == "slower"
     assert "is more than" in said.text
 
 
 def test_published_means_are_relative_to_their_own_source():
-    table = warmup_claims.published()
+    table = warmup.published()
     assert (table[table["warmups"] == 5]["ratio"] == 1).all()
     small = table[(table["source"] == "write-up 002") & (table["size"] == "small") & (table["context_length"] == 128)]
     cold = small[(small["warmups"] == 0) & (small["phase"] == "forward")].iloc[0]
@@ -167,7 +80,7 @@ def test_published_means_are_relative_to_their_own_source():
 
 
 def test_the_description_has_a_row_a_source_statistic_and_number_of_warm_ups(starts):
-    table = warmup_claims.describe(starts)
+    table = warmup.describe(starts)
     ours = table[table["source"] == "this report"]
     assert list(ours["warmups"]) == ["0", "1", "2", "5"] * 2
     assert set(ours["count"]) == {2}  # forward, and forward and backward
@@ -177,12 +90,12 @@ def test_the_description_has_a_row_a_source_statistic_and_number_of_warm_ups(sta
 def test_every_table_and_sentence_stands_without_records(own_results):
     nothing = warmup.cold(results.load("warmup", "no-machine"))
     said = [
-        warmup_claims.answer(nothing, CASE, ""),
-        warmup_claims.variation(nothing, 5),
-        warmup_claims.one_outlier(nothing, CASE),
-        warmup_claims.where_it_goes(nothing, CASE),
-        warmup_claims.settled(nothing),
-        warmup_claims.equivalence(nothing),
+        warmup.answer(nothing, CASE, ""),
+        warmup.variation(nothing, 5),
+        warmup.one_outlier(nothing, CASE),
+        warmup.where_it_goes(nothing, CASE),
+        warmup.settled(nothing),
+        warmup.equivalence(nothing),
     ]
     assert {statement.verdict for statement in said} == {sentences.NO_DATA}
     figure = plots.show(warmup.draw(nothing), "caption", "alt", warmup.note(nothing))
@@ -190,4 +103,4 @@ def test_every_table_and_sentence_stands_without_records(own_results):
     for value in ("mean_ms", "std_ms", "deviation_percent"):
         shown = tables.show(warmup.pivot(nothing, value), f"size phase {value}_after_0", "caption")
         assert tables.ABSENT in shown._repr_html_()
-    assert "write-up 002" in tables.show(warmup_claims.describe(nothing), "source count mean", "c")._repr_html_()
+    assert "write-up 002" in tables.show(warmup.describe(nothing), "source count mean", "c")._repr_html_()

@@ -1,13 +1,9 @@
-"""The module with projections is right, its memory is counted to the byte, and its least time is the longer of two."""
+"""The module with projections is right, and its memory is counted to the byte."""
 
-import math
-
-import pandas as pd
 import pytest
 import torch
 
 from lib import model
-from lib.chapters import attention_module
 from lib.experiments import cases, measure
 from lib.instruments import peak_memory
 from lib.records import results
@@ -105,47 +101,3 @@ def test_the_profiler_counts_the_flops_of_the_projections_and_of_attention():
     with torch.profiler.profile(with_flops=True) as profile:
         work.iteration(lambda phase: None)
     assert sum(event.flops for event in profile.key_averages()) >= 3 * work.facts["forward_flops"]
-
-
-@pytest.fixture
-def modules(save_record):
-    case = one()
-    facts = case.setup().facts
-    save_record("attention_module", CASE, total_ms=[2.0] * 6, **facts)
-    return results.load("attention_module", "test-1c"), facts
-
-
-@pytest.mark.parametrize("slower", ["products", "memory"])
-def test_the_least_time_is_that_of_the_slower_of_products_and_memory(modules, slower):
-    records, facts = modules
-    rate, speed = (1e9, 1e15) if slower == "products" else (1e15, 1e9)
-    found = attention_module.with_least_time(records, {"fp32": rate}, {"fp32": speed})
-    amount = 3 * facts["forward_flops"] if slower == "products" else facts["forward_bytes"] + facts["backward_bytes"]
-    assert found["least_ms"].iloc[0] == pytest.approx([1e3 * amount / 1e9] * 6)
-    share = 100 * 2 * 32 / (2 * 32 + 8)
-    assert found["projections_percent"].iloc[0] == pytest.approx([share] * 6)
-    assert attention_module.flops(pd.Series(CASE)) == 3 * facts["forward_flops"]
-
-
-def test_without_ceilings_there_is_no_least_time(modules):
-    records, _ = modules
-    found = attention_module.with_least_time(records, {}, {})
-    assert found["least_ms"].iloc[0] is None or math.isnan(found["least_ms"].iloc[0])
-    assert attention_module.memory_bound(records, {}, {}).verdict == "no data"
-
-
-def test_the_limit_of_memory_is_told_in_tokens(modules):
-    records, _ = modules
-    assert "below 20" in attention_module.memory_bound(records, {"fp32": 1e12}, {"fp32": 1e11}).text
-    assert "1 of 1 records have so few" in attention_module.memory_bound(records, {"fp32": 1e12}, {"fp32": 1e11}).text
-    assert "0 of 1 records have so few" in attention_module.memory_bound(records, {"fp32": 1e11}, {"fp32": 1e11}).text
-    assert "88.9% to 88.9%" in attention_module.workload(records).text
-
-
-def test_the_published_memory_is_weights_input_and_a_constant():
-    table = attention_module.published_memory()
-    constant = table["rest_mib"].round(2)
-    assert (constant == 16.25).sum() == 57
-    assert (constant == 0).sum() == 3
-    assert "57 of 60" in attention_module.published_accounts().text
-    assert "no more than two heads" in attention_module.published_accounts().text

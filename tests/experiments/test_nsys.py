@@ -1,10 +1,12 @@
 """What nsys prints becomes a table, and what it watches has ranges that nest as the phases do. No nsys is needed."""
 
 import subprocess
+from dataclasses import replace
 
 import pytest
 
 from lib.experiments import cases, nsys
+from lib.experiments.measure import Recording
 from lib.experiments.training import Training
 from lib.instruments import peak_memory
 
@@ -52,7 +54,7 @@ def test_a_wrong_parameter_is_refused_in_one_line(argument, capsys):
 
 
 def test_a_case_that_is_not_on_cuda_is_not_watched(case, capsys):
-    assert nsys.metrics(case) == {"nsys_missing": "it traces CUDA, and the device is cpu"}
+    assert nsys.metrics(Recording(case, 1)) == {"nsys_missing": "it traces CUDA, and the device is cpu"}
     assert nsys.main(["device=cpu"]) == 2
 
 
@@ -93,7 +95,10 @@ def test_on_cuda_both_commands_run_and_a_failure_is_said(case, failing, monkeypa
     monkeypatch.setattr(nsys, "missing", lambda case: None)
     monkeypatch.setattr(peak_memory, "preflight", lambda predicted, device: None)
     monkeypatch.setattr(subprocess, "run", run)
-    found = nsys.metrics(case)
+    record = Recording(case, 1)
+    work = record.setup()
+    found = nsys.metrics(record)
+    assert not vars(work), "the other process needs the memory"
     if failing:
         assert found == {"nsys_missing": f"{failing} failed: no permission"}
     else:
@@ -101,6 +106,17 @@ def test_on_cuda_both_commands_run_and_a_failure_is_said(case, failing, monkeypa
         assert [arguments[1] for arguments in ran] == ["profile", "stats"]
         report = next(word for word in ran[0] if word.startswith("--output=")).removeprefix("--output=")
         assert ran[1][-1] == f"{report}.nsys-rep"
+
+
+def test_only_the_last_round_of_an_eager_case_is_watched(case, monkeypatch):
+    monkeypatch.setattr(nsys, "missing", lambda case: None)
+    monkeypatch.setattr(nsys, "_watched", lambda case: {"nsys": {}})
+    assert nsys.metrics(Recording(case, 3)) == {"nsys": {}}
+    assert nsys.metrics(Recording(replace(case, compiled=True), 3)) == {}
+    monkeypatch.setattr(peak_memory, "available_bytes", lambda device: 0)
+    assert nsys.metrics(Recording(case, 3)).keys() == {"nsys_missing"}
+    monkeypatch.setenv("SWEEP_ROUND_FOLLOWS", "1")
+    assert nsys.metrics(Recording(case, 2)) == {}
 
 
 def test_the_case_is_a_step_that_can_be_told_on_the_command_line():

@@ -12,12 +12,12 @@ from lib import cli, paths
 from lib.experiments import calibration
 from lib.records import __main__ as shell
 from lib.records import long_form, results
-from lib.report import publish, self_check
-from lib.report.document import page
+from lib.report import __main__ as report
+from lib.report import self_check
 from lib.sweep import __main__ as sweep
 
 CASE = {"variant": "naive", "seq_len": 64}
-PARSERS = {module.__name__: module.parser for module in (sweep, page, publish, calibration, self_check, shell)}
+PARSERS = {module.__name__: module.parser for module in (sweep, report, calibration, self_check, shell)}
 
 
 @pytest.fixture

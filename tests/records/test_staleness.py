@@ -128,7 +128,7 @@ def test_what_git_keeps_is_of_older_code_and_not_stale(save_record, tmp_path, mo
     assert compare.comparison(records, "total_ms", OTHER, CASE) is not None
     facts = title.facts("test-1c")
     assert "Stale" not in facts
-    assert facts["Code"] == "older than this report's in 6 of 6 records"
+    assert facts["Code"] == "6 of 6 records were measured by older code or another PyTorch"
 
 
 def test_records_kept_of_two_versions_of_the_code_are_not_pooled(save_record, tmp_path, monkeypatch):

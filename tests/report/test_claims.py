@@ -11,7 +11,7 @@ import pytest
 
 from lib.chapters import write_ups
 from lib.records import results
-from lib.report import claims, quantities, tidy
+from lib.report import claims, tidy
 from lib.report.claims import CONTRADICTED, INCONCLUSIVE, LESS, MORE, SAME, SUPPORTED, Claim, about
 from lib.report.published import published_table
 from lib.report.sentences import NO_DATA
@@ -47,25 +47,25 @@ def attention(ratio=1.0, noise=0.01, rounds=3, exponent=2.0, seed=0, pairs=12):
 def compiled(within):
     def find(data):
         of = {"variant": "compiled", "seq_len": LENGTHS[-1]}
-        return quantities.ratios(data["attention"], "total_ms", of, {"variant": "naive"}, within, "at {seq_len} tokens")
+        return claims.ratios(data["attention"], "total_ms", of, {"variant": "naive"}, within, "at {seq_len} tokens")
 
     return find
 
 
 def growth(data):
-    return quantities.exponent(data["attention"], "total_ms", "seq_len", (1.8, 2.2), "is it", variant="naive")
+    return claims.exponent(data["attention"], "total_ms", "seq_len", (1.8, 2.2), "is it", variant="naive")
 
 
 def ordering(data):
     """Compiled against naive at both lengths."""
-    return quantities.ratios(
+    return claims.ratios(
         data["attention"], "total_ms", {"variant": "compiled"}, {"variant": "naive"}, LESS, "at {seq_len} tokens"
     )
 
 
 def share(within):
     def find(data):
-        return quantities.medians(data["attention"], "share_percent", within, "%", variant="compiled", seq_len=2048)
+        return claims.medians(data["attention"], "share_percent", within, "%", variant="compiled", seq_len=2048)
 
     return find
 
@@ -258,11 +258,11 @@ def test_a_claim_says_no_more_than_the_table_of_all_verdicts():
     assert verdict(compiled(LESS), data).verdict == SUPPORTED
 
     def find(data):
-        return quantities.ratio(
+        return claims.ratio(
             data["attention"], "total_ms", {**case, "variant": "compiled"}, {**case, "variant": "naive"}, LESS, ""
         )
 
-    case = quantities.cases(wide, seq_len=LENGTHS[-1], d_head=64, variant="naive")[0]
+    case = claims.cases(wide, seq_len=LENGTHS[-1], d_head=64, variant="naive")[0]
     assert verdict(find, wide).verdict == INCONCLUSIVE
 
 
@@ -278,7 +278,7 @@ def test_a_published_claim_without_its_records_has_no_number():
 
 def without(experiment, gone):
     frame = results.load(experiment, "epyc-2c")
-    kept = frame[[name not in gone for name in quantities.names(frame)]]
+    kept = frame[[name not in gone for name in claims.names(frame)]]
     kept.attrs = frame.attrs
     return kept
 
@@ -287,7 +287,7 @@ def test_whether_bf16_is_faster_depends_on_the_machine():
     """It is on the CPU whose records are kept, and not at every size on the GPU of write-up 003."""
 
     def find(data):
-        return quantities.ratios(
+        return claims.ratios(
             data["step"], "total_ms", {"precision": "bf16", "compiled": False}, {"precision": "fp32"}, LESS, "{size}"
         )
 

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from lib.chapters import theory, theory_of_parts, warmup
+from lib.chapters import adam, attention, attention_module, compile, kernels, memory, precision, step, warmup
 from lib.cost import flops
 from lib.records import results
 from lib.report import hypotheses, tidy
@@ -49,27 +49,20 @@ def test_an_exponent_is_that_of_the_ratio():
     assert hypotheses.power(None, 2) is None
 
 
-@pytest.mark.parametrize(("bits", "end"), [(8, 4.0), (11, 32.0), (24, 262144.0)])
-def test_a_sum_stalls_where_a_term_is_less_than_half_the_spacing(bits, end):
-    spacing_at = 2.0 ** (math.log2(end) + 1 - bits)
-    assert theory.stalls_at(0.01, bits) == end
-    assert 0.01 < spacing_at / 2 <= 0.02
-
-
 def chapters(machine):
     """The hypotheses of each chapter by its experiment."""
     of = {name: results.load(name, machine) for name in results_needed()}
     steps = tidy.select(of["step"], mode="train_step")
     return {
-        "step": theory.of_step(of["step"], of["ceilings"]),
-        "warmup": theory.of_warmup(warmup.cold(of["warmup"])),
-        "kernels": theory.of_kernels(of["kernels"], of["ceilings"]),
-        "precision": theory.of_precision(of["precision"], steps, of["ceilings"]),
-        "memory": theory.of_memory(of["memory"]),
-        "attention": theory_of_parts.of_attention(of["attention"], of["ceilings"]),
-        "attention_module": theory_of_parts.of_module(of["attention_module"], of["ceilings"]),
-        "compile": theory_of_parts.of_compile(of["compile"]),
-        "adam": theory_of_parts.of_adam(of["adam"], of["ceilings"]),
+        "step": step.theory(of["step"], of["ceilings"]),
+        "warmup": warmup.theory(warmup.cold(of["warmup"])),
+        "kernels": kernels.theory(of["kernels"], of["ceilings"]),
+        "precision": precision.theory(of["precision"], steps, of["ceilings"]),
+        "memory": memory.theory(of["memory"]),
+        "attention": attention.theory(of["attention"], of["ceilings"]),
+        "attention_module": attention_module.theory(of["attention_module"], of["ceilings"]),
+        "compile": compile.theory(of["compile"]),
+        "adam": adam.theory(of["adam"], of["ceilings"]),
     }
 
 
@@ -110,13 +103,3 @@ def test_predictions_are_those_of_the_formulas(reference):
         flops.attention_moved_bytes(name, 8, 1024, 64, True, "fp32")["forward"] for name in ("naive", "compiled")
     )
     assert reference["compile"][0].predicted == compiled / naive
-
-
-def test_faster_records_turn_the_verdict(reference):
-    ceilings, steps = results.load("ceilings", MACHINE), results.load("step", MACHINE)
-    fast = steps.assign(
-        total_ms=steps["total_ms"].map(lambda ms: [x / 100 for x in ms] if isinstance(ms, list) else ms)
-    )
-    fast.attrs = steps.attrs
-    before, after = (theory.of_step(records, ceilings)[2].verdict for records in (steps, fast))
-    assert (before, after) == ("kept", "broken")

@@ -1,61 +1,28 @@
-"""Every number that a sentence of the report shows went through the formatting of a computed value or names the case,
-and every sentence that was measured names the records that it rests on."""
+"""Every number in a sentence of the report is computed or names the case, and what was measured names its records."""
 
-import ast
 import functools
-import json
 import re
 import warnings
 
 import pytest
 
+from executed import shown, sources
 from lib import notebooks
 from lib.records import results
+from lib.report import tables
 from lib.report.published import published_table
 from lib.report.sentences import NO_DATA, Statement
-from lib.stats import digits
 
-CHAPTERS = sorted((notebooks.NOTEBOOKS / "report").glob("*.ipynb"))
+CHAPTERS = sorted(notebooks.CHAPTERS.glob("*.ipynb"))
 NUMERAL = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?")
+# a value and its unit; percentages of a test's level are the method's
+MEASURED = re.compile(
+    r"\d[\d.,]*(?:\s|&nbsp;|\\,)*"
+    r"(?:[µumn]s|s|seconds?|minutes?|hours?|[kKMGT]i?B(?:/s)?|[kMGT]?FLOPs?(?:/s)?|[kMG]?Hz|[×x]|times)(?![\w-])"
+)
 MACHINE = "epyc-2c"
 WRITE_UPS = {"000", "001", "002", "003", "004"}  # what the report calls its sources
 WITHOUT_RECORDS = ("derived", "published", NO_DATA)
-
-
-def sources(chapter) -> list[str]:
-    cells = json.loads(chapter.read_text())["cells"]
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-
-
-def run(source: str, names: dict):
-    """Run a cell; what its last line shows."""
-    tree = ast.parse(source)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "cell", "exec"), names)
-    return eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last else None
-
-
-@pytest.fixture(params=CHAPTERS, ids=lambda file: file.stem)
-def chapter(request, monkeypatch, own_results):
-    """The cells of a chapter, the sentences that they show of the records in git, and every numeral that came from a
-    computed value."""
-    shown: set[str] = set()
-    for name in ("number", "interval", "count", "exact"):
-        plain = getattr(digits, name)
-
-        def watched(*values, plain=plain):
-            text = plain(*values)
-            shown.update(NUMERAL.findall(text))
-            return text
-
-        monkeypatch.setattr(digits, name, watched)
-    monkeypatch.setattr(warnings, "warn", lambda *args, **kwargs: None)
-    found: list = []
-    names: dict = {"display": lambda *shown: found.extend(shown)}
-    cells = [re.sub(r'^machine = ".*"$', f'machine = "{MACHINE}"', cell, flags=re.M) for cell in sources(request.param)]
-    for cell in cells:
-        found.append(run(cell, names))
-    return cells, [one for one in found if isinstance(one, Statement)], shown
 
 
 @functools.cache
@@ -65,19 +32,41 @@ def lacks() -> list[str]:
     return [text for record in records for text in record["environment"].get("lacks", [])]
 
 
-def test_every_numeral_is_computed_and_what_was_measured_names_its_records(chapter):
-    cells, said, shown = chapter
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda file: file.stem)
+def test_every_numeral_is_computed_and_what_was_measured_names_its_records(monkeypatch, own_results, chapter):
+    computed: set[str] = set()
+    for name in ("number", "interval", "count", "exact"):
+        plain = getattr(tables, name)
+
+        def watched(*values, plain=plain):
+            text = plain(*values)
+            computed.update(NUMERAL.findall(text))
+            return text
+
+        monkeypatch.setattr(tables, name, watched)
+    monkeypatch.setattr(warnings, "warn", lambda *args, **kwargs: None)
+    said = [one for one in shown(chapter, MACHINE) if isinstance(one, Statement)]
     steps = published_table("end_to_end")
-    texts = [*lacks(), *steps["hardware"], *steps["model"]]
-    lacking = {numeral for text in set(texts) for numeral in NUMERAL.findall(text)}
-    written = {numeral for cell in cells for numeral in NUMERAL.findall(cell)}
-    for one in said:
-        case = {numeral for name in one.records for numeral in re.findall(r"\d+", name)}
-        case |= lacking | WRITE_UPS
-        rest = {n for n in set(NUMERAL.findall(one.text)) - shown - written if n.replace(",", "") not in case}
-        assert not rest, (one.text, rest)
+    texts = {*lacks(), *steps["hardware"], *steps["model"], *sources(chapter)}
+    known = WRITE_UPS | computed | {numeral for text in texts for numeral in NUMERAL.findall(text)}
     files = {f"{file.parent.name}/{file.stem}" for file in results.files(MACHINE)}
     for one in said:
+        case = {numeral for name in one.records for numeral in re.findall(r"\d+", name)}
+        rest = {n for n in set(NUMERAL.findall(one.text)) - known if n.replace(",", "") not in case}
+        assert not rest, (one.text, rest)
         measured = re.sub("|".join(WITHOUT_RECORDS), "", one.verdict).strip()
         assert one.records or not measured, one.text
         assert set(one.records) <= files, one.text
+
+
+def written(text: str) -> list[str]:
+    """Return the numbers with a unit in a text, formulas left out."""
+    return MEASURED.findall(re.sub(r"\$+[^$]+\$+", "", text))
+
+
+def test_no_measured_number_with_its_unit_stands_in_prose_written_by_hand():
+    found = {chapter.stem: written("\n".join(sources(chapter, "markdown"))) for chapter in CHAPTERS}
+    assert not {name: numbers for name, numbers in found.items() if numbers}
+    assert written("1.7× faster, 3.5 ms at $2 s$, 12&nbsp;GB/s and 2 GiB; 4 samples") == [
+        "1.7×", "3.5 ms", "12&nbsp;GB/s", "2 GiB"
+    ]  # fmt: skip

@@ -1,20 +1,13 @@
-"""Figures can be read without their colours, hold their intervals and their labels, and rooflines their ceilings."""
+"""Figures can be read without their colours, and hold their intervals and their labels."""
 
 import itertools
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from lib.chapters import kernels as profiles
-from lib.chapters import memory, theory
-from lib.instruments import kernel_classes
-from lib.records import results
-from lib.report import plots, roofline, tidy
+from lib.report import plots
 from lib.stats.intervals import Interval
-
-MACHINE = "epyc-2c"
 
 
 @pytest.fixture(autouse=True)
@@ -49,16 +42,6 @@ def test_the_lines_of_a_figure_differ_in_more_than_colour(family):
 def test_the_parts_of_a_bar_differ_in_more_than_colour(family):
     hatches = [plots.bar(plots.COLOURS[name])["hatch"] for name in BARS[family]]
     assert len(set(hatches)) == len(BARS[family])
-
-
-def test_the_kinds_of_bytes_differ_in_more_than_colour():
-    hatches = [plots.HATCHES[colour] for colour in memory.KINDS.values()]
-    assert len(set(hatches)) == len(memory.KINDS)
-
-
-def test_all_classes_of_kernels_have_a_colour():
-    names = {profiles._column(kind).removesuffix("_percent") for kind in kernel_classes.CLASSES}
-    assert names <= set(plots.COLOURS)
 
 
 def table(**columns):
@@ -99,53 +82,17 @@ def test_ticks_are_the_measured_sizes_and_intervals_are_drawn():
     assert [list(segment[:, 1]) for segment in bars.get_segments()] == [[0.9, 1.1], [8.1, pytest.approx(9.9)]]
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.8, 1.05), (0.02, 30), (1e-3, 1e6)])
-def test_a_log_axis_has_a_few_round_ticks(low, high):
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0.8, 1.05), (0.9, 4.9), (2.1, 9.9), (1.01, 1.02), (900, 1500), (2.1, 190), (0.02, 30), (1e-3, 1e6)],
+)
+def test_a_log_axis_has_a_few_round_ticks_also_within_a_decade(low, high):
     (ax,) = plots.axes()
     ax.set(xscale="log", xlim=(low, high))
     plots.round_ticks(ax.xaxis)
-    assert 3 <= len(ax.get_xticks()) <= 10
-
-
-@pytest.fixture(scope="module")
-def points():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RESULTS", "/nowhere")
-        steps = tidy.select(results.load("step", MACHINE), mode="train_step")
-        attention = tidy.select(results.load("attention", MACHINE), precision="fp32", causal=True, d_head=64)
-        kernels = results.load("kernels", MACHINE)
-        parts = roofline.of_parts(kernels, profiles.head(kernels))
-        limits = theory.limits(results.load("ceilings", MACHINE))
-        yield {"steps": roofline.of_steps(steps), "attention": roofline.of_attention(attention), "parts": parts}, limits
-
-
-@pytest.mark.parametrize("name", ["steps", "attention", "parts"])
-def test_points_stand_below_a_labelled_roof(points, name):
-    (shown, (products, bandwidth)) = points[0][name], points[1]
-    for _, point in shown.iterrows():
-        roof = min(products[point["precision"]], bandwidth * point["intensity"]) / 1e9
-        assert point["gflops"].low <= roof
-    ax = roofline.draw(shown, products, bandwidth, joined=name == "attention")
-    said = " ".join(text.get_text() for text in ax.texts)
-    assert "memory, 51.2 GB/s" in said
-    assert "products in fp32, 204 GFLOP/s; ridge at 3.99" in said
-    assert {text.get_text() for text in ax.texts} >= set(shown["label"]) - {""}
-
-
-def test_labels_of_a_roofline_cover_neither_each_other_nor_a_point(points):
-    for name, shown in points[0].items():
-        ax = roofline.draw(shown, *points[1], joined=name == "attention")
-        ax.figure.draw_without_rendering()
-        renderer = ax.figure.canvas.get_renderer()
-        boxes = [mpl.text.Text.get_window_extent(text, renderer) for text in ax.texts]
-        assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2)), name
-
-
-def test_the_intensity_of_the_optimizer_is_its_flops_over_its_bytes(points):
-    optimizer = points[0]["steps"].query("name == 'optimizer'")
-    assert set(optimizer["intensity"]) == {14 / 28}
-
-
-def test_without_records_a_roofline_is_empty():
-    ax = roofline.draw(roofline._points([]), {}, float("nan"))
-    assert plots.show(ax, "nothing", "nothing", roofline._points([])).svg == ""
+    shown = [tick for tick in ax.get_xticks() if low <= tick <= high]
+    assert 3 <= len(shown) <= 7
+    texts = [text.get_text() for text in ax.get_xticklabels() if low <= text.get_position()[0] <= high]
+    assert [float(text.replace(",", "")) for text in texts] == pytest.approx(shown)
+    assert max(len(text.replace(",", "").strip("0.").replace(".", "")) for text in texts) <= 4
+    assert not len(ax.xaxis.get_minorticklocs())

@@ -152,21 +152,9 @@ grid = [cheap.Cheap(*point) for point in itertools.product(*listed)]""",
 
 def write(folder: Path) -> None:
     """Write the notebook of this experiment, and what `surroundings` reads, into a folder."""
-    cells = [
-        {
-            "cell_type": "code",
-            "id": f"cell-{i}",
-            "metadata": {},
-            "execution_count": None,
-            "outputs": [],
-            "source": source,
-        }
-        for i, source in enumerate(CELLS)
-    ]
-    cells[0]["metadata"] = {"tags": ["parameters"]}
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    content = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
-    (folder / "cheap.ipynb").write_text(json.dumps(content))
+    import cells  # which takes nbformat, and kernels do without
+
+    cells.write(folder / "cheap.ipynb", *CELLS)
     (folder / "surroundings.json").write_text(_here())
 
 

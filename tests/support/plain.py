@@ -1,23 +1,23 @@
-"""One plain and tiny case of each family, to be changed field by field."""
+"""One plain and tiny case of each experiment, to be changed field by field."""
 
+from lib import notebooks
 from lib.experiments import cases
 
-STEP = {
+TINY = {
     "size": "tiny", "context_length": 8, "batch_size": 1, "precision": "fp32", "compiled": False,
-    "attention": "naive", "optimizer": "single_tensor", "mode": "train_step", "device": "cpu",
+    "attention": "naive", "optimizer": "single_tensor", "mode": "train_step", "seq_len": 8, "d_head": 4,
+    "num_params": 2, "param_size": 8, "rows": 8, "columns": 8, "device": "cpu",
 }  # fmt: skip
-ATTENTION = {
-    "variant": "naive", "seq_len": 8, "d_head": 4, "batch_size": 1, "causal": True, "precision": "fp32",
-    "cold": False, "device": "cpu",
-}  # fmt: skip
-ADAM = {
-    "variant": "fused", "shapes": "equal", "num_params": 2, "param_size": 8, "amsgrad": True, "cold": False,
-    "device": "cpu",
-}  # fmt: skip
-CEILINGS = {"operation": "copy", "rows": 8, "columns": 8, "precision": "fp32", "device": "cpu"}
-PLAIN = {"step": STEP, "attention": ATTENTION, "adam": ADAM, "ceilings": CEILINGS}
+OWN = {"adam": {"variant": "fused"}, "ceilings": {"operation": "copy"}}
 
 
 def one(experiment, **changed):
-    (case,) = cases.grid(experiment, **PLAIN[experiment] | changed)
+    """Return the case that the notebook's defaults begin with, made tiny, with these fields changed."""
+    defaults = notebooks.parameters(experiment)
+    first = {
+        name: defaults[name][0] if isinstance(defaults[name], list) else defaults[name]
+        for name in notebooks.fields(experiment)
+    }
+    tiny = {name: value for name, value in TINY.items() if name in first}
+    (case,) = cases.grid(experiment, **first | tiny | OWN.get(experiment, {}) | changed)
     return case

@@ -1,10 +1,6 @@
 """A sweep measures what its file says and resumes where it stopped; its faults are in tests/torture."""
 
-import contextlib
-import errno
-import fcntl
 import json
-import math
 import signal
 import subprocess
 import sys
@@ -16,10 +12,8 @@ import pytest
 
 from lib import notebooks, paths
 from lib.instruments import environment, noise
-from lib.records import atomic, results
+from lib.records import results
 from lib.sweep import __main__, lock, plan
-from lib.sweep import progress as status
-from lib.sweep.lock import Share
 
 QUICKEST = "ceilings: {operation: copy, rows: [8, 16], precision: fp32, device: cpu, warmup: 0, samples: 6}"
 ONE = QUICKEST.replace("[8, 16]", "8")
@@ -208,115 +202,3 @@ def test_compiled_graphs_are_kept_for_as_long_as_the_sweep(run, tmp_path, monkey
     line = "import os; assert '/sweep-' in os.environ['TORCHINDUCTOR_CACHE_DIR']"
     spoiled(tmp_path, monkeypatch, line)
     assert run(ONE) == (0, ["ok"])
-
-
-def test_shares_are_disjoint_complete_and_hold_all_rounds_of_a_kernel():
-    tasks = plan.planned("smoke") + plan.planned("smoke")
-    for count in (1, 2, 3, 50):
-        parts = [plan.shared(tasks, Share(number, count)) for number in range(1, count + 1)]
-        assert sorted(id(task) for part in parts for task in part) == sorted(map(id, tasks))
-        kernels = [{json.dumps(task.parameters | {"round": 0}) + task.experiment for task in part} for part in parts]
-        assert sum(map(len, kernels)) == len(set().union(*kernels))
-
-
-@pytest.mark.parametrize(
-    ("mine", "theirs", "free"),
-    [("1/1", "1/1", False), ("1/2", "2/2", True), ("1/1", "2/3", False), ("1/2", "2/3", False)],
-)
-def test_shares_that_overlap_exclude_one_another(own_results, mine, theirs, free):
-    with holding(mine, own_results) as holder:
-        assert lock.free(lock.parse(theirs), own_results) is free
-        if not free:
-            assert __main__.main(["smoke", "--shard", theirs]) == __main__.BUSY
-        holder.kill()
-    assert lock.free(lock.parse(theirs), own_results)
-
-
-@contextlib.contextmanager
-def holding(part, folder):
-    """A process that has a share of a folder."""
-    hold = (
-        "import sys; from pathlib import Path; from lib.sweep import lock as share\n"
-        "with share.held(share.parse(sys.argv[1]), Path(sys.argv[2])): print('held', flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", hold, part, str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout.readline() == b"held\n"
-        try:
-            yield holder
-        finally:
-            holder.kill()
-
-
-def test_to_ask_how_far_a_sweep_is_takes_no_lock_and_writes_nothing(own_results, monkeypatch):
-    assert lock.free(lock.WHOLE, own_results)
-    assert not own_results.exists()
-    with holding("1/1", own_results):
-        monkeypatch.setattr(fcntl, "lockf", lambda *_: pytest.fail("a lock was taken"))
-        monkeypatch.setattr(atomic, "in_words", lambda _: pytest.fail("something is written"))
-        assert not lock.free(lock.WHOLE, own_results)
-
-
-TOLD = {
-    "sweep": "quick", "share": "1/1", "state": "running", "process": 1, "user": "a", "host": "b", "started": "c",
-    "updated": "d", "done": 1, "all": 2, "failed": 0, "left_s": 3.0, "in_hand": ["e"],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[1]", "1", "", "{}", "[" * 100_000, *(json.dumps(TOLD | {name: None}) for name in TOLD),
-        json.dumps(TOLD | {"share": "3/2"}), json.dumps(TOLD | {"left_s": math.inf}),
-    ],
-    ids=lambda content: content[:40],
-)  # fmt: skip
-def test_a_status_file_that_tells_nothing_is_left_out(own_results, capsys, content):
-    own_results.mkdir()
-    status.file(own_results, lock.WHOLE).write_text(content)
-    status.file(own_results, Share(1, 2)).write_text(json.dumps(TOLD))
-    assert __main__.main(["status"]) == 0
-    assert capsys.readouterr().out.count("\n") == 1
-    assert status.owners(own_results, lock.WHOLE) == "a sweep that has not told anything yet"  # nobody has it
-
-
-class Closed:
-    """A standard error that nobody reads any more."""
-
-    encoding = "utf-8"
-
-    def __init__(self, error):
-        self.error, self.tried = error, 0
-
-    def write(self, _):
-        self.tried += 1
-        raise self.error
-
-    flush = isatty = fileno = lambda self: self.write("")
-
-
-@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "full")])
-def test_a_bar_that_cannot_be_written_goes_quiet_and_the_sweep_goes_on(own_results, monkeypatch, error):
-    own_results.mkdir()
-    monkeypatch.setattr(sys, "stderr", Closed(error))
-    progress = status.Progress(own_results, lock.WHOLE, "quick", 0, {("m", "a/b.r1"): 2.0, ("m", "a/c.r1"): None}, 1)
-    progress.begins("here", ("m", "a/b.r1"))
-    progress.ends("here", ("m", "a/b.r1"))
-    progress.drops(("m", "a/c.r1"))
-    progress.close("done")
-    assert sys.stderr.tried
-    assert [one["done"] for one in status.told(own_results)] == [1]
-
-
-def test_what_was_told_says_who_and_how_far(own_results):
-    own_results.mkdir()
-    progress = status.Progress(own_results, lock.WHOLE, "quick", 3, {("m", "a/b.r1"): 2.0, ("m", "a/c.r1"): None}, 1)
-    progress.begins("here", ("m", "a/b.r1"))
-    (told,) = status.told(own_results)
-    assert (told["done"], told["all"], told["in_hand"], told["left_s"]) == (3, 5, ["a/b.r1"], 4.0)
-    assert "ended without a word" in status.line(told)  # nobody holds the lock
-    progress.ends("here", ("m", "a/b.r1"))
-    progress.drops(("m", "a/c.r1"))
-    progress.close("done")
-    (told,) = status.told(own_results)
-    assert "quick: done, 4 of 4 records" in status.line(told)

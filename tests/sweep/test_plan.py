@@ -1,11 +1,13 @@
-"""A place is made for each GPU that measures the same machine, and for no other."""
+"""A slot is made for each GPU that measures the same machine, and each kernel is in one shard."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lib.sweep import plan
+from lib.sweep.lock import Shard
 
 TASKS = [SimpleNamespace(device="cuda")]
 
@@ -24,7 +26,7 @@ TASKS = [SimpleNamespace(device="cuda")]
         ("0", [], [], "0"),
     ],
 )
-def test_each_gpu_that_is_here_and_like_the_first_is_a_place(monkeypatch, capsys, given, names, pins, said):
+def test_each_gpu_that_is_here_and_like_the_first_is_a_slot(monkeypatch, capsys, given, names, pins, said):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if given is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
@@ -35,6 +37,15 @@ def test_each_gpu_that_is_here_and_like_the_first_is_a_place(monkeypatch, capsys
     assert [line.startswith(f"left out: GPU {said}, not") for line in lines] == [True] * bool(said)
 
 
-def test_no_place_is_made_for_a_gpu_that_nothing_asks_for(monkeypatch):
+def test_no_slot_is_made_for_a_gpu_that_nothing_asks_for(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert plan.pins([SimpleNamespace(device="cpu")]) == []
+
+
+def test_shards_are_disjoint_complete_and_hold_all_rounds_of_a_kernel():
+    tasks = plan.planned("smoke") + plan.planned("smoke")
+    for count in (1, 2, 3, 50):
+        parts = [plan.in_shard(tasks, Shard(number, count)) for number in range(1, count + 1)]
+        assert sorted(id(task) for part in parts for task in part) == sorted(map(id, tasks))
+        kernels = [{json.dumps(task.parameters | {"round": 0}) + task.experiment for task in part} for part in parts]
+        assert sum(map(len, kernels)) == len(set().union(*kernels))

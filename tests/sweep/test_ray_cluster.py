@@ -279,7 +279,7 @@ LOST = ray_cluster.ray and ray_cluster.exceptions.WorkerCrashedError()
 def test_a_node_that_is_slow_after_its_worker_died_is_not_taken_for_gone(monkeypatch, answers, alive, gone):
     monkeypatch.setattr(ray_cluster, "_pinned", lambda _: {})
     Engine(monkeypatch, answers, alive)
-    assert ray_cluster.Place("a", "its name", 1, 1)._gone() == gone
+    assert ray_cluster.Slot("a", "its name", 1, 1)._gone() == gone
 
 
 @with_ray
@@ -287,7 +287,7 @@ def test_a_node_that_never_answers_is_held_to_be_what_the_cluster_says(monkeypat
     monkeypatch.setattr(ray_cluster, "_pinned", lambda _: {})
     monkeypatch.setattr(ray_cluster, "GONE_S", -1)
     Engine(monkeypatch, [SLOW])
-    assert not ray_cluster.Place("a", "its name", 1, 1)._gone()
+    assert not ray_cluster.Slot("a", "its name", 1, 1)._gone()
 
 
 @with_ray

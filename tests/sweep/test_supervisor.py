@@ -1,4 +1,4 @@
-"""A supervisor takes what is true, refuses what is not, and hands out what is left; the places here are pretended."""
+"""A supervisor takes what is true, refuses what is not, and hands out what is left; the slots here are pretended."""
 
 import json
 import math
@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from lib import paths
-from lib.execution import Piece
 from lib.records import atomic, record, results
 from lib.sweep import acceptance, lock
 from lib.sweep.plan import Task
 from lib.sweep.progress import Progress
-from lib.sweep.supervisor import Box, PlaceLost, Supervisor
+from lib.sweep.run import Piece
+from lib.sweep.supervisor import Box, SlotLost, Supervisor
 
 MACHINE, CODE = "test-1c", "c0de" * 4
 STEP = {"size": "tiny", "precision": "fp32", "mode": "train_step"}
@@ -31,7 +31,7 @@ def task(*cases, experiment="step", device="cpu", round=1):
     named = {record.called(experiment, case, round): case for case in cases}
     return Task(
         experiment, {"round": round}, 10.0, device, MACHINE, named, predicted={}, too_large={}, lacking={},
-        environment={"machine": MACHINE, "hardware": "a test"}, code=CODE,
+        environment={"machine": MACHINE, "hardware": "a test"}, code=CODE, last=round == 2,
     )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def test_more_than_the_machines_ceiling_is_refused(save_record, flops, accepted)
 
 
 class Pretended:
-    """A place that plays, run by run, what it is given: functions of a run that yield pieces."""
+    """A slot that plays, run by run, what it is given: functions of a run that yield pieces."""
 
     def __init__(self, *plays):
         self.plays, self.runs = deque(plays), []
@@ -96,12 +96,12 @@ def dies(run):
 
 @pytest.fixture
 def supervise(own_results):
-    """Supervise tasks on boxes of such places until they are done."""
+    """Supervise tasks on boxes of such slots until they are done."""
 
     def supervise(tasks, *boxes, again=frozenset()):
         own_results.mkdir(exist_ok=True)
         queue = deque(tasks)
-        made_boxes = [Box(queue, whole, list(places)) for whole, *places in boxes]
+        made_boxes = [Box(queue, whole, list(slots)) for whole, *slots in boxes]
         known = {(one.machine, name): None for one in tasks for name in one.todo(again)}
         progress = Progress(own_results, lock.WHOLE, "pretended", 0, known, 1)
         found = Supervisor(made_boxes, progress, math.inf, again)
@@ -122,10 +122,10 @@ def test_a_refused_record_is_set_aside_tried_again_and_then_given_up(supervise):
         yield from well(replace(run, todo=run.todo[1:]))
 
     one = task({"n": 1}, {"n": 2})
-    place = Pretended(other_code, lambda run: other_code(replace(run, todo=run.todo[:1])))
-    found = supervise([one], [place])
+    slot = Pretended(other_code, lambda run: other_code(replace(run, todo=run.todo[:1])))
+    found = supervise([one], [slot])
     assert statuses(one) == [None, "ok"]
-    assert [run.todo for run in place.runs] == [("step/1.r1", "step/2.r1"), ("step/1.r1",)]
+    assert [run.todo for run in slot.runs] == [("step/1.r1", "step/2.r1"), ("step/1.r1",)]
     assert len(list(paths.results().glob("*/*/*.refused"))) == 2
     (failure,) = found.failures
     assert "step/1.r1: its record was refused, code: must be" in failure
@@ -137,6 +137,13 @@ def test_a_case_whose_process_dies_twice_is_a_row_and_the_rest_is_measured(super
     found = supervise([one], [Pretended(*[dies] * times, well)])
     assert statuses(one) == (["ok", "ok"] if times == 1 else ["crashed", "ok"])
     assert len(found.failures) == times - 1
+
+
+def test_a_run_is_told_whether_a_round_follows(supervise):
+    last = Piece("record", "step/1.r2", made({"n": 1}, round=2)), Piece("end", "complete")
+    slot = Pretended(well, lambda run: iter(last))
+    supervise([task({"n": 1}), task({"n": 1}, round=2)], [slot])
+    assert [run.variables for run in slot.runs] == [{"SWEEP_ROUND_FOLLOWS": "1"}, {}]
 
 
 def test_a_case_that_takes_too_long_is_a_row_at_once(supervise):
@@ -154,9 +161,9 @@ def test_a_case_that_the_system_kills_for_want_of_memory_twice_is_a_row_and_no_f
     assert not found.failures
 
 
-def test_what_ran_at_a_place_that_is_lost_goes_to_another_box(supervise):
+def test_what_ran_at_a_slot_that_is_lost_goes_to_another_box(supervise):
     def lost(run):
-        raise PlaceLost("the box is gone")
+        raise SlotLost("the box is gone")
         yield
 
     one = task({"n": 1})
@@ -167,19 +174,19 @@ def test_what_ran_at_a_place_that_is_lost_goes_to_another_box(supervise):
     assert len(other.runs) == 1
 
 
-def test_where_the_last_place_is_lost_the_sweep_says_so(supervise):
+def test_where_the_last_slot_is_lost_the_sweep_says_so(supervise):
     def lost(run):
-        raise PlaceLost("the box is gone")
+        raise SlotLost("the box is gone")
         yield
 
     found = supervise([task({"n": 1})], [Pretended(lost)])
     assert any("no machine of its kind is left" in failure for failure in found.failures)
 
 
-def test_where_the_last_place_is_lost_after_all_of_its_run_what_waits_is_not_forgotten(supervise):
+def test_where_the_last_slot_is_lost_after_all_of_its_run_what_waits_is_not_forgotten(supervise):
     def lost_in_the_end(run):
         yield from list(well(run))[:-1]
-        raise PlaceLost("the box is gone")
+        raise SlotLost("the box is gone")
 
     first, waiting = task({"n": 1}), task({"n": 2}, experiment="attention")
     found = supervise([first, waiting], [Pretended(lost_in_the_end)])
@@ -197,10 +204,10 @@ def test_an_exception_costs_the_case_in_hand_alone(supervise):
         yield from raises(run)
 
     one = task({"n": 1}, {"n": 2}, {"n": 3})
-    place = Pretended(raises_at_the_second, well)
-    found = supervise([one], [place])
+    slot = Pretended(raises_at_the_second, well)
+    found = supervise([one], [slot])
     assert statuses(one) == ["ok", None, "ok"]
-    assert [run.todo for run in place.runs][1] == ("step/3.r1",)
+    assert [run.todo for run in slot.runs][1] == ("step/3.r1",)
     assert found.failures == ["WrongResult: too far off"]
 
 
@@ -212,8 +219,8 @@ def test_a_kernel_that_cannot_write_ends_the_sweep_in_that_line(supervise):
 
 def test_a_notebook_that_raises_before_any_record_is_tried_twice_and_then_left(supervise):
     one, other = task(*({"n": n} for n in range(1, 6))), task({"n": 6})
-    place = Pretended(raises, raises, well)
-    found = supervise([one, other], [place])
+    slot = Pretended(raises, raises, well)
+    found = supervise([one, other], [slot])
     assert statuses(one, other) == [None] * 5 + ["ok"]
     assert len(found.failures) == 2
 
@@ -245,15 +252,15 @@ def test_what_needs_the_whole_machine_waits_for_it_and_the_rest_has_a_gpu_each(s
     whole, first, second = Pretended(well), Pretended(well), Pretended(well)
     supervise([alone, *side_by_side], [whole, first, second])
     assert statuses(alone, *side_by_side) == ["ok"] * 3
-    assert [len(place.runs) for place in (whole, first, second)] == [1, 1, 1]
+    assert [len(slot.runs) for slot in (whole, first, second)] == [1, 1, 1]
 
 
 def test_a_case_that_is_too_large_is_a_row_without_a_process(supervise):
     one = replace(task({"n": 1}), too_large={"step/1.r1": {"predicted_bytes": 2, "available_bytes": 1}})
-    place = Pretended()
-    supervise([one], [place])
+    slot = Pretended()
+    supervise([one], [slot])
     assert statuses(one) == ["too_large"]
-    assert not place.runs
+    assert not slot.runs
 
 
 def test_stale_records_and_crashes_are_made_anew_when_asked_for(supervise):

@@ -14,8 +14,9 @@ from lib import notebooks, paths
 from lib.chapters import method
 from lib.records import __main__, atomic, damaged, results
 from lib.records.record import checksum, dump, parse
+from lib.report import __main__ as report
 from lib.report import tables, tidy
-from lib.report.document import page as report
+from lib.report.document import page
 
 CASE = {"variant": "naive", "seq_len": 64}
 MACHINE = "test-1c"
@@ -35,7 +36,7 @@ def shown() -> str:
     records = results.load("attention", MACHINE)
     table = tables.show(tidy.medians(records, "total_ms"), "variant seq_len total_ms", "Times")
     parts = [table, *method.damage()]
-    texts = [text for part in parts for text in (part._repr_html_(), part._repr_markdown_())]
+    texts = [table._repr_markdown_(), table._repr_latex_(), *(part._repr_html_() for part in parts)]
     return "".join([*texts, str(records.to_dict()), __main__._list(__main__.parser().parse_args(["list"]))])
 
 
@@ -217,12 +218,12 @@ def test_the_report_counts_what_is_damaged_and_shows_none_of_it(stored, tmp_path
         shutil.copyfile(chapter, chapters / chapter.name)
     monkeypatch.setattr(notebooks, "CHAPTERS", chapters)
     assert report.main(["--machine", MACHINE]) == 0
-    page = report.page().read_text()
-    assert f"Damaged files of records: {len(DAMAGES) + 3} in the store." in page
-    assert TIME not in page
-    before = report.inputs(MACHINE)
+    text = page.page().read_text()
+    assert f"Damaged files of records: {len(DAMAGES) + 3} in the store." in text
+    assert TIME not in text
+    before = page.inputs(MACHINE)
     assert damaged.tidy(alone=True) == len(DAMAGES) + 3
-    assert report.inputs(MACHINE) != before
+    assert page.inputs(MACHINE) != before
 
 
 def test_without_damage_the_report_says_that_all_files_are_whole(stored):

@@ -1,22 +1,22 @@
-"""Exports the report: as PDF, by the system's Chromium, and as Markdown with its figures as files; measures nothing."""
+"""Exports the report: as PDF, by the system's Chromium, as Markdown with its figures as files, a table as LaTeX."""
 
-import argparse
+import itertools
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_markdown_cell, new_notebook
+from traitlets.config import Config
 
-from lib import cli, notebooks
-from lib.records import results
-from lib.report import markdown
-from lib.report.document import page as report
-from lib.report.document import title
+from lib import validate
+from lib.report import tables
+from lib.report.document import page, sanitize, title
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 MACOS = [f"/Applications/{name}.app/Contents/MacOS/{name}" for name in ("Google Chrome", "Chromium")]
@@ -26,6 +26,11 @@ NO_CHROMIUM = (
     "No Chromium was found, which prints the PDF. Install it (Debian and Ubuntu: apt install chromium; macOS: "
     "brew install --cask chromium), name one in the variable CHROMIUM, or print {page} from any browser."
 )
+XMLNS = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+ALT = re.compile(r'aria-label="([^"]*)"')
+CLAIM = re.compile(r'<div class="claim" data-verdict="(?!measured")([^"]+)"><p>(.*?)</p>')
+RECORDS = re.compile(r'<p class="records">.*?</p>')
+ONLY_PAGE = ('class="sortable"', 'class="downloads"')
 
 
 def chromium() -> str | None:
@@ -36,90 +41,94 @@ def chromium() -> str | None:
     return next((found for name in (*NAMES, *MACOS) if (found := shutil.which(name))), None)
 
 
-def pdf(page: Path) -> Path:
-    """Print a page as a PDF beside it, with an outline. Raises ValueError where there is no Chromium, and OSError with
-    what it said where it printed nothing."""
+def pdf(target: Path) -> Path:
+    """Print a page as a PDF beside it, with an outline.
+
+    Raises OSError where there is no Chromium, or with what it said where it printed nothing.
+    """
     browser = chromium()
     if browser is None:
-        raise ValueError(NO_CHROMIUM.format(page=page))
-    target = page.with_suffix(".pdf")
+        raise OSError(NO_CHROMIUM.format(page=target))
+    written = target.with_suffix(".pdf")
     with tempfile.TemporaryDirectory(prefix="print-") as folder:
         printed = Path(folder, "report.pdf")
         root = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []  # has no sandbox
         options = [*PRINT.split(), OUTLINE, *root, f"--user-data-dir={folder}/profile", f"--print-to-pdf={printed}"]
-        done = subprocess.run([browser, *options, page.resolve().as_uri()], capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            [browser, *options, target.resolve().as_uri()], capture_output=True, text=True, timeout=300
+        )
         if not printed.exists():
             raise OSError(f"{browser} printed nothing: {done.stderr.strip()[-500:]}")
-        shutil.copyfile(printed, target)
-    return target
+        shutil.copyfile(printed, written)
+    return written
 
 
-def as_markdown(machine: str, page: Path) -> Path:
-    """Write the executed chapters of a machine as Markdown beside the page, and their figures into a folder there."""
-    folder = page.parent / "figures"
+def as_markdown(machine: str, target: Path) -> Path:
+    """Write the executed chapters of a page as Markdown beside it, and their figures into a folder there."""
+    from nbconvert import MarkdownExporter
+
+    folder = target.parent / "figures"
     folder.mkdir(exist_ok=True)
     for former in folder.glob("[0-9]*.svg"):  # what was saved while exploring stays
         former.unlink()
-    executed = [page.parent / "chapters" / machine / file.name for file in sorted(notebooks.CHAPTERS.glob("*.ipynb"))]
-    bodies = {file.stem: _chapter(file, folder) for file in executed}
-    head = f"# Transformer training, measured\n\n{_facts(machine)}"
-    text = report.numbered("\n\n".join(bodies.values()), *markdown.MARK.split("{}"))
-    text = _linked(f"{head}\n\n## Contents\n\nCONTENTS\n\n{text}", bodies)
-    target = page.with_suffix(".md")
-    target.write_text(re.sub(r"\n{3,}", "\n\n", text) + "\n")
-    return target
+    facts = "\n".join(f"- {label}: {value}" for label, value in title.facts(machine).items())
+    head, contents = new_markdown_cell(), ["# Transformer training, measured", facts, "## Contents", ""]
+    whole = new_notebook(cells=[head])
+    for file in page.executed(machine, target):
+        cells = _cells(file, folder)
+        heading = re.search(r"^## .*</a>(.+)$", cells[0].source, re.MULTILINE)[1]
+        contents[-1] += f"- [{heading}](#{file.stem})\n"
+        whole.cells += [new_markdown_cell(f'<a id="{file.stem}"></a>'), *cells]
+    head.source = "\n\n".join(contents)
+    kinds = {"display_data_priority": ["text/markdown", "text/html", "text/plain"]}
+    exporter = MarkdownExporter(exclude_input=True, config=Config(NbConvertBase=kinds))
+    text = page.numbered(exporter.from_notebook_node(whole)[0])
+    written = target.with_suffix(".md")
+    written.write_text(re.sub(r"\n{3,}", "\n\n", text))
+    return written
 
 
-def _facts(machine: str) -> str:
-    return "\n".join(f"- {label}: {markdown.escape(value)}" for label, value in title.facts(machine).items())
+def _cells(file: Path, folder: Path) -> list[NotebookNode]:
+    """Return the cells of an executed chapter, headings one level down with an id, the figures as files in a folder."""
+    count = itertools.count(1)
+
+    def filed(svg: re.Match) -> str:
+        name = f"{file.stem}-{next(count)}.svg"
+        (folder / name).write_text(standing_alone(svg[0], inks))
+        return f'<img src="{folder.name}/{name}" alt="{re.search(ALT, svg[0])[1]}">'
+
+    def heading(found: re.Match) -> str:
+        return f'#{found[1]} <a id="{tables.anchor(file.stem, found[2])}"></a>{found[2]}'
+
+    cells, inks = nbformat.read(file, as_version=4).cells, light()
+    for number, cell in enumerate(cells):
+        cell.id = f"{file.stem}-{number}"
+        if cell.cell_type == "markdown":  # GitHub refuses a macro
+            cell.source = re.sub(r"^(#+) (.+)$", heading, cell.source, flags=re.MULTILINE)
+            cell.source = cell.source.replace(r"\operatorname{", r"\mathrm{")
+        for data in (output.data for output in cell.get("outputs", []) if "text/html" in output.get("data", {})):
+            shown = CLAIM.sub(r"<div><p>\2 <em>(\1)</em></p>", RECORDS.sub("", sanitize.harmless(data["text/html"])))
+            shown = re.sub(r"<svg .*?</svg>", filed, shown, flags=re.DOTALL)
+            only = f"*Here [the page](report.html#{file.stem}) shows what Markdown cannot.*"
+            data["text/html"] = only if any(mark in shown for mark in ONLY_PAGE) else re.sub(r"\n\s*\n", "\n", shown)
+    return cells
 
 
-def _chapter(file: Path, folder: Path) -> str:
-    """The prose and the outputs of an executed chapter; its figures go to the folder, under its name."""
-    parts, drawn = [], 0
-    inks = light()
-    for cell in nbformat.read(file, as_version=4).cells:
-        if cell.cell_type == "markdown":
-            parts.append(markdown.section(cell.source))
-        for output in cell.get("outputs", []):
-            data = output.get("data", {"text/plain": output.get("text", "")})
-            said, page = data.get("text/markdown"), data.get("text/html", "")
-            if said and "<svg" in page:
-                drawn += 1
-                name = f"{file.stem}-{drawn}.svg"
-                (folder / name).write_text(standing_alone(page[page.index("<svg") : page.rindex("</svg>") + 6], inks))
-                said = said.replace("](figure.svg)", f"]({folder.name}/{name})")
-            if not said:
-                only = f"*Here [the page](report.html#{file.stem}) shows what Markdown cannot.*"
-                said = only if page else f"```\n{data.get('text/plain', '').strip()}\n```"
-            parts.append(said)
-    return "\n\n".join(parts)
-
-
-def _linked(text: str, bodies: Mapping[str, str]) -> str:
-    """The text with a list of its chapters, and with its links to headings as GitHub resolves them; a link to what only
-    the page has becomes its words."""
-    fragments = iter(markdown.anchors(markdown.headings(text)))
-    next(fragments), next(fragments)  # the title and the contents themselves
-    places, contents = {}, []
-    for chapter, body in bodies.items():
-        titles = markdown.headings(body)
-        here = [next(fragments) for _ in titles]
-        contents.append(f"- [{titles[0]}](#{here[0]})")
-        places |= {report.anchor(chapter, title): place for title, place in zip(titles, here, strict=True)}
-        places[chapter] = here[0]
-
-    def link(found: re.Match) -> str:
-        words, place = found.groups()
-        return f"[{words}](#{places[place]})" if place in places else words
-
-    linked = re.sub(r"\[([^\[\]]+)\]\(#([^)]+)\)", link, text)
-    return linked.replace("CONTENTS", "\n".join(contents), 1)
+def latex(machine: str, target: Path, number: int) -> str:
+    """Return the table of this number of a page as LaTeX. Raises ValueError where there is none."""
+    executed = (nbformat.read(file, as_version=4) for file in page.executed(machine, target))
+    outputs = [output.get("data", {}) for each in executed for cell in each.cells for output in cell.get("outputs", [])]
+    found = [data for data in outputs if page.label("Table") in data.get("text/html", "")]
+    validate.at_least("number", number, 1)
+    validate.at_most("number", number, len(found))
+    if "text/latex" not in found[number - 1]:
+        raise ValueError(f"number: table {number} has no rows")
+    return found[number - 1]["text/latex"].rstrip()
 
 
 def light() -> dict[str, str]:
     """The inks of the page in its light scheme, by the names of its style sheet."""
-    css = (report.TEMPLATE / "report.css").read_text()
+    css = (page.TEMPLATE / "report.css").read_text()
     return dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", css[: css.index("}")]))
 
 
@@ -129,42 +138,10 @@ def standing_alone(svg: str, inks: Mapping[str, str]) -> str:
     svg = re.sub(
         r"var\(--([a-z0-9-]+)(?:, ?([^()]*|var\([^()]*\)))?\)", lambda m: inks.get(m[1], m[2] or inks["ink"]), svg
     )
+    svg = svg.replace("&nbsp;", "\u00a0")  # which XML does not know
     x, y, width, height = re.search(r'viewBox="([^"]+)"', svg)[1].split()
     size = f'width="{width}" height="{height}"'
     ground = f'<rect x="{x}" y="{y}" {size} fill="#ffffff"/>'
     font = "<style>text { font-family: 'Noto Sans', Ubuntu, Calibri, sans-serif !important }</style>"
     head, _, rest = svg.partition(">")
-    return f"{head} {size}>{font}{ground}{rest}\n"
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of this command line."""
-    made = cli.parser(
-        "lib.report.document.export",
-        "Export the report, which is rendered first where it is not up to date. What is not named here goes to "
-        "python -m lib.report.",
-        ("pdf", "markdown --machine epyc-2c"),
-        {1: "a chapter failed, or there is no Chromium to print with", 2: cli.BAD_INPUT},
-    )
-    made.add_argument("format", choices=("pdf", "markdown"), help="report.pdf, or report.md with figures/*.svg")
-    made.add_argument("--machine", help="whose records, as for python -m lib.report")
-    return made
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns 0, 1 where a chapter failed or the PDF cannot be printed, 2 for bad input."""
-    given, others = parser().parse_known_args(arguments)
-    code = report.main([*others, *(["--machine", given.machine] if given.machine is not None else [])])
-    if code:
-        return code
-    try:
-        page = report.page()
-        print(pdf(page) if given.format == "pdf" else as_markdown(given.machine or results.machines()[0], page))
-    except (OSError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return f"{head} {XMLNS} {size}>{font}{ground}{rest}\n"

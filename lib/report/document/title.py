@@ -33,7 +33,8 @@ def _versions(files: list[Path], found: list[dict]) -> dict[str, str]:
         return {"Stale": stale}
     kept = [record for file, record in zip(files, found, strict=True) if not file.is_relative_to(results.folder())]
     older = staleness.older(kept)
-    return {"Code": f"older than this report's in {older:,} of {len(kept):,} records"} if older else {}
+    said = f"{older:,} of {len(kept):,} records were measured by older code or another PyTorch"
+    return {"Code": said} if older else {}
 
 
 def _in_order(found: list[dict]) -> list[dict]:

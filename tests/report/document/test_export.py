@@ -1,16 +1,16 @@
-"""The report as Markdown holds what the page does, for a repository's page; without Chromium a PDF is refused."""
+"""The report as Markdown and as LaTeX holds what the page does; without Chromium a PDF is refused."""
 
-import html
 import re
 import xml.dom.minidom
 
 import mistune
-import pandas as pd
+import nbformat
 import pytest
 
-from lib.report import markdown, plots, sentences, tables
+from lib.catalog import CATALOG
+from lib.records import results
+from lib.report import __main__, compare, tables
 from lib.report.document import export
-from lib.stats.intervals import Interval
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def written(rendered):
         (figures / name).write_text("<svg/>")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RESULTS", str(rendered.parent / "results"))
-        assert export.main(["markdown"]) == 0
+        assert __main__.main(["markdown"]) == 0
     assert not (figures / "99_former-1.svg").exists()  # of a former export, while what was saved by hand stays:
     (figures / "explore-kept.svg").unlink()
     return rendered.with_suffix(".md")
@@ -31,7 +31,7 @@ def written(rendered):
 @pytest.fixture(scope="module")
 def tokens(written):
     """All tokens of the Markdown, whichever others they stand in."""
-    parse = mistune.create_markdown(renderer=None, plugins=["table", "footnotes", "math"])
+    parse = mistune.create_markdown(renderer=None, plugins=["table", "math"])
     return list(flat(parse(written.read_text())))
 
 
@@ -41,35 +41,38 @@ def flat(found):
         yield from flat(token.get("children", []))
 
 
+def images(text):
+    return re.findall(r'<img src="([^"]+)" alt="[^"]{20,}">', text)
+
+
 def addresses(tokens, kind):
     return [token["attrs"]["url"] for token in tokens if token["type"] == kind]
 
 
-def test_no_markup_but_markdown_is_left(tokens, written):
-    assert not [token["raw"] for token in tokens if "html" in token["type"]]
-    assert not re.search(r"</?[a-z]+[ />]|\\operatorname|Traceback|CONTENTS", written.read_text())
+def test_the_markup_is_what_a_repository_shows(tokens, written):
+    shown = "a b br details div em figcaption figure img p sub summary sup"
+    raw = "".join(token["raw"] for token in tokens if "html" in token["type"])
+    assert set(re.findall(r"<([a-z0-9]+)", raw)) <= set(shown.split())
+    assert not re.search(r"<svg|style=|\\operatorname|Traceback", written.read_text())
 
 
 def test_every_link_and_image_leads_to_what_exists(tokens, written):
-    headings = re.findall(r"^#+ (.+)$", written.read_text(), re.MULTILINE)
-    slugs = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
-    slugs = {slug if not slugs[:i].count(slug) else f"{slug}-{slugs[:i].count(slug)}" for i, slug in enumerate(slugs)}
-    links = addresses(tokens, "link")
-    assert len(links) > 10
-    for address in links + addresses(tokens, "image"):
+    text = written.read_text()
+    ids = re.findall(r'<a id="([^"]+)">', text)
+    assert len(ids) == len(set(ids))
+    links = addresses(tokens, "link") + re.findall(r'href="([^"]+)"', text)
+    assert len(links) > 30
+    for address in links + images(text):
         file, _, fragment = address.partition("#")
-        if file:
-            assert not re.match(r"[a-z]+:|/", address)
-            assert (written.parent / file).exists(), address
-        else:
-            assert fragment in slugs
+        assert not re.match(r"[a-z]+:|/", file)
+        assert (written.parent / file).exists() if file else fragment in ids, address
 
 
-def test_each_figure_is_a_file_that_stands_alone_in_light_inks_on_white(tokens, written):
-    images = addresses(tokens, "image")
-    assert len(images) >= 15
-    assert sorted(images) == sorted(f"figures/{file.name}" for file in (written.parent / "figures").iterdir())
-    for image in images:
+def test_each_figure_is_a_file_that_stands_alone_in_light_inks_on_white(written):
+    found = images(written.read_text())
+    assert len(found) >= 15
+    assert sorted(found) == sorted(f"figures/{file.name}" for file in (written.parent / "figures").iterdir())
+    for image in found:
         text = (written.parent / image).read_text()
         root = xml.dom.minidom.parseString(text).documentElement
         assert float(root.getAttribute("width")) > 100
@@ -82,42 +85,55 @@ def test_sentences_tables_and_figures_are_those_of_the_page(tokens, written, ren
     text, page = written.read_text(), rendered.read_text()
     said = re.findall(r'<div class="claim"[^>]*><p>(.*?)</p>', page)
     assert len(said) > 30
-    assert all(markdown.escape(html.unescape(sentence)) in text for sentence in said)
+    assert all(sentence in text for sentence in said)
     for kind in ("Figure", "Table"):
         count = page.count(f'<b class="label">{kind} ')
-        assert [f"**{kind} {i + 1}.**" for i in range(count)] == re.findall(rf"\*\*{kind} \d+\.\*\*", text)
-    drawn = len([token for token in tokens if token["type"] == "table"]) + text.count(markdown.ABSENT)
+        assert [str(i + 1) for i in range(count)] == re.findall(rf'<b class="label">{kind} (\d+)\.</b>', text)
+    drawn = len([token for token in tokens if token["type"] == "table"]) + text.count(tables.ABSENT)
     assert drawn >= page.count('<b class="label">Table ')
 
 
-def test_every_verdict_has_its_evidence_as_a_footnote(written):
+def test_every_verdict_is_said_with_its_evidence_folded(written):
     text = written.read_text()
-    used, given = set(re.findall(r"\[\^(\w+)\](?!:)", text)), set(re.findall(r"^\[\^(\w+)\]: .", text, re.MULTILINE))
-    assert used == given
-    assert re.search(r"\*\(inconclusive\)\*\[\^", text)
+    assert re.search(r"<p>[^<]+ <em>\(inconclusive\)</em></p><details><summary>evidence</summary><p>", text)
+    assert "<em>(measured)" not in text
 
 
-def test_a_statement_a_table_and_a_figure_as_markdown():
-    said = sentences.Statement("a_b takes <2> ms.", "faster", "n = 3")._repr_markdown_()
-    assert re.fullmatch(r"a_b takes \\<2\\> ms\. \*\(faster\)\*\[\^(\w+)\]\n\n\[\^\1\]: n = 3", said)
-    frame = pd.DataFrame({"x|y": [Interval(2.0, 1.9, 2.1, 9, 3), None], "what": ["*", None]})
-    table = tables.Table(frame, "Caption", "note", ["", "why not"])._repr_markdown_().split("\n")
-    assert table[0] == "**Table** Caption"
-    assert table[2:6] == ["| x\\|y | what |", "| ---: | --- |", "| 2.00 (1.90–2.10) | \\* |", "| why not |  |"]
-    assert table[-1] == "*note*"
-    assert markdown.ABSENT in tables.Table(frame[:0], "Caption")._repr_markdown_()
-    assert "![alt](figure.svg)" in plots.Figure("<svg>", "Caption", "alt", "note")._repr_markdown_()
-    assert markdown.ABSENT in plots.Figure("", "Caption", "alt", "")._repr_markdown_()
+def test_a_numbered_table_is_printed_as_latex(written, capsys, monkeypatch):
+    monkeypatch.setenv("RESULTS", str(written.parent / "results"))
+    assert __main__.main(["latex", "7"]) == 0
+    text = capsys.readouterr().out
+    caption = re.search(r'<b class="label">Table 7\.</b> (.+)', written.read_text())[1]
+    assert rf"\caption{{{caption}}}" in text
+    assert re.match(r"\\begin\{table\}(?s:.*)\\end\{table\}\n$", text)
+    assert __main__.main(["latex", "700"]) == 2
+    assert "number: 700 must be" in capsys.readouterr().err
 
 
-def test_headings_alike_have_links_apart():
-    assert markdown.anchors(["The idea", "What is kept?", "The idea"]) == ["the-idea", "what-is-kept", "the-idea-1"]
+def test_what_could_run_is_in_no_figure_and_no_output(tmp_path):
+    svg = '<svg viewBox="0 0 1 1" aria-label="x"><script>planted()</script><path onload="planted()" d="M 0 0"/></svg>'
+    output = nbformat.v4.new_output("display_data", {"text/html": f"<p>x</p>{svg}<iframe src=planted()></iframe>"})
+    cells = [nbformat.v4.new_markdown_cell("# One"), nbformat.v4.new_code_cell("1", outputs=[output])]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "01_one.ipynb")
+    shown = export._cells(tmp_path / "01_one.ipynb", tmp_path)[1].outputs[0].data["text/html"]
+    assert "planted" not in shown + (tmp_path / "01_one-1.svg").read_text()
+
+
+def test_each_case_with_a_baseline_has_a_line_of_verdicts(own_results, capsys):
+    assert __main__.main(["verdicts"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    machine = results.machines()[0]
+    rows = [
+        len(compare.against_baselines(results.load(name, machine))) for name, one in CATALOG.items() if one.baseline
+    ]
+    assert len(lines) == 1 + sum(rows) > 20
+    assert all(re.search(r" (faster|slower|same|inconclusive) ", line) for line in lines[1:])
 
 
 def test_without_chromium_no_pdf_is_written_and_what_to_do_is_said(rendered, monkeypatch, capsys):
     monkeypatch.setenv("RESULTS", str(rendered.parent / "results"))
     monkeypatch.setenv("CHROMIUM", "/nowhere/chromium")
-    assert export.main(["pdf"]) == 1
+    assert __main__.main(["pdf"]) == 1
     message = capsys.readouterr().err
     assert "apt install chromium" in message
     assert str(rendered) in message
@@ -133,10 +149,5 @@ def test_a_chromium_that_prints_nothing_is_reported(rendered, monkeypatch, tmp_p
 
 
 def test_an_unknown_machine_is_refused(own_results, capsys):
-    assert export.main(["markdown", "--machine", "epyc-3c"]) == 2
+    assert __main__.main(["markdown", "--machine", "epyc-3c"]) == 2
     assert "nearest is 'epyc-2c'" in capsys.readouterr().err
-
-
-def test_prose_goes_one_heading_down_without_comments_and_with_formulas_that_github_sets():
-    source = "## Heads <!-- definition -->\n\n$\\operatorname{LN}(x)$ <!-- of\ntwo lines -->"
-    assert markdown.section(source) == "### Heads\n\n$\\mathrm{LN}(x)$"

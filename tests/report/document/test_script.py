@@ -1,4 +1,4 @@
-"""The page's script in a real browser: columns sort by keyboard, links open what they point into, tables are copied."""
+"""The page's script in a real browser: columns sort by keyboard, links open what they point into."""
 
 import pytest
 
@@ -44,14 +44,6 @@ def test_a_link_to_a_record_opens_what_holds_it(page):
         document.querySelector("main").prepend(link); link.click() }}"""
     )
     row.wait_for(state="visible")
-
-
-def test_the_text_of_a_table_is_copied(page):
-    disclosure = page.locator("details.typeset").first
-    disclosure.locator("summary").click()
-    button = disclosure.get_by_role("button", name="copy LaTeX")
-    button.click()
-    disclosure.get_by_role("button", name="copied").wait_for()
 
 
 def test_a_download_is_a_file_of_the_records(page):

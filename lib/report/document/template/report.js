@@ -1,5 +1,5 @@
-// What the page does beyond reading: columns sort, a link opens what it points into, tables can be copied, one verdict
-// is open at a time. Without this script all is there to be read.
+// What the page does beyond reading: columns sort, a link opens what it points into, one verdict is open at a
+// time. Without this script all is there to be read.
 "use strict";
 
 const number = (text) => Number(text.replace(/,/g, ""));
@@ -46,34 +46,6 @@ document.addEventListener("click", (event) => {
 });
 window.addEventListener("hashchange", () => reveal(location.hash));
 if (location.hash) reveal(location.hash);
-
-function select(element) {
-  const range = document.createRange();
-  range.selectNodeContents(element);
-  getSelection().removeAllRanges();
-  getSelection().addRange(range);
-}
-
-async function copy(text, button) {
-  const said = button.textContent;
-  try {
-    await navigator.clipboard.writeText(text.textContent);
-    button.textContent = "copied";
-  } catch {
-    select(text);
-    button.textContent = document.execCommand("copy") ? "copied" : "selected, to be copied";
-  }
-  setTimeout(() => (button.textContent = said), 2000);
-}
-
-for (const text of document.querySelectorAll("pre[data-copy]")) {
-  const button = document.createElement("button");
-  button.type = "button";
-  button.textContent = `copy ${text.dataset.copy}`;
-  button.setAttribute("aria-live", "polite");
-  button.addEventListener("click", () => copy(text, button));
-  text.before(button);
-}
 
 const marks = [...document.querySelectorAll("details.mark")];
 for (const mark of marks) {

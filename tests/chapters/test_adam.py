@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from lib.chapters import adam, winners
+from lib.chapters import adam
 from lib.records import results
 from lib.report import compare, plots, tables
 from lib.stats.intervals import Interval
@@ -36,14 +36,14 @@ def steps(save_step):
 
 
 def test_the_best_of_a_point_is_one_or_those_that_cannot_be_told_apart(steps):
-    wins = winners.grid(steps, "variant", "num_params param_size")
+    wins = adam.wins(steps)
     assert [set(best) for best in wins["best"]] == [{"fused"}, {"foreach", "fused"}]
     assert list(wins["relative"]) == [pytest.approx(0.25, rel=0.01)] * 2
     assert wins["single_tensor"][1].value == pytest.approx(8, rel=0.01)
 
 
 def test_the_table_sets_the_best_of_each_row_in_bold_and_nothing_else(steps):
-    html = winners.table(winners.grid(steps, "variant", "num_params param_size"), "num_params param_size", "x")
+    html = adam.wins_table(adam.wins(steps), "x")
     rows = html._repr_html_().split("<tr>")[2:]
     assert [row.count("<b>") for row in rows] == [1, 2]
     assert "<b>1.00" in rows[0]
@@ -51,25 +51,25 @@ def test_the_table_sets_the_best_of_each_row_in_bold_and_nothing_else(steps):
 
 
 def test_the_map_names_the_best_and_how_many_share_its_place(steps):
-    wins = winners.grid(steps, "variant", "num_params param_size")
-    ax = winners.heat_map(plots.axes()[0], wins, "num_params", "param_size")
+    wins = adam.wins(steps)
+    ax = adam.wins_map(plots.axes()[0], wins)
     first, second = (text.get_text() for text in ax.texts)
     assert first.splitlines() == ["fused", "0.250"]
     assert "and 1 more" in second
 
 
 def test_the_tally_counts_the_only_best_and_says_what_is_not_shown(steps):
-    text = winners.tally(winners.grid(steps, "variant", "num_params param_size")).text
+    text = adam.tally(adam.wins(steps)).text
     assert text == (
         "Of 2 points measured, fused takes the least time at 1; at 1 the data do not show which of several does."
     )
 
 
 def test_without_records_there_is_a_table_a_map_and_a_sentence_that_say_so(own_results):
-    wins = winners.grid(results.load("adam", "test-1c"), "variant", "num_params param_size")
-    assert tables.ABSENT in winners.table(wins, "num_params param_size", "x")._repr_html_()
-    assert not winners.heat_map(plots.axes()[0], wins, "num_params", "param_size").texts
-    assert "not measured" in winners.tally(wins).text
+    wins = adam.wins(results.load("adam", "test-1c"))
+    assert tables.ABSENT in adam.wins_table(wins, "x")._repr_html_()
+    assert not adam.wins_map(plots.axes()[0], wins).texts
+    assert "not measured" in adam.tally(wins).text
 
 
 def test_a_contrast_is_the_ratio_to_the_case_that_differs_in_one_field(steps, save_step):

@@ -1,0 +1,60 @@
+"""The least time of the module is the longer of two, and the published memory is accounted for."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from lib.chapters import attention_module
+from lib.experiments import cases
+from lib.records import results
+
+CASE = {
+    "d_model": 32, "context_length": 8, "batch_size": 2, "num_heads": 2, "precision": "fp32", "compiled": False,
+    "device": "cpu",
+}  # fmt: skip
+
+
+@pytest.fixture
+def modules(save_record):
+    (case,) = cases.grid("attention_module", **CASE)
+    facts = case.setup().facts
+    save_record("attention_module", CASE, total_ms=[2.0] * 6, **facts)
+    return results.load("attention_module", "test-1c"), facts
+
+
+@pytest.mark.parametrize("slower", ["products", "memory"])
+def test_the_least_time_is_that_of_the_slower_of_products_and_memory(modules, slower):
+    records, facts = modules
+    rate, speed = (1e9, 1e15) if slower == "products" else (1e15, 1e9)
+    found = attention_module.with_least_time(records, {"fp32": rate}, speed)
+    amount = 3 * facts["forward_flops"] if slower == "products" else facts["forward_bytes"] + facts["backward_bytes"]
+    assert found["least_ms"].iloc[0] == pytest.approx([1e3 * amount / 1e9] * 6)
+    share = 100 * 2 * 32 / (2 * 32 + 8)
+    assert found["projections_percent"].iloc[0] == pytest.approx([share] * 6)
+    assert attention_module.total_flops(pd.Series(CASE)) == 3 * facts["forward_flops"]
+
+
+def test_without_ceilings_there_is_no_least_time(modules):
+    records, _ = modules
+    found = attention_module.with_least_time(records, {}, math.nan)
+    assert found["least_ms"].iloc[0] is None or math.isnan(found["least_ms"].iloc[0])
+    assert attention_module.memory_bound(records, {}, math.nan).verdict == "no data"
+
+
+def test_the_limit_of_memory_is_told_in_tokens(modules):
+    records, _ = modules
+    said = [attention_module.memory_bound(records, {"fp32": rate}, 1e11).text for rate in (1e12, 1e11)]
+    assert "below 20" in said[0]
+    assert "1 of 1 records have so few" in said[0]
+    assert "0 of 1 records have so few" in said[1]
+    assert "88.9% to 88.9%" in attention_module.workload(records).text
+
+
+def test_the_published_memory_is_weights_input_and_a_constant():
+    table = attention_module.published_memory()
+    constant = table["rest_mib"].round(2)
+    assert (constant == 16.25).sum() == 57
+    assert (constant == 0).sum() == 3
+    assert "57 of 60" in attention_module.published_accounts().text
+    assert "no more than two heads" in attention_module.published_accounts().text

@@ -1,0 +1,95 @@
+"""The first steps of a process come before anything else computes in it."""
+
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from lib import timing
+from lib.experiments import cases, measure, warmup
+from lib.records import results
+
+CASE = {
+    "size": "tiny", "context_length": 8, "batch_size": 1, "precision": "fp32", "compiled": False,
+    "attention": "naive", "optimizer": "single_tensor", "mode": "train_step", "device": "cpu",
+}  # fmt: skip
+
+
+def recorded(case, samples=3):
+    with measure.recording(case, 1, cold=True) as record:
+        record.metrics |= measure.first_steps(record, samples)
+    return results.read(measure.record_path(case, 1))["metrics"]
+
+
+@pytest.fixture
+def case():
+    (only,) = cases.grid("warmup", **CASE)
+    return only
+
+
+def test_a_warm_up_is_a_step_under_another_name(case):
+    (step,) = cases.grid("step", **CASE)
+    assert asdict(case) == asdict(step)
+    assert case.predicted_bytes() == step.predicted_bytes()
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_every_first_step_is_recorded_in_order_with_its_phases(own_results, case, samples):
+    metrics = recorded(case, samples)
+    phases = [metrics[f"first_{phase}_ms"] for phase in ("forward", "backward", "optimizer")]
+    assert [len(phase) for phase in phases] == [samples] * 3
+    assert metrics["first_total_ms"] == pytest.approx([sum(step) for step in zip(*phases, strict=True)])
+    assert metrics["logits_error"][0] < 1e-4
+    assert "total_ms" not in metrics  # a series that must change would be called restless
+    assert len(metrics["canary_ms"]) == 10
+
+
+def test_nothing_computes_before_the_first_steps(own_results, case, monkeypatch):
+    order = []
+    for module, name in ((timing, "canary"), (timing, "measure")):
+        original = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *a, name=name, original=original: (order.append(name), original(*a))[1]
+        )
+    training, expected = warmup.Step.setup, []
+
+    def setup(self):
+        work = training(self)
+        reference = work.expected
+        work.expected = lambda: (order.append("reference"), expected.append(1), reference())[2]
+        return work
+
+    monkeypatch.setattr(type(case), "setup", setup)
+    recorded(case)
+    assert order == ["measure", "measure", "reference", "canary", "measure"]  # the last within the canary
+
+
+def test_a_wrong_first_step_leaves_no_record(own_results, case, monkeypatch):
+    original = type(case).setup
+
+    def setup(self):
+        work = original(self)
+        result = work.result
+        work.result = lambda: {name: tensor + 1 for name, tensor in result().items()}
+        return work
+
+    monkeypatch.setattr(type(case), "setup", setup)
+    with pytest.raises(measure.WrongResult, match="logits"):
+        recorded(case)
+    assert not list(own_results.rglob("*.json"))
+
+
+def test_the_first_iteration_is_checked_and_not_a_later_one(own_results, case, monkeypatch):
+    seen = []
+    original = measure._relative
+    monkeypatch.setattr(measure, "_relative", lambda got, expected: (seen.append(got), original(got, expected))[1])
+    recorded(case)
+    torch.manual_seed(0)
+    work = case.setup()
+    timing.measure(work.iteration, timing.clock("cpu"), timing.Plan(0, 1), work.before)
+    assert torch.equal(seen[0], work.result()["logits"])
+
+
+def test_a_record_says_how_many_cases_its_process_had_before(own_results, case):
+    first, second = recorded(case)["earlier_cases"], recorded(case)["earlier_cases"]
+    assert second == first + 1

@@ -1,0 +1,65 @@
+"""A run yields its records and how it ended, and leaves no process and no file behind."""
+
+import concurrent.futures
+import tempfile
+from unittest.mock import Mock
+
+import psutil
+import pytest
+from nbclient.exceptions import DeadKernelError
+
+import cells
+from lib import execution, notebooks
+from lib.sweep import processes, run
+
+
+def run_of(seconds=60.0):
+    return run.Run("one", "test-1c", "one", {}, ("one/a.r1",), seconds, seconds)
+
+
+@pytest.fixture
+def long_name(tmp_path, monkeypatch):
+    """A folder for temporary files whose name leaves no room for that of a socket."""
+    folder = tmp_path / ("t" * 100)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_a_long_name_of_the_folder_for_temporary_files_is_no_matter(tmp_path, monkeypatch, own_results, long_name):
+    source = cells.write(tmp_path / "one.ipynb", "1")
+    execution.execute(source, tmp_path / "done.ipynb", {})
+    with execution.keeping() as kept:
+        execution.execute(source, tmp_path / "done.ipynb", {}, kept=kept)
+    monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path)
+    with processes.workplace() as workplace:
+        assert workplace.folder.parent == long_name
+        assert list(run.measured(run_of(), workplace))[-1].name == "complete"
+        assert not list(workplace.sockets.iterdir())
+    assert not workplace.folder.exists()
+    assert not workplace.sockets.exists()
+
+
+def test_a_kernel_that_hangs_ends_though_its_environment_cannot_be_read(tmp_path, monkeypatch, own_results):
+    cells.write(tmp_path / "one.ipynb", "import time; time.sleep(60)", "1")
+    monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(psutil.Process, "environ", Mock(side_effect=psutil.AccessDenied))
+    with processes.workplace() as workplace:
+        ended = list(run.measured(run_of(seconds=3.0), workplace))[-1]
+        assert ended.name == "timeout"
+        alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+        assert not [child for child in alive if "ipykernel_launcher" in child.cmdline()]
+
+
+@pytest.mark.parametrize(("counts", "end"), [([0, 1, 1], "died"), ([0, 0, 1], "oom")])
+def test_a_kernel_died_of_memory_only_where_the_system_killed_since_its_last_record(tmp_path, monkeypatch, counts, end):
+    (tmp_path / "test-1c" / "one").mkdir(parents=True)
+    (tmp_path / "test-1c" / "one" / "a.r1.json").write_text('{"status": "ok"}')
+    executing = concurrent.futures.Future()
+    executing.set_exception(DeadKernelError("Kernel died"))
+    monkeypatch.setattr(processes, "killed_for_memory", iter(counts).__next__)  # at first, with the record, at the end
+    pieces = run._followed(run_of(), tmp_path, executing)
+    assert next(pieces).kind == "record"
+    with pytest.raises(StopIteration) as stopped:
+        next(pieces)
+    assert stopped.value.value.name == end
