@@ -1,4 +1,4 @@
-"""Times the phases of one iteration by marks inside it, and keeps every sample; knows no model.
+"""Times the phases of one iteration by marks inside it, and keeps every sample.
 
 An iteration is a callable that takes `mark` and calls `mark(name)` where each of its phases ends.
 """

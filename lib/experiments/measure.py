@@ -1,4 +1,4 @@
-"""Measures cases one after the other and saves each as soon as it is done; knows no particular experiment.
+"""Measures cases one after the other and saves each as soon as it is done.
 
 A measurement notebook is a loop over `pending`, with `recording` around each case.
 """
@@ -119,7 +119,7 @@ class Recording:
     earlier: int = field(default_factory=lambda: next(_begun))
 
     def setup(self) -> Work:
-        """Build the case, once its predicted memory is seen to fit. Raises memory.TooLarge if it does not."""
+        """Build the case, once its predicted memory is seen to fit. Raises TooLarge if it does not."""
         peak_memory.preflight(self.case.predicted_bytes(), self.case.device)
         work = self.build(self.case)
         if work.compiled:
@@ -128,7 +128,7 @@ class Recording:
         return work
 
     def observe(self) -> dict[str, dict[str, list]]:
-        """What a case without times observes, once its predicted memory is seen to fit. Raises memory.TooLarge."""
+        """What a case without times observes, once its predicted memory is seen to fit. Raises TooLarge."""
         peak_memory.preflight(self.case.predicted_bytes(), self.case.device)
         return self.case.observe()
 

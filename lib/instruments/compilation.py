@@ -1,5 +1,6 @@
-"""Follows what torch.compile does while something runs for the first time; knows no model, and does not import the
-compiler, which takes a second, before something compiles.
+"""Follows what torch.compile does while something runs for the first time.
+
+The compiler, whose import takes a second, is imported when something compiles.
 """
 
 import contextlib

@@ -1,6 +1,4 @@
-"""Observes in which dtype each tensor of a model is, through hooks, while it computes one loss and its gradients; knows
-no experiment.
-"""
+"""Observes in which dtype each tensor of a model is, through hooks, while it computes one loss and its gradients."""
 
 from collections.abc import Callable, Iterable, Mapping
 

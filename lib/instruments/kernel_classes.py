@@ -1,4 +1,4 @@
-"""Sorts kernels and operators into classes by their names; knows neither torch nor how long anything took.
+"""Sorts kernels and operators into classes by their names.
 
 The names are those of cuBLAS, CUTLASS and PyTorch's own CUDA kernels, of the kernels that torch.compile writes in
 Triton and in C++ (which list the operations they fuse), and of the operators of ATen on a CPU.

@@ -1,4 +1,4 @@
-"""Follows the memory of one iteration from allocation to free, and who made what is large; knows no model."""
+"""Follows the memory of one iteration from allocation to free, and who made what is large."""
 
 import functools
 import math

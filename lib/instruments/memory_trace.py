@@ -1,5 +1,7 @@
-"""The memory of an iteration, told without allocating it, by running it on tensors without contents; knows no
-model. MemTracker brings torch.distributed along, so this is imported where it is needed."""
+"""Predicts the memory of an iteration by running it on tensors without contents.
+
+MemTracker brings torch.distributed along, so this is imported where it is needed.
+"""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from lib.instruments.peak_memory import MIB
 
 @dataclass(frozen=True)
 class Prediction:
-    """`peaks` of each phase under the names that `memory.peaks` gives them, in MiB. At the highest, in bytes:
+    """`peaks` of each phase under the names that `peak_memory.peaks` gives them, in MiB. At the highest, in bytes:
     `parameters`, `gradients`, `optimizer_states`; `activations`, what was made before the backward pass, by the
     module that made it (a layer's number as *, "Global" outside any); `temporaries` of the backward pass and of the
     optimizer; `others`, which are buffers and the batch. They add up to `total`."""
@@ -75,7 +77,7 @@ def predicted(build) -> Prediction:
     """The memory of a second iteration, when the optimizer has its states.
 
     `build` is called inside and returns what has `module`, `optimizer`, `batch` (a tensor), `iteration`, and
-    `before`, which frees what the last iteration left. The peaks are counted as `memory.peaks` counts them, and so
+    `before`, which frees what the last iteration left. The peaks are counted as `peak_memory.peaks` counts them, and so
     equal them to the byte; the kinds are MemTracker's, whose total at the peak is the same. On a CUDA device both
     round up as its allocator does, and know nothing of cuBLAS's workspaces."""
     with FakeTensorMode(), _Numbers():

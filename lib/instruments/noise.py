@@ -1,5 +1,6 @@
 """Notices what disturbs a measurement from outside: a busy machine, the work of others, steps of the wall clock."""
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -12,8 +13,6 @@ from lib import precision, timing
 
 LEAST_SECONDS = 0.5  # between two looks; the counters count hundredths of a second
 NOTICEABLE_SECONDS = 1.0  # of a step of the wall clock
-_IDLE = ("idle", "iowait")
-_WITHIN = ("guest", "guest_nice")  # what `user` and `nice` contain already
 
 
 def probe(device: str) -> list[float]:
@@ -45,32 +44,17 @@ class Look:
 
 
 def look() -> Look:
-    """Read the counters. Own are this process, its descendants, and in a sweep the kernels that run side by side."""
+    """Read the counters. Own are this process and its descendants, in a sweep those of all kernels side by side."""
     times = psutil.cpu_times()._asdict()
-    every = sum(seconds for kind, seconds in times.items() if kind not in _WITHIN)
-    idle = sum(times.get(kind, 0.0) for kind in _IDLE)
-    return Look(time.monotonic(), every, every - idle, sum(map(_spent, _own())))
-
-
-def _own() -> list[psutil.Process]:
-    """List the processes that are no others: those below the process that starts all kernels of this machine."""
-    me = psutil.Process()
-    starter = os.environ.get("RAY_RAYLET_PID") or (me.ppid() if "SWEEP_RUN" in os.environ else me.pid)
-    try:
-        top = psutil.Process(int(starter))
-        return [top, *top.children(recursive=True)]
-    except psutil.NoSuchProcess:  # whoever started this one may be gone
-        return [me, *me.children(recursive=True)]
-
-
-def _spent(process: psutil.Process) -> float:
-    """Sum the seconds of a process and of those that it has waited for; 0 where it is just gone."""
-    if process.pid == os.getpid():
-        return sum(os.times()[:4])  # the only place where macOS tells of those that were waited for
-    try:
-        return sum(process.cpu_times()[:4])
-    except psutil.Error:
-        return 0.0
+    every = sum(seconds for kind, seconds in times.items() if kind not in ("guest", "guest_nice"))  # user has these
+    idle, own, me = times["idle"] + times.get("iowait", 0.0), 0.0, psutil.Process()
+    # whoever starts a machine's kernels: the supervisor, on a node of a cluster Ray
+    top = psutil.Process(int(os.environ.get("RAY_RAYLET_PID", me.ppid()))) if "SWEEP_RUN" in os.environ else me
+    for process in (top, *top.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):  # it is just gone
+            # with those that it waited for, of which macOS tells a process itself alone
+            own += sum(os.times()[:4] if process == me else process.cpu_times()[:4])
+    return Look(time.monotonic(), every, every - idle, own)
 
 
 def others_percent(before: Look, after: Look) -> float | None:

@@ -1,4 +1,4 @@
-"""How much memory there is, whether a prediction fits it, the peak of each phase, and a timeline; knows no model."""
+"""Measures memory: what is available, whether a prediction fits it, the peak of each phase, and a timeline."""
 
 import platform
 import re

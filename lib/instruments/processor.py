@@ -1,4 +1,4 @@
-"""Names the processor of this machine, as its system does; knows no torch."""
+"""Names the processor of this machine, as its system does."""
 
 import functools
 import platform

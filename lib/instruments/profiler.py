@@ -1,5 +1,4 @@
-"""What ran in each phase of an iteration, how often and for how long, by torch.profiler: kernels on CUDA, operators on
-a CPU; knows no model.
+"""Tells what ran in each phase of an iteration, how often and for how long: kernels on CUDA, operators on a CPU.
 
 All is read from the trace that the profiler exports, in Chrome's format, which is also what a reader can open. A phase
 ends where the iteration marks it: an operator belongs to the phase in which it began, a kernel to that in which the CPU

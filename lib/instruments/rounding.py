@@ -1,4 +1,4 @@
-"""Shows what the rounding of narrow types does to a long sum and to a norm, step by step; knows no experiment."""
+"""Shows what the rounding of narrow types does to a long sum and to a norm, step by step."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Writes a file whole or not at all, and says in words why it cannot; knows not what the file holds."""
+"""Writes a file whole or not at all, and says in words why it cannot."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""Puts records into long form, one row a sample, for other tools to read; knows nothing of what the metrics mean."""
+"""Puts records into long form, one row a sample, for other tools to read."""
 
 import json
 from collections.abc import Iterator, Mapping

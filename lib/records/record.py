@@ -1,4 +1,4 @@
-"""What a record is: its fields, their rules, its checksum, its name, and its one form in bytes; knows no folder.
+"""Defines a record: its fields, their rules, its checksum, its name, and its one form in bytes.
 
 A reason why something is no record names the field and the rule and never the value, so that a report can show it.
 """

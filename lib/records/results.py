@@ -1,4 +1,4 @@
-"""Saves and loads records, one JSON file each, written once and whole; knows no torch and no experiment."""
+"""Saves and loads records, one JSON file each, written once and whole."""
 
 import contextlib
 import functools
@@ -69,7 +69,7 @@ def read(file: Path) -> dict:
     try:
         found = file.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise ValueError("file: it is none")
+            raise ValueError("file: it is no regular file")
         if found.st_size > LARGEST_BYTES:
             raise ValueError(too_large(found.st_size))
         record = parse(file.read_bytes())
@@ -144,8 +144,9 @@ def stale(file: Path) -> str:
 
 
 def quietest(machine: str) -> float:
-    """The least median of the canary, in ms, in the records of a machine's sweeps: how fast it is when it is left
-    alone. NaN without any."""
+    """Return the least median of the noise probe, in ms, in the records of a machine's sweeps; NaN without any.
+
+    That is how fast the machine is when it is left alone."""
     return _quietest(tuple((file, file.lstat().st_mtime_ns) for file in files(machine)))
 
 
@@ -153,8 +154,8 @@ def quietest(machine: str) -> float:
 def _quietest(versions: tuple[tuple[Path, int], ...]) -> float:
     """`quietest` of files at the times of their last change, since every table asks anew."""
     whole = (file for file, _ in versions if status(file) == "ok" and not stale(file))
-    canaries = [known(file)["metrics"].get("canary_ms") for file in whole]
-    return min((statistics.median(canary) for canary in canaries if canary), default=math.nan)
+    probes = [known(file)["metrics"].get("canary_ms") for file in whole]
+    return min((statistics.median(times) for times in probes if times), default=math.nan)
 
 
 def load(experiment: str, machine: str, round: int | None = None, whole: bool = False) -> pd.DataFrame:

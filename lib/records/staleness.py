@@ -1,4 +1,4 @@
-"""Says which of this machine's own records are stale, and what that means for a table of them; knows no torch.
+"""Says which of this machine's own records are stale, and what that means for a table of them.
 
 A record is stale when other code than today's measured it, or another version of PyTorch than the installed one. What
 git keeps is a snapshot of its commit, which nobody here can measure again: it may be of older code, and is not stale.
