@@ -23,10 +23,10 @@ ARRIVE = """
 import os, pathlib, sys
 if "CHEAP" in os.environ:  # in every process of a node: the cheap experiment, and the GPU of this node
     import cheap
-    from lib import notebooks as notebook
+    from lib import notebooks
     cheap.GPU = os.environ["CHEAP_GPU"]
-    notebook.NOTEBOOKS = pathlib.Path(os.environ["CHEAP"])
-    notebook.SWEEPS = notebook.NOTEBOOKS / "sweeps"
+    notebooks.NOTEBOOKS = pathlib.Path(os.environ["CHEAP"])
+    notebooks.SWEEPS = notebooks.NOTEBOOKS / "sweeps"
     sys.meta_path.insert(0, cheap._Late())
 """
 

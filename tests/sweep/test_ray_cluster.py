@@ -20,8 +20,7 @@ import clusters
 import faults
 from faults import kernel_spans
 from lib.records import code_digest
-from lib.sweep import __main__ as command
-from lib.sweep import ray_cluster, ray_worker
+from lib.sweep import __main__, ray_cluster, ray_worker
 from lib.sweep.lock import WHOLE
 
 with_ray = pytest.mark.skipif(ray_cluster.ray is None, reason="Ray cannot be imported")
@@ -206,7 +205,7 @@ def test_a_wrong_token_is_bad_input_in_one_line(running, sweep, monkeypatch):
     ],
 )
 def test_an_address_without_a_cluster_is_bad_input_in_one_line(own_results, capsys, address, said):
-    assert command.main(["smoke", "--address", address]) == 2
+    assert __main__.main(["smoke", "--address", address]) == 2
     found = capsys.readouterr().err
     assert said in found
     assert found.count("\n") == 1
