@@ -126,7 +126,7 @@ def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
     if table.empty:
         return table.assign(ratio=None)
     table = table.merge(ratios[[*fields, "ratio", "verdict"]], on=fields, how="left")
-    table = table.assign(verdict=table["verdict"].fillna(tables.MISSING))
+    table = table.assign(verdict=table["verdict"].fillna(digits.MISSING))
     table.attrs["records"] = sentences.names(records, {})
     return table
 
