@@ -56,25 +56,21 @@ def check(variant, inputs, causal):
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
-    ("leading", "length", "d_head"),
-    [((2, 3), 37, 8), ((2, 1), 129, 16), ((2,), 129, 6), ((), 300, 4), ((2, 1, 3), 5, 6), ((2, 2), 1, 8), ((), 1, 1)],
-)
+    ("leading", "queries", "keys", "d_head"),
+    [
+        ((2, 3), 37, 37, 8), ((2, 1), 129, 129, 16), ((2,), 129, 129, 6), ((), 300, 300, 4), ((2, 1, 3), 5, 5, 6),
+        ((2, 2), 1, 1, 8), ((), 1, 1, 1), ((2,), 5, 300, 8), ((2,), 300, 5, 8), ((2,), 1, 37, 8), ((2,), 140, 129, 8),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("variant", EAGER)
-def test_a_variant_is_the_formula(variant, leading, length, d_head, causal):
-    check(variant, draw(leading, length, length, d_head), causal)
+def test_a_variant_is_the_formula_for_as_many_keys_as_queries_or_not(variant, leading, queries, keys, d_head, causal):
+    check(variant, draw(leading, queries, keys, d_head), causal)
 
 
 @needs_compiler
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_compiled_variant_is_the_formula(causal):
     check("compiled", draw((2, 3), 37, 37, 8), causal)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize(("queries", "keys"), [(5, 300), (300, 5), (1, 37), (140, 129)])
-@pytest.mark.parametrize("variant", EAGER)
-def test_queries_and_keys_may_differ_in_number(variant, queries, keys, causal):
-    check(variant, draw((2,), queries, keys, 8), causal)
 
 
 @pytest.mark.parametrize("variant", EAGER)

@@ -217,18 +217,8 @@ def test_parameters_are_counted_alike_for_every_size():
 
 
 def test_state_dict_keys_are_those_of_the_staff_model():
-    layer = [
-        "ln1",
-        "attn.q_proj",
-        "attn.k_proj",
-        "attn.v_proj",
-        "attn.output_proj",
-        "ln2",
-        "ffn.w1",
-        "ffn.w2",
-        "ffn.w3",
-    ]
-    keys = {f"layers.{n}.{name}.weight" for n in range(2) for name in layer}
+    parts = ["ln1", "ln2", *(f"attn.{x}_proj" for x in ("q", "k", "v", "output")), "ffn.w1", "ffn.w2", "ffn.w3"]
+    keys = {f"layers.{n}.{name}.weight" for n in range(2) for name in parts}
     keys |= {"token_embeddings.weight", "ln_final.weight", "lm_head.weight"}
     assert set(build().state_dict()) == keys
 
