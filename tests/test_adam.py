@@ -175,18 +175,10 @@ def test_groups_keep_their_own_learning_rate(variant):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("lr", -1e-3),
-        ("lr", "1e-3"),
-        ("eps", -1e-8),
-        ("weight_decay", -0.1),
-        ("beta1", 1.0),
-        ("beta1", -0.1),
-        ("beta2", 1.5),
-        ("beta2", float("nan")),
-        ("amsgrad", 1),
-        ("amsgrad", "yes"),
+        ("lr", -1e-3), ("lr", "1e-3"), ("eps", -1e-8), ("weight_decay", -0.1), ("beta1", 1.0), ("beta1", -0.1),
+        ("beta2", 1.5), ("beta2", float("nan")), ("amsgrad", 1), ("amsgrad", "yes"),
     ],
-)
+)  # fmt: skip
 def test_a_hyper_parameter_out_of_range_is_refused_by_name(field, value):
     with pytest.raises(ValueError, match=f"^{field}: "):
         Hyper(**{field: value})

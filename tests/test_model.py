@@ -197,14 +197,10 @@ def shape(config, batch_size=4):
 @pytest.mark.parametrize(
     ("size", "parameters"),
     [
-        ("small", 128_625_408),
-        ("medium", 423_183_360),
-        ("large", 969_411_840),
-        ("xl", 1_998_235_200),
-        ("2.7B", 3_406_809_600),
-        ("10B", 12_832_823_808),
+        ("small", 128_625_408), ("medium", 423_183_360), ("large", 969_411_840), ("xl", 1_998_235_200),
+        ("2.7B", 3_406_809_600), ("10B", 12_832_823_808),
     ],
-)
+)  # fmt: skip
 def test_the_sizes_have_the_parameters_of_the_assignment(size, parameters, context_length):
     config = dataclasses.replace(SIZES[size], context_length=context_length)
     with torch.device("meta"):
@@ -247,23 +243,14 @@ def test_the_head_is_not_tied_to_the_embedding():
     ("values", "field"),
     [
         ({"d_model": 34, "num_heads": 4}, "d_model: 34 must be divisible by num_heads 4"),
-        ({"d_model": 12, "num_heads": 4}, "d_model: the head size 3"),
-        ({"d_model": -32, "num_heads": 4}, "d_model"),
-        ({"vocab_size": 0}, "vocab_size"),
-        ({"context_length": -1}, "context_length"),
-        ({"d_ff": 0}, "d_ff"),
-        ({"num_layers": 0}, "num_layers"),
-        ({"num_heads": 0}, "num_heads"),
-        ({"num_layers": True}, "num_layers"),
-        ({"d_ff": "64"}, "d_ff"),
-        ({"d_model": 32.0}, "d_model"),
-        ({"vocab_size": None}, "vocab_size"),
-        ({"rope_theta": 0.0}, "rope_theta"),
-        ({"rope_theta": "1e4"}, "rope_theta"),
+        ({"d_model": 12, "num_heads": 4}, "d_model: the head size 3"), ({"d_model": -32, "num_heads": 4}, "d_model"),
+        *(({name: 0}, name) for name in ("vocab_size", "d_ff", "num_layers", "num_heads", "rope_theta")),
+        ({"context_length": -1}, "context_length"), ({"num_layers": True}, "num_layers"), ({"d_ff": "64"}, "d_ff"),
+        ({"d_model": 32.0}, "d_model"), ({"vocab_size": None}, "vocab_size"), ({"rope_theta": "1e4"}, "rope_theta"),
         ({"rope_theta": True}, "rope_theta"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_shape_that_cannot_be_is_refused_by_the_name_of_its_field(values, field):
     with pytest.raises(ValueError, match=f"^{field}"):
         Config(**values)

@@ -1,45 +1,97 @@
 """The repository holds together: its lists of dependencies, its commands, its tree and its records."""
 
 import ast
+import contextlib
+import json
 import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, distributions, packages_distributions, requires
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
 from lib.records import results
 
 ROOT = Path(__file__).resolve().parent.parent
-PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#")
+LINES = [line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+PINS = {canonicalize_name(name): pin for name, pin in LINES}
 
 
-def dependencies():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [re.match(r"[A-Za-z0-9._-]+", line)[0].lower() for line in project["dependencies"]]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+USER = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["cluster"]
+DEVELOPER = PROJECT["optional-dependencies"]["dev"]
 
 
-def test_every_dependency_is_pinned_exactly_without_hash_label_or_gpu_library():
-    assert set(dependencies()) <= {name.lower().replace("_", "-") for name in PINS}
+def named(requirements):
+    """The names of requirements, as a registry spells them."""
+    return {canonicalize_name(Requirement(line).name) for line in requirements}
+
+
+def imported(*folders):
+    """The distributions, from elsewhere, that Python files and notebooks import, in functions too."""
+    here = {"lib"} | {file.stem for file in ROOT.glob("tests/support/*.py")}
+    known = packages_distributions()
+    found = set()
+    for file in (
+        file for folder in folders for file in ROOT.glob(f"{folder}/**/*") if file.suffix in (".py", ".ipynb")
+    ):
+        text = file.read_text()
+        if file.suffix == ".ipynb":
+            text = "\n".join("".join(one["source"]) for one in json.loads(text)["cells"] if one["cell_type"] == "code")
+        for node in ast.walk(ast.parse(text)):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - here:
+                found.add(canonicalize_name(known.get(name, [name])[0]))
+    return found
+
+
+def test_what_is_imported_is_declared():
+    assert "torch" in imported("lib")
+    assert imported("lib", "notebooks") <= named(USER)
+    assert imported("tests") <= named(USER + DEVELOPER)
+    assert not named(USER) & named(DEVELOPER)
+
+
+def test_what_is_declared_is_pinned_exactly_without_hash_label_or_gpu_library():
+    assert named(USER + DEVELOPER) <= PINS.keys()
     assert all(re.fullmatch(r"[0-9][0-9a-z.]*", pin) for pin in PINS.values())
-    assert not [name for name in PINS if name.lower().startswith(("nvidia", "triton"))]
+    assert not [name for name in PINS if name.startswith(("nvidia", "triton"))]
 
 
-def test_what_is_imported_is_what_is_pinned():
-    assert {name: version(name).split("+")[0] for name in dependencies()} == {
-        name: pin for name, pin in ((key.lower().replace("_", "-"), pin) for key, pin in PINS.items())
-        if name in dependencies()
-    }  # fmt: skip
+def test_what_is_installed_is_what_is_pinned():
+    installed = {canonicalize_name(one.name): one.version.partition("+")[0] for one in distributions()}
+    assert {name: installed[name] for name in PINS if name in installed} == {
+        name: pin for name, pin in PINS.items() if name in installed
+    }
+    assert named(PROJECT["dependencies"] + DEVELOPER) <= installed.keys()
+
+
+def test_every_pin_is_of_something_that_is_declared_or_that_this_needs():
+    needed, todo = set(), [Requirement(line) for line in USER + DEVELOPER]
+    while todo:
+        wanted = todo.pop()
+        if (key := (canonicalize_name(wanted.name), frozenset(wanted.extras))) not in needed:
+            needed.add(key)
+            with contextlib.suppress(PackageNotFoundError):  # of another platform, or not there for this one
+                lines = [Requirement(line) for line in requires(wanted.name) or []]
+                todo += [
+                    one for one in lines
+                    if not one.marker or any(one.marker.evaluate({"extra": extra}) for extra in ("", *wanted.extras))
+                ]  # fmt: skip
+    installed = {canonicalize_name(one.name) for one in distributions()}
+    assert not (PINS.keys() & installed) - {name for name, _ in needed}
 
 
 def test_conda_installs_the_same_package_under_the_same_pins():
     environment = YAML(typ="safe").load(ROOT / "environment.yml")
     (pip,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
-    assert pip == ["--constraint constraints.txt", "--editable ."]
-    python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
-    assert f"python{python}" in environment["dependencies"]
+    assert pip == ["--constraint constraints.txt", "--editable .[dev]"]
+    assert f"python{PROJECT['requires-python']}" in environment["dependencies"]
 
 
 def test_reading_records_needs_no_torch():

@@ -175,7 +175,7 @@ def beside_published() -> pd.DataFrame:
     table = published_table("memory").rename(columns={"model": "size", "phase": "mode", "peak_gib": "published_gib"})
     table["precision"] = table["precision"].map({"float32": "fp32", "mixed": "bf16"})
     keys = ["size", "context_length", "precision"]
-    known = predictions(["xl"], sorted(table["context_length"].unique())).set_index(keys)
+    known = predictions(["xl"], sorted(table["context_length"].unique().tolist())).set_index(keys)
     table["by_formula_gib"] = [known.loc[tuple(row[keys]), f"{row['mode']}_gib"] for _, row in table.iterrows()]
     whole = table["hardware"].str.extract(r"(\d+)GB")[0].astype(float)
     for name in ("published", "by_formula"):

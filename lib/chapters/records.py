@@ -11,7 +11,6 @@ import pandas as pd
 
 from lib import paths
 from lib.records import damaged, long_form, results
-from lib.records.damaged import counted
 from lib.report import sentences, tables, tidy
 from lib.stats import digits
 
@@ -81,7 +80,10 @@ def damage() -> list[sentences.Statement | tables.Table]:
     )
     counts = losses.groupby(list(damaged.COLUMNS)).size().rename("files").reset_index()
     table = tables.Table(counts, "Files that are no records, of which no number is shown, and why")
-    return [sentences.Statement(counted(losses) or whole, "derived", evidence), *([table] if len(counts) else [])]
+    return [
+        sentences.Statement(damaged.counted(losses) or whole, "derived", evidence),
+        *([table] if len(counts) else []),
+    ]
 
 
 def csv(frame: pd.DataFrame) -> bytes:

@@ -132,7 +132,7 @@ def round_ticks(axis: Axis) -> None:
     """Set round numbers as the only ticks of a log axis, also where it spans less than a decade."""
     low, high = axis.get_view_interval()
     decades = math.log10(high / low)
-    subs = (1, 2, 5) if decades < 2 else (1,)
+    subs = (1, 2, 5) if decades < 2.5 else (1, 3) if decades < 4 else (1,)
     axis.set_major_locator(LogLocator(subs=subs) if decades > 1 else MaxNLocator(5, steps=[1, 2, 5, 10]))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(StrMethodFormatter("{x:,.9g}"))

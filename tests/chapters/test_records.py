@@ -94,10 +94,10 @@ def test_damaged_files_are_counted_by_place_and_reason(save_record, tmp_path, mo
     for file in (second, third):
         file.write_text("")
     said, table = chapter.damage()
-    assert said.text.endswith("2 in the store, 1 kept in git, 1 in quarantine. They are left out.")
+    assert said.text.endswith("2 in the store, 1 kept in git, 1 set aside. They are left out.")
     assert table.frame.to_numpy().tolist() == [
-        ["test-1c", "attention", "in quarantine", "JSON: cut short or malformed", 1],
         ["test-1c", "attention", "in the store", "JSON: the file is empty", 2],
+        ["test-1c", "attention", "set aside", "JSON: cut short or malformed", 1],
         ["test-9c", "attention", "kept in git", "place: the record is another's", 1],
     ]
 

@@ -84,7 +84,7 @@ def test_ticks_are_the_measured_sizes_and_intervals_are_drawn():
 
 @pytest.mark.parametrize(
     ("low", "high"),
-    [(0.8, 1.05), (0.9, 4.9), (2.1, 9.9), (1.01, 1.02), (900, 1500), (2.1, 190), (0.02, 30), (1e-3, 1e6)],
+    [(0.8, 1.05), (0.9, 4.9), (2.1, 9.9), (1.01, 1.02), (900, 1500), (2.1, 190), (2.1, 990), (0.02, 30), (1e-3, 1e6)],
 )
 def test_a_log_axis_has_a_few_round_ticks_also_within_a_decade(low, high):
     (ax,) = plots.axes()

@@ -1,7 +1,7 @@
-"""What the tests in a real browser share: the system's Chromium, the rendered report and JupyterLab."""
+"""Shares what the tests in a real browser need: Chromium, faces of type, the rendered report and JupyterLab."""
 
+import base64
 import os
-import platform
 import shutil
 import socket
 import subprocess
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import filelock
+import matplotlib
 import pytest
 
 from lib import paths
@@ -29,22 +30,38 @@ SETTINGS = {  # of JupyterLab: all cells in the page at once, also those out of 
 }
 
 
+FACES = {  # that matplotlib brings, so that a page is seen in a wide and in a narrow one whatever is installed
+    "wide": {"": "DejaVuSans", "bold": "DejaVuSans-Bold", "italic": "DejaVuSans-Oblique"},
+    "narrow": {"": "STIXGeneral", "bold": "STIXGeneralBol", "italic": "STIXGeneralItalic"},
+}
+
+
+def opened_in(chromium, file: Path, face: str, **view):
+    """Open the report in one of FACES, all of its text, and return the page."""
+    page = chromium.new_page(bypass_csp=True, **view)  # since the page's own policy lets it load no face
+    page.goto(file.as_uri())
+    page.add_style_tag(content=_style(face))
+    page.evaluate("() => Promise.all([...document.fonts].map(each => each.load()))")
+    return page
+
+
+def _style(face: str) -> str:
+    cuts = {"": "", "bold": "font-weight: bold;", "italic": "font-style: italic;"}
+    rules = [
+        f'@font-face {{ font-family: given; {cuts[cut]} src: url("data:font/ttf;base64,{_base64(name)}") }}'
+        for cut, name in FACES[face].items()
+    ]
+    return "".join(rules) + ":root { --serif: given; --sans: given; --mono: given; --math: given }"
+
+
+def _base64(name: str) -> str:
+    return base64.b64encode(Path(matplotlib.get_data_path(), "fonts", "ttf", f"{name}.ttf").read_bytes()).decode()
+
+
 @pytest.fixture(scope="session")
 def installed_chromium():
-    """The path of the system's Chromium, which on Debian is installed where it is missing."""
-    if not export.chromium() and _is_ours_to_install():
-        for arguments in ("update", "install --yes --no-install-recommends chromium"):
-            subprocess.run(
-                ["apt-get", "--quiet", *arguments.split()], env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
-                stdout=subprocess.DEVNULL, check=False,
-            )  # fmt: skip
-    return export.chromium() or pytest.skip("there is no Chromium, and none could be installed")
-
-
-def _is_ours_to_install() -> bool:
-    if platform.system() != "Linux" or os.geteuid() != 0 or not shutil.which("apt-get"):
-        return False
-    return platform.freedesktop_os_release().get("ID") == "debian"  # elsewhere the package is a snap
+    """The path of the Chromium that there is."""
+    return export.chromium() or pytest.skip("there is no Chromium; `make .venv/browser` installs one where it can")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +126,7 @@ def jupyterlab(tmp_path_factory):
     with (folder / "log").open("w") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "jupyterlab", *options], stdout=log, stderr=subprocess.STDOUT,
-            env=os.environ | own | {"RESULTS": str(lab.results)},
+            env=os.environ | own | {"RESULTS": str(lab.results), "PYTHONPATH": str(paths.ROOT)},
         )  # fmt: skip
     try:
         _wait_until_it_answers(lab, server, folder / "log")

@@ -126,6 +126,8 @@ def test_smoke_measures_every_family_once_and_then_nothing_and_a_deleted_record_
     told = ["others_percent" in environment for environment in environments]
     assert told == [taken >= noise.LEAST_SECONDS for taken in seconds]
 
+    assert told(files[0].parts[-3])  # what the report says of it
+
     before = {file: file.stat().st_mtime_ns for file in files}
     assert __main__.main(["smoke"]) == 0
     assert "nothing to measure" in capsys.readouterr().out

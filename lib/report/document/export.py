@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,7 +39,8 @@ def chromium() -> str | None:
     named = os.environ.get("CHROMIUM")
     if named:
         return shutil.which(named)
-    return next((found for name in (*NAMES, *MACOS) if (found := shutil.which(name))), None)
+    installed = Path(sys.prefix, "bin", "chromium")  # by make, where the system has none
+    return next((found for name in (*NAMES, *MACOS, installed) if (found := shutil.which(name))), None)
 
 
 def pdf(target: Path) -> Path:

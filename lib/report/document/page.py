@@ -137,9 +137,7 @@ def _prose(chapter: str, source: str) -> str:
 
         def block_math(self, body):
             parts = [latex2mathml.converter.convert(part, display="block") for part in body.strip().split(r"\qquad")]
-            focusable = [
-                part.replace("<math ", '<math tabindex="0" ', 1) for part in parts
-            ]  # each scrolls where it must
+            focusable = [part.replace("<math ", '<math tabindex="0" ', 1) for part in parts]  # since each may scroll
             return f'<div class="formula">{"".join(focusable)}</div>\n'
 
         def inline_math(self, body):
