@@ -36,7 +36,7 @@ def shown() -> str:
     records = results.load("attention", MACHINE)
     table = tables.show(tidy.medians(records, "total_ms"), "variant seq_len total_ms", "Times")
     parts = [table, *chapter.damage()]
-    texts = [table._repr_markdown_(), table._repr_latex_(), *(part._repr_html_() for part in parts)]
+    texts = [table._repr_markdown_(), table._repr_latex_() or "", *(part._repr_html_() for part in parts)]
     return "".join([*texts, str(records.to_dict()), __main__._list(__main__.parser().parse_args(["list"]))])
 
 
