@@ -11,7 +11,7 @@ import pytest
 from damage import DAMAGES, TIME
 from faults import count
 from lib import notebooks, paths
-from lib.chapters import method
+from lib.chapters import records as chapter
 from lib.records import __main__, atomic, damaged, results
 from lib.records.record import checksum, dump, parse
 from lib.report import __main__ as report
@@ -35,8 +35,8 @@ def shown() -> str:
     """All that tables, the statement on damage and the command line show of the store."""
     records = results.load("attention", MACHINE)
     table = tables.show(tidy.medians(records, "total_ms"), "variant seq_len total_ms", "Times")
-    parts = [table, *method.damage()]
-    texts = [table._repr_markdown_(), table._repr_latex_(), *(part._repr_html_() for part in parts)]
+    parts = [table, *chapter.damage()]
+    texts = [table._repr_markdown_(), table._repr_latex_() or "", *(part._repr_html_() for part in parts)]
     return "".join([*texts, str(records.to_dict()), __main__._list(__main__.parser().parse_args(["list"]))])
 
 
@@ -214,8 +214,8 @@ def test_the_report_counts_what_is_damaged_and_shows_none_of_it(stored, tmp_path
     chapters = tmp_path / "chapters"
     chapters.mkdir()
     every = sorted((notebooks.NOTEBOOKS / "report").glob("*.ipynb"))
-    for chapter in every[-count(1, len(every)) :]:  # the last tells of the records
-        shutil.copyfile(chapter, chapters / chapter.name)
+    for source in every[-count(1, len(every)) :]:  # the last tells of the records
+        shutil.copyfile(source, chapters / source.name)
     monkeypatch.setattr(notebooks, "CHAPTERS", chapters)
     assert report.main(["--machine", MACHINE]) == 0
     text = page.page().read_text()
@@ -227,11 +227,11 @@ def test_the_report_counts_what_is_damaged_and_shows_none_of_it(stored, tmp_path
 
 
 def test_without_damage_the_report_says_that_all_files_are_whole(stored):
-    (said,) = method.damage()
+    (said,) = chapter.damage()
     assert said.text == "All files of records are whole, 1 of 1."
     assert "amaged" not in __main__._list(__main__.parser().parse_args(["list"]))
     stored.unlink()
-    assert method.damage()[0].verdict == "no data"
+    assert chapter.damage()[0].verdict == "no data"
 
 
 def test_what_is_refused_overwrites_nothing_and_no_name_leads_out_of_the_store(stored):
