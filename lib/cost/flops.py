@@ -62,7 +62,7 @@ def shape_of(config: Config, batch_size: int) -> Shape:
 
 def model_shape(size: str, context_length: int) -> Shape:
     """Return the dimensions of a size of model with the vocabulary and the batch of the assignment."""
-    return shape_of(replace(SIZES[size], context_length=context_length), batch_size=4)
+    return shape_of(replace(SIZES[size], context_length=int(context_length)), batch_size=4)
 
 
 def width(precision: str) -> int:

@@ -7,6 +7,7 @@ import torch
 
 from lib import timing
 from lib.experiments import cases, measure, warmup
+from lib.instruments import noise
 from lib.records import results
 
 CASE = {
@@ -46,7 +47,7 @@ def test_every_first_step_is_recorded_in_order_with_its_phases(own_results, case
 
 def test_nothing_computes_before_the_first_steps(own_results, case, monkeypatch):
     order = []
-    for module, name in ((timing, "canary"), (timing, "measure")):
+    for module, name in ((noise, "probe"), (timing, "measure")):
         original = getattr(module, name)
         monkeypatch.setattr(
             module, name, lambda *a, name=name, original=original: (order.append(name), original(*a))[1]
@@ -61,7 +62,7 @@ def test_nothing_computes_before_the_first_steps(own_results, case, monkeypatch)
 
     monkeypatch.setattr(type(case), "setup", setup)
     recorded(case)
-    assert order == ["measure", "measure", "reference", "canary", "measure"]  # the last within the canary
+    assert order == ["measure", "measure", "reference", "probe", "measure"]  # the last within the probe
 
 
 def test_a_wrong_first_step_leaves_no_record(own_results, case, monkeypatch):

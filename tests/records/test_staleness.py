@@ -98,7 +98,7 @@ def test_the_lists_show_a_stale_record_whole_and_marked(save_record, capsys):
     assert __main__.main(["list"]) == 0
     assert "stale" in capsys.readouterr().out
     whole = results.load("attention", "test-1c", whole=True)
-    shown = appendix.Listing({"attention": whole}, lambda record: "")._repr_html_()
+    shown = appendix.Listing({"attention": whole})._repr_html_()
     assert shown.count("ok, stale: measured by other code") == 3
     assert set(appendix.Downloads("test-1c", {"attention": whole}).frame["stale"]) == {"", "measured by other code"}
 

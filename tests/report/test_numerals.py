@@ -9,9 +9,9 @@ import pytest
 from executed import shown, sources
 from lib import notebooks
 from lib.records import results
-from lib.report import tables
 from lib.report.published import published_table
 from lib.report.sentences import NO_DATA, Statement
+from lib.stats import digits
 
 CHAPTERS = sorted(notebooks.CHAPTERS.glob("*.ipynb"))
 NUMERAL = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?")
@@ -36,14 +36,14 @@ def lacks() -> list[str]:
 def test_every_numeral_is_computed_and_what_was_measured_names_its_records(monkeypatch, own_results, chapter):
     computed: set[str] = set()
     for name in ("number", "interval", "count", "exact"):
-        plain = getattr(tables, name)
+        plain = getattr(digits, name)
 
         def watched(*values, plain=plain):
             text = plain(*values)
             computed.update(NUMERAL.findall(text))
             return text
 
-        monkeypatch.setattr(tables, name, watched)
+        monkeypatch.setattr(digits, name, watched)
     monkeypatch.setattr(warnings, "warn", lambda *args, **kwargs: None)
     said = [one for one in shown(chapter, MACHINE) if isinstance(one, Statement)]
     steps = published_table("end_to_end")
