@@ -81,7 +81,7 @@ class Table:
             for texts, is_number in cells
         ]
         head = "".join(
-            f'<th scope="col" class="{kind}">{html.escape(str(name))}</th>'
+            f'<th scope="col" class="{kind}">{_head(str(name))}</th>'
             for name, kind in zip(self.frame, kinds, strict=True)
         )
         texts = zip(*(texts for texts, _ in cells), strict=True)
@@ -138,6 +138,11 @@ def _words(cell: str) -> str:
 def _as_markdown(cell: str) -> str:
     """Return a cell's HTML for a pipe table, with what Markdown would take for markup shown as it is."""
     return re.sub(r"[\\`*|$~\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", " ".join(_in_line(cell).split()))
+
+
+def _head(name: str) -> str:
+    """A column's head, whose longest words may break after an underscore, lest they make the table too wide."""
+    return " ".join(word.replace("_", "_<wbr>" if len(word) > LONG else "_") for word in html.escape(name).split(" "))
 
 
 def _row(texts: tuple[str, ...], kinds: list[str], reason: str) -> str:

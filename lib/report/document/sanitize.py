@@ -12,7 +12,7 @@ import nh3
 
 TAGS = """
 a abbr b blockquote br caption code col colgroup dd del details div dl dt em figcaption figure h2 h3 h4 h5 h6 hr i img
-ins kbd li ol p pre q s samp section small span strong sub summary sup table tbody td tfoot th thead tr u ul var
+ins kbd li ol p pre q s samp section small span strong sub summary sup table tbody td tfoot th thead tr u ul var wbr
 svg g defs clipPath pattern path rect circle line polygon polyline use text tspan title desc
 math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup mover munder munderover mtable mtr mtd mstyle
 mpadded mphantom

@@ -28,7 +28,7 @@ def written(rendered):
 class Links(html.parser.HTMLParser):
     """Collects the ids, the links, what else the page would load, and the tags left open."""
 
-    VOID = ("meta", "link", "br", "hr", "img", "input", "col")
+    VOID = ("meta", "link", "br", "hr", "img", "input", "col", "wbr")
 
     def __init__(self):
         super().__init__()
