@@ -26,7 +26,7 @@ report: .venv/ready ## Measure this machine with the quick sweep, then write rep
 	  $(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES)) && exit $$ended
 
 test: .venv/dev .venv/cluster .venv/browser ## Check the style and run the tests
-	@$(PY) -m ruff check && $(PY) -m ruff format --check && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
+	@$(PY) -m ruff check && $(PY) -m ruff format --check && .venv/bin/lint-imports && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
 
 torture: .venv/dev .venv/cluster ## Run the tests of faults in full, half an hour; print what was injected, survived and lost
 	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/torture tests/sweep/test_ray_cluster.py -n 2 --dist worksteal
