@@ -3,6 +3,7 @@
 import ast
 import functools
 import json
+import os.path
 from pathlib import Path
 
 from lib.catalog import CATALOG
@@ -49,7 +50,7 @@ def settings(experiment: str) -> dict:
 
 def fields(experiment: str) -> list[str]:
     """The fields of an experiment's case, in their order; none for what no notebook measures."""
-    if not (NOTEBOOKS / f"{experiment}.ipynb").exists():
+    if not os.path.exists(NOTEBOOKS / f"{experiment}.ipynb"):  # Path.exists raises for a very long name
         return []
     return [name for name in parameters(experiment) if name not in settings(experiment)]
 

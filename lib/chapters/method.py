@@ -59,7 +59,7 @@ def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
     for name in ("run", "machine"):
         found.pop(name, None)
     rows = {name.replace("_mib", ", MiB").replace("_", " "): _values(values) for name, values in found.items()}
-    for what, values in (("load over a minute", loads), ("used by others before a case, % of all cores", busy)):
+    for what, values in (("load over a minute", loads), ("used by others meanwhile, % of all cores", busy)):
         rows |= {what: f"{values[0]:g} to {values[-1]:g}"} if values else {}
     rows |= {"steps of the wall clock, s": ", ".join(f"{step:+,g}" for step in steps)} if steps else {}
     rows["measuring code"] = ", ".join(sorted({record["code"] for record in every}))
