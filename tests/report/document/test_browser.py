@@ -205,7 +205,7 @@ def attention_notebook(jupyterlab):
 
 def _wait_for(page, shown) -> None:
     """Wait until a notebook shows this, or fail at once with what a cell raised."""
-    raised = page.locator('.jp-OutputArea [data-mime-type="application/vnd.jupyter.error"]')
+    raised = page.locator('.jp-OutputArea [data-mime-type*="stderr"]', has_text="Traceback")
     shown.or_(raised).first.wait_for()
     if raised.count():
         pytest.fail(raised.first.inner_text()[-2000:])
