@@ -103,12 +103,10 @@ def breaks(records: pd.DataFrame) -> pd.DataFrame:
     the `reasons`."""
     known = records[tidy.column(records, "graphs").notna()].sort_values("round")
     fields = records.attrs["fields"]
-    last = known.drop_duplicates(fields, keep="last") if len(known) else known
-    if last.empty:
-        return pd.DataFrame(columns=[*fields, "hardware", "graphs", "graph_breaks", "reasons"])
-    reasons = ["; ".join(table["reason"]) or "none" for table in last["graph_break_reasons"]]
-    last = last[[*fields, "hardware", "graphs", "graph_breaks"]].assign(reasons=reasons)
-    whole = last.astype({"graphs": int, "graph_breaks": int})
+    columns = [*fields, "hardware", "graphs", "graph_breaks", "graph_break_reasons"]
+    last = known.drop_duplicates(fields, keep="last").reindex(columns=columns)
+    reasons = ["; ".join(table["reason"]) or "none" for table in last.pop("graph_break_reasons")]
+    whole = last.assign(reasons=reasons).astype({"graphs": int, "graph_breaks": int})
     return tidy.ordered(whole, " ".join(fields))
 
 

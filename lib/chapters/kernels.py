@@ -224,9 +224,8 @@ def _missing(what: str) -> Statement:
 
 
 def _measured(text: str, case: Mapping, of: Interval, verdict: str = "measured") -> Statement:
-    fields = ", ".join(f"{name} {value}" for name, value in case.items())
     many = ("process" if of.n == 1 else "processes") + ("" if of.known else ", too few for an interval")
-    return Statement(text, verdict, f"{fields}; one value in each of {of.n} {many}.")
+    return Statement(text, verdict, f"{sentences.fields(case)}; one value in each of {of.n} {many}.")
 
 
 def _shown(of: Interval) -> str:
