@@ -49,7 +49,7 @@ def described(record: pd.Series) -> str:
 
 def hardware(records: pd.DataFrame) -> str:
     """Note for a figure the hardware of its records; nothing where there are none."""
-    names = ", ".join(dict.fromkeys(records["hardware"])) if len(records) else ""
+    names = ", ".join(dict.fromkeys(records["hardware"]))
     return f"{names}. One iteration of each." if names else ""
 
 
@@ -125,9 +125,7 @@ def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
     if table.empty:
         return table.assign(ratio=None)
     table = table.merge(ratios[[*fields, "ratio", "verdict"]], on=fields, how="left")
-    table = table.assign(verdict=table["verdict"].fillna(digits.MISSING))
-    table.attrs["records"] = sentences.names(records, {})
-    return table
+    return table.assign(verdict=table["verdict"].fillna(digits.MISSING))
 
 
 def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
@@ -254,7 +252,9 @@ def narrower(records: pd.DataFrame, case: Mapping, modes: Mapping[str, str]) -> 
     """Say what bf16 does to the peaks of a case in fp32, by mode and what it is called."""
     said = []
     for mode, name in modes.items():
-        bf16, fp32 = (value(records, "peak_mib", case | {"mode": mode, "precision": name}) for name in ("bf16", "fp32"))
+        bf16, fp32 = (
+            value(records, "peak_mib", {**case, "mode": mode, "precision": precision}) for precision in ("bf16", "fp32")
+        )
         change = 100 * (bf16 / fp32 - 1)
         if not math.isnan(change):
             said.append(f"{name} by {'+' * (change > 0)}{digits.number(change)}%")
@@ -314,17 +314,20 @@ def saved(records: pd.DataFrame, case: Mapping) -> list[Statement]:
     return said or [MISSING]
 
 
-def best_group(table: pd.DataFrame) -> Statement:
+@of_records("checkpoint")
+def best_group(records: pd.DataFrame, case: Mapping) -> Statement:
     """Say which size of group has the least peak."""
-    found = {row["checkpoint"]: row["peak_mib"].value for _, row in table.iterrows() if row["peak_mib"] is not None}
+    sizes = sorted(set(records["checkpoint"]))
+    found = {size: value(records, "peak_mib", {**case, "checkpoint": size}) for size in sizes}
+    found = {size: mib for size, mib in found.items() if not math.isnan(mib)}
     if len(found) < 2:
         return MISSING
     best = min(found, key=found.get)
-    spread = 100 * (max(value for size, value in found.items() if size) / found[best] - 1)
+    spread = 100 * (max(mib for size, mib in found.items() if size) / found[best] - 1)
     text = (
         f"The least peak is that of groups of {best}; that of no other is more than {digits.number(spread)}% above it."
     )
-    return Statement(text, "measured", "peak_mib, one iteration of each.", table.attrs["records"])
+    return Statement(text, "measured", "peak_mib, one iteration of each.")
 
 
 def theory(records: pd.DataFrame) -> list[Hypothesis]:

@@ -150,7 +150,7 @@ NOTE = (
 )
 
 
-class Ledger:
+class Ledger(tables.Table):
     """What the write-ups say, one statement a row, each with the verdict of its own table, of the machines whose
     records are kept and of this machine; a verdict opens to the numbers. Of one experiment, or of all."""
 
@@ -159,8 +159,11 @@ class Ledger:
         self.columns = ["its own table", *kept, "this machine"]
         own = on_own_tables(experiment)
         stale = staleness.left_out(*(results.load(name, machine) for name in {one.claim.experiment for one in own}))
-        self.note = f"{NOTE} {stale}".strip()
+        self.about = f"{NOTE} {stale}".strip()
         self.rows = list(zip(own, *(on_records(name, experiment) for name in [*kept, machine]), strict=True))
+        words = [[row[0].claim.says, row[0].claim.source, *(one.verdict for one in row)] for row in self.rows]
+        caption = "What the public write-ups say, and whether their own tables and the records bear it out"
+        super().__init__(pd.DataFrame(words, columns=["claim", "write-up", *self.columns]), caption)
 
     def told(self) -> Statement:
         """How many of the statements their own tables and this machine's records bear out."""
@@ -175,7 +178,7 @@ class Ledger:
             f"this machine {said[1]}."
         )
         records = tuple(dict.fromkeys(name for row in self.rows for name in row[-1].statement.records))
-        return Statement(text, "measured", self.note, records)
+        return Statement(text, "measured", self.about, records)
 
     @property
     def counts(self) -> list[Counter]:
@@ -183,28 +186,14 @@ class Ledger:
         return [Counter(one.verdict for one in column) for column in zip(*self.rows, strict=True)]
 
     def _repr_html_(self) -> str:
-        heads = [html.escape(name) for name in ("claim", "write-up", *self.columns)]
-        head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+        head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in self.frame)
         rows = "".join(f"<tr>{_cells(row)}</tr>" for row in self.rows)
         return (
             f'<figure class="table ledger"><figcaption><b class="label">Table</b> {self.caption}</figcaption>'
             f'<div class="scroll" tabindex="0" role="region" aria-label="{self.caption}">'
             f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-            f'<p class="note">{html.escape(self.note)}</p></figure>'
+            f'<p class="note">{html.escape(self.about)}</p></figure>'
         )
-
-    def _repr_markdown_(self) -> str:
-        return self._in_words()._repr_markdown_()
-
-    def _repr_latex_(self) -> str:
-        return self._in_words()._repr_latex_()
-
-    def _in_words(self) -> tables.Table:
-        """Return the statements, whose they are, and the verdicts alone."""
-        rows = [[row[0].claim.says, row[0].claim.source, *(one.verdict for one in row)] for row in self.rows]
-        return tables.Table(pd.DataFrame(rows, columns=["claim", "write-up", *self.columns]), self.caption)
-
-    caption = "What the public write-ups say, and whether their own tables and the records bear it out"
 
 
 def _cells(row: Sequence[Judgement]) -> str:
