@@ -174,12 +174,8 @@ def beside_nearest(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
             nearest = alike.loc[distance.idxmin(), POINT]
             kept |= set(alike.index[(alike[POINT] == nearest).all(axis=1)])
     chosen = timed.loc[sorted(kept)]
-    chosen.attrs = records.attrs
-    table = tidy.medians(chosen, *metrics)
-    keys = ["shapes", *POINT]
-    counts = chosen.drop_duplicates(keys).set_index(keys)["elements"] if len(chosen) else {}
-    elements = [int(counts[tuple(row)]) for row in table[keys].itertuples(index=False)]
-    return tidy.ordered(without_zeros(table.assign(elements=elements)), "amsgrad cold variant shapes")
+    table = tidy.medians(chosen, *metrics, "elements").astype({"elements": int})
+    return tidy.ordered(without_zeros(table), "amsgrad cold variant shapes")
 
 
 def compiled_against(*rivals: str, within: claims.Limits, **where) -> Callable[[claims.Data], list[Found]]:

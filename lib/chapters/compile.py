@@ -28,7 +28,6 @@ def with_compile_time(records: pd.DataFrame) -> pd.DataFrame:
         for first, later in zip(*columns, strict=True)
     ]
     wider = records.assign(compile_s=pd.Series(values, index=records.index, dtype=object))
-    wider.attrs = records.attrs
     for side in ("paired", "baseline"):
         wider = tidy.with_sum(wider, f"{side}_forward_backward_ms", f"{side}_forward_ms", f"{side}_backward_ms")
     return wider

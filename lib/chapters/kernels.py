@@ -39,9 +39,7 @@ def head(records: pd.DataFrame) -> dict:
     if plain.empty:
         return dict.fromkeys(records.attrs["fields"])
     rounds = plain.groupby(records.attrs["fields"])["round"].transform("nunique")
-    chosen = plain[rounds == rounds.max()]
-    chosen.attrs = records.attrs
-    return tidy.largest(chosen, "forward_flops")
+    return tidy.largest(plain[rounds == rounds.max()], "forward_flops")
 
 
 def _sum(table: Mapping, **where) -> float:

@@ -41,7 +41,6 @@ def cold(records: pd.DataFrame) -> pd.DataFrame:
     with `first_forward_backward_ms` where both were."""
     earlier = tidy.column(records, "earlier_cases")
     kept = records[(earlier == 0) | (records["status"] != "ok")]
-    kept.attrs = records.attrs
     return tidy.with_sum(kept, PHASES["forward and backward"], "first_forward_ms", "first_backward_ms")
 
 
