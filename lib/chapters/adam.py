@@ -21,6 +21,8 @@ from lib.stats import digits
 from lib.stats.intervals import Interval
 
 EQUAL, COMPILED = "equal", ["compiled_single_tensor", "compiled_foreach"]
+LISTS = {"shapes": EQUAL, "amsgrad": True, "cold": False}  # of parameters, and how the step on them runs
+CASE = "for {num_params} × {param_size:,} elements"
 REFERENCE = CATALOG["adam"].baseline["variant"]
 POINT = ["num_params", "param_size"]  # what a list of equal parameters is
 
@@ -85,10 +87,10 @@ def wins_table(wins: pd.DataFrame, caption: str) -> tables.Table:
     variants = [name for name in wins if name in tidy.ORDER]
     shown = wins.copy()
     for name in variants:
-        bold = [
-            name in best and isinstance(cell, Interval) for best, cell in zip(wins["best"], wins[name], strict=True)
+        shown[name] = [
+            tables.Bold(**vars(cell)) if name in best and isinstance(cell, Interval) else cell
+            for best, cell in zip(wins["best"], wins[name], strict=True)
         ]
-        shown[name] = [tables.Bold(**vars(cell)) if best else cell for cell, best in zip(wins[name], bold, strict=True)]
     return tables.show(shown, " ".join([*POINT, *variants]), caption)
 
 
@@ -135,7 +137,7 @@ def tally(wins: pd.DataFrame) -> Statement:
 def theory(adam: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict each variant's time by its bytes, the running maximum, and the growth with the elements."""
     _, speed = tidy.limits(ceilings)
-    most = tidy.largest(adam, "elements", shapes=EQUAL, amsgrad=True, cold=False)
+    most = tidy.largest(adam, "elements", **LISTS)
     at = sentences.at(", {num_params} × {param_size:,}", most)
     least = 1e3 * hypotheses.value(adam, "moved_bytes", most) / speed
     plain = tidy.largest(tidy.select(adam, amsgrad=False), "elements", shapes=EQUAL, variant="fused")
@@ -172,21 +174,11 @@ def beside_nearest(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
             nearest = alike.loc[distance.idxmin(), POINT]
             kept |= set(alike.index[(alike[POINT] == nearest).all(axis=1)])
     chosen = timed.loc[sorted(kept)]
-    chosen.attrs = records.attrs
-    table = tidy.medians(chosen, *metrics)
-    keys = ["shapes", *POINT]
-    counts = chosen.drop_duplicates(keys).set_index(keys)["elements"] if len(chosen) else {}
-    elements = [int(counts[tuple(row)]) for row in table[keys].itertuples(index=False)]
-    return tidy.ordered(without_zeros(table.assign(elements=elements)), "amsgrad cold variant shapes")
+    table = tidy.medians(chosen, *metrics, "elements").astype({"elements": int})
+    return tidy.ordered(without_zeros(table), "amsgrad cold variant shapes")
 
 
-LISTS = {"shapes": "equal", "amsgrad": True, "cold": False}  # of parameters, and how the step on them runs
-CASE = "for {num_params} × {param_size:,} elements"
-
-
-def compiled_against(
-    *rivals: str, within: tuple[float, float], **where
-) -> Callable[[claims.Data], list[Found]]:  # fmt: skip
+def compiled_against(*rivals: str, within: claims.Limits, **where) -> Callable[[claims.Data], list[Found]]:
     """Make the finder of the compiled single-tensor step against others, on lists of parameters with these values."""
 
     def find(data: claims.Data) -> list[Found]:

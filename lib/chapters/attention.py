@@ -41,7 +41,7 @@ def memories(records: pd.DataFrame, machine: str) -> dict[str, int]:
     write-ups that have it in their names."""
     found = {}
     for frame in (records, results.reference("attention", but=machine)):
-        for hardware, environment in zip(frame["hardware"], frame["environment"], strict=True) if len(frame) else ():
+        for hardware, environment in zip(frame["hardware"], frame["environment"], strict=True):
             found[hardware] = environment.get("gpu_memory_mib", environment["memory_mib"]) * MIB
     named = {name: re.search(r"(\d+) ?GB", name) for name in datasheets()["hardware"].unique()}
     return found | {name: int(size[1]) * GIB for name, size in named.items() if size}

@@ -28,7 +28,6 @@ def with_least_time(records: pd.DataFrame, peaks: dict[str, float], speed: float
     of the precision, and that of the least bytes at the ceiling of memory; `least_percent`, that as a share of the
     time measured; and `projections_percent`, the share of the FLOPs that the projections have."""
     known = records.assign(limit=records["precision"].map(peaks).astype(float), speed=speed)
-    known.attrs = records.attrs
 
     def least(_, forward_flops, forward_bytes, backward_bytes, limit, speed):
         return 1e3 * max(3 * forward_flops / limit, (forward_bytes + backward_bytes) / speed)

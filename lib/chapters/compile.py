@@ -28,7 +28,6 @@ def with_compile_time(records: pd.DataFrame) -> pd.DataFrame:
         for first, later in zip(*columns, strict=True)
     ]
     wider = records.assign(compile_s=pd.Series(values, index=records.index, dtype=object))
-    wider.attrs = records.attrs
     for side in ("paired", "baseline"):
         wider = tidy.with_sum(wider, f"{side}_forward_backward_ms", f"{side}_forward_ms", f"{side}_backward_ms")
     return wider
@@ -103,12 +102,10 @@ def breaks(records: pd.DataFrame) -> pd.DataFrame:
     the `reasons`."""
     known = records[tidy.column(records, "graphs").notna()].sort_values("round")
     fields = records.attrs["fields"]
-    last = known.drop_duplicates(fields, keep="last") if len(known) else known
-    if last.empty:
-        return pd.DataFrame(columns=[*fields, "hardware", "graphs", "graph_breaks", "reasons"])
-    reasons = ["; ".join(table["reason"]) or "none" for table in last["graph_break_reasons"]]
-    last = last[[*fields, "hardware", "graphs", "graph_breaks"]].assign(reasons=reasons)
-    whole = last.astype({"graphs": int, "graph_breaks": int})
+    columns = [*fields, "hardware", "graphs", "graph_breaks", "graph_break_reasons"]
+    last = known.drop_duplicates(fields, keep="last").reindex(columns=columns)
+    reasons = ["; ".join(table["reason"]) or "none" for table in last.pop("graph_break_reasons")]
+    whole = last.assign(reasons=reasons).astype({"graphs": int, "graph_breaks": int})
     return tidy.ordered(whole, " ".join(fields))
 
 
@@ -265,12 +262,10 @@ def compiled_step(data: claims.Data) -> list[Found]:
 def tf32_to_compiling(data: claims.Data) -> list[Found]:
     """Find what TF32 brings to the compiled step at the largest size, beside what compiling brings to the eager one."""
     steps = claims.rows(data, "step", mode="train_step")
-    case = max(
-        claims.cases(steps, precision="tf32", compiled=True), default=None,
-        key=lambda case: (tidy.ORDER.index(case["size"]), case["context_length"]),
-    )  # fmt: skip
-    if case is None:
+    measured = claims.cases(steps, precision="tf32", compiled=True)
+    if not measured:
         return []
+    case = measured[-1]
     compiled = {**case, "precision": "fp32"}
     pairs = (case, compiled), (compiled, {**compiled, "compiled": False})
     label = f"is the gain of TF32 to that of compiling {claims.SIZED}"

@@ -39,9 +39,7 @@ def head(records: pd.DataFrame) -> dict:
     if plain.empty:
         return dict.fromkeys(records.attrs["fields"])
     rounds = plain.groupby(records.attrs["fields"])["round"].transform("nunique")
-    chosen = plain[rounds == rounds.max()]
-    chosen.attrs = records.attrs
-    return tidy.largest(chosen, "forward_flops")
+    return tidy.largest(plain[rounds == rounds.max()], "forward_flops")
 
 
 def _sum(table: Mapping, **where) -> float:
@@ -224,9 +222,8 @@ def _missing(what: str) -> Statement:
 
 
 def _measured(text: str, case: Mapping, of: Interval, verdict: str = "measured") -> Statement:
-    fields = ", ".join(f"{name} {value}" for name, value in case.items())
     many = ("process" if of.n == 1 else "processes") + ("" if of.known else ", too few for an interval")
-    return Statement(text, verdict, f"{fields}; one value in each of {of.n} {many}.")
+    return Statement(text, verdict, f"{sentences.fields(case)}; one value in each of {of.n} {many}.")
 
 
 def _shown(of: Interval) -> str:

@@ -114,7 +114,6 @@ def _measured(experiment: str, name: str) -> pd.DataFrame:
     if fact and len(records):
         products, copies = tidy.limits(results.load("ceilings", name))
         known = records.assign(precision="fp32") if entry.ceiling == "memory" else records
-        known.attrs = records.attrs
         limit = {"fp32": copies} if entry.ceiling == "memory" else products
         records = tidy.with_percent_of(known, "ceiling_percent", fact, limit, times=times)
     table = tidy.medians(records, entry.metric, "ceiling_percent")

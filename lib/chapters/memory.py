@@ -5,7 +5,6 @@ checkpointing. Its sentences rest on one iteration each: counts, which have no i
 import itertools
 import math
 import re
-import statistics
 from collections.abc import Mapping
 
 import matplotlib as mpl
@@ -16,7 +15,7 @@ from lib.cost import flops, memory
 from lib.report import claims, hypotheses, plots, sentences, tables, tidy
 from lib.report.claims import MORE, Found, about
 from lib.report.headings import heading
-from lib.report.hypotheses import LEAST, Hypothesis, counted
+from lib.report.hypotheses import LEAST, Hypothesis, counted, value
 from lib.report.plots import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, STYLE, VERMILION, YELLOW
 from lib.report.published import published_table
 from lib.report.sentences import Statement, of_records
@@ -50,7 +49,7 @@ def described(record: pd.Series) -> str:
 
 def hardware(records: pd.DataFrame) -> str:
     """Note for a figure the hardware of its records; nothing where there are none."""
-    names = ", ".join(dict.fromkeys(records["hardware"])) if len(records) else ""
+    names = ", ".join(dict.fromkeys(records["hardware"]))
     return f"{names}. One iteration of each." if names else ""
 
 
@@ -126,9 +125,7 @@ def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
     if table.empty:
         return table.assign(ratio=None)
     table = table.merge(ratios[[*fields, "ratio", "verdict"]], on=fields, how="left")
-    table = table.assign(verdict=table["verdict"].fillna(digits.MISSING))
-    table.attrs["records"] = sentences.names(records, {})
-    return table
+    return table.assign(verdict=table["verdict"].fillna(digits.MISSING))
 
 
 def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
@@ -170,10 +167,15 @@ def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def published() -> pd.DataFrame:
+    """Give the published peaks, one row a case, in GiB: `published_gib`."""
+    table = published_table("memory").rename(columns={"model": "size", "phase": "mode", "peak_gib": "published_gib"})
+    return table.replace({"precision": {"float32": "fp32", "mixed": "bf16"}})
+
+
 def beside_published() -> pd.DataFrame:
     """Give the published peaks beside the formula's for the same model, both also in percent of that GPU's memory."""
-    table = published_table("memory").rename(columns={"model": "size", "phase": "mode", "peak_gib": "published_gib"})
-    table["precision"] = table["precision"].map({"float32": "fp32", "mixed": "bf16"})
+    table = published()
     keys = ["size", "context_length", "precision"]
     known = predictions(["xl"], sorted(table["context_length"].unique().tolist())).set_index(keys)
     table["by_formula_gib"] = [known.loc[tuple(row[keys]), f"{row['mode']}_gib"] for _, row in table.iterrows()]
@@ -183,27 +185,16 @@ def beside_published() -> pd.DataFrame:
     return table
 
 
-def _number(record: pd.Series, name: str) -> float | None:
-    value = record.get(name)
-    return statistics.median(value) if isinstance(value, list) and value else None
-
-
-def _compared(of: pd.Series, to: pd.Series, name: str) -> tuple[float, float] | None:
-    values = _number(of, name), _number(to, name)
-    return None if None in values else values
-
-
 @of_records()
 def phases_told(records: pd.DataFrame, case: Mapping) -> Statement:
     """Say whether the phases of a step can be told from its peaks: which is highest, and where its memory falls."""
-    record = tidy.one(records, case)
     found, ends = (
-        {phase: _number(record, f"{phase}_{what}_mib") for phase in ("forward", "backward", "optimizer")}
+        {phase: value(records, f"{phase}_{what}_mib", case) for phase in ("forward", "backward", "optimizer")}
         for what in ("peak", "end")
     )
-    if None in (*found.values(), *ends.values()):
+    if math.isnan(sum((*found.values(), *ends.values()))):
         return MISSING
-    peaks = ", ".join(f"{digits.number(value, 0)} MiB in the {phase}" for phase, value in found.items())
+    peaks = ", ".join(f"{digits.number(mib, 0)} MiB in the {phase}" for phase, mib in found.items())
     fall = ends["forward"] - ends["backward"]
     differ = min(abs(a - b) / max(a, b) for a, b in itertools.combinations(found.values(), 2))
     told = "The phases can be told apart by their peaks" if differ > 0.01 else (
@@ -214,7 +205,7 @@ def phases_told(records: pd.DataFrame, case: Mapping) -> Statement:
         f"the forward pass to that of the backward pass live memory {'falls' if fall > 0 else 'grows'} by "
         f"{digits.number(abs(fall), 0)} MiB, since activations are freed and gradients made. {told}."
     )
-    return Statement(text, "measured", f"peaks and ends of the phases, {described(record)}")
+    return Statement(text, "measured", f"peaks and ends of the phases, {described(tidy.one(records, case))}")
 
 
 @of_records()
@@ -222,8 +213,8 @@ def agreement(records: pd.DataFrame) -> Statement:
     """Say how far the prediction and the formula lie from the measured peaks."""
     said = []
     for name, word in (("predicted_peak_mib", "the prediction"), ("formula_mib", "the formula")):
-        pairs = [(_number(record, name), _number(record, "peak_mib")) for _, record in records.iterrows()]
-        off = [100 * (a / b - 1) for a, b in pairs if a is not None and b is not None]
+        ratios = tidy.column(tidy.with_quotient(records, "ratio", name, "peak_mib"), "ratio").dropna()
+        off = [100 * (ratio[0] - 1) for ratio in ratios]
         if off:
             most = max(off, key=abs)
             far = "exact" if most == 0 else f"at most {digits.number(abs(most))}% too {'high' if most > 0 else 'low'}"
@@ -235,25 +226,23 @@ def agreement(records: pd.DataFrame) -> Statement:
 
 def amount(records: pd.DataFrame, metric: str, case: Mapping, wording: str) -> Statement:
     """Give `wording` with the MiB of a case in the place of {}."""
-    record = tidy.one(records, case)
-    value = _number(record, metric)
-    if value is None:
+    mib = value(records, metric, case)
+    if math.isnan(mib):
         return MISSING
-    evidence, names = f"{metric}, {described(record)}", sentences.names(records, case)
-    return Statement(wording.format(digits.number(value, 0)), "measured", evidence, names)
+    evidence, names = f"{metric}, {described(tidy.one(records, case))}", sentences.names(records, case)
+    return Statement(wording.format(digits.number(mib, 0)), "measured", evidence, names)
 
 
 @of_records("context_length")
 def growth(records: pd.DataFrame, case: Mapping, subject: str) -> Statement:
     """Say how the peak grows between the two longest contexts of a case, as the exponent of a power law."""
-    chosen = tidy.select(records, **{name: of for name, of in case.items() if name != "context_length"})
-    found = {record["context_length"]: _number(record, "peak_mib") for _, record in chosen.iloc[::-1].iterrows()}
-    found = {length: value for length, value in found.items() if value is not None}
-    if len(found) < 2:
+    ends = hypotheses.ends(records, "context_length", case)
+    low, high = (end["context_length"] for end in ends)
+    less, more = (value(records, "peak_mib", end) for end in ends)
+    if math.isnan(less + more):
         return Statement(f"How {subject} grows was not measured here.", sentences.NO_DATA, "fewer than two contexts.")
-    low, high = sorted(found)[-2:]
-    power = math.log(found[high] / found[low]) / math.log(high / low)
-    values = f"from {digits.number(found[low], 0)} to {digits.number(found[high], 0)} MiB"
+    power = math.log(more / less) / math.log(high / low)
+    values = f"from {digits.number(less, 0)} to {digits.number(more, 0)} MiB"
     text = f"From {low:,} to {high:,} tokens at size {case['size']}, {subject} grows {values}, an exponent of "
     return Statement(f"{text}{digits.number(power)}.", "measured", "peak_mib, counts without interval.")
 
@@ -263,9 +252,11 @@ def narrower(records: pd.DataFrame, case: Mapping, modes: Mapping[str, str]) -> 
     """Say what bf16 does to the peaks of a case in fp32, by mode and what it is called."""
     said = []
     for mode, name in modes.items():
-        of, to = (tidy.one(records, {**case, "mode": mode, "precision": precision}) for precision in ("bf16", "fp32"))
-        if found := _compared(of, to, "peak_mib"):
-            change = 100 * (found[0] / found[1] - 1)
+        bf16, fp32 = (
+            value(records, "peak_mib", {**case, "mode": mode, "precision": precision}) for precision in ("bf16", "fp32")
+        )
+        change = 100 * (bf16 / fp32 - 1)
+        if not math.isnan(change):
             said.append(f"{name} by {'+' * (change > 0)}{digits.number(change)}%")
     if not said:
         text = f"What bf16 changes of the peaks at size {case['size']} was not measured here."
@@ -290,11 +281,10 @@ def _residual_mib(shape: flops.Shape) -> float:
 @of_records()
 def scores(records: pd.DataFrame, case: Mapping) -> Statement:
     """Say whether the largest allocations of a case are scores of attention, whose size is known in theory."""
-    record = tidy.one(records, case)
-    theory, table = _number(record, "scores_mib"), record.get("largest")
-    if theory is None or not isinstance(table, dict):
+    record, theory = tidy.one(records, case), value(records, "scores_mib", case)
+    if math.isnan(theory) or not isinstance(record.get("largest"), dict):
         return MISSING
-    rows = pd.DataFrame(table)
+    rows = pd.DataFrame(record["largest"])
     alike = rows[(rows["each_mib"] / theory - 1).abs() < 1e-6]
     counts = " of the ".join(digits.count(found["count"].sum()) for found in (alike, rows))
     end = f"; {counts} largest allocations have just that, made by {', '.join(sorted(set(alike['function'])))}."
@@ -309,30 +299,35 @@ def scores(records: pd.DataFrame, case: Mapping) -> Statement:
 @of_records("checkpoint")
 def saved(records: pd.DataFrame, case: Mapping) -> list[Statement]:
     """Say what groups save of the peak and of what is kept, each against none."""
-    chosen = tidy.select(records, **{name: value for name, value in case.items() if name != "checkpoint"})
-    plain, said = tidy.one(chosen, {"checkpoint": 0}), []
+    chosen = tidy.select(records, **{name: of for name, of in case.items() if name != "checkpoint"})
+    said, metrics = [], ("forward_end_mib", "peak_mib")
+    none = [value(chosen, name, {"checkpoint": 0}) for name in metrics]
     for size in sorted(set(chosen["checkpoint"]) - {0}):
-        record = tidy.one(chosen, {"checkpoint": size})
-        kept, peak = (_compared(record, plain, name) for name in ("forward_end_mib", "peak_mib"))
-        if kept and peak:
-            shares = [digits.number(100 * (1 - a / b)) for a, b in (kept, peak)]
-            parts = f"{shares[0]}% of what is alive after the forward pass and {shares[1]}% of the peak"
-            text = f"Groups of {size} save {parts}."
-            said.append(Statement(text, "measured", f"peak {peak[0]:.1f} MiB against {peak[1]:.1f}."))
+        found = [value(chosen, name, {"checkpoint": size}) for name in metrics]
+        kept, peak = (100 * (1 - some / all_) for some, all_ in zip(found, none, strict=True))
+        if not math.isnan(kept + peak):
+            parts = (
+                f"{digits.number(kept)}% of what is alive after the forward pass and {digits.number(peak)}% of the peak"
+            )
+            evidence = f"peak {found[1]:.1f} MiB against {none[1]:.1f}."
+            said.append(Statement(f"Groups of {size} save {parts}.", "measured", evidence))
     return said or [MISSING]
 
 
-def best_group(table: pd.DataFrame) -> Statement:
+@of_records("checkpoint")
+def best_group(records: pd.DataFrame, case: Mapping) -> Statement:
     """Say which size of group has the least peak."""
-    found = {row["checkpoint"]: row["peak_mib"].value for _, row in table.iterrows() if row["peak_mib"] is not None}
+    sizes = sorted(set(records["checkpoint"]))
+    found = {size: value(records, "peak_mib", {**case, "checkpoint": size}) for size in sizes}
+    found = {size: mib for size, mib in found.items() if not math.isnan(mib)}
     if len(found) < 2:
         return MISSING
     best = min(found, key=found.get)
-    spread = 100 * (max(value for size, value in found.items() if size) / found[best] - 1)
+    spread = 100 * (max(mib for size, mib in found.items() if size) / found[best] - 1)
     text = (
         f"The least peak is that of groups of {best}; that of no other is more than {digits.number(spread)}% above it."
     )
-    return Statement(text, "measured", "peak_mib, one iteration of each.", table.attrs["records"])
+    return Statement(text, "measured", "peak_mib, one iteration of each.")
 
 
 def theory(records: pd.DataFrame) -> list[Hypothesis]:
@@ -344,7 +339,7 @@ def theory(records: pd.DataFrame) -> list[Hypothesis]:
     narrow = {**long, "precision": "bf16"} if long["precision"] else long
 
     def of(name: str, case: Mapping = head, to: Mapping | None = None) -> float:
-        return hypotheses.value(plain, name, case) / (hypotheses.value(plain, name, to) if to else 1)
+        return value(plain, name, case) / (value(plain, name, to) if to else 1)
 
     table, logits, formula = tidy.one(plain, long).get("largest"), math.nan, "closed formula"
     if long["size"]:

@@ -159,7 +159,7 @@ def overflows(records: pd.DataFrame, norm: str, precision: str) -> list[float]:
 
 def note(records: pd.DataFrame, subject: str) -> str:
     """Give the hardware behind a figure; nothing where nothing was computed."""
-    names = ", ".join(dict.fromkeys(tidy.select(records, subject=subject, status="ok").get("hardware", [])))
+    names = ", ".join(dict.fromkeys(tidy.select(records, subject=subject, status="ok")["hardware"]))
     return f"{names}. Computed once, since nothing in it varies." if names else ""
 
 
@@ -396,7 +396,6 @@ def mixed_speed(data: claims.Data) -> list[Found]:
     steps, to = claims.rows(data, "step", mode="train_step"), {"precision": "fp32"}
     cases = claims.cases(steps, compiled=False, precision="bf16")
     cases = [case for case in cases if claims.cases(steps, **{**case, **to})]
-    cases.sort(key=lambda case: (tidy.ORDER.index(case["size"]), case["context_length"]))
     if not cases or cases[0]["size"] == cases[-1]["size"]:
         return []
     return [

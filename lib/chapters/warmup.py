@@ -41,7 +41,6 @@ def cold(records: pd.DataFrame) -> pd.DataFrame:
     with `first_forward_backward_ms` where both were."""
     earlier = tidy.column(records, "earlier_cases")
     kept = records[(earlier == 0) | (records["status"] != "ok")]
-    kept.attrs = records.attrs
     return tidy.with_sum(kept, PHASES["forward and backward"], "first_forward_ms", "first_backward_ms")
 
 
@@ -204,15 +203,12 @@ def _ours(records: pd.DataFrame) -> pd.DataFrame:
 def beside_published(records: pd.DataFrame) -> pd.DataFrame:
     """Give one row a source, phase and number of warm-ups: over its sizes and contexts (`cases`) the median, least and
     most of the mean relative to that after the most warm-ups, and of the deviation relative to the mean."""
-    both, rows = pd.concat([_ours(records), published()], ignore_index=True), []
-    for (source, hardware, phase, count), group in both.groupby(["source", "hardware", "phase", "warmups"], sort=False):
-        warmups = "not stated" if math.isinf(count) else f"{count:.0f}"
-        row = {"source": source, "hardware": hardware, "phase": phase, "warmups": warmups, "cases": len(group)}
-        for name in ("ratio", "deviation_percent"):
-            values = group[name]
-            row |= {f"{name}_median": values.median(), f"{name}_least": values.min(), f"{name}_most": values.max()}
-        rows.append(row)
-    return pd.DataFrame(rows)
+    both = pd.concat([_ours(records), published()], ignore_index=True)
+    both["warmups"] = both["warmups"].map(lambda count: "not stated" if math.isinf(count) else f"{count:.0f}")
+    names, ways = ("ratio", "deviation_percent"), {"median": "median", "least": "min", "most": "max"}
+    told = {f"{name}_{word}": (name, way) for name in names for word, way in ways.items()}
+    groups = both.groupby(["source", "hardware", "phase", "warmups"], sort=False)
+    return groups.agg(cases=("source", "size"), **told).reset_index()
 
 
 def describe(records: pd.DataFrame) -> pd.DataFrame:
@@ -268,10 +264,8 @@ def variation(records: pd.DataFrame, warmups: int) -> Statement:
 @of_records()
 def one_outlier(records: pd.DataFrame, of: Mapping) -> Statement:
     """Say what the deviation without warm-ups would be if the first step alone were longer, beside what it is."""
-    first, without = (
-        tidy.one(steady(records), of),
-        tidy.one(after_warmups(records), {**of, "warmups": 0, "phase": WHOLE}),
-    )
+    first = tidy.one(steady(records), of)
+    without = tidy.one(after_warmups(records), {**of, "warmups": 0, "phase": WHOLE})
     if first.empty or without.empty:
         return _missing("What the first step alone explains was not")
     times = first["first_ratio"].value

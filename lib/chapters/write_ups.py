@@ -6,6 +6,7 @@ The statements are those of `reports/reference/published/claims.csv`, in its ord
 
 import functools
 import html
+from collections import Counter
 from collections.abc import Sequence
 
 import pandas as pd
@@ -109,41 +110,31 @@ _DECISIONS = {  # by the name of a claim: where its numbers come from, the rule,
 
 
 @functools.cache
-def published() -> tuple[Claim, ...]:
-    """Every statement of `claims.csv` as a claim."""
-    table = published_table("claims").set_index("id")
-    found = []
-    for name, (find, rule, holds, fails, *least) in _DECISIONS.items():
-        row = table.loc[name]
-        found.append(Claim(name, row["source"], row["experiment"], row["claim"], find, rule, holds, fails, *least))
-    return tuple(found)
+def published(experiment: str = "") -> tuple[Claim, ...]:
+    """Every statement of `claims.csv` as a claim, or those of one experiment."""
+    table = published_table("claims").set_index("id")[["source", "experiment", "claim"]]
+    every = (Claim(name, *table.loc[name], *decision) for name, decision in _DECISIONS.items())
+    return tuple(claim for claim in every if experiment in ("", claim.experiment))
 
 
 def own_tables(source: str) -> dict[str, pd.DataFrame]:
     """What the write-ups that a claim comes from printed, by experiment: of several, all their rows."""
-    found: dict[str, pd.DataFrame] = {}
+    found: dict[str, list[pd.DataFrame]] = {}
     for write_up in source.split(" and "):
         for name, table in printed(write_up).items():
-            found[name] = table if name not in found else _below(found[name], table)
-    return found
-
-
-def _below(above: pd.DataFrame, below: pd.DataFrame) -> pd.DataFrame:
-    both = pd.concat([above, below], ignore_index=True)
-    both.attrs = above.attrs
-    return both
+            found.setdefault(name, []).append(table)
+    return {name: pd.concat(tables, ignore_index=True) for name, tables in found.items()}
 
 
 @functools.cache
 def on_own_tables(experiment: str = "") -> tuple[Judgement, ...]:
     """Each claim, or those of one experiment, held against what the write-ups that it comes from printed."""
-    chosen = [claim for claim in published() if experiment in ("", claim.experiment)]
-    return tuple(claims.judge([claim], own_tables(claim.source), "printed")[0] for claim in chosen)
+    return tuple(claims.judge([claim], own_tables(claim.source), "printed")[0] for claim in published(experiment))
 
 
 def on_records(machine: str, experiment: str = "") -> list[Judgement]:
     """Each claim, or those of one experiment, held against a machine's records; an experiment's stand together."""
-    chosen = [claim for claim in published() if experiment in ("", claim.experiment)]
+    chosen = published(experiment)
     data = {name: results.load(name, machine) for name in dict.fromkeys(claim.experiment for claim in chosen)}
     found = {}
     for name in data:
@@ -159,7 +150,7 @@ NOTE = (
 )
 
 
-class Ledger:
+class Ledger(tables.Table):
     """What the write-ups say, one statement a row, each with the verdict of its own table, of the machines whose
     records are kept and of this machine; a verdict opens to the numbers. Of one experiment, or of all."""
 
@@ -168,8 +159,11 @@ class Ledger:
         self.columns = ["its own table", *kept, "this machine"]
         own = on_own_tables(experiment)
         stale = staleness.left_out(*(results.load(name, machine) for name in {one.claim.experiment for one in own}))
-        self.note = f"{NOTE} {stale}".strip()
+        self.about = f"{NOTE} {stale}".strip()
         self.rows = list(zip(own, *(on_records(name, experiment) for name in [*kept, machine]), strict=True))
+        words = [[row[0].claim.says, row[0].claim.source, *(one.verdict for one in row)] for row in self.rows]
+        caption = "What the public write-ups say, and whether their own tables and the records bear it out"
+        super().__init__(pd.DataFrame(words, columns=["claim", "write-up", *self.columns]), caption)
 
     def told(self) -> Statement:
         """How many of the statements their own tables and this machine's records bear out."""
@@ -184,39 +178,22 @@ class Ledger:
             f"this machine {said[1]}."
         )
         records = tuple(dict.fromkeys(name for row in self.rows for name in row[-1].statement.records))
-        return Statement(text, "measured", self.note, records)
+        return Statement(text, "measured", self.about, records)
 
     @property
-    def counts(self) -> list[dict[str, int]]:
+    def counts(self) -> list[Counter]:
         """How often each verdict was given, by column."""
-        return [
-            {verdict: [row[i].verdict for row in self.rows].count(verdict) for verdict in claims.VERDICTS}
-            for i in range(len(self.columns))
-        ]
+        return [Counter(one.verdict for one in column) for column in zip(*self.rows, strict=True)]
 
     def _repr_html_(self) -> str:
-        heads = [html.escape(name) for name in ("claim", "write-up", *self.columns)]
-        head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+        head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in self.frame)
         rows = "".join(f"<tr>{_cells(row)}</tr>" for row in self.rows)
         return (
             f'<figure class="table ledger"><figcaption><b class="label">Table</b> {self.caption}</figcaption>'
             f'<div class="scroll" tabindex="0" role="region" aria-label="{self.caption}">'
             f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-            f'<p class="note">{html.escape(self.note)}</p></figure>'
+            f'<p class="note">{html.escape(self.about)}</p></figure>'
         )
-
-    def _repr_markdown_(self) -> str:
-        return self._in_words()._repr_markdown_()
-
-    def _repr_latex_(self) -> str:
-        return self._in_words()._repr_latex_()
-
-    def _in_words(self) -> tables.Table:
-        """Return the statements, whose they are, and the verdicts alone."""
-        rows = [[row[0].claim.says, row[0].claim.source, *(one.verdict for one in row)] for row in self.rows]
-        return tables.Table(pd.DataFrame(rows, columns=["claim", "write-up", *self.columns]), self.caption)
-
-    caption = "What the public write-ups say, and whether their own tables and the records bear it out"
 
 
 def _cells(row: Sequence[Judgement]) -> str:
@@ -238,14 +215,12 @@ def printed(write_up: str) -> dict[str, pd.DataFrame]:
     Every metric is a list of one number, and `printed` is among the attributes; not to be changed, since they are
     kept. A step's `total_ms` is that of forward and backward where no more was printed. Of warm-ups and kernels the
     tables are those of their chapters."""
-    steps = published_step()
-    peaks = published_table("memory").rename(columns={"model": "size", "phase": "mode"})
-    peaks["precision"] = peaks["precision"].map({"float32": "fp32", "mixed": "bf16"})
+    steps, peaks = published_step(), memory.published()
     found = {
         "step": steps.assign(total_ms=steps["total_ms"].fillna(steps["forward_backward_ms"])),
         "attention": published_attention(),
         "adam": published_adam().drop(columns=["amsgrad", "cold"]),
-        "memory": peaks.assign(peak_mib=peaks["peak_gib"] * 2**10),
+        "memory": peaks.assign(peak_mib=peaks["published_gib"] * 2**10),
     }
     own = {"warmup": warmup.published(), "kernels": kernels.published_shares()}
     frames = {}

@@ -99,6 +99,7 @@ def test_sentences_say_what_the_records_hold(save_record):
     assert "32 tokens" not in memory.growth(found, CASE, "the peak").text
     (saved,) = memory.saved(found, CASE)
     assert "Groups of 2 save 50.0% of what is alive after the forward pass and 20.0% of the peak" in saved.text
+    assert "The least peak is that of groups of 2" in memory.best_group(found, CASE).text
     assert "2 of the 2 largest allocations have just that, made by attention.naive" in memory.scores(found, CASE).text
     assert "the formula is at most 100% too high" in memory.agreement(found).text
     assert memory.residual("xl", 256).text.endswith("= 6.25 MiB.")
@@ -111,4 +112,5 @@ def test_without_records_every_sentence_says_that_nothing_was_measured(own_resul
     assert memory.growth(empty, case, "the peak").verdict == "no data"
     assert memory.agreement(empty).verdict == "no data"
     assert [said.verdict for said in memory.saved(empty, case)] == ["no data"]
+    assert memory.best_group(empty, case).verdict == "no data"
     assert memory.parts(empty).empty
