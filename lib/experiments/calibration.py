@@ -75,13 +75,18 @@ def timer(device: str) -> dict[str, list[float]]:
     def ours_ms() -> float:
         return statistics.median(timing.measure(iteration, timing.clock(device), Plan(2, 10)).metrics()["run_ms"])
 
-    def theirs_ms() -> float:
+    def timer_ms() -> float:
         theirs.timeit(2)
         return statistics.median(theirs.timeit(1).median for _ in range(10)) * 1e3
 
-    turns = [(ours_ms, theirs_ms) if turn % 2 else (theirs_ms, ours_ms) for turn in range(30)]
+    return _in_turns(ours_ms, timer_ms, 30)
+
+
+def _in_turns(first: Callable[[], float], second: Callable[[], float], count: int) -> dict[str, list[float]]:
+    """What two functions return by their names, called so many times each, now the one first and now the other."""
+    turns = [(first, second) if turn % 2 else (second, first) for turn in range(count)]
     found = [{one.__name__: one() for one in turn} for turn in turns]
-    return {"ours_ms": [turn["ours_ms"] for turn in found], "timer_ms": [turn["theirs_ms"] for turn in found]}
+    return {one.__name__: [turn[one.__name__] for turn in found] for one in (first, second)}
 
 
 def _operands(device: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -160,9 +165,7 @@ def overhead(device: str) -> dict[str, list[float]]:
         clock.mark()
         return clock.stop()[0][0] / 1e6 / block
 
-    turns = [(marked_ms, plain_ms) if turn % 2 else (plain_ms, marked_ms) for turn in range(100)]
-    found = [{one.__name__: one() for one in turn} for turn in turns]
-    return {name: [turn[name] for turn in found] for name in ("marked_ms", "plain_ms")}
+    return _in_turns(marked_ms, plain_ms, 100)
 
 
 def repeated(device: str) -> dict[str, list[float]]:

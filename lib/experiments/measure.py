@@ -265,7 +265,7 @@ def peaks(work: Work) -> dict[str, list[float]]:
 
 
 def followed(work: Work, case, round: int) -> dict:
-    """Where does the memory go? The peaks as `peaks` has them, and the tables of `Timeline.tables`; on CUDA also a
+    """Where does the memory go? The peaks as `peaks` has them, and the tables of `History.tables`; on CUDA also a
     snapshot for pytorch.org/memory_viz beside the executed notebooks. Nothing for a compiled graph on a CPU."""
     if work.compiled and work.device == "cpu":
         return {}
@@ -273,8 +273,7 @@ def followed(work: Work, case, round: int) -> dict:
     if work.device == "cuda":
         pickle.parent.mkdir(parents=True, exist_ok=True)
     work.before()
-    metrics, found = peak_memory.followed(work.iteration, work.before, work.device, FOLLOWED, pickle)
-    return metrics | (found.tables() if found else {})
+    return peak_memory.followed(work.iteration, work.before, work.device, FOLLOWED, pickle)
 
 
 def pairs(record: Recording, most: int, seconds: float) -> dict[str, list[float]]:

@@ -50,11 +50,11 @@ def missing(case: Kernels) -> str | None:
     return None if shutil.which("nsys") else "nsys is not installed"
 
 
-def command(case: Kernels, report: str = "kernels") -> list[str]:
+def command(case: Kernels, report: str = "kernels", python: str = Path(sys.executable).name) -> list[str]:
     """The command that captures one iteration of the case into `report`.nsys-rep."""
     options = ["--trace=cuda,nvtx", "--sample=none", "--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
     given = [f"{name}={value}" for name, value in asdict(case).items()]
-    program = [Path(sys.executable).name, "-m", "lib.experiments.nsys", *given]
+    program = [python, "-m", "lib.experiments.nsys", *given]
     return ["nsys", "profile", *options, "--force-overwrite=true", f"--output={report}", *program]
 
 
@@ -92,7 +92,7 @@ def metrics(record: Recording) -> dict:
 def _watched(case: Kernels) -> dict:
     with tempfile.TemporaryDirectory(prefix="nsys-") as folder:
         report = str(Path(folder, "kernels"))
-        for step in (_with_this_python(command(case, report)), stats(report)):
+        for step in (command(case, report, sys.executable), stats(report)):  # another may be first in its path
             try:
                 done = subprocess.run(
                     step, capture_output=True, text=True, timeout=LIMIT_S, cwd=notebooks.NOTEBOOKS.parent
@@ -102,11 +102,6 @@ def _watched(case: Kernels) -> dict:
             if done.returncode:
                 return {"nsys_missing": f"{step[1]} failed: {(done.stderr.strip() or 'no reason').splitlines()[-1]}"}
     return {"nsys": table(done.stdout)}
-
-
-def _with_this_python(arguments: list[str]) -> list[str]:
-    """The command with the full path of the interpreter, for a process that may have another one first in its path."""
-    return [sys.executable if word == Path(sys.executable).name else word for word in arguments]
 
 
 def table(text: str) -> dict[str, list]:
@@ -158,19 +153,14 @@ def capture(case: Kernels) -> None:
 
 def parse(arguments: list[str]) -> Kernels:
     """The case that the arguments, name=value each, tell. Raises ValueError for an unknown or impossible one."""
-    fields = notebooks.fields("kernels")
-    defaults = notebooks.parameters("kernels")
-    chosen = {name: _first(defaults[name]) for name in fields}
+    fields, defaults = notebooks.fields("kernels"), notebooks.parameters("kernels")
+    chosen = {name: default[0] if isinstance(default := defaults[name], list) else default for name in fields}
     for argument in arguments:
         name, _, text = argument.partition("=")
         validate.choice("parameter", name, fields)
         chosen[name] = text if isinstance(chosen[name], str) else _literal(name, text)
     (case,) = cases.grid("kernels", **chosen)
     return case
-
-
-def _first(value):
-    return value[0] if isinstance(value, list) else value
 
 
 def _literal(name: str, text: str):

@@ -7,7 +7,7 @@ import sys
 import time
 import weakref
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
@@ -20,39 +20,6 @@ from lib.timing import Iteration
 POINTS = 600  # of a timeline in a record: more than a figure can show
 _LIB = Path(__file__).parent.parent
 _OWN = {str(_LIB / "instruments" / name) for name in ("peak_memory.py", "memory_trace.py", "memory_timeline.py")}
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """The live bytes of one iteration. `points` has two columns, `ms` since the start and `bytes` alive from then
-    on; `phases` has the begin and end of each, in ms; `largest` has a row for each of the largest allocations:
-    bytes, function, operator, phase, born_ms and freed_ms (None where it outlived the iteration)."""
-
-    points: dict[str, list]
-    phases: dict[str, tuple[float, float]]
-    largest: list[dict]
-
-    def tables(self) -> dict[str, dict[str, list]]:
-        """The same as a record holds it: `timeline`, thinned, `phases`, and `largest`, where alike ones are one row
-        with their `count`. Instants are in microseconds since the start."""
-        kept = thinned(self.points["bytes"], POINTS)
-        alike = Counter((row["bytes"], row["function"], row["operator"], row["phase"]) for row in self.largest)
-        size, function, operator, phase = (list(column) for column in zip(*alike, strict=True)) if alike else ([],) * 4
-        return {
-            "timeline": {
-                "instant_us": [1e3 * self.points["ms"][i] for i in kept],
-                "live_mib": [self.points["bytes"][i] / 2**20 for i in kept],
-            },
-            "phases": {
-                "phase": list(self.phases),
-                "begin_us": [1e3 * begin for begin, _ in self.phases.values()],
-                "end_us": [1e3 * end for _, end in self.phases.values()],
-            },
-            "largest": {
-                "each_mib": [n / 2**20 for n in size], "count": list(alike.values()), "function": function,
-                "operator": operator, "phase": phase,
-            },
-        }  # fmt: skip
 
 
 def thinned(values: list[float], most: int) -> list[int]:
@@ -124,18 +91,29 @@ class History:
         event = levels.index(max(levels)) - 1
         return [a for a in self.allocations if a.born <= event and (a.freed is None or a.freed > event)]
 
-    def timeline(self, count: int) -> Timeline:
-        """The same, ready to plot, with the `count` largest allocations."""
-        instants = [(instant - self.began) / 1e6 for instant, _ in self.events]
-        ends = [(instant - self.began) / 1e6 for _, instant, _ in self.marks]
-        phases = zip((phase for phase, *_ in self.marks), [0.0, *ends], ends, strict=False)
-        largest = []
-        for allocation in sorted(self.allocations, key=lambda a: -a.bytes)[:count]:
-            row = asdict(allocation)
-            born, freed = row.pop("born"), row.pop("freed")
-            largest.append(row | {"born_ms": instants[born], "freed_ms": None if freed is None else instants[freed]})
-        points = {"ms": [0.0, *instants], "bytes": self.levels()}
-        return Timeline(points, {phase: (begin, end) for phase, begin, end in phases}, largest)
+    def tables(self, count: int) -> dict[str, dict[str, list]]:
+        """The same as a record holds it, instants in microseconds since the start: `timeline`, the bytes alive from
+        each on, thinned; `phases`, the begin and end of each; and of the `count` largest allocations `largest`, where
+        alike ones are one row with their `count`."""
+        instants = [0.0, *((instant - self.began) / 1e3 for instant, _ in self.events)]
+        ends = [(instant - self.began) / 1e3 for _, instant, _ in self.marks]
+        levels, largest = self.levels(), sorted(self.allocations, key=lambda a: -a.bytes)[:count]
+        kept = thinned(levels, POINTS)
+        alike = Counter((a.bytes, a.function, a.operator, a.phase) for a in largest)
+        size, function, operator, phase = (list(column) for column in zip(*alike, strict=True)) if alike else ([],) * 4
+        return {
+            "timeline": {
+                "instant_us": [instants[i] for i in kept],
+                "live_mib": [levels[i] / 2**20 for i in kept],
+            },
+            "phases": {
+                "phase": [phase for phase, *_ in self.marks], "begin_us": [0.0, *ends[:-1]], "end_us": ends,
+            },
+            "largest": {
+                "each_mib": [n / 2**20 for n in size], "count": list(alike.values()), "function": function,
+                "operator": operator, "phase": phase,
+            },
+        }  # fmt: skip
 
 
 class _LiveStorage(TorchDispatchMode):

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from lib.instruments.memory_timeline import History, Timeline, follow, from_snapshot
+from lib.instruments.memory_timeline import History, follow, from_snapshot
 from lib.timing import Iteration
 
 MIB = 2**20
@@ -137,28 +137,22 @@ def _resident_peak() -> int:
     return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", (_PROCESS / "status").read_text())[1])
 
 
-def timeline(iteration: Iteration, device: str, count: int = 10, pickle: Path | None = None) -> Timeline:
-    """Run one untimed iteration: the bytes alive at every allocation and free, and its `count` largest allocations.
+def followed(
+    iteration: Iteration, before: Callable[[], None], device: str, count: int, pickle: Path | None = None
+) -> dict[str, list | dict]:
+    """What `peaks` tells, and the tables of the history with its `count` largest allocations, but on MPS, whose
+    allocator keeps none; of one iteration on a CPU, where each takes long, else of two with `before` between them.
 
     CPU: as `peaks` counts. CUDA: from the allocator's history, in the bytes that were asked for; with `pickle`, the
-    path of a file to write, also as the allocator's own snapshot for pytorch.org/memory_viz. Raises
-    NotImplementedError on MPS, where a history is not available."""
-    if device == "mps":
-        raise NotImplementedError("timeline: not available on mps, whose allocator keeps no history")
-    return (_cuda_history(iteration, pickle) if device == "cuda" else follow(iteration)).timeline(count)
-
-
-def followed(
-    iteration: Iteration, before: Callable[[], None], device: str, count: int, pickle: Path | None
-) -> tuple[dict[str, list[float]], Timeline | None]:
-    """What `peaks` and `timeline` tell, of one iteration on a CPU, where each takes long, else of two with `before`
-    between them; no timeline on MPS."""
+    path of a file to write, also as the allocator's own snapshot for pytorch.org/memory_viz."""
     if device == "cpu":
         found, history = _cpu_history(iteration)
-        return _metrics(found), history.timeline(count)
+        return _metrics(found) | history.tables(count)
     metrics = peaks(iteration, device)
+    if device == "mps":
+        return metrics
     before()
-    return metrics, None if device == "mps" else timeline(iteration, device, count, pickle)
+    return metrics | _cuda_history(iteration, pickle).tables(count)
 
 
 def _cuda_history(iteration: Iteration, pickle: Path | None) -> History:

@@ -7,11 +7,12 @@ launched it, since the device may run it later.
 
 import bisect
 import gzip
+import itertools
 import json
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,10 +98,11 @@ def metrics(events: list[dict], device: str, parts: Sequence[str] = ()) -> dict:
     ran in these ranges and in the backward nodes of what ran in them, by class)."""
     events = sorted((e for e in events if e.get("ph") == "X"), key=lambda e: (e["ts"], -e["dur"]))
     windows = _windows(events)
-    calls = (_kernels if device == "cuda" else _operators)(events, windows)
+    find = _finder([(window.start_us, window.end_us, window) for window in windows])
+    calls = (_kernels if device == "cuda" else _operators)(events, find)
     found = _durations(windows, calls, device)
     found |= {"kernels": _by_name(windows, calls), "classes": _by_class(windows, calls)}
-    return found | ({"parts": _by_part(events, windows, calls, parts)} if parts else {})
+    return found | ({"parts": _by_part(events, windows, find, calls, parts)} if parts else {})
 
 
 def _windows(events: list[dict]) -> list[Window]:
@@ -115,18 +117,20 @@ def _windows(events: list[dict]) -> list[Window]:
     return windows
 
 
-def _finder(windows: list[Window]) -> Callable[[float], Window | None]:
-    """Which window an instant lies in; None for what ran between the iterations."""
-    starts = [window.start_us for window in windows]
+def _finder(spans: list[tuple[float, float, object]]) -> Callable[[float], object]:
+    """Which of some things, each with its start and its end before it, an instant lies in; None for an instant between
+    them, such as of what ran between the iterations."""
+    ordered = sorted(spans, key=lambda span: span[:2])
+    starts = [start_us for start_us, *_ in ordered]
 
-    def find(at_us: float) -> Window | None:
+    def find(at_us: float):
         place = bisect.bisect_right(starts, at_us) - 1
-        return windows[place] if place >= 0 and at_us <= windows[place].end_us else None
+        return ordered[place][2] if place >= 0 and at_us <= ordered[place][1] else None
 
     return find
 
 
-def _operators(events: list[dict], windows: list[Window]) -> list[Call]:
+def _operators(events: list[dict], find: Callable[[float], Window | None]) -> list[Call]:
     """The operators of a CPU, each with its own time."""
     operators = [event for event in events if event["cat"] == "cpu_op"]
     own_us, stacks = [event["dur"] for event in operators], {}
@@ -137,7 +141,7 @@ def _operators(events: list[dict], windows: list[Window]) -> list[Call]:
         if stack:
             own_us[stack[-1]] -= event["dur"]
         stack.append(i)
-    find, calls = _finder(windows), []
+    calls = []
     for event, us in zip(operators, own_us, strict=True):
         if window := find(event["ts"]):
             end_us = event["ts"] + event["dur"]
@@ -145,10 +149,10 @@ def _operators(events: list[dict], windows: list[Window]) -> list[Call]:
     return calls
 
 
-def _kernels(events: list[dict], windows: list[Window]) -> list[Call]:
+def _kernels(events: list[dict], find: Callable[[float], Window | None]) -> list[Call]:
     """The kernels and copies of a CUDA device, each with the call of the runtime or the driver that launched it."""
     launches = {e["args"].get("correlation"): e for e in events if e["cat"] in LAUNCHES}
-    find, calls = _finder(windows), []
+    calls = []
     for event in events:
         launch = launches.get(event["args"].get("correlation")) if event["cat"] in ON_DEVICE else None
         if launch and (window := find(launch["ts"])):
@@ -211,56 +215,52 @@ def _row(phase: str, name: str, kind: str, of: list[float], count: int, whole: f
 
 def _by_class(windows: list[Window], calls: list[Call]) -> dict[str, list]:
     """All that ran, by phase and class."""
-    count, sums = _iterations(windows), {}
-    for call in calls:
-        sums.setdefault((call.window.phase, call.kind), []).append(call.us)
-    keys = [(phase, kind) for phase in _phases(windows) for kind in kernel_classes.CLASSES if (phase, kind) in sums]
-    rows = [(*key, len(sums[key]) / count, sum(sums[key]) / count) for key in keys]
-    return _columns(rows, "phase class calls total_us")
+    keyed = (((call.window.phase, call.kind), call) for call in calls)
+    return _summed("phase class", keyed, itertools.product(_phases(windows), kernel_classes.CLASSES), windows)
 
 
 def _by_part(
-    events: list[dict], windows: list[Window], calls: list[Call], parts: Sequence[str]
+    events: list[dict], windows: list[Window], find: Callable[[float], Window | None], calls: list[Call],
+    parts: Sequence[str],
 ) -> dict[str, list]:  # fmt: skip
     """What ran in the ranges called `parts`, and in the backward nodes of their operators: autograd gives a node the
     number of the operator that made it."""
-    find, places, made = _finder(windows), [], {}
+    places, made = {}, {}
     ranges = [e for e in events if e["cat"] == "user_annotation" and e["name"] in parts and find(e["ts"])]
-    places += [(e["tid"], e["ts"], e["ts"] + e["dur"], e["name"]) for e in ranges]
+    for event in ranges:
+        places.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"], event["name"]))
     within, phases = _locator(places), {find(e["ts"]).phase for e in ranges}
     for event in events:
         number = event.get("args", {}).get("Sequence number")
         if event["cat"] == "cpu_op" and number is not None:
             if event["name"].startswith(NODE):
                 if part := made.get(number):
-                    places.append((event["tid"], event["ts"], event["ts"] + event["dur"], part))
+                    places.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"], part))
             elif (window := find(event["ts"])) and window.phase in phases:
                 # an operator that makes no node has the number of the next one, so that the last to have it made it
                 made[number] = within(event["tid"], event["ts"])
-    within, count, sums = _locator(places), _iterations(windows), {}
-    for call in calls:
-        if part := within(call.thread, call.at_us):
-            sums.setdefault((part, call.window.phase, call.kind), []).append(call.us)
+    within = _locator(places)
+    found = ((within(call.thread, call.at_us), call) for call in calls)
+    keyed = (((part, call.window.phase, call.kind), call) for part, call in found)
     order = [(p, phase, kind) for phase in _phases(windows) for p in parts for kind in kernel_classes.CLASSES]
+    return _summed("part phase class", keyed, order, windows)
+
+
+def _locator(places: dict[int, list[tuple[float, float, str]]]) -> Callable[[int, float], str | None]:
+    """Which place of a thread, from when to when, holds an instant of the thread."""
+    finders = {thread: _finder(spans) for thread, spans in places.items()}
+    return lambda thread, at_us: finders[thread](at_us) if thread in finders else None
+
+
+def _summed(
+    names: str, keyed: Iterable[tuple[tuple, Call]], order: Iterable[tuple], windows: list[Window]
+) -> dict[str, list]:
+    """The calls of each key and their microseconds in one iteration, for those keys of `order` that have any."""
+    count, sums = _iterations(windows), {}
+    for key, call in keyed:
+        sums.setdefault(key, []).append(call.us)
     rows = [(*key, len(sums[key]) / count, sum(sums[key]) / count) for key in order if key in sums]
-    return _columns(rows, "part phase class calls total_us")
-
-
-def _locator(places: list[tuple[int, float, float, str]]) -> Callable[[int, float], str | None]:
-    """Which of these places, of a thread and from when to when, holds an instant of a thread."""
-    ordered: dict[int, list] = {}
-    for thread, *place in sorted(places):
-        ordered.setdefault(thread, []).append(place)
-    starts = {thread: [place[0] for place in found] for thread, found in ordered.items()}
-
-    def locate(thread: int, at_us: float) -> str | None:
-        position = bisect.bisect_right(starts.get(thread, []), at_us) - 1
-        if position < 0:
-            return None
-        _, end_us, name = ordered[thread][position]
-        return name if at_us <= end_us else None
-
-    return locate
+    return _columns(rows, f"{names} calls total_us")
 
 
 def _columns(rows: list[tuple], names: str) -> dict[str, list]:

@@ -27,7 +27,7 @@ def long(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     for experiment, frame in frames.items():
         fields = frame.attrs["fields"]
         for record in frame.to_dict("records"):
-            case = json.dumps({name: _plain(record[name]) for name in fields})
+            case = json.dumps({name: record[name] for name in fields})
             before = (experiment, record["machine"], record["round"], case)
             after = (record["status"], record["code"], record["started"], record["stale"])
             metrics = {name: record[name] for name in frame if name not in OF_THE_RECORD and name not in fields}
@@ -51,11 +51,6 @@ def _entries(metrics: Mapping) -> Iterator[tuple[str, int, float | None, str | N
                     yield (metric, index, None, entry) if isinstance(entry, str) else (metric, index, entry, None)
     if not found:
         yield "", 0, None, None
-
-
-def _plain(value):
-    """A value of a frame as JSON can hold it."""
-    return value.item() if hasattr(value, "item") else value
 
 
 def write(table: pd.DataFrame, file: Path) -> None:

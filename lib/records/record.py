@@ -41,16 +41,11 @@ def checksum(record: Mapping) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def made(
-    experiment: str, case: Mapping, round: int, status: str, metrics: Mapping, environment: Mapping, code: str,
-    started: str, seconds: float,
-) -> bytes:  # fmt: skip
-    """The bytes of a new record, which `parse` tells whether they are valid. Raises ValueError for NaN and infinity."""
-    record = {
-        "schema": SCHEMA, "experiment": experiment, "case": dict(case), "round": round, "status": status,
-        "metrics": dict(metrics), "environment": dict(environment), "code": code, "started": started,
-        "seconds": seconds,
-    }  # fmt: skip
+def made(**content) -> bytes:
+    """The bytes of a new record of all fields but its schema and checksum, which `parse` tells whether they are valid.
+
+    Raises ValueError for NaN and infinity, and for a field that no record has."""
+    record = {"schema": SCHEMA} | {field: content[field] for field in sorted(content, key=list(FIELDS).index)}
     return dump(record | {"checksum": checksum(record)})
 
 

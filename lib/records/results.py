@@ -26,15 +26,13 @@ def path(machine: str, experiment: str, case: Mapping, round: int) -> Path:
     return within(folder(), machine, *f"{called(experiment, case, round)}.json".split("/", 1))
 
 
-def save(
-    *, machine: str, experiment: str, case: Mapping, round: int, status: str, metrics: Mapping,
-    environment: Mapping, code: str, started: str, seconds: float,
-) -> Path:  # fmt: skip
-    """Write one record whole or not at all, and return its path; a folder of records that is not there yet is made.
-    Raises ValueError for an invalid one, also where its environment names another machine, and atomic.CannotWrite."""
+def save(*, machine: str, environment: Mapping, **others) -> Path:
+    """Write one record (see `record.made`) whole or not at all, and return its path; a folder of records that is not
+    there yet is made. Raises ValueError for an invalid one, also where its environment names another machine, and
+    atomic.CannotWrite."""
     if environment["machine"] != machine:
         raise ValueError(f"machine: {machine!r} is {environment['machine']!r} in the record's environment")
-    content = made(experiment, case, round, status, metrics, environment, code, started, seconds)
+    content = made(environment=environment, **others)
     target = _target(content)
     with atomic.in_words(folder()):
         folder().mkdir(parents=True, exist_ok=True)
@@ -179,7 +177,8 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
         if list(record["case"]) != fields:
             warnings.warn(f"{name(record['case'])} left out: newer cases have other fields", stacklevel=2)
             continue
-        record = staleness.withheld(record) if record["stale"] and not whole else record
+        if record["stale"] and not whole:
+            record |= {"status": staleness.STALE, "metrics": {}}
         where = {"machine": machine, "hardware": record["environment"]["hardware"], "quietest_ms": best}
         rows.append(record["case"] | record["metrics"] | {key: record[key] for key in kept} | where)
     frame = pd.DataFrame(rows, columns=None if rows else [*fields, *kept, "machine", "hardware", "quietest_ms"])

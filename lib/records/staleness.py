@@ -52,11 +52,6 @@ def installed() -> str:
         return ""
 
 
-def withheld(record: Mapping) -> dict:
-    """A stale record as comparisons get it: with that as its status, and nothing measured."""
-    return {**record, "status": STALE, "metrics": {}}
-
-
 def latest(frame: pd.DataFrame, fields: list[str]) -> pd.Series:
     """Which records are of the code and PyTorch that measured their case last, those that are not stale before all
     others: records of different versions are no samples of the same thing."""

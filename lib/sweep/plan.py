@@ -140,15 +140,10 @@ def pins(tasks: list[Task]) -> list[str]:
 def known_seconds(tasks: list[Task], wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float | None]:
     """Seconds that a record of the same case took, here or else on any machine, by the machine and name of the records
     that are wanted."""
-    wanted, seconds, found = set(wanted), {}, {}
-    for task in tasks:
-        for name, case in task.cases.items():
-            if (task.machine, name) in wanted:
-                stem = results.called(task.experiment, case, 0).removesuffix("0")
-                if stem not in seconds:
-                    seconds[stem] = _seconds(stem)
-                found[task.machine, name] = seconds[stem]
-    return found
+    every = {(task.machine, name): (task.experiment, case) for task in tasks for name, case in task.cases.items()}
+    stems = {key: results.called(*every[key], 0).removesuffix("0") for key in wanted}
+    seconds = {stem: _seconds(stem) for stem in set(stems.values())}
+    return {key: seconds[stem] for key, stem in stems.items()}
 
 
 def _seconds(stem: str) -> float | None:

@@ -12,7 +12,6 @@ import platform
 import statistics
 import sys
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -113,12 +112,6 @@ class _Quiet:
             self._stream.flush()
 
 
-@dataclass
-class _Hand:
-    key: tuple[str, str]
-    began: float
-
-
 class Progress:
     """The state of a sweep as it goes on: its bar, and its file in the folder. The time left is what the same cases
     took when they were last measured (`known`, seconds by machine and name; the median of them for others), scaled by
@@ -132,8 +125,8 @@ class Progress:
         timed = [seconds for seconds in known.values() if seconds]
         self.typical = statistics.median(timed) if timed else 5.0
         self.spent, self.promised, self.failed = 0.0, 0.0, 0
-        self.hands: dict[object, _Hand] = {}
-        self.started = _now()
+        self.hands: dict[object, tuple[tuple[str, str], float]] = {}  # what is in hand at each slot, and since when
+        self.started = now()
         shape = "{desc} {bar} {n_fmt}/{total_fmt}, {elapsed} gone{postfix}"
         self.bar = tqdm(
             total=done + len(known), initial=done, unit="case", dynamic_ncols=True, bar_format=shape,
@@ -143,15 +136,16 @@ class Progress:
 
     def begins(self, slot: object, key: tuple[str, str]) -> None:
         """A case begins at a slot, which has one at a time."""
-        self.hands[slot] = _Hand(key, time.monotonic())
+        self.hands[slot] = key, time.monotonic()
         shown = key[1].replace("/", "  ", 1)
         self.bar.set_description_str(shown[:56].ljust(56), refresh=False)
         self._show()
 
     def ends(self, slot: object, key: tuple[str, str], failed: bool = False) -> None:
         """A case is done, or given up."""
-        if (hand := self.hands.pop(slot, None)) and hand.key == key:
-            self.spent += time.monotonic() - hand.began
+        in_hand, began = self.hands.pop(slot, (None, 0.0))
+        if in_hand == key:
+            self.spent += time.monotonic() - began
             self.promised += self._seconds(key)
         self.failed += failed
         if key in self.left:
@@ -183,9 +177,9 @@ class Progress:
         """Write the file, whole or not at all; that it cannot be written is no reason to stop."""
         one = {
             "sweep": self.sweep, "shard": str(self.shard), "state": state, "process": os.getpid(), "user": _user(),
-            "host": platform.node(), "started": self.started, "updated": _now(), "done": self.bar.n,
+            "host": platform.node(), "started": self.started, "updated": now(), "done": self.bar.n,
             "all": self.bar.total, "failed": self.failed, "left_s": round(self.left_s, 1),
-            "in_hand": [hand.key[1] for hand in self.hands.values()],
+            "in_hand": [name for (_, name), _ in self.hands.values()],
         }  # fmt: skip
         temporary = self.path.with_suffix(".new")
         with contextlib.suppress(OSError):
@@ -206,5 +200,6 @@ def _user() -> str:
         return f"number {os.getuid()}"
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the moment as records have it."""
     return datetime.now(UTC).isoformat(timespec="seconds")

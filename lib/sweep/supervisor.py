@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 from lib.records import atomic, damaged, record, results
 from lib.sweep import acceptance, processes
 from lib.sweep.plan import Task
-from lib.sweep.progress import Progress
+from lib.sweep.progress import Progress, now
 from lib.sweep.run import Piece, Run, measured
 
 ATTEMPTS = 2  # a case whose process died is tried once more; it may have been killed for no fault of its own
@@ -68,7 +68,7 @@ class Hand:
     task: Task
     run: Run
     began: float = field(default_factory=time.monotonic)
-    started: str = field(default_factory=lambda: _now())
+    started: str = field(default_factory=now)
     settled: set[str] = field(default_factory=set)  # the names whose record this run has made, accepted or refused
 
 
@@ -97,7 +97,7 @@ class Supervisor:
         for task in {id(task): task for box in self.boxes for task in box.tasks}.values():
             for name in self.todo(task):
                 if name in task.too_large:
-                    self._save(task, name, "too_large", task.too_large[name], _now(), 0.0)
+                    self._save(task, name, "too_large", task.too_large[name], now(), 0.0)
                     self._finish(None, task, name)
         self._start()
         while self.hands:
@@ -178,7 +178,7 @@ class Supervisor:
             results.write(piece.content)
             self._finish(hand.slot, task, name)
         hand.settled.add(name)
-        hand.began, hand.started = time.monotonic(), _now()
+        hand.began, hand.started = time.monotonic(), now()
         if following := self._in_hand(hand):
             self.progress.begins(hand.slot, (task.machine, following))
 
@@ -260,16 +260,11 @@ class Supervisor:
         self, task: Task, name: str, status: str, metrics: dict, started: str, seconds: float, run: str = "none"
     ) -> None:
         """Write a row that no kernel could write."""
-        around = task.environment | {"run": run}
-        results.write(
-            record.made(
-                task.experiment, task.cases[name], task.round, status, metrics, around, task.code, started, seconds
-            )
-        )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+        content = record.made(
+            experiment=task.experiment, case=task.cases[name], round=task.round, status=status, metrics=metrics,
+            environment=task.environment | {"run": run}, code=task.code, started=started, seconds=seconds,
+        )  # fmt: skip
+        results.write(content)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ import pandas as pd
 
 from lib.chapters import memory
 from lib.instruments import memory_timeline
-from lib.instruments.memory_timeline import Timeline
+from lib.instruments.memory_timeline import Allocation, History
 from lib.records import results
 from lib.report import plots
 from lib.report.published import published_table
@@ -14,15 +14,16 @@ CASE = {
     "size": "tiny", "context_length": 64, "batch_size": 4, "precision": "fp32", "compiled": False,
     "attention": "naive", "optimizer": "fused", "mode": "train_step", "device": "cpu", "checkpoint": 0,
 }  # fmt: skip
-FOLLOWED = Timeline(
-    {"ms": [0.0, 1.0, 2.0, 3.0], "bytes": [2**20, 3 * 2**20, 5 * 2**20, 2**20]},
-    {"forward": (0.0, 1.5), "backward": (1.5, 2.5), "optimizer": (2.5, 3.0)},
-    [{"bytes": 2**21, "function": "attention.naive", "operator": "aten::bmm", "phase": "forward"}] * 2,
-)
+HISTORY = History()
+HISTORY.began, HISTORY.older = 0, 2**20
+HISTORY.events = [(1_000_000, 2**21), (2_000_000, 2**21), (3_000_000, -(2**22))]
+HISTORY.allocations = [Allocation(2**21, "attention.naive", "aten::bmm", "forward", event) for event in (0, 1)]
+HISTORY.marks = [("forward", 1_500_000, 1), ("backward", 2_500_000, 2), ("optimizer", 3_000_000, 3)]
+FOLLOWED = HISTORY.tables(count=10)
 
 
 def records(save_record, *changes, **metrics):
-    metrics = {"peak_mib": [5.0], "formula_mib": [5.0], "scores_mib": [2.0], **FOLLOWED.tables()} | metrics
+    metrics = {"peak_mib": [5.0], "formula_mib": [5.0], "scores_mib": [2.0], **FOLLOWED} | metrics
     for change in changes:
         own = {**metrics, **{name: value for name, value in change.items() if name.endswith("_mib")}}
         fields = {name: value for name, value in change.items() if name in CASE}
@@ -31,10 +32,9 @@ def records(save_record, *changes, **metrics):
 
 
 def test_a_record_holds_the_timeline_its_phases_and_the_largest_alike_counted():
-    found = FOLLOWED.tables()
-    assert found["timeline"] == {"instant_us": [0, 1000, 2000, 3000], "live_mib": [1, 3, 5, 1]}
-    assert found["phases"]["end_us"] == [1500, 2500, 3000]
-    assert found["largest"] == {
+    assert FOLLOWED["timeline"] == {"instant_us": [0, 1000, 2000, 3000], "live_mib": [1, 3, 5, 1]}
+    assert FOLLOWED["phases"]["end_us"] == [1500, 2500, 3000]
+    assert FOLLOWED["largest"] == {
         "each_mib": [2.0], "count": [2], "function": ["attention.naive"], "operator": ["aten::bmm"],
         "phase": ["forward"],
     }  # fmt: skip

@@ -26,25 +26,25 @@ def test_a_timeline_has_every_change_the_phases_and_the_largest_allocations():
         for x in (q, k, v):
             x.grad = None
 
-    found = peak_memory.timeline(iteration, "cpu", count=6)
-    assert max(found.points["bytes"]) == peak_memory.peaks(iteration, "cpu")["peak_mib"][0] * MIB
-    assert found.points["bytes"][0] == 3 * 4096
-    assert found.points["bytes"][-1] == 3 * 4096  # all that was made is freed
-    assert len(found.points["ms"]) == len(found.points["bytes"])
-    assert found.points["ms"] == sorted(found.points["ms"])
-    (start, middle), (again, end) = found.phases["forward"], found.phases["backward"]
+    found = peak_memory.followed(iteration, lambda: None, "cpu", count=6)
+    instants, live = found["timeline"]["instant_us"], found["timeline"]["live_mib"]
+    assert max(live) == found["peak_mib"][0] == peak_memory.peaks(iteration, "cpu")["peak_mib"][0]
+    assert live[0] == 3 * 4096 / MIB
+    assert live[-1] == 3 * 4096 / MIB  # all that was made is freed
+    assert len(instants) == len(live)
+    assert instants == sorted(instants)
+    assert found["phases"]["phase"] == ["forward", "backward"]
+    (start, again), (middle, end) = found["phases"]["begin_us"], found["phases"]["end_us"]
     assert 0 == start < middle == again < end
 
-    assert [row["bytes"] for row in found.largest] == [4 * 2 * 64 * 64] * 6
-    made = {(row["function"], row["operator"], row["phase"]) for row in found.largest}
+    largest = found["largest"]
+    assert set(largest["each_mib"]) == {4 * 2 * 64 * 64 / MIB}
+    assert sum(largest["count"]) == 6
+    made = set(zip(largest["function"], largest["operator"], largest["phase"], strict=True))
     assert made >= {
         ("attention._masked_scores", "aten::bmm", "forward"), ("attention.naive", "aten::_softmax", "forward"),
         ("BmmBackward0", "aten::bmm", "backward"),
     }  # fmt: skip
-    for row in found.largest:
-        begin, finish = found.phases[row["phase"]]
-        assert begin < row["born_ms"] < finish
-        assert row["born_ms"] < row["freed_ms"]
 
 
 def test_a_function_outside_the_package_is_named_by_the_operator():
@@ -54,8 +54,8 @@ def test_a_function_outside_the_package_is_named_by_the_operator():
         kept.append(torch.ones(5))
         mark("run")
 
-    (row,) = peak_memory.timeline(iteration, "cpu").largest
-    assert (row["function"], row["operator"], row["freed_ms"]) == ("aten::ones", "aten::ones", None)
+    (made,) = memory_timeline.follow(iteration).allocations
+    assert (made.function, made.operator, made.freed) == ("aten::ones", "aten::ones", None)
 
 
 def test_the_history_of_cudas_allocator_becomes_a_timeline():
@@ -88,17 +88,22 @@ def test_the_history_of_cudas_allocator_becomes_a_timeline():
         "forward_peak": 1100, "forward_end": 101, "backward_peak": 401, "backward_end": 301,
         "optimizer_peak": 313, "optimizer_end": 313,
     }  # fmt: skip
-    ready = found.timeline(count=4)
-    assert ready.points == {
-        "ms": [0, 0.01, 0.02, 0.04, 0.05, 0.06, 0.065], "bytes": [1000, 1100, 101, 401, 301, 308, 313],
+    assert found.tables(count=4) == {
+        "timeline": {
+            "instant_us": [0, 10, 20, 40, 50, 60, 65],
+            "live_mib": [n / MIB for n in (1000, 1100, 101, 401, 301, 308, 313)],
+        },
+        "phases": {
+            "phase": ["forward", "backward", "optimizer"], "begin_us": [0, 30, 55], "end_us": [30, 55, 70],
+        },
+        "largest": {
+            "each_mib": [n / MIB for n in (300, 100, 7, 5)], "count": [1, 1, 1, 1],
+            "function": ["MmBackward0", "attention.naive", "aten::ones", "experiments.training.Training.iteration"],
+            "operator": ["aten::mm", "aten::bmm", "aten::ones", "aten::mul"],
+            "phase": ["backward", "forward", "optimizer", "optimizer"],
+        },
     }  # fmt: skip
-    assert ready.phases == {"forward": (0, 0.03), "backward": (0.03, 0.055), "optimizer": (0.055, 0.07)}
-    assert [tuple(row.values()) for row in ready.largest] == [
-        (300, "MmBackward0", "aten::mm", "backward", 0.04, None),
-        (100, "attention.naive", "aten::bmm", "forward", 0.01, 0.05),
-        (7, "aten::ones", "aten::ones", "optimizer", 0.06, None),
-        (5, "experiments.training.Training.iteration", "aten::mul", "optimizer", 0.065, None),
-    ]
+    assert [(one.born, one.freed) for one in found.allocations] == [(0, 3), (2, None), (4, None), (5, None)]
 
 
 def test_cudas_history_is_recorded_read_and_switched_off(monkeypatch, tmp_path):
@@ -111,9 +116,12 @@ def test_cudas_history_is_recorded_read_and_switched_off(monkeypatch, tmp_path):
     monkeypatch.setattr(cuda, "_snapshot", lambda: {"device_traces": [[]]})
     monkeypatch.setattr(cuda, "_dump_snapshot", lambda file: Path(file).write_text("pickled"))
 
-    found = peak_memory.timeline(lambda mark: mark("run"), "cuda", pickle=tmp_path / "viz.pickle")
-    assert found.points == {"ms": [0.0], "bytes": [12]}
+    monkeypatch.setattr(peak_memory, "peaks", lambda iteration, device: {"peak_mib": [1.0]})
+
+    found = peak_memory.followed(lambda mark: mark("run"), lambda: None, "cuda", 10, tmp_path / "viz.pickle")
+    assert found["peak_mib"] == [1.0]
+    assert found["timeline"] == {"instant_us": [0.0], "live_mib": [12 / MIB]}
     assert (tmp_path / "viz.pickle").read_text() == "pickled"
     with pytest.raises(ZeroDivisionError):
-        peak_memory.timeline(lambda mark: 1 / 0, "cuda")
+        peak_memory.followed(lambda mark: 1 / 0, lambda: None, "cuda", 10)
     assert calls == ["all", None, "all", None]

@@ -221,10 +221,11 @@ def test_mps_tells_what_is_held_at_the_end_of_each_phase_and_no_peak(monkeypatch
     monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
     monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 2 * MIB)
     monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 3 * MIB)
-    found = peak_memory.peaks(lambda mark: mark("forward"), "mps")
-    assert found == {"forward_end_mib": [2], "forward_reserved_mib": [3]}
-    with pytest.raises(NotImplementedError, match="not available"):
-        peak_memory.timeline(lambda mark: mark("forward"), "mps")
+    for found in (
+        peak_memory.peaks(lambda mark: mark("forward"), "mps"),
+        peak_memory.followed(lambda mark: mark("forward"), lambda: None, "mps", 10),
+    ):
+        assert found == {"forward_end_mib": [2], "forward_reserved_mib": [3]}
 
 
 def test_a_prediction_beyond_what_is_available_is_refused_with_both_numbers():
