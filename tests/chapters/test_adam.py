@@ -65,13 +65,6 @@ def test_the_tally_counts_the_only_best_and_says_what_is_not_shown(steps):
     )
 
 
-def test_without_records_there_is_a_table_a_map_and_a_sentence_that_say_so(own_results):
-    wins = adam.wins(results.load("adam", "test-1c"))
-    assert tables.ABSENT in adam.wins_table(wins, "x")._repr_html_()
-    assert not adam.wins_map(plots.axes()[0], wins).texts
-    assert "not measured" in adam.tally(wins).text
-
-
 def test_a_contrast_is_the_ratio_to_the_case_that_differs_in_one_field(steps, save_step):
     save_step(0.8, amsgrad=False)
     (row,) = compare.contrasts(results.load("adam", "test-1c"), "amsgrad", False, "total_ms").to_dict("records")

@@ -90,19 +90,6 @@ def test_tf32_is_set_beside_fp32_by_the_medians_of_the_rounds(turns):
     assert said.text.startswith("Here, the compiled program in tf32 is faster than that in fp32: its time is 0.5")
 
 
-def test_without_records_nothing_is_claimed(own_results):
-    records = compile.with_compile_time(results.load("compile", "nothing-1c"))
-    assert compile.paid(records).empty
-    assert compile.wide(records, "forward", "total").empty
-    assert compile.breaks(records).empty
-    for said in (
-        compile.unbroken(records, records),
-        compile.equal_results(records),
-        compile.tf32(records, records, {"": {}}),
-    ):
-        assert said.verdict == "no data"
-
-
 def test_a_machine_without_a_compiler_is_said_to_be_one(save_record):
     save_record("ceilings", {"operation": "copy"})
     others = results.load("ceilings", "test-1c")

@@ -4,7 +4,7 @@ import pytest
 
 from lib.chapters import kernels
 from lib.records import results
-from lib.report import plots, tables
+from lib.report import plots
 
 CASE = {"size": "tiny", "context_length": 64, "precision": "fp32", "compiled": False}
 PHASES = ["forward", "forward", "backward", "optimizer"]
@@ -129,19 +129,6 @@ def test_softmax_stands_against_the_products_in_time_flops_and_bytes(profiled):
     assert table.loc["softmax", "product_ms"].value == 0
     assert table.loc["scores", "flops_percent"] == pytest.approx(100 * 500 / 1040)
     assert table.loc["scores", "gflops"].value == pytest.approx(500 / 200e-6 / 1e9)
-
-
-def test_without_records_every_sentence_says_so_and_every_table_is_empty(own_results):
-    nothing = results.load("kernels", "no machine")
-    case = kernels.head(nothing)
-    for said in ("agreement", "leader", "besides", "fall", "softmax"):
-        statement = getattr(kernels, said)(nothing, case)
-        assert statement.verdict == "no data"
-        assert not any(character.isdigit() for character in statement.text)
-    assert kernels.nsys(nothing).verdict == "no data"
-    for table in (kernels.shares(nothing), kernels.against_timer(nothing), kernels.parts(nothing)):
-        assert table.empty
-    assert "Not measured" in tables.show(kernels.top(nothing, case), kernels.TOP_COLUMNS, "a caption")._repr_html_()
 
 
 def test_why_nsys_was_not_used_is_said(profiled):

@@ -103,14 +103,3 @@ def test_sentences_say_what_the_records_hold(save_record):
     assert "2 of the 2 largest allocations have just that, made by attention.naive" in memory.scores(found, CASE).text
     assert "the formula is at most 100% too high" in memory.agreement(found).text
     assert memory.residual("xl", 256).text.endswith("= 6.25 MiB.")
-
-
-def test_without_records_every_sentence_says_that_nothing_was_measured(own_results):
-    empty = results.load("memory", "test-1c")
-    case = dict.fromkeys(CASE)
-    assert memory.phases_told(empty, case).verdict == "no data"
-    assert memory.growth(empty, case, "the peak").verdict == "no data"
-    assert memory.agreement(empty).verdict == "no data"
-    assert [said.verdict for said in memory.saved(empty, case)] == ["no data"]
-    assert memory.best_group(empty, case).verdict == "no data"
-    assert memory.parts(empty).empty

@@ -11,7 +11,7 @@ from lib.experiments import cases, measure
 from lib.experiments.precision import SUBJECTS
 from lib.instruments import rounding
 from lib.records import results
-from lib.report import plots, sentences, tables
+from lib.report import plots, tables
 
 
 def one(subject, precision):
@@ -178,18 +178,3 @@ def test_published_ratios_are_of_one_source_and_hardware():
     assert row["forward_ratio"] == pytest.approx(11.5468 / 10.1203, rel=1e-4)
     assert set(table["source"]) == {"write-up 003"}
     assert precision.published_trend().text.endswith("at small, medium, large, xl, and less at 2.7B.")
-
-
-def test_every_table_and_sentence_stands_without_records(own_results):
-    nothing, no_steps = (results.load(name, "no-machine") for name in ("precision", "step"))
-    told = (precision.sums, precision.reasons, precision.observed, precision.kernel, precision.offset_error)
-    statements = [tell(nothing, "fp16") for tell in told]
-    statements += [precision.sensitive(nothing, "layer_norm", "fp16"), precision.trend(no_steps)]
-    assert {statement.verdict for statement in statements} == {sentences.NO_DATA}
-    for table in (
-        precision.loops(nothing), precision.dtypes(nothing, "toy"), precision.limits(nothing),
-        precision.step_errors(nothing, "layer_norm"), precision.speed(no_steps), precision.speed_of_phases(no_steps),
-    ):  # fmt: skip
-        assert tables.ABSENT in tables.show(table, "loop tensor step ratio", "caption")._repr_html_()
-    for draw in (precision.draw_sums, precision.draw_norms):
-        assert tables.ABSENT in plots.show(draw(nothing), "c", "alt", precision.note(nothing, "toy"))._repr_html_()

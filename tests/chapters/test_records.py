@@ -9,7 +9,6 @@ import pytest
 
 from lib import paths
 from lib.chapters import records as chapter
-from lib.experiments.cases import EXPERIMENTS
 from lib.records import damaged, results
 from lib.report import sentences
 
@@ -64,13 +63,6 @@ def test_every_record_has_a_row_that_evidence_links_to(records):
     assert "record-attention-naive-64-r2" in ids
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_ids_of_the_records_kept_in_git_are_unique(experiment):
-    records = results.load(experiment, "epyc-2c")
-    ids = [sentences.anchor(name) for name in sentences.names(records, {})]
-    assert len(ids) == len(set(ids)) == len(records)
-
-
 def test_a_record_leads_to_its_notebook_where_there_is_one(records, monkeypatch, tmp_path):
     frame = records["attention"]
     frame["environment"] = [{"run": "a-run"}] * len(frame)
@@ -100,9 +92,3 @@ def test_damaged_files_are_counted_by_place_and_reason(save_record, tmp_path, mo
         ["test-1c", "attention", "set aside", "JSON: cut short or malformed", 1],
         ["test-9c", "attention", "kept in git", "place: the record is another's", 1],
     ]
-
-
-def test_without_records_it_says_so():
-    empty = {"attention": results.load("attention", "nowhere")}
-    assert "Not measured" in chapter.Listing(empty)._repr_html_()
-    assert "Not measured" in chapter.Downloads("nowhere", empty)._repr_html_()

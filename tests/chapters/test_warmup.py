@@ -5,7 +5,6 @@ import torch
 
 from lib.chapters import warmup
 from lib.records import results
-from lib.report import plots, sentences, tables
 
 CASE = {
     "size": "tiny", "context_length": 8, "batch_size": 1, "precision": "fp32", "compiled": False,
@@ -85,22 +84,3 @@ def test_the_description_has_a_row_a_source_statistic_and_number_of_warm_ups(sta
     assert list(ours["warmups"]) == ["0", "1", "2", "5"] * 2
     assert set(ours["count"]) == {2}  # forward, and forward and backward
     assert set(table[table["source"] == "write-up 002"]["count"]) == {20}
-
-
-def test_every_table_and_sentence_stands_without_records(own_results):
-    nothing = warmup.cold(results.load("warmup", "no-machine"))
-    said = [
-        warmup.answer(nothing, CASE, ""),
-        warmup.variation(nothing, 5),
-        warmup.one_outlier(nothing, CASE),
-        warmup.where_it_goes(nothing, CASE),
-        warmup.settled(nothing),
-        warmup.equivalence(nothing),
-    ]
-    assert {statement.verdict for statement in said} == {sentences.NO_DATA}
-    figure = plots.show(warmup.draw(nothing), "caption", "alt", warmup.note(nothing))
-    assert tables.ABSENT in figure._repr_html_()
-    for value in ("mean_ms", "std_ms", "deviation_percent"):
-        shown = tables.show(warmup.pivot(nothing, value), f"size phase {value}_after_0", "caption")
-        assert tables.ABSENT in shown._repr_html_()
-    assert "write-up 002" in tables.show(warmup.describe(nothing), "source count mean", "c")._repr_html_()

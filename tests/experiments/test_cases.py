@@ -47,30 +47,3 @@ def test_what_the_machine_has_no_means_for_is_left_out_and_says_why():
     case = one("attention", precision="tf32")
     assert "CUDA" in case.unavailable()
     assert measure.available([case]) == []
-
-
-@pytest.mark.parametrize(
-    ("experiment", "changed", "said"),
-    [
-        ("step", {"size": "smal"}, r"size: 'smal'.*nearest is 'small'"),
-        ("step", {"context_length": 0}, "context_length: 0 must be 2 or more"),
-        ("step", {"compiled": "yes"}, "compiled: 'yes' is str, must be bool"),
-        ("step", {"optimizer": "adamw"}, "optimizer: 'adamw'"),
-        ("attention", {"variant": "sdap"}, "nearest is 'sdpa'"),
-        ("attention", {"seq_len": "64"}, "seq_len: '64' is str, must be int"),
-        ("attention", {"seq_len": True}, "seq_len: True is bool"),
-        ("attention", {"precision": "fp8"}, "precision: 'fp8'"),
-        ("attention", {"device": "gpu"}, "device: 'gpu'.*nearest is"),
-        ("adam", {"num_params": -1}, "num_params: -1 must be 0 or more"),
-        ("adam", {"param_size": 1.5}, "param_size: 1.5 is float"),
-        ("adam", {"num_params": 0}, "num_params: 0 must be 1 or more"),
-        ("adam", {"shapes": "smal"}, "shapes: 'smal'.*nearest is 'small'"),
-        ("adam", {"shapes": "tiny", "param_size": 0}, "num_params: 2 must be 0 for tiny, which has its own"),
-        ("ceilings", {"operation": "divide"}, "operation: 'divide'"),
-        ("ceilings", {"operation": "call", "rows": 1}, "columns: 8 must be 1 for call"),
-        ("ceilings", {"operation": "call", "columns": 1}, "rows: 8 must be 1 for call"),
-    ],
-)
-def test_an_impossible_case_names_field_rule_and_nearest_name(experiment, changed, said):
-    with pytest.raises(ValueError, match=said):
-        one(experiment, **changed)

@@ -78,12 +78,6 @@ def test_the_status_of_a_record_is_known_for_longer_than_what_it_measured(save_r
     assert results.known(files[0])["metrics"] == {"forward_ms": [1.0]}
 
 
-def test_a_record_of_another_schema_is_left_out(save_record):
-    path = save_record(forward_ms=[1.5])
-    reseal(path, schema=99)
-    assert results.status(path) is None
-
-
 def test_a_write_that_fails_leaves_the_earlier_record_and_no_other(save_record, monkeypatch):
     path = save_record(forward_ms=[1.5])
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))

@@ -185,7 +185,7 @@ def test_a_whole_record_in_the_place_of_another_is_damaged(stored, tally, place)
 def test_the_next_sweep_measures_what_was_damaged_again_and_nothing_else(sweep_of, tally):
     sweep = sweep_of("cheap: {number: [1, 2, 3, 4, 5, 6, 7, 8], pause_ms: 1}")
     assert sweep.run().code == 0
-    kinds, chance = ["empty", "NaN", "another schema", "zeros", "noise", "one line more"], random.Random(3)
+    kinds, chance = ["empty", "NaN", "another schema", "no checksum", "noise", "on one line"], random.Random(3)
     for _ in range(count(1, 10)):
         before = sweep.records()
         hurt = dict(zip(chance.sample(sorted(before), len(kinds)), kinds, strict=True))
