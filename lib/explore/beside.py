@@ -25,7 +25,6 @@ def beside(
     wanted = set(records[fields].itertuples(index=False, name=None))
     cases = every.reindex(columns=fields)  # older records may lack a field
     theirs = every[[case in wanted for case in cases.itertuples(index=False, name=None)]]
-    theirs.attrs = every.attrs
     own, others = (_rows(some, columns, table) for some in (records, theirs))
     if own.empty or others.empty:
         machines = ", ".join(every["machine"].unique()) or "no machine"
@@ -42,8 +41,5 @@ def _rows(records: pd.DataFrame, columns: str, table: Callable | None) -> pd.Dat
     """What is to be shown of records, each row with its machine."""
     if table is None:
         return tidy.medians(records, *columns.split())
-    found = []
-    for machine, group in records.groupby("machine", sort=False):
-        group.attrs = records.attrs
-        found.append(table(group).assign(machine=machine))
+    found = [table(group).assign(machine=machine) for machine, group in records.groupby("machine", sort=False)]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()

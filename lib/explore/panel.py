@@ -1,6 +1,9 @@
 """Widgets that choose a query in JupyterLab and show its figure and its table; knows nothing of what records hold."""
 
+import contextlib
+import dataclasses
 import html
+from collections.abc import Iterator
 
 import ipywidgets as widgets
 import itables
@@ -75,7 +78,8 @@ class Panel(widgets.VBox):
             return
         same = self.experiment.value == self.query.experiment
         kept = {"x": self.x.value, "y": self.y.value, "line": self.line.value} if same else {}
-        self._try(lambda: self._adopt(first(self.experiment.value, self.machines.value, **kept)))
+        with self._telling():
+            self._adopt(first(self.experiment.value, self.machines.value, **kept))
 
     def _narrow(self, change: dict) -> None:
         """Another metric, or other values of a field; all values of a field are no filter."""
@@ -83,18 +87,16 @@ class Panel(widgets.VBox):
             return
         chosen = {name: control.value for name, control in self.filters.items()}
         where = {name: values for name, values in chosen.items() if 0 < len(values) < len(self.filters[name].options)}
-        self._try(lambda: self._follow(where))
+        with self._telling():
+            self.query = dataclasses.replace(self.query, y=self.y.value, where=where)
+            self._show()
 
-    def _follow(self, where: dict) -> None:
-        old = self.query
-        self.query = Query(old.experiment, old.machines, old.x, self.y.value, old.line, where)
-        self._show()
-
-    def _try(self, change) -> None:
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
         """Make a change, or say why it cannot be."""
         try:
             self.message.value = ""
-            change()
+            yield
         except ValueError as error:
             self.message.value = html.escape(str(error))
 

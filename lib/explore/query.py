@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from lib import notebooks, validate
 from lib.records import baselines, long_form, results
-from lib.report import plots, tidy
+from lib.report import hypotheses, plots, tidy
 from lib.report.headings import heading, measured
 from lib.stats.intervals import Interval
 
@@ -135,7 +135,10 @@ def table(query: Query) -> pd.DataFrame:
     `tidy.medians` says beside; `label` tells the lines apart and `colour` is that of the line."""
     where = {name: list(values) for name, values in query.where.items()}
     medians = tidy.medians(tidy.select(query.records(), **where), query.y)
-    medians[query.y] = [_as_interval(value) for value in medians[query.y]]
+    medians[query.y] = [
+        found if isinstance(found, Interval) else hypotheses.counted(found if _counts(found) else None)
+        for found in medians[query.y]
+    ]
     rest = [name for name in axes(query.experiment) if name not in (query.x, query.line)]
     labelled = tidy.labelled(medians, [query.line, *rest], but=query.x)
     values = options(medians, query.line)
@@ -143,13 +146,6 @@ def table(query: Query) -> pd.DataFrame:
     free = [colour for colour in PALETTE if colour not in usual.values()] or PALETTE
     others = {value: free[i % len(free)] for i, value in enumerate(v for v in values if v not in usual)}
     return labelled.assign(colour=medians[query.line].map(usual | others))
-
-
-def _as_interval(value) -> Interval | None:
-    """A count that does not vary as an interval of no width; None for what was not measured."""
-    if isinstance(value, Interval) or not _counts(value):
-        return value if isinstance(value, Interval) else None
-    return Interval(value, value, value, 1, 1)
 
 
 def draw(query: Query) -> Axes:

@@ -4,7 +4,7 @@ nothing of how it is told.
 
 import functools
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pandas as pd
 
@@ -27,6 +27,9 @@ def comparison(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> 
     return found or comparisons.unpaired(tidy.samples(one, metric), tidy.samples(other, metric))
 
 
+_paired = functools.cache(comparisons.paired)  # of the same pairs, for which every table asks anew
+
+
 def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) -> Comparison | None:
     """Two cases by their pairs in each round; None where these do not relate them."""
     fields = one.attrs["fields"]
@@ -34,7 +37,10 @@ def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) 
     bases = [baselines.of(one.attrs["experiment"], case) for case in cases]
     unit = "ms" if metric == "total_ms" else metric
     above, below = (
-        {f"{side}_ms": tidy.samples(frame, f"{side}_{unit}") for side in ("paired", "baseline")}
+        {
+            f"{side}_ms": {r: tuple(times) for r, times in tidy.samples(frame, f"{side}_{unit}").items()}
+            for side in ("paired", "baseline")
+        }
         for frame in (one, other)
     )
     if not any((*above.values(), *below.values())):
@@ -56,16 +62,6 @@ def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) 
     return max(rounds, key=lambda one: one.p) if len(sides) == 1 else None
 
 
-def _paired(above: list[float], below: list[float]) -> Comparison:
-    return _known(tuple(above), tuple(below))
-
-
-@functools.cache
-def _known(above: tuple[float, ...], below: tuple[float, ...]) -> Comparison:
-    """The comparison of the same pairs, for which every table asks anew."""
-    return comparisons.paired(list(above), list(below))
-
-
 def _by_same_baseline(above: dict, below: dict) -> Comparison | None:
     """Two cases that ran in turns with the same third: by the quotients of their ratios to it, process by process."""
     common = sorted(above["paired_ms"].keys() & below["paired_ms"].keys())
@@ -80,17 +76,33 @@ def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.Dat
     """Each case against its baseline, one a row: the fields of the case, `baseline` (what it has instead), `ratio` of
     the metric, what it rests on (`by`), `verdict` (by Holm over all rows) and `visible_percent`, the smallest
     difference that would have been seen among so many; and `hardware, codes, restless` as `medians` has them."""
+    experiment = records.attrs["experiment"]
+    return _against(records, tidy.medians(records), metric, lambda case: baselines.of(experiment, case))
+
+
+def contrasts(records: pd.DataFrame, axis: str, reference) -> pd.DataFrame:
+    """Each case with times beside the otherwise equal one whose `axis` has the value `reference`, one a row, as
+    `against_baselines` has them, with the median of `total_ms`."""
+    return _against(
+        records, tidy.medians(records, "total_ms"), "total_ms",
+        lambda case: case[axis] != reference and {**case, axis: reference},
+    )  # fmt: skip
+
+
+def _against(
+    records: pd.DataFrame, measured: pd.DataFrame, metric: str, other: Callable[[dict], dict | None]
+) -> pd.DataFrame:
+    """The rows of `measured` whose case has an `other`, with what comparing the two shows."""
     fields, rows, found = records.attrs["fields"], [], []
-    measured = tidy.medians(records)
     for _, row in measured.iterrows():
         case = row[fields].to_dict()
-        base = baselines.of(records.attrs["experiment"], case)
+        base = other(case)
         compared = base and comparison(records, metric, case, base)
         if compared:
             (differs,) = (tidy.word(name, base[name]) or f"not {name}" for name in fields if base[name] != case[name])
-            rows.append(row.to_dict() | {"baseline": differs, "ratio": compared.ratio, "by": compared.by, "why": ""})
+            rows.append(row.to_dict() | {"baseline": differs, "ratio": compared.ratio, "by": compared.by})
             found.append(compared)
-    frame = pd.DataFrame(rows, columns=[*fields, "baseline", "ratio", "by", "machine", "hardware", "codes", "restless"])
+    frame = pd.DataFrame(rows, columns=[*measured.columns.drop(["status", "why"]), "baseline", "ratio", "by"])
     frame.attrs = measured.attrs
     visible = pd.Series([100 * compared.visible(len(found)) for compared in found], dtype=float)
     return frame.assign(verdict=comparisons.verdicts(found), visible_percent=visible)
@@ -144,28 +156,6 @@ def ratios(records: pd.DataFrame, axis: str, reference, case: Mapping) -> pd.Dat
     """The ratio of the time of each value of the field `axis` to its `reference`, in an otherwise equal `case`:
     columns `name` (the value), `ratio`, `hardware`, `restless`."""
     rest = {name: value for name, value in case.items() if name != axis}
-    chosen = tidy.select(records, **rest) if rest else records.iloc[:0]
-    rows = []
-    for _, row in tidy.medians(chosen).iterrows():
-        compared = row[axis] != reference and comparison(chosen, "total_ms", {axis: row[axis]}, {axis: reference})
-        if compared:
-            rows.append({"name": row[axis], "ratio": compared.ratio, **row[["hardware", "restless"]]})
-    return pd.DataFrame(rows, columns=["name", "ratio", "hardware", "restless"]).sort_values("name", key=tidy.in_order)
-
-
-def contrasts(records: pd.DataFrame, axis: str, reference, *metrics: str) -> pd.DataFrame:
-    """Each case with times beside the otherwise equal one whose `axis` has the value `reference`, one a row: the fields
-    of the case, the metrics of the case, `ratio` (of its time to the other's), `hardware, codes, restless`,
-    and `verdict`, by Holm over all rows."""
-    fields, rows, found = records.attrs["fields"], [], []
-    measured = tidy.medians(records, *metrics)
-    for _, row in measured.iterrows():
-        case = row[fields].to_dict()
-        compared = case[axis] != reference and comparison(records, "total_ms", case, {**case, axis: reference})
-        if compared:
-            rows.append(row.to_dict() | {"ratio": compared.ratio})
-            found.append(compared)
-    names = [*fields, *metrics, "ratio", "hardware", "codes", "restless"]
-    frame = pd.DataFrame(rows, columns=names).assign(verdict=comparisons.verdicts(found))
-    frame.attrs = measured.attrs
-    return frame
+    found = contrasts(tidy.select(records, **rest) if rest else records.iloc[:0], axis, reference)
+    columns = {axis: "name", "ratio": "ratio", "hardware": "hardware", "restless": "restless"}
+    return found[list(columns)].rename(columns=columns).sort_values("name", key=tidy.in_order)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import pandas as pd
 
 from lib.report import compare, tables, tidy
-from lib.stats import intervals
 from lib.stats.intervals import Interval
 
 EQUAL, LEAST, MOST = "", "at least", "at most"  # what a prediction is of the quantity
@@ -67,8 +66,7 @@ def power(ratio: Interval | None, times: float) -> Interval | None:
 
 def median(records: pd.DataFrame, metric: str, case: Mapping) -> Interval | None:
     """The median of a metric of a case with its interval; None where it was not measured."""
-    by_round = tidy.samples(tidy.select(records, **case), metric)
-    return intervals.median(list(by_round.values())) if by_round else None
+    return tidy.median(tidy.select(records, **case), metric)
 
 
 def value(records: pd.DataFrame, name: str, case: Mapping) -> float:

@@ -64,11 +64,16 @@ STYLE = {
 WIDTH = 6.6  # inches; the page stretches it to the width of the text
 
 
+@mpl.rc_context(STYLE)
 def axes(columns: int = 1, height: float = 3.6, **options) -> list[Axes]:
     """`columns` empty Axes side by side, as wide as the text."""
-    with mpl.rc_context(STYLE):
-        _, grid = plt.subplots(1, columns, figsize=(WIDTH, height), squeeze=False, **options)
+    _, grid = plt.subplots(1, columns, figsize=(WIDTH, height), squeeze=False, **options)
     return list(grid[0])
+
+
+def colour_of(name: str) -> str:
+    """The colour of a line, which its first word tells."""
+    return COLOURS.get(name.split()[0], INK)
 
 
 def errors(intervals: list[Interval]) -> list[list[float]]:
@@ -79,6 +84,7 @@ def errors(intervals: list[Interval]) -> list[list[float]]:
     ]
 
 
+@mpl.rc_context(STYLE)
 def lines(
     ax: Axes, table: pd.DataFrame, x: str, y: str, line: str, named: Sequence[str] | None = None
 ) -> Axes:  # fmt: skip
@@ -86,28 +92,27 @@ def lines(
     `x`, on log axes whose ticks are the measured sizes; the marker of what was measured on a restless machine is
     hollow. A column `colour` has the colour of each line where its name tells none."""
     table = table[table[y].notna()]
-    with mpl.rc_context(STYLE):
-        ends = []
-        for name, group in table.groupby(line, sort=False):
-            group = group.sort_values(x)
-            colour = group["colour"].iloc[0] if "colour" in group else COLOURS.get(name.split()[0], INK)
-            values = [i.value for i in group[y]]
-            ax.errorbar(
-                group[x], values, yerr=errors(list(group[y])), color=colour, capsize=2.5, elinewidth=1,
-                linestyle=DASHES[colour],
-            )  # fmt: skip
-            for restless, part in group.groupby(group["restless"].astype(bool)):
-                face = "none" if restless else colour
-                heights = [i.value for i in part[y]]
-                ax.plot(part[x], heights, MARKERS[colour], color=colour, markerfacecolor=face, markersize=5)
-            ends.append((group[x].iloc[-1], values[-1], name, colour))
-        ax.set(xscale="log", yscale="log", xlabel=heading(x), ylabel=heading(y))
-        sizes = sorted(table[x].unique())
-        ax.set_xticks(sizes, [_size(value) for value in sizes])
-        ax.xaxis.set_minor_locator(NullLocator())
-        round_ticks(ax.yaxis)
-        ax.grid(axis="y")
-        label_ends(ax, [end for end in ends if named is None or end[2] in named])
+    ends = []
+    for name, group in table.groupby(line, sort=False):
+        group = group.sort_values(x)
+        colour = group["colour"].iloc[0] if "colour" in group else colour_of(name)
+        values = [i.value for i in group[y]]
+        ax.errorbar(
+            group[x], values, yerr=errors(list(group[y])), color=colour, capsize=2.5, elinewidth=1,
+            linestyle=DASHES[colour],
+        )  # fmt: skip
+        for restless, part in group.groupby(group["restless"].astype(bool)):
+            face = "none" if restless else colour
+            heights = [i.value for i in part[y]]
+            ax.plot(part[x], heights, MARKERS[colour], color=colour, markerfacecolor=face, markersize=5)
+        ends.append((group[x].iloc[-1], values[-1], name, colour))
+    ax.set(xscale="log", yscale="log", xlabel=heading(x), ylabel=heading(y))
+    sizes = sorted(table[x].unique())
+    ax.set_xticks(sizes, [_size(value) for value in sizes])
+    ax.xaxis.set_minor_locator(NullLocator())
+    round_ticks(ax.yaxis)
+    ax.grid(axis="y")
+    label_ends(ax, [end for end in ends if named is None or end[2] in named])
     return ax
 
 
@@ -124,7 +129,7 @@ def models(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
     the same cases; to be drawn first, so that the axes have room for both."""
     for name, group in table[table[y].notna()].groupby(line, sort=False):
         group = group.sort_values(x)
-        colour = COLOURS.get(name.split()[0], INK)
+        colour = colour_of(name)
         ax.plot(group[x], [i.value for i in group[y]], color=colour, linewidth=0.8, linestyle=(0, (4, 2)))
     return ax
 
@@ -160,14 +165,14 @@ def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str, height: f
     return grid[-1]
 
 
+@mpl.rc_context(STYLE)
 def legend(ax: Axes, names: Sequence[str]) -> None:
     """The names of lines, with what tells them apart, above all panels."""
-    drawn = [COLOURS.get(name.split()[0], INK) for name in names]
     keys = [
-        Line2D([], [], color=colour, marker=MARKERS[colour], markersize=5, linestyle=DASHES[colour]) for colour in drawn
+        Line2D([], [], color=colour, marker=MARKERS[colour], markersize=5, linestyle=DASHES[colour])
+        for colour in map(colour_of, names)
     ]
-    with mpl.rc_context(STYLE):
-        ax.figure.legend(keys, names, loc="outside upper left", ncols=3, frameon=False, fontsize=9.5)
+    ax.figure.legend(keys, names, loc="outside upper left", ncols=3, frameon=False, fontsize=9.5)
 
 
 def label_ends(ax: Axes, ends: list[tuple]) -> None:
@@ -188,70 +193,70 @@ def bar(colour: str) -> dict:
     return {"color": colour, "height": 0.62, "hatch": HATCHES[colour], "edgecolor": HATCH, "linewidth": 0}
 
 
+@mpl.rc_context(STYLE)
 def phases(
     ax: Axes, table: pd.DataFrame, unit: str, xlabel: str, names: Sequence[str] = ("forward", "backward", "optimizer")
 ) -> Axes:
     """A bar a row of a table of training steps at its `label`, made of the phases that it has (columns `forward_<unit>`
     and so on) or of other `names`, each with its own interval at its end; they are named above the first bar."""
     table = table[table[f"{names[0]}_{unit}"].notna()] if names else table
-    with mpl.rc_context(STYLE):
-        left = [0.0] * len(table)
-        for name in names:
-            parts = [part or Interval(0, 0, 0, 0, 0) for part in table[f"{name}_{unit}"]]
-            ax.barh(
-                table["label"],
-                [i.value for i in parts],
-                left=left,
-                label=name.replace("_", " "),
-                **bar(COLOURS[name]),
-            )
-            left = [start + i.value for start, i in zip(left, parts, strict=True)]
-            ax.errorbar(left, table["label"], xerr=errors(parts), fmt="none", ecolor=INK, elinewidth=1, capsize=2.5)
-        ax.invert_yaxis()
-        ax.set(xlabel=xlabel)
-        ax.grid(axis="x")
-        place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": len(names)}
-        if len(names) > 3:  # from the right, over the room that the labels take
-            place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
-        if names:
-            ax.legend(**place, frameon=False, borderaxespad=0, columnspacing=1.2, handlelength=1.4)
+    left = [0.0] * len(table)
+    for name in names:
+        parts = [part or Interval(0, 0, 0, 0, 0) for part in table[f"{name}_{unit}"]]
+        ax.barh(
+            table["label"],
+            [i.value for i in parts],
+            left=left,
+            label=name.replace("_", " "),
+            **bar(COLOURS[name]),
+        )
+        left = [start + i.value for start, i in zip(left, parts, strict=True)]
+        ax.errorbar(left, table["label"], xerr=errors(parts), fmt="none", ecolor=INK, elinewidth=1, capsize=2.5)
+    ax.invert_yaxis()
+    ax.set(xlabel=xlabel)
+    ax.grid(axis="x")
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": len(names)}
+    if len(names) > 3:  # from the right, over the room that the labels take
+        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
+    if names:
+        ax.legend(**place, frameon=False, borderaxespad=0, columnspacing=1.2, handlelength=1.4)
     return ax
 
 
+@mpl.rc_context(STYLE)
 def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
     """A point with its interval a row of `verdicts.ratios`, at its `label`, against a line at one: left of it is
     less time."""
     table = table[table["ratio"].notna()]
-    with mpl.rc_context(STYLE):
-        for row, (_, line) in enumerate(table.iterrows()):
-            i, colour = line["ratio"], COLOURS.get(line["name"], INK)
-            face = "none" if line["restless"] else colour
-            ax.errorbar(
-                i.value, row, xerr=errors([i]), color=colour, marker=MARKERS[colour], markerfacecolor=face,
-                capsize=3, markersize=5,
-            )  # fmt: skip
-        ax.axvline(1, color=INK, linewidth=0.8)
-        ax.set_yticks(range(len(table)), table["label"])
-        ax.set(xscale="log", xlabel=xlabel, ylim=(max(1, len(table)) - 0.5, -0.5))
-        round_ticks(ax.xaxis)
-        ax.grid(axis="x")
+    for row, (_, line) in enumerate(table.iterrows()):
+        i, colour = line["ratio"], COLOURS.get(line["name"], INK)
+        face = "none" if line["restless"] else colour
+        ax.errorbar(
+            i.value, row, xerr=errors([i]), color=colour, marker=MARKERS[colour], markerfacecolor=face,
+            capsize=3, markersize=5,
+        )  # fmt: skip
+    ax.axvline(1, color=INK, linewidth=0.8)
+    ax.set_yticks(range(len(table)), table["label"])
+    ax.set(xscale="log", xlabel=xlabel, ylim=(max(1, len(table)) - 0.5, -0.5))
+    round_ticks(ax.xaxis)
+    ax.grid(axis="x")
     return ax
 
 
+@mpl.rc_context(STYLE)
 def arrangements(table: pd.DataFrame) -> Axes:
     """The samples of two programs in the order in which they ran, one panel an arrangement, its ratio within; a table
     of `simulation.on_a_drifting_machine`."""
     grid = axes(table["arrangement"].nunique(), 3.0, sharey=True)
-    with mpl.rc_context(STYLE):
-        for ax, (name, panel) in zip(grid, table.groupby("arrangement", sort=False), strict=True):
-            for (program, samples), colour in zip(panel.groupby("program"), (BLUE, ORANGE), strict=True):
-                ax.plot(samples["order"], samples["ms"], MARKERS[colour], color=colour, markersize=3.5, label=program)
-            ax.set(xlabel="order in time", title=name)
-            ratio = f"B to A: {digits.interval(panel['ratio'].iloc[0])}"
-            ax.text(0.98, 0.03, ratio, transform=ax.transAxes, ha="right", fontsize=10)
-            ax.grid(axis="y")
-        grid[0].set_ylabel("time, ms")
-        grid[0].legend(loc="upper left", frameon=False, handletextpad=0.1)
+    for ax, (name, panel) in zip(grid, table.groupby("arrangement", sort=False), strict=True):
+        for (program, samples), colour in zip(panel.groupby("program"), (BLUE, ORANGE), strict=True):
+            ax.plot(samples["order"], samples["ms"], MARKERS[colour], color=colour, markersize=3.5, label=program)
+        ax.set(xlabel="order in time", title=name)
+        ratio = f"B to A: {digits.interval(panel['ratio'].iloc[0])}"
+        ax.text(0.98, 0.03, ratio, transform=ax.transAxes, ha="right", fontsize=10)
+        ax.grid(axis="y")
+    grid[0].set_ylabel("time, ms")
+    grid[0].legend(loc="upper left", frameon=False, handletextpad=0.1)
     return grid[0]
 
 
@@ -274,29 +279,29 @@ def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame | str) -> Figure:
     """The figure that `ax` belongs to, with what to see as caption, a description as alternative text and, from
     the table that it draws, a note of hardware, samples and rounds; where the table holds no interval, words to
     that effect in its place. A figure of what was not measured has its note instead. Closes the figure."""
-    with mpl.rc_context(STYLE | {"svg.hashsalt": caption + alt}):  # else its ids are random
-        file = io.StringIO()
-        ax.figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    plt.close(ax.figure)
+    svg = _svg(ax, STYLE | {"svg.hashsalt": caption + alt})
     note = table if isinstance(table, str) else tables.provenance(table)
-    return Figure(_page_svg(file.getvalue(), salt=caption + alt) if note else "", caption, alt, note)
+    return Figure(_page_svg(svg, salt=caption + alt) if note else "", caption, alt, note)
 
 
 def save(ax: Axes, file: Path) -> None:
     """Write the figure that `ax` belongs to as an SVG that stands alone, dark on white. Closes the figure."""
-    with mpl.rc_context(STYLE | {"svg.fonttype": "path", "svg.hashsalt": file.name}):
-        text = io.StringIO()
-        ax.figure.savefig(text, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
+    svg = _svg(ax, STYLE | {"svg.fonttype": "path", "svg.hashsalt": file.name, "savefig.facecolor": "white"})
+    file.write_text(re.sub(f"{INK}|{QUIET}", "#222222", svg, flags=re.IGNORECASE))
+
+
+def _svg(ax: Axes, style: dict) -> str:
+    """The figure as an SVG whose ids follow from the `svg.hashsalt` of the style. Closes the figure."""
+    file = io.StringIO()
+    with mpl.rc_context(style):
+        ax.figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     plt.close(ax.figure)
-    file.write_text(re.sub(f"{INK}|{QUIET}", "#222222", text.getvalue(), flags=re.IGNORECASE))
+    return file.getvalue()
 
 
 def _page_svg(svg: str, salt: str) -> str:
     """The SVG as a part of a page: without preamble and size, in the page's ink, its ids unused elsewhere."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r' (width|height)="[^"]*"', "", svg[svg.index("<svg") :], count=2)
     svg = re.sub(re.escape(INK), "currentColor", svg, flags=re.IGNORECASE)
     svg = re.sub(re.escape(QUIET), "var(--quiet, currentColor)", svg, flags=re.IGNORECASE)
     # a line may be light where a word may not: the page has a readable shade of each colour for text

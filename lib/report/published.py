@@ -12,7 +12,7 @@ import pandas as pd
 
 from lib.cost import flops as cost
 from lib.records import results
-from lib.report import compare, tidy
+from lib.report import compare, tables, tidy
 from lib.report.headings import heading
 from lib.stats.intervals import Interval
 
@@ -127,19 +127,16 @@ def with_peak_percent(rows: pd.DataFrame, metric: str, flops: Callable[[pd.Serie
     that the maker states for its hardware and precision, or, for records of this project, which name their `machine`,
     of the ceiling measured there. Missing where that is not known."""
     stated = datasheets().set_index(["hardware", "precision"])["tflops"] * 1e12
-    measured = {name: _products(name) for name in tidy.column(rows, "machine").dropna().unique()}
+    machines = tidy.column(rows, "machine").dropna().unique()
+    measured = {name: tidy.ceiling(results.load("ceilings", name), "matmul", "flops") for name in machines}
 
     def percent(row: pd.Series) -> Interval | None:
         own = measured.get(row.get("machine"))
         peak = stated.get((row["hardware"], row["precision"])) if own is None else own.get(row["precision"])
-        found = row[metric] if isinstance(row[metric], Interval) else Interval(row[metric], math.nan, math.nan, 0, 0)
-        if peak is None or math.isnan(found.value):
+        found = tables.as_interval(row[metric])
+        if peak is None or found is None:
             return None
         value, high, low = (1e5 * flops(row) / (peak * ms) for ms in (found.value, found.low, found.high))
         return Interval(float(value), float(low), float(high), found.n, found.rounds)
 
     return rows.assign(peak_percent=[percent(row) for _, row in rows.iterrows()])
-
-
-def _products(machine: str) -> dict[str, float]:
-    return tidy.ceiling(results.load("ceilings", machine), "matmul", "flops")

@@ -21,33 +21,33 @@ COLUMNS = ["label", "name", "precision", "intensity", "gflops", "hardware", "res
 ITERATIONS = 300  # of placing labels, and not a time, so that a figure is the same on every machine
 
 
+@mpl.rc_context(plots.STYLE)
 def draw(points: pd.DataFrame, products: Mapping[str, float], bandwidth: float, joined: bool = False) -> Axes:
     """The points with their intervals on log axes, those of one name in its colour and `joined` by a line or not,
     below the roof of each of their precisions: FLOP/s of products by precision, and bytes/s of memory."""
     (ax,) = plots.axes(height=4.2)
     if points.empty or not bandwidth > 0:
         return ax
-    with mpl.rc_context(plots.STYLE):
-        for name, group in points.groupby("name", sort=False):
-            colour = plots.COLOURS.get(name, plots.INK)
-            for _, point in group.iterrows():
-                i = point["gflops"]
-                face = "none" if point["restless"] else colour
-                ax.errorbar(
-                    point["intensity"], i.value, yerr=plots.errors([i]), color=colour, marker=plots.MARKERS[colour],
-                    markerfacecolor=face, markersize=5, capsize=2.5, elinewidth=1, zorder=3,
-                )  # fmt: skip
-            if joined:
-                heights = [i.value for i in group["gflops"]]
-                ax.plot(group["intensity"], heights, color=colour, linewidth=0.9, linestyle=plots.DASHES[colour])
-        ax.set(xscale="log", yscale="log", xlabel="arithmetic intensity, FLOP a byte", ylabel="rate, GFLOP/s")
-        shown = [name for name in tidy.ORDER if name in products and name in set(points["precision"])]
-        _roofs(ax, {name: products[name] for name in shown}, bandwidth)
-        ax.grid(axis="y")
-        names = list(dict.fromkeys(points["name"]))
-        if set(points["label"]) & {""} and not joined:
-            plots.legend(ax, names)
-        _label(ax, points[points["label"] != ""])
+    for name, group in points.groupby("name", sort=False):
+        colour = plots.COLOURS.get(name, plots.INK)
+        for _, point in group.iterrows():
+            i = point["gflops"]
+            face = "none" if point["restless"] else colour
+            ax.errorbar(
+                point["intensity"], i.value, yerr=plots.errors([i]), color=colour, marker=plots.MARKERS[colour],
+                markerfacecolor=face, markersize=5, capsize=2.5, elinewidth=1, zorder=3,
+            )  # fmt: skip
+        if joined:
+            heights = [i.value for i in group["gflops"]]
+            ax.plot(group["intensity"], heights, color=colour, linewidth=0.9, linestyle=plots.DASHES[colour])
+    ax.set(xscale="log", yscale="log", xlabel="arithmetic intensity, FLOP a byte", ylabel="rate, GFLOP/s")
+    shown = [name for name in tidy.ORDER if name in products and name in set(points["precision"])]
+    _roofs(ax, {name: products[name] for name in shown}, bandwidth)
+    ax.grid(axis="y")
+    names = list(dict.fromkeys(points["name"]))
+    if set(points["label"]) & {""} and not joined:
+        plots.legend(ax, names)
+    _label(ax, points[points["label"] != ""])
     return ax
 
 

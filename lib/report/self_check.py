@@ -1,6 +1,7 @@
 """Judges the records of `lib.experiments.calibration`: sets what each check found beside what must hold."""
 
 import argparse
+import math
 import sys
 
 import numpy as np
@@ -11,6 +12,7 @@ from lib import cli, validate
 from lib.records import results
 from lib.report import tidy
 from lib.stats import comparisons, digits, intervals, steady_state
+from lib.stats.intervals import Interval
 
 
 def table(records: pd.DataFrame) -> pd.DataFrame:
@@ -41,26 +43,24 @@ def _spin(record: pd.Series) -> list[dict]:
     return rows
 
 
-def _within(comparison: comparisons.Comparison, limit: float) -> bool | None:
-    """Whether a ratio keeps within the limit on both sides; None where its interval does not decide."""
-    low, high = comparison.ratio.low, comparison.ratio.high
-    if 1 / (1 + limit) <= low and high <= 1 + limit:
+def _lies(found: Interval, most: float, least: float = -math.inf) -> bool | None:
+    """Whether a number lies between these limits; None where its interval does not decide."""
+    if least <= found.low and found.high <= most:
         return True
-    return False if low > 1 + limit or high < 1 / (1 + limit) else None
+    return False if found.low > most or found.high < least else None
 
 
 def _timer(record: pd.Series) -> list[dict]:
     found = comparisons.paired(record["ours_ms"], record["timer_ms"])
     return [_row(
         "a matrix product by torch.utils.benchmark: our median to its median", digits.interval(found.ratio),
-        "0.98 to 1.02", _within(found, 0.02),
+        "0.98 to 1.02", _lies(found.ratio, 1.02, 1 / 1.02),
     )]  # fmt: skip
 
 
 def _overhead(record: pd.Series) -> list[dict]:
     found = comparisons.paired(record["marked_ms"], record["plain_ms"])
-    holds = True if found.ratio.high <= 1.005 else False if found.ratio.low > 1.005 else None
-    ratio = digits.interval(found.ratio)
+    ratio, holds = digits.interval(found.ratio), _lies(found.ratio, 1.005)
     return [_row("a step of 1 ms with its marks to one without", ratio, "at most 1.005", holds)]
 
 
@@ -106,8 +106,7 @@ def _repeated(record: pd.Series) -> list[dict]:
 def _beyond(tried: str, longer: list[float], shorter: list[float], most_ms: float) -> list[dict]:
     """How much longer one of two things that ran in turns takes, by the interval of the median difference."""
     apart = intervals.median([[a - b for a, b in zip(longer, shorter, strict=True)]])
-    holds = True if apart.high <= most_ms else False if apart.low > most_ms else None
-    return [_row(tried, f"{digits.interval(apart)} ms", f"at most {most_ms:g} ms", holds)]
+    return [_row(tried, f"{digits.interval(apart)} ms", f"at most {most_ms:g} ms", _lies(apart, most_ms))]
 
 
 def _start(record: pd.Series) -> list[dict]:

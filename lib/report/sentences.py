@@ -6,7 +6,6 @@ said, and what was not measured is said to be so.
 
 import functools
 import html
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,9 +15,9 @@ import pandas as pd
 from lib.records.record import called
 from lib.records.staleness import left_out
 from lib.report import compare as verdicts
-from lib.report import tidy
+from lib.report import hypotheses, tidy
 from lib.report.headings import heading
-from lib.stats import comparisons, digits, intervals
+from lib.stats import comparisons, digits
 from lib.stats.intervals import Interval
 
 NO_DATA = "no data"
@@ -135,10 +134,9 @@ def compare(
 
 def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Statement:
     """`wording` with the median of a metric of one case and its interval in the place of {}."""
-    by_round = tidy.samples(tidy.select(records, **of), metric)
-    if not by_round:
+    found = tidy.median(tidy.select(records, **of), metric)
+    if found is None:
         return _nothing("This was not measured here.", fields(of), records, of)
-    found = intervals.median(list(by_round.values()))
     evidence = f"{metric}, {fields(of)}; median, {_counted(found)}{_unrest(records, of)}."
     return Statement(wording.format(digits.interval(found)), "measured", evidence, names(records, of))
 
@@ -176,18 +174,12 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
     chosen = tidy.select(records, **of)
     measured = tidy.medians(chosen, metric)
     sizes = sorted(set(measured.loc[measured[metric].notna(), axis]))
-    if len(sizes) < 2:
-        return _nothing(f"How {subject} grows was not measured here.", fields(of), records, of)
-    below, above = sizes[-2:]
+    below, above = sizes[-2:] if len(sizes) > 1 else (None, None)
     compared = verdicts.comparison(chosen, metric, {axis: above}, {axis: below})
     if compared is None:
         return _nothing(f"How {subject} grows was not measured here.", fields(of), records, of)
     found = compared.ratio
-    width = math.log(above / below)
-    power = Interval(
-        *(math.log(x) / width if x > 0 else math.nan for x in (found.value, found.low, found.high)),
-        found.n, found.rounds,
-    )  # fmt: skip
+    power = hypotheses.power(found, above / below)
     unit = unit or heading(axis)
     text = f"From {below:,} to {above:,} {unit}, {subject} grows as that number to the power {digits.interval(power)}"
     evidence = f"{metric}, {fields(of)}, ratio {digits.interval(found)}; by {compared.by}, {_counted(found)}."

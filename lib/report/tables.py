@@ -32,7 +32,7 @@ def anchor(chapter: str, heading: str) -> str:
     return f"{chapter}-" + re.sub(r"[^a-z0-9]+", "-", re.sub(r"<[^>]+>", "", heading).lower()).strip("-")
 
 
-def _as_interval(value) -> Interval | None:
+def as_interval(value) -> Interval | None:
     """A number that came without an interval, such as a published one, as an interval of unknown width."""
     if isinstance(value, Interval | str) or pd.isna(value):
         return value if isinstance(value, Interval) else None
@@ -42,7 +42,7 @@ def _as_interval(value) -> Interval | None:
 def _column(values: pd.Series) -> tuple[list[str], bool]:
     """The cells of a column as HTML, and whether they are numbers."""
     if any(isinstance(value, Interval) for value in values):
-        shown = [_as_interval(value) for value in values]
+        shown = [as_interval(value) for value in values]
         heads = digits.aligned([digits.number(i.value, i.reach) if i else digits.MISSING for i in shown])
         tails = [
             f"{digits.number(i.low, i.reach)}–{digits.number(i.high, i.reach)}" if i and i.reach > 0 else ""

@@ -38,6 +38,12 @@ def samples(records: pd.DataFrame, metric: str) -> dict[int, list[float]]:
     return dict(zip(rows["round"], rows[metric], strict=True))
 
 
+def median(records: pd.DataFrame, metric: str) -> intervals.Interval | None:
+    """The median of a metric of one case with its interval; None where it was not measured."""
+    by_round = samples(records, metric)
+    return intervals.median(list(by_round.values())) if by_round else None
+
+
 def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     """One row a case: the fields of the case, `machine, hardware, status` (of the last round), `why` it has no
     times, `codes` (the digests of the code that measured it), `restless` (in how many of its rounds the machine was,
@@ -54,8 +60,7 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
         disturbed = sum(bool(unrest(record)) for _, record in group.iterrows())
         row["restless"] = f"{disturbed} of {len(group)}" if disturbed else ""
         for metric in metrics:
-            by_round = samples(group, metric)
-            row[metric] = intervals.median(list(by_round.values())) if by_round else _fact(last.get(metric))
+            row[metric] = median(group, metric) or _fact(last.get(metric))
         if row.get("size") in SIZES:
             row["d_model"] = SIZES[row["size"]].d_model
         rows.append(row)
@@ -77,23 +82,16 @@ def unrest(record: pd.Series) -> str:
     other processes used more than `BUSY_PERCENT` of the machine meanwhile; or the samples changed as they went on;
     nothing where nothing does."""
     canary, times = record.get("canary_ms"), record.get("total_ms")
-    found = []
     best = record.get("quietest_ms", math.nan)
     busy = (record.get("environment") or {}).get("others_percent", 0) > BUSY_PERCENT
     unquiet = isinstance(canary, list) and not steady_state.quiet(
         canary, statistics.median(canary) if math.isnan(best) else best
     )
-    if busy or unquiet:
-        found.append(RESTLESS)
-    if isinstance(times, list) and (change := _change(tuple(times))):
-        found.append(str(change))
-    return ", ".join(found)
+    change = _change(tuple(times)) if isinstance(times, list) else None
+    return ", ".join([RESTLESS] * (busy or unquiet) + [str(change)] * bool(change))
 
 
-@functools.cache
-def _change(times: tuple[float, ...]):
-    """How a series changes, which every table of its records asks anew."""
-    return steady_state.change(list(times))
+_change = functools.cache(steady_state.change)  # of a series, which every table of its records asks anew
 
 
 def _why(record: pd.Series) -> str:
@@ -138,9 +136,7 @@ def derive(records: pd.DataFrame, name: str, formula: Callable, *metrics: str) -
         count = len(lists[0])
         samples = (value if isinstance(value, list) else [value] * count for value in row)
         values.append([formula(*sample) for sample in zip(*samples, strict=True)])
-    wider = records.assign(**{name: pd.Series(values, index=records.index, dtype=object)})
-    wider.attrs = records.attrs
-    return wider
+    return records.assign(**{name: pd.Series(values, index=records.index, dtype=object)})
 
 
 def with_quotient(records: pd.DataFrame, name: str, above: str, below: str, scale: float = 1) -> pd.DataFrame:
@@ -163,9 +159,7 @@ def with_moments(records: pd.DataFrame, metric: str) -> pd.DataFrame:
         mean, deviation = (statistics.mean(samples), statistics.stdev(samples)) if known else (math.nan, math.nan)
         for values, value in zip(found.values(), (mean, deviation, 100 * deviation / mean), strict=True):
             values.append([value] if known else None)
-    wider = records.assign(**{name: pd.Series(values, records.index, dtype=object) for name, values in found.items()})
-    wider.attrs = records.attrs
-    return wider
+    return records.assign(**{name: pd.Series(values, records.index, dtype=object) for name, values in found.items()})
 
 
 def with_rate(records: pd.DataFrame, name: str, amount: str, metric: str, scale: float = 1) -> pd.DataFrame:
@@ -179,7 +173,6 @@ def with_percent_of(
     """The records with one metric more: `times` the fact `amount` a second of the whole iteration, in percent of
     the limit of the record's precision; missing where that limit was not measured."""
     known = records.assign(limit=records["precision"].map(limit).astype(float))
-    known.attrs = records.attrs
     return derive(
         known, name, lambda total, ms, most: 100 * times * total * 1e3 / ms / most, amount, "total_ms", "limit"
     )
@@ -190,7 +183,6 @@ def with_least_time(records: pd.DataFrame, flops: dict[str, float], bandwidth: f
     ceiling of the record's precision and, after them, the least bytes of all else at the ceiling of memory; and
     `least_percent`, that as a share of the time measured. Missing where a ceiling was not measured."""
     known = records.assign(limit=records["precision"].map(flops).astype(float), speed=bandwidth)
-    known.attrs = records.attrs
     parts = [f"{phase}_{unit}" for unit in ("flops", "bytes") for phase in ("forward", "backward")]
 
     def least(total_ms, forward_flops, backward_flops, forward_bytes, backward_bytes, optimizer_bytes, limit, speed):
@@ -206,9 +198,7 @@ def with_cold_start(records: pd.DataFrame) -> pd.DataFrame:
     before."""
     cold = records[column(records, "compile_cache_hits") == 0]
     first = derive(cold, "first_iteration_s", lambda ms: ms / 1e3, "first_iteration_ms")["first_iteration_s"]
-    wider = records.assign(first_iteration_s=first.reindex(records.index).astype(object))
-    wider.attrs = records.attrs
-    return wider
+    return records.assign(first_iteration_s=first.reindex(records.index).astype(object))
 
 
 def ceiling(ceilings: pd.DataFrame, operation: str | list[str], fact: str) -> dict[str, float]:
@@ -240,9 +230,7 @@ def select(records: pd.DataFrame, **where) -> pd.DataFrame:
     for name, value in where.items():
         admitted = value if isinstance(value, list) else [value]
         kept &= records[name].isin(admitted) if name in records else False
-    chosen = records[kept]
-    chosen.attrs = records.attrs
-    return chosen
+    return records[kept]
 
 
 def one(records: pd.DataFrame, case: Mapping) -> pd.Series:
@@ -253,9 +241,7 @@ def one(records: pd.DataFrame, case: Mapping) -> pd.Series:
 
 def with_table(records: pd.DataFrame, name: str) -> pd.DataFrame:
     """Select the records that hold the table of that name."""
-    chosen = records[column(records, name).map(lambda value: isinstance(value, dict)).astype(bool)]
-    chosen.attrs = records.attrs
-    return chosen
+    return records[column(records, name).map(lambda value: isinstance(value, dict)).astype(bool)]
 
 
 def by_case(records: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
@@ -266,9 +252,7 @@ def by_case(records: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
 
 def current(records: pd.DataFrame) -> pd.DataFrame:
     """The records that are not stale."""
-    chosen = records[column(records, "status") != STALE]
-    chosen.attrs = records.attrs
-    return chosen
+    return records[column(records, "status") != STALE]
 
 
 def labelled(table: pd.DataFrame, fields: list[str], but: str = "") -> pd.DataFrame:

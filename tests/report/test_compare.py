@@ -145,8 +145,8 @@ def test_contrasts_are_judged_together(save_record):
                     total_ms=[ratio * random.lognormal(0, 0.05)] * 6,
                 )  # fmt: skip
     records = results.load("attention", "test-1c")
-    table = compare.contrasts(records, "causal", False, "total_ms").set_index("seq_len")
-    alone = compare.contrasts(tidy.select(records, seq_len=1), "causal", False, "total_ms")
+    table = compare.contrasts(records, "causal", False).set_index("seq_len")
+    alone = compare.contrasts(tidy.select(records, seq_len=1), "causal", False)
     assert len(table) == 20
     assert alone["ratio"].iloc[0] == table["ratio"][1]
     assert (alone["verdict"].iloc[0], table["verdict"][1]) == ("slower", "inconclusive")
