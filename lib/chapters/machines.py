@@ -84,7 +84,7 @@ def shared(names: Sequence[str], experiment: str) -> pd.DataFrame:
     keys = [name for name in measured[0].attrs["fields"] if name not in WHERE]
     every = every[every.groupby(keys)["machine"].transform("nunique") > 1]
     differ = [name for name in keys if len(set(every[name])) > 1] or keys[:1]
-    every = every.assign(case=[_words(row[differ]) for _, row in every.iterrows()])
+    every = every.assign(case=[published.in_words(row[differ]) for _, row in every.iterrows()])
     every = every.sort_values(differ, key=tidy.in_order, kind="stable", ignore_index=True)
     return every[columns]
 
@@ -122,11 +122,6 @@ def _measured(experiment: str, name: str) -> pd.DataFrame:
     return table
 
 
-def _words(case: Mapping) -> str:
-    """A case in a few words: texts as they are, a number behind what it counts, a boolean by its name."""
-    return ", ".join(filter(None, (published.word(name, value) for name, value in case.items())))
-
-
 def ratios(names: Sequence[str]) -> pd.DataFrame:
     """One row a pair of variants and machine that measured both, in the largest case that all these machines have in
     common, or else in each one's largest: `label`, `pair`, `case`, `machine`, `name` (which has the colour), `ratio`,
@@ -158,8 +153,9 @@ def _contrasts(records: pd.DataFrame, of: Mapping, where: Mapping, by: str) -> d
         judged = compare.judged(records, "total_ms", case, base)
         if judged:
             rest = {name: value for name, value in case.items() if name not in (*WHERE, axis)}
+            besides = {name: value for name, value in rest.items() if name not in where}
             found[tuple(rest.values())] = {
-                "case": _words({name: value for name, value in rest.items() if name not in where}), "by": row[by],
+                "case": published.in_words(besides), "by": row[by],
                 "ratio": judged[0].ratio, "verdict": judged[1],
                 **row[["hardware", "codes", "restless"]].to_dict(),
             }  # fmt: skip

@@ -35,10 +35,8 @@ class Query:
     where: Mapping[str, tuple] = field(default_factory=dict, hash=False)
 
     def __post_init__(self):
-        names = [self.machines] if isinstance(self.machines, str) else self.machines
-        where = {name: _listed(values) for name, values in self.where.items()}
-        object.__setattr__(self, "machines", tuple(names))
-        object.__setattr__(self, "where", where)
+        object.__setattr__(self, "machines", _listed(self.machines))
+        object.__setattr__(self, "where", {name: _listed(values) for name, values in self.where.items()})
         validate.choice("experiment", self.experiment, notebooks.experiments())
         if not self.machines:
             raise ValueError("machines: there must be one with records; `make report` measures some")

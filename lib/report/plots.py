@@ -144,12 +144,12 @@ def round_ticks(axis: Axis) -> None:
     axis.set_major_formatter(StrMethodFormatter("{x:,.9g}"))
 
 
-def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str, height: float = 3.4) -> Axes:
+def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str) -> Axes:
     """`lines` once for each value of `panel`, side by side and on one scale; the lines are named at their ends in the
     last, or, where it has not all of them, above the panels."""
     table = table[table[y].notna()]
     values = sorted(table[panel].unique())
-    grid = axes(max(1, len(values)), height, sharey=True)
+    grid = axes(max(1, len(values)), 3.4, sharey=True)
     grid[0].figure.get_layout_engine().set(wspace=0.06)  # lest the last size of a panel meet the first of the next
     names = list(dict.fromkeys(table[line]))
     in_last = set(table.loc[table[panel] == values[-1], line]) if values else set()

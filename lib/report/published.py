@@ -5,7 +5,7 @@ derived by subtracting two runs is left out, since it is no measurement.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 
 import pandas as pd
@@ -100,20 +100,21 @@ def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -
     shared = set(own[keys].itertuples(index=False, name=None)) & set(theirs[keys].itertuples(index=False, name=None))
     rows = pd.concat([own, theirs], ignore_index=True)
     rows = rows[[key in shared for key in rows[keys].itertuples(index=False, name=None)]]
-    words = ([word(*field) for field in zip(keys, row, strict=True)] for row in rows[keys].itertuples(index=False))
-    rows["case"] = [", ".join(word for word in row if word) for row in words]
+    rows["case"] = [in_words(dict(zip(keys, row, strict=True))) for row in rows[keys].itertuples(index=False)]
     for name in ("restless", "why"):
         rows[name] = tidy.column(rows, name).fillna("")
     return rows.sort_values(keys, key=tidy.in_order, kind="stable", ignore_index=True)
 
 
-def word(name: str, value) -> str:
-    """A field of a case in a few words: its name where it is true, a number behind what it counts."""
-    if isinstance(value, str):
-        return value
-    if str(value) in ("True", "False"):
-        return name if value else ""
-    return f"{heading(name).partition(',')[0]} {value:,}"
+def in_words(case: Mapping) -> str:
+    """The fields of a case in a few words: a name where it is true, a number behind what it counts."""
+    said = []
+    for name, value in case.items():
+        if str(value) in ("True", "False"):
+            said += [name] * bool(value)
+        else:
+            said.append(value if isinstance(value, str) else f"{heading(name).partition(',')[0]} {value:,}")
+    return ", ".join(said)
 
 
 def other_machines(experiment: str, machine: str, *metrics: str, **where) -> pd.DataFrame:

@@ -174,11 +174,10 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
     chosen = tidy.select(records, **of)
     measured = tidy.medians(chosen, metric)
     sizes = sorted(set(measured.loc[measured[metric].notna(), axis]))
-    below, above = sizes[-2:] if len(sizes) > 1 else (None, None)
-    compared = verdicts.comparison(chosen, metric, {axis: above}, {axis: below})
+    compared = verdicts.comparison(chosen, metric, {axis: sizes[-1]}, {axis: sizes[-2]}) if len(sizes) > 1 else None
     if compared is None:
         return _nothing(f"How {subject} grows was not measured here.", fields(of), records, of)
-    found = compared.ratio
+    found, (below, above) = compared.ratio, sizes[-2:]
     power = hypotheses.power(found, above / below)
     unit = unit or heading(axis)
     text = f"From {below:,} to {above:,} {unit}, {subject} grows as that number to the power {digits.interval(power)}"

@@ -223,8 +223,7 @@ def _measured(value) -> bool:
 
 def provenance(frame: pd.DataFrame) -> str:
     """Hardware, number of samples and of processes behind the intervals of a table, for its note."""
-    cells = {name: [i for i in frame[name] if _measured(i)] for name in frame}
-    intervals = [i for column in cells.values() for i in column]
+    intervals = [i for name in frame for i in frame[name] if _measured(i)]
     if not intervals:
         return ""
     measured = frame[[any(map(_measured, row)) for row in frame.to_numpy()]]
@@ -238,10 +237,6 @@ def provenance(frame: pd.DataFrame) -> str:
     versions = len(frozenset().union(*measured["codes"])) if "codes" in measured else 1
     mixed = f" Measured by {versions} versions of the code." if versions > 1 else ""
     restless = measured["restless"].astype(bool).sum() if "restless" in measured else 0
-    marked = (
-        f" {restless} of {len(measured)} in part on a restless machine, or in a series that changed."
-        if restless
-        else ""
-    )
+    marked = f" {restless} of {len(measured)} in part on a restless machine, or in a series that changed."
     what = frame.attrs.get("what") or ("Ratio" if "ratio" in frame else "Median")
-    return f"{hardware}. {what} and its 95% interval {scopes}; n = {many}.{mixed}{marked}"
+    return f"{hardware}. {what} and its 95% interval {scopes}; n = {many}.{mixed}{marked if restless else ''}"

@@ -25,10 +25,8 @@ def difference(stored: str, rendered: str) -> str:
     was, now = map(_chapters, pages)
     lines = []
     for name in dict.fromkeys([*now, *was]):
-        found = difflib.unified_diff(
-            was.get(name, []), now.get(name, []), f"stored {name}", f"now {name}", "", "", 1, ""
-        )
-        found = list(found)
+        both = was.get(name, []), now.get(name, [])
+        found = list(difflib.unified_diff(*both, f"stored {name}", f"now {name}", n=1, lineterm=""))
         lines += found[:FIRST] + [f"... and {len(found) - FIRST} more lines"] * (len(found) > FIRST)
     return "\n".join(lines) or ("the same words, marked up otherwise" if pages[0] != pages[1] else "")
 

@@ -1,8 +1,8 @@
 """Says on the title page which machine was measured, when and with what, from its records; lays out nothing."""
 
 import datetime
-import functools
 from collections.abc import Iterable
+from operator import itemgetter
 from pathlib import Path
 
 from lib.records import results, staleness
@@ -22,7 +22,7 @@ def facts(machine: str) -> dict[str, str]:
         "Measured": _days(record["started"][:10] for record in found),
         "PyTorch": _all(each["torch"] for each in around),
         "Python": _all(each.get("python", "") for each in around),
-        "Commit": _all(_commit(each) for each in _in_order(found)),
+        "Commit": _all(_commit(record["environment"]) for record in sorted(found, key=itemgetter("started"))),
         "Records": f"{len(found):,}, of {len(cases):,} cases in {rounds} round{'s' * (rounds > 1)}",
     } | _versions(files, found)
 
@@ -37,10 +37,6 @@ def _versions(files: list[Path], found: list[dict]) -> dict[str, str]:
     return {"Code": said} if older else {}
 
 
-def _in_order(found: list[dict]) -> list[dict]:
-    return [record["environment"] for record in sorted(found, key=lambda record: record["started"])]
-
-
 def _commit(environment: dict) -> str:
     return environment["commit"] + (" with changes" if environment["uncommitted"] else "")
 
@@ -53,11 +49,5 @@ def _all(values: Iterable[str]) -> str:
 
 def _days(days: Iterable[str]) -> str:
     """The first and the last day in words."""
-    ends = sorted(set(days))
-    return " to ".join(dict.fromkeys(map(_day, ends[:1] + ends[-1:])))
-
-
-@functools.cache
-def _day(text: str) -> str:
-    day = datetime.date.fromisoformat(text)
-    return f"{day.day} {day:%B %Y}"
+    ends = [datetime.date.fromisoformat(day) for day in sorted(set(days))]
+    return " to ".join(dict.fromkeys(f"{day.day} {day:%B %Y}" for day in ends[:1] + ends[-1:]))
