@@ -70,19 +70,6 @@ class Step:
         ways = self.precision, self.attention, self.optimizer, self.mode
         return memory.peak_bytes(self.shape, *ways, self.device)
 
-    def traced(self):
-        """The peak memory of the step by kind and module, as `memory_trace` finds it without allocating, exactly.
-
-        It takes seconds a case, and `predicted_bytes` microseconds; a sweep asks for hundreds of cases before it
-        starts the first, which is why the formula decides whether one fits, and this explains where the bytes go.
-        Raises ValueError where something compiles, since operations inside a graph cannot be followed."""
-        if self.compiles:
-            raise ValueError("compiled: a compiled step cannot be traced")
-        from lib.instruments import memory_trace  # brings torch.distributed along, which no measurement needs
-
-        with precision.strict():
-            return memory_trace.predicted(self.training)
-
     def training(self) -> Training:
         """The model, its optimizer and a batch of random tokens."""
         return Training(self)
