@@ -27,6 +27,25 @@ def one_thread():
     torch.set_num_threads(former)
 
 
+@pytest.fixture(scope="module")
+def forget_graphs():
+    """No test finds what those of another file have compiled."""
+    import torch
+
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.fixture
+def closed_figures():
+    """No test leaves a figure open."""
+    import matplotlib.pyplot as plt
+
+    yield
+    plt.close("all")
+
+
 @pytest.fixture
 def former_precision():
     """What a case sets for the whole process is undone."""
@@ -59,6 +78,25 @@ def save_record(own_results):
         )  # fmt: skip
 
     return save
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """An empty folder in the place of the one that git keeps."""
+    monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")
+    return tmp_path / "reference"
+
+
+@pytest.fixture
+def keep(kept):
+    """Move a record that was saved to where git keeps it."""
+
+    def keep(file):
+        target = kept.joinpath(*file.parts[-3:])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file.rename(target)
+
+    return keep
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from lib.adam import VARIANTS, AdamW, Hyper
 from lib.instruments import environment
 
 EAGER = [name for name in VARIANTS if not name.startswith("compiled")]
+pytestmark = pytest.mark.usefixtures("forget_graphs")
 needs_compiler = pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
 ALL = [name if name in EAGER else pytest.param(name, marks=needs_compiler) for name in VARIANTS]
 SHAPES = [(3, 5), (7,), (), (2, 3, 4), (6,), (5,)]
@@ -17,13 +18,6 @@ FLAT, UNUSED = 4, 5  # the parameters whose gradient is zero, and None, througho
 
 PLAIN = Hyper(lr=0.01, weight_decay=0.0)
 DECAYED = Hyper(lr=0.01, beta1=0.8, beta2=0.95, eps=1e-3, weight_decay=0.3, amsgrad=True)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def forget_graphs():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 def parameters():

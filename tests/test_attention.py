@@ -13,14 +13,8 @@ from lib.attention import COMPILING, VARIANTS, naive, tiled
 from lib.instruments import environment
 
 EAGER = [name for name in VARIANTS if name not in COMPILING]
+pytestmark = pytest.mark.usefixtures("forget_graphs")
 needs_compiler = pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def forget_graphs():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 def draw(leading, queries, keys, d_head, dtype=torch.float32):

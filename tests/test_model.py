@@ -15,16 +15,10 @@ CONFIG = Config(vocab_size=23, context_length=12, d_model=24, d_ff=40, num_layer
 TOKENS = torch.randint(23, (2, 9), generator=torch.Generator().manual_seed(0))
 TARGETS = torch.randint(23, (2, 9), generator=torch.Generator().manual_seed(1))
 
+pytestmark = pytest.mark.usefixtures("forget_graphs")
 needs_compiler = pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
 HERE = [name for name in VARIANTS if not unavailable(name, "cpu", CONFIG.d_head)]
 ATTENTIONS = [pytest.param(name, marks=needs_compiler) if name == "compiled" else name for name in HERE]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def forget_graphs():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 def build(config=CONFIG, attention="naive"):

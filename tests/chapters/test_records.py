@@ -73,14 +73,13 @@ def test_a_record_leads_to_its_notebook_where_there_is_one(records, monkeypatch,
     assert '<a href="runs/test-1c/a-run.ipynb">a-run</a>' in chapter.Listing(records)._repr_html_()
 
 
-def test_damaged_files_are_counted_by_place_and_reason(save_record, tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")
+def test_damaged_files_are_counted_by_place_and_reason(save_record, kept):
     for round in (1, 2, 3, 4):
         save_record(round=round, total_ms=[1.0])
     first, second, third, _ = results.files("test-1c")
-    kept = results.REFERENCE / "test-9c" / "attention" / first.name
-    kept.parent.mkdir(parents=True)
-    kept.write_bytes(first.read_bytes())
+    misplaced = kept / "test-9c" / "attention" / first.name
+    misplaced.parent.mkdir(parents=True)
+    misplaced.write_bytes(first.read_bytes())
     first.write_text("{")
     damaged.tidy(alone=True)
     for file in (second, third):

@@ -3,36 +3,21 @@
 import pytest
 import torch
 
+import plain
 from lib import model
 from lib.experiments import cases, measure
 from lib.instruments import peak_memory
-from lib.records import results
-from lib.timing import Plan
 
-CASE = {
-    "d_model": 32, "context_length": 8, "batch_size": 2, "num_heads": 2, "precision": "fp32", "compiled": False,
-    "device": "cpu",
-}  # fmt: skip
+SHAPE = {"d_model": 32, "num_heads": 2, "batch_size": 2}
 
 
 def one(**changed):
-    (case,) = cases.grid("attention_module", **CASE | changed)
-    return case
-
-
-def measured(case):
-    with measure.recording(case, 1) as record:
-        work = record.setup()
-        record.metrics |= measure.errors(work)
-        record.metrics |= measure.times(work, Plan(1, 6))
-        record.metrics |= measure.peaks(work)
-        record.metrics |= measure.pairs(record, 7, 1)
-    return results.read(measure.record_path(case, 1))["metrics"]
+    return plain.one("attention_module", **SHAPE | changed)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_module_gives_a_record_of_both_passes_and_of_its_memory(own_results, precision):
-    metrics = measured(one(precision=precision))
+    metrics = plain.measured(one(precision=precision))["metrics"]
     assert all(len(metrics[name]) == 6 for name in ("forward_ms", "backward_ms", "total_ms"))
     assert {"out_error", "gradient_error", "weight_gradient_error"} <= set(metrics)
     tables = 2 * 8 * 16 // 2 * 4  # cosine and sine for each position and pair of features
@@ -54,7 +39,7 @@ def test_a_module_that_computes_something_else_is_found(own_results, monkeypatch
 
     monkeypatch.setattr(cases.EXPERIMENTS["attention_module"], "setup", setup)
     with pytest.raises(measure.WrongResult, match="out"):
-        measured(one())
+        plain.measured(one())
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,7 @@ from lib.experiments import cases, measure
 from lib.experiments.measure import Work
 from lib.instruments import cache, peak_memory
 from lib.records import baselines, results
-from lib.timing import Plan
-from plain import one
-
-
-def measured(case, round=1):
-    with measure.recording(case, round) as record:
-        work = record.setup()
-        record.metrics |= measure.errors(work)
-        record.metrics |= measure.times(work, Plan(1, 6))
-        record.metrics |= measure.peaks(work)
-        record.metrics |= measure.pairs(record, 7, 1)
-    return results.read(measure.record_path(case, round))
+from plain import measured, one
 
 
 @pytest.mark.parametrize(

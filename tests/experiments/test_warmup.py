@@ -6,14 +6,10 @@ import pytest
 import torch
 
 from lib import timing
-from lib.experiments import cases, measure, warmup
+from lib.experiments import measure, warmup
 from lib.instruments import noise
 from lib.records import results
-
-CASE = {
-    "size": "tiny", "context_length": 8, "batch_size": 1, "precision": "fp32", "compiled": False,
-    "attention": "naive", "optimizer": "single_tensor", "mode": "train_step", "device": "cpu",
-}  # fmt: skip
+from plain import one
 
 
 def recorded(case, samples=3):
@@ -24,12 +20,11 @@ def recorded(case, samples=3):
 
 @pytest.fixture
 def case():
-    (only,) = cases.grid("warmup", **CASE)
-    return only
+    return one("warmup")
 
 
 def test_a_warm_up_is_a_step_under_another_name(case):
-    (step,) = cases.grid("step", **CASE)
+    step = one("step")
     assert asdict(case) == asdict(step)
     assert case.predicted_bytes() == step.predicted_bytes()
 

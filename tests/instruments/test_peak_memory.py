@@ -47,20 +47,6 @@ def test_views_and_in_place_operations_take_no_memory():
     assert peak_memory.peaks(iteration, "cpu")["peak_mib"] == [1.0]
 
 
-def test_what_autograd_keeps_for_the_backward_pass_is_counted():
-    x = torch.ones(MIB // 4, requires_grad=True)
-
-    def iteration(mark):
-        y = x.exp()  # exp keeps its result
-        mark("forward")
-        y.sum().backward()
-        mark("backward")
-
-    found = peak_memory.peaks(iteration, "cpu")
-    assert found["forward_end_mib"] == [2.0]
-    assert found["backward_end_mib"][0] == pytest.approx(3.0, abs=0.01)  # the gradient beside x and y
-
-
 def test_a_storage_may_be_freed_in_another_phase_than_it_was_made_in_and_in_any_order():
     def iteration(mark):
         first, second = torch.empty(100), torch.empty(10)

@@ -2,23 +2,19 @@
 
 import gzip
 import json
+from dataclasses import asdict
 
 import pytest
 import torch
 
 from lib import attention
 from lib.cost import flops
-from lib.experiments import cases
 from lib.instruments import kernel_classes
 from lib.instruments import profiler as profiling
 from lib.records import results
 from lib.report.published import published_table
 from lib.timing import Plan, clock, measure
-
-STEP = {
-    "size": "tiny", "context_length": 16, "batch_size": 1, "precision": "fp32", "compiled": False,
-    "attention": "naive", "optimizer": "single_tensor", "mode": "train_step", "device": "cpu",
-}  # fmt: skip
+from plain import one
 
 
 def event(cat, name, ts, dur, tid=1, **args):
@@ -112,7 +108,7 @@ def test_the_backward_of_a_part_is_found_by_the_number_of_the_operator_that_made
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
     """A tiny step under the profiler, with its work, its metrics and the events of its trace."""
-    (case,) = cases.grid("kernels", **STEP)
+    case = one("kernels", context_length=16)
     work, file = case.setup(), tmp_path_factory.mktemp("trace") / "deep" / "x.trace.json.gz"
     found = case.profile(work, 2, file)
     return case, work, found, json.loads(gzip.open(file, "rt").read())["traceEvents"]
@@ -150,23 +146,21 @@ def test_a_step_has_its_products_where_theory_has_them(profiled):
 
 
 def test_the_record_of_a_profiled_step_is_valid_and_its_iteration_still_runs(profiled, save_record):
-    _, work, found, _ = profiled
+    case, work, found, _ = profiled
     times = measure(work.iteration, clock("cpu"), Plan(0, 1), work.before).metrics()
-    record = results.read(save_record("kernels", STEP, **work.facts, **found, **times))
+    record = results.read(save_record("kernels", asdict(case), **work.facts, **found, **times))
     assert record["metrics"]["parts"] == found["parts"]
     assert set(record["metrics"]) >= {"forward_ms", "part_costs", "kernels", "classes"}
 
 
 def test_only_attention_by_the_formula_has_parts():
     for changed in ({"attention": "sdpa"}, {"compiled": True}):
-        (case,) = cases.grid("kernels", **STEP | changed)
-        assert case.parts == ()
-    (case,) = cases.grid("kernels", **STEP | {"mode": "no_grad"})
-    assert case.setup().facts["part_costs"]["phase"] == ["forward"] * 3
+        assert one("kernels", **changed).parts == ()
+    assert one("kernels", mode="no_grad").setup().facts["part_costs"]["phase"] == ["forward"] * 3
 
 
 def test_what_is_timed_has_no_ranges_until_it_is_profiled():
-    (case,) = cases.grid("kernels", **STEP)
+    case = one("kernels", context_length=16)
     work, seen = case.setup(), []
     for _ in range(2):
         with torch.profiler.profile() as profiler:
@@ -186,7 +180,7 @@ def test_annotated_attention_is_naive_attention_to_the_bit():
 
 
 def test_the_parts_of_attention_cost_what_attention_costs():
-    (case,) = cases.grid("kernels", **STEP)
+    case = one("kernels", context_length=16)
     costs = rows(flops.attention_part_costs(case.shape, "fp32", backward=True))
     products = {p: sum(r["flops"] for r in costs if r["phase"] == p and r["part"] != "softmax") for p in
                 ("forward", "backward")}  # fmt: skip

@@ -121,23 +121,15 @@ def test_an_experiment_without_records_still_knows_the_fields_of_its_case(own_re
     assert set(fields) <= set(frame)
 
 
-def test_records_by_hand_do_not_hide_those_kept_in_git(save_record, tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")
-    kept = save_record(forward_ms=[1.0])
-    target = tmp_path / "reference" / "test-1c" / "attention" / kept.name
-    target.parent.mkdir(parents=True)
-    kept.rename(target)
+def test_records_by_hand_do_not_hide_those_kept_in_git(save_record, keep):
+    keep(save_record(forward_ms=[1.0]))
     save_record(round=results.BY_HAND, forward_ms=[9.0])
     assert list(results.load("attention", "test-1c")["forward_ms"]) == [[1.0]]
     assert results.machines() == ["test-1c"]
 
 
-def test_a_machines_own_records_are_not_completed_with_those_kept_in_git(save_record, tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")
-    kept = save_record(experiment="adam", total_ms=[1.0])
-    target = tmp_path / "reference" / "test-1c" / "adam" / kept.name
-    target.parent.mkdir(parents=True)
-    kept.rename(target)
+def test_a_machines_own_records_are_not_completed_with_those_kept_in_git(save_record, keep):
+    keep(save_record(experiment="adam", total_ms=[1.0]))
     save_record(experiment="attention", total_ms=[2.0])
     assert results.load("adam", "test-1c").empty
     assert not results.load("attention", "test-1c").empty

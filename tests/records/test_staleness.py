@@ -111,18 +111,14 @@ def test_of_a_case_measured_anew_in_part_what_is_stale_makes_room(save_record):
     assert set(records["stale"]) == {""}
 
 
-def kept(save_record, tmp_path, monkeypatch, **more):
-    monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")
+def kept_rounds(save_record, keep, **more):
     for round in (1, 2, 3):
         for case in (CASE, OTHER):
-            path = save_record(case=case, round=round, **TIMES, **more)
-            target = tmp_path / "reference" / "test-1c" / "attention" / path.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.rename(target)
+            keep(save_record(case=case, round=round, **TIMES, **more))
 
 
-def test_what_git_keeps_is_of_older_code_and_not_stale(save_record, tmp_path, monkeypatch):
-    kept(save_record, tmp_path, monkeypatch, code=OLD, environment=ANOTHER_TORCH)
+def test_what_git_keeps_is_of_older_code_and_not_stale(save_record, keep):
+    kept_rounds(save_record, keep, code=OLD, environment=ANOTHER_TORCH)
     records = results.load("attention", "test-1c")
     assert set(records["stale"]) == {""}
     assert compare.comparison(records, "total_ms", OTHER, CASE) is not None
@@ -131,11 +127,9 @@ def test_what_git_keeps_is_of_older_code_and_not_stale(save_record, tmp_path, mo
     assert facts["Code"] == "6 of 6 records were measured by older code or another PyTorch"
 
 
-def test_records_kept_of_two_versions_of_the_code_are_not_pooled(save_record, tmp_path, monkeypatch):
-    kept(save_record, tmp_path, monkeypatch, code=OLD)
-    target = tmp_path / "reference" / "test-1c" / "attention"
-    newer = save_record(case=CASE, round=4, code="1" * 16, started="2026-02-01T00:00:00+00:00", total_ms=[1.0] * 8)
-    newer.rename(target / newer.name)
+def test_records_kept_of_two_versions_of_the_code_are_not_pooled(save_record, keep):
+    kept_rounds(save_record, keep, code=OLD)
+    keep(save_record(case=CASE, round=4, code="1" * 16, started="2026-02-01T00:00:00+00:00", total_ms=[1.0] * 8))
     records = results.load("attention", "test-1c")
     assert list(tidy.select(records, **CASE)["round"]) == [4]
     assert compare.comparison(records, "total_ms", OTHER, CASE) is None

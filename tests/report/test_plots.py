@@ -2,20 +2,13 @@
 
 import itertools
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
 from lib.report import plots
 from lib.stats.intervals import Interval
 
-
-@pytest.fixture(autouse=True)
-def closed():
-    """No test leaves a figure open."""
-    yield
-    plt.close("all")
-
+pytestmark = pytest.mark.usefixtures("closed_figures")
 
 FAMILIES = {  # what stands in one figure
     "attention": ("naive", "tiled", "sdpa", "flex", "compiled"),

@@ -7,13 +7,6 @@ from lib.report import __main__, publish
 from resealed import reseal
 
 
-@pytest.fixture
-def kept(tmp_path, monkeypatch):
-    """An empty folder in the place of the one that git keeps."""
-    monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")
-    return tmp_path / "reference"
-
-
 def test_records_of_sweeps_are_copied_and_those_by_hand_or_damaged_are_not(save_record, kept):
     good = save_record(total_ms=[1.0])
     save_record(round=results.BY_HAND, total_ms=[2.0])

@@ -2,7 +2,6 @@
 
 import itertools
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -11,13 +10,7 @@ from lib.records import results
 from lib.report import plots, roofline, tidy
 
 MACHINE = "epyc-2c"
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    """No test leaves a figure open."""
-    yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("closed_figures")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,9 @@
-"""One plain and tiny case of each experiment, to be changed field by field."""
+"""Makes one plain and tiny case of each experiment, to be changed field by field, and measures it."""
 
 from lib import notebooks
-from lib.experiments import cases
+from lib.experiments import cases, measure
+from lib.records import results
+from lib.timing import Plan
 
 TINY = {
     "size": "tiny", "context_length": 8, "batch_size": 1, "precision": "fp32", "compiled": False,
@@ -21,3 +23,14 @@ def one(experiment, **changed):
     tiny = {name: value for name, value in TINY.items() if name in first}
     (case,) = cases.grid(experiment, **first | tiny | OWN.get(experiment, {}) | changed)
     return case
+
+
+def measured(case, round=1):
+    """Measure a case as its notebook does, and return the record."""
+    with measure.recording(case, round) as record:
+        work = record.setup()
+        record.metrics |= measure.errors(work)
+        record.metrics |= measure.times(work, Plan(1, 6))
+        record.metrics |= measure.peaks(work)
+        record.metrics |= measure.pairs(record, 7, 1)
+    return results.read(measure.record_path(case, round))

@@ -25,9 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* left out")
 
 
 @pytest.fixture
-def stored(save_record, tmp_path, monkeypatch):
+def stored(save_record, kept):
     """The file of a record in a store that holds nothing else, with nothing kept in git."""
-    monkeypatch.setattr(results, "REFERENCE", tmp_path / "none")
     return save_record(case=CASE, total_ms=[float(TIME)], small_error=[1e-7], flops=7, names=["one", "two"])
 
 

@@ -153,6 +153,66 @@ def test_axe_finds_nothing_serious(sampled, scheme, rules):
     assert not [(v["id"], [node["html"][:200] for node in v["nodes"][:3]]) for v in found]
 
 
+@pytest.fixture
+def scripted(chromium, rendered):
+    context = chromium.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+    page = context.new_page()
+    page.goto(rendered.as_uri())
+    yield page
+    context.close()
+
+
+def test_a_column_sorts_by_keyboard_both_ways_and_says_so(scripted):
+    scripted.evaluate("() => document.querySelectorAll('details.records').forEach(each => each.open = true)")
+    table = scripted.locator("table.sortable").first
+    head = table.locator("th", has_text="median, ms")
+    cells = (
+        f"table => [...table.tBodies[0].rows].map(row => row.cells[{head.evaluate('e => e.cellIndex')}].textContent)"
+    )
+    for order, signed in (("ascending", 1), ("descending", -1)):
+        head.locator("button").focus()
+        scripted.keyboard.press("Enter")
+        assert head.get_attribute("aria-sort") == order
+        numbers = [float(text.replace(",", "")) for text in table.evaluate(cells) if text]
+        assert len(numbers) > 10
+        assert numbers == sorted(numbers, reverse=signed < 0)
+    table.locator("th").first.locator("button").click()
+    assert head.get_attribute("aria-sort") is None
+
+
+def test_a_link_to_a_record_opens_what_holds_it(scripted):
+    scripted.evaluate("() => document.querySelectorAll('details').forEach(each => each.open = false)")
+    name = scripted.evaluate("() => document.querySelector('details.records tr[id]').id")
+    row = scripted.locator(f"#{name}")
+    assert not row.is_visible()
+    scripted.evaluate(f"() => {{ location.hash = '{name}' }}")
+    row.wait_for(state="visible")
+    assert scripted.evaluate(f"() => Math.abs(document.getElementById('{name}').getBoundingClientRect().top) < 900")
+    scripted.evaluate("() => document.querySelectorAll('details.records').forEach(each => each.open = false)")
+    scripted.evaluate(  # the same link once more, which changes no address
+        f"""() => {{ const link = document.createElement("a"); link.href = "#{name}"; link.textContent = "again";
+        document.querySelector("main").prepend(link); link.click() }}"""
+    )
+    row.wait_for(state="visible")
+
+
+def test_a_download_is_a_file_of_the_records(scripted):
+    with scripted.expect_download() as download:
+        scripted.locator(".downloads a").last.click()
+    assert download.value.suggested_filename.endswith(".parquet")
+    assert download.value.path().read_bytes()[:4] == b"PAR1"
+
+
+def test_a_planted_script_does_not_run(scripted):
+    scripted.evaluate(
+        """() => { const script = document.createElement("script"); script.textContent = "window.planted = 1";
+        document.body.append(script); const image = document.createElement("img"); image.setAttribute("onerror",
+        "window.planted = 2"); image.src = "data:,"; document.body.append(image) }"""
+    )
+    scripted.wait_for_timeout(200)
+    assert scripted.evaluate("() => window.planted === undefined")
+
+
 @pytest.fixture(scope="module")
 def printed(rendered, installed_chromium):
     return export.pdf(rendered)

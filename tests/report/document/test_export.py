@@ -146,8 +146,3 @@ def test_a_chromium_that_prints_nothing_is_reported(rendered, monkeypatch, tmp_p
     monkeypatch.setenv("CHROMIUM", str(broken))
     with pytest.raises(OSError, match="printed nothing: no display"):
         export.pdf(rendered)
-
-
-def test_an_unknown_machine_is_refused(own_results, capsys):
-    assert __main__.main(["markdown", "--machine", "epyc-3c"]) == 2
-    assert "nearest is 'epyc-2c'" in capsys.readouterr().err

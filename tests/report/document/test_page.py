@@ -19,16 +19,10 @@ from plain import one
 from resealed import reseal
 
 
-@pytest.fixture
-def written(rendered):
-    """The page of a whole report."""
-    return rendered
-
-
 class Links(html.parser.HTMLParser):
     """Collects the ids, the links, what else the page would load, and the tags left open."""
 
-    VOID = ("meta", "link", "br", "hr", "img", "input", "col", "wbr")
+    VOID = ("meta", "link", "br", "hr", "img", "input", "col")
 
     def __init__(self):
         super().__init__()
@@ -61,31 +55,31 @@ def links(rendered):
     return found
 
 
-def test_the_page_loads_nothing_and_runs_its_own_script_alone(written, links):
-    text = written.read_text()
+def test_the_page_loads_nothing_and_runs_its_own_script_alone(rendered, links):
+    text = rendered.read_text()
     assert all(address.startswith(("#", "data:")) for address in links.loads)
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     assert script == (page.TEMPLATE / "report.js").read_text()
     assert f'content="{html.escape(sanitize.policy(script), quote=True)}"' in text.replace("&#39;", "&#x27;")
     rest = text.replace(script, "")
     assert rest.count("<script") == 1
-    assert not re.search(r"@import|url\((?!#|&quot;#)|https?://(?!www\.w3\.org)", rest)
+    assert not re.search(r"@import|url\((?!(?:&quot;)?#)|https?://(?!www\.w3\.org)", rest)
     assert not re.search(r"<[^>]+\son\w+=", rest)
 
 
-def test_the_page_stays_small_and_holds_its_downloads(written):
-    assert written.stat().st_size < 6_000_000
-    assert len(re.findall(r'<a download="records-[^"]+" href="data:application/', written.read_text())) == 2
+def test_the_page_stays_small_and_holds_its_downloads(rendered):
+    assert rendered.stat().st_size < 6_000_000
+    assert len(re.findall(r'<a download="records-[^"]+" href="data:application/', rendered.read_text())) == 2
 
 
-def test_the_title_page_says_what_was_measured(written):
-    header = written.read_text().partition("<main")[0]
+def test_the_title_page_says_what_was_measured(rendered):
+    header = rendered.read_text().partition("<main")[0]
     for label in title.facts(MACHINE):
         assert re.search(rf"<dt>{label}</dt><dd>[^<]+</dd>", header)
 
 
-def test_each_question_and_each_piece_of_evidence_leads_into_the_page(written, links):
-    text = written.read_text()
+def test_each_question_and_each_piece_of_evidence_leads_into_the_page(rendered, links):
+    text = rendered.read_text()
     asked = re.search(r'<section id="85_questions">.*?</section>', text, re.DOTALL)[0]
     targets = re.findall(r'<a href="#([^"]+)"', asked)
     assert len(targets) >= len(QUESTIONS)
@@ -100,24 +94,24 @@ def test_the_page_is_well_formed_and_its_ids_are_unique(links):
     assert len(links.ids) == len(set(links.ids))
 
 
-def test_links_within_the_page_and_to_executed_notebooks_resolve(written, links):
+def test_links_within_the_page_and_to_executed_notebooks_resolve(rendered, links):
     inside = [link[1:] for link in links.links if link.startswith("#")]
     outside = [link for link in links.links if not link.startswith(("#", "data:"))]
     assert set(inside) <= set(links.ids)
     assert inside
     assert outside
-    assert all((written.parent / link).exists() for link in outside)
+    assert all((rendered.parent / link).exists() for link in outside)
 
 
-def test_every_chapter_is_there_and_in_the_contents(written):
-    text = written.read_text()
+def test_every_chapter_is_there_and_in_the_contents(rendered):
+    text = rendered.read_text()
     for chapter in sorted(notebooks.CHAPTERS.glob("*.ipynb")):
         assert f'<section id="{chapter.stem}">' in text
     assert text.count("<h2 id=") == len(list(notebooks.CHAPTERS.glob("*.ipynb")))
 
 
-def test_figures_and_tables_are_numbered_in_their_order_and_figures_described(written):
-    text = written.read_text()
+def test_figures_and_tables_are_numbered_in_their_order_and_figures_described(rendered):
+    text = rendered.read_text()
     for kind in ("Figure", "Table"):
         numbers = [int(n) for n in re.findall(rf'<b class="label">{kind} (\d+)\.</b>', text)]
         assert numbers == list(range(1, len(numbers) + 1))
@@ -127,23 +121,23 @@ def test_figures_and_tables_are_numbered_in_their_order_and_figures_described(wr
         assert re.search(r'aria-label="[^"]{20,}"', svg)
 
 
-def test_formulas_are_mathml_and_no_prose_is_left_as_markup(written):
-    text = written.read_text()
+def test_formulas_are_mathml_and_no_prose_is_left_as_markup(rendered):
+    text = rendered.read_text()
     assert text.count("<math") >= 10
     assert "$$" not in text
     assert "Traceback" not in text
 
 
-def test_no_path_of_the_machine_is_in_the_page(written):
-    assert str(paths.REPORTS.parent) not in written.read_text()
+def test_no_path_of_the_machine_is_in_the_page(rendered):
+    assert str(paths.REPORTS.parent) not in rendered.read_text()
 
 
-def test_a_second_call_renders_nothing_and_a_changed_record_does(written, capsys, monkeypatch, tmp_path):
-    written = shutil.copytree(written.parent, tmp_path / "reports") / written.name
-    monkeypatch.setenv("RESULTS", str(written.parent / "results"))
-    before = written.stat().st_mtime_ns
+def test_a_second_call_renders_nothing_and_a_changed_record_does(rendered, capsys, monkeypatch, tmp_path):
+    rendered = shutil.copytree(rendered.parent, tmp_path / "reports") / rendered.name
+    monkeypatch.setenv("RESULTS", str(rendered.parent / "results"))
+    before = rendered.stat().st_mtime_ns
     assert report.main([]) == 0
-    assert written.stat().st_mtime_ns == before
+    assert rendered.stat().st_mtime_ns == before
     assert "follows from the records" in capsys.readouterr().out
     machine = results.machines()[0]
     digest = page.inputs(machine)
@@ -173,3 +167,43 @@ def test_of_a_partly_measured_machine_what_is_missing_is_said(own_results):
     assert "predicted not to fit" in text
     assert text.count("Not measured on this machine") >= 4
     assert "This was not measured here." in text
+
+
+# Its colours contrast in both schemes
+
+CSS = (page.TEMPLATE / "report.css").read_text()
+
+
+def scheme(dark):
+    """The colours of a scheme by name."""
+    light, other = re.findall(r":root \{(.*?)\}", CSS, re.DOTALL)[:2]
+    found = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", light))
+    return found | (dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", other)) if dark else {})
+
+
+def luminance(colour):
+    """Relative luminance as WCAG 2.2 defines it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    darker, lighter = sorted(map(luminance, (one, other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("ground", ["page", "soft"])
+def test_every_colour_of_text_contrasts_as_wcag_aa_asks(ground, dark):
+    colours = scheme(dark)
+    assert {"ink", "quiet", "accent", "good", "bad"} <= set(colours)
+    texts = [name for name in colours if name not in ("page", "soft", "rule")]
+    assert {name: contrast(colours[name], colours[ground]) for name in texts if
+            contrast(colours[name], colours[ground]) < 4.5} == {}  # fmt: skip
+
+
+def test_the_dark_scheme_names_every_colour_of_the_light_one():
+    light, dark = scheme(False), scheme(True)
+    assert light.keys() == dark.keys()
+    assert all(light[name] != dark[name] for name in light)
