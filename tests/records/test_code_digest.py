@@ -87,9 +87,10 @@ def test_the_calibration_and_an_experiment_that_is_gone_have_digests_too():
         ("lib/catalog.py", 'title="Optimizer steps"', 'title="Steps"'),
         ("lib/catalog.py", '"foreach": "orange",\n            "fused": "green"', '"fused": "green"'),
         ("lib/catalog.py", '"recorded": 1', '"recorded": 2'),
+        ("lib/stats/comparisons.py", "MARGIN = 0.03", "MARGIN = 0.04"),
         ("lib/report/tidy.py", "BUSY_PERCENT = 10", "BUSY_PERCENT = 20"),
     ],
-    ids=["a title", "an order", "another entry", "a table"],
+    ids=["a title", "an order", "another entry", "the verdicts", "a table"],
 )
 def test_what_only_shows_records_makes_none_of_adam_stale(copy, file, old, new):
     assert "adam" not in changed(copy(), copy(file, old, new))
