@@ -29,7 +29,7 @@ from lib.report.document import page
 (machine,) = results.machines()[:1]
 source = notebooks.CHAPTERS / "11_softmax.ipynb"
 execution.execute(source, Path("executed.ipynb"), {"machine": machine})
-Path("chapter.html").write_text(page.Chapter(Path("executed.ipynb")).html())
+Path("chapter.html").write_text(page.section(Path("executed.ipynb")))
 """
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from importlib.metadata import PackageNotFoundError, distributions, packages_distributions, requires
 from pathlib import Path
@@ -21,6 +22,8 @@ LINES = [line.split("==") for line in (ROOT / "constraints.txt").read_text().spl
 PINS = {canonicalize_name(name): pin for name, pin in LINES}
 
 
+# not all of sys.path, to which an import of setuptools adds the copies that it brings
+HERE = list(distributions(path=[sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 USER = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["cluster"]
 DEVELOPER = PROJECT["optional-dependencies"]["dev"]
@@ -64,7 +67,7 @@ def test_what_is_declared_is_pinned_exactly_without_hash_label_or_gpu_library():
 
 
 def test_what_is_installed_is_what_is_pinned():
-    installed = {canonicalize_name(one.name): one.version.partition("+")[0] for one in distributions()}
+    installed = {canonicalize_name(one.name): one.version.partition("+")[0] for one in HERE}
     assert {name: installed[name] for name in PINS if name in installed} == {
         name: pin for name, pin in PINS.items() if name in installed
     }
@@ -83,7 +86,7 @@ def test_every_pin_is_of_something_that_is_declared_or_that_this_needs():
                     one for one in lines
                     if not one.marker or any(one.marker.evaluate({"extra": extra}) for extra in ("", *wanted.extras))
                 ]  # fmt: skip
-    installed = {canonicalize_name(one.name) for one in distributions()}
+    installed = {canonicalize_name(one.name) for one in HERE}
     assert not (PINS.keys() & installed) - {name for name, _ in needed}
 
 

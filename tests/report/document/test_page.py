@@ -22,7 +22,7 @@ from resealed import reseal
 class Links(html.parser.HTMLParser):
     """Collects the ids, the links, what else the page would load, and the tags left open."""
 
-    VOID = ("meta", "link", "br", "hr", "img", "input", "col")
+    VOID = ("meta", "link", "br", "hr", "img", "input", "col", "wbr")
 
     def __init__(self):
         super().__init__()
