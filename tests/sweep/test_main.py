@@ -11,6 +11,7 @@ import time
 import psutil
 import pytest
 
+from executed import told
 from lib import notebooks, paths
 from lib.instruments import environment, noise
 from lib.records import results
