@@ -9,7 +9,7 @@ from functools import partial
 
 import pandas as pd
 
-from lib.cost import flops as cost
+from lib.cost.flops import model_shape
 from lib.report import claims, hypotheses, roofline, sentences, tidy
 from lib.report.claims import Found, about
 from lib.report.hypotheses import LEAST, MOST, Hypothesis
@@ -31,7 +31,7 @@ def points(steps: pd.DataFrame) -> pd.DataFrame:
     table = tidy.medians(steps, *(f"{phase}_{unit}" for phase in PHASES for unit in ("gflops", "flops", "bytes")))
     table = table[table["forward_gflops"].notna()]
     for _, row in tidy.labelled(table, steps.attrs["fields"]).iterrows() if len(table) else ():
-        weights = 4 * cost.model_shape(row["size"], int(row["context_length"])).matrix_parameters
+        weights = 4 * model_shape(row["size"], int(row["context_length"])).matrix_parameters
         more = {"forward": weights, "backward": 2 * weights, "optimizer": 0}
         for phase in PHASES:
             intensity = row[f"{phase}_flops"] / (row[f"{phase}_bytes"] + more[phase])

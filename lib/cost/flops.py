@@ -4,7 +4,7 @@ A multiplication and an addition are two FLOPs. Attention counts every score, ca
 as Chowdhery et al. (2022, appendix B) do; a variant that skips the masked half therefore shows a rate above its own
 work, and what a kernel computes a second time counts for nothing. Model FLOP utilisation (MFU, the same authors,
 section 4.1) is the FLOPs of the forward and the backward pass over the time of the whole step, as a share of the
-ceiling: they take the peak that the maker states, `estimates.with_percent_of` the measured one.
+ceiling: they take the peak that the maker states, `tidy.with_percent_of` the measured one.
 """
 
 from dataclasses import dataclass, replace

@@ -49,7 +49,7 @@ class Attention:
     def predicted_bytes(self) -> int:
         """The peak of the variant, or of the reference, which is one sequence in double precision beside all inputs.
 
-        What holds every score does so as `footprint.attention_peak_bytes` says, in a narrow precision with one copy
+        What holds every score does so as `cost.memory.attention_peak_bytes` says, in a narrow precision with one copy
         more in single precision; what works in tiles holds six numbers a score of a tile. Beside either there are at
         most Q, K, V, the output, their gradients and a copy."""
         shape = (self.batch_size, self.seq_len, self.d_head)

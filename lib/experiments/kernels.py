@@ -55,7 +55,7 @@ class Kernels(Step):
         return work
 
     def profile(self, work: Work, count: int, keep: Path | None = None) -> dict:
-        """The metrics of `profiling.profile`, of `count` iterations, which have their ranges from here on."""
+        """The metrics of `profiler.profile`, of `count` iterations, which have their ranges from here on."""
         work.annotate()
         return profiler.profile(work.iteration, self.device, work.before, count, self.parts, keep)
 

@@ -66,7 +66,7 @@ class Step:
         return logits + max(self.formula_bytes(), memory.peak_bytes(self.shape, *reference, mode, self.device))
 
     def formula_bytes(self) -> int:
-        """Peak memory of the step by the closed formula of `footprint.peak_bytes`."""
+        """Peak memory of the step by the closed formula of `cost.memory.peak_bytes`."""
         ways = self.precision, self.attention, self.optimizer, self.mode
         return memory.peak_bytes(self.shape, *ways, self.device)
 

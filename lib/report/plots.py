@@ -225,7 +225,7 @@ def phases(
 
 @mpl.rc_context(STYLE)
 def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
-    """A point with its interval a row of `verdicts.ratios`, at its `label`, against a line at one: left of it is
+    """A point with its interval a row of `compare.ratios`, at its `label`, against a line at one: left of it is
     less time."""
     table = table[table["ratio"].notna()]
     for row, (_, line) in enumerate(table.iterrows()):
@@ -246,7 +246,7 @@ def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
 @mpl.rc_context(STYLE)
 def arrangements(table: pd.DataFrame) -> Axes:
     """The samples of two programs in the order in which they ran, one panel an arrangement, its ratio within; a table
-    of `simulation.on_a_drifting_machine`."""
+    of `simulated_noise.on_a_drifting_machine`."""
     grid = axes(table["arrangement"].nunique(), 3.0, sharey=True)
     for ax, (name, panel) in zip(grid, table.groupby("arrangement", sort=False), strict=True):
         for (program, samples), colour in zip(panel.groupby("program"), (BLUE, ORANGE), strict=True):

@@ -10,7 +10,7 @@ from dataclasses import fields
 
 import pandas as pd
 
-from lib.cost import flops as cost
+from lib.cost.flops import Shape, forward_flops
 from lib.records import results
 from lib.report import compare, tables, tidy
 from lib.report.headings import heading
@@ -40,9 +40,9 @@ def published_step() -> pd.DataFrame:
     table = published_table("end_to_end")
     table = table[(table["how"] == "measured") & ~(table["std_ms"] > table["mean_ms"] / 2)].copy()
     table["precision"] = table["dtype"].map(PRECISION).where(~table["tf32"].eq(True), "tf32")
-    dimensions = [field.name for field in fields(cost.Shape) if field.name != "vocab_size"]
-    shapes = (cost.Shape(vocab_size=10_000, **row) for row in table[dimensions].astype(int).to_dict("records"))
-    table["forward_flops"] = [cost.forward_flops(shape) for shape in shapes]
+    dimensions = [field.name for field in fields(Shape) if field.name != "vocab_size"]
+    shapes = (Shape(vocab_size=10_000, **row) for row in table[dimensions].astype(int).to_dict("records"))
+    table["forward_flops"] = [forward_flops(shape) for shape in shapes]
     table["warmup_steps"] = table["warmup_steps"].fillna(math.inf)
     table = table.sort_values("warmup_steps").rename(columns={"model": "size"})
     keys = ["size", "d_model", "context_length", "batch_size", "precision", "compiled", "source", "hardware"]

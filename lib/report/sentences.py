@@ -111,7 +111,7 @@ def compare(
     rivals: int = 1,
 ) -> Statement:  # fmt: skip
     """What the ratio of a metric of two cases shows: `subject` against `other`, both noun phrases, in the circumstances
-    that `where` names. It says no more than the table of `verdicts.against_baselines` does, nor,
+    that `where` names. It says no more than the table of `compare.against_baselines` does, nor,
     of what is in another table, than one of so many `rivals` may."""
     judged = verdicts.judged(records, metric, of, to, rivals)
     if judged is None:

@@ -72,7 +72,7 @@ class Task:
 
 def planned(sweep: str) -> list[Task]:
     """The tasks of a sweep on this machine, round by round, those that need the whole machine first in each. Raises
-    ValueError as `sweepfile.load` does."""
+    ValueError as `sweep_file.load` does."""
     tasks = [_task(kernel) for kernel in sweep_file.load(sweep)]
     return sorted(tasks, key=lambda task: (task.round, not task.alone))
 
