@@ -1,1 +1,0 @@
-"""Transformer training, measured: the model, the measuring, and the written report."""
