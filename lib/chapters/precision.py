@@ -276,8 +276,8 @@ def kernel(records: pd.DataFrame, precision: str) -> Statement:
 def offset_error(records: pd.DataFrame, precision: str) -> Statement:
     """Say how a mean that is large beside the deviation spoils layer norm, and not RMS norm, which subtracts none."""
     table = rows(records, "norm_errors", precision=precision, scale=1)
-    found = {norm: tidy.select(table, subject=norm) for norm in NORMS}
-    found = {norm: of.set_index("offset")["relative_error"] for norm, of in found.items() if len(of)}
+    of = {norm: tidy.select(table, subject=norm) for norm in NORMS if len(table)}  # one without rows has no offset
+    found = {norm: errors.set_index("offset")["relative_error"] for norm, errors in of.items()}
     common = sorted(set.intersection(*(set(errors.index) for errors in found.values()))) if found else []
     if len(common) < 2:
         return Statement(f"Inputs with a large mean were not tried in {precision} here.", NO_DATA, "offset")
