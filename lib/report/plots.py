@@ -55,19 +55,20 @@ HATCH = (*mpl.colors.to_rgb(INK), 0.45)
 STYLE = {
     "axes.edgecolor": QUIET, "axes.labelcolor": INK, "axes.spines.right": False, "axes.spines.top": False,
     "axes.titlelocation": "left", "axes.titlesize": 10.5, "figure.constrained_layout.use": True,
-    "figure.constrained_layout.w_pad": 0.16,  # inches, since browsers set small text up to 5% wider than matplotlib
     "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "font.size": 10.5,
     "grid.color": QUIET, "grid.alpha": 0.25, "grid.linewidth": 0.6, "hatch.linewidth": 0.5, "lines.linewidth": 1.6,
     "svg.fonttype": "none", "text.color": INK, "xtick.color": INK, "ytick.color": INK,
     "xtick.labelcolor": INK, "ytick.labelcolor": INK,
 }  # fmt: skip
 WIDTH = 6.6  # inches; the page stretches it to the width of the text
+MARGINS = (0.025, 0, 0.95, 1)  # left, bottom, width and height: browsers set small text wider than matplotlib
 
 
 @mpl.rc_context(STYLE)
 def axes(columns: int = 1, height: float = 3.6, **options) -> list[Axes]:
     """`columns` empty Axes side by side, as wide as the text."""
-    _, grid = plt.subplots(1, columns, figsize=(WIDTH, height), squeeze=False, **options)
+    figure, grid = plt.subplots(1, columns, figsize=(WIDTH, height), squeeze=False, **options)
+    figure.get_layout_engine().set(rect=MARGINS)
     return list(grid[0])
 
 

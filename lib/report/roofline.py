@@ -26,7 +26,7 @@ def draw(points: pd.DataFrame, products: Mapping[str, float], bandwidth: float, 
     """The points with their intervals on log axes, those of one name in its colour and `joined` by a line or not,
     below the roof of each of their precisions: FLOP/s of products by precision, and bytes/s of memory."""
     (ax,) = plots.axes(height=4.2)
-    ax.figure.get_layout_engine().set(w_pad=0.04)  # inches; the labels of points need the width
+    ax.figure.get_layout_engine().set(rect=(0, 0, 1, 1))  # the labels of points need the width
     if points.empty or not bandwidth > 0:
         return ax
     for name, group in points.groupby("name", sort=False):
