@@ -51,7 +51,7 @@ LARGE = {
     "brackets": ("[" * 15_000, "must be 10 or fewer"),
     "indents": ("".join(f"{' ' * i}a:\n" for i in range(150)), "must be 10 or fewer"),
     "many keys": (f"{{{','.join(map(str, range(3_000)))}}}", "is not one of"),
-    "the same key many times": (f"{{{'1,' * 8_000}}}", "1 stands there twice"),
+    "the same key many times": (f"{{{'1,' * 8_000}}}", "line 1: found duplicate key .1."),
     "one long value": (f"attention: {{variant: {'n' * 15_000}}}", "a value of 15000 characters"),
     "a number of many digits": (f"attention: {{seq_len: {'9' * 15_000}}}", "a value of 15000 characters"),
     "a long axis of what cannot be": (f"attention: {{seq_len: [[{'1,' * 7_000}]]}}", "is list, must be int"),
