@@ -52,7 +52,7 @@ def wins(records: pd.DataFrame) -> pd.DataFrame:
     """Find the fastest variants at each point, one row a point.
 
     Columns: those of `POINT`; the time of each variant with its interval; `best`, the variant with the least and those
-    not shown to take more; `relative`, the least time as a part of the reference's; and `hardware, codes, restless` as
+    not shown to take more; `relative`, the least time as a part of the reference's; and `hardware, codes, noisy` as
     in `tidy.medians`."""
     table, rows = tidy.medians(records, "total_ms"), []
     for point, cells in table[table["total_ms"].notna()].groupby(POINT, sort=False):
@@ -62,17 +62,17 @@ def wins(records: pd.DataFrame) -> pd.DataFrame:
         pairs = {name: _compared(chosen, first, name) for name in others}
         tied = [name for name, found in pairs.items() if not found or found.verdict(len(others)) != "faster"]
         against = pairs.get(REFERENCE) or _compared(chosen, first, REFERENCE)
-        disturbed = cells["restless"].astype(bool).sum()
+        disturbed = cells["noisy"].astype(bool).sum()
         rows.append(
             at
             | dict(zip(cells["variant"], cells["total_ms"], strict=True))
             | {"best": [first, *tied], "hardware": cells["hardware"].iloc[0]}
             | {"relative": 1.0 if first == REFERENCE else against.ratio.value if against else None}
             | {"codes": frozenset().union(*cells["codes"])}
-            | {"restless": f"{disturbed} of {len(cells)} cells" if disturbed else ""}
+            | {"noisy": f"{disturbed} of {len(cells)} cells" if disturbed else ""}
         )
     variants = sorted(set(table["variant"]), key=tidy.ORDER.index)
-    frame = pd.DataFrame(rows, columns=[*POINT, *variants, "best", "relative", "hardware", "codes", "restless"])
+    frame = pd.DataFrame(rows, columns=[*POINT, *variants, "best", "relative", "hardware", "codes", "noisy"])
     found = tidy.ordered(frame.astype({name: table[name].dtype for name in POINT}), " ".join(POINT))
     found.attrs["records"] = sentences.names(records, {})
     return found

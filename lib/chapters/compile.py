@@ -44,7 +44,7 @@ def by_phase(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
 def wide(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
     """The same with a row a case: `<phase>_ratio` and `<phase>_verdict` of each phase, missing where it has none."""
     fields, found = records.attrs["fields"], by_phase(records, *phases)
-    rows = found.loc[found["phase"] == phases[-1], [*fields, "hardware", "codes", "restless"]]
+    rows = found.loc[found["phase"] == phases[-1], [*fields, "hardware", "codes", "noisy"]]
     for phase in phases:
         own = found[found["phase"] == phase].set_index(fields)[["ratio", "verdict"]]
         rows = rows.join(own.add_prefix(f"{phase}_"), on=fields)
@@ -221,7 +221,7 @@ def beside_published(own: pd.DataFrame, **where) -> pd.DataFrame:
     theirs = tidy.ordered(tidy.select(published(), **where), "model seq_len precision source")
     if theirs["d_head"].notna().all():
         theirs = theirs.astype({"d_head": int})  # a float beside models, of whose heads nothing is said
-    both = [own.assign(source="this report"), theirs.assign(restless="")]
+    both = [own.assign(source="this report"), theirs.assign(noisy="")]
     return pd.concat([rows for rows in both if len(rows)] or both, ignore_index=True)
 
 

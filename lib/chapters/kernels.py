@@ -156,7 +156,7 @@ def parts(records: pd.DataFrame) -> pd.DataFrame:
 def points(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
     """Place each part of attention and phase of one profiled step as a point of a roofline."""
     return pd.DataFrame([
-        {name: row.get(name, "") for name in ("precision", "hardware", "restless", "gflops")}
+        {name: row.get(name, "") for name in ("precision", "hardware", "noisy", "gflops")}
         | {"name": row["part"], "label": f"{row['part']}, {row['phase']}"}
         | {"intensity": row["gflops"].value / row["gigabytes"].value}
         for _, row in parts(tidy.select(records, **case)).iterrows()
@@ -213,7 +213,7 @@ def beside_published(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
     """Set this machine's shares of one case above the published ones of `published_shares`, scope by scope."""
     own = shares(tidy.select(records, **case)).assign(source="this report")
     own["case"] = [f"{size}, context {length}" for size, length in zip(own["size"], own["context_length"], strict=True)]
-    rows = pd.concat([own.astype(object), published_shares().assign(restless="").astype(object)], ignore_index=True)
+    rows = pd.concat([own.astype(object), published_shares().assign(noisy="").astype(object)], ignore_index=True)
     return rows.sort_values("scope", key=lambda column: column.map(list(SCOPES).index), kind="stable")
 
 

@@ -77,7 +77,7 @@ def shared(names: Sequence[str], experiment: str) -> pd.DataFrame:
     share of that machine's own ceiling."""
     metric = CATALOG[experiment].metric
     measured = [table for name in names if len(table := _measured(experiment, name))]
-    columns = ["case", "machine", "hardware", metric, "ceiling_percent", "restless", "codes"]
+    columns = ["case", "machine", "hardware", metric, "ceiling_percent", "noisy", "codes"]
     if len(measured) < 2:
         return pd.DataFrame(columns=columns)
     every = pd.concat([table.astype(object) for table in measured], ignore_index=True)
@@ -125,7 +125,7 @@ def _measured(experiment: str, name: str) -> pd.DataFrame:
 def ratios(names: Sequence[str]) -> pd.DataFrame:
     """One row a pair of variants and machine that measured both, in the largest case that all these machines have in
     common, or else in each one's largest: `label`, `pair`, `case`, `machine`, `name` (which has the colour), `ratio`,
-    `verdict`, `hardware`, `restless`."""
+    `verdict`, `hardware`, `noisy`."""
     rows = []
     for pair, (experiment, of, where, by) in PAIRS.items():
         alike = {"mode": where["mode"]} if "mode" in where else {}  # the rivals by Holm are those of its chapter
@@ -138,7 +138,7 @@ def ratios(names: Sequence[str]) -> pd.DataFrame:
             row = cases[key]
             said = {"pair": pair, "machine": name, "label": f"{pair}: {name}", "name": next(iter(of.values()))}
             rows.append(row | said)
-    columns = ["pair", "case", "machine", "ratio", "verdict", "hardware", "codes", "restless", "label", "name"]
+    columns = ["pair", "case", "machine", "ratio", "verdict", "hardware", "codes", "noisy", "label", "name"]
     table = pd.DataFrame(rows, columns=columns)
     return table.replace({"name": {True: "compiled"}})
 
@@ -157,6 +157,6 @@ def _contrasts(records: pd.DataFrame, of: Mapping, where: Mapping, by: str) -> d
             found[tuple(rest.values())] = {
                 "case": published.in_words(besides), "by": row[by],
                 "ratio": judged[0].ratio, "verdict": judged[1],
-                **row[["hardware", "codes", "restless"]].to_dict(),
+                **row[["hardware", "codes", "noisy"]].to_dict(),
             }  # fmt: skip
     return found

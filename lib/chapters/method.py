@@ -77,24 +77,25 @@ def _values(values: Mapping[str, object]) -> str:
     return ", ".join({"True": "yes", "False": "no"}.get(text, text) for text in values)
 
 
-def unrest(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """One row an experiment: how many records with times it has, the median of their spreads (the interquartile range
-    of a case's samples relative to their median), how many have enough samples for a change to be found, how many were
-    measured while the canary was slow or unsteady or after others had used much of the machine, and in how many the
-    samples drift, jump or slow down late."""
+def disturbances(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Count the noisy records and those whose samples change, one row an experiment.
+
+    `median spread` is the interquartile range of a case's samples relative to their median. A record is noisy where the
+    noise probe was slow or unsteady or others used much of the machine; a series changes where its samples drift, jump
+    or slow down late."""
     rows = []
     for name, records in experiments.items():
         timed = records[tidy.column(records, "total_ms").map(lambda times: isinstance(times, list))]
         if timed.empty:
             continue
-        found = [tidy.unrest(record) for _, record in timed.iterrows()]
+        found = [tidy.disturbances(record) for _, record in timed.iterrows()]
         rows.append(
             {
                 "experiment": name, "records": len(timed),
                 "median spread, %": statistics.median(map(_spread, timed["total_ms"])),
                 "20 samples or more": sum(len(times) >= 20 for times in timed["total_ms"]),
-                "restless machine": sum(tidy.RESTLESS in text for text in found),
-                "series that change": sum(text not in ("", tidy.RESTLESS) for text in found),
+                "noisy machine": sum(tidy.NOISY in text for text in found),
+                "series that change": sum(text not in ("", tidy.NOISY) for text in found),
             }
         )  # fmt: skip
     return pd.DataFrame(rows)

@@ -37,7 +37,7 @@ def points(steps: pd.DataFrame) -> pd.DataFrame:
             intensity = row[f"{phase}_flops"] / (row[f"{phase}_bytes"] + more[phase])
             label = row["label"] if phase == "backward" else ""
             found = {"name": phase, "label": label, "intensity": intensity, "gflops": row[f"{phase}_gflops"]}
-            rows.append(found | row[["precision", "hardware", "restless"]].to_dict())
+            rows.append(found | row[["precision", "hardware", "noisy"]].to_dict())
     return pd.DataFrame(rows, columns=roofline.COLUMNS)
 
 

@@ -143,9 +143,9 @@ class Recording:
 def recording(case, round: int, cold: bool = False):
     """Save what the block measures as the record of `case` when it ends, also when memory does not suffice.
 
-    Its `canary_ms` are the noise probe's times before and after the block, or after it alone where the block wants a
-    process that is `cold`; its environment also has what `noise.Period` noticed. Any other exception is a bug, goes on,
-    and leaves no record. What the case built is freed."""
+    `noise_probe_ms` has the noise probe's times before and after the block; only after it in a `cold` process. The
+    environment also has what `noise.Period` noticed. Any other exception is a bug: it propagates and leaves no record.
+    Afterwards everything that the case built is freed."""
     gc.collect()
     gc.freeze()  # what is alive now need not be searched for garbage between cases
     record, status = Recording(case, round), "ok"
@@ -153,7 +153,7 @@ def recording(case, round: int, cold: bool = False):
     probed = [] if cold else noise.probe(case.device)
     try:
         yield record
-        record.metrics["canary_ms"] = probed + noise.probe(case.device)
+        record.metrics["noise_probe_ms"] = probed + noise.probe(case.device)
     except peak_memory.TooLarge as error:
         status, record.metrics = "too_large", error.metrics()
     except Exception as error:

@@ -199,7 +199,7 @@ def listing(query: Query) -> pd.DataFrame:
         "n": [i.n if i else 0 for i in found],
         "rounds": [i.rounds if i else 0 for i in found],
     }
-    return rows[axes(query.experiment)].assign(**numbers, restless=rows["restless"], why=rows["why"])
+    return rows[axes(query.experiment)].assign(**numbers, noisy=rows["noisy"], why=rows["why"])
 
 
 def folder() -> Path:

@@ -152,7 +152,7 @@ def quietest(machine: str) -> float:
 def _quietest(versions: tuple[tuple[Path, int], ...]) -> float:
     """`quietest` of files at the times of their last change, since every table asks anew."""
     whole = (file for file, _ in versions if status(file) == "ok" and not stale(file))
-    probes = [known(file)["metrics"].get("canary_ms") for file in whole]
+    probes = [known(file)["metrics"].get("noise_probe_ms") for file in whole]
     return min((statistics.median(times) for times in probes if times), default=math.nan)
 
 

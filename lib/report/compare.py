@@ -75,7 +75,7 @@ def _by_same_baseline(above: dict, below: dict) -> Comparison | None:
 def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.DataFrame:
     """Each case against its baseline, one a row: the fields of the case, `baseline` (what it has instead), `ratio` of
     the metric, what it rests on (`by`), `verdict` (by Holm over all rows) and `visible_percent`, the smallest
-    difference that would have been seen among so many; and `hardware, codes, restless` as `medians` has them."""
+    difference that would have been seen among so many; and `hardware, codes, noisy` as `medians` has them."""
     experiment = records.attrs["experiment"]
     return _against(records, tidy.medians(records), metric, lambda case: baselines.of(experiment, case))
 
@@ -154,8 +154,8 @@ def ranked(records: pd.DataFrame, metric: str, among: str) -> list:
 
 def ratios(records: pd.DataFrame, axis: str, reference, case: Mapping) -> pd.DataFrame:
     """The ratio of the time of each value of the field `axis` to its `reference`, in an otherwise equal `case`:
-    columns `name` (the value), `ratio`, `hardware`, `restless`."""
+    columns `name` (the value), `ratio`, `hardware`, `noisy`."""
     rest = {name: value for name, value in case.items() if name != axis}
     found = contrasts(tidy.select(records, **rest) if rest else records.iloc[:0], axis, reference)
-    columns = {axis: "name", "ratio": "ratio", "hardware": "hardware", "restless": "restless"}
+    columns = {axis: "name", "ratio": "ratio", "hardware": "hardware", "noisy": "noisy"}
     return found[list(columns)].rename(columns=columns).sort_values("name", key=tidy.in_order)

@@ -90,7 +90,7 @@ def lines(
     ax: Axes, table: pd.DataFrame, x: str, y: str, line: str, named: Sequence[str] | None = None
 ) -> Axes:  # fmt: skip
     """One line a value of `line`, labelled at its end, or those `named`: the medians `y` with their intervals against
-    `x`, on log axes whose ticks are the measured sizes; the marker of what was measured on a restless machine is
+    `x`, on log axes whose ticks are the measured sizes; the marker of what was measured on a noisy machine is
     hollow. A column `colour` has the colour of each line where its name tells none."""
     table = table[table[y].notna()]
     ends = []
@@ -102,8 +102,8 @@ def lines(
             group[x], values, yerr=errors(list(group[y])), color=colour, capsize=2.5, elinewidth=1,
             linestyle=DASHES[colour],
         )  # fmt: skip
-        for restless, part in group.groupby(group["restless"].astype(bool)):
-            face = "none" if restless else colour
+        for noisy, part in group.groupby(group["noisy"].astype(bool)):
+            face = "none" if noisy else colour
             heights = [i.value for i in part[y]]
             ax.plot(part[x], heights, MARKERS[colour], color=colour, markerfacecolor=face, markersize=5)
         ends.append((group[x].iloc[-1], values[-1], name, colour))
@@ -231,7 +231,7 @@ def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
     table = table[table["ratio"].notna()]
     for row, (_, line) in enumerate(table.iterrows()):
         i, colour = line["ratio"], COLOURS.get(line["name"], INK)
-        face = "none" if line["restless"] else colour
+        face = "none" if line["noisy"] else colour
         ax.errorbar(
             i.value, row, xerr=errors([i]), color=colour, marker=MARKERS[colour], markerfacecolor=face,
             capsize=3, markersize=5,

@@ -101,7 +101,7 @@ def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -
     rows = pd.concat([own, theirs], ignore_index=True)
     rows = rows[[key in shared for key in rows[keys].itertuples(index=False, name=None)]]
     rows["case"] = [in_words(dict(zip(keys, row, strict=True))) for row in rows[keys].itertuples(index=False)]
-    for name in ("restless", "why"):
+    for name in ("noisy", "why"):
         rows[name] = tidy.column(rows, name).fillna("")
     return rows.sort_values(keys, key=tidy.in_order, kind="stable", ignore_index=True)
 

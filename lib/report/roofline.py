@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from lib.report import plots, tidy
 from lib.stats import digits
 
-COLUMNS = ["label", "name", "precision", "intensity", "gflops", "hardware", "restless"]
+COLUMNS = ["label", "name", "precision", "intensity", "gflops", "hardware", "noisy"]
 ITERATIONS = 300  # of placing labels, and not a time, so that a figure is the same on every machine
 
 
@@ -33,7 +33,7 @@ def draw(points: pd.DataFrame, products: Mapping[str, float], bandwidth: float, 
         colour = plots.COLOURS.get(name, plots.INK)
         for _, point in group.iterrows():
             i = point["gflops"]
-            face = "none" if point["restless"] else colour
+            face = "none" if point["noisy"] else colour
             ax.errorbar(
                 point["intensity"], i.value, yerr=plots.errors([i]), color=colour, marker=plots.MARKERS[colour],
                 markerfacecolor=face, markersize=5, capsize=2.5, elinewidth=1, zorder=3,

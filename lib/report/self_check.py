@@ -23,7 +23,7 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
     rows, tried = [], [] if records.empty else list(records["check"])
     for check in (check for check in FINDINGS if check in tried):
         record = records.iloc[tried.index(check)]
-        quiet = "yes" if steady_state.quiet(record["canary_ms"], record["quietest_ms"]) else "no"
+        quiet = "yes" if steady_state.quiet(record["noise_probe_ms"], record["quietest_ms"]) else "no"
         rows += [{"quiet": quiet} | finding for finding in FINDINGS[check](record)]
     columns = ["tried", "found", "must hold", "holds", "quiet"]
     return pd.DataFrame(rows, columns=columns)

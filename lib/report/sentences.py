@@ -128,7 +128,7 @@ def compare(
         "same": f"{subject} and {other} take equally long within {comparisons.MARGIN:.0%}: the ratio is {value}",
         "inconclusive": f"the data do not show which of {subject} and {other} is faster: the ratio is {value}{seen}",
     }[verdict]
-    evidence = f"{_picked(of, to)}; by {found.by}, {_counted(found.ratio)}{_unrest(records, of, to)}."
+    evidence = f"{_picked(of, to)}; by {found.by}, {_counted(found.ratio)}{_disturbances(records, of, to)}."
     return Statement(_sentence(place + said), verdict, evidence, names(records, of, to))
 
 
@@ -137,7 +137,7 @@ def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Stat
     found = tidy.median(tidy.select(records, **of), metric)
     if found is None:
         return _nothing("This was not measured here.", fields(of), records, of)
-    evidence = f"{metric}, {fields(of)}; median, {_counted(found)}{_unrest(records, of)}."
+    evidence = f"{metric}, {fields(of)}; median, {_counted(found)}{_disturbances(records, of)}."
     return Statement(wording.format(digits.interval(found)), "measured", evidence, names(records, of))
 
 
@@ -200,7 +200,7 @@ def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: s
     ratios = {name: digits.interval(one[0].ratio) for name, one in judged.items() if one}
     tied = [name for name, one in judged.items() if one is None or one[1] != "faster"]
     evidence = "; ".join(f"{first} to {name}: {ratio}" for name, ratio in ratios.items())
-    evidence = f"{metric}, {fields(of)}; ratios of {evidence}{_unrest(records, *cases)}."
+    evidence = f"{metric}, {fields(of)}; ratios of {evidence}{_disturbances(records, *cases)}."
     if tied:
         text = f"Of {what}, {first} takes the least time; the data do not show that it is faster than "
         return Statement(text + " or ".join(tied) + ".", "inconclusive", evidence, names(records, *cases))
@@ -224,8 +224,8 @@ def _counted(found: Interval) -> str:
     return f"95% interval {found.scope}, n = {found.n}"
 
 
-def _unrest(records: pd.DataFrame, *cases: Mapping) -> str:
-    """How many of the records of these cases were measured on a restless machine or in a series that changed."""
+def _disturbances(records: pd.DataFrame, *cases: Mapping) -> str:
+    """How many of the records of these cases were measured on a noisy machine or in a series that changed."""
     chosen = pd.concat([tidy.select(records, **case) for case in cases])
-    disturbed = sum(bool(tidy.unrest(record)) for _, record in chosen.iterrows())
-    return f"; {disturbed} of {len(chosen)} records restless" if disturbed else ""
+    disturbed = sum(bool(tidy.disturbances(record)) for _, record in chosen.iterrows())
+    return f"; {disturbed} of {len(chosen)} records noisy" if disturbed else ""

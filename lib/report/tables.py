@@ -170,7 +170,7 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
     """The columns named in `columns`, with spaces between them, as a table under their headings. Memory of a case with
     times that offers no such count is called not available. Columns without any value are left out, a size comes with
     its d_model, and those of the case that are alike in all rows go into the note, with hardware, samples and rounds;
-    in how many rounds the machine was restless comes last, if it ever was, and `why` a row has no times stands where
+    in how many rounds the machine was noisy comes last, if it ever was, and `why` a row has no times stands where
     these would."""
     if "status" in frame:
         for name in (name for name in columns.split() if name.endswith("_mib") and name in frame):
@@ -187,8 +187,8 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
         if len(frame) > 1 and not isinstance(frame[name].iloc[0], Interval) and len(set(frame[name])) == 1
     }
     shown = frame[[name for name in names if name not in alike]].rename(columns=heading)
-    if "restless" in frame and frame["restless"].any():
-        shown = shown.assign(restless=frame["restless"])
+    if "noisy" in frame and frame["noisy"].any():
+        shown = shown.assign(noisy=frame["noisy"])
     setting = "; ".join(f"{heading(name)}: {_plain(value)}" for name, value in alike.items())
     note = " ".join(
         filter(None, (provenance(frame), f"{setting}." if setting else "", frame.attrs.get("left_out", "")))
@@ -236,7 +236,7 @@ def provenance(frame: pd.DataFrame) -> str:
     scopes = " or ".join(sorted({i.scope for i in sampled}))
     versions = len(frozenset().union(*measured["codes"])) if "codes" in measured else 1
     mixed = f" Measured by {versions} versions of the code." if versions > 1 else ""
-    restless = measured["restless"].astype(bool).sum() if "restless" in measured else 0
-    marked = f" {restless} of {len(measured)} in part on a restless machine, or in a series that changed."
+    noisy = measured["noisy"].astype(bool).sum() if "noisy" in measured else 0
+    marked = f" {noisy} of {len(measured)} in part on a noisy machine, or in a series that changed."
     what = frame.attrs.get("what") or ("Ratio" if "ratio" in frame else "Median")
-    return f"{hardware}. {what} and its 95% interval {scopes}; n = {many}.{mixed}{marked if restless else ''}"
+    return f"{hardware}. {what} and its 95% interval {scopes}; n = {many}.{mixed}{marked if noisy else ''}"

@@ -16,8 +16,8 @@ from lib.config import SIZES
 from lib.records.staleness import STALE, left_out
 from lib.stats import intervals, steady_state
 
-RESTLESS = "a restless machine"
-BUSY_PERCENT = 10  # with a tenth of all cores gone, what uses them all may take a tenth longer, as the canary may
+NOISY = "a noisy machine"
+BUSY_PERCENT = 10  # with a tenth of all cores gone, what uses them all may take a tenth longer, as the noise probe may
 STATUS = {
     "ok": "",
     "oom": "ran out of memory",
@@ -46,10 +46,10 @@ def median(records: pd.DataFrame, metric: str) -> intervals.Interval | None:
 
 def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     """One row a case: the fields of the case, `machine, hardware, status` (of the last round), `why` it has no
-    times, `codes` (the digests of the code that measured it), `restless` (in how many of its rounds the machine was,
-    as `unrest` tells), and for each metric a column of the same name holding a `stats.Interval`, or None, and for each
-    fact (one number or text a record) its value. A model's `size` comes with its `d_model`, and `attrs` tell what is
-    `left_out` as stale."""
+    times, `codes` (the digests of the code that measured it), `noisy` (in how many of its rounds the machine was,
+    as `disturbances` tells), for each metric a column of the same name holding a `stats.Interval`, or None, and for
+    each fact (one number or text a record) its value. A model's `size` comes with its `d_model`, and `attrs` tell what
+    is `left_out` as stale."""
     rows = []
     fields = records.attrs.get("fields", [])
     for key, group in records.groupby([*fields, "machine"], sort=False) if len(records) else ():
@@ -57,14 +57,14 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
         row = dict(zip([*fields, "machine"], key, strict=True))
         row |= {"hardware": last["hardware"], "status": last["status"], "why": _why(last)}
         row["codes"] = frozenset(group["code"])
-        disturbed = sum(bool(unrest(record)) for _, record in group.iterrows())
-        row["restless"] = f"{disturbed} of {len(group)}" if disturbed else ""
+        disturbed = sum(bool(disturbances(record)) for _, record in group.iterrows())
+        row["noisy"] = f"{disturbed} of {len(group)}" if disturbed else ""
         for metric in metrics:
             row[metric] = median(group, metric) or _fact(last.get(metric))
         if row.get("size") in SIZES:
             row["d_model"] = SIZES[row["size"]].d_model
         rows.append(row)
-    columns = [*fields, "machine", "hardware", "status", "why", "codes", "restless", *metrics]
+    columns = [*fields, "machine", "hardware", "status", "why", "codes", "noisy", *metrics]
     columns += ["d_model"] if "size" in fields and "d_model" not in columns else []
     frame = pd.DataFrame(rows, columns=columns)
     frame = frame.sort_values(fields, key=in_order, ignore_index=True) if fields else frame
@@ -77,18 +77,19 @@ def _fact(value) -> float | str | None:
     return value if pd.api.types.is_scalar(value) and not pd.isna(value) else None
 
 
-def unrest(record: pd.Series) -> str:
-    """What speaks against a record's times: the canary beside it was slower or less steady than the machine can be, or
-    other processes used more than `BUSY_PERCENT` of the machine meanwhile; or the samples changed as they went on;
-    nothing where nothing does."""
-    canary, times = record.get("canary_ms"), record.get("total_ms")
+def disturbances(record: pd.Series) -> str:
+    """Say what disturbed a record's times; an empty text where nothing did.
+
+    The machine is noisy where the noise probe was slower or less steady than it can be here, or other processes used
+    more than `BUSY_PERCENT` of the cores. Otherwise the samples may have changed as they went on."""
+    probe, times = record.get("noise_probe_ms"), record.get("total_ms")
     best = record.get("quietest_ms", math.nan)
     busy = (record.get("environment") or {}).get("others_percent", 0) > BUSY_PERCENT
-    unquiet = isinstance(canary, list) and not steady_state.quiet(
-        canary, statistics.median(canary) if math.isnan(best) else best
+    noisy = isinstance(probe, list) and not steady_state.quiet(
+        probe, statistics.median(probe) if math.isnan(best) else best
     )
     change = _change(tuple(times)) if isinstance(times, list) else None
-    return ", ".join([RESTLESS] * (busy or unquiet) + [str(change)] * bool(change))
+    return ", ".join([NOISY] * (busy or noisy) + [str(change)] * bool(change))
 
 
 _change = functools.cache(steady_state.change)  # of a series, which every table of its records asks anew

@@ -87,10 +87,10 @@ def _material(kind: str, p: float, size: float, at: int, values: np.ndarray) -> 
     return Change(kind, relative, at) if p <= LEVELS[kind] and abs(relative) >= MATERIAL[kind] else None
 
 
-def quiet(canary: Sequence[float], best: float) -> bool:
+def quiet(probe: Sequence[float], best: float) -> bool:
     """Whether the same small computation, timed over and over beside a measurement, says that the machine was left
     alone: its median near the `best` that the machine ever showed, its quartiles near each other."""
-    low, middle, high = statistics.quantiles(canary, n=4)
+    low, middle, high = statistics.quantiles(probe, n=4)
     return middle <= SLOWER * best and high - low <= UNSTEADY * middle
 
 

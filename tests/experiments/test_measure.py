@@ -162,7 +162,7 @@ def test_memory_is_predicted_from_above_for_every_family(own_results):
 
 def test_a_record_has_the_noise_probe_before_and_after_and_pairs_with_the_baseline(own_results):
     metrics = measured(one("attention", variant="tiled"))["metrics"]
-    assert len(metrics["canary_ms"]) == 20
+    assert len(metrics["noise_probe_ms"]) == 20
     assert len(metrics["paired_ms"]) == len(metrics["baseline_ms"]) == 7
     for side in ("paired", "baseline"):
         phases = zip(metrics[f"{side}_forward_ms"], metrics[f"{side}_backward_ms"], strict=True)

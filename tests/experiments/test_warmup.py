@@ -36,8 +36,8 @@ def test_every_first_step_is_recorded_in_order_with_its_phases(own_results, case
     assert [len(phase) for phase in phases] == [samples] * 3
     assert metrics["first_total_ms"] == pytest.approx([sum(step) for step in zip(*phases, strict=True)])
     assert metrics["logits_error"][0] < 1e-4
-    assert "total_ms" not in metrics  # a series that must change would be called restless
-    assert len(metrics["canary_ms"]) == 10
+    assert "total_ms" not in metrics  # a series that must change would be called noisy
+    assert len(metrics["noise_probe_ms"]) == 10
 
 
 def test_nothing_computes_before_the_first_steps(own_results, case, monkeypatch):

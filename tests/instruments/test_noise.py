@@ -102,10 +102,10 @@ def test_without_a_step_none_is_recorded(own_results):
     assert "clock_stepped_s" not in recorded()["environment"]
 
 
-@pytest.mark.parametrize(("percent", "said"), [(3.0, ""), (40.0, tidy.RESTLESS)])
-def test_a_record_made_on_a_machine_that_others_use_is_restless(percent, said):
-    record = pd.Series({"canary_ms": [1.0] * 20, "quietest_ms": 1.0, "environment": {"others_percent": percent}})
-    assert tidy.unrest(record) == said
+@pytest.mark.parametrize(("percent", "said"), [(3.0, ""), (40.0, tidy.NOISY)])
+def test_a_record_made_on_a_machine_that_others_use_is_noisy(percent, said):
+    record = pd.Series({"noise_probe_ms": [1.0] * 20, "quietest_ms": 1.0, "environment": {"others_percent": percent}})
+    assert tidy.disturbances(record) == said
 
 
 KERNEL = """

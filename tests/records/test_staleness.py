@@ -135,9 +135,9 @@ def test_records_kept_of_two_versions_of_the_code_are_not_pooled(save_record, ke
     assert compare.comparison(records, "total_ms", OTHER, CASE) is None
 
 
-def test_a_stale_canary_is_no_measure_of_a_quiet_machine(save_record):
-    save_record(case=CASE, canary_ms=[2.0] * 20, **TIMES)
-    save_record(case=OTHER, canary_ms=[1.0] * 20, environment=ANOTHER_TORCH, **TIMES)
+def test_a_stale_probe_is_no_measure_of_a_quiet_machine(save_record):
+    save_record(case=CASE, noise_probe_ms=[2.0] * 20, **TIMES)
+    save_record(case=OTHER, noise_probe_ms=[1.0] * 20, environment=ANOTHER_TORCH, **TIMES)
     assert results.quietest("test-1c") == 2.0
 
 

@@ -39,7 +39,7 @@ def test_the_parts_of_a_bar_differ_in_more_than_colour(family):
 
 def table(**columns):
     rows = len(next(iter(columns.values())))
-    return pd.DataFrame({"hardware": ["a test"] * rows, "restless": [""] * rows, **columns})
+    return pd.DataFrame({"hardware": ["a test"] * rows, "noisy": [""] * rows, **columns})
 
 
 def interval(value):

@@ -10,7 +10,7 @@ from lib.stats.simulated_noise import normal
 
 def found(save_record, check, **metrics):
     save_record(
-        experiment="calibration", case={"check": check, "device": "cpu"}, canary_ms=[1.0] * 20, **metrics
+        experiment="calibration", case={"check": check, "device": "cpu"}, noise_probe_ms=[1.0] * 20, **metrics
     )  # fmt: skip
     return self_check.table(results.load("calibration", "test-1c"))
 
@@ -27,7 +27,7 @@ def test_another_timer_is_judged_by_the_interval(save_record, factor, said):
     assert list(table["holds"]) == [said]
 
 
-def test_comparisons_beside_a_restless_probe_are_counted_apart(save_record):
+def test_comparisons_beside_a_noisy_probe_are_counted_apart(save_record):
     table = found(
         save_record, "planted", ratio=[1.05] * 100, pairs=[20.0] * 100, different=[1.0] * 80 + [0.0] * 20,
         beside_ms=[1.0] * 80 + [1.5] * 20, beside_percent=[1.0] * 100,

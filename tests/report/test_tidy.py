@@ -240,22 +240,22 @@ def test_a_label_names_what_differs_between_the_rows():
     assert list(tidy.labelled(table, ["variant", "amsgrad", "size"], but="size")["label"]) == ["amsgrad", "plain"]
 
 
-def test_what_was_measured_on_a_restless_machine_is_marked(save_record):
+def test_what_was_measured_on_a_noisy_machine_is_marked(save_record):
     calm, slow, uneven = [1.0] * 20, [1.3] * 20, [1.0, 1.4] * 10
-    for round, canary in ((1, calm), (2, slow), (3, uneven)):
-        save_record(case=CASE, round=round, total_ms=[5.0 + 0.001 * i for i in range(8)], canary_ms=canary)
+    for round, probe in ((1, calm), (2, slow), (3, uneven)):
+        save_record(case=CASE, round=round, total_ms=[5.0 + 0.001 * i for i in range(8)], noise_probe_ms=probe)
     drifting = [5.0 * (1 + 0.01 * i) for i in range(20)]
-    save_record(case=CASE | {"seq_len": 128}, total_ms=drifting, canary_ms=calm)
-    save_record(case=CASE | {"seq_len": 256}, total_ms=[5.0] * 20, canary_ms=calm)
+    save_record(case=CASE | {"seq_len": 128}, total_ms=drifting, noise_probe_ms=calm)
+    save_record(case=CASE | {"seq_len": 256}, total_ms=[5.0] * 20, noise_probe_ms=calm)
     records = results.load("attention", "test-1c")
     table = tidy.medians(records, "total_ms")
-    assert list(table["restless"]) == ["2 of 3", "1 of 1", ""]
-    assert tidy.unrest(records[records["seq_len"] == 128].iloc[0]) == "a drift of +17%"
+    assert list(table["noisy"]) == ["2 of 3", "1 of 1", ""]
+    assert tidy.disturbances(records[records["seq_len"] == 128].iloc[0]) == "a drift of +17%"
     shown = tables.show(table, "seq_len total_ms", "a caption")._repr_html_()
-    assert ">restless</th>" in shown
-    assert "2 of 3 in part on a restless machine" in shown
-    (row,) = method.unrest({"attention": records}).to_dict("records")
-    assert (row["records"], row["restless machine"], row["series that change"]) == (5, 2, 1)
+    assert ">noisy</th>" in shown
+    assert "2 of 3 in part on a noisy machine" in shown
+    (row,) = method.disturbances({"attention": records}).to_dict("records")
+    assert (row["records"], row["noisy machine"], row["series that change"]) == (5, 2, 1)
 
 
 def test_the_least_time_of_a_step_is_its_flops_and_bytes_at_the_ceilings(save_record):
