@@ -1,4 +1,4 @@
-"""Writes numbers with the digits that their uncertainty warrants.
+"""Format numbers with the digits that their uncertainty warrants.
 
 >>> number(2.7134, 0.04)
 '2.71'
@@ -12,13 +12,14 @@ from lib.stats.intervals import Interval
 
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a point, in tabular numerals
 MISSING = "–"
-TINY = -4  # the power of ten below which a number is written as one
+TINY = -4  # numbers below this power of ten are written with an exponent
 
 
 def number(value: float, uncertainty: float = math.nan) -> str:
-    """The value with the digits that its uncertainty warrants: to the uncertainty's first digit, and to the
-    second where the first is a 1 or 2; four digits where there is none at all, three where none is known, and two with
-    a power of ten where that is very small."""
+    """Format the value to the first digit of its uncertainty, or to the second after a 1 or 2.
+
+    A value without uncertainty gets four digits, one with unknown uncertainty three. If such a value is below 1e-4, it
+    gets two digits and an exponent."""
     if value == 0:
         return "0"
     size = math.floor(math.log10(abs(value)))
@@ -33,17 +34,17 @@ def number(value: float, uncertainty: float = math.nan) -> str:
 
 
 def count(value: float) -> str:
-    """A whole number of things."""
+    """Format a whole number, with commas between thousands."""
     return f"{value:,.0f}"
 
 
 def exact(value: float) -> str:
-    """A number with all the digits that single precision has."""
+    """Format a number with all the digits of single precision."""
     return f"{value:.9g}"
 
 
 def interval(of: Interval | None) -> str:
-    """The value with its interval behind it, as plain text: 2.71 (2.66 to 2.75)."""
+    """Format a value with its interval in plain text: 2.71 (2.66 to 2.75)."""
     if of is None:
         return MISSING
     if not of.known:
@@ -53,7 +54,7 @@ def interval(of: Interval | None) -> str:
 
 
 def aligned(texts: list[str]) -> list[str]:
-    """Numbers padded on the right so that, flush right in tabular numerals, they align at the point."""
+    """Pad numbers so that they align at the point, flush right in tabular numerals."""
     decimals = [len(text.partition(".")[2]) for text in texts]
     widest = max(decimals, default=0)
     return [

@@ -1,7 +1,6 @@
-"""Makes series of times whose noise is known, to try the statistics on; measures nothing.
+"""Simulate times with known noise, to test the statistics on.
 
-Every noise is a function of a generator, a number and a spread, and returns so many factors whose median is one and
-whose interquartile range is the spread.
+Each noise function draws `n` factors with a median of 1 and an interquartile range of `spread`.
 """
 
 from collections.abc import Callable
@@ -15,44 +14,44 @@ from lib.stats import comparisons
 
 Noise = Callable[[np.random.Generator, int, float], np.ndarray]
 QUARTILE = norm.ppf(0.75)
-DRIFT = 0.00075  # of the time, added at each sample: 6% over 80
-SAMPLES, SPREAD = 40, 0.01  # of each of the two programs that run on a drifting machine
+DRIFT = 0.00075  # relative slowdown at each sample: 6% over 80
+SAMPLES, SPREAD = 40, 0.01  # of each program in on_a_drifting_machine
 
 
 def normal(random: np.random.Generator, n: int, spread: float) -> np.ndarray:
-    """Gauss's curve."""
+    """Draw from a normal distribution."""
     return 1 + spread * random.standard_normal(n) / (2 * QUARTILE)
 
 
 def lognormal(random: np.random.Generator, n: int, spread: float) -> np.ndarray:
-    """A floor with a long tail above it."""
+    """Draw from a lognormal distribution: a floor with a long tail above it."""
     sigma = 0.75
     return 1 + spread * (random.lognormal(0, sigma, n) - 1) / (2 * np.sinh(sigma * QUARTILE))
 
 
 def bimodal(random: np.random.Generator, n: int, spread: float) -> np.ndarray:
-    """Seven of ten at one level, and three at another that is five of its deviations above."""
+    """Draw 70% at one level and 30% at another, five deviations above it."""
     levels = 5.0 * (random.random(n) < 0.3) + random.standard_normal(n)
     lower, middle, upper = norm.ppf(0.25 / 0.7), norm.ppf(0.5 / 0.7), 5 + norm.ppf(0.05 / 0.3)
     return 1 + spread * (levels - middle) / (upper - lower)
 
 
 def spiky(random: np.random.Generator, n: int, spread: float) -> np.ndarray:
-    """Normal, but one in twenty is ten deviations late."""
+    """Draw from a normal distribution, but 5% come ten deviations late."""
     levels = 10.0 * (random.random(n) < 0.05) + random.standard_normal(n)
     lower, middle, upper = (norm.ppf(part / 0.95) for part in (0.25, 0.5, 0.75))
     return 1 + spread * (levels - middle) / (upper - lower)
 
 
 def drifting(random: np.random.Generator, n: int, spread: float) -> np.ndarray:
-    """Normal, on a machine that becomes slower all the time; the median is one at the beginning."""
+    """Draw normal noise on a machine that slows down; the median is 1 at the start."""
     return normal(random, n, spread) * (1 + DRIFT * np.arange(n))
 
 
 def autocorrelated(random: np.random.Generator, n: int, spread: float) -> np.ndarray:
-    """Normal, each deviation being half of the one before and half of chance."""
+    """Draw normal noise whose neighbours correlate with a coefficient of 0.5."""
     shocks = random.standard_normal(n)
-    shocks[1:] *= np.sqrt(1 - 0.5**2)  # so that all are as wide as the first
+    shocks[1:] *= np.sqrt(1 - 0.5**2)  # keeps the variance of the first
     return 1 + spread * signal.lfilter([1], [1, -0.5], shocks) / (2 * QUARTILE)
 
 
@@ -61,9 +60,10 @@ NOISES = INDEPENDENT | {f.__name__: f for f in (drifting, autocorrelated)}
 
 
 def on_a_drifting_machine(seed: int = 3) -> pd.DataFrame:
-    """Two equal programs, A and B, of 1 ms, each timed `SAMPLES` times on a machine that becomes slower: one row a
-    sample, with its `arrangement` (first one and then the other, or in pairs of which chance orders each), `order`,
-    `program` and `ms`, and with the `ratio` of B to A that its arrangement leads to."""
+    """Simulate two equal programs of 1 ms, A and B, on a machine that slows down.
+
+    Each row is a sample: its `arrangement` (one program after the other, or pairs in random order), its `order`, its
+    `program`, its time in `ms`, and the `ratio` of B to A that the arrangement leads to."""
     random, tables = np.random.default_rng(seed), []
     for arrangement in ("one after the other", "in turns"):
         ms = drifting(random, 2 * SAMPLES, SPREAD)

@@ -1,4 +1,4 @@
-"""Tells whether a series of times is steady: where its warm-up ends, whether it drifts, jumps or slows down late."""
+"""Find where a series of times becomes steady, and if it drifts, jumps or slows down late."""
 
 import math
 import statistics
@@ -8,20 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-LEVELS = {"drift": 0.03, "jump": 0.001, "throttle": 0.01}  # together they raise fewer than 2% of false alarms
-MATERIAL = {"drift": 0.03, "jump": 0.03, "throttle": 0.05}  # changes of a smaller part of the median are no matter
-SLOWER, UNSTEADY = 1.1, 0.1  # what a quiet machine keeps below: a tenth above its best, a tenth between quartiles
-STEADY = 10  # iterations that a steady series has at least, since fewer cannot be tested for a change
+LEVELS = {"drift": 0.03, "jump": 0.001, "throttle": 0.01}  # of p, for false alarms in under 2% of all series
+MATERIAL = {"drift": 0.03, "jump": 0.03, "throttle": 0.05}  # smaller changes, relative to the median, are ignored
+SLOWER, UNSTEADY = 1.1, 0.1  # limits of a quiet machine: median / best, interquartile range / median
+STEADY = 10  # least iterations of a steady series; fewer cannot be tested for a change
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a series does instead of staying: its `kind` (`drift`, `jump` or `throttle`), the relative `size` of it,
-    and the index `at` which it begins."""
+    """A change in a series that should be steady."""
 
-    kind: str
-    size: float
-    at: int
+    kind: str  # drift, jump or throttle
+    size: float  # relative to the median of the series
+    at: int  # index at which it begins
 
     def __str__(self) -> str:
         size = f"{self.size:+.0%}"
@@ -29,8 +28,7 @@ class Change:
 
 
 def change(samples: Sequence[float]) -> Change | None:
-    """The largest of these that are found: a drift (Mann and Kendall), a jump (Pettitt 1979), or a last quarter that is
-    slower than the rest (Mann and Whitney); None for a series that stays, or is shorter than 10."""
+    """Return the largest drift, jump or throttle found; None for fewer than 10 samples."""
     if len(samples) < 10:
         return None
     values = np.asarray(samples, dtype=float)
@@ -38,68 +36,65 @@ def change(samples: Sequence[float]) -> Change | None:
     return max((c for c in found if c), key=lambda c: abs(c.size), default=None)
 
 
-def drift(values: np.ndarray, alike: bool = True) -> Change | None:
-    """A monotonous trend: Kendall's rank correlation with time, and its size over the series by the median of the
-    slopes between all pairs (Theil and Sen). `alike` allows for neighbours that are, which may look like a trend."""
+def drift(values: np.ndarray, autocorrelated: bool = True) -> Change | None:
+    """Find a monotonic trend by Kendall's rank correlation with time, and its Theil-Sen slope."""
     order = np.arange(len(values))
     p = stats.kendalltau(order, values).pvalue
-    if not p <= LEVELS["drift"]:  # what follows can only make it larger
+    if not p <= LEVELS["drift"]:  # the correction can only raise p
         return None
     slope = stats.theilslopes(values, order).slope
-    if alike:
-        p = 2 * stats.norm.sf(stats.norm.isf(p / 2) / math.sqrt(_together(values - slope * order)))
-    return _material("drift", p, slope * (len(values) - 1), 0, values)
+    if autocorrelated:  # similar neighbours can look like a trend
+        p = 2 * stats.norm.sf(stats.norm.isf(p / 2) / math.sqrt(_variance_inflation(values - slope * order)))
+    return _as_change("drift", p, slope * (len(values) - 1), 0, values)
 
 
 def jump(values: np.ndarray) -> Change | None:
-    """The point that splits the series into two levels: the largest of the rank sums' deviations, by Pettitt's
-    approximation of its probability."""
+    """Find a split into two levels by the largest deviation of rank sums (Pettitt 1979)."""
     n = len(values)
     signs = np.cumsum(2 * stats.rankdata(values) - n - 1)[:-1]
     at = int(np.argmax(np.abs(signs))) + 1
     before, after = np.median(values[:at]), np.median(values[at:])
-    together = _together(np.concatenate([values[:at] - before, values[at:] - after]))
-    p = 2 * math.exp(-6 * signs[at - 1] ** 2 / (n**3 + n**2) / together)
-    return _material("jump", p, after - before, at, values)
+    inflation = _variance_inflation(np.concatenate([values[:at] - before, values[at:] - after]))
+    p = 2 * math.exp(-6 * signs[at - 1] ** 2 / (n**3 + n**2) / inflation)
+    return _as_change("jump", p, after - before, at, values)
 
 
 def throttle(values: np.ndarray) -> Change | None:
-    """A last quarter that is slower than what came before."""
+    """Find a last quarter that is slower than the rest (Mann and Whitney)."""
     at = len(values) - len(values) // 4
     before, late = values[:at], values[at:]
     test = stats.mannwhitneyu(late, before, alternative="greater", method="asymptotic")
-    return _material("throttle", test.pvalue, np.median(late) - np.median(before), at, values)
+    return _as_change("throttle", test.pvalue, np.median(late) - np.median(before), at, values)
 
 
-def _together(residuals: np.ndarray) -> float:
-    """By how much the variance of a mean grows because neighbours are alike: one where they are shown not to be."""
+def _variance_inflation(residuals: np.ndarray) -> float:
+    """Return how much autocorrelation inflates the variance of a mean; 1 if it is not shown."""
     ranks = stats.rankdata(residuals)
     ranks -= ranks.mean()
-    alike = float(ranks[1:] @ ranks[:-1] / (ranks @ ranks)) if np.any(ranks) else 0.0
-    if alike < stats.norm.ppf(0.9) / math.sqrt(len(residuals)):
+    correlation = float(ranks[1:] @ ranks[:-1] / (ranks @ ranks)) if np.any(ranks) else 0.0
+    if correlation < stats.norm.ppf(0.9) / math.sqrt(len(residuals)):
         return 1.0
-    alike = min(0.9, alike + (1 + 4 * alike) / len(residuals))  # its bias (Kendall 1954)
-    return (1 + alike) / (1 - alike)
+    correlation = min(0.9, correlation + (1 + 4 * correlation) / len(residuals))  # without bias (Kendall 1954)
+    return (1 + correlation) / (1 - correlation)
 
 
-def _material(kind: str, p: float, size: float, at: int, values: np.ndarray) -> Change | None:
+def _as_change(kind: str, p: float, size: float, at: int, values: np.ndarray) -> Change | None:
     relative = float(size / np.median(values))
     return Change(kind, relative, at) if p <= LEVELS[kind] and abs(relative) >= MATERIAL[kind] else None
 
 
 def quiet(probe: Sequence[float], best: float) -> bool:
-    """Whether the same small computation, timed over and over beside a measurement, says that the machine was left
-    alone: its median near the `best` that the machine ever showed, its quartiles near each other."""
+    """Return True if a noise probe was neither slow, compared with its `best`, nor unsteady."""
     low, middle, high = statistics.quantiles(probe, n=4)
     return middle <= SLOWER * best and high - low <= UNSTEADY * middle
 
 
 def steady(samples: Sequence[float]) -> int | None:
-    """The index from which the series is steady; None where it never is: when more than half of it is warm-up, or
-    fewer than ten iterations are left, or what is left drifts or jumps.
+    """Return the index from which the series is steady, or None if it never is.
 
-    A sample belongs to the warm-up when it lies outside the band that the last half keeps to, of 2 to 15% about its
-    median, and the warm-up ends where most samples before lay outside and most after within."""
+    Samples outside a band around the last half's median, 2 to 15% to each side, are warm-up. The warm-up ends where
+    most samples before lie outside the band and most after inside. No series is steady if its warm-up is longer than
+    half of it, leaves fewer than ten samples, or leaves a change."""
     values = np.asarray(samples, dtype=float)
     if len(values) < STEADY:
         return None
@@ -109,6 +104,6 @@ def steady(samples: Sequence[float]) -> int | None:
     outside = np.where(np.abs(values - middle) > band, 1, -1)
     start = int(np.argmax(np.concatenate([[0], np.cumsum(outside)])))
     rest = values[start:]
-    if start > len(values) // 2 or len(rest) < STEADY or drift(rest, alike=False) or change(rest):
+    if start > len(values) // 2 or len(rest) < STEADY or drift(rest, autocorrelated=False) or change(rest):
         return None
     return start
