@@ -1,4 +1,4 @@
-"""One AdamW step on a list of equally long parameters, or on those of a model."""
+"""Measure one AdamW step on parameters of equal size, or on those of a model."""
 
 import functools
 import math
@@ -13,21 +13,22 @@ from lib.experiments.measure import Work
 from lib.instruments import cache, environment
 from lib.timing import Mark
 
-DRAWN = 2**18  # values
+DRAWN = 2**18  # random values of a tensor; a larger one repeats them, since drawing takes longer than measuring
 EQUAL = "equal"  # parameters of one size
-TOLERANCE = 2e-3  # of the update; a parameter near one holds an update of 1e-3 to about 3e-4
+TOLERANCE = 2e-3  # of the update: beside a parameter near 1, fp32 rounds an update of 1e-3 by up to 3e-4 of it
 
 
 @dataclass(frozen=True)
 class Adam:
-    """An optimizer step, from `cold` caches or from those that the step before left, on `num_params` parameters of
-    `param_size` elements each where `shapes` is "equal", else on those of the model of that size, whose number and
-    sizes are its own: the two are 0. Raises ValueError for a value that is unknown or impossible."""
+    """An AdamW step on `num_params` parameters of `param_size` elements each.
+
+    If `shapes` is a size of model, its parameters are used and the two numbers are 0. `cold` flushes the caches before
+    each step. Raises ValueError for an unknown or impossible value."""
 
     experiment: ClassVar[str] = "adam"
     variant: str
     shapes: str
-    num_params: int = field(metadata={"least": 0, "most": 100_000})  # each costs Python far more than its bytes
+    num_params: int = field(metadata={"least": 0, "most": 100_000})  # the overhead of a tensor can far exceed its data
     param_size: int = field(metadata={"least": 0})
     amsgrad: bool
     cold: bool
@@ -43,37 +44,38 @@ class Adam:
             if self.shapes == EQUAL:
                 validate.at_least(name, getattr(self, name), 1)
             elif getattr(self, name) != 0:
-                raise ValueError(f"{name}: {getattr(self, name)} must be 0 for {self.shapes}, which has its own")
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 for shapes {self.shapes}")
 
     @property
     def compiles(self) -> bool:
-        """Whether it goes through torch.compile."""
+        """Return True if the variant goes through torch.compile."""
         return self.variant in adam.COMPILING
 
     @property
     def parameter_shapes(self) -> list[tuple[int, ...]]:
-        """The shape of each parameter."""
+        """Return the shape of each parameter."""
         return [(self.param_size,)] * self.num_params if self.shapes == EQUAL else _model_shapes(self.shapes)
 
     def unavailable(self) -> str | None:
-        """Why this machine cannot run the case, or None."""
+        """Return why this machine cannot run the case, or None."""
         return environment.compiler_missing(self.device) if self.compiles else None
 
     def predicted_bytes(self) -> int:
-        """Parameters, gradients and moments, the temporaries of all parameters at once (of the largest, for the
-        variant that takes them in turn), and the first and last parameter with their state in double precision."""
+        """Predict the peak: parameters, gradients, moments, temporaries and the check's copies.
+
+        single_tensor holds temporaries of one parameter at a time, the others of all. The check holds the first and
+        the last parameter with their states in double precision."""
         sizes = [math.prod(shape) for shape in self.parameter_shapes]
         lists = 5 if self.amsgrad else 4
         temporaries = 2 * (max(sizes) if self.variant == "single_tensor" else sum(sizes))
         return 4 * (lists * sum(sizes) + temporaries) + 8 * (lists + 2) * (sizes[0] + sizes[-1])
 
     def setup(self) -> Work:
-        """Draw parameters and gradients from a standard normal, with moments as if some steps had been made. Of a
-        large tensor as many values are drawn as `DRAWN` says, and repeated: more would take longer than to measure."""
+        """Draw parameters and gradients from a standard normal, and states after some steps."""
         hyper = adam.Hyper(amsgrad=self.amsgrad)
         shapes = self.parameter_shapes
-        params, grads = ([_drawn(torch.empty(shape, device=self.device)) for shape in shapes] for _ in range(2))
-        states = [self._in_progress(p) for p in params]
+        params, grads = ([_fill_normal(torch.empty(shape, device=self.device)) for shape in shapes] for _ in range(2))
+        states = [self._state_in_progress(p) for p in params]
         ends = {"update": 0, "last_update": -1}  # the parameters that are checked, each as one row
         old = {name: params[i].double() for name, i in ends.items()}
 
@@ -96,15 +98,14 @@ class Adam:
         before = cache.flush(self.device) if self.cold else lambda: None
         return Work(self.device, iteration, expected, result, TOLERANCE, facts, self.compiles, before)
 
-    def _in_progress(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
-        """A state in which the count of steps and the running maximum make a difference, as in fresh ones they
-        do not."""
+    def _state_in_progress(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return a state after 9 steps: in a fresh one count and running maximum do not matter."""
         state = adam.state(param, self.variant, self.amsgrad)
         state["step"].fill_(9)
-        _drawn(state["exp_avg"])
+        _fill_normal(state["exp_avg"])
         for name in ("exp_avg_sq", "max_exp_avg_sq"):
             if name in state:
-                _drawn(state[name]).abs_().add_(0.5)
+                _fill_normal(state[name]).abs_().add_(0.5)
         return state
 
 
@@ -115,8 +116,8 @@ def _model_shapes(size: str) -> list[tuple[int, ...]]:
     return [tuple(parameter.shape) for parameter in network.parameters()]
 
 
-def _drawn(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, filled."""
+def _fill_normal(tensor: torch.Tensor) -> torch.Tensor:
+    """Fill the tensor from a standard normal and return it."""
     parts = tensor.flatten().split(DRAWN)
     parts[0].normal_()
     for part in parts[1:]:

@@ -1,4 +1,4 @@
-"""Attention on queries, keys and values alone, without projections or heads: forward and backward."""
+"""Measure attention on queries, keys and values alone: no projections, no heads."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,8 +16,7 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention on `batch_size` sequences, from `cold` caches or from those that the iteration before left; raises
-    ValueError for a value that is unknown or impossible."""
+    """Attention forward and backward; raises ValueError for an unknown or impossible value."""
 
     experiment: ClassVar[str] = "attention"
     variant: str
@@ -26,7 +25,7 @@ class Attention:
     batch_size: int
     causal: bool
     precision: str
-    cold: bool
+    cold: bool  # flush the caches before each iteration
     device: str
 
     def __post_init__(self):
@@ -37,21 +36,21 @@ class Attention:
 
     @property
     def compiles(self) -> bool:
-        """Whether it goes through torch.compile."""
+        """Return True if the variant goes through torch.compile."""
         return self.variant in attention.COMPILING
 
     def unavailable(self) -> str | None:
-        """Why this machine cannot run the case, or None."""
+        """Return why this machine cannot run the case, or None."""
         missing = environment.compiler_missing(self.device) if self.compiles else None
         missing = missing or attention.unavailable(self.variant, self.device, self.d_head)
         return missing or precision.unavailable(self.precision, self.device)
 
     def predicted_bytes(self) -> int:
-        """The peak of the variant, or of the reference, which is one sequence in double precision beside all inputs.
+        """Predict the peak of the variant, or of the reference if that is larger.
 
-        What holds every score does so as `cost.memory.attention_peak_bytes` says, in a narrow precision with one copy
-        more in single precision; what works in tiles holds six numbers a score of a tile. Beside either there are at
-        most Q, K, V, the output, their gradients and a copy."""
+        A variant that holds all scores takes `cost.memory.attention_peak_bytes`, plus a copy of them in single
+        precision under autocast. A tiled one holds six numbers for each score of a tile. Either holds at least Q, K,
+        V, the output, their gradients and a copy. The reference takes one sequence in double beside all inputs."""
         shape = (self.batch_size, self.seq_len, self.d_head)
         each = 4 * self.batch_size * self.seq_len * self.d_head
         if self.variant in flops.FORMULA:
@@ -79,7 +78,7 @@ class Attention:
             mark("backward")
 
         def before() -> None:
-            precision.activate(self.precision, self.device)  # a baseline may have set its own
+            precision.activate(self.precision, self.device)  # a baseline may have set another
             last.clear()
             for tensor in inputs:
                 tensor.grad = None

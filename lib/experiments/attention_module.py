@@ -1,4 +1,4 @@
-"""Self-attention with its four projections, forward and backward: another workload than attention alone."""
+"""Measure self-attention with its four projections, forward and backward."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -16,12 +16,11 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 2e-2}
 
 @dataclass(frozen=True)
 class AttentionModule:
-    """Causal self-attention with rotary embeddings on `batch_size` sequences of `context_length` tokens; raises
-    ValueError for a value that is unknown or impossible."""
+    """Causal self-attention as in a layer of the model; raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "attention_module"
     d_model: int
-    context_length: int = field(metadata={"least": 2})  # of a single token the queries have no gradient to be checked
+    context_length: int = field(metadata={"least": 2})  # a single token gives the queries no gradient to check
     batch_size: int
     num_heads: int
     precision: str
@@ -32,34 +31,35 @@ class AttentionModule:
         object.__setattr__(self, "device", environment.device(self.device))
         validate.fields(self)
         validate.choice("precision", self.precision, precision.NAMES)
-        _ = self.config  # which refuses heads that do not divide d_model
+        _ = self.config  # refuses a num_heads that does not divide d_model
 
     @property
     def config(self) -> model.Config:
-        """The shape of the module, as a layer of a model has it."""
+        """Return the config of a model with this layer."""
         return model.Config(
             context_length=self.context_length, d_model=self.d_model, num_heads=self.num_heads, d_ff=1, num_layers=1
         )
 
     @property
     def weights_bytes(self) -> int:
-        """Bytes of the four projections, in single precision."""
+        """Return the bytes of the four projections, in single precision."""
         return 4 * 4 * self.d_model**2
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of the input, and of anything else of its shape, in single precision."""
+        """Return the bytes of a tensor of the input's shape, in single precision."""
         return 4 * self.batch_size * self.context_length * self.d_model
 
     def unavailable(self) -> str | None:
-        """Why this machine cannot run the case, or None."""
+        """Return why this machine cannot run the case, or None."""
         missing = environment.compiler_missing(self.device) if self.compiled else None
         return missing or precision.unavailable(self.precision, self.device)
 
     def predicted_bytes(self) -> int:
-        """The most that is held at once, when the gradient of one weight is compared: weights and their gradients, that
-        gradient, the reference's and their difference, and what the passes hold beside these (at most nine arrays of
-        the input's shape and three of the scores', the mask, the tables of the rotary embeddings)."""
+        """Predict the peak, reached when the gradient of one weight is compared.
+
+        It holds the weights and their gradients; that one gradient, the reference's and their difference; at most nine
+        arrays of the input's shape and three of the scores'; the mask and the tables of the rotary embeddings."""
         squares = self.context_length**2
         scores = 4 * self.batch_size * self.num_heads * squares
         tables = 4 * self.context_length * self.config.d_head
@@ -87,7 +87,7 @@ class AttentionModule:
             mark("backward")
 
         def before() -> None:
-            precision.activate(self.precision, self.device)  # a baseline may have set its own
+            precision.activate(self.precision, self.device)  # a baseline may have set another
             last.clear()
             x_BTC.grad = None
             module.zero_grad(set_to_none=True)
@@ -119,9 +119,10 @@ class AttentionModule:
         return model.SelfAttention(config, model.RoPE(config.d_head, config.context_length, config.rope_theta), "naive")
 
     def _facts(self) -> dict:
-        """FLOPs forward of the projections and of attention, and the bytes that must be moved at the least: forward
-        the weights and the input read and the output written, backward the weights, the input and the gradient of the
-        output read, the gradients of the weights and of the input written."""
+        """Return the FLOPs of projections and attention, and the least bytes that each pass moves.
+
+        Forward reads weights and input and writes the output. Backward reads weights, input and the output's gradient,
+        and writes the gradients of the weights and of the input."""
         projections = 8 * self.batch_size * self.context_length * self.d_model**2
         attention = flops.attention_flops(self.batch_size, self.context_length, self.d_model)
         return {

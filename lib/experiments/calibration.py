@@ -1,7 +1,7 @@
-"""Tries the measuring itself on this machine, and keeps what it finds as records.
+"""Test the measuring itself on this machine, and keep the results as records.
 
-It times what is known, compares itself with another timer, equal programs with each other and with one that does 5%
-more, and measures what marks, kernels and records cost. `lib.report.self_check` judges the records.
+The checks time known waits, compare this timer with another, look for differences between equal programs and between
+programs that differ by 5%, and time the overhead of marks, kernels and records. `lib.report.self_check` judges them.
 """
 
 import argparse
@@ -29,15 +29,15 @@ from lib.stats import comparisons
 from lib.timing import Iteration, Mark, Plan
 
 COMPARISONS = 200
-UNIT = 20  # calls of the small program, so that one call more is 5%
-STARTS, CASES = 8, 30  # of kernels, and of cases in which nothing is measured
-LOADING = "import time, torch; print(time.monotonic())"  # whose clock is the same in every process
+UNIT = 20  # calls in the small program; one more is 5%
+STARTS, CASES = 8, 30  # starts of a kernel, and empty cases
+LOADING = "import time, torch; print(time.monotonic())"  # a clock that all processes share
 PLAIN = "import time; began = time.monotonic(); import torch; print(time.monotonic() - began)"
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """One check of the measuring, on a device."""
+    """One check of the measuring on one device."""
 
     experiment: ClassVar[str] = "calibration"
     check: str
@@ -45,7 +45,7 @@ class Calibration:
 
 
 def spin(device: str) -> dict[str, list[float]]:
-    """Waiting loops of known length: `known_ms` and the `median_ms` that is measured of each."""
+    """Time waits of known length: `known_ms`, and the measured `median_ms` of each."""
     known = (0.01, 0.1, 1.0, 10.0)
 
     def spinning(ns: int) -> Iteration:
@@ -62,8 +62,7 @@ def spin(device: str) -> dict[str, list[float]]:
 
 
 def timer(device: str) -> dict[str, list[float]]:
-    """A matrix product by this project and by torch.utils.benchmark with as many threads, block by block in turns:
-    `ours_ms` and `timer_ms`, the medians of 30 blocks of 10."""
+    """Time a matrix product with this timer and with torch.utils.benchmark, alternately."""
     matrix = torch.ones((512, 512) if device == "cpu" else (4096, 4096), device=device)
     scope = {"torch": torch, "matrix": matrix, "out": torch.empty_like(matrix)}
     theirs = Timer("torch.mm(matrix, matrix, out=out)", globals=scope, num_threads=torch.get_num_threads())
@@ -79,24 +78,24 @@ def timer(device: str) -> dict[str, list[float]]:
         theirs.timeit(2)
         return statistics.median(theirs.timeit(1).median for _ in range(10)) * 1e3
 
-    return _in_turns(ours_ms, timer_ms, 30)
+    return _alternate(ours_ms, timer_ms, 30)
 
 
-def _in_turns(first: Callable[[], float], second: Callable[[], float], count: int) -> dict[str, list[float]]:
-    """What two functions return by their names, called so many times each, now the one first and now the other."""
-    turns = [(first, second) if turn % 2 else (second, first) for turn in range(count)]
-    found = [{one.__name__: one() for one in turn} for turn in turns]
-    return {one.__name__: [turn[one.__name__] for turn in found] for one in (first, second)}
+def _alternate(first: Callable[[], float], second: Callable[[], float], count: int) -> dict[str, list[float]]:
+    """Call two functions `count` times, each first in every other pair; return results by name."""
+    orders = [(first, second) if i % 2 else (second, first) for i in range(count)]
+    pairs = [{one.__name__: one() for one in order} for order in orders]
+    return {one.__name__: [pair[one.__name__] for pair in pairs] for one in (first, second)}
 
 
 def _operands(device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """A small matrix and the place of its product."""
+    """Return a small matrix and a tensor for its product."""
     matrix = torch.ones((160, 160) if device == "cpu" else (1024, 1024), device=device)
     return matrix, torch.empty_like(matrix)
 
 
 def _program(operands: tuple[torch.Tensor, torch.Tensor], calls: int) -> Iteration:
-    """So many small matrix products, together of about a millisecond for 20."""
+    """Return an iteration of `calls` small matrix products; 20 take about a millisecond."""
     matrix, out = operands
 
     def iteration(mark: Mark) -> None:
@@ -107,9 +106,11 @@ def _program(operands: tuple[torch.Tensor, torch.Tensor], calls: int) -> Iterati
     return iteration
 
 
-def _compared(device: str, calls: int, count: int, apart: bool = False) -> dict[str, list[float]]:
-    """Comparisons of a program of so many calls with one of 20, on the same memory or `apart`: of each the `ratio`, its
-    `pairs`, whether they were called `different` (1 or 0), and the noise probe's median and spread beside it."""
+def _compare_programs(device: str, calls: int, count: int, apart: bool = False) -> dict[str, list[float]]:
+    """Compare a program of `calls` products with one of 20, `count` times.
+
+    The programs use the same memory unless `apart`. Returns for each comparison the `ratio`, the number of `pairs`,
+    `different` (1 for a verdict of faster or slower, else 0), and the noise probe's median and spread beside it."""
     found: dict[str, list[float]] = {
         name: [] for name in ("ratio", "pairs", "different", "beside_ms", "beside_percent")
     }
@@ -117,7 +118,7 @@ def _compared(device: str, calls: int, count: int, apart: bool = False) -> dict[
     for seed in range(count):
         probed = noise.probe(device)
         if apart:
-            kept.append(_operands(device))  # kept, so that each comparison has a place of its own
+            kept.append(_operands(device))  # kept alive, so each comparison gets memory of its own
         first, second = _program(kept[-1] if apart else operands, calls), _program(operands, UNIT)
         pairs = timing.compare(first, second, timing.clock(device), most=150, seed=seed)
         low, middle, high = statistics.quantiles(probed + noise.probe(device), n=4)
@@ -129,23 +130,22 @@ def _compared(device: str, calls: int, count: int, apart: bool = False) -> dict[
 
 
 def equal(device: str) -> dict[str, list[float]]:
-    """A program against itself."""
-    return _compared(device, UNIT, COMPARISONS)
+    """Compare a program with itself."""
+    return _compare_programs(device, UNIT, COMPARISONS)
 
 
 def planted(device: str) -> dict[str, list[float]]:
-    """A program against one that does 5% more."""
-    return _compared(device, UNIT + 1, COMPARISONS)
+    """Compare a program with one that does 5% more."""
+    return _compare_programs(device, UNIT + 1, COMPARISONS)
 
 
 def placed(device: str) -> dict[str, list[float]]:
-    """A program against the same on other memory, 40 times: what an address alone can do."""
-    return _compared(device, UNIT, 40, apart=True)
+    """Compare a program with the same one on other memory, 40 times."""
+    return _compare_programs(device, UNIT, 40, apart=True)
 
 
 def overhead(device: str) -> dict[str, list[float]]:
-    """A step of three phases of about a millisecond in all, timed with its marks, and in a plain loop with a clock at
-    its ends: `marked_ms` and `plain_ms` a step, of 100 blocks of 20 in turns."""
+    """Time a step of a millisecond with marks at its three phases, and in a plain loop."""
     (matrix, out), block = _operands(device), 20
 
     def iteration(mark: Mark) -> None:
@@ -165,11 +165,11 @@ def overhead(device: str) -> dict[str, list[float]]:
         clock.mark()
         return clock.stop()[0][0] / 1e6 / block
 
-    return _in_turns(marked_ms, plain_ms, 100)
+    return _alternate(marked_ms, plain_ms, 100)
 
 
 def repeated(device: str) -> dict[str, list[float]]:
-    """The rates of a matrix product (`product_gflops`) and of a copy (`copy_gbs`), each measured five times."""
+    """Measure the rates of a matrix product and of a copy, five times each."""
     rows = {"cpu": (1024, 4096)}.get(device, (8192, 16384))
     works = [Ceilings(name, n, n, "fp32", device).setup() for name, n in zip(("matmul", "copy"), rows, strict=True)]
     found: dict[str, list[float]] = {"product_gflops": [], "copy_gbs": []}
@@ -182,8 +182,7 @@ def repeated(device: str) -> dict[str, list[float]]:
 
 
 def start(device: str) -> dict[str, list[float]]:
-    """`kernel_ms`, from the start of a kernel to the end of a cell that loads torch, and `torch_ms`, the loading of
-    torch by a plain process: so many of each in turns, after one of each that fills the caches of the disk."""
+    """Time the start of a kernel until it has imported torch, and the import alone."""
     found: dict[str, list[float]] = {"kernel_ms": [], "torch_ms": []}
     with tempfile.TemporaryDirectory() as name:
         source, output = Path(name, "loading.ipynb"), Path(name, "done.ipynb")
@@ -195,24 +194,23 @@ def start(device: str) -> dict[str, list[float]]:
             found["kernel_ms"].append(1e3 * (float(cell.outputs[0].text) - began))
             plain = subprocess.run([sys.executable, "-c", PLAIN], capture_output=True, text=True, check=True)
             found["torch_ms"].append(1e3 * float(plain.stdout))
-    return {name: times[1:] for name, times in found.items()}
+    return {name: times[1:] for name, times in found.items()}  # the first filled the disk caches
 
 
 def between(device: str) -> dict[str, list[float]]:
-    """`case_ms`, a case in which nothing is measured, from one to the next, its record written; and `canaries_ms`, the
-    two noise probes that are the only work in it, by themselves; in turns."""
+    """Time a case that measures nothing, with its record, and its two noise probes alone."""
     found: dict[str, list[float]] = {"case_ms": [], "canaries_ms": []}
     with tempfile.TemporaryDirectory() as name, mock.patch.dict(os.environ, RESULTS=str(Path(name, "results"))):
-        for turn in range(CASES):
+        for i in range(CASES):
             began = time.perf_counter()
-            with measure.recording(Calibration("nothing", device), round=turn + 1):
+            with measure.recording(Calibration("nothing", device), round=i + 1):
                 pass
             middle = time.perf_counter()
             for _ in range(2):
                 noise.probe(device)
             found["case_ms"].append(1e3 * (middle - began))
             found["canaries_ms"].append(1e3 * (time.perf_counter() - middle))
-    return {name: times[1:] for name, times in found.items()}  # the first asks what the environment is
+    return {name: times[1:] for name, times in found.items()}  # the first looked up the environment
 
 
 CHECKS: dict[str, Callable[[str], dict[str, list[float]]]] = {
@@ -221,25 +219,25 @@ CHECKS: dict[str, Callable[[str], dict[str, list[float]]]] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of this command line."""
+    """Build the parser of this command line."""
     made = cli.parser(
         "lib.experiments.calibration",
-        "Try the measuring itself on this machine, a few minutes, and keep what lib.report.self_check then judges.",
+        "Test the measuring itself on this machine in a few minutes. lib.report.self_check judges the results.",
         ("", "spin timer"),
         {2: "bad input"},
     )
     made.add_argument(
-        "checks", nargs="*", choices=[*CHECKS, []], metavar="check", help=f"of {', '.join(CHECKS)}; all by default"
+        "checks", nargs="*", choices=[*CHECKS, []], metavar="check", help=f"any of {', '.join(CHECKS)} (default: all)"
     )
     return made
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line: run every check, or those named; returns 0."""
+    """Run every check, or those named on the command line; return 0."""
     given = parser().parse_args(arguments)
     device = environment.device()
     for name in given.checks or CHECKS:
-        print(f"{name}: {CHECKS[name].__doc__.split(':')[0]}", flush=True)
+        print(f"{name}: {CHECKS[name].__doc__.splitlines()[0]}", flush=True)
         with measure.recording(Calibration(name, device), round=1) as record:
             record.metrics |= CHECKS[name](device)
     return 0

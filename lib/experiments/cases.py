@@ -1,4 +1,4 @@
-"""Finds the case class of each experiment of the catalogue, and makes grids of cases.
+"""Find the case class of each experiment in the catalogue, and make grids of cases.
 
 >>> [case.variant for case in grid("adam", variant=["foreach", "fused"], num_params=1, param_size=8)]  # doctest: +SKIP
 ['foreach', 'fused']
@@ -11,13 +11,13 @@ from dataclasses import fields
 from lib.catalog import CATALOG
 
 
-def _case(experiment: str) -> type:
-    """Return the class that `lib/experiments/<experiment>.py` names alike: AttentionModule for attention_module."""
+def _case_class(experiment: str) -> type:
+    """Return the class of an experiment's module: AttentionModule for attention_module."""
     name = "".join(word.capitalize() for word in experiment.split("_"))
     return getattr(importlib.import_module(f"lib.experiments.{experiment}"), name)
 
 
-EXPERIMENTS = {name: _case(name) for name in CATALOG}  # frozen dataclasses, whose fields are the axes of the sweep
+EXPERIMENTS = {name: _case_class(name) for name in CATALOG}  # frozen dataclasses; their fields are the axes of a sweep
 
 
 def grid(experiment: str, **axes) -> list:

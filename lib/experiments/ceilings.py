@@ -1,4 +1,4 @@
-"""The limits of the machine: matrix products of a range of shapes, data too large for caches, the cost of a call."""
+"""Measure the machine's limits: matrix products, memory traffic, the cost of a call."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,13 +18,13 @@ CALLS = 1000
 
 @dataclass(frozen=True)
 class Ceilings:
-    """`matmul` multiplies a matrix of `rows` x `columns` by one of `columns` x `rows`, `copy` writes one matrix over
-    another, `triad` writes a = b + s c, `add` does a = a + b in place, and `call` is the triad a thousand times with
-    one element: what is left is the overhead of a call, on CUDA of a launch. Bytes count as in STREAM (McCalpin 1995):
-    what is read and what is written, not the lines that a CPU may fetch before it overwrites them. In place it
-    fetches none, nor does an optimizer, so that `add` often reaches the highest rate.
+    """One operation on matrices of `rows` x `columns`.
 
-    Raises ValueError for a value that is unknown or impossible."""
+    `matmul` multiplies one by a matrix of `columns` x `rows`, `copy` copies it, `triad` computes a = b + s c, and `add`
+    computes a = a + b in place. `call` runs the triad a thousand times on one element and so shows the overhead of a
+    call, on CUDA of a launch. Bytes count as in STREAM (McCalpin 1995): what is read plus what is written. A CPU may
+    fetch lines before it overwrites them, but not in place: `add` often has the highest rate, as an optimizer would.
+    Raises ValueError for an unknown or impossible value."""
 
     experiment: ClassVar[str] = "ceilings"
     operation: str
@@ -40,19 +40,19 @@ class Ceilings:
         validate.choice("precision", self.precision, precision.NAMES)
         for name in ("rows", "columns"):
             if self.operation == "call" and getattr(self, name) != 1:
-                raise ValueError(f"{name}: {getattr(self, name)} must be 1 for call, whose tensors have one element")
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 for operation call")
 
     def unavailable(self) -> str | None:
-        """Why this machine cannot run the case, or None."""
+        """Return why this machine cannot run the case, or None."""
         return precision.unavailable(self.precision, self.device)
 
     def predicted_bytes(self) -> int:
-        """Two operands and the result, and for the check the right operand and a few rows in double precision."""
+        """Predict the peak: operands and result, and a few rows in double for the check."""
         right, out = self.rows * self.columns, self.rows * (self.rows if self.operation == "matmul" else self.columns)
         return 4 * (2 * right + out) + 8 * right + 16 * 8 * (self.rows + self.columns)
 
     def setup(self) -> Work:
-        """Draw the operands from a standard normal, in the dtype that the precision computes in."""
+        """Draw the operands from a standard normal, in the dtype of the precision."""
         precision.activate(self.precision, self.device)
         made = {"device": self.device, "dtype": precision.AUTOCAST[self.precision] or torch.float32}
         shape, product = (self.rows, self.columns), self.operation == "matmul"

@@ -1,4 +1,4 @@
-"""Attention or a training step, compiled from empty caches, to be set against the same run eagerly."""
+"""Measure what compiling attention or a training step costs and saves."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -14,8 +14,10 @@ ATTENTION = "attention"
 
 @dataclass(frozen=True)
 class Compile:
-    """Naive causal `attention`, or a training step of a model of that size, on sequences of `seq_len` tokens; raises
-    ValueError for a value that is unknown or impossible. The head size of a model is its own."""
+    """Naive causal attention, or a training step of a model, eager or compiled.
+
+    `model` is "attention" or a size of model; `d_head` must be that model's own head size. Raises ValueError for an
+    unknown or impossible value."""
 
     experiment: ClassVar[str] = "compile"
     model: str
@@ -32,13 +34,13 @@ class Compile:
         validate.choice("model", self.model, (ATTENTION, *model.SIZES))
         validate.choice("precision", self.precision, precision.NAMES)
         if self.model != ATTENTION:
-            validate.at_least("seq_len", self.seq_len, 2)  # as the context of a step
+            validate.at_least("seq_len", self.seq_len, 2)  # the least context of a step
         if self.model != ATTENTION and self.d_head != self.underlying().config.d_head:
             own = self.underlying().config.d_head
-            raise ValueError(f"d_head: {self.d_head} must be {own} for {self.model}, whose head size that is")
+            raise ValueError(f"d_head: got {self.d_head}, expected {own} for model {self.model}")
 
     def underlying(self) -> Attention | Step:
-        """The case of the experiment `attention` or `step` that this one runs."""
+        """Return the case of `attention` or `step` that this one runs."""
         alike = {"batch_size": self.batch_size, "precision": self.precision, "device": self.device}
         if self.model == ATTENTION:
             variant = "compiled" if self.compiled else "naive"
@@ -51,15 +53,15 @@ class Compile:
         )  # fmt: skip
 
     def unavailable(self) -> str | None:
-        """Why this machine cannot run the case, or None."""
+        """Return why this machine cannot run the case, or None."""
         return self.underlying().unavailable()
 
     def predicted_bytes(self) -> int:
-        """Peak memory of what runs."""
+        """Predict the peak of the underlying case."""
         return self.underlying().predicted_bytes()
 
     def setup(self) -> Work:
-        """Build what runs; where it is compiled, its first iteration finds no graph of it compiled before."""
+        """Build the underlying case, to be compiled from empty caches if `compiled`."""
         work = self.underlying().setup()
-        work.facts.pop("tokens", None)  # of the whole batch, and near to a field of this case
+        work.facts.pop("tokens", None)  # of the whole batch, easily mistaken for seq_len
         return replace(work, around_first=compilation.cold) if self.compiled else work

@@ -1,4 +1,4 @@
-"""The kernels of a training step, under the profiler."""
+"""Profile the kernels of a training step."""
 
 import functools
 from collections.abc import Callable
@@ -20,24 +20,24 @@ from lib.records import results
 
 @dataclass(frozen=True)
 class Kernels(Step):
-    """A training step as `Step` has it, to be profiled; raises ValueError for a value that is unknown or impossible."""
+    """A training step as in `Step`, to be profiled."""
 
     experiment: ClassVar[str] = "kernels"
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The ranges inside attention: none where a fused kernel or a compiled graph leaves no place for them."""
+        """Return the ranges inside attention; a fused kernel or compiled graph has none."""
         return attention.PARTS if self.attention == "naive" and not self.compiled else ()
 
     def unavailable(self) -> str | None:
-        """Why this machine cannot run the case, or None."""
-        unseen = "the profiler does not see what runs on mps" if self.device == "mps" else None
+        """Return why this machine cannot run the case, or None."""
+        unseen = "torch.profiler does not see kernels on mps" if self.device == "mps" else None
         return unseen or super().unavailable()
 
     def annotate(
         self, training: Training, part: Callable[[str], AbstractContextManager] = torch.profiler.record_function
     ) -> None:
-        """Put the parts of attention inside ranges of that kind, which take time even where nobody looks at them."""
+        """Put a range around each part of attention; ranges take time even unprofiled."""
         if self.parts:
             for layer in training.module.layers:
                 layer.attn.attend = functools.partial(attention.annotated, part=part)
@@ -55,11 +55,11 @@ class Kernels(Step):
         return work
 
     def profile(self, work: Work, count: int, keep: Path | None = None) -> dict:
-        """The metrics of `profiler.profile`, of `count` iterations, which have their ranges from here on."""
+        """Return the metrics of `profiler.profile` over `count` iterations; the ranges remain."""
         work.annotate()
         return profiler.profile(work.iteration, self.device, work.before, count, self.parts, keep)
 
     def trace_file(self, round: int) -> Path:
-        """Where a trace of the case goes: beside the executed notebooks."""
+        """Return the path of the case's trace, beside the executed notebooks."""
         name = f"{results.name(asdict(self))}.r{round}.trace.json.gz"
         return paths.runs() / environment.machine(self.device) / name

@@ -1,4 +1,4 @@
-"""Measures cases one after the other and saves each as soon as it is done.
+"""Measure cases one by one, and save the record of each as soon as it is done.
 
 A measurement notebook is a loop over `pending`, with `recording` around each case.
 """
@@ -25,41 +25,35 @@ from lib.instruments import compilation, environment, noise, peak_memory
 from lib.records import baselines, code_digest, results
 from lib.timing import Iteration
 
-FOLLOWED = 100  # of the largest allocations, before alike ones are counted together
-FEW = 1024  # values of a result, among which rounding makes errors ten times the usual ones now and then
+LARGEST_ALLOCATIONS = 100  # kept in a record; similar ones among them are then counted together
+FEW = 1024  # a result with no more values may miss its tolerance tenfold: rounding averages out less
 FATAL = ("oom", "too_large", "timeout", "crashed")
 _BEGAN = time.monotonic()
-_begun = itertools.count()  # the records that this process has begun
+_record_numbers = itertools.count()  # counts the records that this process begins
 
 
 @dataclass
 class Work:
-    """What a case builds. `iteration` marks its phases; `before` runs outside the timed region of each;
-    `expected` computes the right tensors by the reference, from the state before an iteration; `result` are
-    those that the last iteration produced, of which an expected one may be a function; `tolerance` bounds their
-    relative error; `facts` are numbers from theory that belong in the record; `compiled` says that the first iteration
-    compiles; `around_first` surrounds that and yields metrics that its end fills; `annotate` puts ranges inside the
-    iteration, for a profiler to see."""
+    """A case that is built and ready to measure; call `expected` before `iteration`."""
 
     device: str
-    iteration: Iteration
-    expected: Callable[[], dict[str, torch.Tensor | Callable]]
-    result: Callable[[], dict[str, torch.Tensor]]
-    tolerance: float
-    facts: dict[str, float | list[float]]
-    compiled: bool = False
-    before: Callable[[], None] = lambda: None
-    around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})
-    annotate: Callable[[], None] = lambda: None
+    iteration: Iteration  # marks its phases
+    expected: Callable[[], dict[str, torch.Tensor | Callable]]  # the reference's tensors, or functions of the result
+    result: Callable[[], dict[str, torch.Tensor]]  # the tensors that the last iteration produced
+    tolerance: float  # the largest relative error allowed
+    facts: dict[str, float | list[float]]  # numbers from theory for the record
+    compiled: bool = False  # the first iteration compiles
+    before: Callable[[], None] = lambda: None  # runs before each iteration, outside the timed region
+    around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})  # fills metrics
+    annotate: Callable[[], None] = lambda: None  # adds ranges to the iteration, for a profiler
 
 
 class WrongResult(Exception):
-    """A variant whose result differs from the reference's by more than its tolerance."""
+    """Signal a result that misses the reference by more than its tolerance."""
 
 
 def pending(cases: list, round: int) -> Iterator:
-    """The cases still to be measured in this round, until the sweep's time is up: `SWEEP_SECONDS_LEFT` seconds after
-    this process began to measure."""
+    """Yield the cases left in this round, until SWEEP_SECONDS_LEFT seconds have passed."""
     for case in remaining(cases, round):
         if time.monotonic() - _BEGAN > float(os.environ.get("SWEEP_SECONDS_LEFT", "inf")):
             return
@@ -67,59 +61,57 @@ def pending(cases: list, round: int) -> Iterator:
 
 
 def remaining(cases: list, round: int) -> list:
-    """The cases without a record in this round that the machine can run, in the order in which the round
-    measures them. A case that ended badly in an earlier round is not tried again. Round 0, by hand, is all.
+    """Return the cases left to measure in this round, in the round's own order.
 
-    Where the records are elsewhere, a file that `SWEEP_CASES` names lists what is to be done, as `results.called` calls
-    it: then it is the cases named there without a record here."""
+    Leaves out cases that this machine cannot run or that failed in an earlier round. Round 0, by hand, keeps them all.
+    On a machine without the store, the file that SWEEP_CASES names lists the record names of the cases to measure."""
     if round == results.BY_HAND:
         return cases
     order = shuffled(available(cases), round)
     if "SWEEP_CASES" not in os.environ:
         return [case for case in order if not done(case, round)]
-    named = json.loads(Path(os.environ["SWEEP_CASES"]).read_text())
-    return [case for case in order if called(case, round) in named and not results.status(record_path(case, round))]
+    todo = json.loads(Path(os.environ["SWEEP_CASES"]).read_text())
+    return [case for case in order if record_name(case, round) in todo and not results.status(record_path(case, round))]
 
 
 def available(cases: list) -> list:
-    """The cases that this machine has the means for."""
+    """Return the cases that this machine can run."""
     return [case for case in cases if not case.unavailable()]
 
 
-def shuffled(things: list, round: int) -> list:
-    """The things in an order of the round's own, so that none always comes first."""
-    return random.Random(round).sample(things, len(things))
+def shuffled(items: list, round: int) -> list:
+    """Return the items in the round's own random order, so that none is always first."""
+    return random.Random(round).sample(items, len(items))
 
 
 def done(case, round: int) -> bool:
-    """Whether a round of a sweep has nothing left to do for the case."""
+    """Return True if the case has a record in this round, or failed in an earlier one."""
     earlier = (results.status(record_path(case, r)) for r in range(1, round))
     return results.status(record_path(case, round)) is not None or any(s in FATAL for s in earlier)
 
 
-def called(case, round: int) -> str:
-    """What the record of a case in a round is called."""
+def record_name(case, round: int) -> str:
+    """Return the name of the record of a case in a round."""
     return results.called(type(case).experiment, asdict(case), round)
 
 
 def record_path(case, round: int):
-    """The file of the record of a case in a round."""
+    """Return the path of the record of a case in a round."""
     return results.path(environment.machine(case.device), type(case).experiment, asdict(case), round)
 
 
 @dataclass
 class Recording:
-    """The record of a case in the making: add to `metrics`, then leave the block that `recording` opened. `earlier` is
-    how many this process began before."""
+    """A record in the making: add to `metrics` inside the block of `recording`."""
 
     case: object
     round: int
     metrics: dict = field(default_factory=dict)
     built: list[Work] = field(default_factory=list)
-    earlier: int = field(default_factory=lambda: next(_begun))
+    earlier_cases: int = field(default_factory=lambda: next(_record_numbers))  # that this process began before
 
     def setup(self) -> Work:
-        """Build the case, once its predicted memory is seen to fit. Raises TooLarge if it does not."""
+        """Build the case; raises TooLarge if its predicted memory does not fit."""
         peak_memory.preflight(self.case.predicted_bytes(), self.case.device)
         work = self.build(self.case)
         if work.compiled:
@@ -128,12 +120,12 @@ class Recording:
         return work
 
     def observe(self) -> dict[str, dict[str, list]]:
-        """What a case without times observes, once its predicted memory is seen to fit. Raises TooLarge."""
+        """Return what an untimed case observes; raises TooLarge if it does not fit."""
         peak_memory.preflight(self.case.predicted_bytes(), self.case.device)
         return self.case.observe()
 
     def build(self, case) -> Work:
-        """Set up a case, the same in each process, to be freed with the record."""
+        """Set up a case from a fixed seed; it is freed with the record."""
         torch.manual_seed(0)
         self.built.append(case.setup())
         return self.built[-1]
@@ -141,13 +133,13 @@ class Recording:
 
 @contextlib.contextmanager
 def recording(case, round: int, cold: bool = False):
-    """Save what the block measures as the record of `case` when it ends, also when memory does not suffice.
+    """Save the metrics of the block as the record of `case`, then free what the case built.
 
-    `noise_probe_ms` has the noise probe's times before and after the block; only after it in a `cold` process. The
-    environment also has what `noise.Period` noticed. Any other exception is a bug: it propagates and leaves no record.
-    Afterwards everything that the case built is freed."""
+    Running out of memory gives a record too; any other exception propagates and leaves none.
+    `noise_probe_ms` holds the noise probe's times before and after the block, in a `cold` process only after it. The
+    environment includes what `noise.Period` noticed."""
     gc.collect()
-    gc.freeze()  # what is alive now need not be searched for garbage between cases
+    gc.freeze()  # later collections need not search what is alive now
     record, status = Recording(case, round), "ok"
     period = noise.Period()
     probed = [] if cold else noise.probe(case.device)
@@ -163,7 +155,7 @@ def recording(case, round: int, cold: bool = False):
         status, record.metrics = "oom", {} if asked is None else {"asked_bytes": asked}
     finally:
         for work in record.built:
-            vars(work).clear()  # the notebook's own name for it must not keep the tensors alive
+            vars(work).clear()  # the notebook's variable must not keep the tensors alive
     gc.collect()
     if case.device == "cuda":
         torch.cuda.empty_cache()
@@ -173,7 +165,7 @@ def recording(case, round: int, cold: bool = False):
 def save(
     case, round: int, status: str, metrics: dict, started: str, seconds: float, noticed: Mapping = MappingProxyType({})
 ) -> None:
-    """Write the record of a case, with this code and this environment, and what else was noticed there."""
+    """Write the record of a case; its environment includes what was `noticed`."""
     around = environment.describe(case.device) | dict(noticed)
     results.save(
         machine=environment.machine(case.device), experiment=type(case).experiment, case=asdict(case),
@@ -183,109 +175,107 @@ def save(
 
 
 def records(cases: list, round: int) -> pd.DataFrame:
-    """The records of this round of these cases, as `results.load` gives them."""
+    """Return the records of these cases in this round, as `results.load` does."""
     frame = results.load(cases[0].experiment, environment.machine(cases[0].device), round)
     wanted = {tuple(asdict(case).values()) for case in cases}
     kept = [tuple(row) in wanted for row in frame[frame.attrs["fields"]].itertuples(index=False)]
-    return frame[pd.Series(kept, index=frame.index, dtype=bool)]  # which an empty list would take for no columns
+    return frame[pd.Series(kept, index=frame.index, dtype=bool)]  # an empty list would select no columns
 
 
 def errors(work: Work) -> dict[str, list[float]]:
-    """Is it right? Run the first iteration, timed as `first_iteration_ms` since it may compile, and return
-    `<name>_error`, the relative error of the rows of each result, beside, where something compiles,
-    `compile_cache_hits`, the graphs that came from a cache and so were not compiled in that iteration, and what
-    `work.around_first` noted.
+    """Run the first iteration and return the relative error of each result, `<name>_error`.
 
-    Raises WrongResult beyond the tolerance."""
+    Adds `first_iteration_ms`, which includes compiling, and what `work.around_first` yields. A compiled case also gets
+    `compile_cache_hits`, the graphs taken from a cache. Raises WrongResult beyond the tolerance."""
     expected, once = work.expected(), timing.Plan(warmup=0, samples=1)
     if work.compiled:
         compilation.start(work.device)
     with compilation.hits() if work.compiled else contextlib.nullcontext({}) as cached, work.around_first() as noted:
         first = timing.measure(work.iteration, timing.clock(work.device), once, work.before)
-    found = _checked(work.result(), expected, work.tolerance)
+    found = _check(work.result(), expected, work.tolerance)
     found["first_iteration_ms"] = first.metrics()["wall_ms"]
     return found | noted | cached
 
 
-def _checked(
+def _check(
     got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor | Callable], tolerance: float
 ) -> dict[str, list[float]]:
-    """`<name>_error` of each result. Raises WrongResult beyond the tolerance, ten times as much for `FEW` values."""
+    """Return `<name>_error` of each result; raises WrongResult beyond the tolerance."""
     right = {name: of(got) if callable(of) else of for name, of in expected.items()}
-    found = {f"{name}_error": [_relative(tensor, right[name])] for name, tensor in got.items()}
+    found = {f"{name}_error": [_relative_error(tensor, right[name])] for name, tensor in got.items()}
     for name, (error,) in found.items():
         allowed = tolerance if got[name.removesuffix("_error")].numel() > FEW else 10 * tolerance
         if not error <= allowed:
-            raise WrongResult(f"{name}: {error:.2g} is more than {allowed:.2g}")
+            raise WrongResult(f"{name}: got {error:.2g}, expected at most {allowed:.2g}")
     return found
 
 
 def first_steps(record: Recording, samples: int) -> dict[str, list[float] | int]:
-    """How does it begin? The first iterations of a case, `samples` of them, as `first_<phase>_ms` in the order in which
-    they ran, and `earlier_cases`, how many cases this process had before: none in a cold start.
+    """Time the first `samples` iterations of a case, in order, as `first_<phase>_ms`.
 
-    Nothing may compute before them, so what is right comes after: the case is built anew from the same seed, and the
-    errors of the first iteration are held against it, as `errors` does. Raises WrongResult like it."""
+    Adds `earlier_cases`, the cases that this process began before: 0 in a cold start. The reference would warm up the
+    process, so it comes last: the case is built again from the same seed, and the first iteration is checked against
+    that. Raises WrongResult beyond the tolerance."""
     work = record.setup()
     clock = timing.clock(work.device)
     series = [timing.measure(work.iteration, clock, timing.Plan(0, 1), work.before).metrics()]
     got = {name: tensor.detach().clone() for name, tensor in work.result().items()}
     if samples > 1:
         series.append(timing.measure(work.iteration, clock, timing.Plan(0, samples - 1), work.before).metrics())
-    vars(record.built.pop()).clear()  # two of them might not fit
+    vars(record.built.pop()).clear()  # two builds might not fit
     gc.collect()
     anew = record.build(record.case)
-    found = _checked(got, anew.expected(), anew.tolerance)
+    found = _check(got, anew.expected(), anew.tolerance)
     names = [name for name in series[0] if name != "warmup_ms"]
     times = {f"first_{name}": [ms for part in series for ms in part[name]] for name in names}
-    return times | found | {"earlier_cases": record.earlier}
+    return times | found | {"earlier_cases": record.earlier_cases}
 
 
-def _relative(got: torch.Tensor, expected: torch.Tensor) -> float:
-    """The error of each row (the last dimension) relative to the row, by their norms, in the root mean square over
-    the rows, so that small rows count like large ones. A row of less than a tenth of the mean norm is held against
-    that, since some are zero."""
+def _relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the root mean square of the rows' relative errors, by norms.
+
+    Rows run along the last dimension, and small ones count like large ones. An error is divided by a tenth of the mean
+    norm where its row's own norm is below that, since some are zero."""
     norms = expected.norm(dim=-1)
     errors = (got.detach().to(expected.dtype) - expected).norm(dim=-1) / norms.clamp(min=0.1 * norms.mean())
     return errors.square().mean().sqrt().item()
 
 
 def times(work: Work, plan: timing.Plan) -> dict[str, list[float]]:
-    """How fast? The samples of each phase, as `lib.timing` names them."""
+    """Return the samples of each phase, named as in `timing.Samples.metrics`."""
     return timing.measure(work.iteration, timing.clock(work.device), plan, work.before).metrics()
 
 
 def peaks(work: Work) -> dict[str, list[float]]:
-    """How much memory? The peaks of each phase, as `peak_memory` names them; nothing for a compiled graph on a CPU,
-    inside which no operation can be followed."""
-    if work.compiled and work.device == "cpu":
+    """Return the peak memory of each phase, named as in `peak_memory.peaks`."""
+    if work.compiled and work.device == "cpu":  # operations inside its graph cannot be followed
         return {}
     work.before()
     return peak_memory.peaks(work.iteration, work.device)
 
 
 def followed(work: Work, case, round: int) -> dict:
-    """Where does the memory go? The peaks as `peaks` has them, and the tables of `History.tables`; on CUDA also a
-    snapshot for pytorch.org/memory_viz beside the executed notebooks. Nothing for a compiled graph on a CPU."""
-    if work.compiled and work.device == "cpu":
+    """Return the peaks and tables of `peak_memory.followed`; on CUDA, write its snapshot too."""
+    if work.compiled and work.device == "cpu":  # as in `peaks`
         return {}
     pickle = paths.runs() / environment.machine(case.device) / f"{record_path(case, round).stem}.pickle"
     if work.device == "cuda":
         pickle.parent.mkdir(parents=True, exist_ok=True)
     work.before()
-    return peak_memory.followed(work.iteration, work.before, work.device, FOLLOWED, pickle)
+    return peak_memory.followed(work.iteration, work.before, work.device, LARGEST_ALLOCATIONS, pickle)
 
 
 def pairs(record: Recording, most: int, seconds: float) -> dict[str, list[float]]:
-    """Faster than its baseline? The case just measured and its baseline in turns, as `timing.Pairs` names them; at
-    `most` so many, and few after `seconds` (see `timing.compare`). Nothing for a case without a baseline. Where the
-    two do not fit into memory side by side, the numbers that say so instead."""
+    """Time the case and its baseline alternately, in at most `most` pairs.
+
+    It stops soon after `seconds` (see `timing.compare`). Returns the metrics of `timing.Pairs`, nothing for a case
+    without a baseline, and the bytes that did not fit if memory holds only one of the two."""
     fields = baselines.of(type(record.case).experiment, asdict(record.case))
     if fields is None or most == 0:
         return {}
     other, seed = type(record.case)(**fields), zlib.crc32(f"{record.case} {record.round}".encode())
     try:
-        # in turns the temporaries of the two are not there at once, and what the case holds is no longer available
+        # only one of the two holds temporaries at a time, and what the case holds no longer counts as available
         peak_memory.preflight(max(record.case.predicted_bytes(), other.predicted_bytes()), other.device)
         work, base = record.built[0], record.build(other)
         found = timing.compare(
@@ -296,5 +286,5 @@ def pairs(record: Recording, most: int, seconds: float) -> dict[str, list[float]
     except Exception as error:
         if not peak_memory.out_of_memory(error):
             raise
-        return {"pair_asked_bytes": peak_memory.asked_bytes(error) or 0}  # the case's own times stand
+        return {"pair_asked_bytes": peak_memory.asked_bytes(error) or 0}  # the case's own times remain valid
     return found.metrics()

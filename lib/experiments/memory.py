@@ -1,4 +1,4 @@
-"""The memory of a training step, or of its first phases, with activation checkpointing or without."""
+"""Measure the memory of a training step, with or without activation checkpointing."""
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -15,38 +15,37 @@ from lib.instruments import peak_memory
 
 @dataclass(frozen=True)
 class Memory(Step):
-    """A step whose layers run in groups of `checkpoint`, of which only the input is kept, or plainly with 0."""
+    """A step with activation checkpointing in groups of `checkpoint` layers; 0 is none."""
 
     experiment: ClassVar[str] = "memory"
     checkpoint: int = field(metadata={"least": 0})
 
     def training(self) -> Training:
-        """The same, in groups of layers."""
+        """Build the model with its layers in groups, its optimizer and a batch."""
         return Training(self, self.checkpoint)
 
     def formula_bytes(self) -> int:
-        """Peak memory by the closed formula, with the layers in their groups."""
+        """Return the peak memory by `cost.memory.peak_bytes`, with the layers in groups."""
         ways = self.precision, self.attention, self.optimizer, self.mode
         return memory.peak_bytes(self.shape, *ways, self.device, self.checkpoint)
 
     def traced(self):
-        """The peak memory by kind and module, as `memory_trace` finds it without allocating, exactly.
+        """Return the exact peak by kind and module, as `memory_trace` finds it without allocating.
 
-        It takes seconds a case, and `predicted_bytes` microseconds; a sweep asks for hundreds of cases before it
-        starts the first, which is why the formula decides whether one fits, and this explains where the bytes go. None
-        where something compiles, since operations inside a graph cannot be followed, nor of a backward pass that
-        computes layers again, since without contents that second computation is not followed."""
+        It takes seconds. A sweep plans hundreds of cases, so `predicted_bytes` decides in microseconds if one fits.
+        Returns None where operations cannot be followed: in a compiled graph, or a backward pass that recomputes."""
         if self.compiles or (self.checkpoint and "backward" in MODES[self.mode]):
             return None
-        from lib.instruments import memory_trace  # brings torch.distributed along, which no other experiment needs
+        from lib.instruments import memory_trace  # imports torch.distributed, which nothing else needs
 
         with precision.strict():
             return memory_trace.predicted(self.training)
 
     def setup(self) -> Work:
-        """The same with what theory says of the memory, in MiB: the prediction by phase and its `breakdown`, where
-        there is one; and in single precision the scores of a layer, and a tensor of the
-        residual stream, beside the one that is observed after the first layer."""
+        """Build the step and add what theory says of its memory to the facts, in MiB.
+
+        The facts are the scores of a layer and a tensor of the residual stream in single precision, the observed tensor
+        after the first layer, and, if `traced` finds them, the peaks by phase with their `breakdown`."""
         traced, training = self.traced(), self.training()
         with torch.no_grad(), training.autocast:
             stream_BTC = training.module.layers[0](training.module.token_embeddings(training.inputs_BT))

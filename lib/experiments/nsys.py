@@ -1,8 +1,8 @@
-"""Runs one case under NVIDIA's Nsight Systems, its phases inside NVTX ranges, and reads the table of kernels.
+"""Run one case under NVIDIA's Nsight Systems and read its table of kernels.
 
-`python -m lib.experiments.nsys size=small context_length=128` is the program that nsys watches: it warms up, and then
-makes one iteration while nsys captures, between cudaProfilerStart and cudaProfilerStop. Parameters not given are the
-defaults of the notebook `kernels`, the first of a list.
+`python -m lib.experiments.nsys size=small context_length=128` is the program that nsys watches. It warms up, then runs
+one iteration with NVTX ranges between cudaProfilerStart and cudaProfilerStop. Other parameters take the defaults of
+the notebook `kernels`, the first value of a list.
 """
 
 import argparse
@@ -29,8 +29,8 @@ from lib.experiments.training import Training
 from lib.instruments import peak_memory
 
 WARMUP = 5
-LIMIT_S = 120  # of each of the two commands, well within a case's
-COLUMNS = {  # of the report nvtx_kern_sum, as NVIDIA's documentation of `nsys stats` has them
+LIMIT_S = 120  # for each of the two commands; a case has far more
+COLUMNS = {  # of the report nvtx_kern_sum, from NVIDIA's documentation of `nsys stats`
     "NVTX Range": "range",
     "Kernel Name": "kernel",
     "Kern Inst": "calls",
@@ -44,14 +44,14 @@ COLUMNS = {  # of the report nvtx_kern_sum, as NVIDIA's documentation of `nsys s
 
 
 def missing(case: Kernels) -> str | None:
-    """Why nsys cannot watch the case here, or None."""
+    """Return why nsys cannot watch the case here, or None."""
     if case.device != "cuda":
-        return f"it traces CUDA, and the device is {case.device}"
+        return f"it traces only CUDA, and the case ran on {case.device}"
     return None if shutil.which("nsys") else "nsys is not installed"
 
 
 def command(case: Kernels, report: str = "kernels", python: str = Path(sys.executable).name) -> list[str]:
-    """The command that captures one iteration of the case into `report`.nsys-rep."""
+    """Return the command that captures one iteration into `report`.nsys-rep."""
     options = ["--trace=cuda,nvtx", "--sample=none", "--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
     given = [f"{name}={value}" for name, value in asdict(case).items()]
     program = [python, "-m", "lib.experiments.nsys", *given]
@@ -59,20 +59,21 @@ def command(case: Kernels, report: str = "kernels", python: str = Path(sys.execu
 
 
 def stats(report: str = "kernels") -> list[str]:
-    """The command that prints the kernels of `report`.nsys-rep by NVTX range, as CSV."""
+    """Return the command that prints the kernels by NVTX range, as CSV."""
     options = ["--report=nvtx_kern_sum", "--format=csv", "--force-export=true"]
     return ["nsys", "stats", *options, f"{report}.nsys-rep"]
 
 
 def shell(case: Kernels) -> str:
-    """Both commands as they can be typed in the folder of the repository."""
+    """Return both commands, to be typed in the folder of the repository."""
     return f"{shlex.join(command(case))}\n{shlex.join(stats())}"
 
 
 def metrics(record: Recording) -> dict:
-    """Return `nsys`, the table of kernels by range, or `nsys_missing`, why there is none; frees what the record built.
+    """Return `nsys`, the table of kernels by range, or `nsys_missing`, why there is none.
 
-    Nothing for a compiled case, whose kernels have names of their own, and in a sweep before its last round."""
+    It frees what the record built, to make room. Returns nothing for a compiled case, whose kernels have other names,
+    and before the last round of a sweep."""
     case = record.case
     if case.compiled or "SWEEP_ROUND_FOLLOWS" in os.environ:
         return {}
@@ -85,28 +86,30 @@ def metrics(record: Recording) -> dict:
     try:
         peak_memory.preflight(case.predicted_bytes(), case.device)
     except peak_memory.TooLarge:
-        return {"nsys_missing": "the memory that is left does not suffice for a second process"}
-    return _watched(case)
+        return {"nsys_missing": "too little memory is left for a second process"}
+    return _run_nsys(case)
 
 
-def _watched(case: Kernels) -> dict:
+def _run_nsys(case: Kernels) -> dict:
     with tempfile.TemporaryDirectory(prefix="nsys-") as folder:
         report = str(Path(folder, "kernels"))
-        for step in (command(case, report, sys.executable), stats(report)):  # another may be first in its path
+        for step in (command(case, report, sys.executable), stats(report)):  # PATH may name another Python first
             try:
                 done = subprocess.run(
                     step, capture_output=True, text=True, timeout=LIMIT_S, cwd=notebooks.NOTEBOOKS.parent
                 )
             except subprocess.TimeoutExpired:
-                return {"nsys_missing": f"{step[1]} took longer than {LIMIT_S} s"}
+                return {"nsys_missing": f"nsys {step[1]} took longer than {LIMIT_S} s"}
             if done.returncode:
-                return {"nsys_missing": f"{step[1]} failed: {(done.stderr.strip() or 'no reason').splitlines()[-1]}"}
+                reason = (done.stderr.strip() or "it gave no reason").splitlines()[-1]
+                return {"nsys_missing": f"nsys {step[1]} failed: {reason}"}
     return {"nsys": table(done.stdout)}
 
 
 def table(text: str) -> dict[str, list]:
-    """The output of `stats` as a table, in microseconds: `range` (its domain left out), `kernel`, `calls` and the
-    columns of one call; empty where no kernel ran in any range. A kernel is in each range that encloses its launch."""
+    """Read the output of `stats` as a table in microseconds, empty if no kernel ran in a range.
+
+    Ranges are named without their domain. A kernel is listed in every range that encloses its launch."""
     lines = text.splitlines()
     header = next((i for i, line in enumerate(lines) if "NVTX Range" in line and "Kernel Name" in line), len(lines))
     found: dict[str, list] = {name: [] for name in COLUMNS.values()}
@@ -114,18 +117,18 @@ def table(text: str) -> dict[str, list]:
         if row["NVTX Range"]:
             for heading, name in COLUMNS.items():
                 cell = row[heading].rpartition(":")[2] if name == "range" else row[heading]
-                found[name].append(_number(cell, name))
+                found[name].append(_parse_cell(cell, name))
     return found
 
 
-def _number(cell: str, name: str) -> str | int | float:
+def _parse_cell(cell: str, name: str) -> str | int | float:
     if name in ("range", "kernel"):
         return cell
     return int(cell) if name == "calls" else float(cell) / 1e3
 
 
-def ranged(training: Training, push: Callable[[str], object], pop: Callable[[], object]) -> None:
-    """One iteration with a range around each of its phases."""
+def iterate_in_ranges(training: Training, push: Callable[[str], object], pop: Callable[[], object]) -> None:
+    """Run one iteration with a range around each of its phases."""
     names = iter(training.phases)
     push(next(names))
 
@@ -138,53 +141,53 @@ def ranged(training: Training, push: Callable[[str], object], pop: Callable[[], 
 
 
 def capture(case: Kernels) -> None:
-    """What nsys watches; needs CUDA."""
+    """Warm up, then run one iteration for nsys to capture; needs CUDA."""
     training = Training(case)
     case.annotate(training, torch.cuda.nvtx.range)
     for _ in range(WARMUP):
         training.before()
         training.iteration(lambda name: None)
     training.before()
-    # nsys finds the range of a kernel in the thread that launched it, and the backward pass has one of its own
+    # nsys looks for ranges in the thread that launched a kernel; the backward pass would have a thread of its own
     with torch.autograd.set_multithreading_enabled(False), torch.cuda.profiler.profile():
-        ranged(training, torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop)
+        iterate_in_ranges(training, torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop)
         torch.cuda.synchronize()
 
 
 def parse(arguments: list[str]) -> Kernels:
-    """The case that the arguments, name=value each, tell. Raises ValueError for an unknown or impossible one."""
+    """Return the case that `name=value` arguments describe; raises ValueError for a bad one."""
     fields, defaults = notebooks.fields("kernels"), notebooks.parameters("kernels")
     chosen = {name: default[0] if isinstance(default := defaults[name], list) else default for name in fields}
     for argument in arguments:
         name, _, text = argument.partition("=")
         validate.choice("parameter", name, fields)
-        chosen[name] = text if isinstance(chosen[name], str) else _literal(name, text)
+        chosen[name] = text if isinstance(chosen[name], str) else _parse_literal(name, text)
     (case,) = cases.grid("kernels", **chosen)
     return case
 
 
-def _literal(name: str, text: str):
+def _parse_literal(name: str, text: str):
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        raise ValueError(f"{name}: {text!r} must be a number, True or False") from None
+        raise ValueError(f"{name}: got {text!r}, expected a number, True or False") from None
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of this command line."""
+    """Build the parser of this command line."""
     made = cli.parser(
         "lib.experiments.nsys",
-        "Make one iteration of a profiled step for Nsight Systems to capture; this is the program that nsys watches.",
+        "Run one iteration of a training step for Nsight Systems to capture. nsys starts this program.",
         ("", "size=small context_length=128"),
         {2: f"{cli.BAD_INPUT}, or no CUDA"},
     )
     fields = ", ".join(notebooks.fields("kernels"))
-    made.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help=f"of {fields}; else the notebook's defaults")
+    made.add_argument("parameters", nargs="*", metavar="NAME=VALUE", help=f"of {fields} (default: the notebook's)")
     return made
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns 0, or 2 for bad input and where there is no CUDA."""
+    """Run the command line; return 0, or 2 for bad input or without CUDA."""
     given = parser().parse_args(arguments)
     try:
         case = parse(given.parameters)

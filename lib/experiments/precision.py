@@ -1,4 +1,4 @@
-"""What narrow types do to a sum, to a norm, and to the tensors of a model under autocast; no time is taken."""
+"""Show what narrow types do to sums, norms and a model's tensors; nothing is timed."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -10,13 +10,15 @@ from lib.cost import flops, memory
 from lib.instruments import dtypes, environment, rounding
 
 SUBJECTS = ("accumulation", "toy", "transformer", *rounding.NORMS)
-CONFIG = replace(model.SIZES["tiny"], context_length=16)  # what a dtype is does not depend on the size
+CONFIG = replace(model.SIZES["tiny"], context_length=16)  # dtypes do not depend on the size
 
 
 @dataclass(frozen=True)
 class Precision:
-    """`accumulation` is the four loops of the assignment, `toy` and `transformer` are models whose tensors' dtypes are
-    observed, `layer_norm` and `rms_norm` are computed step by step. Raises ValueError for a value that is unknown."""
+    """One subject in one precision; raises ValueError for an unknown value.
+
+    `accumulation` is the assignment's four loops. `toy` and `transformer` are models whose tensors' dtypes are
+    observed. `layer_norm` and `rms_norm` are computed step by step."""
 
     experiment: ClassVar[str] = "precision"
     subject: str
@@ -30,22 +32,21 @@ class Precision:
         validate.choice("precision", self.precision, precision.NAMES)
 
     def unavailable(self) -> str | None:
-        """Why there is no such case, or None."""
+        """Return why there is no such case, or None."""
         if self.precision == "tf32":
-            return "tf32 is a mode of matrix products and no dtype of a tensor"
+            return "tf32 is a mode of matrix products, not a dtype"
         if self.subject == "accumulation" and self.precision == "fp32":
-            return "the loop in fp32 is the first of the four of each narrower dtype"
+            return "fp16 and bf16 each include the loop in fp32"
         return None
 
     def predicted_bytes(self) -> int:
-        """Those of a forward and a backward pass for the transformer, twenty copies in double precision of a norm's
-        inputs, and next to nothing for the rest."""
+        """Predict the peak: two passes of the transformer, or 20 double copies of a norm's input."""
         shape = flops.shape_of(CONFIG, batch_size=1)
         step = memory.peak_bytes(shape, "fp32", "naive", "fused", "forward_backward", self.device)
         return step if self.subject == "transformer" else 20 * 8 * rounding.ROWS * rounding.WIDTH
 
     def observe(self) -> dict[str, dict[str, list]]:
-        """The tables that `lib.instruments.rounding` and `lib.instruments.dtypes` describe."""
+        """Return the tables of `lib.instruments.rounding` or `lib.instruments.dtypes`."""
         narrow = precision.AUTOCAST[self.precision] or torch.float32
         if self.subject == "accumulation":
             return rounding.accumulation(narrow, self.device)

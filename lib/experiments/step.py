@@ -1,4 +1,4 @@
-"""One training step of the language model, or its first phases: all in the same iteration."""
+"""Measure one training step of the language model, or its first phases."""
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -14,12 +14,11 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 5e-2, "bf16": 1e-1, "fp16": 1e-1}  # in fp16 
 
 @dataclass(frozen=True)
 class Step:
-    """A training step, or as much of it as `mode` says (`training.MODES`); raises ValueError for a value that is
-    unknown or impossible."""
+    """A training step, or the phases that `mode` names; raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "step"
     size: str
-    context_length: int = field(metadata={"least": 2})  # of a single token the queries have no gradient to be checked
+    context_length: int = field(metadata={"least": 2})  # a single token gives the queries no gradient to check
     batch_size: int
     precision: str
     compiled: bool
@@ -39,47 +38,46 @@ class Step:
 
     @property
     def config(self) -> model.Config:
-        """The model's shape."""
+        """Return the config of the model."""
         return replace(model.SIZES[self.size], context_length=self.context_length)
 
     @property
     def shape(self) -> flops.Shape:
-        """The dimensions that the costs depend on."""
+        """Return the dimensions that costs depend on."""
         return flops.shape_of(self.config, self.batch_size)
 
     @property
     def compiles(self) -> bool:
-        """Whether any part of it goes through torch.compile."""
+        """Return True if any part goes through torch.compile."""
         return self.compiled or self.attention in attention.COMPILING or self.optimizer in adam.COMPILING
 
     def unavailable(self) -> str | None:
-        """Why this machine cannot run the case, or None."""
+        """Return why this machine cannot run the case, or None."""
         missing = environment.compiler_missing(self.device) if self.compiles else None
         missing = missing or attention.unavailable(self.attention, self.device, self.config.d_head)
         return missing or precision.unavailable(self.precision, self.device)
 
     def predicted_bytes(self) -> int:
-        """Peak memory of the step, or of the reference's, beside the logits that the two are compared by. The reference
-        runs before the optimizer has moments, and goes backward where the step does."""
+        """Predict the peak: the step's or the reference's, plus the logits to compare."""
         logits, reference = 4 * self.shape.tokens * self.shape.vocab_size, ("fp32", "naive", "fused")
-        mode = "forward_backward" if "backward" in MODES[self.mode] else "no_grad"
+        mode = "forward_backward" if "backward" in MODES[self.mode] else "no_grad"  # the optimizer has no moments yet
         return logits + max(self.formula_bytes(), memory.peak_bytes(self.shape, *reference, mode, self.device))
 
     def formula_bytes(self) -> int:
-        """Peak memory of the step by the closed formula of `cost.memory.peak_bytes`."""
+        """Return the peak memory of the step by `cost.memory.peak_bytes`."""
         ways = self.precision, self.attention, self.optimizer, self.mode
         return memory.peak_bytes(self.shape, *ways, self.device)
 
     def training(self) -> Training:
-        """The model, its optimizer and a batch of random tokens."""
+        """Build the model, its optimizer and a batch of random tokens."""
         return Training(self)
 
     def setup(self) -> Work:
-        """Build the model, its optimizer and a batch of random tokens."""
+        """Build the training step, ready to measure."""
         return self.work(self.training())
 
     def work(self, training: Training) -> Work:
-        """What is measured of a model in training, with what it costs in theory."""
+        """Return the measurable work of a model in training, with its costs in theory."""
         traffic = flops.memory_bound_bytes(self.shape, self.precision, self.attention)
         facts = {
             "tokens": self.shape.tokens,

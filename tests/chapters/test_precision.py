@@ -34,7 +34,8 @@ def records(save_record, observed):
 
 
 @pytest.mark.parametrize(
-    ("subject", "name", "reason"), [("toy", "tf32", "no dtype"), ("accumulation", "fp32", "the first of the four")]
+    ("subject", "name", "reason"),
+    [("toy", "tf32", "not a dtype"), ("accumulation", "fp32", "include the loop in fp32")],
 )
 def test_what_makes_no_sense_is_unavailable_and_says_why(subject, name, reason):
     assert reason in one(subject, name).unavailable()

@@ -170,7 +170,7 @@ def test_one_followed_iteration_gives_peaks_timeline_and_largest_allocations(cas
     assert len(metrics["timeline"]["live_mib"]) <= 600
     assert metrics["phases"]["phase"] == ["forward", "backward", "optimizer"]
     assert metrics["largest"]["each_mib"] == sorted(metrics["largest"]["each_mib"], reverse=True)
-    assert sum(metrics["largest"]["count"]) == measure.FOLLOWED
+    assert sum(metrics["largest"]["count"]) == measure.LARGEST_ALLOCATIONS
 
 
 def test_a_case_with_checkpointing_is_compared_with_the_one_without(case):

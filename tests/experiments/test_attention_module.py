@@ -61,7 +61,7 @@ def test_predicted_bytes_bound_the_check_and_the_passes_from_near_above(changed)
         expected = work.expected()
         work.iteration(lambda phase: None)
         for name, tensor in work.result().items():
-            measure._relative(tensor, expected[name])
+            measure._relative_error(tensor, expected[name])
         mark("run")
 
     most = peak_memory.peaks(check, "cpu")["peak_mib"][0] * peak_memory.MIB

@@ -68,7 +68,7 @@ def test_a_variant_with_a_wrong_result_is_not_timed(own_results, monkeypatch):
 def test_a_few_values_may_miss_by_more_than_many(count, error, wrong):
     result, expected = {"out": torch.full((count,), 1 + error)}, {"out": torch.ones(count)}
     with pytest.raises(measure.WrongResult) if wrong else contextlib.nullcontext():
-        measure._checked(result, expected, 1e-3)
+        measure._check(result, expected, 1e-3)
 
 
 def test_a_result_that_is_not_a_number_is_wrong(own_results, monkeypatch):
@@ -135,7 +135,7 @@ def test_no_case_begins_once_the_sweeps_time_is_up(own_results, monkeypatch):
 
 def test_a_kernel_far_from_the_store_measures_what_is_named_and_has_no_record_there(own_results, tmp_path, monkeypatch):
     every = [one("ceilings", rows=8 * n) for n in range(1, 9)]
-    named = [measure.called(case, 2) for case in every[:5]] + [measure.called(every[6], 1)]
+    named = [measure.record_name(case, 2) for case in every[:5]] + [measure.record_name(every[6], 1)]
     (tmp_path / "todo.json").write_text(json.dumps(named))
     order = measure.remaining(every, 2)
     measured(every[0], 2)

@@ -54,7 +54,7 @@ def test_a_wrong_parameter_is_refused_in_one_line(argument, capsys):
 
 
 def test_a_case_that_is_not_on_cuda_is_not_watched(case, capsys):
-    assert nsys.metrics(Recording(case, 1)) == {"nsys_missing": "it traces CUDA, and the device is cpu"}
+    assert nsys.metrics(Recording(case, 1)) == {"nsys_missing": "it traces only CUDA, and the case ran on cpu"}
     assert nsys.main(["device=cpu"]) == 2
 
 
@@ -77,7 +77,7 @@ def test_phases_and_parts_are_ranges_that_nest(case):
 
     training = Training(case)
     case.annotate(training, Range)
-    nsys.ranged(training, push, depth.pop)
+    nsys.iterate_in_ranges(training, push, depth.pop)
     assert not depth
     assert [ranges for ranges in log if len(ranges) == 1] == [("forward",), ("backward",), ("optimizer",)]
     assert log.count(("forward", "softmax")) == log.count(("forward", "scores")) == 4
@@ -100,7 +100,7 @@ def test_on_cuda_both_commands_run_and_a_failure_is_said(case, failing, monkeypa
     found = nsys.metrics(record)
     assert not vars(work), "the other process needs the memory"
     if failing:
-        assert found == {"nsys_missing": f"{failing} failed: no permission"}
+        assert found == {"nsys_missing": f"nsys {failing} failed: no permission"}
     else:
         assert found == {"nsys": nsys.table(PRINTED)}
         assert [arguments[1] for arguments in ran] == ["profile", "stats"]
@@ -110,7 +110,7 @@ def test_on_cuda_both_commands_run_and_a_failure_is_said(case, failing, monkeypa
 
 def test_only_the_last_round_of_an_eager_case_is_watched(case, monkeypatch):
     monkeypatch.setattr(nsys, "missing", lambda case: None)
-    monkeypatch.setattr(nsys, "_watched", lambda case: {"nsys": {}})
+    monkeypatch.setattr(nsys, "_run_nsys", lambda case: {"nsys": {}})
     assert nsys.metrics(Recording(case, 3)) == {"nsys": {}}
     assert nsys.metrics(Recording(replace(case, compiled=True), 3)) == {}
     monkeypatch.setattr(peak_memory, "available_bytes", lambda device: 0)

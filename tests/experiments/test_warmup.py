@@ -77,8 +77,10 @@ def test_a_wrong_first_step_leaves_no_record(own_results, case, monkeypatch):
 
 def test_the_first_iteration_is_checked_and_not_a_later_one(own_results, case, monkeypatch):
     seen = []
-    original = measure._relative
-    monkeypatch.setattr(measure, "_relative", lambda got, expected: (seen.append(got), original(got, expected))[1])
+    original = measure._relative_error
+    monkeypatch.setattr(
+        measure, "_relative_error", lambda got, expected: (seen.append(got), original(got, expected))[1]
+    )
     recorded(case)
     torch.manual_seed(0)
     work = case.setup()
