@@ -1,4 +1,4 @@
-"""Sets optimizer steps on different lists of parameters, and what was published of them, beside one another."""
+"""Compare optimizer steps on different lists of parameters with published times."""
 
 import math
 from collections import Counter
@@ -21,26 +21,25 @@ from lib.stats import digits
 from lib.stats.intervals import Interval
 
 EQUAL, COMPILED = "equal", ["compiled_single_tensor", "compiled_foreach"]
-LISTS = {"shapes": EQUAL, "amsgrad": True, "cold": False}  # of parameters, and how the step on them runs
+LISTS = {"shapes": EQUAL, "amsgrad": True, "cold": False}  # lists of equal parameters, with amsgrad and warm caches
 CASE = "for {num_params} × {param_size:,} elements"
 REFERENCE = CATALOG["adam"].baseline["variant"]
-POINT = ["num_params", "param_size"]  # what a list of equal parameters is
+POINT = ["num_params", "param_size"]  # the fields that define a list of equal parameters
 
 
 def with_bytes(records: pd.DataFrame) -> pd.DataFrame:
-    """The records with two metrics more: `moved_mib`, what a step must move, and `per_element_ns`."""
+    """Add `moved_mib`, which a step must move, and `per_element_ns` to the records."""
     wider = tidy.derive(records, "moved_mib", lambda moved, ms: moved / 2**20, "moved_bytes", "total_ms")
     return tidy.with_quotient(wider, "per_element_ns", "total_ms", "elements", scale=1e6)
 
 
 def without_zeros(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with the number and size of parameters missing where the list is a model's own."""
+    """Blank the number and size of parameters where the list is a model's own."""
     return table.assign(**{name: table[name].astype("Int64").mask(table["shapes"] != EQUAL) for name in POINT})
 
 
 def corners(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the fewest and the most parameters, of the least and the largest, and of a model's: as much of a
-    large grid as a table can show."""
+    """Select the corners of the grid, and every list of a model's own parameters."""
     own, kept = table["shapes"] != EQUAL, table["shapes"] == EQUAL
     for name in POINT:
         sizes = table.loc[~own, name]
@@ -49,19 +48,19 @@ def corners(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def wins(records: pd.DataFrame) -> pd.DataFrame:
-    """Find the fastest variants at each point, one row a point.
+    """Find the fastest variants at each point, one row per point.
 
-    Columns: those of `POINT`; the time of each variant with its interval; `best`, the variant with the least and those
-    not shown to take more; `relative`, the least time as a part of the reference's; and `hardware, codes, noisy` as
-    in `tidy.medians`."""
+    Columns: those of `POINT`; the time of each variant with its interval; `best`, the fastest variant and those not
+    shown to be slower; `relative`, the least time divided by the reference's; and `hardware, codes, noisy` as in
+    `tidy.medians`."""
     table, rows = tidy.medians(records, "total_ms"), []
     for point, cells in table[table["total_ms"].notna()].groupby(POINT, sort=False):
         at = dict(zip(POINT, point, strict=True))
         chosen = tidy.select(records, **at)
         first, *others = compare.ranked(chosen, "total_ms", "variant")
-        pairs = {name: _compared(chosen, first, name) for name in others}
+        pairs = {name: _compare_variants(chosen, first, name) for name in others}
         tied = [name for name, found in pairs.items() if not found or found.verdict(len(others)) != "faster"]
-        against = pairs.get(REFERENCE) or _compared(chosen, first, REFERENCE)
+        against = pairs.get(REFERENCE) or _compare_variants(chosen, first, REFERENCE)
         disturbed = cells["noisy"].astype(bool).sum()
         rows.append(
             at
@@ -78,12 +77,12 @@ def wins(records: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def _compared(records: pd.DataFrame, one: str, other: str):
+def _compare_variants(records: pd.DataFrame, one: str, other: str):
     return compare.comparison(records, "total_ms", {"variant": one}, {"variant": other})
 
 
 def wins_table(wins: pd.DataFrame, caption: str) -> tables.Table:
-    """Show the rows of `wins`, one column a variant, the best of each row in bold."""
+    """Show the rows of `wins`, one column per variant, the best of each row in bold."""
     variants = [name for name in wins if name in tidy.ORDER]
     shown = wins.copy()
     for name in variants:
@@ -95,9 +94,7 @@ def wins_table(wins: pd.DataFrame, caption: str) -> tables.Table:
 
 
 def wins_map(ax: Axes, wins: pd.DataFrame) -> Axes:
-    """Draw the rows of `wins` as a map: in each cell the best and its time relative to the reference, darker for less.
-
-    A cell whose best is not the only one says with how many others it shares its place."""
+    """Draw `wins` as a map of each point's best variant, darker where it gains more."""
     cells = wins[wins["relative"].notna()]
     if cells.empty:
         return ax
@@ -122,7 +119,7 @@ def wins_map(ax: Axes, wins: pd.DataFrame) -> Axes:
 
 
 def tally(wins: pd.DataFrame) -> Statement:
-    """Tell at how many of the points each variant is the only best."""
+    """Count the points at which each variant alone is fastest."""
     if wins.empty:
         return Statement("Which is fastest where was not measured here.", NO_DATA, "no records")
     alone = Counter(best[0] for best in wins["best"] if len(best) == 1)
@@ -135,7 +132,7 @@ def tally(wins: pd.DataFrame) -> Statement:
 
 
 def theory(adam: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
-    """Predict each variant's time by its bytes, the running maximum, and the growth with the elements."""
+    """Predict each variant's time, the cost of amsgrad and growth with the elements."""
     _, speed = tidy.limits(ceilings)
     most = tidy.largest(adam, "elements", **LISTS)
     at = sentences.at(", {num_params} × {param_size:,}", most)
@@ -162,8 +159,9 @@ def theory(adam: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
 
 
 def beside_nearest(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
-    """Medians of the steps on a model's parameters, and of those on the list of equal ones that is nearest in its
-    `elements`, a column more, from caches and with amsgrad alike."""
+    """Return medians for a model's parameters and for the most similar equal ones.
+
+    The most similar list is closest in `elements`, an added column, and has the same amsgrad and cache state."""
     timed = tidy.select(records, status="ok")
     real, equal = timed[timed["shapes"] != EQUAL], timed[timed["shapes"] == EQUAL]
     kept = set(real.index)
@@ -179,7 +177,7 @@ def beside_nearest(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
 
 
 def compiled_against(*rivals: str, within: claims.Limits, **where) -> Callable[[claims.Data], list[Found]]:
-    """Make the finder of the compiled single-tensor step against others, on lists of parameters with these values."""
+    """Make a function that finds compiled single-tensor times relative to `rivals`."""
 
     def find(data: claims.Data) -> list[Found]:
         records, of = claims.rows(data, "adam"), {"variant": "compiled_single_tensor"}
@@ -195,7 +193,7 @@ def compiled_against(*rivals: str, within: claims.Limits, **where) -> Callable[[
 
 
 def many_parameters(data: claims.Data) -> list[Found]:
-    """Find how the ratio of compiled to eager changes from at most 8 parameters to the most."""
+    """Find how compiled to eager changes from at most 8 parameters to the most."""
     records, found = claims.rows(data, "adam", **LISTS), []
     rows = claims.cases(records, variant="compiled_single_tensor")
     for size in sorted({case["param_size"] for case in rows}):

@@ -1,7 +1,4 @@
-"""Tells where attention alone meets the limits of a machine: its memory, by parts, and its rates.
-
-It reads records and formulas.
-"""
+"""Show where attention alone meets the limits of a machine: memory and rates."""
 
 import bisect
 import math
@@ -21,24 +18,25 @@ from lib.stats import digits
 from lib.stats.intervals import Interval
 
 LENGTHS, HEADS = (256, 1024, 4096, 8192, 16384), (16, 32, 64, 128)  # the assignment's grid (CS336, pytorch_attention)
-BATCH, CAUSAL = 8, True  # its batch; the mask is ours, as in the language model
+BATCH, CAUSAL = 8, True  # the assignment's batch; the mask is added, as in the language model
 SHAPE = ("batch_size", "seq_len", "d_head", "causal")
 MIB, GIB = 2**20, 2**30
 
 
 def peak_bytes(seq_len: int, d_head: int, batch_size: int = BATCH, causal: bool = CAUSAL) -> int:
-    """The peak of naive attention in fp32 by the formula."""
+    """Return the peak of naive attention in fp32, by formula."""
     return sum(memory.attention_peak_bytes(batch_size, seq_len, d_head, causal).values())
 
 
 def longest(memory_bytes: int, d_head: int) -> int:
-    """The most tokens whose naive attention in fp32, of the assignment's batch, has its peak within so many bytes."""
+    """Return the most tokens of naive fp32 attention that fit, at the assignment's batch."""
     return bisect.bisect_right(range(1 << 24), memory_bytes, lo=1, key=lambda tokens: peak_bytes(tokens, d_head)) - 1
 
 
 def memories(records: pd.DataFrame, machine: str) -> dict[str, int]:
-    """Bytes of memory by hardware: of this machine's, of the others whose records are kept, and of the GPUs in public
-    write-ups that have it in their names."""
+    """Return bytes of memory by hardware.
+
+    Covers this machine, the reference machines, and GPUs in public write-ups whose names state their memory."""
     found = {}
     for frame in (records, results.reference("attention", but=machine)):
         for hardware, environment in zip(frame["hardware"], frame["environment"], strict=True):
@@ -48,8 +46,10 @@ def memories(records: pd.DataFrame, machine: str) -> dict[str, int]:
 
 
 def fitting(sizes: Mapping[str, int]) -> pd.DataFrame:
-    """One row a machine: its memory, and for the least and the largest head size the most tokens that fit by formula,
-    beside the first of the assignment's lengths that do not."""
+    """Return each machine's memory and the most tokens that fit by formula.
+
+    Columns cover the least and the largest head size, each with the first of the assignment's lengths that does not
+    fit."""
     rows = []
     for hardware, size in sizes.items():
         row = {"hardware": hardware, "memory, GiB": size / GIB}
@@ -62,15 +62,16 @@ def fitting(sizes: Mapping[str, int]) -> pd.DataFrame:
 
 
 def first_refused(records: pd.DataFrame) -> dict | None:
-    """The smallest case of naive attention in fp32 that ran out of memory or was predicted to: its fields and what the
-    record says of it. None where all that were tried fit."""
+    """Return the smallest naive fp32 case that did not fit or was predicted not to, if any."""
     naive = tidy.select(records, variant="naive", precision="fp32", status=["too_large", "oom"])
     return None if naive.empty else naive.sort_values(["seq_len", "d_head"]).iloc[0].to_dict()
 
 
 def accounted(records: pd.DataFrame, memory_bytes: int) -> dict:
-    """The fields of the case whose memory is worth an account: the smallest that did not fit, or, where everything fit,
-    the first of the assignment's lengths that would not by formula, doubled beyond them where they all would."""
+    """Choose the case whose memory is explained: the smallest that did not fit.
+
+    If everything fit, it is the first of the assignment's lengths that would not fit by formula. If all of those
+    would fit, the longest is doubled until it does not."""
     refused = first_refused(records)
     if refused:
         return {name: refused[name] for name in SHAPE}
@@ -81,7 +82,7 @@ def accounted(records: pd.DataFrame, memory_bytes: int) -> dict:
 
 
 def account(case: Mapping) -> pd.DataFrame:
-    """One row a part of the peak of naive attention in fp32: as a product, in bytes, GiB; the sum last."""
+    """Return the parts of naive fp32 attention's peak, one row per part, the sum last."""
     parts = memory.attention_peak_bytes(*(case[name] for name in SHAPE))
     b, t, d = (case[name] for name in SHAPE[:3])
     formulas = {
@@ -97,7 +98,7 @@ def account(case: Mapping) -> pd.DataFrame:
 
 @of_records()
 def out_of_memory(records: pd.DataFrame, machine: str) -> Statement:
-    """At which size naive attention does not fit on this machine, and what the account of it adds up to."""
+    """State at which size naive attention no longer fits, and what fills the memory."""
     if records.empty:
         return Statement("Which sizes fit was not measured here.", NO_DATA, "no records")
     hardware, size = next(iter(memories(records, machine).items()))
@@ -119,34 +120,34 @@ def out_of_memory(records: pd.DataFrame, machine: str) -> Statement:
 
 @of_records()
 def nearer_limit(records: pd.DataFrame, of: Mapping) -> Statement:
-    """For each variant of a case, which limit it comes nearer to: that of the matrix products (`ceiling_percent`) or
-    that of the memory (`bandwidth_percent`), both by what it must compute and move at least."""
+    """State whether the limit of products or of memory is nearer, for each variant."""
     shares = ["ceiling_percent", "bandwidth_percent"]
     table = tidy.medians(tidy.select(records, **of), *shares).dropna(subset=shares)
     if table.empty:
         return Statement("Which limit is nearer was not measured here.", NO_DATA, "no ceilings or no times")
     said, nearer = [], {"memory": [], "the products": []}
     for name, products, moved in table[["variant", *shares]].itertuples(index=False):
-        said.append(f"{name} {_percent(products)} of the products' ceiling and {_percent(moved)} of the memory's")
+        said.append(f"{name} {_as_percent(products)} of the products' ceiling and {_as_percent(moved)} of the memory's")
         nearer["memory" if moved.value > products.value else "the products"].append(name)
     ends = [f"the nearer limit is {what} for {', '.join(names)}" for what, names in nearer.items() if names]
     text = f"At {of['seq_len']:,} tokens, {'; '.join(said)}. So {', and '.join(ends)}."
     return Statement(text, "measured", f"{fields(of)}; medians, the bytes being the least that each variant must move.")
 
 
-def _percent(found: Interval) -> str:
+def _as_percent(found: Interval) -> str:
     return f"{digits.number(found.value, found.reach)}%"
 
 
 def kept_mib(variant: str, case: Mapping) -> float:
-    """Count what a variant keeps in fp32 for its backward pass, by the formula."""
+    """Return the MiB that a variant keeps in fp32 for its backward pass, by formula."""
     kept = memory.attention_kept_bytes(variant, *(int(case[name]) for name in SHAPE[:3]), CAUSAL)
     return sum(kept.values()) / MIB
 
 
 def with_kept(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with `by_formula`, the MiB that the variant keeps for its backward pass by the formula; missing for what
-    compiles and for what runs in another precision than fp32."""
+    """Add `by_formula`, the MiB that a variant keeps for its backward pass.
+
+    Missing unless the precision is fp32 and the variant is naive, tiled or sdpa."""
     kept = [
         kept_mib(row["variant"], row)
         if row["precision"] == "fp32" and row["variant"] in ("naive", "tiled", "sdpa")
@@ -157,12 +158,12 @@ def with_kept(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def total_flops(row: Mapping) -> int:
-    """FLOPs of the forward and the backward pass of a case, over the whole square of scores."""
+    """Return the FLOPs of both passes of a case, over the whole square of scores."""
     return 3 * flops.attention_flops(*(int(row[name]) for name in SHAPE[:3]))
 
 
 def points(attention: pd.DataFrame) -> pd.DataFrame:
-    """Make a point of each case, both passes together; the one with the most tokens is labelled."""
+    """Return a roofline point per case; the longest case of each variant is labelled."""
     attention = tidy.with_rate(attention, "gflops", "forward_flops", "total_ms", scale=3e-9)
     table = tidy.medians(attention, "gflops", "forward_flops", "moved_bytes")
     table = table[table["gflops"].notna()].sort_values("seq_len")
@@ -174,7 +175,7 @@ def points(attention: pd.DataFrame) -> pd.DataFrame:
 
 
 def theory(attention: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
-    """Predict exponents in the number of tokens, what is kept, the least time, and the mask."""
+    """Predict growth with the tokens, memory kept, the least time and the mask."""
     peaks, speed = tidy.limits(ceilings)
     alike = {"precision": "fp32", "cold": False, "d_head": 64}
     longest = tidy.largest(attention, "seq_len", causal=True, **alike)
@@ -208,7 +209,9 @@ def theory(attention: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
 
 
 def with_several_heads(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the lengths for which several head sizes have times: of three lengths, where there are more."""
+    """Select the lengths for which several head sizes were timed.
+
+    If there are more than three, only the first, the middle and the last are kept."""
     timed = table[table["total_ms"].notna()]
     counts = timed.groupby("seq_len")["d_head"].nunique()
     lengths = sorted(counts[counts > 1].index)

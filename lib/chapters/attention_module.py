@@ -1,4 +1,4 @@
-"""Tells what self-attention with its projections should take and hold, beside records of it and a public sweep."""
+"""Compare self-attention and its projections with theory and a public sweep."""
 
 import math
 
@@ -13,20 +13,22 @@ from lib.stats import digits
 from lib.stats.intervals import Interval
 
 MIB = 2**20
-CLOSE_MIB = 0.01  # within which two counts of bytes, one of them rounded to so much, are called equal
+CLOSE_MIB = 0.01  # byte counts this close are called equal, since one of them is rounded
 KEYS = ["d_model", "context_length", "batch_size", "precision", "compiled"]
 
 
 def total_flops(row: pd.Series) -> int:
-    """FLOPs of forward and backward, the projections and both matrix products of attention, over all scores."""
+    """Return FLOPs of both passes: the projections, and attention over all scores."""
     batch, context, width = (row[name] for name in ("batch_size", "context_length", "d_model"))
     return 3 * (8 * batch * context * width**2 + flops.attention_flops(batch, context, width))
 
 
 def with_least_time(records: pd.DataFrame, peaks: dict[str, float], speed: float) -> pd.DataFrame:
-    """The records with `least_ms`, the longer of two times of forward and backward: that of their FLOPs at the ceiling
-    of the precision, and that of the least bytes at the ceiling of memory; `least_percent`, that as a share of the
-    time measured; and `projections_percent`, the share of the FLOPs that the projections have."""
+    """Add `least_ms`, `least_percent` and `projections_percent` to the records.
+
+    `least_ms` is the longer of two times of forward and backward: their FLOPs at the precision's ceiling, and their
+    least bytes at memory's. `least_percent` is its share of the measured time. `projections_percent` is the
+    projections' share of the FLOPs."""
     known = records.assign(limit=records["precision"].map(peaks).astype(float), speed=speed)
 
     def least(_, forward_flops, forward_bytes, backward_bytes, limit, speed):
@@ -42,9 +44,11 @@ def with_least_time(records: pd.DataFrame, peaks: dict[str, float], speed: float
 
 
 def published() -> pd.DataFrame:
-    """The published sweep, one row a case: `forward_ms, total_ms`, and `model_mib, forward_end_mib, backward_end_mib`,
-    allocated once model and input were there and after each pass, where the device counts that. Means whose standard
-    deviation is more than half of them are left out, and so is the backward pass, which was found by subtraction."""
+    """Return the published sweep, one row per case.
+
+    `model_mib`, `forward_end_mib` and `backward_end_mib` are allocated once model and input exist and after each
+    pass. They are missing where the device does not count memory. A mean is left out if its standard deviation
+    exceeds half of it. The backward pass is left out, since it was found by subtraction."""
     table = published_table("attention_module")
     table = table[~(table["forward_std_ms"] > table["forward_ms"] / 2)].copy()
     table["precision"] = table["dtype"].map(PRECISION)
@@ -56,10 +60,11 @@ def published() -> pd.DataFrame:
 
 
 def published_memory() -> pd.DataFrame:
-    """The memory columns of the published sweep taken apart, one row a case: `weights_mib` and `input_mib` by theory,
-    `rest_mib`, what its first column has beyond them, `kept_mib` and `gradients_mib`, what is added to that column
-    until the forward and the backward pass end, and `squares`, how many squares of the scores of one head are kept
-    beyond four arrays of the input's shape."""
+    """Split the memory columns of the published sweep, one row per case.
+
+    `weights_mib` and `input_mib` follow from theory, and `rest_mib` is what else the first column holds. `kept_mib`
+    and `gradients_mib` are added to that column by the end of the forward and the backward pass. `squares` counts
+    the kept squares of one head's scores, beyond four arrays of the input's shape."""
     table = published()
     table = table[table["model_mib"].notna()].reset_index(drop=True)
     rows = table["batch_size"] * table["context_length"]
@@ -77,16 +82,16 @@ def published_memory() -> pd.DataFrame:
 
 
 def exact(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with its memory as numbers that have no uncertainty, which are shown with more digits."""
+    """Mark the memory columns as exact, so that they are shown with more digits."""
     names = [name for name in table if name.endswith("_mib")]
     return table.assign(**{name: [Interval(mib, mib, mib, 0, 0) for mib in table[name]] for name in names})
 
 
 def published_accounts() -> Statement:
-    """What the memory columns of the published sweep consist of."""
+    """State what the memory columns of the published sweep consist of."""
     table = published_memory()
     rest = table["rest_mib"].round(2).mode().iloc[0]
-    same = table[(table["rest_mib"] - rest).abs() < CLOSE_MIB]  # without the first of a process
+    same = table[(table["rest_mib"] - rest).abs() < CLOSE_MIB]  # leaves out the first case of each process
     gradients = ((same["gradients_mib"] - same["weights_mib"]).abs() < CLOSE_MIB).sum()
     longest = same[same["context_length"] == same["context_length"].max()]["squares"]
     cases = ["d_model", "context_length", "compiled"]
@@ -107,7 +112,7 @@ def published_accounts() -> Statement:
 
 @of_records()
 def workload(records: pd.DataFrame) -> Statement:
-    """Whether the projections or attention have most of the FLOPs."""
+    """State whether the projections or attention have more of the FLOPs."""
     measured = tidy.select(records, status="ok")
     if measured.empty:
         return Statement("No module was measured here.", NO_DATA, "projection_flops")
@@ -122,7 +127,7 @@ def workload(records: pd.DataFrame) -> Statement:
 
 
 def theory(modules: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
-    """Predict growth by FLOPs, or by the roofline where bytes may be the limit, and memory."""
+    """Predict the module's growth, least time and memory."""
     modules = with_least_time(modules, *tidy.limits(ceilings))
     widest = tidy.largest(modules, "projection_flops", precision="fp32", compiled=False)
     at = sentences.at(", C = {d_model:,}, T = {context_length:,}", widest)
@@ -161,8 +166,7 @@ def theory(modules: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
 
 @of_records()
 def memory_bound(records: pd.DataFrame, peaks: dict[str, float], speed: float) -> Statement:
-    """Below how many tokens in a batch the weights take longer to move than to multiply with, by the ceilings of the
-    precisions measured."""
+    """State below how many tokens a batch moving the weights is the limit."""
     names = [name for name in tidy.ORDER if name in set(records["precision"]) & peaks.keys()]
     if not names or math.isnan(speed):
         return Statement("The ceilings were not measured here.", NO_DATA, "ceilings of products and of memory")

@@ -1,4 +1,4 @@
-"""Sets what compiling costs beside what it returns, by records and by public write-ups."""
+"""Weigh the cost of compiling against the time it saves."""
 
 import math
 import statistics
@@ -20,8 +20,9 @@ ERRORS = ("out_error", "logits_error", "gradient_error")
 
 
 def with_compile_time(records: pd.DataFrame) -> pd.DataFrame:
-    """The records with `compile_s`, how much longer the first iteration took than the median of the later ones, and
-    with the pairs' forward and backward together."""
+    """Add `compile_s`, and sums of forward and backward in the pairs, to the records.
+
+    `compile_s` is the first iteration less the median of the later ones."""
     columns = (tidy.column(records, name) for name in ("first_iteration_ms", "wall_ms"))
     values = [
         [(first[0] - statistics.median(later)) / 1e3] if isinstance(first, list) and isinstance(later, list) else None
@@ -34,15 +35,14 @@ def with_compile_time(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_phase(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
-    """Each compiled case against the eager one, phase by phase: the rows of `compare.against_baselines` for each, with
-    `phase`."""
+    """Compare compiled cases with eager ones by `compare.against_baselines`, by phase."""
     found = [compare.against_baselines(records, f"{phase}_ms").assign(phase=phase) for phase in phases]
     table = pd.concat(found, ignore_index=True)
     return table[table["compiled"].astype(bool)].reset_index(drop=True)
 
 
 def wide(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
-    """The same with a row a case: `<phase>_ratio` and `<phase>_verdict` of each phase, missing where it has none."""
+    """Return `by_phase` with one row per case; phases that were not compared are missing."""
     fields, found = records.attrs["fields"], by_phase(records, *phases)
     rows = found.loc[found["phase"] == phases[-1], [*fields, "hardware", "codes", "noisy"]]
     for phase in phases:
@@ -52,22 +52,21 @@ def wide(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
 
 
 def paid(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a case that ran in turns with its eager baseline, from the records of `with_compile_time`: the fields,
-    the medians of `compile_s` and of an iteration in these turns, `compiled_ms` and `eager_ms`, the `verdict` on their
-    `total_ratio`,
-    and `payback_steps`: after how many iterations compiling has paid for itself, by the times of each process, or
-    words where the pairs do not show that compiled is faster."""
+    """Return after how many steps compiling has paid for itself, one row per case.
+
+    Takes records of `with_compile_time`. `compiled_ms` and `eager_ms` are medians of the pairs, and `verdict` judges
+    their `total_ratio`. `payback_steps` holds words where the pairs do not show that compiled is faster."""
     table, fields = by_phase(records, "total"), records.attrs["fields"]
     medians = tidy.medians(records, "compile_s", "paired_ms", "baseline_ms")
     table = table.merge(medians[[*fields, "compile_s", "paired_ms", "baseline_ms"]], on=fields)
     groups = [tidy.select(records, **row[fields]) for _, row in table.iterrows()]
-    steps = [_steps(group, verdict) for group, verdict in zip(groups, table["verdict"], strict=True)]
+    steps = [_payback_steps(group, verdict) for group, verdict in zip(groups, table["verdict"], strict=True)]
     names = {"paired_ms": "compiled_ms", "baseline_ms": "eager_ms", "ratio": "total_ratio"}
     return table.assign(payback_steps=steps).rename(columns=names)
 
 
-def _steps(group: pd.DataFrame, verdict: str) -> intervals.Interval | str:
-    """Compile time over the time saved, in each process."""
+def _payback_steps(group: pd.DataFrame, verdict: str) -> intervals.Interval | str:
+    """Divide compile time by the time saved per step, in each process."""
     if verdict != "faster":
         return UNKNOWN if verdict == "inconclusive" else NEVER
     compile_s, eager, compiled = (
@@ -82,7 +81,7 @@ def _steps(group: pd.DataFrame, verdict: str) -> intervals.Interval | str:
 
 @of_records("compiled")
 def payback(records: pd.DataFrame, case: Mapping, what: str) -> Statement:
-    """How long `what` took to compile and when that had paid for itself."""
+    """State how long compiling `what` took and when it had paid for itself."""
     rows = tidy.select(paid(records), **case)
     if rows.empty:
         return Statement(f"Compiling {what} was not measured here.", NO_DATA, "compile_s")
@@ -98,8 +97,7 @@ def payback(records: pd.DataFrame, case: Mapping, what: str) -> Statement:
 
 
 def breaks(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a compiled case: the fields, how many `graphs` it became in its latest process, how often one broke, and
-    the `reasons`."""
+    """Return graphs, breaks and reasons in the latest process, one row per compiled case."""
     known = records[tidy.column(records, "graphs").notna()].sort_values("round")
     fields = records.attrs["fields"]
     columns = [*fields, "hardware", "graphs", "graph_breaks", "graph_break_reasons"]
@@ -109,18 +107,18 @@ def breaks(records: pd.DataFrame) -> pd.DataFrame:
     return tidy.ordered(whole, " ".join(fields))
 
 
-def _lack(records: pd.DataFrame, means: str) -> str:
-    """Why the machine of these records is without that, as they say, behind a colon; nothing where they do not."""
+def _why_missing(records: pd.DataFrame, means: str) -> str:
+    """Return a colon and the recorded reason why the machine lacks `means`, if any."""
     lacks = records["environment"].iloc[-1].get("lacks", []) if len(records) else []
     return next((f": {reason}" for reason in lacks if reason.startswith(means)), "")
 
 
 @of_records()
 def unbroken(records: pd.DataFrame, others: pd.DataFrame) -> Statement:
-    """How many of the compiled programs are one graph, or why there are none, as `others` of this machine say."""
+    """State how many compiled programs are one graph, or the reason found in `others`."""
     table = breaks(records)
     if table.empty:
-        return Statement(f"Nothing was compiled here{_lack(others, 'torch.compile')}.", NO_DATA, "graph_breaks")
+        return Statement(f"Nothing was compiled here{_why_missing(others, 'torch.compile')}.", NO_DATA, "graph_breaks")
     one = int((table["graph_breaks"] == 0).sum())
     text = f"Of {digits.count(len(table))} compiled programs, {digits.count(one)} became graphs without a break."
     return Statement(text, "measured", "counted by torch._dynamo while each was compiled.")
@@ -128,8 +126,10 @@ def unbroken(records: pd.DataFrame, others: pd.DataFrame) -> Statement:
 
 @of_records()
 def equal_results(records: pd.DataFrame) -> Statement:
-    """Whether the compiled programs gave the reference's results from the same seed, in fp32. That of a model is the
-    eager program, which can be met bit for bit; that of attention computes in double precision."""
+    """State whether compiled programs give the reference's results in fp32.
+
+    Seeds are equal. A model's reference is the eager program, which can be matched bit for bit; that of attention
+    computes in double precision."""
     chosen = tidy.select(records, precision="fp32", compiled=True, status="ok")
     errors = [max(row[name][0] for name in ERRORS if isinstance(row.get(name), list)) for _, row in chosen.iterrows()]
     if not errors:
@@ -144,8 +144,10 @@ def equal_results(records: pd.DataFrame) -> Statement:
 
 
 def tf32(records: pd.DataFrame, others: pd.DataFrame, cases: Mapping[str, Mapping]) -> Statement:
-    """Compiled in TF32 beside compiled in fp32, for cases keyed by where they are, or why there are none, as `others`
-    of this machine say."""
+    """Compare the compiled program in TF32 and in fp32, or state why it cannot be.
+
+    `cases` are keyed by the words that locate them; `others` are records of the same machine that may give the
+    reason."""
     if (records["precision"] == "tf32").any():
         return sentences.together(*[
             sentences.compare(
@@ -154,11 +156,11 @@ def tf32(records: pd.DataFrame, others: pd.DataFrame, cases: Mapping[str, Mappin
             )
             for where, case in cases.items()
         ])  # fmt: skip
-    return Statement(f"TF32 was not measured here{_lack(others, 'tf32')}.", NO_DATA, "no records in tf32")
+    return Statement(f"TF32 was not measured here{_why_missing(others, 'tf32')}.", NO_DATA, "no records in tf32")
 
 
 def theory(records: pd.DataFrame) -> list[Hypothesis]:
-    """Predict compiled to eager attention by their least bytes, and the optimizer, which is not compiled."""
+    """Predict attention's gain by its least bytes, and none for the optimizer."""
     fp32 = {"precision": "fp32", "compiled": True}
     longest = tidy.largest(records, "seq_len", model="attention", **fp32)
     largest = tidy.largest(records, "forward_flops", model=list(SIZES), **fp32)
@@ -189,17 +191,17 @@ def theory(records: pd.DataFrame) -> list[Hypothesis]:
 
 
 def published() -> pd.DataFrame:
-    """Published times of compiled programs relative to eager ones of the same write-up and hardware, one row a case:
-    `model, seq_len, d_head, batch_size, precision, source, hardware` and the ratios of forward, of forward and backward
-    and so on, as far as given. A program compiled in TF32 whose eager partner in TF32 is not given stands against the
-    one in fp32, and `precision` says so."""
+    """Return published times of compiled programs relative to eager ones, one row per case.
+
+    Both are of the same write-up and hardware; phases without a published time have no ratio. A program compiled in
+    TF32 is compared with eager fp32 if eager TF32 is missing, and `precision` says so."""
     attention = published_attention().assign(model="attention")
     attention["compiled"] = attention["variant"] == "compiled"
     steps = published_step().rename(columns={"size": "model", "context_length": "seq_len"})
-    return pd.concat([_relative(table) for table in (attention, steps)], ignore_index=True)
+    return pd.concat([_compiled_to_eager(table) for table in (attention, steps)], ignore_index=True)
 
 
-def _relative(times: pd.DataFrame) -> pd.DataFrame:
+def _compiled_to_eager(times: pd.DataFrame) -> pd.DataFrame:
     cases = ("model", "seq_len", "d_head", "batch_size", "precision", "source", "hardware")
     keys = [name for name in cases if name in times]
     metrics = [name for name in times if name.endswith("_ms")]
@@ -217,16 +219,16 @@ def _relative(times: pd.DataFrame) -> pd.DataFrame:
 
 
 def beside_published(own: pd.DataFrame, **where) -> pd.DataFrame:
-    """The rows of `wide` in fp32 and the published ones selected, this report's first."""
+    """Append the selected published ratios to `own`, the fp32 rows of `wide`."""
     theirs = tidy.ordered(tidy.select(published(), **where), "model seq_len precision source")
     if theirs["d_head"].notna().all():
-        theirs = theirs.astype({"d_head": int})  # a float beside models, of whose heads nothing is said
+        theirs = theirs.astype({"d_head": int})  # float only beside models, which state no head size
     both = [own.assign(source="this report"), theirs.assign(noisy="")]
     return pd.concat([rows for rows in both if len(rows)] or both, ignore_index=True)
 
 
 def published_growth() -> Statement:
-    """What a write-up says of how its steps grow with the context, beside what its own table shows."""
+    """State how a write-up's claim on growth with the context fits its own table."""
     table = published_table("end_to_end")
     table = table[(table["source"] == "write-up 004") & (table["phase"] == "train_step")]
     keys = ["model", "compiled", "tf32"]
@@ -244,7 +246,7 @@ def published_growth() -> Statement:
 
 
 def compiled_attention(data: claims.Data) -> list[Found]:
-    """Find compiled against naive attention at the most tokens, of each head size."""
+    """Find compiled against naive attention at the most tokens, by head size."""
     records, where = claims.rows(data, "attention"), {"precision": "fp32", "causal": True, "cold": False}
     longest = max((case["seq_len"] for case in claims.cases(records, variant="compiled", **where)), default=None)
     of, to = {"variant": "compiled", "seq_len": longest}, {"variant": "naive"}
@@ -253,14 +255,14 @@ def compiled_attention(data: claims.Data) -> list[Found]:
 
 
 def compiled_step(data: claims.Data) -> list[Found]:
-    """Find the compiled step against the eager one, of each size and context."""
+    """Find the compiled step against the eager one, for each size and context."""
     steps = claims.rows(data, "step", mode="train_step")
     of, to = {"compiled": True}, {"compiled": False}
     return claims.ratios(steps, "total_ms", of, to, LESS, claims.SIZED, precision="fp32")
 
 
 def tf32_to_compiling(data: claims.Data) -> list[Found]:
-    """Find what TF32 brings to the compiled step at the largest size, beside what compiling brings to the eager one."""
+    """Find the gain of TF32 relative to that of compiling, at the largest size."""
     steps = claims.rows(data, "step", mode="train_step")
     measured = claims.cases(steps, precision="tf32", compiled=True)
     if not measured:

@@ -1,6 +1,6 @@
-"""Tells of profiled steps: what takes the time of each phase, what theory predicts, and what write-ups claim.
+"""Analyse profiled steps: time by kernel, predictions and published claims.
 
-A value is one number a process, so that its interval, given by three or more processes, speaks for all of them.
+A value has one number per process, so its interval, from three or more processes, covers all of them.
 """
 
 import math
@@ -19,22 +19,23 @@ from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import comparisons, digits, intervals
 from lib.stats.intervals import Interval
 
-SCOPES = {  # what shares are formed of
+SCOPES = {  # the phases that make up the whole of a share
     "forward": ("forward",),
     "forward and backward": ("forward", "backward"),
     "whole step": ("forward", "backward", "optimizer"),
 }
 NO_PRODUCT = kernel_classes.CLASSES[1:]
-COLUMNS = {kind: f"{kind.replace(' ', '_')}_percent" for kind in kernel_classes.CLASSES}  # of a table of shares
-NON_TRIVIAL = 2  # percent of the forward pass from which on what takes it is worth naming
+COLUMNS = {kind: f"{kind.replace(' ', '_')}_percent" for kind in kernel_classes.CLASSES}  # by class, in a table
+NON_TRIVIAL = 2  # percent of the forward pass; kernels that take less are not named
 TOP_COLUMNS = "phase kernel class share_percent calls total_us mean_us median_us min_us max_us deviation_us"
 TIMER_COLUMNS = "phase timed_ms profiled_ms profiled_ratio kernels_ms busy_percent"
 PART_COLUMNS = "phase part part_ms product_ms time_percent flops_percent gflops gigabytes"
 
 
 def head(records: pd.DataFrame) -> dict:
-    """Give the fields of the case that the chapter speaks of: of those in fp32, eager and measured in the most
-    processes the one with the most FLOPs; each None without any."""
+    """Choose the eager fp32 case with the most processes, and of these the most FLOPs.
+
+    Return its fields, each None if there is no such case."""
     plain = tidy.select(records, status="ok", precision="fp32", compiled=False)
     if plain.empty:
         return dict.fromkeys(records.attrs["fields"])
@@ -42,34 +43,36 @@ def head(records: pd.DataFrame) -> dict:
     return tidy.largest(plain[rounds == rounds.max()], "forward_flops")
 
 
-def _sum(table: Mapping, **where) -> float:
-    """Add the microseconds of the rows with these values, a tuple admitting any of its own."""
+def _sum_us(table: Mapping, **where) -> float:
+    """Add the microseconds of the rows with these values; a tuple admits any of its own."""
     admitted = {name: value if isinstance(value, tuple) else (value,) for name, value in where.items()}
     rows = (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
     return sum(row["total_us"] for row in rows if all(row[name] in of for name, of in admitted.items()))
 
 
-def _percents(records: pd.DataFrame, scope: str, kind: str | tuple[str, ...]) -> list[float]:
-    """Give the percentage of a scope that classes take, one a process of one case; none where it is not in them."""
+def _class_percents(records: pd.DataFrame, scope: str, kind: str | tuple[str, ...]) -> list[float]:
+    """Return the percentage of a scope that classes take, by process; empty if unrecorded."""
     found, phases = list(tidy.with_table(records, "classes").get("classes", [])), SCOPES[scope]
     if not found or not set(phases) <= set(found[0]["phase"]):
         return []
-    return [100 * _sum(table, phase=phases, **{"class": kind}) / _sum(table, phase=phases) for table in found]
+    return [100 * _sum_us(table, phase=phases, **{"class": kind}) / _sum_us(table, phase=phases) for table in found]
 
 
 def share(records: pd.DataFrame, scope: str, kind: str | tuple[str, ...] = NO_PRODUCT) -> Interval | None:
-    """Give the percentage of a scope that one or several classes take, in records of one case; None without it."""
-    return intervals.of_processes(_percents(records, scope, kind))
+    """Return the percentage of a scope that classes take in one case, or None."""
+    return intervals.of_processes(_class_percents(records, scope, kind))
 
 
 def kept_share(records: pd.DataFrame) -> Interval | None:
-    """Give the share of matrix products in the whole step relative to that in the forward pass, in one case."""
-    ends = (_percents(records, scope, PRODUCT) for scope in ("whole step", "forward"))
+    """Divide matrix products' share of the whole step by that of the forward pass."""
+    ends = (_class_percents(records, scope, PRODUCT) for scope in ("whole step", "forward"))
     return intervals.of_processes([step / forward for step, forward in zip(*ends, strict=False)])
 
 
 def shares(records: pd.DataFrame) -> pd.DataFrame:
-    """Share out the time of each case and `scope`: `<class>_percent`, and `else_percent` of all but products."""
+    """Return each class's percentage of the time, one row per case and scope.
+
+    `else_percent` is that of everything but matrix products."""
     rows = []
     for row, group in tidy.by_case(records):
         for scope in SCOPES:
@@ -81,45 +84,49 @@ def shares(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def in_short(shares: pd.DataFrame) -> pd.DataFrame:
-    """Name the scopes of a table of `shares` in the few characters that a label has room for."""
+    """Shorten the names of scopes so that they fit into a label."""
     return shares.replace({"scope": dict(zip(SCOPES, ("forward", "+ backward", "+ optimizer"), strict=True))})
 
 
 def present(shares: pd.DataFrame) -> list[str]:
-    """List the classes that take any time in a table of `shares`, as the first part of their columns."""
+    """List the classes that take any time, by the first part of their columns."""
     return [name.removesuffix("_percent") for name in COLUMNS.values() if any(i.value > 0 for i in shares[name])]
 
 
 def top(records: pd.DataFrame, case: Mapping, source="kernels", by="phase", most: int = 5) -> pd.DataFrame:
-    """Give what takes most of each phase of one case: the columns of the record's table, `total_us` and `share_percent`
-    with intervals, of what every process has among its largest. With `source` nsys, by its ranges."""
+    """Return the kernels that take the most time in each phase of one case.
+
+    Only kernels that every process has among its largest are compared. `total_us` and `share_percent` have
+    intervals. With `source` nsys, `by` is the name of its ranges."""
     chosen, rows = tidy.select(records, **{name: case[name] for name in records.attrs["fields"]}), []
     for row, group in tidy.by_case(tidy.with_table(chosen, source)):
         all_of_it = pd.concat([pd.DataFrame(table).assign(process=i) for i, table in enumerate(group[source])])
         if "class" in all_of_it:
-            all_of_it = all_of_it[all_of_it["class"] != ""]  # all others together
-        for place, part in all_of_it.groupby(by, sort=False):
+            all_of_it = all_of_it[all_of_it["class"] != ""]  # drops the sum of all others
+        for scope, part in all_of_it.groupby(by, sort=False):
             found = [(name, rest) for name, rest in part.groupby("kernel", sort=False) if len(rest) == len(group)]
             found.sort(key=lambda pair: -intervals.of_processes(list(pair[1]["total_us"])).value)
             for name, of in found[:most]:
                 cells = {c: of[c].median() for c in TOP_COLUMNS.split()[3:] if c in of}
                 cells |= {c: intervals.of_processes(list(of[c])) for c in ("total_us", "share_percent") if c in of}
-                cells["class"] = of["class"].iloc[0] if "class" in of else kernel_classes.classify(name, place)
+                cells["class"] = of["class"].iloc[0] if "class" in of else kernel_classes.classify(name, scope)
                 cells["calls"] = f"{cells['calls']:,g}"
-                rows.append(row | {by: place, "kernel": kernel_classes.short(name)} | cells)
+                rows.append(row | {by: scope, "kernel": kernel_classes.short(name)} | cells)
     return pd.DataFrame(rows)
 
 
 def against_timer(records: pd.DataFrame) -> pd.DataFrame:
-    """Give one row a case and phase: `timed_ms` without the profiler, `profiled_ms` under it, their ratio process by
-    process, the sum of what ran, `kernels_ms`, and what part of the profiled time that is."""
+    """Compare the time with and without the profiler, one row per case and phase.
+
+    `timed_ms` is without, `profiled_ms` under it, and `profiled_ratio` their ratio in each process. `kernels_ms` is
+    the sum of the kernels, and `busy_percent` its share of the profiled time."""
     rows = []
     for row, group in tidy.by_case(tidy.with_table(records, "classes")):
         for phase in dict.fromkeys(group["classes"].iloc[0]["phase"]):
             timed, profiled = (
                 [statistics.median(samples) for samples in group[f"{prefix}{phase}_ms"]] for prefix in ("", "profiled_")
             )
-            ran = [_sum(table, phase=phase) / 1e3 for table in group["classes"]]  # means, as what they are set beside
+            ran = [_sum_us(table, phase=phase) / 1e3 for table in group["classes"]]  # means, to compare with means
             whole = [statistics.mean(samples) for samples in group[f"profiled_{phase}_ms"]]
             found = {
                 "timed_ms": timed, "profiled_ms": profiled, "kernels_ms": ran,
@@ -131,16 +138,18 @@ def against_timer(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def parts(records: pd.DataFrame) -> pd.DataFrame:
-    """Give one row a case, phase and part of attention: `part_ms`, what of it is matrix products, the part's share of
-    the time and of the FLOPs of all parts of the phase, and its FLOPs and least bytes by its time, in 1e9 a second."""
+    """Return times and rates of attention, one row per case, phase and part.
+
+    `product_ms` is the time of matrix products in `part_ms`. `time_percent` and `flops_percent` are shares of all
+    parts of the phase. `gflops` and `gigabytes` are rates in 1e9 per second, for the least bytes."""
     rows = []
     for row, group in tidy.by_case(tidy.with_table(records, "parts")):
         costs = pd.DataFrame(group["part_costs"].iloc[0])
         for _, cost in costs.iterrows():
             phase, part = cost["phase"], cost["part"]
-            took = [_sum(table, phase=phase, part=part) for table in group["parts"]]
-            whole = [_sum(table, phase=phase) for table in group["parts"]]
-            product = [_sum(table, phase=phase, part=part, **{"class": PRODUCT}) for table in group["parts"]]
+            took = [_sum_us(table, phase=phase, part=part) for table in group["parts"]]
+            whole = [_sum_us(table, phase=phase) for table in group["parts"]]
+            product = [_sum_us(table, phase=phase, part=part, **{"class": PRODUCT}) for table in group["parts"]]
             found = {
                 "part_ms": [us / 1e3 for us in took], "product_ms": [us / 1e3 for us in product],
                 "time_percent": [100 * a / b for a, b in zip(took, whole, strict=True)],
@@ -154,7 +163,7 @@ def parts(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def points(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
-    """Place each part of attention and phase of one profiled step as a point of a roofline."""
+    """Return a roofline point for each part of attention and phase of one step."""
     return pd.DataFrame([
         {name: row.get(name, "") for name in ("precision", "hardware", "noisy", "gflops")}
         | {"name": row["part"], "label": f"{row['part']}, {row['phase']}"}
@@ -164,14 +173,13 @@ def points(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
 
 
 def softmax_to_products(records: pd.DataFrame, phase: str) -> dict | None:
-    """Set softmax against the matrix products of attention in a phase, in records of one case: the ratios of their
-    `time`, of their `flops` and of their least `bytes`; None without parts."""
+    """Divide softmax by attention's matrix products, in one case; None without parts."""
     group = tidy.with_table(records, "parts")
     if group.empty or phase not in group["parts"].iloc[0]["phase"]:
         return None
     costs = pd.DataFrame(group["part_costs"].iloc[0]).query("phase == @phase").set_index("part")
     product = {"part": ("scores", "values"), "class": PRODUCT}
-    times = [_sum(t, phase=phase, part="softmax") / _sum(t, phase=phase, **product) for t in group["parts"]]
+    times = [_sum_us(t, phase=phase, part="softmax") / _sum_us(t, phase=phase, **product) for t in group["parts"]]
     counted = {
         unit: costs.loc["softmax", unit] / costs.loc[["scores", "values"], unit].sum() for unit in ("flops", "bytes")
     }
@@ -179,22 +187,23 @@ def softmax_to_products(records: pd.DataFrame, phase: str) -> dict | None:
 
 
 def leaders(records: pd.DataFrame, scope: str) -> list[dict]:
-    """Find in each process of one case what takes the most of a scope: `kernel`, `calls`, `share_percent`."""
+    """Find the kernel that takes the most of a scope, in each process of one case."""
     found = []
     for _, record in tidy.with_table(records, "kernels").iterrows():
         ran = pd.DataFrame(record["kernels"])
         ran = ran[ran["phase"].isin(SCOPES[scope]) & (ran["class"] != "")]
         sums = ran.groupby("kernel", sort=False)[["calls", "total_us"]].sum()
         name = sums["total_us"].idxmax()
-        part = 100 * sums.loc[name, "total_us"] / _sum(record["classes"], phase=SCOPES[scope])
+        part = 100 * sums.loc[name, "total_us"] / _sum_us(record["classes"], phase=SCOPES[scope])
         found.append({"kernel": kernel_classes.short(name), "calls": sums.loc[name, "calls"], "share_percent": part})
     return found
 
 
 def published_shares() -> pd.DataFrame:
-    """Give the published tables of kernels by class, one row a `scope`: what percentage matrix products and all else
-    that is printed take, `matrix_product_percent` and `else_percent`. Only the largest kernels are printed, so that
-    both are the least that they can be; a whole step does not tell which of them the optimizer launched."""
+    """Return published shares of matrix products and of all else, one row per scope.
+
+    Both are lower limits, since only the largest kernels are printed. The table of a whole step does not show which
+    kernels the optimizer launched."""
     table = published_table("kernels")
     scopes = {"forward": "forward", "forward_backward": "forward and backward", "train_step": "whole step"}
     product = table["kernel"].map(kernel_classes.classify) == PRODUCT
@@ -210,135 +219,135 @@ def published_shares() -> pd.DataFrame:
 
 
 def beside_published(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
-    """Set this machine's shares of one case above the published ones of `published_shares`, scope by scope."""
+    """Return this machine's shares of one case above the published ones, by scope."""
     own = shares(tidy.select(records, **case)).assign(source="this report")
     own["case"] = [f"{size}, context {length}" for size, length in zip(own["size"], own["context_length"], strict=True)]
     rows = pd.concat([own.astype(object), published_shares().assign(noisy="").astype(object)], ignore_index=True)
     return rows.sort_values("scope", key=lambda column: column.map(list(SCOPES).index), kind="stable")
 
 
-def _missing(what: str) -> Statement:
+def _not_measured(what: str) -> Statement:
     return Statement(f"{what} was not measured here.", NO_DATA, "records of profiled steps in fp32")
 
 
-def _measured(text: str, case: Mapping, of: Interval, verdict: str = "measured") -> Statement:
+def _state(text: str, case: Mapping, of: Interval, verdict: str = "measured") -> Statement:
     many = ("process" if of.n == 1 else "processes") + ("" if of.known else ", too few for an interval")
     return Statement(text, verdict, f"{sentences.fields(case)}; one value in each of {of.n} {many}.")
 
 
-def _shown(of: Interval) -> str:
-    """Write the value with its interval, or alone where the evidence says that there is none."""
+def _format(of: Interval) -> str:
+    """Format the value, with its interval if it has one."""
     return digits.interval(of) if of.known else digits.number(of.value)
 
 
-def _listed(words: list[str], by: str = "or") -> str:
+def _join_words(words: list[str], by: str = "or") -> str:
     return f" {by} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 @of_records()
 def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
-    """Say how long the forward pass takes under the profiler, and whether the timer agrees."""
+    """State how long the forward pass takes under the profiler and by the timer."""
     row = tidy.one(against_timer(tidy.select(records, **case)), {"phase": "forward"})
     if row.empty:
-        return _missing("The forward pass under the profiler")
+        return _not_measured("The forward pass under the profiler")
     ratio, limit = row["profiled_ratio"], 1 + comparisons.MARGIN
-    profiled, timed = (_shown(row[name]) for name in ("profiled_ms", "timed_ms"))
+    profiled, timed = (_format(row[name]) for name in ("profiled_ms", "timed_ms"))
     if not ratio.known:
-        verdict, said = "measured", f"the first is {_shown(ratio)} times the second, in one or two processes"
+        verdict, said = "measured", f"the first is {_format(ratio)} times the second, in one or two processes"
     elif 1 / limit < ratio.low and ratio.high < limit:
-        verdict, said = "same", f"the two agree within {comparisons.MARGIN:.0%}, with a ratio of {_shown(ratio)}"
+        verdict, said = "same", f"the two agree within {comparisons.MARGIN:.0%}, with a ratio of {_format(ratio)}"
     elif ratio.low > 1 or ratio.high < 1:
-        said = f"the two differ, since the first is {_shown(ratio)} times the second"
+        said = f"the two differ, since the first is {_format(ratio)} times the second"
         verdict = "slower" if ratio.low > 1 else "faster"
     else:
-        verdict, said = "inconclusive", f"their ratio is {_shown(ratio)}, so no difference between them is shown"
+        verdict, said = "inconclusive", f"their ratio is {_format(ratio)}, so no difference between them is shown"
     text = f"Under the profiler the forward pass takes {profiled} ms, and by the timer without it {timed} ms: {said}."
-    return _measured(text, case, ratio, verdict)
+    return _state(text, case, ratio, verdict)
 
 
 @of_records()
 def leader(records: pd.DataFrame, case: Mapping) -> Statement:
-    """Say what takes the most of the forward pass, and whether it does of forward and backward together too."""
+    """State which kernel takes the most of the forward pass, and of both passes."""
     chosen = tidy.select(records, **case)
     first, both = (leaders(chosen, scope) for scope in ("forward", "forward and backward"))
     if not first:
-        return _missing("Which kernel takes the most of the forward pass")
+        return _not_measured("Which kernel takes the most of the forward pass")
     names = [list(dict.fromkeys(one["kernel"] for one in found)) for found in (first, both)]
     share = [intervals.of_processes([one["share_percent"] for one in found]) for found in (first, both)]
     calls = [f"{digits.count(found[0]['calls'])} calls" for found in (first, both)]
     if max(map(len, names)) > 1:
-        text = f"In the forward pass {_listed(names[0])} takes the most time, depending on the process"
-        return _measured(f"{text}, and of forward and backward together {_listed(names[1])}.", case, share[0])
-    text = f"In the forward pass {names[0][0]} takes the most time, {_shown(share[0])}% of it in {calls[0]}"
+        text = f"In the forward pass {_join_words(names[0])} takes the most time, depending on the process"
+        return _state(f"{text}, and of forward and backward together {_join_words(names[1])}.", case, share[0])
+    text = f"In the forward pass {names[0][0]} takes the most time, {_format(share[0])}% of it in {calls[0]}"
     second = f"but of forward and backward together it is {names[1][0]}, with"
     if names[0] == names[1]:
         second = "and it is the same that takes the most of forward and backward together,"
-    return _measured(f"{text}, {second} {_shown(share[1])}% in {calls[1]}.", case, share[0])
+    return _state(f"{text}, {second} {_format(share[1])}% in {calls[1]}.", case, share[0])
 
 
 @of_records()
 def besides(records: pd.DataFrame, case: Mapping) -> Statement:
-    """Say what takes a share of the forward pass that is worth naming and is no matrix product."""
+    """State which kernels besides matrix products take much of the forward pass."""
     found = tidy.select(top(records, case, most=100), phase="forward")
     if found.empty:
-        return _missing("What else takes time in the forward pass")
+        return _not_measured("What else takes time in the forward pass")
     found = found[found["class"] != PRODUCT]
     named = [(name, of) for name, of in zip(found["kernel"], found["share_percent"], strict=True)]
-    shown = [f"{name} with {_shown(of)}%" for name, of in named if of.value >= NON_TRIVIAL]
+    shown = [f"{name} with {_format(of)}%" for name, of in named if of.value >= NON_TRIVIAL]
     whole = share(tidy.select(records, **case), "forward")
-    end = f"; of it {NON_TRIVIAL}% and more go to {_listed(shown, 'and')}" if shown else (
+    end = f"; of it {NON_TRIVIAL}% and more go to {_join_words(shown, 'and')}" if shown else (
         f", and none of it as much as {NON_TRIVIAL}%"
     )  # fmt: skip
-    return _measured(f"What is no matrix product takes {_shown(whole)}% of the forward pass{end}.", case, whole)
+    return _state(f"What is no matrix product takes {_format(whole)}% of the forward pass{end}.", case, whole)
 
 
 @of_records()
 def fall(records: pd.DataFrame, case: Mapping) -> Statement:
-    """Say how the share of matrix products changes from the forward pass to the whole step."""
+    """State how matrix products' share changes from forward pass to whole step."""
     chosen = tidy.select(records, **case)
     found = [share(chosen, scope, PRODUCT) for scope in SCOPES]
     if None in found:
-        return _missing("The share of matrix products in a whole step")
-    forward, both, step = map(_shown, found)
+        return _not_measured("The share of matrix products in a whole step")
+    forward, both, step = map(_format, found)
     change = kept_share(chosen)
     low, high = (change.low, change.high) if change.known else (change.value, change.value)
     how = "falls" if high < 1 else "rises" if low > 1 else "is not shown to change"
-    place = sentences.at("At size {size}, context {context_length}, ", case)
+    lead = sentences.at("At size {size}, context {context_length}, ", case)
     text = (
-        f"{place}matrix products take {forward}% of the forward pass, {both}% of forward and backward and {step}% of a "
-        f"whole step with AdamW: from the first to the last their share {how}, being {_shown(change)} of the first."
+        f"{lead}matrix products take {forward}% of the forward pass, {both}% of forward and backward and {step}% of a "
+        f"whole step with AdamW: from the first to the last their share {how}, being {_format(change)} of the first."
     )
-    return _measured(text, case, change)
+    return _state(text, case, change)
 
 
 @of_records()
 def softmax(records: pd.DataFrame, case: Mapping) -> Statement:
-    """Set softmax against the matrix products of self-attention, in time and in FLOPs, forward and backward."""
+    """Compare softmax with attention's matrix products in time, FLOPs and bytes."""
     found = {phase: softmax_to_products(tidy.select(records, **case), phase) for phase in ("forward", "backward")}
     if not found["forward"]:
-        return _missing("Softmax inside attention")
+        return _not_measured("Softmax inside attention")
     said = [
-        f"in the {phase} pass {_shown(of['time'])} times as long as the two products, with "
+        f"in the {phase} pass {_format(of['time'])} times as long as the two products, with "
         f"{digits.number(100 * of['flops'])}% of their FLOPs and {digits.number(100 * of['bytes'])}% of the bytes that "
         "they must move"
         for phase, of in found.items() if of
     ]  # fmt: skip
-    return _measured(f"Inside self-attention, softmax takes {', and '.join(said)}.", case, found["forward"]["time"])
+    return _state(f"Inside self-attention, softmax takes {', and '.join(said)}.", case, found["forward"]["time"])
 
 
 @of_records()
 def nsys(records: pd.DataFrame) -> Statement:
-    """Say whether Nsight Systems watched these cases, or why it did not."""
+    """State whether Nsight Systems profiled these cases, or why it did not."""
     if len(tidy.with_table(records, "nsys")):
         return Statement("The same cases ran under Nsight Systems.", "measured", "nsys stats, report nvtx_kern_sum")
     reasons = list(dict.fromkeys(tidy.column(records, "nsys_missing").dropna()))
     if not reasons:
-        return _missing("The same under Nsight Systems")
-    return Statement(f"Nsight Systems was not used here: {_listed(reasons, 'and')}.", NO_DATA, "nsys_missing")
+        return _not_measured("The same under Nsight Systems")
+    return Statement(f"Nsight Systems was not used here: {_join_words(reasons, 'and')}.", NO_DATA, "nsys_missing")
 
 
 def theory(records: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
-    """Predict the share of matrix products by the roofline, and softmax beside the products of attention."""
+    """Predict matrix products' share by the roofline, and softmax to products."""
     peaks, speed = tidy.limits(ceilings)
     case = head(records)
     chosen, peak = tidy.select(records, **case), peaks.get(case["precision"], math.nan)
@@ -358,8 +367,8 @@ def theory(records: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     ]
 
 
-def _profiled(data: claims.Data) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Find the records of the step that the chapter speaks of, and their names; none of a printed table."""
+def _head_records(data: claims.Data) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Return the records of the chapter's case and their names; none if printed."""
     records = claims.rows(data, "kernels")
     if records.empty or claims.printed(records):
         return records.iloc[:0], ()
@@ -367,31 +376,31 @@ def _profiled(data: claims.Data) -> tuple[pd.DataFrame, tuple[str, ...]]:
     return tidy.select(records, **case), sentences.names(records, case)
 
 
-def _product_share(data: claims.Data, scope: str, within: tuple[float, float]) -> list[Found]:
+def _find_product_share(data: claims.Data, scope: str, within: tuple[float, float]) -> list[Found]:
     label, printed = f"% of the {scope if scope == 'whole step' else scope + ' pass'}", claims.rows(data, "kernels")
     if claims.printed(printed):
         row = tidy.one(printed, {"scope": scope})
         return [claims.between(label, row["matrix_product_percent"], 100 - row["else_percent"], within)]
-    records, names = _profiled(data)
+    records, names = _head_records(data)
     found = share(records, scope, PRODUCT)
     return [claims.estimated(label, found, within, names)] if found else []
 
 
 def products_of_forward(data: claims.Data) -> list[Found]:
     """Find the share of matrix products in the forward pass."""
-    return _product_share(data, "forward", (85, 100))
+    return _find_product_share(data, "forward", (85, 100))
 
 
 def products_of_step(data: claims.Data) -> list[Found]:
-    """Find the share of matrix products in a whole step, and that relative to their share in the forward pass."""
-    found = _product_share(data, "whole step", about(68, 0.1))
-    records, names = _profiled(data)
+    """Find matrix products' share of a whole step, and relative to the forward pass."""
+    found = _find_product_share(data, "whole step", about(68, 0.1))
+    records, names = _head_records(data)
     kept = kept_share(records)
     return found + ([claims.estimated("of the share in the forward pass", kept, LESS, names)] if kept else [])
 
 
 def top_kernel(data: claims.Data) -> list[Found]:
-    """Find whether the kernel that takes the most of the forward pass takes the most of forward and backward too."""
+    """Find whether one kernel takes the most of the forward pass and of both passes."""
     every, label = (1.0, 1.0), "processes have the same kernel at the top of both"
     if claims.printed(claims.rows(data, "kernels")):
         table = published_table("kernels")
@@ -399,15 +408,15 @@ def top_kernel(data: claims.Data) -> list[Found]:
         same = set(tops[0]["kernel"]) == set(tops[1]["kernel"])
         said = "the same" if same else "not the same"
         return [claims.known("two kernels at the top of both", float(same), every, shown=said)]
-    records, names = _profiled(data)
+    records, names = _head_records(data)
     both = (leaders(records, scope) for scope in ("forward", "forward and backward"))
     same = [one["kernel"] == other["kernel"] for one, other in zip(*both, strict=True)]
     return [claims.known(label, sum(same) / len(same), every, names, f"{sum(same)} of {len(same)}")] if same else []
 
 
 def softmax_share(data: claims.Data) -> list[Found]:
-    """Find the shares of softmax in attention's time and in its FLOPs, forward."""
-    records, names = _profiled(data)
+    """Find softmax's share of attention's time and FLOPs in the forward pass."""
+    records, names = _head_records(data)
     row = tidy.one(parts(records), {"phase": "forward", "part": "softmax"})
     if row.empty:
         return []

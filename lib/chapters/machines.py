@@ -1,6 +1,4 @@
-"""Sets several machines side by side: their ceilings, the cases that they share, each beside its own machine's limit,
-and the verdicts on variants; no race, and measures nothing.
-"""
+"""Compare machines: their ceilings, common cases and verdicts on variants."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,13 +15,13 @@ from lib.stats.intervals import Interval
 
 STEP = {"mode": "train_step", "attention": "naive", "optimizer": "single_tensor"}
 COMPARED = [name for name, entry in CATALOG.items() if entry.metric]
-CEILINGS = {  # the fact of a record that a limit is divided by, how often an iteration does it, and words for it
+CEILINGS = {  # by kind: the recorded amount of work, how often an iteration does it, and words for a caption
     "products": ("forward_flops", 3, ", beside its own ceiling of products"),
     "memory": ("moved_bytes", 1, ", beside its own memory's"),
     "": (None, 0, ""),
 }
 ATTENTION = {"precision": "fp32", "causal": True, "cold": False}
-PAIRS = {  # what is called so: the experiment, its variant, of which cases, and what is most in the largest of them
+PAIRS = {  # by name: the experiment, the variant, the cases, and the metric that ranks them by size
     "compiled to eager step": ("step", {"compiled": True}, {**STEP, "precision": "fp32"}, "forward_flops"),
     "bf16 to fp32 step": ("step", {"precision": "bf16"}, {**STEP, "compiled": False}, "forward_flops"),
     "sdpa to naive attention": ("attention", {"variant": "sdpa"}, ATTENTION, "forward_flops"),
@@ -36,8 +34,10 @@ WHERE = ("machine", "device")  # fields in which the same case may differ betwee
 
 
 def chosen(machine: str, machines: str) -> list[str]:
-    """The machines to set side by side: those named in `machines`, with spaces between them, or else this machine and
-    all whose records are kept. Raises ValueError for one without records."""
+    """Return the names of the machines to compare.
+
+    These are the names in `machines`, separated by spaces; if it is empty, this machine and all references. Raises
+    ValueError for a machine without records."""
     names = machines.split() or [machine, *results.references()]
     for name in names if machines else ():
         validate.choice("machines", name, results.machines())
@@ -45,7 +45,7 @@ def chosen(machine: str, machines: str) -> list[str]:
 
 
 def alone(names: Sequence[str]) -> Statement:
-    """How many machines there are to compare, and how many of their records are stale."""
+    """State how many machines are compared and how many records are stale."""
     stale = staleness.left_out(
         *(results.load(experiment, name) for name in names for experiment in ("ceilings", *COMPARED))
     )
@@ -57,8 +57,9 @@ def alone(names: Sequence[str]) -> Statement:
 
 
 def ceilings(names: Sequence[str]) -> pd.DataFrame:
-    """One row a machine: its hardware, the ceilings of products by precision in TFLOP/s, that of memory in GB/s, and in
-    how many FLOPs a byte they meet in fp32."""
+    """Return the ceilings of each machine, one row per machine.
+
+    Products by precision in TFLOP/s, memory in GB/s, and the FLOPs per byte at which the two meet in fp32."""
     rows = []
     for name in names:
         records = results.load("ceilings", name)
@@ -71,12 +72,12 @@ def ceilings(names: Sequence[str]) -> pd.DataFrame:
 
 
 def shared(names: Sequence[str], experiment: str) -> pd.DataFrame:
-    """List the cases of an experiment that at least two of the machines measured, one row a case and machine.
+    """List the cases that at least two machines measured, one row per case and machine.
 
-    Columns: `case` in words, `machine`, the metric of the catalogue with its interval, and `ceiling_percent`, the
-    share of that machine's own ceiling."""
+    Columns: `case` in words, `machine`, the catalogue's metric with its interval, and `ceiling_percent`, the share
+    of that machine's own ceiling."""
     metric = CATALOG[experiment].metric
-    measured = [table for name in names if len(table := _measured(experiment, name))]
+    measured = [table for name in names if len(table := _machine_medians(experiment, name))]
     columns = ["case", "machine", "hardware", metric, "ceiling_percent", "noisy", "codes"]
     if len(measured) < 2:
         return pd.DataFrame(columns=columns)
@@ -84,13 +85,13 @@ def shared(names: Sequence[str], experiment: str) -> pd.DataFrame:
     keys = [name for name in measured[0].attrs["fields"] if name not in WHERE]
     every = every[every.groupby(keys)["machine"].transform("nunique") > 1]
     differ = [name for name in keys if len(set(every[name])) > 1] or keys[:1]
-    every = every.assign(case=[published.in_words(row[differ]) for _, row in every.iterrows()])
+    every = every.assign(case=[published.case_text(row[differ]) for _, row in every.iterrows()])
     every = every.sort_values(differ, key=tidy.in_order, kind="stable", ignore_index=True)
     return every[columns]
 
 
 def sheets(names: Sequence[str]) -> list[tables.Table | Statement]:
-    """A table of `shared` for each experiment that has any, and a sentence on the others."""
+    """Return a table of `shared` per experiment, and a sentence on those without one."""
     if len(names) < 2:
         return [alone(names)]
     found = {experiment: shared(names, experiment) for experiment in COMPARED}
@@ -106,8 +107,8 @@ def sheets(names: Sequence[str]) -> list[tables.Table | Statement]:
     return shown
 
 
-def _measured(experiment: str, name: str) -> pd.DataFrame:
-    """The medians of one machine's cases of the catalogue, and their share of its own ceiling."""
+def _machine_medians(experiment: str, name: str) -> pd.DataFrame:
+    """Return medians of one machine's cases, with their share of its own ceiling."""
     entry = CATALOG[experiment]
     fact, times, _ = CEILINGS[entry.ceiling]
     records = tidy.select(results.load(experiment, name), **entry.compared)
@@ -123,14 +124,15 @@ def _measured(experiment: str, name: str) -> pd.DataFrame:
 
 
 def ratios(names: Sequence[str]) -> pd.DataFrame:
-    """One row a pair of variants and machine that measured both, in the largest case that all these machines have in
-    common, or else in each one's largest: `label`, `pair`, `case`, `machine`, `name` (which has the colour), `ratio`,
-    `verdict`, `hardware`, `noisy`."""
+    """Compare pairs of variants, one row per pair and machine.
+
+    The case is the largest that all these machines have in common, or else each machine's own largest. `name` sets
+    the colour."""
     rows = []
     for pair, (experiment, of, where, by) in PAIRS.items():
-        alike = {"mode": where["mode"]} if "mode" in where else {}  # the rivals by Holm are those of its chapter
+        alike = {"mode": where["mode"]} if "mode" in where else {}  # Holm corrects for as many rivals as in the chapter
         loaded = {name: tidy.select(results.load(experiment, name), **alike) for name in names}
-        found = {name: _contrasts(records, of, where, by) for name, records in loaded.items()}
+        found = {name: _compare_with_baselines(records, of, where, by) for name, records in loaded.items()}
         found = {name: cases for name, cases in found.items() if cases}
         common = set.intersection(*(set(cases) for cases in found.values())) if found else set()
         for name, cases in found.items():
@@ -143,8 +145,8 @@ def ratios(names: Sequence[str]) -> pd.DataFrame:
     return table.replace({"name": {True: "compiled"}})
 
 
-def _contrasts(records: pd.DataFrame, of: Mapping, where: Mapping, by: str) -> dict[tuple, dict]:
-    """The cases with the values `of` and `where` beside their baselines, by what names them on every machine."""
+def _compare_with_baselines(records: pd.DataFrame, of: Mapping, where: Mapping, by: str) -> dict[tuple, dict]:
+    """Compare cases with their baselines, keyed by the fields that all machines share."""
     fields, found = records.attrs["fields"], {}
     (axis,) = of
     for _, row in tidy.medians(tidy.select(records, **of, **where, status="ok"), by).iterrows():
@@ -155,7 +157,7 @@ def _contrasts(records: pd.DataFrame, of: Mapping, where: Mapping, by: str) -> d
             rest = {name: value for name, value in case.items() if name not in (*WHERE, axis)}
             besides = {name: value for name, value in rest.items() if name not in where}
             found[tuple(rest.values())] = {
-                "case": published.in_words(besides), "by": row[by],
+                "case": published.case_text(besides), "by": row[by],
                 "ratio": judged[0].ratio, "verdict": judged[1],
                 **row[["hardware", "codes", "noisy"]].to_dict(),
             }  # fmt: skip

@@ -1,5 +1,6 @@
-"""Tells of memory: timelines, what is alive at the peak, predictions for models that do not fit, and activation
-checkpointing. Its sentences rest on one iteration each: counts, which have no interval.
+"""Analyse memory: timelines, the peak's content, predictions and checkpointing.
+
+Sentences rest on one iteration of each case. They state counts, which have no interval.
 """
 
 import itertools
@@ -22,11 +23,11 @@ from lib.report.sentences import Statement, of_records
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
-KINDS = {  # of bytes, in the order in which a bar is stacked
+KINDS = {  # kinds of bytes, in the order in which a bar is stacked
     "parameters": INK, "gradients": BLUE, "optimizer states": ORANGE, "attention": SKY, "feed-forward": GREEN,
     "norms and residuals": QUIET, "embedding, head, loss": PURPLE, "temporaries": VERMILION, "others": YELLOW,
 }  # fmt: skip
-MODULES = {  # the kind of the activations of a module, by the first pattern that is found in its name
+MODULES = {  # kinds of activations, by the first pattern found in a module's name
     r"\.attn": "attention", r"\.ffn": "feed-forward", r"embed|lm_head|Global": "embedding, head, loss",
     "": "norms and residuals",
 }  # fmt: skip
@@ -35,27 +36,26 @@ MISSING = Statement("This was not measured here.", sentences.NO_DATA, "memory")
 
 
 def largest(record: pd.Series, most: int) -> tables.Table:
-    """List the largest allocations of one record, alike ones in one row, and who made them."""
+    """Return a table of a record's largest allocations and who made them."""
     rows = pd.DataFrame(record.get("largest", {}) if isinstance(record.get("largest"), dict) else {}).head(most)
     return tables.Table(rows.rename(columns=heading), "The largest allocations of one iteration", described(record))
 
 
 def described(record: pd.Series) -> str:
-    """Say which case a record is of, and on which hardware, in a few words."""
+    """Describe a record's case and hardware in a few words."""
     names = ("hardware", "size", "context_length", "precision", "mode")
     said = ", ".join(f"{heading(name)}: {record[name]}" for name in names if name in record)
     return f"{said}." if said else ""
 
 
 def hardware(records: pd.DataFrame) -> str:
-    """Note for a figure the hardware of its records; nothing where there are none."""
+    """Return a figure's note on its hardware, empty without records."""
     names = ", ".join(dict.fromkeys(records["hardware"]))
     return f"{names}. One iteration of each." if names else ""
 
 
 def timelines(records: pd.DataFrame) -> Axes:
-    """Draw one panel a record: the live memory against the time while it was followed, each phase shaded and named, and
-    the highest point marked."""
+    """Draw live memory over time, one panel per record, with phases and the peak."""
     records = tidy.with_table(records, "timeline")
     grid = plots.axes(max(1, len(records)), 3.4, sharey=True)
     with mpl.rc_context(STYLE):
@@ -81,7 +81,7 @@ def timelines(records: pd.DataFrame) -> Axes:
 
 
 def breakdown(record: pd.Series) -> dict[str, float]:
-    """Add the MiB alive at the peak by the kinds of `KINDS`, from the table `breakdown` of a record."""
+    """Add up the MiB alive at a record's peak by the kinds of `KINDS`."""
     table, found = record["breakdown"], dict.fromkeys(KINDS, 0.0)
     for kind, module, size in zip(table["kind"], table["module"], table["part_mib"], strict=True):
         if kind == "activations":
@@ -91,7 +91,7 @@ def breakdown(record: pd.Series) -> dict[str, float]:
 
 
 def parts(records: pd.DataFrame) -> pd.DataFrame:
-    """Give one row a record that tells where its peak goes: `label`, `hardware`, and MiB of each of the `KINDS`."""
+    """Return the MiB of each kind at the peak, one row per record with a breakdown."""
     rows = [
         {"label": f"{r['size']} {r['context_length']} {r['precision']} {r['mode']}", "hardware": r["hardware"]}
         | breakdown(r)
@@ -101,7 +101,7 @@ def parts(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def stacked(ax: Axes, table: pd.DataFrame) -> Axes:
-    """Draw a bar a row of `parts`, made of the kinds of bytes."""
+    """Draw a bar per row of `parts`, stacked by kind."""
     with mpl.rc_context(STYLE):
         left = pd.Series(0.0, index=table.index)
         for kind, colour in KINDS.items():
@@ -118,8 +118,7 @@ def stacked(ax: Axes, table: pd.DataFrame) -> Axes:
 
 
 def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
-    """Give one row a size of group: `checkpoint`, `forward_end_mib` (alive after the forward pass), `peak_mib`,
-    `formula_mib`, and `ratio` and `verdict` of the time relative to none, from `compare.against_baselines`."""
+    """Return memory, and time relative to no groups, one row per case."""
     fields = records.attrs["fields"]
     table = tidy.medians(records, "forward_end_mib", "peak_mib", "formula_mib")
     if table.empty:
@@ -129,8 +128,7 @@ def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
 
 
 def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
-    """Draw against the layers in a group, beside one another: what is kept and the peak; and the time relative to
-    none."""
+    """Draw kept and peak memory, and the relative time, against layers in a group."""
     table = table[table["peak_mib"].notna()].sort_values("checkpoint")
     places = [str(n) if n else "none" for n in table["checkpoint"]]
     with mpl.rc_context(STYLE):
@@ -155,8 +153,7 @@ def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
 
 
 def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:
-    """Predict peaks by the closed formula in GiB, for a GPU with naive attention and the plain optimizer: `size,
-    context_length, precision`, and one column a mode."""
+    """Predict peaks in GiB on a GPU with naive attention, one column per mode."""
     rows = []
     for size, context_length, precision in itertools.product(sizes, contexts, ("fp32", "bf16")):
         of, ways = flops.model_shape(size, context_length), (precision, "naive", "single_tensor")
@@ -168,13 +165,13 @@ def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:
 
 
 def published() -> pd.DataFrame:
-    """Give the published peaks, one row a case, in GiB: `published_gib`."""
+    """Return the published peaks in GiB, one row per case."""
     table = published_table("memory").rename(columns={"model": "size", "phase": "mode", "peak_gib": "published_gib"})
     return table.replace({"precision": {"float32": "fp32", "mixed": "bf16"}})
 
 
 def beside_published() -> pd.DataFrame:
-    """Give the published peaks beside the formula's for the same model, both also in percent of that GPU's memory."""
+    """Return published peaks and the formula's, also in percent of the GPU's memory."""
     table = published()
     keys = ["size", "context_length", "precision"]
     known = predictions(["xl"], sorted(table["context_length"].unique().tolist())).set_index(keys)
@@ -187,7 +184,7 @@ def beside_published() -> pd.DataFrame:
 
 @of_records()
 def phases_told(records: pd.DataFrame, case: Mapping) -> Statement:
-    """Say whether the phases of a step can be told from its peaks: which is highest, and where its memory falls."""
+    """State which phase peaks highest, and whether peaks tell the phases apart."""
     found, ends = (
         {phase: value(records, f"{phase}_{what}_mib", case) for phase in ("forward", "backward", "optimizer")}
         for what in ("peak", "end")
@@ -210,7 +207,7 @@ def phases_told(records: pd.DataFrame, case: Mapping) -> Statement:
 
 @of_records()
 def agreement(records: pd.DataFrame) -> Statement:
-    """Say how far the prediction and the formula lie from the measured peaks."""
+    """State how far the prediction and the formula are from the measured peaks."""
     said = []
     for name, word in (("predicted_peak_mib", "the prediction"), ("formula_mib", "the formula")):
         ratios = tidy.column(tidy.with_quotient(records, "ratio", name, "peak_mib"), "ratio").dropna()
@@ -225,7 +222,7 @@ def agreement(records: pd.DataFrame) -> Statement:
 
 
 def amount(records: pd.DataFrame, metric: str, case: Mapping, wording: str) -> Statement:
-    """Give `wording` with the MiB of a case in the place of {}."""
+    """Insert the MiB of a case into `wording`, in place of {}."""
     mib = value(records, metric, case)
     if math.isnan(mib):
         return MISSING
@@ -235,7 +232,7 @@ def amount(records: pd.DataFrame, metric: str, case: Mapping, wording: str) -> S
 
 @of_records("context_length")
 def growth(records: pd.DataFrame, case: Mapping, subject: str) -> Statement:
-    """Say how the peak grows between the two longest contexts of a case, as the exponent of a power law."""
+    """State how the peak grows between a case's two longest contexts, as an exponent."""
     ends = hypotheses.ends(records, "context_length", case)
     low, high = (end["context_length"] for end in ends)
     less, more = (value(records, "peak_mib", end) for end in ends)
@@ -249,7 +246,7 @@ def growth(records: pd.DataFrame, case: Mapping, subject: str) -> Statement:
 
 @of_records("mode", "precision")
 def narrower(records: pd.DataFrame, case: Mapping, modes: Mapping[str, str]) -> Statement:
-    """Say what bf16 does to the peaks of a case in fp32, by mode and what it is called."""
+    """State how bf16 changes the peaks of a case; `modes` are keyed to their names."""
     said = []
     for mode, name in modes.items():
         bf16, fp32 = (
@@ -267,7 +264,7 @@ def narrower(records: pd.DataFrame, case: Mapping, modes: Mapping[str, str]) -> 
 
 
 def residual(size: str, context_length: int) -> Statement:
-    """Say the size of a tensor of the residual stream in single precision, of a published model at batch 4."""
+    """State the fp32 size of a residual-stream tensor of a model, at batch 4."""
     shape = flops.model_shape(size, context_length)
     product = " × ".join(map(digits.count, (shape.batch_size, context_length, shape.d_model, 4)))
     text = f"For {size} it is {product} bytes = {digits.exact(_residual_mib(shape))} MiB."
@@ -280,7 +277,7 @@ def _residual_mib(shape: flops.Shape) -> float:
 
 @of_records()
 def scores(records: pd.DataFrame, case: Mapping) -> Statement:
-    """Say whether the largest allocations of a case are scores of attention, whose size is known in theory."""
+    """State whether the largest allocations of a case are attention scores."""
     record, theory = tidy.one(records, case), value(records, "scores_mib", case)
     if math.isnan(theory) or not isinstance(record.get("largest"), dict):
         return MISSING
@@ -298,7 +295,7 @@ def scores(records: pd.DataFrame, case: Mapping) -> Statement:
 
 @of_records("checkpoint")
 def saved(records: pd.DataFrame, case: Mapping) -> list[Statement]:
-    """Say what groups save of the peak and of what is kept, each against none."""
+    """State how much of the peak and of what is kept each group size saves."""
     chosen = tidy.select(records, **{name: of for name, of in case.items() if name != "checkpoint"})
     said, metrics = [], ("forward_end_mib", "peak_mib")
     none = [value(chosen, name, {"checkpoint": 0}) for name in metrics]
@@ -316,7 +313,7 @@ def saved(records: pd.DataFrame, case: Mapping) -> list[Statement]:
 
 @of_records("checkpoint")
 def best_group(records: pd.DataFrame, case: Mapping) -> Statement:
-    """Say which size of group has the least peak."""
+    """State which group size has the least peak."""
     sizes = sorted(set(records["checkpoint"]))
     found = {size: value(records, "peak_mib", {**case, "checkpoint": size}) for size in sizes}
     found = {size: mib for size, mib in found.items() if not math.isnan(mib)}
@@ -331,7 +328,7 @@ def best_group(records: pd.DataFrame, case: Mapping) -> Statement:
 
 
 def theory(records: pd.DataFrame) -> list[Hypothesis]:
-    """Predict peaks by the formula, what a step holds throughout, and single tensors by their shapes."""
+    """Predict peaks by formula, memory held throughout a step, and single tensors."""
     plain = tidy.select(records, checkpoint=0)
     head = tidy.largest(plain, "parameters", precision="fp32", mode="train_step")
     long = tidy.largest(plain, "context_length", precision="fp32", mode="train_step")
@@ -362,7 +359,7 @@ def theory(records: pd.DataFrame) -> list[Hypothesis]:
 
 
 def mixed_memory(data: claims.Data) -> list[Found]:
-    """Find the largest of the ratios of peaks in bf16 to fp32."""
+    """Find the largest ratio of the peak in bf16 to that in fp32."""
     label = f"times as much {claims.SIZED}, {{mode}}, the most of {{{{}}}} cases"
     bf16, fp32 = {"precision": "bf16"}, {"precision": "fp32"}
     found = claims.ratios(claims.rows(data, "memory", checkpoint=0), "peak_mib", bf16, fp32, MORE, label)
@@ -371,13 +368,13 @@ def mixed_memory(data: claims.Data) -> list[Found]:
 
 
 def residual_by_shape(_: claims.Data) -> list[Found]:
-    """Find the size of an activation of the residual stream of xl at context 256, by its shape."""
+    """Find the size of a residual-stream activation of xl at context 256, by shape."""
     mib = _residual_mib(flops.model_shape("xl", 256))
     return [claims.known("MiB by its shape, 4 bytes a number", mib, about(12.5, 0.01))]
 
 
 def largest_allocation(data: claims.Data) -> list[Found]:
-    """Find the largest allocation of the forward pass that has the most tokens, beside the scores of a layer."""
+    """Find a forward pass's largest allocation, relative to a layer's scores."""
     records = claims.rows(data, "memory", mode="forward", precision="fp32", attention="naive")
     case = tidy.largest(records, "context_length") if len(records) else {}
     record = tidy.one(records, case)

@@ -1,4 +1,4 @@
-"""Tells what records there are, where they were measured, and how noisy the machine was."""
+"""Summarise which records exist, where they were measured and how noisy it was."""
 
 import itertools
 import statistics
@@ -13,12 +13,13 @@ from lib.report import tidy
 
 
 def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """One row an experiment: how many cases the whole grid has, which is that of the sweep `gpu`, and how many of them
-    were tried here; the cases here, of the grid or not, their rounds, and how many ended how."""
+    """Count the cases of each experiment, one row per experiment.
+
+    Compares the cases here with the whole grid, that of the sweep `gpu`, and counts rounds and how cases ended."""
     rows = []
     for name, records in experiments.items():
         table, grid = tidy.medians(records), whole_grid(name)
-        tried = {_key(case) for case in table[records.attrs["fields"]].to_dict("records")}
+        tried = {_case_key(case) for case in table[records.attrs["fields"]].to_dict("records")}
         row = {"experiment": name, "cases of the whole grid": len(grid), "of them here": len(grid & tried)}
         row |= {"cases here": len(table), "rounds at most": int(records["round"].max()) if len(records) else 0}
         ends = table["status"].map(lambda status: tidy.STATUS[status] or "measured")
@@ -30,24 +31,24 @@ def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def whole_grid(experiment: str) -> set[tuple]:
-    """The cases of an experiment in the sweep `gpu`, whatever the device."""
+    """Return the cases of an experiment in the sweep `gpu`, ignoring the device."""
     content = YAML(typ="safe", pure=True).load(notebooks.SWEEPS / "gpu.yaml").get(experiment, [])
     names, cases = notebooks.fields(experiment), set()
     for block in content if isinstance(content, list) else [content]:
         axes = notebooks.parameters(experiment) | block
         values = (axes[name] if isinstance(axes[name], list) else [axes[name]] for name in names)
-        cases |= {_key(dict(zip(names, point, strict=True))) for point in itertools.product(*values)}
+        cases |= {_case_key(dict(zip(names, point, strict=True))) for point in itertools.product(*values)}
     return cases
 
 
-def _key(case: Mapping) -> tuple:
+def _case_key(case: Mapping) -> tuple:
     return tuple(str(value) for name, value in case.items() if name != "device")
 
 
 def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
-    """List what the records say of their environment, in the columns `what` and `value`.
+    """List the recorded environments in the columns `what` and `value`.
 
-    Where they differ there are all the values, except what differs from record to record by its nature."""
+    Differing values are all listed, except those that differ between any two records."""
     every = [record for records in experiments for record in records.to_dict("records")]
     found: dict[str, dict] = {}
     for record in every:
@@ -58,7 +59,7 @@ def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
     )
     for name in ("run", "machine"):
         found.pop(name, None)
-    rows = {name.replace("_mib", ", MiB").replace("_", " "): _values(values) for name, values in found.items()}
+    rows = {name.replace("_mib", ", MiB").replace("_", " "): _format_values(values) for name, values in found.items()}
     for what, values in (("load over a minute", loads), ("used by others meanwhile, % of all cores", busy)):
         rows |= {what: f"{values[0]:g} to {values[-1]:g}"} if values else {}
     rows |= {"steps of the wall clock, s": ", ".join(f"{step:+,g}" for step in steps)} if steps else {}
@@ -68,7 +69,7 @@ def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(rows.items(), columns=["what", "value"])
 
 
-def _values(values: Mapping[str, object]) -> str:
+def _format_values(values: Mapping[str, object]) -> str:
     kinds = {type(value) for value in values.values()}
     if kinds == {dict}:
         return ", ".join(sorted({f"{key}={v}" for value in values.values() for key, v in value.items()})) or "none set"
@@ -78,11 +79,11 @@ def _values(values: Mapping[str, object]) -> str:
 
 
 def disturbances(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Count the noisy records and those whose samples change, one row an experiment.
+    """Count noisy records and series that change, one row per experiment.
 
-    `median spread` is the interquartile range of a case's samples relative to their median. A record is noisy where the
-    noise probe was slow or unsteady or others used much of the machine; a series changes where its samples drift, jump
-    or slow down late."""
+    `median spread` is the interquartile range of a case's samples relative to their median. A record is noisy if the
+    noise probe was slow or unsteady, or if other processes used much of the machine. A series changes if its samples
+    drift, jump or slow down late."""
     rows = []
     for name, records in experiments.items():
         timed = records[tidy.column(records, "total_ms").map(lambda times: isinstance(times, list))]
@@ -92,7 +93,7 @@ def disturbances(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         rows.append(
             {
                 "experiment": name, "records": len(timed),
-                "median spread, %": statistics.median(map(_spread, timed["total_ms"])),
+                "median spread, %": statistics.median(map(_spread_percent, timed["total_ms"])),
                 "20 samples or more": sum(len(times) >= 20 for times in timed["total_ms"]),
                 "noisy machine": sum(tidy.NOISY in text for text in found),
                 "series that change": sum(text not in ("", tidy.NOISY) for text in found),
@@ -101,6 +102,6 @@ def disturbances(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _spread(times: list[float]) -> float:
+def _spread_percent(times: list[float]) -> float:
     low, middle, high = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
     return 100 * (high - low) / middle

@@ -1,4 +1,4 @@
-"""Tells of sums, norms and dtypes in narrow types, and of steps in bf16: tables, figures, sentences and predictions."""
+"""Analyse narrow types: sums, norms, dtypes under autocast, and steps in bf16."""
 
 import math
 
@@ -19,8 +19,9 @@ TERMS, TERM = 1000, 0.01  # the sum of the assignment
 
 
 def rows(records: pd.DataFrame, metric: str, **where) -> pd.DataFrame:
-    """Give a metric that is a table, of all records below each other, each row with the fields of its case and its
-    hardware, where its columns have these values; of several rounds the last, since nothing here varies."""
+    """Join a metric that is a table over all records, with fields of each case.
+
+    Return the rows with these values. Of several rounds only the last counts, since nothing here varies."""
     held, names = tidy.with_table(records, metric), ["subject", "precision", "device", "hardware"]
     if held.empty:
         return pd.DataFrame(columns=names)
@@ -33,8 +34,9 @@ def rows(records: pd.DataFrame, metric: str, **where) -> pd.DataFrame:
 
 
 def loops(records: pd.DataFrame) -> pd.DataFrame:
-    """Give the loops of all dtypes, one a row, as `rounding.accumulation` describes them; the sum with all its digits,
-    and the loop in fp32 once."""
+    """Return the loops of all dtypes, one row per loop, as in `rounding.accumulation`.
+
+    The sum has all its digits, and the loop in fp32 appears once."""
     table = rows(records, "loops")
     if table.empty:
         return table.reindex(columns=["loop", "sum", "number"])
@@ -45,8 +47,8 @@ def loops(records: pd.DataFrame) -> pd.DataFrame:
     return table.assign(sum=table["sum"].map(digits.exact), stalls_after=stalls, **short)
 
 
-def _by_precision(table: pd.DataFrame, index: str, values: str) -> pd.DataFrame:
-    """Give one row a value of `index`, in the order in which they come, with a column for each precision."""
+def _pivot_by_precision(table: pd.DataFrame, index: str, values: str) -> pd.DataFrame:
+    """Return one row per value of `index`, in order, with a column per precision."""
     if table.empty:
         return pd.DataFrame(columns=[index])
     wide = table.pivot_table(index=index, columns="precision", values=values, aggfunc="last", sort=False)
@@ -55,20 +57,19 @@ def _by_precision(table: pd.DataFrame, index: str, values: str) -> pd.DataFrame:
 
 
 def dtypes(records: pd.DataFrame, subject: str) -> pd.DataFrame:
-    """Give one row a tensor of a model, with its dtype in a column for each precision."""
-    return _by_precision(rows(records, "dtypes", subject=subject), "tensor", "dtype")
+    """Return each tensor of a model, with its dtype in a column per precision."""
+    return _pivot_by_precision(rows(records, "dtypes", subject=subject), "tensor", "dtype")
 
 
 def step_errors(records: pd.DataFrame, subject: str) -> pd.DataFrame:
-    """Give one row a step of a norm: its error if that step alone is rounded, a column for each precision."""
+    """Return a norm's error if one step alone is rounded, with a column per precision."""
     table = rows(records, "step_errors", subject=subject)
     short = tidy.column(table, "relative_error").map("{:.2g}".format)
-    return _by_precision(table.assign(relative_error=short), "step", "relative_error")
+    return _pivot_by_precision(table.assign(relative_error=short), "step", "relative_error")
 
 
 def limits(records: pd.DataFrame) -> pd.DataFrame:
-    """Give where a norm leaves the range of its dtype: one row a norm, precision, offset, step and what happens there,
-    with the scales of the inputs in words."""
+    """Return where norms leave the range of their dtype, with the inputs' scales in words."""
     table = rows(records, "norm_limits")
     if table.empty:
         return table
@@ -78,21 +79,20 @@ def limits(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def speed(steps: pd.DataFrame, metric: str = "total_ms") -> pd.DataFrame:
-    """Select the rows of `compare.against_baselines` of steps in bf16 against fp32, with `parameters`."""
+    """Compare steps in bf16 with fp32; add the number of `parameters`."""
     table = tidy.select(compare.against_baselines(steps, metric), baseline="fp32", precision="bf16")
     counts = tidy.column(steps, "parameters").groupby(steps["size"]).max() if len(steps) else {}
     return table.assign(parameters=table["size"].map(counts))
 
 
 def speed_of_phases(steps: pd.DataFrame) -> pd.DataFrame:
-    """Select the same for each `phase` of a step."""
+    """Compare bf16 with fp32 for each `phase` of a step."""
     found = [speed(steps, f"{phase}_ms").assign(phase=phase) for phase in ("forward", "backward", "optimizer")]
     return pd.concat([table for table in found if len(table)] or found[:1], ignore_index=True)
 
 
 def published_speed() -> pd.DataFrame:
-    """Give published passes in bf16 relative to fp32 on the same hardware, one row a source and case: `forward_ratio`
-    and `forward_backward_ratio`; what is called fp32 there may have run in TF32."""
+    """Return published bf16 to fp32 ratios by case; such fp32 may have run in TF32."""
     table = published.published_step()
     keys = ["source", "hardware", "compiled", "size", "context_length"]
     wide = table.pivot_table(index=keys, columns="precision", values=["forward_ms", "forward_backward_ms"])
@@ -101,21 +101,22 @@ def published_speed() -> pd.DataFrame:
     return tidy.ordered(found, "source hardware compiled size")
 
 
-def _style(precision: str) -> dict:
+def _line_style(precision: str) -> dict:
     colour = plots.COLOURS[precision]
     return {"color": colour, "marker": plots.MARKERS[colour], "linestyle": plots.DASHES[colour], "markersize": 4}
 
 
 def draw_sums(records: pd.DataFrame) -> Axes:
-    """Draw the sum against the number of terms, beside what a rounding at its spacing can lose of a term; a line a loop
-    that adds in one dtype throughout."""
+    """Draw the sum and half its spacing, in percent of a term, against the terms.
+
+    Half a spacing is the most that a rounding can lose. There is one line per loop that adds in a single dtype."""
     table = rows(records, "trace")
     (left, right), ends = plots.axes(2, 3.2), []
     with mpl.rc_context(plots.STYLE):
         for loop, line in table.drop_duplicates(["loop", "terms"]).groupby("loop", sort=False) if len(table) else ():
             total, term = loop.split(" += ")
             if total == term:
-                how = _style(term) | {"markevery": 10}
+                how = _line_style(term) | {"markevery": 10}
                 left.plot(line["terms"], line["sum"], **how)
                 right.plot(line["terms"], line["half_percent"], **how)
                 ends.append((line["terms"].iloc[-1], line["half_percent"].iloc[-1], term, plots.COLOURS[term]))
@@ -130,14 +131,15 @@ def draw_sums(records: pd.DataFrame) -> Axes:
 
 
 def draw_norms(records: pd.DataFrame) -> Axes:
-    """Draw the error of each norm against the scale of its inputs, one line a precision, with a gap where it is not
-    finite and a cross where it overflows on the way."""
+    """Draw each norm's error against the scale of its inputs, one line per precision.
+
+    A gap marks errors that are not finite, a cross an overflow in an intermediate step."""
     grid = plots.axes(2, 3.2, sharey=True)
     with mpl.rc_context(plots.STYLE):
         for (norm, title), ax in zip(NORMS.items(), grid, strict=True):
             ends, table = [], rows(records, "norm_errors", subject=norm, offset=0)
             for precision, line in table.groupby("precision", sort=False):
-                ax.plot(line["scale"], line["relative_error"], **_style(precision))
+                ax.plot(line["scale"], line["relative_error"], **_line_style(precision))
                 finite = line[line["relative_error"].notna()]
                 if len(finite):
                     scale, error = finite[["scale", "relative_error"]].iloc[-1]
@@ -152,20 +154,20 @@ def draw_norms(records: pd.DataFrame) -> Axes:
 
 
 def overflows(records: pd.DataFrame, norm: str, precision: str) -> list[float]:
-    """List the scales of its inputs at which something in a norm overflows."""
+    """List the input scales at which a step of a norm overflows."""
     table = rows(records, "norm_limits", subject=norm, precision=precision, offset=0, what="overflows")
     return list(tidy.column(table, "scale"))
 
 
 def note(records: pd.DataFrame, subject: str) -> str:
-    """Give the hardware behind a figure; nothing where nothing was computed."""
+    """Return the hardware behind a figure, or nothing without results."""
     names = ", ".join(dict.fromkeys(tidy.select(records, subject=subject, status="ok")["hardware"]))
     return f"{names}. Computed once, since nothing in it varies." if names else ""
 
 
 @of_records()
 def sums(records: pd.DataFrame, narrow: str) -> Statement:
-    """Say the results of the four loops of a narrow dtype."""
+    """State the results of the four loops of a narrow dtype."""
     table = loops(records).set_index("loop")
     names = ["fp32 += fp32", f"{narrow} += {narrow}", f"fp32 += {narrow}", f"fp32 += {narrow} as fp32"]
     if not set(names) <= set(table.index):
@@ -181,7 +183,7 @@ def sums(records: pd.DataFrame, narrow: str) -> Statement:
 
 @of_records()
 def reasons(records: pd.DataFrame, narrow: str) -> Statement:
-    """Say why the loops of a narrow dtype are wrong: the term as stored, and the additions."""
+    """State why the loops of a narrow dtype are wrong: storing and adding."""
     table = loops(records).set_index("loop")
     own, wide, cast = f"{narrow} += {narrow}", f"fp32 += {narrow}", f"fp32 += {narrow} as fp32"
     if own not in table.index:
@@ -206,7 +208,7 @@ def reasons(records: pd.DataFrame, narrow: str) -> Statement:
 
 @of_records()
 def observed(records: pd.DataFrame, narrow: str) -> Statement:
-    """Answer the assignment's question after the dtypes of the toy model, in its order."""
+    """State the toy model's dtypes, in the order of the assignment's question."""
     table = dtypes(records, "toy")
     if narrow not in table:
         return Statement(f"The toy model under {narrow} autocast was not observed here.", NO_DATA, "toy")
@@ -226,7 +228,7 @@ def observed(records: pd.DataFrame, narrow: str) -> Statement:
 
 @of_records()
 def sensitive(records: pd.DataFrame, subject: str, precision: str) -> Statement:
-    """Say which step of a norm leaves the range of a dtype, from which scale on, and what comes out."""
+    """State which step of a norm leaves a dtype's range, and at which scale."""
     name, where = NORMS[subject], {"subject": subject, "precision": precision, "offset": 0}
     table = rows(records, "norm_errors", **where)
     if table.empty:
@@ -257,7 +259,7 @@ def sensitive(records: pd.DataFrame, subject: str, precision: str) -> Statement:
 
 @of_records()
 def kernel(records: pd.DataFrame, precision: str) -> Statement:
-    """Say whether PyTorch's own layer norm fails where the one that is computed step by step overflows."""
+    """State how exact PyTorch's layer norm is where the stepwise one overflows."""
     table = rows(records, "kernel_errors", subject="layer_norm", precision=precision)
     lost = sorted(set(overflows(records, "layer_norm", precision)) & set(tidy.column(table, "scale")))
     if not lost:
@@ -274,9 +276,9 @@ def kernel(records: pd.DataFrame, precision: str) -> Statement:
 
 @of_records()
 def offset_error(records: pd.DataFrame, precision: str) -> Statement:
-    """Say how a mean that is large beside the deviation spoils layer norm, and not RMS norm, which subtracts none."""
+    """State how a large mean changes the errors of layer norm and of RMS norm."""
     table = rows(records, "norm_errors", precision=precision, scale=1)
-    of = {norm: tidy.select(table, subject=norm) for norm in NORMS if len(table)}  # one without rows has no offset
+    of = {norm: tidy.select(table, subject=norm) for norm in NORMS if len(table)}  # an empty table has no columns
     found = {norm: errors.set_index("offset")["relative_error"] for norm, errors in of.items()}
     common = sorted(set.intersection(*(set(errors.index) for errors in found.values()))) if found else []
     if len(common) < 2:
@@ -290,7 +292,7 @@ def offset_error(records: pd.DataFrame, precision: str) -> Statement:
 
 
 def published_trend() -> Statement:
-    """Say at which sizes a write-up's eager passes in bf16 took less time than in fp32, and at which more."""
+    """State at which sizes a write-up's eager passes were faster in bf16."""
     table = tidy.select(published_speed(), compiled=False)
     faster = table["forward_backward_ratio"] < 1
     more, less = (", ".join(table[which]["size"]) for which in (~faster, faster))
@@ -300,7 +302,7 @@ def published_trend() -> Statement:
 
 
 def trend(steps: pd.DataFrame) -> Statement:
-    """Compare a step in bf16 with one in fp32 at each size measured, and say whether the ratio falls with the size."""
+    """Compare steps in bf16 and fp32 at each size, and state the trend with the size."""
     table = speed(steps)
     if table.empty:
         return Statement("Steps in bf16 and in fp32 were not both measured here.", NO_DATA, "step")
@@ -313,10 +315,10 @@ def trend(steps: pd.DataFrame) -> Statement:
         )
         for (_, row), name in zip(table.iterrows(), label, strict=True)
     ]  # fmt: skip
-    return sentences.together(*every, _with_size(table))
+    return sentences.together(*every, _size_trend(table))
 
 
-def _with_size(table: pd.DataFrame) -> Statement:
+def _size_trend(table: pd.DataFrame) -> Statement:
     alike = tidy.select(table, context_length=table["context_length"].max(), compiled=False).sort_values("parameters")
     if len(alike) < 2 or alike["size"].duplicated().any():
         return Statement("How the ratio changes with the size takes more than one size.", NO_DATA, "one size")
@@ -332,8 +334,9 @@ def _with_size(table: pd.DataFrame) -> Statement:
 
 
 def stalls_at(term: float, bits: int) -> float:
-    """Give the power of two at which a growing sum takes in nothing more of such a term: the first whose spacing is
-    more than twice the term (Higham 2002, chapter 4)."""
+    """Return the power of two at which a growing sum absorbs no further term.
+
+    There the spacing is first more than twice the term (Higham 2002, chapter 4)."""
     return 2.0 ** (math.floor(math.log2(term)) + 1 + bits)
 
 
@@ -346,7 +349,7 @@ def theory(records: pd.DataFrame, steps: pd.DataFrame, ceilings: pd.DataFrame) -
             how = "the sum whose spacing is more than twice a term"
             found.append(Hypothesis(f"a thousand times 0.01 in {name}", how, end, counted(total)))
         else:
-            bound = TERMS * 2.0**-bits * TERMS * TERM  # a rounding for each term, n - 1 additions and its own storing
+            bound = TERMS * 2.0**-bits * TERMS * TERM  # n roundings: n - 1 additions and the stored term
             off = counted(abs(total - TERMS * TERM))
             found.append(Hypothesis(f"error of a thousand times 0.01 in {name}", "n u Σ|x|, u = 2⁻ᵖ", bound, off, MOST))
     peaks, speed = tidy.limits(ceilings)
@@ -378,7 +381,7 @@ def three_sums(data: claims.Data) -> list[Found]:
 
 
 def four_dtypes(data: claims.Data) -> list[Found]:
-    """Find the bits of four of the toy model's tensors under autocast to fp16."""
+    """Find the bits of four of the toy model's tensors under fp16 autocast."""
     records = claims.rows(data, "precision", subject="toy", precision="fp16")
     said = {"logits": "fp16", "output of layer norm": "fp32", "loss": "fp16", "gradients of the parameters": "fp32"}
     bits, table = {"fp16": 16.0, "bf16": 16.0, "fp32": 32.0}, dtypes(records, "toy")
@@ -392,7 +395,7 @@ def four_dtypes(data: claims.Data) -> list[Found]:
 
 
 def mixed_speed(data: claims.Data) -> list[Found]:
-    """Find the smallest and the largest of the models that were measured in both precisions."""
+    """Find bf16 to fp32 for the smallest and the largest model measured in both."""
     steps, to = claims.rows(data, "step", mode="train_step"), {"precision": "fp32"}
     cases = claims.cases(steps, compiled=False, precision="bf16")
     cases = [case for case in cases if claims.cases(steps, **{**case, **to})]

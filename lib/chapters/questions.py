@@ -1,7 +1,7 @@
-"""The questions of the assignment and where this report answers them; knows no answer itself.
+"""List the assignment's questions and link the sections that answer them.
 
-The assignment is the second of Stanford's CS336, edition of spring 2025, whose names of problems are kept; the wording
-is this project's own. The comparison of optimizers is that of two public write-ups.
+The assignment is the second of Stanford's CS336, spring 2025. Names of problems are the assignment's; the wording is
+this project's own. The comparison of optimizers comes from two public write-ups.
 """
 
 import functools
@@ -23,8 +23,10 @@ ABSENT = "not measured on this machine"
 
 @dataclass(frozen=True)
 class Question:
-    """One part of a problem: what it `asks`, the sections that answer it (chapter and heading; no heading stands for
-    the whole chapter), and of which cases of which experiment the records must be."""
+    """A part of a problem, with the sections that answer it.
+
+    `places` are pairs of chapter and heading; an empty heading means the whole chapter. `experiment` and `where`
+    select the records that bear on it."""
 
     problem: str
     part: str
@@ -35,7 +37,7 @@ class Question:
 
     @property
     def name(self) -> str:
-        """As the assignment calls it."""
+        """Return the assignment's name for the question."""
         return f"{self.problem} ({self.part})" if self.part else self.problem
 
 
@@ -103,14 +105,14 @@ QUESTIONS = (
 
 @functools.cache
 def headings(chapter: str) -> tuple[str, ...]:
-    """The headings of a chapter, its title first."""
+    """Return the headings of a chapter, its title first."""
     cells = json.loads((notebooks.NOTEBOOKS / "report" / f"{chapter}.ipynb").read_text())["cells"]
     prose = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
     return tuple(re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE))
 
 
 def place(chapter: str, heading: str) -> Markup:
-    """A link to a section of the report. Raises ValueError where the chapter has no such heading."""
+    """Link to a section of the report. Raises ValueError for an unknown heading."""
     title, *others = headings(chapter)
     if heading and heading not in others:
         raise ValueError(f"{chapter}: {heading!r} is not one of its headings, {', '.join(others)}")
@@ -119,7 +121,7 @@ def place(chapter: str, heading: str) -> Markup:
 
 
 def found(question: Question, records: pd.DataFrame) -> str:
-    """How many cases of these records bear on a question, or why there are none."""
+    """State how many cases bear on a question, or why there are none."""
     chosen = tidy.select(records, **question.where)
     fields = records.attrs["fields"]
     measured = chosen[chosen["status"] == "ok"]
@@ -131,7 +133,7 @@ def found(question: Question, records: pd.DataFrame) -> str:
 
 
 def table(machine: str) -> tables.Table:
-    """Every question with links to its answers, and whether the records of a machine bear on it."""
+    """Return all questions with links to their answers and this machine's cases."""
     records = {name: results.load(name, machine) for name in {question.experiment for question in QUESTIONS}}
     rows = [
         {

@@ -1,4 +1,4 @@
-"""Lists all records of a machine, counts damaged files, and offers the records for download."""
+"""List a machine's records, count damaged files, and offer downloads."""
 
 import base64
 import gzip
@@ -14,25 +14,24 @@ from lib.records import damaged, long_form, results
 from lib.report import sentences, tables, tidy
 from lib.stats import digits
 
-BUDGET_BYTES = 1_500_000  # of one download, as the page holds it: the whole page is to stay under 6 MB
+BUDGET_BYTES = 1_500_000  # per download, encoded; keeps the whole page under 6 MB
 MAIN = "the samples and single values, without the tables of kernels, timelines and breakdowns"
 
 
 class Listing:
-    """All records of some experiments, one a row that a statement's evidence can link to, each experiment behind a
-    disclosure; the page's script makes the columns sortable."""
+    """A sortable list of records, folded by experiment, that evidence links to."""
 
     def __init__(self, experiments: Mapping[str, pd.DataFrame]):
         self.experiments = experiments
 
     def _repr_html_(self) -> str:
-        return "".join(self._one(name, records) for name, records in self.experiments.items())
+        return "".join(self._section(name, records) for name, records in self.experiments.items())
 
-    def _one(self, name: str, records: pd.DataFrame) -> str:
+    def _section(self, name: str, records: pd.DataFrame) -> str:
         fields, shown = records.attrs["fields"], html.escape(name)
         if records.empty:
             return f"<p><b>{shown}</b></p>{tables.ABSENT}"
-        rows = "".join(self._row(name, record, fields) for _, record in records.iterrows())
+        rows = "".join(self._row_html(name, record, fields) for _, record in records.iterrows())
         heads = [*(field.replace("_", " ") for field in fields), "round", "status", "n", "median, ms", "started", "run"]
         head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
         count = f"{len(records)} record{'s' * (len(records) > 1)}"
@@ -42,25 +41,25 @@ class Listing:
             f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>'
         )
 
-    def _row(self, experiment: str, record: pd.Series, fields: list[str]) -> str:
+    def _row_html(self, experiment: str, record: pd.Series, fields: list[str]) -> str:
         times = record.get("total_ms")
         counted = isinstance(times, list)
         cells = [html.escape(str(record[field])) for field in fields]
-        cells += [str(record["round"]), html.escape(_status(record))]
+        cells += [str(record["round"]), html.escape(_status_text(record))]
         cells += [str(len(times)), digits.number(statistics.median(times))] if counted else ["", ""]
-        cells += [html.escape(record["started"]), _link(record)]
+        cells += [html.escape(record["started"]), _notebook_link(record)]
         anchor = sentences.anchor(results.called(experiment, record[fields], record["round"]))
         return f'<tr id="{anchor}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def _status(record: pd.Series) -> str:
-    """How a record ended, and why it is stale, if it is."""
+def _status_text(record: pd.Series) -> str:
+    """Return how a record ended, and why it is stale if it is."""
     ended = tidy.STATUS[record["status"]] or "ok"
     return f"{ended}, stale: {record['stale']}" if record["stale"] else ended
 
 
-def _link(record: pd.Series) -> str:
-    """Link to the executed notebook that made a record, where it exists, or else name the run."""
+def _notebook_link(record: pd.Series) -> str:
+    """Link to the notebook that made a record if it exists, or name the run."""
     run, machine = record["environment"].get("run", ""), record["machine"]
     file = paths.runs() / machine / f"{run}.ipynb"
     name = html.escape(run)
@@ -68,7 +67,7 @@ def _link(record: pd.Series) -> str:
 
 
 def damage() -> list[sentences.Statement | tables.Table]:
-    """Tell of damaged files: in one sentence, and where there are any in a table that counts them."""
+    """State how many files are damaged, and list them in a table by their faults."""
     losses = damaged.losses()
     read = sum(len(damaged.files(root)) for root in (results.folder(), results.REFERENCE))
     if losses.empty and not read:
@@ -87,20 +86,21 @@ def damage() -> list[sentences.Statement | tables.Table]:
 
 
 def csv(frame: pd.DataFrame) -> bytes:
-    """A table as compressed CSV, the same bytes for the same table."""
+    """Return a table as compressed CSV; equal tables give equal bytes."""
     return gzip.compress(frame.to_csv(index=False).encode(), mtime=0)
 
 
 def parquet(frame: pd.DataFrame) -> bytes:
-    """A table as Parquet."""
+    """Return a table as Parquet."""
     file = io.BytesIO()
     frame.to_parquet(file, index=False, engine="pyarrow", compression="zstd", compression_level=9)
     return file.getvalue()
 
 
 class Downloads:
-    """Links that hold all records of some experiments, as compressed CSV and as Parquet. Where a file would take more
-    of the page than `budget` bytes, its link holds what does fit, and says so."""
+    """Links that contain all records of some experiments, as CSV and as Parquet.
+
+    If a file exceeds `budget` bytes, the link holds the main values, or names the command that writes the file."""
 
     KINDS = (("csv.gz", "application/gzip", csv), ("parquet", "application/vnd.apache.parquet", parquet))
 
@@ -110,10 +110,10 @@ class Downloads:
     def _repr_html_(self) -> str:
         if self.frame.empty:
             return tables.ABSENT
-        items = "".join(f"<li>{self._one(*kind)}</li>" for kind in self.KINDS)
+        items = "".join(f"<li>{self._link(*kind)}</li>" for kind in self.KINDS)
         return f'<ul class="downloads">{items}</ul>'
 
-    def _one(self, ending: str, media: str, write: Callable[[pd.DataFrame], bytes]) -> str:
+    def _link(self, ending: str, media: str, write: Callable[[pd.DataFrame], bytes]) -> str:
         main = self.frame[~self.frame["metric"].str.contains(".", regex=False)]
         for frame, what in ((self.frame, "every sample of every record"), (main, MAIN)):
             content = base64.b64encode(write(frame)).decode()

@@ -1,6 +1,6 @@
-"""Tells of the training step: its phases below the roof, what theory predicts of them, and what write-ups claim.
+"""Analyse the training step: roofline, predictions and a published claim.
 
-A least time is that of the roofline (Williams, Waterman and Patterson 2009): operations at the ceiling of matrix
+A least time follows the roofline (Williams, Waterman and Patterson 2009): operations at the ceiling of matrix
 products, or bytes at the ceiling of memory.
 """
 
@@ -18,13 +18,15 @@ PHASES = ("forward", "backward", "optimizer")
 
 
 def flops(row: pd.Series) -> float:
-    """Give the FLOPs of the forward and the backward pass of a training step that has `forward_flops`."""
+    """Return the FLOPs of both passes of a step, three times `forward_flops`."""
     return 3 * row["forward_flops"]
 
 
 def points(steps: pd.DataFrame) -> pd.DataFrame:
-    """Place each case and phase of training steps as a point of a roofline. To the least bytes of what is no product,
-    which the records have, come each matrix, read once a pass, and its gradient, written once, in single precision."""
+    """Return a roofline point for each case and phase of training steps.
+
+    The records have the least bytes of everything but matrix products. Added to them are each matrix, read once per
+    pass, and its gradient, written once, in fp32."""
     rows = []
     for phase in PHASES:
         steps = tidy.with_rate(steps, f"{phase}_gflops", f"{phase}_flops", f"{phase}_ms", scale=1e-9)
@@ -42,7 +44,7 @@ def points(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def theory(every: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
-    """Predict the training step: its phases, its least time and its growth with the context."""
+    """Predict a step's phases, its least time and its growth with the context."""
     peaks, speed = tidy.limits(ceilings)
     steps = tidy.select(every, mode="train_step")
     steps = tidy.with_quotient(steps, "backward_to_forward", "backward_ms", "forward_ms")
@@ -80,7 +82,7 @@ def theory(every: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
 
 
 def backward_twice_forward(data: claims.Data) -> list[Found]:
-    """Find the backward pass relative to the forward pass of the same iteration, of each eager step in fp32."""
+    """Find backward to forward in the same iteration, for each eager fp32 step."""
     steps = claims.rows(data, "step", mode="train_step", precision="fp32", compiled=False)
     steps = tidy.with_quotient(steps, "backward_to_forward", "backward_ms", "forward_ms")
     return claims.medians(steps, "backward_to_forward", about(2), claims.SIZED)

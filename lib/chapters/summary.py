@@ -1,5 +1,4 @@
-"""Gathers from all experiments of a machine what its summary shows: where theory and measurement are furthest apart;
-measures nothing."""
+"""Collect a machine's largest gaps between theory and measurement."""
 
 import math
 from collections.abc import Mapping
@@ -12,11 +11,11 @@ from lib.records import results
 from lib.report import hypotheses, tables, tidy
 from lib.report.hypotheses import ABOVE, BELOW, BROKEN, Hypothesis
 
-SHOWN = 5  # surprises
+SHOWN = 5  # rows of the table of surprises
 
 
 def every_hypothesis(records: Mapping[str, pd.DataFrame]) -> list[Hypothesis]:
-    """The hypotheses that close the chapters, from the records of each experiment by its name."""
+    """Return the hypotheses of all chapters, from records by experiment."""
     ceilings, steps = records["ceilings"], tidy.select(records["step"], mode="train_step")
     return [
         *step.theory(records["step"], ceilings),
@@ -32,8 +31,7 @@ def every_hypothesis(records: Mapping[str, pd.DataFrame]) -> list[Hypothesis]:
 
 
 def surprises(machine: str) -> tables.Table:
-    """Of the predictions that the interval of what was measured does not hold, those that are furthest from it, as a
-    factor, which takes two numbers of one sign."""
+    """Return the predictions furthest from measurement, outside its interval."""
     records = {name: results.load(name, machine) for name in notebooks.experiments()}
     wrong = [one for one in every_hypothesis(records) if one.verdict in (ABOVE, BELOW, BROKEN)]
     wrong = [one for one in wrong if one.measured.value * one.predicted > 0]

@@ -1,7 +1,7 @@
-"""Tells of the first steps of fresh processes: what warm-ups would have changed, and what write-ups say of them.
+"""Analyse first steps of fresh processes, and published claims on warm-ups.
 
-A process's series of first steps is one; what follows so many warm-ups is read from it, so that two numbers of
-warm-ups are compared without the noise between processes.
+Each process gives one series of first steps. The steps after any number of warm-ups are read from it, so two numbers
+of warm-ups are compared without the noise between processes.
 """
 
 import math
@@ -22,52 +22,53 @@ from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import comparisons, digits, intervals, steady_state
 
 WARMUPS = (0, 1, 2, 5)
-FULL = 5  # warm-ups that the others are held against, as in the assignment
-FOLLOWING = 10  # steps whose mean and deviation are taken after them, likewise
+FULL = 5  # warm-ups that the others are compared with, as in the assignment
+FOLLOWING = 10  # steps after the warm-ups that give mean and deviation, as in the assignment
 WHOLE = "whole step"
-PHASES = {  # the metrics of a case's phases, forward and backward together as the write-ups timed them
+PHASES = {  # metrics by phase; the write-ups timed forward and backward together
     "forward": "first_forward_ms",
     "forward and backward": "first_forward_backward_ms",
     WHOLE: "first_total_ms",
 }
-STATISTICS = {  # what is told of the steps after some warm-ups, in a table's note
+STATISTICS = {  # of the steps after warm-ups, as named in a table's note
     "mean_ms": "Mean", "std_ms": "Standard deviation", "deviation_percent": "Deviation relative to the mean",
 }  # fmt: skip
-NOISE_PERCENT = 1.0  # deviations below it are called small, as a write-up does
+NOISE_PERCENT = 1.0  # smaller deviations are called small, as in a write-up
 
 
 def cold(records: pd.DataFrame) -> pd.DataFrame:
-    """Select the records of processes that had measured nothing before, and those of cases that could not be measured;
-    with `first_forward_backward_ms` where both were."""
+    """Select records of processes that had measured nothing before.
+
+    Cases that could not be measured are kept. Adds `first_forward_backward_ms` where both passes were measured."""
     earlier = tidy.column(records, "earlier_cases")
     kept = records[(earlier == 0) | (records["status"] != "ok")]
     return tidy.with_sum(kept, PHASES["forward and backward"], "first_forward_ms", "first_backward_ms")
 
 
-def _later(times: list[float]) -> float:
-    """Give the median of the last half of the steps."""
+def _late_ms(times: list[float]) -> float:
+    """Return the median of the last half of the steps."""
     return statistics.median(times[len(times) // 2 :])
 
 
-def _windows(group: pd.DataFrame, metric: str) -> list[dict[int, list[float]]]:
-    """Give the steps that follow each number of warm-ups, in each process with enough of them."""
+def _steps_after_warmups(group: pd.DataFrame, metric: str) -> list[dict[int, list[float]]]:
+    """Return the steps after each number of warm-ups, for each long enough process."""
     series = tidy.samples(group, metric).values()
     return [{w: times[w : w + FOLLOWING] for w in WARMUPS} for times in series if len(times) >= FULL + FOLLOWING]
 
 
-def _frame(rows: list[dict], what: str, *columns: str) -> pd.DataFrame:
-    """Make a table that has these columns also when it is empty, and says what its numbers are."""
+def _as_table(rows: list[dict], what: str, *columns: str) -> pd.DataFrame:
+    """Make a table with a note on its numbers; if empty, it has these columns."""
     frame = pd.DataFrame(rows, columns=None if rows else columns)
     frame.attrs["what"] = what
     return frame
 
 
 def steady(records: pd.DataFrame) -> pd.DataFrame:
-    """Give one row a case: its first step, its later ones, and from which step it is steady.
+    """Compare each case's first step with later ones, and find when it is steady.
 
-    `first_step_ms`, `later_ms` (the median of the last half of the steps), `first_ratio` between
-    them, the percentage of the excess of the first step by phase, in the mean over the processes, and in words
-    `steady_from`, the first steady step in each process."""
+    `later_ms` is the median of the last half of the steps, and `first_ratio` divides the first step by it.
+    `<phase>_excess_percent` is a phase's part of the first step's excess over all processes. `steady_from` lists the
+    first steady step of each process."""
     rows = []
     for row, group in tidy.by_case(records):
         totals = list(tidy.samples(group, "first_total_ms").values())
@@ -75,26 +76,30 @@ def steady(records: pd.DataFrame) -> pd.DataFrame:
         half = len(totals[0]) // 2 if totals else 0
         row |= {
             "first_step_ms": intervals.of_processes([times[0] for times in totals]),
-            "later_ms": intervals.of_processes([_later(times) for times in totals], half),
-            "first_ratio": intervals.of_processes([times[0] / _later(times) for times in totals]),
+            "later_ms": intervals.of_processes([_late_ms(times) for times in totals], half),
+            "first_ratio": intervals.of_processes([times[0] / _late_ms(times) for times in totals]),
             "steady_from": ", ".join("never" if start is None else str(start + 1) for start in starts) or None,
         }
         by_phase = {name: tidy.samples(group, f"first_{name}_ms") for name in ("forward", "backward", "optimizer")}
         extra = {
-            name: sum(times[0] - _later(times) for times in found.values()) for name, found in by_phase.items() if found
+            name: sum(times[0] - _late_ms(times) for times in found.values())
+            for name, found in by_phase.items()
+            if found
         }
         whole = sum(extra.values())
         rows.append(row | {f"{name}_excess_percent": 100 * ms / whole for name, ms in extra.items() if whole > 0})
-    return _frame(rows, "Geometric mean", "steady_from")
+    return _as_table(rows, "Geometric mean", "steady_from")
 
 
 def after_warmups(records: pd.DataFrame) -> pd.DataFrame:
-    """Give one row a case, phase and number of `warmups`: of the ten steps that follow, `mean_ms`, `std_ms` and their
-    quotient `deviation_percent`, and `ratio`, that mean to the one after 5, each across the processes."""
+    """Return statistics of the ten steps after warm-ups, across processes.
+
+    One row per case, phase and number of `warmups`: `mean_ms`, `std_ms`, their quotient `deviation_percent`, and
+    `ratio`, the mean relative to that after 5 warm-ups."""
     rows = []
     for row, group in tidy.by_case(records):
         for phase, metric in PHASES.items():
-            windows = _windows(group, metric)
+            windows = _steps_after_warmups(group, metric)
             for w in WARMUPS if windows else ():
                 means = [statistics.mean(each[w]) for each in windows]
                 stds = [statistics.stdev(each[w]) for each in windows]
@@ -104,31 +109,32 @@ def after_warmups(records: pd.DataFrame) -> pd.DataFrame:
                 found = {name: intervals.of_processes(values, FOLLOWING) for name, values in found.items()}
                 rows.append(row | {"phase": phase, "warmups": w, "percents": percent} | found)
     columns = (*records.attrs["fields"], "phase", "warmups", "percents", "ratio", *STATISTICS)
-    return _frame(rows, "Mean or deviation of ten steps, as the geometric mean over processes,", *columns)
+    return _as_table(rows, "Mean or deviation of ten steps, as the geometric mean over processes,", *columns)
 
 
 def pivot(records: pd.DataFrame, value: str) -> pd.DataFrame:
-    """Give the rows of `after_warmups` with the numbers of warm-ups side by side: a column `<value>_after_<w>` each."""
+    """Spread `after_warmups` into one column `<value>_after_<w>` per number of warm-ups."""
     rows = [
         group.iloc[0].to_dict()
         | {f"{value}_after_{w}": found for w, found in zip(group["warmups"], group[value], strict=True)}
         for _, group in after_warmups(records).groupby([*records.attrs["fields"], "phase"], sort=False)
     ]
-    return _frame(rows, f"{STATISTICS[value]} of ten steps, as the geometric mean over processes,")
+    return _as_table(rows, f"{STATISTICS[value]} of ten steps, as the geometric mean over processes,")
 
 
 def one_against_five(records: pd.DataFrame) -> pd.DataFrame:
-    """Give one row a case: the `ratio` of the mean of ten whole steps after one warm-up to that after five, process by
-    process, with its `verdict` (by Holm over the rows) and `visible_percent`; nothing from fewer than 3 processes."""
+    """Compare one warm-up with five by the mean of ten whole steps, case by case.
+
+    `ratio` is taken in each process and `verdict` is corrected by Holm over the rows. A case needs 3 processes."""
     rows, found = [], []
     for row, group in tidy.by_case(records):
-        windows = _windows(group, PHASES[WHOLE])
+        windows = _steps_after_warmups(group, PHASES[WHOLE])
         ratios = [statistics.mean(each[1]) / statistics.mean(each[FULL]) for each in windows]
         if len(ratios) >= intervals.ENOUGH_ROUNDS:
             found.append(comparisons.across(ratios, FOLLOWING * len(ratios), comparisons.MEDIANS))
             rows.append(row | {"ratio": found[-1].ratio})
     visible = pd.Series([100 * one.visible(len(found)) for one in found], dtype=float)
-    return _frame(rows, "Ratio").assign(verdict=comparisons.verdicts(found), visible_percent=visible)
+    return _as_table(rows, "Ratio").assign(verdict=comparisons.verdicts(found), visible_percent=visible)
 
 
 def where(case: Mapping) -> str:
@@ -139,7 +145,7 @@ def where(case: Mapping) -> str:
 
 
 def draw(records: pd.DataFrame) -> Axes:
-    """Draw every step in order, a faint line a process and a panel a case, with a mark where the process is steady."""
+    """Draw every step in order, one panel per case, and mark where processes are steady."""
     measured = [(row, tidy.samples(group, "first_total_ms")) for row, group in tidy.by_case(records)]
     measured = [(row, list(found.values())) for row, found in measured if found]
     across = min(2, max(1, len(measured)))
@@ -149,12 +155,12 @@ def draw(records: pd.DataFrame) -> Axes:
         for ax in grid.flat[len(measured) :]:
             ax.set_visible(False)
         for ax, (row, processes) in zip(grid.flat, measured, strict=False):
-            _panel(ax, processes)
+            _draw_panel(ax, processes)
             ax.set_title(where(row))
     return grid[0][0]
 
 
-def _panel(ax: Axes, processes: list[list[float]]) -> None:
+def _draw_panel(ax: Axes, processes: list[list[float]]) -> None:
     for times in processes:
         ax.plot(range(1, len(times) + 1), times, color=plots.BLUE, alpha=0.5, linewidth=1, marker=".", markersize=4)
         start = steady_state.steady(times)
@@ -169,7 +175,7 @@ def _panel(ax: Axes, processes: list[list[float]]) -> None:
 
 
 def note(records: pd.DataFrame) -> str:
-    """Give hardware and number of processes behind the figure; nothing where nothing was measured."""
+    """Return the hardware and number of processes behind the figure, if any."""
     measured = records[tidy.column(records, "first_total_ms").notna()]
     if measured.empty:
         return ""
@@ -178,9 +184,10 @@ def note(records: pd.DataFrame) -> str:
 
 
 def published() -> pd.DataFrame:
-    """Give the published means by warm-ups, one row a source, phase, case and number of `warmups`: `mean_ms, std_ms,
-    deviation_percent` and `ratio` to the mean after the most warm-ups of the same case, which is an unstated number in
-    a source that states it only for what it varied."""
+    """Return the published means by warm-ups, one row per source, phase and case.
+
+    `ratio` is relative to the mean after the most warm-ups of the same case. An unstated number of warm-ups is
+    infinite and so counts as the most."""
     table = published_table("end_to_end")
     table = table[(table["how"] == "measured") & table["std_ms"].notna() & ~table["compiled"].astype(bool)]
     table = table[table["dtype"] == "float32"].assign(warmups=table["warmup_steps"].fillna(math.inf))
@@ -192,8 +199,8 @@ def published() -> pd.DataFrame:
     return table.assign(phase=table["phase"].str.replace("_", " and "))
 
 
-def _ours(records: pd.DataFrame) -> pd.DataFrame:
-    """Give the rows of `after_warmups` as plain numbers, to stand beside published ones."""
+def _own_as_numbers(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of `after_warmups` as plain numbers, to join published ones."""
     table = after_warmups(records)
     table = table[table["phase"] != WHOLE]
     plain = {name: table[name].map(lambda found: found.value).astype(float) for name in (*STATISTICS, "ratio")}
@@ -201,9 +208,11 @@ def _ours(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def beside_published(records: pd.DataFrame) -> pd.DataFrame:
-    """Give one row a source, phase and number of warm-ups: over its sizes and contexts (`cases`) the median, least and
-    most of the mean relative to that after the most warm-ups, and of the deviation relative to the mean."""
-    both = pd.concat([_ours(records), published()], ignore_index=True)
+    """Summarise this report and published means by source, phase and warm-ups.
+
+    Over sizes and contexts (`cases`): median, least and most of the mean relative to that after the most warm-ups,
+    and of the deviation relative to the mean."""
+    both = pd.concat([_own_as_numbers(records), published()], ignore_index=True)
     both["warmups"] = both["warmups"].map(lambda count: "not stated" if math.isinf(count) else f"{count:.0f}")
     names, ways = ("ratio", "deviation_percent"), {"median": "median", "least": "min", "most": "max"}
     told = {f"{name}_{word}": (name, way) for name in names for word, way in ways.items()}
@@ -212,9 +221,10 @@ def beside_published(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def describe(records: pd.DataFrame) -> pd.DataFrame:
-    """Give one row a source, statistic (`mean_ms` or `std_ms` of ten steps) and number of warm-ups: the count, mean,
-    std, min, quartiles and max of it over sizes, contexts and phases, as write-up 002 describes its own."""
-    both = pd.concat([_ours(records), tidy.select(published(), source="write-up 002")], ignore_index=True)
+    """Describe `mean_ms` and `std_ms` over cases, as write-up 002 does.
+
+    One row per source, statistic and number of warm-ups: count, mean, std, min, quartiles and max."""
+    both = pd.concat([_own_as_numbers(records), tidy.select(published(), source="write-up 002")], ignore_index=True)
     rows = [
         {"source": source, "statistic": heading(name), "warmups": f"{w:.0f}", **group[name].describe()}
         for name in ("mean_ms", "std_ms")
@@ -223,35 +233,35 @@ def describe(records: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).astype({"count": int})
 
 
-def _missing(what: str) -> Statement:
+def _not_measured(what: str) -> Statement:
     return Statement(f"{what} measured here.", NO_DATA, "warmup")
 
 
 @of_records()
 def answer(records: pd.DataFrame, of: Mapping, where: str) -> Statement:
-    """Say how much longer the first step takes, and from which step on the series is steady."""
+    """State how much longer the first step is, and from which step on it is steady."""
     row = tidy.one(steady(records), of)
     if row.get("first_ratio") is None:
-        return _missing("The first steps of a fresh process were not")
+        return _not_measured("The first steps of a fresh process were not")
     starts = row["steady_from"].split(", ")
     settled = sorted(int(start) for start in starts if start != "never")
-    every, place = digits.count(len(starts)), f" {where}" if where else ""
+    every, at = digits.count(len(starts)), f" {where}" if where else ""
     end = f"in none of {every} processes is the series ever shown to be steady."
     if settled:
         span = " to ".join(map(digits.count, dict.fromkeys((settled[0], settled[-1]))))
         end = f"the series is steady from step {span} on in {digits.count(len(settled))} of {every} processes."
     lead = f"The first step of a fresh process takes {digits.interval(row['first_ratio'])} times as long as its later"
-    return Statement(f"{lead} ones{place}: {end}", "measured", f"Steady from step, by process: {row['steady_from']}.")
+    return Statement(f"{lead} ones{at}: {end}", "measured", f"Steady from step, by process: {row['steady_from']}.")
 
 
 @of_records()
 def variation(records: pd.DataFrame, warmups: int) -> Statement:
-    """Say how much ten whole steps vary after so many warm-ups, in all cases."""
+    """State how much ten whole steps vary after this many warm-ups, in all cases."""
     table = tidy.select(after_warmups(records), warmups=warmups, phase=WHOLE)
     percents = [percent for row in table["percents"] for percent in row]
     after = {0: "Without a warm-up", 1: "After one warm-up"}.get(warmups, f"After {warmups} warm-ups")
     if not percents:
-        return _missing(f"{after} nothing was")
+        return _not_measured(f"{after} nothing was")
     small = sum(percent < NOISE_PERCENT for percent in percents)
     least, middle, most = (digits.number(of(percents)) for of in (min, statistics.median, max))
     text = (
@@ -263,11 +273,11 @@ def variation(records: pd.DataFrame, warmups: int) -> Statement:
 
 @of_records()
 def one_outlier(records: pd.DataFrame, of: Mapping) -> Statement:
-    """Say what the deviation without warm-ups would be if the first step alone were longer, beside what it is."""
+    """State the deviation that one long step explains, beside the measured one."""
     first = tidy.one(steady(records), of)
     without = tidy.one(after_warmups(records), {**of, "warmups": 0, "phase": WHOLE})
     if first.empty or without.empty:
-        return _missing("What the first step alone explains was not")
+        return _not_measured("What the first step alone explains was not")
     times = first["first_ratio"].value
     text = (
         f"One step {digits.number(times)} times as long as nine equal ones would make a deviation of "
@@ -278,19 +288,17 @@ def one_outlier(records: pd.DataFrame, of: Mapping) -> Statement:
 
 
 def outlier_percent(times: float) -> float:
-    """Give the standard deviation, in percent of the mean, of ten steps of which one is so many times as long as the
-    nine others, which are equal."""
+    """Return ten steps' deviation, in percent of the mean, if one is `times` as long."""
     return 100 * math.sqrt(FOLLOWING) * (times - 1) / (FOLLOWING - 1 + times)
 
 
 @of_records()
 def settled(records: pd.DataFrame) -> Statement:
-    """Say in how many processes of all cases the series is steady after one, two and five warm-ups, and in how many
-    never."""
+    """State how many processes are steady after one, two and five warm-ups, or never."""
     texts = [text for text in steady(records)["steady_from"] if text]
     starts = [start for text in texts for start in text.split(", ")]
     if not starts:
-        return _missing("From which step a process is steady was not")
+        return _not_measured("From which step a process is steady was not")
     by = {w: sum(start != "never" and int(start) <= w + 1 for start in starts) for w in (1, 2, FULL)}
     never = starts.count("never")
     text = (
@@ -302,11 +310,11 @@ def settled(records: pd.DataFrame) -> Statement:
 
 @of_records()
 def where_it_goes(records: pd.DataFrame, of: Mapping) -> Statement:
-    """Say in which phases the first step spends what it takes beyond a later one."""
+    """State which phases make the first step longer."""
     row = tidy.one(steady(records), of)
     shares = {name.partition("_")[0]: row[name] for name in row.index if name.endswith("_excess_percent")}
     if not shares:
-        return _missing("In which phase the first step is longer was not")
+        return _not_measured("In which phase the first step is longer was not")
     parts = [f"{digits.number(share)}% in the {phase}" for phase, share in shares.items()]
     last = f" and {parts.pop()}" if len(parts) > 1 else ""
     text = f"Of what the first step takes beyond a later one, the data show {', '.join(parts)}{last}."
@@ -315,7 +323,7 @@ def where_it_goes(records: pd.DataFrame, of: Mapping) -> Statement:
 
 @of_records()
 def equivalence(records: pd.DataFrame) -> Statement:
-    """Say whether one warm-up gives the same mean as five, in each case."""
+    """State whether one warm-up gives the same mean as five, in each case."""
     table = one_against_five(records)
     if table.empty:
         text = "Whether one warm-up is as good as five cannot be said here, since that takes three fresh processes."
@@ -338,7 +346,7 @@ def equivalence(records: pd.DataFrame) -> Statement:
 
 
 def theory(starts: pd.DataFrame) -> list[Hypothesis]:
-    """Predict ten steps after none and after one warm-up, if a single step is long and the others are equal."""
+    """Predict ten steps after no and one warm-up, if only the first step is long."""
     rows, after, n = [], tidy.select(after_warmups(starts), phase=WHOLE), FOLLOWING
     for _, row in steady(starts).iterrows():
         case = row[starts.attrs["fields"]].to_dict()
@@ -354,9 +362,8 @@ def theory(starts: pd.DataFrame) -> list[Hypothesis]:
     return [Hypothesis(*row) for row in rows or [("the first step", "all is done once, in it", None, None)]]
 
 
-def _deviations(data: claims.Data, after: int) -> tuple[list[float], tuple[str, ...]]:
-    """Find the deviations of ten whole steps after so many warm-ups, in percent of their mean, one a case and
-    process."""
+def _find_deviations(data: claims.Data, after: int) -> tuple[list[float], tuple[str, ...]]:
+    """Return the deviations of ten whole steps by process, in percent of their mean."""
     records = claims.rows(data, "warmup")
     if records.empty or claims.printed(records):
         return list(tidy.select(records, warmups=after).get("deviation_percent", [])), ()
@@ -366,19 +373,19 @@ def _deviations(data: claims.Data, after: int) -> tuple[list[float], tuple[str, 
 
 def spread(data: claims.Data) -> list[Found]:
     """Find the deviations after five warm-ups."""
-    values, names = _deviations(data, FULL)
+    values, names = _find_deviations(data, FULL)
     return [claims.usual("% of the mean, over cases and processes", values, (0, 1), names)] if values else []
 
 
 def cold_spread(data: claims.Data) -> list[Found]:
     """Find the largest deviation without warm-up, in units of the mean."""
-    values, names = _deviations(data, 0)
+    values, names = _find_deviations(data, 0)
     most = max(values, default=0) / 100
     return [claims.known(f"times the mean at most, of {len(values)}", most, (1.44, math.inf), names)] if values else []
 
 
 def one_warmup(data: claims.Data) -> list[Found]:
-    """Find the mean after one warm-up relative to that after five, of each case."""
+    """Find the mean after one warm-up relative to that after five, in each case."""
     near, label = (1 / (1 + comparisons.MARGIN), 1 + comparisons.MARGIN), claims.SIZED
     records = claims.rows(data, "warmup")
     if records.empty or claims.printed(records):

@@ -1,7 +1,6 @@
-"""The statements of public write-ups as claims, and the ledger of what their own tables, the records kept in git and
-those of this machine say of each.
+"""Judge claims of public write-ups by their own tables and by records.
 
-The statements are those of `reports/reference/published/claims.csv`, in its order and by its names.
+The claims are those of `reports/reference/published/claims.csv`, in its order and by its names.
 """
 
 import functools
@@ -20,7 +19,7 @@ from lib.report.sentences import Statement
 from lib.stats import digits
 
 # fmt: off
-_DECISIONS = {  # by the name of a claim: where its numbers come from, the rule, what is said, how many numbers it takes
+_DECISIONS = {  # by the claim's name: the finder, the rule, the texts if it holds and if not, the numbers needed
     "backward-twice-forward": (
         step.backward_twice_forward, "the ratio lies within a fifth of 2 in every case",
         "a backward pass takes about twice the forward", "a backward pass does not take about twice the forward"),
@@ -111,14 +110,14 @@ _DECISIONS = {  # by the name of a claim: where its numbers come from, the rule,
 
 @functools.cache
 def published(experiment: str = "") -> tuple[Claim, ...]:
-    """Every statement of `claims.csv` as a claim, or those of one experiment."""
+    """Return every claim of `claims.csv`, or those of one experiment."""
     table = published_table("claims").set_index("id")[["source", "experiment", "claim"]]
     every = (Claim(name, *table.loc[name], *decision) for name, decision in _DECISIONS.items())
     return tuple(claim for claim in every if experiment in ("", claim.experiment))
 
 
 def own_tables(source: str) -> dict[str, pd.DataFrame]:
-    """What the write-ups that a claim comes from printed, by experiment: of several, all their rows."""
+    """Return what a claim's write-ups printed, joined by experiment."""
     found: dict[str, list[pd.DataFrame]] = {}
     for write_up in source.split(" and "):
         for name, table in printed(write_up).items():
@@ -128,12 +127,12 @@ def own_tables(source: str) -> dict[str, pd.DataFrame]:
 
 @functools.cache
 def on_own_tables(experiment: str = "") -> tuple[Judgement, ...]:
-    """Each claim, or those of one experiment, held against what the write-ups that it comes from printed."""
+    """Judge each claim by the tables of the write-ups that it comes from."""
     return tuple(claims.judge([claim], own_tables(claim.source), "printed")[0] for claim in published(experiment))
 
 
 def on_records(machine: str, experiment: str = "") -> list[Judgement]:
-    """Each claim, or those of one experiment, held against a machine's records; an experiment's stand together."""
+    """Judge each claim by a machine's records, corrected per experiment."""
     chosen = published(experiment)
     data = {name: results.load(name, machine) for name in dict.fromkeys(claim.experiment for claim in chosen)}
     found = {}
@@ -151,8 +150,9 @@ NOTE = (
 
 
 class Ledger(tables.Table):
-    """What the write-ups say, one statement a row, each with the verdict of its own table, of the machines whose
-    records are kept and of this machine; a verdict opens to the numbers. Of one experiment, or of all."""
+    """A table of claims with their verdicts, for one experiment or all.
+
+    Each is judged by its own table, by the reference machines and by this machine. A verdict opens to its numbers."""
 
     def __init__(self, machine: str, experiment: str = ""):
         kept = results.references(machine)
@@ -166,7 +166,7 @@ class Ledger(tables.Table):
         super().__init__(pd.DataFrame(words, columns=["claim", "write-up", *self.columns]), caption)
 
     def told(self) -> Statement:
-        """How many of the statements their own tables and this machine's records bear out."""
+        """State how many claims hold by their own tables and by this machine's records."""
         own, here = self.counts[0], self.counts[-1]
         said = [
             f"{digits.count(found[SUPPORTED])} hold, {digits.count(found[CONTRADICTED])} do not, and of "
@@ -182,12 +182,12 @@ class Ledger(tables.Table):
 
     @property
     def counts(self) -> list[Counter]:
-        """How often each verdict was given, by column."""
+        """Count each verdict, by column."""
         return [Counter(one.verdict for one in column) for column in zip(*self.rows, strict=True)]
 
     def _repr_html_(self) -> str:
         head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in self.frame)
-        rows = "".join(f"<tr>{_cells(row)}</tr>" for row in self.rows)
+        rows = "".join(f"<tr>{_row_cells(row)}</tr>" for row in self.rows)
         return (
             f'<figure class="table ledger"><figcaption><b class="label">Table</b> {self.caption}</figcaption>'
             f'<div class="scroll" tabindex="0" role="region" aria-label="{self.caption}">'
@@ -196,13 +196,13 @@ class Ledger(tables.Table):
         )
 
 
-def _cells(row: Sequence[Judgement]) -> str:
+def _row_cells(row: Sequence[Judgement]) -> str:
     claim = row[0].claim
     cells = f'<th scope="row">{html.escape(claim.says)}</th><td>{html.escape(claim.source)}</td>'
     return cells + "".join(f"<td>{one.statement.mark()}</td>" for one in row)
 
 
-FIELDS = (  # of a case, as far as a table that was printed has them
+FIELDS = (  # fields of a case that a printed table may have
     *("size", "context_length", "seq_len", "d_head", "batch_size", "num_params", "param_size"),
     *("precision", "compiled", "variant", "mode", "hardware"),
 )
@@ -210,11 +210,11 @@ FIELDS = (  # of a case, as far as a table that was printed has them
 
 @functools.cache
 def printed(write_up: str) -> dict[str, pd.DataFrame]:
-    """Give what a write-up, by its number, printed of each experiment, in the shape of records.
+    """Return what a write-up printed of each experiment, in the shape of records.
 
-    Every metric is a list of one number, and `printed` is among the attributes; not to be changed, since they are
-    kept. A step's `total_ms` is that of forward and backward where no more was printed. Of warm-ups and kernels the
-    tables are those of their chapters."""
+    Metrics are lists of one number, and the attribute `printed` is set. The tables are cached: do not change them. A
+    step's `total_ms` is that of forward and backward if no more was printed. Warm-ups and kernels have the tables of
+    their chapters."""
     steps, peaks = published_step(), memory.published()
     found = {
         "step": steps.assign(total_ms=steps["total_ms"].fillna(steps["forward_backward_ms"])),

@@ -100,13 +100,13 @@ def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -
     shared = set(own[keys].itertuples(index=False, name=None)) & set(theirs[keys].itertuples(index=False, name=None))
     rows = pd.concat([own, theirs], ignore_index=True)
     rows = rows[[key in shared for key in rows[keys].itertuples(index=False, name=None)]]
-    rows["case"] = [in_words(dict(zip(keys, row, strict=True))) for row in rows[keys].itertuples(index=False)]
+    rows["case"] = [case_text(dict(zip(keys, row, strict=True))) for row in rows[keys].itertuples(index=False)]
     for name in ("noisy", "why"):
         rows[name] = tidy.column(rows, name).fillna("")
     return rows.sort_values(keys, key=tidy.in_order, kind="stable", ignore_index=True)
 
 
-def in_words(case: Mapping) -> str:
+def case_text(case: Mapping) -> str:
     """The fields of a case in a few words: a name where it is true, a number behind what it counts."""
     said = []
     for name, value in case.items():
