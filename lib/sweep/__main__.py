@@ -154,7 +154,7 @@ def _supervise(given: argparse.Namespace, shard: Shard, budget: float) -> int:
                 paths.within(paths.runs(), task.machine)
         except ValueError as error:
             return _say(error, BAD_INPUT)
-        damaged.tidy(shard == lock.WHOLE)
+        damaged.clean_store(shard == lock.WHOLE)
         if not any(task.todo(again) for task in tasks):
             return _say(f"{given.sweep}: every case has its record, nothing to measure")
         shown = _progress(boxes, tasks, given.sweep, shard, again)

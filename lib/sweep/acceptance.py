@@ -53,7 +53,7 @@ def _rates(machine: str, precision: str) -> list[float]:
     found = []
     for file in results.files(machine, "ceilings"):
         if results.status(file) == "ok":
-            record = results.known(file)
+            record = results.cached(file)
             if record["case"]["operation"] == "matmul" and record["case"]["precision"] == precision:
                 metrics = record["metrics"]
                 found.append(metrics["flops"] / (statistics.median(metrics["run_ms"]) / 1e3))

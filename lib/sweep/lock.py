@@ -61,7 +61,7 @@ def held(shard: Shard, folder: Path) -> Iterator[None]:
 
     A lock on the folder, held for a moment, lets only one supervisor at a time look at the locks of the others."""
     with contextlib.ExitStack() as stack:
-        with atomic.in_words(folder):
+        with atomic.as_cannot_write(folder):
             folder.mkdir(parents=True, exist_ok=True)
             with FileLock(folder / LOCK, timeout=MOMENT_S):
                 for other in _shards(folder):

@@ -148,7 +148,7 @@ def known_seconds(tasks: list[Task], wanted: Iterable[tuple[str, str]]) -> dict[
 
 def _seconds(stem: str) -> float | None:
     files = (file for root in (results.folder(), results.REFERENCE) for file in root.glob(f"*/{stem}*.json"))
-    return next((results.known(file)["seconds"] for file in files if results.status(file)), None)
+    return next((results.cached(file)["seconds"] for file in files if results.status(file)), None)
 
 
 def table(tasks: list[Task], available: Mapping[str, int]) -> pd.DataFrame:

@@ -260,7 +260,7 @@ class Supervisor:
         self, task: Task, name: str, status: str, metrics: dict, started: str, seconds: float, run: str = "none"
     ) -> None:
         """Write a row that no kernel could write."""
-        content = record.made(
+        content = record.create(
             experiment=task.experiment, case=task.cases[name], round=task.round, status=status, metrics=metrics,
             environment=task.environment | {"run": run}, code=task.code, started=started, seconds=seconds,
         )  # fmt: skip

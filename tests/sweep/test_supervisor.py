@@ -22,7 +22,7 @@ TIMES = {"forward_ms": [1.0, 2.0], "backward_ms": [2.0, 4.0], "optimizer_ms": [1
 
 def made(case, experiment="step", round=1, code=CODE, machine=MACHINE, **metrics):
     around = {"machine": machine, "hardware": "a test"}
-    return record.made(
+    return record.create(
         experiment=experiment, case=case, round=round, status="ok", metrics=metrics or {"total_ms": [1.0]},
         environment=around, code=code, started="2026-01-01T00:00:00+00:00", seconds=1.0,
     )  # fmt: skip
