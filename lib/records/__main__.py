@@ -152,7 +152,7 @@ def find(record: str, machines: list[str]) -> Path:
         f"{file.parent.name}/{file.stem}": file for machine in reversed(machines) for file in results.files(machine)
     }
     if record not in files:
-        raise ValueError(f"record: got {record!r}, not a record's name (nearest: {validate.nearest(record, files)!r})")
+        raise ValueError(f"record: got {record!r}, expected a name (nearest: {validate.nearest(record, files)!r})")
     return files[record]
 
 

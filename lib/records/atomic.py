@@ -47,8 +47,8 @@ def as_cannot_write(folder: Path) -> Iterator[None]:
 def write(target: Path, content: bytes) -> None:
     """Write `content` to `target`; it is on disk when this returns.
 
-    Creates the last two folders of the path if needed. A folder above them that is missing is an error, since other
-    files went with it. Raises CannotWrite; an earlier file then stays unchanged."""
+    Creates the last two folders of the path, but none above them: if one is missing, other files are gone too.
+    Raises CannotWrite; an earlier file then stays unchanged."""
     with as_cannot_write(target.parent):
         for folder in (target.parent.parent, target.parent):
             if not folder.is_dir():

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lib.paths import ROOT
 
-# These only read, store and show records, or what they find is in the record itself.
+# Modules that only read, store or show records, or whose findings are in the record itself.
 UNWATCHED = (
     *("catalog", "cli", "execution", "notebooks", "paths", "validate"),
     *("chapters", "explore", "records", "report", "sweep"),

@@ -154,5 +154,5 @@ def _validate_entry(name: str, entry) -> None:
 
 
 def _is_finite(value) -> bool:
-    """Tell a number that fits double precision; integers in JSON may have any length."""
+    """Tell if a value is a number within double precision; a JSON integer may be too long."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max

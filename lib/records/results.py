@@ -120,7 +120,7 @@ def files(machine: str, experiment: str = "*") -> list[Path]:
 
 
 def machines() -> list[str]:
-    """List the machines with records: measured here (latest first), kept in git, only damaged records."""
+    """List the machines with records: measured here (latest first), kept in git, then only damaged."""
     latest = {entry.name: _latest(entry) for entry in sorted(folder().glob("*"))}
     whole = [machine for machine in sorted(latest, key=latest.get, reverse=True) if math.isfinite(latest[machine])]
     kept = sorted({file.parts[-3] for file in REFERENCE.glob("*/*/*.json")})
@@ -163,7 +163,7 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
     Columns: the fields of the case, the metrics (lists of samples), `machine, hardware, round, status, environment,
     code, started, seconds`, `quietest_ms` (see `quietest`), and `stale`, the reason or empty. `attrs` has the
     `experiment` and the case's `fields`. A stale record has no metrics and the status `stale`, except with `whole`.
-    Only the records of the code that measured a case last are returned. `round=BY_HAND` gives those made by hand."""
+    Only records of the code that measured a case last are returned. `round` selects one; `BY_HAND` needs it."""
     kept = ("round", "status", "environment", "code", "started", "seconds", "stale")
     own = sorted((folder() / machine).glob(f"{experiment}/*.r{round}.json"))
     found, rows, best = [], [], quietest(machine)

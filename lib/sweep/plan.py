@@ -141,7 +141,7 @@ def pins(tasks: list[Task]) -> list[str]:
 
 
 def earlier_seconds(tasks: list[Task], wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float | None]:
-    """Return the seconds that an earlier record of each case took, here or else on any machine."""
+    """Return what each wanted machine and record took earlier, here or else on any machine."""
     every = {(task.machine, name): (task.experiment, case) for task in tasks for name, case in task.cases.items()}
     stems = {key: results.called(*every[key], 0).removesuffix("0") for key in wanted}
     seconds = {stem: _seconds(stem) for stem in set(stems.values())}

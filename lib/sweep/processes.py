@@ -118,9 +118,8 @@ def guard(mark: str, *folders: str) -> None:
 
 
 def killed_for_memory() -> int:
-    """Count the processes that the system has killed for lack of memory; 0 if unknown.
+    """Count processes killed for lack of memory, in this control group or else the system; 0 if unknown.
 
-    Reads the counter of this control group, or else that of the whole system.
     Source: docs.kernel.org, cgroup-v2 (memory.events) and proc (vmstat)."""
     for file in (_own_group() / "memory.events", Path("/proc/vmstat")):
         with contextlib.suppress(OSError):

@@ -115,28 +115,22 @@ class _Quiet:
 class Progress:
     """A sweep's bar and status file.
 
-    The time left is the sum of earlier `seconds` by machine and record, or their median for cases without any. It is
-    scaled by the pace so far and divided by the number of slots, `lanes`."""
+    The time left sums what each case `took_s` earlier (by machine and record; else the median of those known).
+    It is scaled by the pace so far and divided by the number of slots, `lanes`."""
 
     def __init__(
-        self,
-        folder: Path,
-        shard: Shard,
-        sweep: str,
-        done: int,
-        seconds: dict[tuple[str, str], float | None],
-        lanes: int,
+        self, folder: Path, shard: Shard, sweep: str, done: int, took_s: dict[tuple[str, str], float | None], lanes: int
     ):
         self.path, self.shard, self.sweep, self.lanes = file(folder, shard), shard, sweep, lanes
-        self.seconds, self.left = seconds, set(seconds)
-        timed = [each for each in seconds.values() if each]
+        self.took_s, self.left = took_s, set(took_s)
+        timed = [each for each in took_s.values() if each]
         self.typical = statistics.median(timed) if timed else 5.0
         self.spent, self.promised, self.failed = 0.0, 0.0, 0
         self.current: dict[object, tuple[tuple[str, str], float]] = {}  # the case at each slot, and its start
         self.started = now()
         shape = "{desc} {bar} {n_fmt}/{total_fmt}, {elapsed} elapsed{postfix}"
         self.bar = tqdm(
-            total=done + len(seconds), initial=done, unit="case", dynamic_ncols=True, bar_format=shape,
+            total=done + len(took_s), initial=done, unit="case", dynamic_ncols=True, bar_format=shape,
             file=_Quiet(sys.stderr),
         )  # fmt: skip
         self.write("running")
@@ -173,7 +167,7 @@ class Progress:
         return pace * sum(map(self._seconds, self.left)) / self.lanes
 
     def _seconds(self, key: tuple[str, str]) -> float:
-        return self.seconds.get(key) or self.typical
+        return self.took_s.get(key) or self.typical
 
     def _show(self) -> None:
         self.bar.set_postfix_str(f"about {clock(self.left_s)} left", refresh=False)

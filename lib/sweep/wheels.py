@@ -1,7 +1,4 @@
-"""Download the packages that a sweep needs but a PyTorch image lacks, as wheels into .whl.
-
-`python -m lib.sweep.wheels 3.12 x86_64 [MORE ...]` takes the image's Python, its processor and further packages.
-"""
+"""Download wheels that a PyTorch image lacks: `python -m lib.sweep.wheels 3.12 x86_64 [MORE ...]`."""
 
 import subprocess
 import sys
