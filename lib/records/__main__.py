@@ -1,4 +1,4 @@
-"""Lists, shows and exports records, `python -m lib.records`; changes none."""
+"""List, show and export records with `python -m lib.records`, without changing any."""
 
 import argparse
 import ast
@@ -17,14 +17,14 @@ from lib.stats import digits, intervals
 
 DESCRIPTION = """List, show and export the records of this machine's sweeps and those kept in git.
 
-list    without a filter one line an experiment and machine; with one, one line a record, by its name
-show    one record: its case, its environment, and the median, interval and number of samples of each metric
-export  records in long form, one row a sample, as CSV or Parquet
+list    counts the records of each experiment and machine; with a filter, lists each record by name
+show    shows one record: its case, its environment, and each metric's median, interval and number of samples
+export  writes records in long form, one row per sample, as CSV or Parquet
 
---where is a condition as DataFrame.query takes it, on the fields of a case and on round, status, machine, hardware,
-code, started, seconds and stale: names, texts, numbers, comparisons, in, and, or, not.
+--where takes a condition as in DataFrame.query, on the fields of a case and on round, status, machine, hardware,
+code, started, seconds and stale. It may use names, texts, numbers, comparisons, in, and, or, not.
 
-What was measured by hand in JupyterLab, round 0, is in none of them."""
+Records measured by hand in JupyterLab (round 0) are left out."""
 EXAMPLES = (
     "list",
     "list --experiment attention --where \"variant == 'sdpa' and seq_len > 256\" --machine epyc-2c",
@@ -34,90 +34,88 @@ EXAMPLES = (
     "export everything.csv",
 )
 OF_A_RECORD = ("round", "status", "machine", "hardware", "code", "started", "seconds", "stale")
-COMPARING = (  # what a condition is made of; no call, attribute or arithmetic, so that nothing is executed
+COMPARING = (  # the only nodes in a condition: without calls and attributes, nothing can be executed
     *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, ast.cmpop),
     *(ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple),
 )
-EXITS = {1: "nothing found", 2: cli.BAD_INPUT}
+EXITS = {1: "no record found", 2: cli.BAD_INPUT}
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of this command line."""
+    """Build the parser of this command line."""
     made = cli.parser("lib.records", DESCRIPTION, EXAMPLES, EXITS)
     commands = made.add_subparsers(dest="command", required=True, metavar="{list,show,export}")
-    listing = commands.add_parser("list", help="what records there are")
-    showing = commands.add_parser("show", help="one record, to be read")
-    exporting = commands.add_parser("export", help="records in long form, for other tools")
-    showing.add_argument("name", help="the name of a record, as `list` with a filter gives it")
-    exporting.add_argument(
-        "file", help=f"where to write; its ending, {' or '.join(long_form.WRITERS)}, says in which form"
-    )
-    showing.add_argument("--machine", action="append", default=[], help="whose record; by default the first with it")
+    listing = commands.add_parser("list", help="list or count records")
+    showing = commands.add_parser("show", help="show one record")
+    exporting = commands.add_parser("export", help="export records in long form")
+    showing.add_argument("name", help="name of a record, as `list` with a filter shows it")
+    exporting.add_argument("file", help=f"file to write; its ending, {' or '.join(long_form.WRITERS)}, sets the format")
+    showing.add_argument("--machine", action="append", default=[], help="its machine; default: the first that has it")
     for command in (listing, exporting):
-        command.add_argument("--experiment", action="append", default=[], help="of this experiment; may be repeated")
-        command.add_argument("--machine", action="append", default=[], help="of this machine; may be repeated")
-        command.add_argument("--where", default="", metavar="QUERY", help="that fulfil a condition")
+        command.add_argument("--experiment", action="append", default=[], help="only this experiment; may be repeated")
+        command.add_argument("--machine", action="append", default=[], help="only this machine; may be repeated")
+        command.add_argument("--where", default="", metavar="QUERY", help="only records that meet this condition")
     return made
 
 
 def experiments() -> list[str]:
-    """The experiments with records, those without a notebook last."""
+    """List the experiments with records; those without a notebook come last."""
     found = {file.parent.name for machine in results.machines() for file in results.files(machine)}
     named = [name for name in notebooks.experiments() if name in found]
     return named + sorted(found - set(named))
 
 
 def select(given: argparse.Namespace) -> dict[str, pd.DataFrame]:
-    """Return the records that the filters admit, by experiment, without those that have none.
+    """Return the records that pass the filters, by experiment; experiments without any are left out.
 
-    Raises ValueError for a filter that names no such experiment, machine or field, or is no condition."""
+    Raises ValueError for an unknown experiment, machine or field, and for an invalid condition."""
     machines, names = results.machines(), experiments()
-    for field, values, known in (("machine", given.machine, machines), ("experiment", given.experiment, names)):
-        for value in values if known else ():
-            validate.choice(field, value, known)
+    for field, values, valid in (("machine", given.machine, machines), ("experiment", given.experiment, names)):
+        for value in values if valid else ():
+            validate.choice(field, value, valid)
     kept = given.machine or machines
     frames = {name: results.of_machines(name, kept, whole=True) for name in given.experiment or names}
-    frames = _where(frames, given.where) if given.where and frames else frames
+    frames = _filter(frames, given.where) if given.where and frames else frames
     return {name: frame for name, frame in frames.items() if len(frame)}
 
 
-def _where(frames: Mapping[str, pd.DataFrame], query: str) -> dict[str, pd.DataFrame]:
-    """Return the records that fulfil a condition, of the experiments whose records have all that it names."""
-    condition, asked = _condition(query)
+def _filter(frames: Mapping[str, pd.DataFrame], query: str) -> dict[str, pd.DataFrame]:
+    """Return the records that meet a condition, of the experiments that have all its fields."""
+    condition, asked = _parse_condition(query)
     columns = {name: [*frame.attrs["fields"], *OF_A_RECORD] for name, frame in frames.items()}
     for field in asked:
         validate.choice("where", field, dict.fromkeys(itertools.chain.from_iterable(columns.values())))
     having = {name: frame for name, frame in frames.items() if asked <= set(columns[name])}
-    return {name: _fulfilling(frame, condition, sorted(asked)) for name, frame in having.items()}
+    return {name: _matching(frame, condition, sorted(asked)) for name, frame in having.items()}
 
 
-def _condition(query: str) -> tuple[str, set[str]]:
-    """Write a condition anew, and list its names. Raises ValueError for one that could do more than compare."""
+def _parse_condition(query: str) -> tuple[str, set[str]]:
+    """Normalize a condition and list its names. Raises ValueError unless it only compares."""
     try:
         tree = ast.parse(query.strip(), mode="eval")
-        condition = ast.unparse(tree)  # in one line and without comments, which pandas would take apart differently
+        condition = ast.unparse(tree)  # one line without comments, which pandas would parse differently
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ValueError(f'where: {validate.shown(query)} is no condition, such as "seq_len > 256"') from None
+        raise ValueError(f'where: got {validate.shown(query)}, expected a condition such as "seq_len > 256"') from None
     if strange := next((type(node).__name__ for node in ast.walk(tree) if not isinstance(node, COMPARING)), ""):
-        raise ValueError(f"where: {validate.shown(query)} may compare fields with values, without {strange}")
+        raise ValueError(f"where: got {validate.shown(query)}, expected only comparisons with values, no {strange}")
     return condition, {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-def _fulfilling(frame: pd.DataFrame, condition: str, asked: list[str]) -> pd.DataFrame:
-    """Return the records for which a condition is true. Raises ValueError where it is neither true nor false."""
+def _matching(frame: pd.DataFrame, condition: str, asked: list[str]) -> pd.DataFrame:
+    """Return the records that meet a condition. Raises ValueError unless it is true or false for each."""
     try:
         kept = frame[asked].eval(condition, engine="python")  # as DataFrame.query does
-    except Exception as error:  # of many kinds, for values that cannot be compared so
+    except Exception as error:  # of many kinds, when values cannot be compared
         raise ValueError(f"where: {one_line(str(error) or type(error).__name__)}") from None
     if not isinstance(kept, pd.Series) or kept.dtype != bool:
-        raise ValueError(f"where: {validate.shown(condition)} is neither true nor false of a record")
+        raise ValueError(f"where: got {validate.shown(condition)}, expected a condition that is true or false")
     chosen = frame[kept]
     chosen.attrs = frame.attrs
     return chosen
 
 
 def overview(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """One row an experiment and machine: its cases, its records, and how many of these ended how, or are stale."""
+    """Count cases, records, statuses and stale records of each experiment and machine."""
     rows = []
     for experiment, frame in frames.items():
         for machine, group in frame.groupby("machine", sort=False):
@@ -130,8 +128,7 @@ def overview(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def listing(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """One row a record: its name, machine, status, the number and median of its times, and why it is stale, if any
-    is."""
+    """Tabulate records, one per row: name, machine, status, samples, median time and why any is stale."""
     rows = []
     for experiment, frame in frames.items():
         for _, record in frame.iterrows():
@@ -150,17 +147,17 @@ def listing(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def find(record: str, machines: list[str]) -> Path:
-    """The file of a record. Raises ValueError, with the nearest name, where no machine has one of this name."""
+    """Return the file of a record. Raises ValueError, with the nearest name, if there is none."""
     files = {
         f"{file.parent.name}/{file.stem}": file for machine in reversed(machines) for file in results.files(machine)
     }
     if record not in files:
-        raise ValueError(f"record: there is no {record!r}; the nearest is {validate.nearest(record, files)!r}")
+        raise ValueError(f"record: got {record!r}, expected a name (nearest: {validate.nearest(record, files)!r})")
     return files[record]
 
 
-def shown(record: Mapping) -> str:
-    """A record as text to be read."""
+def as_text(record: Mapping) -> str:
+    """Describe a record in plain text."""
     called = results.called(record["experiment"], record["case"], record["round"])
     lines = [f"{called}: {record['status']}, measured {record['started']}", "", "case"]
     lines += [f"  {field}: {value}" for field, value in record["case"].items()]
@@ -180,11 +177,11 @@ def _summary(value) -> str:
 
 
 def _show(given: argparse.Namespace) -> str:
-    known = results.machines()
+    every = results.machines()
     for machine in given.machine:
-        validate.choice("machine", machine, known or ["no machine"])
-    machines = given.machine or known
-    return shown(results.read(find(given.name, machines))) if any(map(results.files, machines)) else ""
+        validate.choice("machine", machine, every or ["no machine"])
+    machines = given.machine or every
+    return as_text(results.read(find(given.name, machines))) if any(map(results.files, machines)) else ""
 
 
 def _list(given: argparse.Namespace) -> str:
@@ -206,7 +203,7 @@ def _export(given: argparse.Namespace) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns 0, 1 where nothing is found, 2 for bad input."""
+    """Run the command line; return 0, 1 if no record is found, or 2 for bad input."""
     given = parser().parse_args(arguments)
     try:
         text = {"list": _list, "show": _show, "export": _export}[given.command](given)
@@ -214,11 +211,11 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     if not text:
-        print("there are no such records; `python -m lib.records list` tells which there are", file=sys.stderr)
+        print("no record found; `python -m lib.records list` shows which records there are", file=sys.stderr)
         return 1
     try:
         print(text, flush=True)
-    except BrokenPipeError:  # `| head` has what it wanted; Python would complain again when it ends
+    except BrokenPipeError:  # `| head` has read enough; without this, Python would complain again at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

@@ -1,4 +1,4 @@
-"""Writes a file whole or not at all, and says in words why it cannot."""
+"""Write a file completely or not at all; errors say in plain words what went wrong."""
 
 import contextlib
 import errno
@@ -8,54 +8,55 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-ENDING = ".tmp"  # of a file in the making
+ENDING = ".tmp"  # of a file that is being written
 UNFINISHED = re.compile(r".+\.[0-9a-f]{8}\.tmp")
-WORDS = {
+REASONS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the quota of the disk is used up",
-    errno.EFBIG: "a file may not become so large here, see `ulimit -f`",
+    errno.EFBIG: "a file may not grow beyond the limit that `ulimit -f` shows",
     errno.EROFS: "the file system is read-only",
-    errno.EACCES: "to write there is not permitted",
-    errno.EPERM: "to write there is not permitted",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
     errno.ENOENT: "the folder is gone",
-    errno.ENOTDIR: "there is a file in the place of a folder",
-    errno.EEXIST: "there is a file in the place of a folder",
+    errno.ENOTDIR: "there is a file where a folder is expected",
+    errno.EEXIST: "there is a file where a folder is expected",
     errno.ENAMETOOLONG: "the name is too long for the file system",
 }
-UNABLE_TO_SETTLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # by a file system that offers no fsync of a folder
+FSYNC_UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # for folders, on some file systems
 
 
 class CannotWrite(OSError):
-    """The system refuses to write in a folder, its `filename`, for a reason, its `strerror`, which is in words."""
+    """An OSError in plain words: `filename` is the folder, `strerror` the reason."""
 
     def __str__(self) -> str:
         return f"{self.filename}: cannot be written, {self.strerror}"
 
 
 @contextlib.contextmanager
-def in_words(folder: Path) -> Iterator[None]:
-    """An OSError of the block becomes a CannotWrite that names the folder."""
+def as_cannot_write(folder: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a CannotWrite that names the folder."""
     try:
         yield
     except CannotWrite:
         raise
     except OSError as error:
-        reason = WORDS.get(error.errno, error.strerror or str(error))
+        reason = REASONS.get(error.errno, error.strerror or str(error))
         raise CannotWrite(error.errno, reason, str(folder)) from error
 
 
 def write(target: Path, content: bytes) -> None:
-    """Make `content` the file `target`, on disk when this returns. Raises CannotWrite, and then an earlier file of that
-    name is as it was. The folder must be there, since one that is gone has taken other files along; its own last
-    two levels are made."""
-    with in_words(target.parent):
+    """Write `content` to `target`; it is on disk when this returns.
+
+    Creates the last two folders of the path, but none above them: if one is missing, other files are gone too.
+    Raises CannotWrite; an earlier file then stays unchanged."""
+    with as_cannot_write(target.parent):
         for folder in (target.parent.parent, target.parent):
             if not folder.is_dir():
                 folder.mkdir(exist_ok=True)
-                _settle(folder.parent)
+                _sync(folder.parent)
         try:
             _replace(target, content)
-        except FileNotFoundError:  # someone who just begins here took the temporary file for a leftover
+        except FileNotFoundError:  # a sweep that just started removed the temporary file as a leftover
             _replace(target, content)
 
 
@@ -70,27 +71,26 @@ def _replace(target: Path, content: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-    _settle(target.parent)
+    _sync(target.parent)
 
 
-def _settle(folder: Path) -> None:
-    """Wait until the names in a folder are on disk, where its file system can tell."""
+def _sync(folder: Path) -> None:
+    """Wait until the names in a folder are on disk, if the file system supports it."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)
     except OSError as error:
-        if error.errno not in UNABLE_TO_SETTLE:
+        if error.errno not in FSYNC_UNSUPPORTED:
             raise
     finally:
         os.close(opened)
 
 
-def sweep_leftovers(folder: Path) -> int:
-    """Remove the files in the making that whoever made them left behind when it was killed, in a folder and the two
-    levels below it, where records and executed notebooks are written; returns how many."""
+def remove_leftovers(folder: Path) -> int:
+    """Remove temporary files of killed writers in a folder and two levels below; return the count."""
     every = [file for depth in ("*", "*/*", "*/*/*") for file in folder.glob(depth + ENDING)]
     found = [file for file in every if UNFINISHED.fullmatch(file.name) and (file.is_symlink() or not file.is_dir())]
-    with in_words(folder):
+    with as_cannot_write(folder):
         for file in found:
             file.unlink(missing_ok=True)
     return len(found)

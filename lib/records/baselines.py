@@ -1,4 +1,4 @@
-"""Names the case that a case is compared with: the same in all but one field."""
+"""Find the baseline of a case: the case that it is compared with, equal in all but one field."""
 
 from collections.abc import Mapping
 
@@ -6,14 +6,14 @@ from lib.catalog import CATALOG
 
 
 def differing(experiment: str) -> Mapping[str, object]:
-    """Return the fields in which variants of an experiment differ, and the value of the reference (see `catalog`)."""
+    """Return the fields that tell variants apart, each with its value in the reference."""
     return CATALOG[experiment].baseline if experiment in CATALOG else {}
 
 
 def of(experiment: str, case: Mapping) -> dict | None:
-    """Return the fields of the case's baseline: the first that differs from the reference is set to it.
+    """Return the baseline of a case, or None if the case is itself the reference.
 
-    None for a case that is a reference itself."""
+    The first field that differs from the reference takes the reference's value."""
     for name, value in differing(experiment).items():
         own = case.get(name)
         reference = value.get(own, own) if isinstance(value, Mapping) else value

@@ -1,7 +1,7 @@
-"""Digests the code that the records of an experiment come from: what it does, however it is written.
+"""Digest the code that measures an experiment, without its comments, docstrings and formatting.
 
-Two versions of the code that differ in comments, docstrings and formatting alone have the same digest, and so have two
-versions of Python: the tree is walked by the names of its nodes and fields, since `ast.dump` differs between them.
+The digest does not depend on the version of Python. So it uses the names of nodes and fields of the syntax tree, not
+`ast.dump`, whose output differs between versions.
 
 >>> code("adam")  # doctest: +SKIP
 '3f1c9a5e0b7d2468'
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lib.paths import ROOT
 
-# What these say stands in the record itself, or they only read, store and show records.
+# Modules that only read, store or show records, or whose findings are in the record itself.
 UNWATCHED = (
     *("catalog", "cli", "execution", "notebooks", "paths", "validate"),
     *("chapters", "explore", "records", "report", "sweep"),
@@ -27,9 +27,7 @@ UNWATCHED = (
 
 @functools.cache
 def code(experiment: str, root: Path = ROOT) -> str:
-    """Digest the modules that an experiment measures with, its measuring cells, and its own part of the catalogue.
-
-    Returns 16 hexadecimal digits; records of different code have different ones."""
+    """Digest an experiment's modules, measuring cells and catalogue entry, in 16 hexadecimal digits."""
     own = runpy.run_path(str(root / "lib" / "catalog.py"))["CATALOG"].get(experiment)
     parts = [repr((own.baseline, own.settings)) if own else "", _notebook(experiment, root)[0]]
     return _hash([*parts, *(name + _module(name, root)[0] for name in modules(experiment, root))])[:16]
@@ -37,7 +35,7 @@ def code(experiment: str, root: Path = ROOT) -> str:
 
 @functools.cache
 def modules(experiment: str, root: Path = ROOT) -> tuple[str, ...]:
-    """List the modules below `lib` that an experiment measures with: its case's, the measuring cells', and theirs."""
+    """List the modules below `lib` that a case and its measuring cells import, directly or not."""
     found: set[str] = set()
     new = {f"experiments.{experiment}", "experiments.measure", *_notebook(experiment, root)[1]}
     while new:
@@ -52,20 +50,20 @@ def _file(name: str, root: Path) -> Path:
 
 @functools.cache
 def _module(name: str, root: Path) -> tuple[str, frozenset[str]]:
-    """Digest one module, and list the watched ones that it imports; both are empty for a module that does not exist."""
+    """Digest one module and list the watched modules that it imports; a missing one is empty."""
     file = _file(name, root)
     tree = ast.parse(file.read_text() if file.is_file() else "")
-    return _hash(shape(tree)), frozenset(_imported(tree, root))
+    return _hash(as_tuples(tree)), frozenset(_imported(tree, root))
 
 
 @functools.cache
 def _notebook(experiment: str, root: Path) -> tuple[str, frozenset[str]]:
-    """Digest the measuring cells of an experiment's notebook, and list the watched modules that its cells import."""
+    """Digest a notebook's measuring cells and list the watched modules that they import."""
     file = root / "notebooks" / f"{experiment}.ipynb"
     cells = json.loads(file.read_text())["cells"] if file.is_file() else []
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     trees = [(source, ast.parse(source)) for source in sources if "measure" in source]
-    doing = [shape(tree) for source, tree in trees if "measure.recording(" in source]
+    doing = [as_tuples(tree) for source, tree in trees if "measure.recording(" in source]
     return _hash(doing), frozenset(name for _, tree in trees for name in _imported(tree, root))
 
 
@@ -74,7 +72,7 @@ def _hash(content: object) -> str:
 
 
 def _imported(tree: ast.AST, root: Path) -> Iterator[str]:
-    """Yield the names below `lib` of the watched modules that a tree imports, lazily or not."""
+    """Yield the names of the watched modules below `lib` that a tree imports, also lazily."""
     full: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -86,14 +84,13 @@ def _imported(tree: ast.AST, root: Path) -> Iterator[str]:
             yield name
 
 
-def shape(node: object) -> object:
-    """A syntax tree as nested tuples of names and constants, without what is empty and without statements that are
-    only a text, such as docstrings."""
+def as_tuples(node: object) -> object:
+    """Turn a syntax tree into nested tuples, without docstrings and empty fields."""
     if isinstance(node, list):
-        return tuple(shape(entry) for entry in node if not _is_text(entry))
+        return tuple(as_tuples(entry) for entry in node if not _is_text(entry))
     if not isinstance(node, ast.AST):
         return node
-    fields = ((name, shape(getattr(node, name, None))) for name in node._fields)
+    fields = ((name, as_tuples(getattr(node, name, None))) for name in node._fields)
     return (type(node).__name__, *((name, value) for name, value in fields if value not in (None, ())))
 
 

@@ -1,7 +1,7 @@
-"""Finds what is no record among the records, sets it aside beside them, and counts it.
+"""Find damaged records, set them aside in the same folder, and count them.
 
-What ends in .json where a record would stand is taken for one; any other file in the store stays as it is. A damaged
-file becomes `<name>.json.damaged`; bytes that a sweep refused are `<name>.json.refused`, with the reason as last line.
+Every .json file where records are kept must be a record; other files are left alone. A damaged file becomes
+`<name>.json.damaged`. Bytes that a sweep refused are kept in `<name>.json.refused`; the last line gives the reason.
 """
 
 import contextlib
@@ -16,18 +16,18 @@ from lib import paths
 from lib.records import atomic, record, results
 
 COLUMNS = ("machine", "experiment", "where", "reason")
-PLACES = STORE, KEPT, ASIDE, REFUSED = "in the store", "kept in git", "set aside", "refused"
-DAMAGED, REFUSAL = ".damaged", ".refused"  # end the names of files that are set aside
-LONGEST = 160  # characters of a name that a kernel gave
+LOCATIONS = STORE, KEPT, ASIDE, REFUSED = "in the store", "kept in git", "set aside", "refused"
+DAMAGED, REFUSAL = ".damaged", ".refused"  # endings of the files that are set aside
+LONGEST = 160  # characters of a name that comes from a kernel
 
 
 def files(root: Path, ending: str = ".json") -> list[Path]:
-    """List all that stands where records do in a folder of records, by hand or not."""
+    """List the files where records are kept, including those measured by hand."""
     return sorted(root.glob(f"*/*/*{ending}"))
 
 
 def damaged(root: Path, ending: str = ".json") -> dict[Path, str]:
-    """Find the damaged files in a folder of records, and what is wrong with each. Each is read anew."""
+    """Read every file in a folder of records; return the damaged ones, each with the reason."""
     found = {}
     for file in files(root, ending):
         try:
@@ -37,13 +37,13 @@ def damaged(root: Path, ending: str = ".json") -> dict[Path, str]:
     return found
 
 
-def tidy(alone: bool) -> int:
-    """Prepare the store for a sweep: set every damaged file aside, so that what it was to hold is measured again.
+def clean_store(alone: bool) -> int:
+    """Set all damaged files aside, so that a sweep measures them again; return their count.
 
-    Where no other sweep is at work in the folder, what a killed one was writing is removed. Returns how many were
-    damaged. Raises atomic.CannotWrite."""
+    If no other sweep works in the folder (`alone`), also removes temporary files of killed sweeps.
+    Raises atomic.CannotWrite."""
     for folder in (paths.results(), paths.runs()) if alone else ():
-        atomic.sweep_leftovers(folder)
+        atomic.remove_leftovers(folder)
     found = damaged(results.folder())
     for file in found:
         set_aside(file)
@@ -51,17 +51,17 @@ def tidy(alone: bool) -> int:
 
 
 def set_aside(file: Path) -> None:
-    """Rename a file of the store in its place, over no other. Raises atomic.CannotWrite.
+    """Rename a damaged file in its folder, without overwriting another. Raises atomic.CannotWrite.
 
-    One that is not there any more was set aside by someone else."""
-    with atomic.in_words(file.parent), contextlib.suppress(FileNotFoundError):
+    Does nothing if the file is gone: another sweep has set it aside."""
+    with atomic.as_cannot_write(file.parent), contextlib.suppress(FileNotFoundError):
         os.rename(file, _free(file.parent, file.name, DAMAGED))
 
 
 def refuse(machine: str, name: str, content: bytes, reason: str) -> None:
-    """Keep the bytes that were to be the record of a name on a machine, with the reason why they are refused.
+    """Keep the bytes of a refused record with the reason, without overwriting another file.
 
-    The names may be anything: the file stands in the store, over no other. Raises atomic.CannotWrite."""
+    Any name is safe: the file is always inside the store. Raises atomic.CannotWrite."""
     experiment, _, case = name.partition("/")
     folder = paths.results() / _plain(machine) / _plain(experiment)
     target = _free(folder, f"{_plain(case)}.json", REFUSAL)
@@ -69,21 +69,21 @@ def refuse(machine: str, name: str, content: bytes, reason: str) -> None:
 
 
 def _free(folder: Path, name: str, ending: str) -> Path:
-    """Name a file that is not there yet, numbered where others were set aside before."""
+    """Return a path that does not exist yet, with a number added if needed."""
     short = os.fsdecode(os.fsencode(name)[: paths.LONGEST])
     names = itertools.chain([short], (f"{short}.{number}" for number in itertools.count(2)))
     return next(file for file in (folder / (each + ending) for each in names) if not os.path.lexists(file))
 
 
 def _plain(name: str) -> str:
-    """Turn a name into one that any file system takes, that leads nowhere else and that a report can show."""
+    """Replace all characters of a name that are unsafe in a file name or a report."""
     return re.sub(r"[^A-Za-z0-9_.=-]", "_", name).lstrip(".")[:LONGEST] or "_"
 
 
 def losses() -> pd.DataFrame:
-    """List the damaged files, one a row, with `COLUMNS`: machine, experiment, one of `PLACES`, what is wrong.
+    """Tabulate damaged and refused files, one per row: machine, experiment, one of `LOCATIONS`, reason.
 
-    Nothing is moved, and nothing that a file holds is shown."""
+    Moves no file and shows none of its content."""
     roots = ((STORE, results.folder(), ".json"), (KEPT, results.REFERENCE, ".json"), (ASIDE, results.folder(), DAMAGED))
     found = [(file, where, why) for where, root, ending in roots for file, why in damaged(root, ending).items()]
     found += [(file, REFUSED, _reason(file)) for file in files(results.folder(), REFUSAL)]
@@ -92,7 +92,7 @@ def losses() -> pd.DataFrame:
 
 
 def _reason(file: Path) -> str:
-    """Read why a file was refused from its last line."""
+    """Read the reason for a refusal from the last line of its file."""
     with contextlib.suppress(OSError):
         *_, last = [b"", *file.read_bytes().splitlines()]
         return record.one_line(last.decode(errors="replace"))
@@ -100,7 +100,7 @@ def _reason(file: Path) -> str:
 
 
 def counted(losses: pd.DataFrame) -> str:
-    """Count the damaged files by where they are, in a sentence; empty without any."""
+    """Count the damaged files by location, in a sentence; empty if there are none."""
     counts = losses["where"].value_counts()
-    said = [f"{counts[where]:,} {where}" for where in PLACES if where in counts]
-    return f"Damaged files of records: {', '.join(said)}. They are left out." if said else ""
+    parts = [f"{counts[where]:,} {where}" for where in LOCATIONS if where in counts]
+    return f"Damaged files of records: {', '.join(parts)}. They are left out." if parts else ""

@@ -1,4 +1,4 @@
-"""Puts records into long form, one row a sample, for other tools to read."""
+"""Turn records into a long table with one row per sample, and write it for other tools."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ COLUMNS = [
     *("experiment", "machine", "round", "case", "metric", "index", "value", "text"),
     *("status", "code", "started", "stale"),
 ]
-OF_THE_RECORD = {  # columns of `results.load` that are no metrics
+OF_THE_RECORD = {  # columns of `results.load` that are not metrics
     *("machine", "hardware", "round", "status", "environment", "code", "started", "seconds", "quietest_ms", "stale"),
 }
 WRITERS = {
@@ -20,9 +20,10 @@ WRITERS = {
 
 
 def long(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The records of some experiments, each as `results.load` gives them, with the columns `COLUMNS`: one row a sample,
-    single value or entry of a table; the case as JSON, a number in `value` and a text in `text`, an entry of a table
-    under the metric `table.column`. A record without any metric is one row without either."""
+    """Return one row per sample of the records that `results.load` gives for some experiments.
+
+    The case is JSON; a number is in `value`, a text in `text`; a table's entries are under `table.column`.
+    A record without metrics has one row without value and text."""
     rows = []
     for experiment, frame in frames.items():
         fields = frame.attrs["fields"]
@@ -38,7 +39,7 @@ def long(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _entries(metrics: Mapping) -> Iterator[tuple[str, int, float | None, str | None]]:
-    """Metric, index, value and text of each entry; one empty row where no metric has any."""
+    """Yield metric, index, value and text of each entry, or one empty row."""
     found = False
     for name, value in metrics.items():
         columns = (
@@ -54,6 +55,6 @@ def _entries(metrics: Mapping) -> Iterator[tuple[str, int, float | None, str | N
 
 
 def write(table: pd.DataFrame, file: Path) -> None:
-    """Write a table in the form that the ending of the file names, one of `WRITERS`."""
+    """Write a table in the format of the file's ending, one of `WRITERS`."""
     file.parent.mkdir(parents=True, exist_ok=True)
     WRITERS[file.suffix](table, file)

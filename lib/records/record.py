@@ -1,6 +1,6 @@
-"""Defines a record: its fields, their rules, its checksum, its name, and its one form in bytes.
+"""Define a record: its fields and their rules, its name, its checksum and its bytes.
 
-A reason why something is no record names the field and the rule and never the value, so that a report can show it.
+An error names the field and the rule but never the value, so that a report can show it.
 """
 
 import hashlib
@@ -11,61 +11,62 @@ from datetime import datetime
 
 SCHEMA = 1
 STATUSES = ("ok", "oom", "too_large", "timeout", "crashed")
-FIELDS = {  # in their order, with the types that each may have
+FIELDS = {  # in this order, each with its types
     "schema": (int,), "experiment": (str,), "case": (dict,), "round": (int,), "status": (str,), "metrics": (dict,),
     "environment": (dict,), "code": (str,), "started": (str,), "seconds": (int, float), "checksum": (str,),
 }  # fmt: skip
-UNITS = ("_ms", "_us", "_s", "_mib", "_bytes", "_percent", "_error", "_flops")  # what has one is a number
-LARGEST_BYTES = 64 * 2**20  # of a file; the records of this repository have some kilobytes
-LONGEST = 160  # characters of a reason
+UNITS = ("_ms", "_us", "_s", "_mib", "_bytes", "_percent", "_error", "_flops")  # endings of metrics that are numbers
+LARGEST_BYTES = 64 * 2**20  # of a file; a typical record has a few kilobytes
+LONGEST = 160  # characters of an error
 
 
 def name(case: Mapping) -> str:
-    """A case as the stem of a file, for people to read; a boolean shows as its own name when it is true."""
+    """Name a case, for people and as the stem of a file; a true boolean shows its field's name."""
     return "-".join(field if value is True else str(value) for field, value in case.items() if value is not False)
 
 
 def called(experiment: str, case: Mapping, round: int) -> str:
-    """What a record is called: its experiment, its case and its round; of its file the place below a machine's."""
+    """Name a record by experiment, case and round; also its path below the machine's folder."""
     return f"{experiment}/{name(case)}.r{round}"
 
 
-def place(record: Mapping) -> str:
-    """Where the file of a record stands in a folder of records: the one place that its content allows."""
+def location(record: Mapping) -> str:
+    """Return the only path below a folder of records where this record may be stored."""
     return f"{record['environment']['machine']}/{called(record['experiment'], record['case'], record['round'])}.json"
 
 
 def checksum(record: Mapping) -> str:
-    """SHA-256 over all fields but the checksum, in canonical JSON. Raises ValueError for NaN and infinity."""
+    """Compute SHA-256 of all other fields as canonical JSON; NaN and infinity are a ValueError."""
     body = {name: value for name, value in record.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def made(**content) -> bytes:
-    """The bytes of a new record of all fields but its schema and checksum, which `parse` tells whether they are valid.
+def create(**content) -> bytes:
+    """Return the bytes of a new record from all its fields except schema and checksum.
 
-    Raises ValueError for NaN and infinity, and for a field that no record has."""
+    Raises ValueError for NaN, infinity and unknown fields; `parse` checks the rest."""
     record = {"schema": SCHEMA} | {field: content[field] for field in sorted(content, key=list(FIELDS).index)}
     return dump(record | {"checksum": checksum(record)})
 
 
 def dump(record: Mapping) -> bytes:
-    """The bytes of a record's file, which `parse` turns back. Raises ValueError for NaN and infinity."""
+    """Return a record's bytes, which `parse` reads; NaN and infinity are a ValueError."""
     return json.dumps(record, indent=1, allow_nan=False).encode()
 
 
 def parse(content: bytes) -> dict:
-    """The record that these are the bytes of. Raises ValueError, saying in one line why, for whatever `dump` would not
-    have written of a valid record: a bit that changed is found even where the value that it belongs to is the same."""
+    """Read a record from its bytes.
+
+    Raises ValueError, in one line, unless these are exactly the bytes that `dump` writes for a valid record."""
     if len(content) > LARGEST_BYTES:
         raise ValueError(too_large(len(content)))
     try:
-        record = json.loads(content.decode(), object_pairs_hook=_without_twins, parse_constant=_refuse_constant)
+        record = json.loads(content.decode(), object_pairs_hook=_refuse_duplicate_keys, parse_constant=_refuse_constant)
         validate(record)
         if dump(record) != content:
-            raise ValueError("bytes: not those that this record is written as")
+            raise ValueError("bytes: expected those that `dump` writes for this record")
     except UnicodeDecodeError:
-        raise ValueError("JSON: not in UTF-8") from None
+        raise ValueError("JSON: expected UTF-8") from None
     except json.JSONDecodeError:
         raise ValueError("JSON: cut short or malformed" if content else "JSON: the file is empty") from None
     except RecursionError:
@@ -76,66 +77,68 @@ def parse(content: bytes) -> dict:
 
 
 def too_large(size_bytes: int) -> str:
-    """Why a file of that size is not even read."""
-    return f"size: {size_bytes / 2**20:,.0f} MiB, more than {LARGEST_BYTES // 2**20}"
+    """Say why a file of this size is not read."""
+    return f"size: got {size_bytes / 2**20:,.0f} MiB, expected at most {LARGEST_BYTES // 2**20} MiB"
 
 
 def one_line(reason: str) -> str:
-    """A reason in one line that is not too long and that any output can show, whatever names it quotes."""
+    """Shorten an error to one printable line of at most `LONGEST` characters."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in reason).split())
     return line if len(line) <= LONGEST else line[:LONGEST] + " ..."
 
 
-def _without_twins(pairs: list[tuple[str, object]]) -> dict:
-    if len(found := dict(pairs)) < len(pairs):
-        raise ValueError("JSON: a key stands there twice")
-    return found
+def _refuse_duplicate_keys(pairs: list[tuple[str, object]]) -> dict:
+    if len(unique := dict(pairs)) < len(pairs):
+        raise ValueError("JSON: duplicate key")
+    return unique
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"JSON: {name} is no number")
+    raise ValueError(f"JSON: got {name}, expected a finite number")
 
 
 def validate(record: Mapping) -> None:
-    """Raise ValueError, saying what is wrong, unless this is a whole record of this schema whose metrics are numbers,
-    texts, lists of either, or tables (columns of equally many), and whose numbers are finite and times positive."""
+    """Raise ValueError, naming the field and the rule, unless a record is complete and valid.
+
+    A metric is a number, a text, a list of these, or a table of columns of equal length.
+    Numbers are finite and times positive."""
     if isinstance(record, dict) and record.get("schema", SCHEMA) != SCHEMA:
-        raise ValueError(f"schema: must be {SCHEMA}")
+        raise ValueError(f"schema: expected {SCHEMA}")
     if not isinstance(record, dict) or list(record) != list(FIELDS):
-        raise ValueError(f"fields: they must be {', '.join(FIELDS)}")
+        raise ValueError(f"fields: expected {', '.join(FIELDS)}")
     for field, types in FIELDS.items():
-        if type(record[field]) not in types:  # a bool is no int
-            raise ValueError(f"{field}: must be {' or '.join(kind.__name__ for kind in types)}")
+        if type(record[field]) not in types:  # isinstance takes a bool for an int
+            raise ValueError(f"{field}: expected {' or '.join(kind.__name__ for kind in types)}")
     if record["status"] not in STATUSES:
-        raise ValueError(f"status: must be one of {', '.join(STATUSES)}")
-    if record["round"] < 0 or not (_finite(record["seconds"]) and record["seconds"] >= 0):
-        raise ValueError("round, seconds: must be finite and not negative")
+        raise ValueError(f"status: expected one of {', '.join(STATUSES)}")
+    if record["round"] < 0 or not (_is_finite(record["seconds"]) and record["seconds"] >= 0):
+        raise ValueError("round, seconds: expected finite numbers of at least 0")
     for field, value in record["case"].items():
-        if type(value) not in (str, bool) and not _finite(value):
-            raise ValueError(f"case.{field}: must be a text, a truth value or a finite number")
+        if type(value) not in (str, bool) and not _is_finite(value):
+            raise ValueError(f"case.{field}: expected a text, a boolean or a finite number")
     for field in ("machine", "hardware"):
         if type(record["environment"].get(field)) is not str:
-            raise ValueError(f"environment.{field}: must be a text")
-    _validate_moment(record["started"])
+            raise ValueError(f"environment.{field}: expected a text")
+    _validate_start(record["started"])
     _validate_metrics(record["metrics"])
     if record["checksum"] != checksum(record):
-        raise ValueError("checksum: does not match the record")
+        raise ValueError("checksum: expected that of the record's other fields")
 
 
-def _validate_moment(started: str) -> None:
+def _validate_start(started: str) -> None:
     try:
         datetime.fromisoformat(started)
     except ValueError:
-        raise ValueError("started: must be a date and time in ISO 8601") from None
+        raise ValueError("started: expected a date and time in ISO 8601") from None
 
 
 def _validate_metrics(metrics: Mapping) -> None:
     for name, value in metrics.items():
         columns = value.values() if isinstance(value, dict) else ()
         if any(not isinstance(column, list) for column in columns):
-            raise ValueError(f"metrics.{name}: the columns of a table must be lists")
+            raise ValueError(f"metrics.{name}: expected a table whose columns are lists")
         if len({len(column) for column in columns}) > 1:
-            raise ValueError(f"metrics.{name}: the columns of a table must be equally long")
+            raise ValueError(f"metrics.{name}: expected columns of equal length")
         for key, column in value.items() if isinstance(value, dict) else [("", value)]:
             for entry in column if isinstance(column, list) else [column]:
                 _validate_entry(f"{name}.{key}".strip("."), entry)
@@ -144,12 +147,12 @@ def _validate_metrics(metrics: Mapping) -> None:
 def _validate_entry(name: str, entry) -> None:
     if isinstance(entry, str) and not name.endswith(UNITS):
         return
-    if not _finite(entry):
-        raise ValueError(f"metrics.{name}: must be a finite number or a text")
+    if not _is_finite(entry):
+        raise ValueError(f"metrics.{name}: expected a finite number or a text")
     if name.endswith(("_ms", "_s")) and entry <= 0:
-        raise ValueError(f"metrics.{name}: is a time and must be positive")
+        raise ValueError(f"metrics.{name}: expected a positive time")
 
 
-def _finite(value) -> bool:
-    """Whether it is a number that double precision holds; a whole number of JSON may have any length."""
+def _is_finite(value) -> bool:
+    """Tell if a value is a number within double precision; a JSON integer may be too long."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max

@@ -1,4 +1,4 @@
-"""Saves and loads records, one JSON file each, written once and whole."""
+"""Save and load records, one JSON file each, and list the machines that have some."""
 
 import contextlib
 import functools
@@ -15,111 +15,112 @@ from lib import notebooks
 from lib.paths import REPORTS, runs, within
 from lib.paths import results as folder
 from lib.records import atomic, staleness
-from lib.records.record import LARGEST_BYTES, called, made, name, parse, place, too_large
+from lib.records.record import LARGEST_BYTES, called, create, location, name, parse, too_large
 
 REFERENCE = REPORTS / "reference"
-BY_HAND = 0  # the round of what someone measures in JupyterLab: overwritten each time, in no report
+BY_HAND = 0  # the round of what is measured in JupyterLab: overwritten each time, left out of reports
 
 
 def path(machine: str, experiment: str, case: Mapping, round: int) -> Path:
-    """The file of a record. Raises ValueError as `within` does."""
+    """Return the file of a record. Raises ValueError for a name that leads out of the folder."""
     return within(folder(), machine, *f"{called(experiment, case, round)}.json".split("/", 1))
 
 
 def save(*, machine: str, environment: Mapping, **others) -> Path:
-    """Write one record (see `record.made`) whole or not at all, and return its path; a folder of records that is not
-    there yet is made. Raises ValueError for an invalid one, also where its environment names another machine, and
-    atomic.CannotWrite."""
+    """Write a record from its fields (see `record.create`), completely or not at all; return its path.
+
+    Creates the folder of records. Raises atomic.CannotWrite, and ValueError for an invalid record or one whose
+    environment names another machine."""
     if environment["machine"] != machine:
-        raise ValueError(f"machine: {machine!r} is {environment['machine']!r} in the record's environment")
-    content = made(environment=environment, **others)
+        raise ValueError(f"machine: got {machine!r}, expected {environment['machine']!r} as in the environment")
+    content = create(environment=environment, **others)
     target = _target(content)
-    with atomic.in_words(folder()):
+    with atomic.as_cannot_write(folder()):
         folder().mkdir(parents=True, exist_ok=True)
     atomic.write(target, content)
     return target
 
 
 def write(content: bytes) -> Path:
-    """Write the bytes of a record as its file, whole or not at all, and return its path. Raises ValueError unless they
-    are a record's, and atomic.CannotWrite, also where the folder of the records is gone."""
+    """Write a record from its bytes, completely or not at all; return its path.
+
+    Raises ValueError for an invalid record, and atomic.CannotWrite, also if the folder of records is gone."""
     target = _target(content)
     atomic.write(target, content)
     return target
 
 
 def _target(content: bytes) -> Path:
-    return within(folder(), *place(parse(content)).split("/", 2))
+    return within(folder(), *location(parse(content)).split("/", 2))
 
 
 def write_run(relative: PurePath, content: bytes) -> None:
-    """Write an executed notebook, a log or a trace below `runs`, whole or not at all. Raises ValueError for a name that
-    leads elsewhere, and atomic.CannotWrite."""
+    """Write an executed notebook, a log or a trace below `runs`, completely or not at all.
+
+    Raises ValueError for a path that leads elsewhere, and atomic.CannotWrite."""
     target = within(runs(), *relative.parts)
-    with atomic.in_words(target.parent):
+    with atomic.as_cannot_write(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(target, content)
 
 
 def read(file: Path) -> dict:
-    """The record in a file. Raises ValueError, saying in one line what is wrong with the file, unless it is a whole
-    record in the place that is its own."""
+    """Read the record in a file. Raises ValueError unless it is valid and stored at its own path."""
     try:
-        found = file.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError("file: it is no regular file")
-        if found.st_size > LARGEST_BYTES:
-            raise ValueError(too_large(found.st_size))
+        info = file.stat()
+        if not stat.S_ISREG(info.st_mode):
+            raise ValueError("file: expected a regular file")
+        if info.st_size > LARGEST_BYTES:
+            raise ValueError(too_large(info.st_size))
         record = parse(file.read_bytes())
     except OSError as error:
-        raise ValueError(f"file: cannot be read, {error.strerror}") from None
-    if "/".join(file.absolute().parts[-3:]) != place(record):
-        raise ValueError("place: the record is another's")
+        raise ValueError(f"file: cannot be read: {error.strerror}") from None
+    if "/".join(file.absolute().parts[-3:]) != location(record):
+        raise ValueError("location: the file holds a record that belongs elsewhere")
     return record
 
 
-@functools.lru_cache(maxsize=2_000)  # of some 30 KiB each
-def _unchanged(file: Path, *_: int) -> dict:
+@functools.lru_cache(maxsize=2_000)  # about 30 KiB each
+def _cached(file: Path, *_: int) -> dict:
     return read(file)
 
 
-@functools.lru_cache(maxsize=100_000)  # a supervisor asks for the status of every record, again and again
-def _unmeasured(file: Path, *version: int) -> dict:
-    return {key: value for key, value in _unchanged(file, *version).items() if key != "metrics"}
+@functools.lru_cache(maxsize=100_000)  # a supervisor asks for the status of every record again and again
+def _without_metrics(file: Path, *version: int) -> dict:
+    return {key: value for key, value in _cached(file, *version).items() if key != "metrics"}
 
 
-def known(file: Path) -> dict:
-    """The record in a file, read once as long as the file stays as it is; not to be changed."""
-    return _unchanged(file, *_version(file))
+def cached(file: Path) -> dict:
+    """Return the record in a file, read again only if the file changed. Do not modify it."""
+    return _cached(file, *_version(file))
 
 
 def _version(file: Path) -> tuple[int, ...]:
-    """What is another once the file is written again. Raises ValueError as `read` does, where there is none."""
+    """Return values that change when the file is rewritten. Raises ValueError if it is missing."""
     try:
-        found = file.stat()
+        info = file.stat()
     except OSError as error:
-        raise ValueError(f"file: cannot be read, {error.strerror}") from None
-    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+        raise ValueError(f"file: cannot be read: {error.strerror}") from None
+    return info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size
 
 
 def status(file: Path) -> str | None:
-    """The status of the record in a file, or None when there is no valid one."""
+    """Return the status of the record in a file, or None without a valid record."""
     try:
-        return _unmeasured(file, *_version(file))["status"]
+        return _without_metrics(file, *_version(file))["status"]
     except ValueError:
         return None
 
 
 def files(machine: str, experiment: str = "*") -> list[Path]:
-    """The files of a machine's records: those that sweeps made here, or else those kept in git."""
+    """List a machine's files of records: those that sweeps made here, or else those kept in git."""
     own = [file for file in sorted((folder() / machine).glob("*/*.json")) if f".r{BY_HAND}." not in file.name]
     kept = sorted((REFERENCE / machine).glob("*/*.json"))
     return [file for file in own or kept if experiment in ("*", file.parent.name)]
 
 
 def machines() -> list[str]:
-    """The machines with records: those measured here, the latest first, then those kept in git, and last those of which
-    every record is damaged."""
+    """List the machines with records: measured here (latest first), kept in git, then only damaged."""
     latest = {entry.name: _latest(entry) for entry in sorted(folder().glob("*"))}
     whole = [machine for machine in sorted(latest, key=latest.get, reverse=True) if math.isfinite(latest[machine])]
     kept = sorted({file.parts[-3] for file in REFERENCE.glob("*/*/*.json")})
@@ -127,48 +128,48 @@ def machines() -> list[str]:
 
 
 def _latest(machine: Path) -> float:
-    """When the latest valid record of a sweep in a machine's folder was written, in seconds; -inf without any."""
+    """Return the time of a machine's latest valid record from a sweep, in seconds; -inf without any."""
     moments: dict[Path, float] = {}
     for file in machine.glob(f"*/*.r[!{BY_HAND}]*.json"):
-        with contextlib.suppress(OSError):  # a link that leads nowhere, or one that is just set aside
+        with contextlib.suppress(OSError):  # a broken link, or a file that was just set aside
             moments[file] = file.stat().st_mtime
     newest = sorted(moments, key=moments.get, reverse=True)
     return next((moments[file] for file in newest if status(file)), -math.inf)
 
 
 def stale(file: Path) -> str:
-    """Why the valid record in a file is stale, in words; nothing where it is not, as none is that git keeps."""
-    return staleness.reason(_unmeasured(file, *_version(file))) if file.is_relative_to(folder()) else ""
+    """Say why the record in a file is stale; empty if it is not. Records kept in git are never stale."""
+    return staleness.reason(_without_metrics(file, *_version(file))) if file.is_relative_to(folder()) else ""
 
 
 def quietest(machine: str) -> float:
-    """Return the least median of the noise probe, in ms, in the records of a machine's sweeps; NaN without any.
+    """Return the smallest median of the noise probe in a machine's records, in ms; NaN without any.
 
-    That is how fast the machine is when it is left alone."""
+    It shows the machine's speed when no other work disturbs it."""
     return _quietest(tuple((file, file.lstat().st_mtime_ns) for file in files(machine)))
 
 
 @functools.lru_cache(maxsize=100)
 def _quietest(versions: tuple[tuple[Path, int], ...]) -> float:
-    """`quietest` of files at the times of their last change, since every table asks anew."""
+    """Compute `quietest` from files and the times of their last change; every table asks for it."""
     whole = (file for file, _ in versions if status(file) == "ok" and not stale(file))
-    probes = [known(file)["metrics"].get("noise_probe_ms") for file in whole]
+    probes = [cached(file)["metrics"].get("noise_probe_ms") for file in whole]
     return min((statistics.median(times) for times in probes if times), default=math.nan)
 
 
 def load(experiment: str, machine: str, round: int | None = None, whole: bool = False) -> pd.DataFrame:
-    """A machine's records of an experiment, one a row: the fields of the case, the metrics (lists of samples),
-    and `machine, hardware, round, status, environment, code, started, seconds, quietest_ms` (see `quietest`), and why
-    it is `stale`, if it is; `attrs` has the `experiment` and the names of the case's `fields`. A stale record has no
-    metrics and `stale` for its status, unless it is asked for `whole`. `round` picks one, and is the only way to
-    those by hand. Of a case, only the records of the code that measured it last are given. A file that is no valid
-    record is left out with a warning."""
+    """Load a machine's records of an experiment, one per row; damaged files are left out with a warning.
+
+    Columns: the fields of the case, the metrics (lists of samples), `machine, hardware, round, status, environment,
+    code, started, seconds`, `quietest_ms` (see `quietest`), and `stale`, the reason or empty. `attrs` has the
+    `experiment` and the case's `fields`. A stale record has no metrics and the status `stale`, except with `whole`.
+    Only records of the code that measured a case last are returned. `round` selects one; `BY_HAND` needs it."""
     kept = ("round", "status", "environment", "code", "started", "seconds", "stale")
     own = sorted((folder() / machine).glob(f"{experiment}/*.r{round}.json"))
     found, rows, best = [], [], quietest(machine)
     for file in files(machine, experiment) if round is None else own:
         try:
-            found.append(known(file) | {"stale": stale(file)})
+            found.append(cached(file) | {"stale": stale(file)})
         except ValueError as error:
             warnings.warn(f"{file.name!r} left out: {error}", stacklevel=2)
     newest = max(found, key=lambda record: record["started"], default=None)
@@ -189,7 +190,7 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
 
 
 def of_machines(experiment: str, names: list[str], whole: bool = False) -> pd.DataFrame:
-    """The records of an experiment of several machines, as `load` gives them; none without a machine that has any."""
+    """Load several machines' records of an experiment into one table, like that of `load`."""
     parts = [load(experiment, machine, whole=whole) for machine in names]
     parts = [part for part in parts if len(part)] or [load(experiment, "no machine")]
     frame = pd.concat(parts, ignore_index=True)
@@ -198,10 +199,10 @@ def of_machines(experiment: str, names: list[str], whole: bool = False) -> pd.Da
 
 
 def references(but: str = "") -> list[str]:
-    """The machines whose records are kept in git, other than `but`."""
+    """List the machines whose records are kept in git, except `but`."""
     return [name for name in machines() if name != but and (REFERENCE / name).is_dir()]
 
 
 def reference(experiment: str, but: str) -> pd.DataFrame:
-    """The records of `references`."""
+    """Load the records of the machines that `references` lists."""
     return of_machines(experiment, references(but))

@@ -1,7 +1,6 @@
-"""Says which of this machine's own records are stale, and what that means for a table of them.
+"""Find this machine's stale records: those measured by other code or another PyTorch than today's.
 
-A record is stale when other code than today's measured it, or another version of PyTorch than the installed one. What
-git keeps is a snapshot of its commit, which nobody here can measure again: it may be of older code, and is not stale.
+Records kept in git are a snapshot that nobody here can measure again. They may be of older code, but are never stale.
 """
 
 import functools
@@ -14,18 +13,18 @@ import pandas as pd
 from lib.instruments import processor
 from lib.records import code_digest
 
-STALE = "stale"  # the status that `results.load` gives such a record in place of its own
+STALE = "stale"  # replaces the status of such a record in `results.load`
 AGAIN = "make sweep STALE=1"
 
 
 def reason(record: Mapping) -> str:
-    """Why a record of this machine's own is stale, in words; nothing where it is not."""
-    found = [] if _is_todays(record) else ["measured by other code"]
+    """Say why a record of this machine is stale; empty if it is not."""
+    reasons = [] if _is_todays(record) else ["measured by other code"]
     own = processor.name()
     here = record["environment"].get("processor", own) == own  # results may be copied from another machine
     if here and (version := _other_torch(record)):
-        found.append(f"measured with PyTorch {version}")
-    return " and ".join(found)
+        reasons.append(f"measured with PyTorch {version}")
+    return " and ".join(reasons)
 
 
 def _is_todays(record: Mapping) -> bool:
@@ -33,19 +32,19 @@ def _is_todays(record: Mapping) -> bool:
 
 
 def _other_torch(record: Mapping) -> str:
-    """Return the version of PyTorch that measured a record, if it is known to be another than the installed one."""
+    """Return the PyTorch version of a record if it differs from the installed one, else empty."""
     version = public(record["environment"].get("torch", ""))
     return version if version and installed() and version != installed() else ""
 
 
 def public(version: str) -> str:
-    """A version without what it was built for: 2.9.1 of 2.9.1+cpu."""
+    """Strip the build from a version: 2.9.1+cpu becomes 2.9.1."""
     return version.partition("+")[0]
 
 
 @functools.cache
 def installed() -> str:
-    """The public version of PyTorch that is installed; nothing where none is."""
+    """Return the installed PyTorch's version without its build; empty if there is none."""
     try:
         return public(metadata.version("torch"))
     except metadata.PackageNotFoundError:
@@ -53,28 +52,28 @@ def installed() -> str:
 
 
 def latest(frame: pd.DataFrame, fields: list[str]) -> pd.Series:
-    """Which records are of the code and PyTorch that measured their case last, those that are not stale before all
-    others: records of different versions are no samples of the same thing."""
-    versions = frame["code"] + [f" {public(found.get('torch', ''))}" for found in frame["environment"]]
+    """Mark, for each case, the records of the code and PyTorch that measured it last.
+
+    Records that are not stale go first. Records of different versions must not be pooled."""
+    versions = frame["code"] + [f" {public(one.get('torch', ''))}" for one in frame["environment"]]
     order = frame.assign(version=versions, current=frame["stale"] == "").sort_values(["current", "started"])
     return versions == order.groupby(fields)["version"].transform("last").sort_index()
 
 
 def left_out(*frames: pd.DataFrame) -> str:
-    """How many of these records are left out as stale, why, and what measures them again, in a sentence; nothing where
-    none is."""
-    return told([why for frame in frames if "stale" in frame for why in frame["stale"]])
+    """Say how many records are left out as stale, why, and how to measure them again; empty if none."""
+    return sentence([why for frame in frames if "stale" in frame for why in frame["stale"]])
 
 
-def told(reasons: list[str]) -> str:
-    """`left_out` of so many records by the reason of each, which is empty where it is not stale."""
-    why = Counter(filter(None, reasons))
-    if not why:
+def sentence(reasons: list[str]) -> str:
+    """Write the sentence of `left_out` from one reason per record, empty for those that are not stale."""
+    counts = Counter(filter(None, reasons))
+    if not counts:
         return ""
-    said = "; ".join(text for text, _ in why.most_common())
-    return f"{why.total()} of {len(reasons)} records are stale ({said}) and left out; {AGAIN} measures them again."
+    why = "; ".join(text for text, _ in counts.most_common())
+    return f"{counts.total()} of {len(reasons)} records are stale ({why}) and left out; {AGAIN} measures them again."
 
 
 def older(records: Iterable[Mapping]) -> int:
-    """Count the records, kept in git, of another code than today's or another PyTorch than the installed one."""
+    """Count the records of other code or another PyTorch than today's, for those kept in git."""
     return sum(not _is_todays(record) or bool(_other_torch(record)) for record in records)

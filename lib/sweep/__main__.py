@@ -1,6 +1,6 @@
-"""The command line of sweeps, `python -m lib.sweep`: plans one, supervises it, and says how far it is and what failed.
+"""Plan and run a sweep, or show its progress, with `python -m lib.sweep`.
 
-What is heavy is imported once the results folder is known to be free.
+Slow modules are imported only after the lock is taken, so that a second sweep ends at once.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from lib.sweep.lock import Busy, Shard
 
 FAILED, BAD_INPUT, CANNOT_WRITE, BUSY = 1, 2, 74, 75  # the last two as in sysexits.h
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
-AGAIN = {"stale": ("stale",), "retry": ("crashed", "timeout")}  # the records that an option asks for anew
+AGAIN = {"stale": ("stale",), "retry": ("crashed", "timeout")}  # statuses that an option measures again
 
 
 class Stopped(BaseException):
-    """A signal asked the sweep to stop."""
+    """Raised when a signal asks the sweep to stop."""
 
     def __init__(self, number: int):
         super().__init__(number)
@@ -30,12 +30,12 @@ class Stopped(BaseException):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of this command line."""
-    names = ", ".join(notebooks.sweeps()).replace("%", "%%")  # which argparse would take for a format
+    """Build the parser of this command line."""
+    names = ", ".join(notebooks.sweeps()).replace("%", "%%")  # argparse formats help texts with %
     made = cli.parser(
         "lib.sweep",
-        "Run a sweep, or go on with it: what has its record is not measured again.\n"
-        "`status` says how far those are that run on these results.",
+        "Run a sweep, or continue it: cases that have a record are not measured again.\n"
+        "`status` shows the progress of the sweeps on these results.",
         (
             "smoke",
             "quick",
@@ -46,58 +46,57 @@ def parser() -> argparse.ArgumentParser:
             "status",
         ),
         {
-            FAILED: "a notebook failed, a case crashed or took too long, or a record was refused; all else is measured",
+            FAILED: "a notebook failed, a case crashed or took too long, or a record was refused; the rest is measured",
             BAD_INPUT: cli.BAD_INPUT,
-            CANNOT_WRITE: "the results, or the scratch folder, cannot be written",
-            BUSY: "another sweep has these results in hand",
-            130: "stopped by Ctrl-C; the same command goes on",
-            143: "stopped by SIGTERM or SIGHUP; the same command goes on",
+            CANNOT_WRITE: "the results or the scratch folder cannot be written",
+            BUSY: "another sweep is running on these results",
+            130: "stopped by Ctrl-C; the same command continues",
+            143: "stopped by SIGTERM or SIGHUP; the same command continues",
         },
     )
-    made.add_argument("sweep", help=f"one of {names}: a file of notebooks/sweeps; or status")
-    made.add_argument("--budget", default="inf", help="stop between cases after so many seconds")
-    made.add_argument("--dry", action="store_true", help="list the cases with their predicted memory, run nothing")
-    made.add_argument("--stale", action="store_true", help="measure what older code or another torch measured again")
-    made.add_argument("--retry", action="store_true", help="measure what crashed or took too long again")
-    made.add_argument("--shard", default="1/1", metavar="K/N", help="do the K-th of N shards, beside those of others")
-    made.add_argument("--address", metavar="HOST:PORT", help="run on the Ray cluster whose head is there")
+    made.add_argument("sweep", help=f"a file in notebooks/sweeps ({names}), or status")
+    made.add_argument("--budget", default="inf", help="stop between cases after this many seconds")
+    made.add_argument("--dry", action="store_true", help="list the cases with their predicted memory; run nothing")
+    made.add_argument("--stale", action="store_true", help="measure again what other code or another PyTorch measured")
+    made.add_argument("--retry", action="store_true", help="measure again what crashed or took too long")
+    made.add_argument("--shard", default="1/1", metavar="K/N", help="run shard K of N; other processes run the others")
+    made.add_argument("--address", metavar="HOST:PORT", help="run on the Ray cluster with this head")
     return made
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns its exit code (see `parser`)."""
+    """Run the command line and return its exit code (see `parser`)."""
     given = parser().parse_args(arguments)
     if given.sweep == "status":
-        return _tell()
+        return _print_status()
     try:
-        shard, budget = lock.parse(given.shard), _seconds(given.budget)
+        shard, budget = lock.parse(given.shard), _parse_budget(given.budget)
         if given.dry:
             return _dry(given.sweep, shard)
         paths.refuse_strange(paths.results())
     except ValueError as error:
         return _say(error, BAD_INPUT)
     try:
-        with _signals(), lock.held(shard, paths.results()):
+        with _stopping_on_signals(), lock.held(shard, paths.results()):
             return _supervise(given, shard, budget)
     except Busy as busy:
         return _say(f"busy: {progress.owner(paths.results(), busy.shard)}", BUSY)
     except atomic.CannotWrite as error:
         return _say(error, CANNOT_WRITE)
     except Stopped as stopped:
-        return _say("stopped; the same command goes on from here", SIGNALS[stopped.number])
+        return _say("stopped; the same command continues from here", SIGNALS[stopped.number])
 
 
 def _say(text: object, code: int = 0) -> int:
-    """Print what is good news, and to standard error what comes with an exit code, which is returned. That nobody can
-    read it any more is no reason to fail."""
+    """Print a text, to standard error unless `code` is 0; return the code. Ignores a closed pipe."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr if code else sys.stdout, flush=True)
     return code
 
 
-def _tell() -> int:
-    told = progress.told(paths.results())
-    return _say("\n".join(map(progress.line, told)) or "no sweep has run on these results yet")
+def _print_status() -> int:
+    statuses = progress.statuses(paths.results())
+    return _say("\n".join(map(progress.line, statuses)) or "no sweep has run on these results yet")
 
 
 def _dry(name: str, shard: Shard) -> int:
@@ -107,9 +106,8 @@ def _dry(name: str, shard: Shard) -> int:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    """For the block, the signals that ask to stop raise Stopped, once; but those that whoever started the sweep has it
-    ignore, as `nohup` does, are ignored."""
+def _stopping_on_signals() -> Iterator[None]:
+    """Raise Stopped at the first signal to stop; signals ignored before (`nohup`) stay ignored."""
 
     def stop(number: int, _) -> None:
         for each in SIGNALS:
@@ -117,20 +115,20 @@ def _signals() -> Iterator[None]:
         raise Stopped(number)
 
     former = {number: signal.getsignal(number) for number in SIGNALS}
-    heard = [number for number, handler in former.items() if handler is not signal.SIG_IGN]
-    for number in heard:
+    handled = [number for number, handler in former.items() if handler is not signal.SIG_IGN]
+    for number in handled:
         signal.signal(number, stop)
     try:
         yield
     finally:
-        for number in heard:
-            if signal.getsignal(number) is stop:  # else it was asked to stop, and is not to be asked until it has
+        for number in handled:
+            if signal.getsignal(number) is stop:  # otherwise it is stopping and ignores further signals
                 signal.signal(number, former[number])
 
 
 @contextlib.contextmanager
-def _held_back() -> Iterator[None]:
-    """For the block the signals that ask to stop wait: it imports compiled code, which an exception would abort."""
+def _signals_delayed() -> Iterator[None]:
+    """Delay signals to stop during the block: an exception would break imports of compiled code."""
     former = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -139,7 +137,7 @@ def _held_back() -> Iterator[None]:
 
 
 def _supervise(given: argparse.Namespace, shard: Shard, budget: float) -> int:
-    with _held_back():
+    with _signals_delayed():
         from lib.records import damaged
         from lib.sweep import plan, supervisor
 
@@ -154,9 +152,9 @@ def _supervise(given: argparse.Namespace, shard: Shard, budget: float) -> int:
                 paths.within(paths.runs(), task.machine)
         except ValueError as error:
             return _say(error, BAD_INPUT)
-        damaged.tidy(shard == lock.WHOLE)
+        damaged.clean_store(shard == lock.WHOLE)
         if not any(task.todo(again) for task in tasks):
-            return _say(f"{given.sweep}: every case has its record, nothing to measure")
+            return _say(f"{given.sweep}: every case has a record; nothing to measure")
         shown = _progress(boxes, tasks, given.sweep, shard, again)
         sweeping, state = supervisor.Supervisor(boxes, shown, budget, again), "stopped"
         try:
@@ -167,16 +165,16 @@ def _supervise(given: argparse.Namespace, shard: Shard, budget: float) -> int:
         _say(plan.summary(tasks))
         for failure in sweeping.failures:
             _say(failure, FAILED)
-        return _say(f"again, just these: {_command(given)}", FAILED) if sweeping.failures else 0
+        return _say(f"to retry these: {_retry_command(given)}", FAILED) if sweeping.failures else 0
 
 
 @contextlib.contextmanager
 def _boxes(given: argparse.Namespace, shard: Shard) -> Iterator[list]:
-    """Where the sweep is done: on this machine, or on those of a cluster."""
+    """Yield the boxes that run the sweep: this machine, or the nodes of a cluster."""
     from lib.sweep import plan, supervisor
 
     if given.address:
-        with _held_back():
+        with _signals_delayed():
             from lib.sweep import ray_cluster
 
         with ray_cluster.boxes(given.address, given.sweep, shard) as boxes:
@@ -191,13 +189,13 @@ def _progress(boxes: list, tasks: list, sweep: str, shard: Shard, again: frozens
     from lib.sweep import plan
 
     keys = [(task.machine, name) for task in tasks for name in task.todo(again)]
-    done = sum(len(task.cases) - len(task.lacking) for task in tasks) - len(keys)
+    done = sum(len(task.cases) - len(task.unavailable) for task in tasks) - len(keys)
     lanes = sum(max(1, len(box.slots)) for box in boxes)
-    return progress.Progress(paths.results(), shard, sweep, done, plan.known_seconds(tasks, keys), lanes)
+    return progress.Progress(paths.results(), shard, sweep, done, plan.earlier_seconds(tasks, keys), lanes)
 
 
-def _command(given: argparse.Namespace) -> str:
-    """The command that measures what failed, and only that."""
+def _retry_command(given: argparse.Namespace) -> str:
+    """Return the command that measures again only what failed."""
     words = [f"{cli.interpreter()} -m lib.sweep {given.sweep} --retry"]
     words += ["--stale"] if given.stale else []
     words += [f"--shard {given.shard}"] if given.shard != "1/1" else []
@@ -205,14 +203,13 @@ def _command(given: argparse.Namespace) -> str:
     return " ".join(words)
 
 
-def _seconds(text: str) -> float:
-    """The budget as a number. Raises ValueError unless it is a positive one."""
+def _parse_budget(text: str) -> float:
     try:
         budget = float(text)
     except ValueError:
         budget = math.nan
     if not budget > 0:
-        raise ValueError(f"budget: {text!r} must be a positive number of seconds")
+        raise ValueError(f"budget: got {text!r}, expected a positive number of seconds")
     return budget
 
 
@@ -221,4 +218,4 @@ if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
-    os._exit(code)  # without waiting for threads whose kernels have just been ended
+    os._exit(code)  # does not wait for threads whose kernels were just killed

@@ -1,6 +1,4 @@
-"""Whether a record that a kernel wrote is the one it was asked for, and can be true; knows of experiments only what a
-step and the ceilings must add up to.
-"""
+"""Check that a record from a kernel is the requested one and physically plausible."""
 
 import statistics
 
@@ -8,25 +6,26 @@ from lib.records import results
 from lib.sweep.plan import Task
 
 PHASES = ("forward_ms", "backward_ms", "optimizer_ms")
-ROUNDING = 1e-3  # what the phases of an iteration may differ from its total by: they are the same clock's readings
-MOST_MFU = 1.05  # of the ceiling measured on the machine, which itself varies a little
+ROUNDING = 1e-3  # allowed relative gap between total and sum of phases, which are readings of one clock
+MOST_MFU = 1.05  # relative to the measured ceiling, which itself varies a little
 
 
 def check(record: dict, task: Task, name: str) -> None:
-    """Raise ValueError unless a valid record is the one of this name that a task was to make, its phases add up to its
-    total, and it needed no more than the machine can do."""
+    """Raise ValueError unless a record is the requested one and its times are plausible.
+
+    Phases must add up to the total, and the MFU must not exceed `MOST_MFU`."""
     if record["environment"]["machine"] != task.machine:
-        raise ValueError(f"machine: must be {task.machine}")
+        raise ValueError(f"machine: expected {task.machine}")
     if record["environment"].get("torch") != task.environment.get("torch"):
-        raise ValueError(f"torch: must be {task.environment.get('torch')}, which the sweep was planned with")
+        raise ValueError(f"torch: expected {task.environment.get('torch')}, the version that planned the sweep")
     called = results.called(record["experiment"], record["case"], record["round"])
     if called != name or record["case"] != task.cases.get(name):
-        raise ValueError(f"case: must be that of {name}, as the sweep has it")
+        raise ValueError(f"case: expected that of {name} in the sweep")
     if record["code"] != task.code:
-        raise ValueError(f"code: must be {task.code}; did the code change while the sweep ran?")
+        raise ValueError(f"code: expected {task.code}; did the code change while the sweep ran?")
     _check_phases(record["metrics"])
     if task.cases[name].get("mode") == "train_step":
-        _check_mfu(record["metrics"], _rates(task.machine, task.cases[name]["precision"]))
+        _check_mfu(record["metrics"], _matmul_rates(task.machine, task.cases[name]["precision"]))
 
 
 def _check_phases(metrics: dict) -> None:
@@ -35,26 +34,26 @@ def _check_phases(metrics: dict) -> None:
     if not phases or not isinstance(totals, list):
         return
     if {len(phase) for phase in phases} != {len(totals)}:
-        raise ValueError("metrics: not every iteration has all of its phases")
+        raise ValueError("metrics: expected every phase in every iteration")
     for parts, total in zip(zip(*phases, strict=True), totals, strict=True):
         if abs(sum(parts) - total) > ROUNDING * total:
-            raise ValueError("metrics: the phases of an iteration do not add up to its total")
+            raise ValueError("metrics: expected the phases of an iteration to add up to its total")
 
 
 def _check_mfu(metrics: dict, ceilings: list[float]) -> None:
-    """A training step whose products would run above the ceiling of its precision is mismeasured."""
+    """Raise ValueError if a training step is faster than the machine's ceiling allows."""
     times, flops = metrics.get("total_ms"), metrics.get("forward_flops")
     if times and flops and ceilings and 3 * flops / (statistics.median(times) / 1e3) > MOST_MFU * max(ceilings):
-        raise ValueError(f"metrics: its MFU is more than {MOST_MFU}")
+        raise ValueError(f"metrics: expected an MFU of at most {MOST_MFU}")
 
 
-def _rates(machine: str, precision: str) -> list[float]:
-    """FLOP/s of the matrix products that this machine's ceilings in the store have."""
-    found = []
+def _matmul_rates(machine: str, precision: str) -> list[float]:
+    """List the FLOP/s of matrix products in this machine's records of ceilings."""
+    rates = []
     for file in results.files(machine, "ceilings"):
         if results.status(file) == "ok":
-            record = results.known(file)
+            record = results.cached(file)
             if record["case"]["operation"] == "matmul" and record["case"]["precision"] == precision:
                 metrics = record["metrics"]
-                found.append(metrics["flops"] / (statistics.median(metrics["run_ms"]) / 1e3))
-    return found
+                rates.append(metrics["flops"] / (statistics.median(metrics["run_ms"]) / 1e3))
+    return rates

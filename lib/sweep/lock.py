@@ -1,6 +1,6 @@
-"""Names the shards of a sweep, and locks the one that a supervisor does, one file a shard; imports nothing heavy.
+"""Name the shards of a sweep and lock the one that a supervisor runs, with one lock file per shard.
 
-The system frees a lock when the process ends, however it ends, so that none is ever to be removed by hand.
+The system frees a lock when its process ends in any way, so no lock needs to be removed by hand.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ from filelock import FileLock, Timeout
 from lib.paths import LOCK
 from lib.records import atomic
 
-MOMENT_S = 10  # within which another supervisor has taken its shard
+WAIT_S = 10  # for another supervisor to finish taking its shard
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The `number`-th of `count` equal parts of a sweep."""
+    """One of `count` equal parts of a sweep, numbered from 1."""
 
     number: int = 1
     count: int = 1
@@ -28,7 +28,7 @@ class Shard:
         return f"{self.number}/{self.count}"
 
     def range(self, total: int) -> range:
-        """Return which of `total` things are in the shard."""
+        """Return the indices of the shard's items among `total`."""
         return range((self.number - 1) * total // self.count, self.number * total // self.count)
 
     def file(self, folder: Path, beginning: str, ending: str = "") -> Path:
@@ -40,7 +40,7 @@ WHOLE = Shard()
 
 
 class Busy(Exception):
-    """Another supervisor holds `shard`: the same one, or one of another number of shards."""
+    """Raised when another supervisor holds `shard`: the same one, or one of a different count."""
 
     def __init__(self, shard: Shard):
         super().__init__(f"shard {shard} is held")
@@ -48,27 +48,27 @@ class Busy(Exception):
 
 
 def parse(text: str) -> Shard:
-    """Return the shard that a text such as 2/4 names. Raises ValueError."""
+    """Parse a shard such as 2/4. Raises ValueError."""
     found = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
     if not found or int(found[1]) > int(found[2]):
-        raise ValueError(f"shard: {text!r} must be k/n, such as 2/4, where k is 1 to n and n at most 9999")
+        raise ValueError(f"shard: got {text!r}, expected K/N such as 2/4, with K from 1 to N and N up to 9999")
     return Shard(int(found[1]), int(found[2]))
 
 
 @contextlib.contextmanager
 def held(shard: Shard, folder: Path) -> Iterator[None]:
-    """Hold a shard of a folder for the block. Raises Busy, or atomic.CannotWrite.
+    """Lock a shard of a folder for the block. Raises Busy or atomic.CannotWrite.
 
-    A lock on the folder, held for a moment, lets only one supervisor at a time look at the locks of the others."""
+    A short lock on the folder lets only one supervisor at a time check the other locks."""
     with contextlib.ExitStack() as stack:
-        with atomic.in_words(folder):
+        with atomic.as_cannot_write(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(folder / LOCK, timeout=MOMENT_S):
+            with FileLock(folder / LOCK, timeout=WAIT_S):
                 for other in _shards(folder):
                     if other.count != shard.count:
-                        with _taken(other, folder):
+                        with _acquire(other, folder):
                             pass
-                stack.enter_context(_taken(shard, folder))
+                stack.enter_context(_acquire(shard, folder))
         yield
 
 
@@ -78,8 +78,8 @@ def _shards(folder: Path) -> list[Shard]:
     return [Shard(int(found[1]), int(found[2])) for found in names if found]
 
 
-def _taken(shard: Shard, folder: Path) -> contextlib.AbstractContextManager:
-    """Take the lock of a shard until the block ends. Raises Busy at once where it is held."""
+def _acquire(shard: Shard, folder: Path) -> contextlib.AbstractContextManager:
+    """Lock a shard until the block ends. Raises Busy at once if it is locked."""
     try:
         return FileLock(shard.file(folder, LOCK)).acquire(timeout=0)
     except Timeout:

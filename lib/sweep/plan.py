@@ -1,6 +1,6 @@
-"""What a machine makes of a sweep: the records that each kernel is to make, in their order, and what it lacks.
+"""Plan a sweep on this machine: the records that each kernel has to make, in order.
 
-Plain values, so that a machine can plan for itself while another one supervises. Measures nothing.
+A plan consists of plain values, so that a node can plan for itself while another machine supervises.
 """
 
 import functools
@@ -24,10 +24,11 @@ from lib.sweep.lock import Shard
 
 @dataclass(frozen=True)
 class Task:
-    """A kernel as the machine that is to run it sees it. `cases` are the fields of each case by the name of its record,
-    in the order in which the notebook measures them; `predicted` their bytes; `too_large` the metrics of those that do
-    not fit; `lacking` why others cannot run; `environment` and `code` are for the rows that no kernel can write; `last`
-    says whether no round of the cases follows."""
+    """A kernel's work on one machine; all dicts are keyed by the name of a record.
+
+    `cases` has each case's fields in the order of measuring, `predicted` its bytes. `too_large` has the metrics of
+    cases that do not fit, `unavailable` the reasons why others cannot run. The supervisor puts `environment` and `code`
+    into the records that it writes itself. `last` is true in the cases' last round."""
 
     experiment: str
     parameters: dict
@@ -37,42 +38,42 @@ class Task:
     cases: dict[str, dict]
     predicted: dict[str, int]
     too_large: dict[str, dict]
-    lacking: dict[str, str]
+    unavailable: dict[str, str]
     environment: dict
     code: str
     last: bool
 
     @property
     def round(self) -> int:
-        """The round whose records it makes."""
+        """Return the round of its records."""
         return self.parameters["round"]
 
     @property
     def alone(self) -> bool:
-        """Whether it needs the whole machine, so that nothing else may run there at the same time."""
+        """Tell if it needs the whole machine to itself."""
         return self.device != "cuda" or CATALOG[self.experiment].alone
 
     def todo(self, again: frozenset[str] = frozenset()) -> list[str]:
-        """The names of the records that are still to be made, in their order; also, where asked for, of those that are
-        `stale`, or whose case `crashed` or ran into its `timeout`."""
-        return [name for name in self.cases if name not in self.lacking and not self._done(name, again)]
+        """List the records to make, in order; `again` may add those `stale`, `crashed` or `timeout`."""
+        return [name for name in self.cases if name not in self.unavailable and not self._done(name, again)]
 
     def _done(self, name: str, again: frozenset[str]) -> bool:
-        """Whether it has its record, or ended badly in an earlier round, so that it is not tried again."""
+        """Tell if a case has its record, or failed in an earlier round and is not tried again."""
         earlier = (results.called(self.experiment, self.cases[name], r) for r in range(1, self.round))
         ends = [self.status(each, again) for each in earlier]
         return self.status(name, again) is not None or any(end in measure.FATAL for end in ends)
 
     def status(self, name: str, again: frozenset[str] = frozenset()) -> str | None:
-        """The status of the record of a name, or None without one that counts."""
+        """Return the status of a record, or None if it is missing or to be made again."""
         file = results.folder() / self.machine / f"{name}.json"
         found = results.status(file)
         return None if found in again or ("stale" in again and results.stale(file)) else found
 
 
 def planned(sweep: str) -> list[Task]:
-    """The tasks of a sweep on this machine, round by round, those that need the whole machine first in each. Raises
-    ValueError as `sweep_file.load` does."""
+    """Plan a sweep on this machine; tasks that need the whole machine come first in each round.
+
+    Raises ValueError as `sweep_file.load` does."""
     tasks = [_task(kernel) for kernel in sweep_file.load(sweep)]
     return sorted(tasks, key=lambda task: (task.round, not task.alone))
 
@@ -81,19 +82,20 @@ def _task(kernel: sweep_file.Kernel) -> Task:
     device = kernel.cases[0].device
     ordered = dict.fromkeys([*measure.shuffled(measure.available(kernel.cases), kernel.round), *kernel.cases])
     named = {results.called(kernel.experiment, asdict(case), kernel.round): case for case in ordered}
-    lacking = {name: reason for name, case in named.items() if (reason := case.unavailable())}
+    unavailable = {name: reason for name, case in named.items() if (reason := case.unavailable())}
     predicted = {name: case.predicted_bytes() for name, case in named.items()}
     return Task(
         kernel.experiment, kernel.parameters, kernel.timeout, device, environment.machine(device),
         cases={name: asdict(case) for name, case in named.items()}, predicted=predicted,
-        too_large=_too_large(predicted, device), lacking=lacking, environment=_environment(device),
+        too_large=_too_large(predicted, device), unavailable=unavailable, environment=_environment(device),
         code=code_digest.code(kernel.experiment), last=kernel.last,
     )  # fmt: skip
 
 
 def _too_large(predicted: dict[str, int], device: str) -> dict[str, dict]:
-    """The metrics of the cases that are predicted not to fit, so that no process need start for them. The memory of a
-    GPU is asked for in the process that measures, since to ask takes some of it."""
+    """Return the metrics of the cases that will not fit in memory; they are recorded without a process.
+
+    Only for CPUs. A GPU's memory is queried by the process that measures, because the query itself takes memory."""
     found = {}
     for name, size in predicted.items() if device == "cpu" else ():
         try:
@@ -109,7 +111,7 @@ def _environment(device: str) -> dict:
 
 
 def in_shard(tasks: list[Task], shard: Shard) -> list[Task]:
-    """Return the tasks of a shard: all rounds of a kernel are in the same one, whatever the machine."""
+    """Return the tasks of a shard; all rounds of a kernel are in the same shard on every machine."""
     kernels = sorted({_key(task) for task in tasks})
     dealt = measure.shuffled(kernels, 0)
     mine = {dealt[number] for number in shard.range(len(dealt))}
@@ -117,29 +119,29 @@ def in_shard(tasks: list[Task], shard: Shard) -> list[Task]:
 
 
 def _key(task: Task) -> str:
-    """What a task has in common with its other rounds."""
+    """Return the key that a task shares with its other rounds."""
     return json.dumps([task.experiment, {k: v for k, v in task.parameters.items() if k != "round"}], sort_keys=True)
 
 
 def pins(tasks: list[Task]) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES says for each GPU that tasks of one GPU can use side by side: those that are here and
-    have the name of the first one, after which the machine is called; a line on standard error tells of the others."""
+    """List the GPUs that run tasks side by side, each as a value of CUDA_VISIBLE_DEVICES.
+
+    They must be of the same model as the first, which names the machine. Others are reported on standard error."""
     if not any(task.device == "cuda" for task in tasks):
         return []
     gpus = environment.gpus()
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     named = [pin.strip() for pin in given.split(",")] if given else [str(number) for number in range(len(gpus))]
-    if named and named[0].startswith("MIG"):  # a process sees but the first part of a GPU, and so cannot ask the others
+    if named and named[0].startswith("MIG"):  # a process sees only the first MIG part, and cannot query the others
         return named
     kept = [pin for pin, gpu in zip(named, gpus, strict=False) if gpu == gpus[0]]
     if others := [pin for pin in named if pin not in kept]:
-        tqdm.write(f"left out: GPU {', '.join(others)}, not here or not like the first", file=sys.stderr)
+        tqdm.write(f"left out: GPU {', '.join(others)}, not found or not of the first GPU's model", file=sys.stderr)
     return kept
 
 
-def known_seconds(tasks: list[Task], wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float | None]:
-    """Seconds that a record of the same case took, here or else on any machine, by the machine and name of the records
-    that are wanted."""
+def earlier_seconds(tasks: list[Task], wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float | None]:
+    """Return what each wanted machine and record took earlier, here or else on any machine."""
     every = {(task.machine, name): (task.experiment, case) for task in tasks for name, case in task.cases.items()}
     stems = {key: results.called(*every[key], 0).removesuffix("0") for key in wanted}
     seconds = {stem: _seconds(stem) for stem in set(stems.values())}
@@ -148,12 +150,13 @@ def known_seconds(tasks: list[Task], wanted: Iterable[tuple[str, str]]) -> dict[
 
 def _seconds(stem: str) -> float | None:
     files = (file for root in (results.folder(), results.REFERENCE) for file in root.glob(f"*/{stem}*.json"))
-    return next((results.known(file)["seconds"] for file in files if results.status(file)), None)
+    return next((results.cached(file)["seconds"] for file in files if results.status(file)), None)
 
 
 def table(tasks: list[Task], available: Mapping[str, int]) -> pd.DataFrame:
-    """One row a case: its rounds, its predicted memory, what would become of it (`runs`, `too large` for the bytes that
-    are available on its device, or the reason why it is left out) and the statuses of the records that it has."""
+    """Tabulate the cases, one per row: rounds, predicted memory, fate, and the statuses of their records.
+
+    The fate is `runs`, `too large` for the bytes available on the device, or the reason why it is left out."""
     rows: dict = {}
     for task in tasks:
         for name, case in task.cases.items():
@@ -163,7 +166,7 @@ def table(tasks: list[Task], available: Mapping[str, int]) -> pd.DataFrame:
                 {
                     "experiment": task.experiment, "case": results.name(case), "rounds": 0,
                     "predicted, MiB": round(task.predicted[name] / peak_memory.MIB),
-                    "fate": task.lacking.get(name, fate), "records": [],
+                    "fate": task.unavailable.get(name, fate), "records": [],
                 },
             )  # fmt: skip
             row["rounds"] += 1
@@ -174,9 +177,9 @@ def table(tasks: list[Task], available: Mapping[str, int]) -> pd.DataFrame:
 
 
 def dry(tasks: list[Task]) -> str:
-    """What a sweep would do, a line a case, and the sums."""
+    """Describe what a sweep would do, one line per case, and the totals."""
     if not tasks:
-        return "0 cases: there are more shards than kernels"
+        return "0 cases: this shard is empty, since there are more shards than kernels"
     available = {device: peak_memory.available_bytes(device) for device in {task.device for task in tasks}}
     found = table(tasks, available)
     fates = "; ".join(f"{count} {fate}" for fate, count in found["fate"].value_counts().items())
@@ -187,7 +190,7 @@ def dry(tasks: list[Task]) -> str:
 
 
 def summary(tasks: list[Task]) -> str:
-    """What the sweep's records say, in a few lines: how many cases ended how, and each that did not end well."""
+    """Count the cases by status, and list those that failed or were left out."""
     found = table(tasks, {})  # the devices need not be here
     able = found[found["fate"] == "runs"]
     ended = able["records"].where(able["records"] != "", "not measured yet")
@@ -196,5 +199,5 @@ def summary(tasks: list[Task]) -> str:
     if len(bad):
         lines.append(bad[["records", "experiment", "case", "predicted, MiB"]].to_string(index=False))
     for reason, left_out in found.drop(able.index).groupby("fate"):
-        lines.append(f"left out: {len(left_out)} cases, since {reason}")
+        lines.append(f"left out: {len(left_out)} cases, because {reason}")
     return "\n".join(lines)

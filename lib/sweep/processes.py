@@ -1,6 +1,6 @@
-"""Finds the processes of a sweep by a mark in their environment, which every descendant inherits, and ends them.
+"""Find and kill the processes of a sweep, by a mark that they inherit in their environment.
 
-A guard, a process of its own, does so when the one that started them is gone, however it went. Knows no notebook.
+A separate process, the guard, does this when the process that started them has ended in any way.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ import psutil
 from lib.paths import ROOT
 
 MARK = "SWEEP_MARK"
-DONE = b"done"  # what the guard is told when nothing went wrong
+DONE = b"done"  # tells the guard that nothing is left to do
 
 
 @dataclass(frozen=True)
-class Workplace:
-    """A scratch folder, one for sockets, and the mark of all processes that are started for them."""
+class Workspace:
+    """A scratch folder, a folder for sockets, and the mark of the processes that use them."""
 
     mark: str
     folder: Path
@@ -35,37 +35,38 @@ class Workplace:
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """The living processes whose mark begins like this."""
+    """List the running processes whose mark starts with `mark`."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK, "").startswith(mark) and lives(process):
+            if process.environ().get(MARK, "").startswith(mark) and is_alive(process):
                 found.append(process)
-        except (psutil.Error, OSError):  # another user's, or gone in the meantime
+        except (psutil.Error, OSError):  # of another user, or gone in the meantime
             continue
     return found
 
 
 def family(leader: int) -> list[psutil.Process]:
-    """The living processes of the session that a process leads, and their descendants."""
+    """List the running processes of a leader's session, and their descendants."""
     found = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if os.getsid(process.pid) == leader:
                 found |= {process, *process.children(recursive=True)}
-    return list(filter(lives, found))
+    return list(filter(is_alive, found))
 
 
-def lives(process: psutil.Process) -> bool:
-    """Tell whether a process runs, and is not just waiting for its parent to take note of its end."""
+def is_alive(process: psutil.Process) -> bool:
+    """Tell if a process is running and not a zombie."""
     with contextlib.suppress(psutil.Error):
         return process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
 def end(mark: str, leader: int | None = None, within_s: float = 4.0) -> None:
-    """Kill all processes whose mark begins like this, and what they start in the meantime; of the session that a
-    process leads even those whose environment cannot be read."""
+    """Kill all processes with a mark, and those that they start meanwhile.
+
+    With a `leader`, also kills the processes of its session, whose environment may be unreadable."""
     deadline = time.monotonic() + within_s
     while (found := {*marked(mark), *(family(leader) if leader else ())}) and time.monotonic() < deadline:
         for process in found:
@@ -75,27 +76,27 @@ def end(mark: str, leader: int | None = None, within_s: float = 4.0) -> None:
 
 
 @contextlib.contextmanager
-def workplace() -> Iterator[Workplace]:
-    """A workplace for the block, whose processes and folders are gone when it ends, or when this process does."""
-    from lib import execution  # here, since the guard starts without it in a tenth of the time
+def workspace() -> Iterator[Workspace]:
+    """Yield a workspace; its processes and folders are removed when the block or this process ends."""
+    from lib import execution  # not at the top: without it the guard starts ten times faster
 
     folders = [Path(tempfile.mkdtemp(prefix="sweep-", dir=within)) for within in (None, execution.for_sockets())]
-    place = Workplace(uuid.uuid4().hex, *folders)
+    space = Workspace(uuid.uuid4().hex, *folders)
     guard = subprocess.Popen(
-        [sys.executable, "-m", "lib.sweep.processes", place.mark, *map(str, folders)],
+        [sys.executable, "-m", "lib.sweep.processes", space.mark, *map(str, folders)],
         stdin=subprocess.PIPE, start_new_session=True, cwd=ROOT,
     )  # fmt: skip
     ended = False
     try:
-        yield place
+        yield space
         ended = True
     finally:
-        end(place.mark)
+        end(space.mark)
         _remove(folders)
         if ended and not any(folder.exists() for folder in folders):
             with contextlib.suppress(BrokenPipeError):
                 guard.communicate(DONE)
-        else:  # something may just be starting or writing: the guard ends that too, when this process is gone
+        else:  # something may still start or write; the guard removes that too, once this process is gone
             guard.stdin.close()
 
 
@@ -105,20 +106,21 @@ def _remove(folders: Iterable[Path | str]) -> None:
 
 
 def guard(mark: str, *folders: str) -> None:
-    """Wait until standard input ends; then, unless all is done, end the processes of a workplace and remove it."""
+    """Wait for the end of standard input; then, unless told `DONE`, clean up a workspace."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.buffer.read() == DONE:
         return
-    for _ in range(3):  # one that was being started when its parent died has its mark a moment later
+    for _ in range(3):  # a process that was just being started gets its mark a moment later
         end(mark)
         _remove(folders)
         time.sleep(0.5)
 
 
 def killed_for_memory() -> int:
-    """How often the system has killed a process for want of memory: in this control group and those below it; where
-    that does not tell, as a whole; else 0. Source: docs.kernel.org, cgroup-v2 (memory.events) and proc (vmstat)."""
+    """Count processes killed for lack of memory, in this control group or else the system; 0 if unknown.
+
+    Source: docs.kernel.org, cgroup-v2 (memory.events) and proc (vmstat)."""
     for file in (_own_group() / "memory.events", Path("/proc/vmstat")):
         with contextlib.suppress(OSError):
             if found := re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE):
@@ -134,5 +136,5 @@ def _own_group() -> Path:
 
 
 if __name__ == "__main__":
-    os.chdir("/")  # the guard keeps no folder busy
+    os.chdir("/")  # so that the guard keeps no folder busy
     guard(*sys.argv[1:])

@@ -1,6 +1,6 @@
-"""Shows how far a sweep is: a bar where it runs, and a small file beside the records for other terminals.
+"""Show a sweep's progress: a bar in its terminal, and a status file beside the records for others.
 
-Imports nothing heavy, and takes no lock: a sweep on this host runs where its process lives, another as it last told.
+Reading a status takes no lock: a sweep on this host runs if its process is alive, one elsewhere if its file says so.
 """
 
 import contextlib
@@ -26,60 +26,60 @@ FIELDS = {
     "sweep": str, "shard": str, "state": str, "process": int, "user": str, "host": str, "started": str, "updated": str,
     "done": int, "all": int, "failed": int, "left_s": int | float, "in_hand": list,
 }  # fmt: skip
-CLOCK_STEP_S = 60  # by which the wall clock may have been set since a process began
+CLOCK_STEP_S = 60  # largest change of the wall clock allowed since a process began
 
 
 def file(folder: Path, shard: Shard) -> Path:
-    """Return the file in which a supervisor tells how far it is with its shard."""
+    """Return the status file of a shard."""
     return shard.file(folder, ".status", ".json")
 
 
-def told(folder: Path) -> list[dict]:
-    """Return what the supervisors of a folder told last, the latest first, each with whether it is `running`."""
+def statuses(folder: Path) -> list[dict]:
+    """Read the status files of a folder, the latest first; `running` is added to each."""
     found = []
     for path in folder.glob(".status-*-of-*.json"):
         with contextlib.suppress(OSError, ValueError, RecursionError):
-            found.append(_parsed(path.read_text()))
+            found.append(_parse(path.read_text()))
     return sorted(found, key=lambda one: one["updated"], reverse=True)
 
 
-def _parsed(text: str) -> dict:
-    """Return what a status file tells. Raises ValueError unless every field is there and of its type."""
+def _parse(text: str) -> dict:
+    """Parse a status file. Raises ValueError unless each field has its type."""
     one = json.loads(text)
     if not isinstance(one, dict) or not all(isinstance(one.get(name), kind) for name, kind in FIELDS.items()):
-        raise ValueError("status: it is none")
+        raise ValueError(f"status: expected {', '.join(FIELDS)}")
     if not math.isfinite(one["left_s"]):
-        raise ValueError("left_s: must be finite")
+        raise ValueError("left_s: expected a finite number")
     lock.parse(one["shard"])
-    return one | {"running": one["state"] == "running" and _lives(one)}
+    return one | {"running": one["state"] == "running" and _is_running(one)}
 
 
-def _lives(one: dict) -> bool:
-    """Tell whether the process of a supervisor lives, as far as can be seen from this host."""
+def _is_running(one: dict) -> bool:
+    """Tell if a supervisor's process is alive; on another host it is assumed to be."""
     if one["host"] != platform.node():
         return True
     with contextlib.suppress(psutil.Error, OverflowError):
         process = psutil.Process(one["process"])
         later_s = process.create_time() - datetime.fromisoformat(one["started"]).timestamp()
-        return processes.lives(process) and later_s < CLOCK_STEP_S  # else another process got its number
+        return processes.is_alive(process) and later_s < CLOCK_STEP_S  # later: another process has its number
     return False
 
 
 def owner(folder: Path, shard: Shard) -> str:
-    """Say who holds a shard of a folder."""
+    """Describe the sweep that holds a shard of a folder."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        one = _parsed(file(folder, shard).read_text())
+        one = _parse(file(folder, shard).read_text())
         if one["running"]:
             return line(one)
-    return "a sweep that has not told anything yet"
+    return "another sweep, which has not reported yet"
 
 
 def line(one: dict) -> str:
-    """Say in one line what a supervisor told."""
+    """Describe a status in one line."""
     who = f"sweep {one['sweep']}" + (f", shard {one['shard']}" if one["shard"] != str(lock.WHOLE) else "")
     where = f"process {one['process']} of {one['user']} on {one['host']}, since {one['started']}"
-    where += f", last told {one['updated']}" if one["running"] else ""
-    state = "ended without a word" if one["state"] == "running" and not one["running"] else one["state"]
+    where += f", last updated {one['updated']}" if one["running"] else ""
+    state = "ended unexpectedly" if one["state"] == "running" and not one["running"] else one["state"]
     text = f"{who}: {state}, {one['done']} of {one['all']} records, {one['failed']} failed ({where})"
     if one["running"]:
         text += "".join(f"; now {name}" for name in one["in_hand"]) + f"; about {clock(one['left_s'])} left"
@@ -87,13 +87,13 @@ def line(one: dict) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as h:mm:ss or m:ss."""
+    """Format seconds as h:mm:ss or m:ss."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 
 
 class _Quiet:
-    """A stream that says nothing where nobody can hear it, a closed pipe or a full disk."""
+    """A stream that ignores a closed pipe or a full disk."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -102,49 +102,50 @@ class _Quiet:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> None:
-        """Write, or not."""
+        """Write if possible."""
         with contextlib.suppress(OSError):
             self._stream.write(text)
 
     def flush(self) -> None:
-        """Write what is still held back, or not."""
+        """Flush if possible."""
         with contextlib.suppress(OSError):
             self._stream.flush()
 
 
 class Progress:
-    """The state of a sweep as it goes on: its bar, and its file in the folder. The time left is what the same cases
-    took when they were last measured (`known`, seconds by machine and name; the median of them for others), scaled by
-    what is done so far, over so many `lanes` side by side."""
+    """A sweep's bar and status file.
+
+    The time left sums what each case `took_s` earlier (by machine and record; else the median of those known).
+    It is scaled by the pace so far and divided by the number of slots, `lanes`."""
 
     def __init__(
-        self, folder: Path, shard: Shard, sweep: str, done: int, known: dict[tuple[str, str], float | None], lanes: int
+        self, folder: Path, shard: Shard, sweep: str, done: int, took_s: dict[tuple[str, str], float | None], lanes: int
     ):
         self.path, self.shard, self.sweep, self.lanes = file(folder, shard), shard, sweep, lanes
-        self.known, self.left = known, set(known)
-        timed = [seconds for seconds in known.values() if seconds]
+        self.took_s, self.left = took_s, set(took_s)
+        timed = [each for each in took_s.values() if each]
         self.typical = statistics.median(timed) if timed else 5.0
         self.spent, self.promised, self.failed = 0.0, 0.0, 0
-        self.hands: dict[object, tuple[tuple[str, str], float]] = {}  # what is in hand at each slot, and since when
+        self.current: dict[object, tuple[tuple[str, str], float]] = {}  # the case at each slot, and its start
         self.started = now()
-        shape = "{desc} {bar} {n_fmt}/{total_fmt}, {elapsed} gone{postfix}"
+        shape = "{desc} {bar} {n_fmt}/{total_fmt}, {elapsed} elapsed{postfix}"
         self.bar = tqdm(
-            total=done + len(known), initial=done, unit="case", dynamic_ncols=True, bar_format=shape,
+            total=done + len(took_s), initial=done, unit="case", dynamic_ncols=True, bar_format=shape,
             file=_Quiet(sys.stderr),
         )  # fmt: skip
-        self.tell("running")
+        self.write("running")
 
     def begins(self, slot: object, key: tuple[str, str]) -> None:
-        """A case begins at a slot, which has one at a time."""
-        self.hands[slot] = key, time.monotonic()
+        """Note that a case begins at a slot."""
+        self.current[slot] = key, time.monotonic()
         shown = key[1].replace("/", "  ", 1)
         self.bar.set_description_str(shown[:56].ljust(56), refresh=False)
         self._show()
 
     def ends(self, slot: object, key: tuple[str, str], failed: bool = False) -> None:
-        """A case is done, or given up."""
-        in_hand, began = self.hands.pop(slot, (None, 0.0))
-        if in_hand == key:
+        """Note that a case is done or given up."""
+        case, began = self.current.pop(slot, (None, 0.0))
+        if case == key:
             self.spent += time.monotonic() - began
             self.promised += self._seconds(key)
         self.failed += failed
@@ -154,32 +155,32 @@ class Progress:
         self._show()
 
     def drops(self, key: tuple[str, str]) -> None:
-        """A case is not to be measured after all, since it ended badly in another round."""
+        """Remove a case that will not be measured, since it failed in another round."""
         if key in self.left:
             self.left.discard(key)
             self.bar.total -= 1
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left, as far as one can tell."""
+        """Estimate the seconds left."""
         pace = self.spent / self.promised if self.promised else 1.0
         return pace * sum(map(self._seconds, self.left)) / self.lanes
 
     def _seconds(self, key: tuple[str, str]) -> float:
-        return self.known.get(key) or self.typical
+        return self.took_s.get(key) or self.typical
 
     def _show(self) -> None:
         self.bar.set_postfix_str(f"about {clock(self.left_s)} left", refresh=False)
         self.bar.refresh()
-        self.tell("running")
+        self.write("running")
 
-    def tell(self, state: str) -> None:
-        """Write the file, whole or not at all; that it cannot be written is no reason to stop."""
+    def write(self, state: str) -> None:
+        """Write the status file, completely or not at all; errors are ignored."""
         one = {
             "sweep": self.sweep, "shard": str(self.shard), "state": state, "process": os.getpid(), "user": _user(),
             "host": platform.node(), "started": self.started, "updated": now(), "done": self.bar.n,
             "all": self.bar.total, "failed": self.failed, "left_s": round(self.left_s, 1),
-            "in_hand": [name for (_, name), _ in self.hands.values()],
+            "in_hand": [name for (_, name), _ in self.current.values()],
         }  # fmt: skip
         temporary = self.path.with_suffix(".new")
         with contextlib.suppress(OSError):
@@ -187,10 +188,10 @@ class Progress:
             os.replace(temporary, self.path)
 
     def close(self, state: str) -> None:
-        """Leave the bar as it stands, and tell how it ended."""
-        self.hands.clear()
+        """Close the bar and write the final state."""
+        self.current.clear()
         self.bar.close()
-        self.tell(state)
+        self.write(state)
 
 
 def _user() -> str:
@@ -201,5 +202,5 @@ def _user() -> str:
 
 
 def now() -> str:
-    """Return the moment as records have it."""
+    """Return the current time in the format of records."""
     return datetime.now(UTC).isoformat(timespec="seconds")

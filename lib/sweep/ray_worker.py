@@ -1,6 +1,6 @@
-"""What a node of a cluster does for a sweep that is supervised elsewhere: says how it sees the sweep, executes a run.
+"""Plan a sweep and execute its runs on a node of a Ray cluster, supervised from elsewhere.
 
-Each function is a task of Ray's and undoes first what Ray does to a task; torch is only imported after that.
+Ray tasks first undo Ray's settings for a task; torch is imported only after that.
 """
 
 import contextlib
@@ -20,51 +20,51 @@ if TYPE_CHECKING:
     from lib.sweep.plan import Task
     from lib.sweep.run import Run
 
-OVERRIDDEN = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")  # what Ray sets for a task and a kernel's times depend on
+OVERRIDDEN = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")  # set by Ray for a task; a kernel's times depend on them
 
 
 @dataclass(frozen=True)
 class View:
-    """How a node sees a sweep: its tasks, a digest of the sweep's file, and by how much the niceness of what runs there
-    is more than that of the node itself."""
+    """A node's view of a sweep: tasks, digest of the file, niceness of workers above the node's."""
 
     tasks: "list[Task]"
     sweep: str
-    nicer_by: int
+    extra_niceness: int
 
 
 def view(sweep: str) -> View:
-    """How this node sees a sweep, with all of its GPUs."""
-    nicer_by = as_without_ray(whole=True)
+    """Return this node's view of a sweep, with all of its GPUs."""
+    extra_niceness = undo_ray(whole=True)
     from lib.sweep import plan
 
-    return View(plan.planned(sweep), digest(sweep), nicer_by)
+    return View(plan.planned(sweep), digest(sweep), extra_niceness)
 
 
-def measured(one: "Run", whole: bool) -> Iterator[tuple[str, str, bytes]]:
-    """Yield the pieces of a run as `run.measured` does."""
-    as_without_ray(whole)
+def pieces(one: "Run", whole: bool) -> Iterator[tuple[str, str, bytes]]:
+    """Execute a run and yield its pieces as `run.pieces` does."""
+    undo_ray(whole)
     from lib.sweep import run
 
-    with processes.workplace() as workplace:
-        for piece in run.measured(one, workplace):
+    with processes.workspace() as workspace:
+        for piece in run.pieces(one, workspace):
             yield tuple(piece)
 
 
 def here() -> bool:
-    """That this node answers."""
+    """Return True, to show that this node answers."""
     return True
 
 
 def digest(sweep: str) -> str:
-    """A digest of the sweep's file, to see whether two checkouts have the same."""
+    """Digest a sweep's file, to compare two checkouts."""
     return hashlib.sha256((SWEEPS / f"{sweep}.yaml").read_bytes()).hexdigest()
 
 
-def as_without_ray(whole: bool) -> int:
-    """Undo for this thread, and for what it starts, what Ray does to a task and no kernel should feel: the number of
-    threads, on a `whole` node the choice of GPUs, the blocked SIGINT and the lower priority. Returns by how much the
-    niceness is still more than the node's, since not everyone may lower it."""
+def undo_ray(whole: bool) -> int:
+    """Undo Ray's settings for a task in this thread: number of threads, blocked SIGINT and lower priority.
+
+    On a `whole` node also undoes the choice of GPUs. Returns the niceness that remains above the node's, since lowering
+    it may need rights."""
     node = psutil.Process(int(os.environ["RAY_RAYLET_PID"]))
     own = node.environ()
     for name in OVERRIDDEN if whole else OVERRIDDEN[:1]:

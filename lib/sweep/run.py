@@ -1,4 +1,4 @@
-"""Runs one measurement notebook for a sweep, and yields its records as soon as they are there."""
+"""Execute one measurement notebook for a sweep and yield its records as soon as they exist."""
 
 import concurrent.futures
 import contextlib
@@ -17,15 +17,16 @@ from lib import execution, notebooks
 from lib.notebooks import NotebookFailed
 from lib.sweep import processes
 
-LOOK_S = 0.25  # between looks at what the kernel has written: seldom, so as not to disturb what is measured
-_threads = concurrent.futures.ThreadPoolExecutor(max_workers=64)  # they live on, since each keeps an event loop
+LOOK_S = 0.25  # between checks for new records; more often would disturb the measurement
+_threads = concurrent.futures.ThreadPoolExecutor(max_workers=64)  # kept alive, since each keeps an event loop
 
 
 @dataclass(frozen=True)
 class Run:
-    """One execution of a measurement notebook: `name`, that of the executed notebook; `todo`, the names of the records
-    that it is to make; the seconds that a case may take and that the sweep has left; and environment variables.
-    Plain values, so that it can be sent to another machine."""
+    """One execution of a measurement notebook, in plain values that can be sent to another machine.
+
+    `name` is that of the executed notebook, `todo` the records to make, `timeout` the seconds for each case,
+    `seconds_left` those of the sweep, and `variables` the environment variables."""
 
     name: str
     machine: str
@@ -38,17 +39,18 @@ class Run:
 
 
 class Piece(NamedTuple):
-    """What comes out of a run: a `record` of a name with its bytes, as soon as it is there; at the end each `file` for
-    `runs/`; and last the `end`, named complete, failed (then the content says why), died, oom or timeout."""
+    """One result of a run: a `record` as soon as it exists, then each `file` for `runs/`, then the `end`.
+
+    The name of the end is complete, failed (with the reason as content), died, oom or timeout."""
 
     kind: str
     name: str
     content: bytes = b""
 
 
-def measured(run: Run, workplace: processes.Workplace) -> Iterator[Piece]:
-    """Execute a notebook and yield its pieces. When the generator is closed, the kernel and all its descendants end."""
-    folder, mark = workplace.folder / run.name, f"{workplace.mark}/{run.name}"
+def pieces(run: Run, workspace: processes.Workspace) -> Iterator[Piece]:
+    """Execute a run and yield its pieces. Closing the generator kills the kernel and its descendants."""
+    folder, mark = workspace.folder / run.name, f"{workspace.mark}/{run.name}"
     output = folder / "runs" / run.machine / f"{run.name}.ipynb"
     output.parent.mkdir(parents=True)
     todo = folder / "todo.json"
@@ -59,18 +61,18 @@ def measured(run: Run, workplace: processes.Workplace) -> Iterator[Piece]:
         "SWEEP_RUN": run.name,
         "SWEEP_CASES": str(todo),
         "SWEEP_SECONDS_LEFT": str(run.seconds_left),
-        # empty when the sweep begins, so that a graph's first compilation is a cold one
-        "TORCHINDUCTOR_CACHE_DIR": str(workplace.folder / "compiled"),
+        # empty at the start of the sweep, so that the first compilation of a graph is cold
+        "TORCHINDUCTOR_CACHE_DIR": str(workspace.folder / "compiled"),
     }
     source, log = notebooks.NOTEBOOKS / f"{run.experiment}.ipynb", output.with_suffix(".log")
-    sockets = tempfile.mkdtemp(prefix="kernel-", dir=workplace.sockets)
+    sockets = tempfile.mkdtemp(prefix="kernel-", dir=workspace.sockets)
     kernel = execution.Kernel(sockets)
     executing = _threads.submit(execution.execute_in, kernel, source, output, run.parameters, own | run.variables, log)
     try:
         ended = yield from _followed(run, folder / "results", executing)
     finally:
         processes.end(mark, kernel.pid)
-    concurrent.futures.wait([executing], 5)  # the notebook is written once more when its kernel is gone
+    concurrent.futures.wait([executing], 5)  # the notebook is written a last time after its kernel ended
     for file in sorted((folder / "runs").rglob("*")):
         if file.is_file() and file.stat().st_size:
             yield Piece("file", str(file.relative_to(folder / "runs")), file.read_bytes())
@@ -80,8 +82,9 @@ def measured(run: Run, workplace: processes.Workplace) -> Iterator[Piece]:
 
 
 def _followed(run: Run, store: Path, executing: concurrent.futures.Future) -> Iterator[Piece]:
-    """Yield the records as they come, and return how the run ended. A case that ran out of memory ends it, so that the
-    next one begins in a new process."""
+    """Yield the records as they appear and return the end of the run.
+
+    A record with status oom ends the run, so that the next case begins in a new process."""
     seen, began, killed = set(), time.monotonic(), processes.killed_for_memory()
     while True:
         over = bool(concurrent.futures.wait([executing], LOOK_S).done)
@@ -94,14 +97,14 @@ def _followed(run: Run, store: Path, executing: concurrent.futures.Future) -> It
                 if json.loads(content)["status"] == "oom":
                     return Piece("end", "complete")
         if over:
-            ended = _ended(executing)
+            ended = _end_of(executing)
             starved = ended.name == "died" and processes.killed_for_memory() > killed
             return Piece("end", "oom") if starved else ended
         if time.monotonic() - began > run.timeout:
             return Piece("end", "timeout")
 
 
-def _ended(executing: concurrent.futures.Future) -> Piece:
+def _end_of(executing: concurrent.futures.Future) -> Piece:
     try:
         executing.result()
     except NotebookFailed as error:

@@ -1,6 +1,6 @@
-"""Reads a sweep file: its YAML becomes kernels, each the parameters of a notebook and the cases that it measures.
+"""Read a sweep file into kernels: the parameters of a notebook and the cases that it measures.
 
-Knows nothing of how a kernel runs. Nothing in a file is executed, and no name of a sweep leads out of their folder.
+Nothing in a file is executed, and the name of a sweep cannot lead out of the folder of sweeps.
 """
 
 import itertools
@@ -17,18 +17,17 @@ from ruamel.yaml.error import StreamMark, YAMLError
 from lib import notebooks, validate
 from lib.experiments import cases, measure
 
-OPTIONS = {"rounds": 1, "timeout": 600, "fresh": []}  # of a block, or of the whole sweep
-FRACTIONS = ("target_percent", "seconds")  # the settings that need not be whole numbers
-BYTES = 16_384  # of a file, three times the longest here, and read within a second
-CHARACTERS = 100  # of one value, more than any name or number has
-DEPTH = 10  # of lists and mappings within one another, of which a sweep needs four
-CASES = 100_000  # of a sweep, counted in each round: every one is built and looked up before the first is measured
+OPTIONS = {"rounds": 1, "timeout": 600, "fresh": []}  # for a block or for the whole sweep
+FRACTIONS = ("target_percent", "seconds")  # settings that may be fractions
+BYTES = 16_384  # of a file: three times the longest here, and still read within a second
+CHARACTERS = 100  # of one value: longer than any name or number
+DEPTH = 10  # of nested lists and mappings; a sweep needs four
+CASES = 100_000  # of a sweep in all rounds: each is built and looked up before the first is measured
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One run of a notebook: its parameters, the cases that it measures, the time limit of each in seconds, and whether
-    its round is their last."""
+    """A notebook's parameters and cases in a round; `timeout` is in seconds, `last` marks the last round."""
 
     experiment: str
     parameters: dict
@@ -38,13 +37,14 @@ class Kernel:
 
     @property
     def round(self) -> int:
-        """The round whose records it writes."""
+        """Return the round of its records."""
         return self.parameters["round"]
 
 
 def load(name: str) -> list[Kernel]:
-    """The kernels of the sweep of that name, round by round. Raises ValueError, naming file, field, rule and
-    nearest valid name, for anything in the file that could not run."""
+    """Read a sweep by name into its kernels, round by round.
+
+    Raises ValueError, with file, field, rule and nearest valid name, for anything that could not run."""
     validate.choice("sweep", name, notebooks.sweeps())
     file = notebooks.SWEEPS / f"{name}.yaml"
     try:
@@ -54,29 +54,29 @@ def load(name: str) -> list[Kernel]:
 
 
 def read(file: Path) -> list[Kernel]:
-    """The kernels of a sweep file, round by round; see `load`."""
-    content = _content(file)
+    """Read a sweep file into its kernels, round by round; see `load`."""
+    content = _parse_yaml(file)
     if not isinstance(content, dict):
-        raise ValueError("a sweep is a mapping of experiments to axes")
+        raise ValueError("expected a mapping of experiments to axes")
     options = {name: content.pop(name, default) for name, default in OPTIONS.items()}
     if not content:
-        raise ValueError("a sweep names at least one experiment")
+        raise ValueError("expected at least one experiment")
     kernels, count = [], 0
     for experiment, axes in content.items():
         validate.choice("experiment", experiment, [*cases.EXPERIMENTS, *OPTIONS])
         for block in _blocks(experiment, axes):
-            checked = _checked(experiment, options | block)
-            count += _count(experiment, checked)
+            full = _with_defaults(experiment, options | block)
+            count += _count_cases(experiment, full)
             if count > CASES:
-                raise ValueError(f"{experiment}: the sweep has more than {CASES:,} cases in all its rounds")
-            kernels += _kernels(experiment, checked)
+                raise ValueError(f"{experiment}: the sweep has more than {CASES:,} cases in all rounds")
+            kernels += _kernels(experiment, full)
     _refuse_duplicates(kernels)
     rounds = sorted({kernel.round for kernel in kernels})
     return [kernel for r in rounds for kernel in measure.shuffled([k for k in kernels if k.round == r], r)]
 
 
-def _content(file: Path) -> object:
-    """What the YAML says. Raises ValueError where the file is not such a text, or a larger one than a sweep needs."""
+def _parse_yaml(file: Path) -> object:
+    """Parse the YAML of a file. Raises ValueError if it is invalid, too large or unsafe."""
     try:
         with file.open("rb") as opened:
             text = opened.read(BYTES + 1)
@@ -86,10 +86,10 @@ def _content(file: Path) -> object:
         raise ValueError(f"the file is longer than {BYTES:,} bytes")
     try:
         plain = text.decode()
-        _refuse_what_no_sweep_needs(plain)
+        _refuse_unsafe_yaml(plain)
         return _reader().load(plain)
     except UnicodeDecodeError:
-        raise ValueError("the file is not a text in UTF-8") from None
+        raise ValueError("the file is not UTF-8 text") from None
     except DuplicateKeyError as error:
         raise ValueError(f"{_line(error.problem_mark)}: {error.problem.partition(' with value')[0]}") from None
     except YAMLError as error:
@@ -97,7 +97,7 @@ def _content(file: Path) -> object:
 
 
 def _reader() -> YAML:
-    """Return a reader of YAML 1.2: lists, mappings and plain values, with dates left as texts."""
+    """Return a reader of YAML 1.2 with lists, mappings and plain values; dates stay texts."""
     reader = YAML(typ="safe", pure=True)
     reader.Constructor = _WithoutDates
     return reader
@@ -110,23 +110,23 @@ class _WithoutDates(SafeConstructor):
 _WithoutDates.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
 
 
-def _refuse_what_no_sweep_needs(text: str) -> None:
-    """Raise ValueError for an alias, a merge, a tag, a long value or deep nesting, before anything is built."""
+def _refuse_unsafe_yaml(text: str) -> None:
+    """Raise ValueError for an alias, merge, tag, long value or deep nesting, before any is built."""
     depth = 0
     for event in _reader().parse(text):
         where = _line(event.start_mark)
         if isinstance(event, events.AliasEvent):
-            raise ValueError(f"{where}: an alias, *{event.anchor[:CHARACTERS]}, must be written out")
+            raise ValueError(f"{where}: got an alias, *{event.anchor[:CHARACTERS]}, expected its value")
         if getattr(event, "tag", None):
-            raise ValueError(f"{where}: a tag, {str(event.tag)[:CHARACTERS]}, must be left out")
+            raise ValueError(f"{where}: got a tag, {str(event.tag)[:CHARACTERS]}, expected none")
         value = getattr(event, "value", "")
         if value == "<<":
-            raise ValueError(f"{where}: a merge, <<, must be written out")
+            raise ValueError(f"{where}: got a merge, <<, expected its fields")
         if len(value) > CHARACTERS:
-            raise ValueError(f"{where}: a value of {len(value)} characters must have {CHARACTERS} or fewer")
+            raise ValueError(f"{where}: got a value of {len(value)} characters, expected at most {CHARACTERS}")
         depth += isinstance(event, events.CollectionStartEvent) - isinstance(event, events.CollectionEndEvent)
         if depth > DEPTH:
-            raise ValueError(f"{where}: lists and mappings within one another must be {DEPTH} or fewer")
+            raise ValueError(f"{where}: expected at most {DEPTH} nested lists and mappings")
 
 
 def _line(mark: StreamMark) -> str:
@@ -134,55 +134,54 @@ def _line(mark: StreamMark) -> str:
 
 
 def _blocks(experiment: str, axes) -> Iterator[dict]:
-    """The blocks of an experiment, which has one or a list of them; nothing at all stands for its defaults."""
+    """Yield an experiment's blocks: one or a list of them; an empty one takes all defaults."""
     if axes == []:
-        raise ValueError(f"{experiment}: [] must be a mapping of axes to values, or a list of such")
-    for block in _listed(axes):
+        raise ValueError(f"{experiment}: got [], expected a mapping of axes to values, or a list of mappings")
+    for block in _as_list(axes):
         if block is not None and not isinstance(block, dict):
-            raise ValueError(f"{experiment}: {validate.shown(block)} must be a mapping of axes to values")
+            raise ValueError(f"{experiment}: got {validate.shown(block)}, expected a mapping of axes to values")
         yield block or {}
 
 
-def _checked(experiment: str, block: dict) -> dict:
-    """The options, axes and settings of one block, the defaults of the notebook where it is silent. Raises ValueError
-    for a name that is unknown, and for a value of an option or a setting that is none."""
+def _with_defaults(experiment: str, block: dict) -> dict:
+    """Complete a block with the notebook's defaults. Raises ValueError for a wrong name or value."""
     axes, settings = notebooks.parameters(experiment), notebooks.settings(experiment)
     for name in block:
         validate.choice(experiment, name, [*OPTIONS, *(name for name in axes if name != "round")])
-    found = axes | block
+    full = axes | block
     for name, least in {"rounds": 1, "timeout": 1, **settings}.items():
-        _refuse_setting(f"{experiment}.{name}", found[name], least, name in FRACTIONS)
+        _refuse_setting(f"{experiment}.{name}", full[name], least, name in FRACTIONS)
     for name in notebooks.fields(experiment):
-        if found[name] is None or found[name] == [] or isinstance(found[name], dict):
-            raise ValueError(f"{experiment}.{name}: {validate.shown(found[name])} must be a value or a list of values")
-    for name, count in Counter(map(str, _listed(found["fresh"]))).items():
+        if full[name] is None or full[name] == [] or isinstance(full[name], dict):
+            got = validate.shown(full[name])
+            raise ValueError(f"{experiment}.{name}: got {got}, expected a value or a list of values")
+    for name, count in Counter(map(str, _as_list(full["fresh"]))).items():
         validate.choice(f"{experiment}.fresh", name, notebooks.fields(experiment))
         if count > 1:
-            raise ValueError(f"{experiment}.fresh: {name!r} stands there twice")
-    return found
+            raise ValueError(f"{experiment}.fresh: duplicate {name!r}")
+    return full
 
 
 def _refuse_setting(field: str, value, least: int | bool, fraction: bool) -> None:
     if least is False:
         if type(value) is not bool:
-            raise ValueError(f"{field}: {validate.shown(value)} must be true or false")
+            raise ValueError(f"{field}: got {validate.shown(value)}, expected true or false")
         return
     if type(value) is not int and not (fraction and type(value) is float and math.isfinite(value)):
-        raise ValueError(f"{field}: {validate.shown(value)} must be a {'finite' if fraction else 'whole'} number")
+        raise ValueError(f"{field}: got {validate.shown(value)}, expected a {'finite' if fraction else 'whole'} number")
     validate.at_least(field, value, least)
     validate.at_most(field, value)
 
 
-def _count(experiment: str, block: dict) -> int:
-    """The cases of a block in all its rounds."""
-    return block["rounds"] * math.prod(len(_listed(block[name])) for name in notebooks.fields(experiment))
+def _count_cases(experiment: str, block: dict) -> int:
+    return block["rounds"] * math.prod(len(_as_list(block[name])) for name in notebooks.fields(experiment))
 
 
 def _kernels(experiment: str, block: dict) -> list[Kernel]:
-    """The kernels of one block: a kernel for each round and each value of its fresh axes."""
+    """Make a kernel of a block for each round and each combination of its fresh axes."""
     fields, kernels = notebooks.fields(experiment), []
     parameters = {name: block[name] for name in notebooks.parameters(experiment)}
-    pinned = [[(name, value) for value in _listed(block[name])] for name in _listed(block["fresh"])]
+    pinned = [[(name, value) for value in _as_list(block[name])] for name in _as_list(block["fresh"])]
     for point in itertools.product(*pinned):
         chosen = parameters | dict(point)
         try:
@@ -195,7 +194,7 @@ def _kernels(experiment: str, block: dict) -> list[Kernel]:
     return kernels
 
 
-def _listed(value) -> list:
+def _as_list(value) -> list:
     return value if isinstance(value, list) else [value]
 
 
@@ -204,5 +203,5 @@ def _refuse_duplicates(kernels: list[Kernel]) -> None:
     for kernel in kernels:
         for case in kernel.cases:
             if (case, kernel.round) in seen:
-                raise ValueError(f"{kernel.experiment}: {case} stands in the sweep twice")
+                raise ValueError(f"{kernel.experiment}: duplicate case {case}")
             seen.add((case, kernel.round))

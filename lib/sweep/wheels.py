@@ -1,4 +1,4 @@
-"""Collects in .whl what a PyTorch image lacks to run a sweep: `python -m lib.sweep.wheels 3.12 x86_64 [MORE ...]`."""
+"""Download wheels that a PyTorch image lacks: `python -m lib.sweep.wheels 3.12 x86_64 [MORE ...]`."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ SYSTEMS = ("1", "2010", "_2_12", "2014", "_2_17", "_2_24", "_2_26", "_2_27", "_2
 
 
 def download(names: list[str], python: str, processor: str, folder: Path) -> None:
-    """Download packages and what they need; .99, since to pip 3.12 is 3.12.0, for which some wheels are too new."""
+    """Download packages and their dependencies; pip reads 3.12 as 3.12.0, so 3.12.99 is requested."""
     options = [f"--platform=manylinux{system}_{processor}" for system in SYSTEMS]
     options += [f"--abi={abi}" for abi in ("cp" + python.replace(".", ""), "abi3", "none")]
     options += [f"--python-version={python}.99", "--implementation=cp", "--only-binary=:all:", f"--dest={folder}"]
@@ -24,13 +24,13 @@ def download(names: list[str], python: str, processor: str, folder: Path) -> Non
     subprocess.run([*pip, *options, f"--constraint={ROOT / 'constraints.txt'}", *names], check=True)
 
 
-def lacking(folder: Path, python: str, processor: str) -> list[str]:
-    """List what the wheels need there and is not among them: pip reads markers for the Python that it runs in."""
-    around = {"python_version": python, "python_full_version": f"{python}.99", "sys_platform": "linux", "extra": ""}
-    around |= {"platform_machine": processor, "platform_system": "Linux", "os_name": "posix"}
+def missing(folder: Path, python: str, processor: str) -> list[str]:
+    """List dependencies not among the wheels; pip checks them only for the Python that runs it."""
+    target = {"python_version": python, "python_full_version": f"{python}.99", "sys_platform": "linux", "extra": ""}
+    target |= {"platform_machine": processor, "platform_system": "Linux", "os_name": "posix"}
     wheels = list(distributions(path=list(map(str, folder.glob("*.whl")))))
     needs = [Requirement(line) for wheel in wheels for line in wheel.requires or ()]
-    needed = {canonicalize_name(one.name) for one in needs if not one.marker or one.marker.evaluate(around)}
+    needed = {canonicalize_name(one.name) for one in needs if not one.marker or one.marker.evaluate(target)}
     return sorted(needed - {canonicalize_name(wheel.name) for wheel in wheels} - THERE)
 
 
@@ -39,4 +39,4 @@ if __name__ == "__main__":
     names += WANTED
     while names:
         download(names, python, processor, ROOT / ".whl")
-        names = lacking(ROOT / ".whl", python, processor)
+        names = missing(ROOT / ".whl", python, processor)

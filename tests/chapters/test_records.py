@@ -81,7 +81,7 @@ def test_damaged_files_are_counted_by_place_and_reason(save_record, kept):
     misplaced.parent.mkdir(parents=True)
     misplaced.write_bytes(first.read_bytes())
     first.write_text("{")
-    damaged.tidy(alone=True)
+    damaged.clean_store(alone=True)
     for file in (second, third):
         file.write_text("")
     said, table = chapter.damage()

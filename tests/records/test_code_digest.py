@@ -104,7 +104,7 @@ def test_a_baseline_or_a_setting_makes_the_records_of_its_own_experiment_stale(c
 
 def test_the_shape_of_code_does_not_depend_on_the_version_of_python():
     """Written out here, so that every version that runs the test has to find the same."""
-    found = code_digest.shape(code_digest.ast.parse('def f(a, b=None):\n    "what"\n    return f"{a!r:>3} of {b}"'))
+    found = code_digest.as_tuples(code_digest.ast.parse('def f(a, b=None):\n    "what"\n    return f"{a!r:>3} of {b}"'))
     assert json.dumps(found) == (
         '["Module", ["body", [["FunctionDef", ["name", "f"], ["args", ["arguments", ["args", [["arg", ["arg", "a"]], '
         '["arg", ["arg", "b"]]]], ["defaults", [["Constant"]]]]], ["body", [["Return", ["value", ["JoinedStr", '

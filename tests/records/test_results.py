@@ -38,7 +38,7 @@ def test_a_table_and_texts_come_back_as_they_were_saved(save_record):
 @pytest.mark.parametrize(
     ("table", "rule"),
     [
-        ({"name": ["mm"], "total_us": [1.0, 2.0]}, "equally long"),
+        ({"name": ["mm"], "total_us": [1.0, 2.0]}, "equal length"),
         ({"total_us": [math.inf]}, "finite|JSON"),
         ({"total_us": ["1"]}, "finite"),
         ({"wait_ms": [0.0]}, "positive"),
@@ -67,15 +67,15 @@ def test_a_damaged_record_is_found_and_left_out(save_record, damage):
 
 def test_the_status_of_a_record_is_known_for_longer_than_what_it_measured(save_record, monkeypatch):
     """A supervisor asks for the statuses of many more records than it could keep whole."""
-    assert results._unchanged.cache_info().maxsize <= 10_000
+    assert results._cached.cache_info().maxsize <= 10_000
     read, files = results.read, [save_record(round=round, forward_ms=[1.0]) for round in (1, 2)]
     found = []
     monkeypatch.setattr(results, "read", lambda file: found.append(file) or read(file))
     for file in files * 2:
         assert (results.status(file), results.stale(file)) == ("ok", "")
-        results._unchanged.cache_clear()  # as when many others were read
+        results._cached.cache_clear()  # as when many others were read
     assert found == files
-    assert results.known(files[0])["metrics"] == {"forward_ms": [1.0]}
+    assert results.cached(files[0])["metrics"] == {"forward_ms": [1.0]}
 
 
 def test_a_write_that_fails_leaves_the_earlier_record_and_no_other(save_record, monkeypatch):

@@ -46,7 +46,7 @@ def test_records_of_other_hardware_under_the_same_name_are_refused(save_record, 
 def test_what_was_set_aside_is_no_machine_and_is_not_published(save_record, kept, capsys):
     save_record(total_ms=[1.0])
     save_record(round=2, total_ms=[2.0]).write_text("{")
-    assert damaged.tidy(alone=True) == 1
+    assert damaged.clean_store(alone=True) == 1
     assert __main__.main(["publish"]) == 0
     assert [entry.name for entry in kept.iterdir()] == ["test-1c"]
     assert len(list(kept.glob("*/*/*.json"))) == 1

@@ -24,7 +24,7 @@ import cheap
 from lib.records import results
 
 ROOT = Path(__file__).resolve().parents[2]
-BAR = re.compile(r"\d\d:\d\d gone")
+BAR = re.compile(r"\d\d:\d\d elapsed")
 TORTURE = os.environ.get("TORTURE", "0") not in ("", "0")
 
 

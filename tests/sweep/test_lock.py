@@ -46,7 +46,7 @@ def test_a_shard_is_refused_while_it_or_one_of_another_number_is_held(own_result
                 pass
         else:
             assert __main__.main(["smoke", "--shard", mine]) == __main__.BUSY
-            assert capsys.readouterr().err == "busy: a sweep that has not told anything yet\n"
+            assert capsys.readouterr().err == "busy: another sweep, which has not reported yet\n"
         holder.kill()
         holder.wait()
         with lock.held(shard, own_results), pytest.raises(lock.Busy), lock.held(shard, own_results):

@@ -70,7 +70,7 @@ def test_a_signal_that_is_ignored_when_the_sweep_starts_stays_so(monkeypatch):
     former = {number: signal.getsignal(number) for number in __main__.SIGNALS}
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
-        with __main__._signals():
+        with __main__._stopping_on_signals():
             signal.raise_signal(signal.SIGHUP)
             with pytest.raises(__main__.Stopped):
                 signal.raise_signal(signal.SIGTERM)
@@ -85,7 +85,7 @@ def test_a_signal_waits_for_the_end_of_an_import():
     seen = []
 
     def stopped():
-        with __main__._signals(), __main__._held_back():
+        with __main__._stopping_on_signals(), __main__._signals_delayed():
             signal.raise_signal(signal.SIGTERM)
             seen.append("the import goes on")
 

@@ -33,7 +33,7 @@ def test_a_status_file_that_tells_nothing_is_left_out(own_results, capsys, conte
     progress.file(own_results, Shard(1, 2)).write_text(json.dumps(TOLD))
     assert __main__.main(["status"]) == 0
     assert capsys.readouterr().out.count("\n") == 1
-    assert progress.owner(own_results, lock.WHOLE) == "a sweep that has not told anything yet"
+    assert progress.owner(own_results, lock.WHOLE) == "another sweep, which has not reported yet"
 
 
 class Closed:
@@ -61,20 +61,20 @@ def test_a_bar_that_cannot_be_written_goes_quiet_and_the_sweep_goes_on(own_resul
     shown.drops(("m", "a/c.r1"))
     shown.close("done")
     assert sys.stderr.tried
-    assert [one["done"] for one in progress.told(own_results)] == [1]
+    assert [one["done"] for one in progress.statuses(own_results)] == [1]
 
 
 def test_what_was_told_says_who_and_how_far(own_results):
     own_results.mkdir()
     shown = Progress(own_results, lock.WHOLE, "quick", 3, {("m", "a/b.r1"): 2.0, ("m", "a/c.r1"): None}, 1)
     shown.begins("here", ("m", "a/b.r1"))
-    (told,) = progress.told(own_results)
+    (told,) = progress.statuses(own_results)
     assert (told["done"], told["all"], told["in_hand"], told["left_s"]) == (3, 5, ["a/b.r1"], 4.0)
     assert "quick: running, 3 of 5 records" in progress.owner(own_results, lock.WHOLE) == progress.line(told)
     shown.ends("here", ("m", "a/b.r1"))
     shown.drops(("m", "a/c.r1"))
     shown.close("done")
-    (told,) = progress.told(own_results)
+    (told,) = progress.statuses(own_results)
     assert "quick: done, 4 of 4 records" in progress.line(told)
 
 
@@ -95,7 +95,7 @@ BEFORE, AFTER = "2000-01-01T00:00:00+00:00", "2100-01-01T00:00:00+00:00"
 def test_a_sweep_runs_where_its_process_lives_and_elsewhere_as_it_told(own_results, changed, running):
     own_results.mkdir()
     progress.file(own_results, lock.WHOLE).write_text(json.dumps(TOLD | {"host": platform.node()} | changed))
-    (told,) = progress.told(own_results)
+    (told,) = progress.statuses(own_results)
     assert told["running"] is running
-    assert ("ended without a word" in progress.line(told)) is (not running and told["state"] == "running")
+    assert ("ended unexpectedly" in progress.line(told)) is (not running and told["state"] == "running")
     assert ("now e" in progress.owner(own_results, lock.WHOLE)) is running

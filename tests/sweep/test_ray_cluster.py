@@ -198,8 +198,8 @@ def test_a_wrong_token_is_bad_input_in_one_line(running, sweep, monkeypatch):
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("nowhere", "must be HOST:PORT"),
-        ("127.0.0.1:x", "must be HOST:PORT"),
+        ("nowhere", "expected HOST:PORT"),
+        ("127.0.0.1:x", "expected HOST:PORT"),
         ("127.0.0.1:99999", "no Ray cluster answers"),
         ("127.0.0.1:9", "no Ray cluster answers"),
     ],
@@ -219,7 +219,7 @@ def test_a_signal_ends_the_wait_for_what_the_cluster_does_not_answer():
     try:
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
         with pytest.raises(KeyboardInterrupt):
-            ray_cluster._aside(for_ever.wait)
+            ray_cluster._in_thread(for_ever.wait)
     finally:
         for_ever.set()
         signal.signal(signal.SIGTERM, former)
@@ -294,31 +294,31 @@ def test_a_living_node_that_was_given_up_is_taken_in_again_but_not_one_that_is_j
     nodes, box = ray_cluster.Nodes("smoke", WHOLE), ray_cluster.Box([], None, [])
     nodes._by_id["a"] = box
     engine = Engine(monkeypatch, alive=[True])
-    nodes.look()
+    nodes.update()
     assert nodes.boxes == [box]
     engine.meanwhile = nodes.boxes.clear  # given up after the cluster was asked whether it is alive
-    nodes.look()
+    nodes.update()
     assert nodes.boxes == []
     engine.meanwhile, engine.alive = lambda: None, [False]
-    nodes.look()
+    nodes.update()
     assert nodes.boxes == []
     assert not nodes._by_id
 
 
 def view(**changed):
     task = SimpleNamespace(experiment="step", code=code_digest.code("step"))
-    return ray_worker.View(**({"tasks": [task], "sweep": ray_worker.digest("smoke"), "nicer_by": 0} | changed))
+    return ray_worker.View(**({"tasks": [task], "sweep": ray_worker.digest("smoke"), "extra_niceness": 0} | changed))
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"sweep": "0"}, "its sweep smoke is another one"),
-        ({"tasks": [SimpleNamespace(experiment="step", code="0")]}, "its code of step is another one"),
-        ({"nicer_by": 15}, "RAY_worker_niceness=0"),
+        ({"sweep": "0"}, "its sweep file smoke differs"),
+        ({"tasks": [SimpleNamespace(experiment="step", code="0")]}, "its code of step differs"),
+        ({"extra_niceness": 15}, "RAY_worker_niceness=0"),
     ],
 )
 def test_a_node_that_would_measure_something_else_is_refused(changed, said):
-    ray_cluster.refuse_other(view(), "smoke")
+    ray_cluster.refuse_mismatch(view(), "smoke")
     with pytest.raises(ValueError, match=said):
-        ray_cluster.refuse_other(view(**changed), "smoke")
+        ray_cluster.refuse_mismatch(view(**changed), "smoke")

@@ -32,20 +32,20 @@ def test_a_long_name_of_the_folder_for_temporary_files_is_no_matter(tmp_path, mo
     with execution.keeping() as kept:
         execution.execute(source, tmp_path / "done.ipynb", {}, kept=kept)
     monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path)
-    with processes.workplace() as workplace:
-        assert workplace.folder.parent == long_name
-        assert list(run.measured(run_of(), workplace))[-1].name == "complete"
-        assert not list(workplace.sockets.iterdir())
-    assert not workplace.folder.exists()
-    assert not workplace.sockets.exists()
+    with processes.workspace() as workspace:
+        assert workspace.folder.parent == long_name
+        assert list(run.pieces(run_of(), workspace))[-1].name == "complete"
+        assert not list(workspace.sockets.iterdir())
+    assert not workspace.folder.exists()
+    assert not workspace.sockets.exists()
 
 
 def test_a_kernel_that_hangs_ends_though_its_environment_cannot_be_read(tmp_path, monkeypatch, own_results):
     cells.write(tmp_path / "one.ipynb", "import time; time.sleep(60)", "1")
     monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(psutil.Process, "environ", Mock(side_effect=psutil.AccessDenied))
-    with processes.workplace() as workplace:
-        ended = list(run.measured(run_of(seconds=3.0), workplace))[-1]
+    with processes.workspace() as workspace:
+        ended = list(run.pieces(run_of(seconds=3.0), workspace))[-1]
         assert ended.name == "timeout"
         alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
         assert not [child for child in alive if "ipykernel_launcher" in child.cmdline()]

@@ -22,7 +22,7 @@ TIMES = {"forward_ms": [1.0, 2.0], "backward_ms": [2.0, 4.0], "optimizer_ms": [1
 
 def made(case, experiment="step", round=1, code=CODE, machine=MACHINE, **metrics):
     around = {"machine": machine, "hardware": "a test"}
-    return record.made(
+    return record.create(
         experiment=experiment, case=case, round=round, status="ok", metrics=metrics or {"total_ms": [1.0]},
         environment=around, code=code, started="2026-01-01T00:00:00+00:00", seconds=1.0,
     )  # fmt: skip
@@ -31,7 +31,7 @@ def made(case, experiment="step", round=1, code=CODE, machine=MACHINE, **metrics
 def task(*cases, experiment="step", device="cpu", round=1):
     named = {record.called(experiment, case, round): case for case in cases}
     return Task(
-        experiment, {"round": round}, 10.0, device, MACHINE, named, predicted={}, too_large={}, lacking={},
+        experiment, {"round": round}, 10.0, device, MACHINE, named, predicted={}, too_large={}, unavailable={},
         environment={"machine": MACHINE, "hardware": "a test"}, code=CODE, last=round == 2,
     )  # fmt: skip
 
@@ -46,13 +46,13 @@ def test_the_record_that_was_asked_for_is_accepted():
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"machine": "other-1c"}, "machine: must be"),
-        ({"code": "0" * 16}, "code: must be"),
-        ({"round": 2}, "case: must be"),
-        ({"experiment": "warmup"}, "case: must be"),
-        ({"case": STEP | {"size": "small"}}, "case: must be"),
-        ({"total_ms": [4.0, 7.1]}, "do not add up"),
-        ({"backward_ms": [2.0]}, "not every iteration"),
+        ({"machine": "other-1c"}, "machine: expected"),
+        ({"code": "0" * 16}, "code: expected"),
+        ({"round": 2}, "case: expected"),
+        ({"experiment": "warmup"}, "case: expected"),
+        ({"case": STEP | {"size": "small"}}, "case: expected"),
+        ({"total_ms": [4.0, 7.1]}, "to add up to its total"),
+        ({"backward_ms": [2.0]}, "every phase in every iteration"),
     ],
 )
 def test_a_record_that_is_another_or_cannot_be_true_is_refused(changed, said):
@@ -69,7 +69,7 @@ def test_more_than_the_machines_ceiling_is_refused(save_record, flops, accepted)
     if accepted:
         acceptance.check(found, task(STEP), NAME)
     else:
-        with pytest.raises(ValueError, match="MFU is more than"):
+        with pytest.raises(ValueError, match="an MFU of at most"):
             acceptance.check(found, task(STEP), NAME)
 
 
@@ -134,7 +134,7 @@ def test_a_refused_record_is_set_aside_tried_again_and_then_given_up(supervise):
     assert [run.todo for run in slot.runs] == [("step/1.r1", "step/2.r1"), ("step/1.r1",)]
     assert len(list(paths.results().glob("*/*/*.refused"))) == 2
     (failure,) = found.failures
-    assert "step/1.r1: its record was refused, code: must be" in failure
+    assert "step/1.r1: its record was refused: code: expected" in failure
 
 
 @pytest.mark.parametrize(("end", "status", "failures"), [("died", "crashed", 1), ("oom", "oom", 0)])
@@ -174,7 +174,7 @@ def test_what_ran_at_a_slot_that_is_lost_goes_to_another_box(supervise):
 
 def test_where_the_last_slot_is_lost_the_sweep_says_so(supervise):
     found = supervise([task({"n": 1})], [Pretended(lost)])
-    assert any("no machine of its kind is left" in failure for failure in found.failures)
+    assert any("no machine of this kind is left" in failure for failure in found.failures)
 
 
 def test_where_the_last_slot_is_lost_after_all_of_its_run_what_waits_is_not_forgotten(supervise):
@@ -185,7 +185,7 @@ def test_where_the_last_slot_is_lost_after_all_of_its_run_what_waits_is_not_forg
     first, waiting = task({"n": 1}), task({"n": 2}, experiment="attention")
     found = supervise([first, waiting], [Pretended(lost_in_the_end)])
     assert statuses(first, waiting) == ["ok", None]
-    assert found.failures == ["attention: no machine of its kind is left, the box is gone"]
+    assert found.failures == ["attention: no machine of this kind is left: the box is gone"]
 
 
 def raises(run):

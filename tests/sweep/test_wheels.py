@@ -26,6 +26,6 @@ def test_what_only_the_other_python_needs_is_lacking(tmp_path):
     conditions = ['two; python_version == "3.12"', 'three; python_version < "3.12"', "numpy", 'four; extra == "x"']
     wheel(tmp_path, "one", *conditions)
     wheel(tmp_path, "five", 'six; platform_machine == "aarch64"', 'seven; sys_platform == "win32"', "One>=1")
-    assert wheels.lacking(tmp_path, "3.12", "x86_64") == ["two"]
-    assert wheels.lacking(tmp_path, "3.11", "x86_64") == ["three"]
-    assert wheels.lacking(tmp_path, "3.13", "aarch64") == ["six"]
+    assert wheels.missing(tmp_path, "3.12", "x86_64") == ["two"]
+    assert wheels.missing(tmp_path, "3.11", "x86_64") == ["three"]
+    assert wheels.missing(tmp_path, "3.13", "aarch64") == ["six"]

@@ -50,7 +50,7 @@ def assert_found(file, kind="") -> str:
     text = shown()
     assert "1 in the store" in text, kind
     assert TIME not in text, kind
-    assert damaged.tidy(alone=True) == 1, kind
+    assert damaged.clean_store(alone=True) == 1, kind
     assert not os.path.lexists(file), kind
     assert os.path.lexists(moved_to), kind
     moved = damaged.losses()
@@ -77,7 +77,7 @@ def test_a_damaged_record_is_found_shown_nowhere_set_aside_counted_and_measured_
             assert_found(stored, kind)
     stored.write_bytes(whole)
     assert results.status(stored) == "ok"
-    assert damaged.tidy(alone=True) == 0
+    assert damaged.clean_store(alone=True) == 0
 
 
 def example() -> bytes:
@@ -136,7 +136,7 @@ def test_a_file_of_a_gigabyte_is_refused_without_being_read(stored, tally, begin
         file.truncate(2**30)
     with tally.injection():
         tracemalloc.start()
-        assert "size: 1,024 MiB" in assert_found(stored)
+        assert "size: got 1,024 MiB" in assert_found(stored)
         peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak_bytes < 50e6
@@ -174,9 +174,9 @@ def test_a_whole_record_in_the_place_of_another_is_damaged(stored, tally, place)
     with tally.injection():
         assert results.status(copy) is None
         assert results.status(stored) == "ok"
-        assert damaged.tidy(alone=True) == 1
+        assert damaged.clean_store(alone=True) == 1
         assert results.status(stored) == "ok"
-        assert damaged.losses()["reason"].tolist() == ["place: the record is another's"]
+        assert damaged.losses()["reason"].tolist() == ["location: the file holds a record that belongs elsewhere"]
     assert results.machines() == [MACHINE]
 
 
@@ -221,7 +221,7 @@ def test_the_report_counts_what_is_damaged_and_shows_none_of_it(stored, tmp_path
     assert f"Damaged files of records: {len(DAMAGES) + 3} in the store." in text
     assert TIME not in text
     before = page.inputs(MACHINE)
-    assert damaged.tidy(alone=True) == len(DAMAGES) + 3
+    assert damaged.clean_store(alone=True) == len(DAMAGES) + 3
     assert page.inputs(MACHINE) != before
 
 
@@ -252,7 +252,7 @@ def test_what_is_set_aside_overwrites_nothing_and_may_have_a_long_name(stored):
         stored.write_bytes(content + bytes([number]))
         damaged.set_aside(stored)
     long.write_bytes(content)
-    assert damaged.tidy(alone=True) == 1
+    assert damaged.clean_store(alone=True) == 1
     assert len({file.read_bytes() for file in stored.parent.iterdir()}) == len(damaged.losses()) == 4
 
 
@@ -268,16 +268,16 @@ def test_what_is_not_ours_is_left_where_it_is(stored):
     for other in others:
         other.parent.mkdir(parents=True, exist_ok=True)
         other.write_text("mine")
-    assert damaged.tidy(alone=True) == 0
+    assert damaged.clean_store(alone=True) == 0
     assert all(other.read_text() == "mine" for other in others)
 
 
 def test_other_sweeps_in_the_folder_keep_what_they_are_writing(stored):
     writing = stored.with_name(f"{stored.name}.0123abcd{atomic.ENDING}")
     writing.write_text("{")
-    damaged.tidy(alone=False)
+    damaged.clean_store(alone=False)
     assert writing.exists()
-    damaged.tidy(alone=True)
+    damaged.clean_store(alone=True)
     assert not writing.exists()
 
 

@@ -51,7 +51,7 @@ def after_the_kill(acknowledged: list[int], tally) -> int:
         whole = {file.name for file in damaged.files(results.folder()) if results.read(file)}
         assert {f"naive-{number}.r1.json" for number in acknowledged} <= whole
         left = list(results.folder().rglob(f"*{atomic.ENDING}"))
-        assert damaged.tidy(alone=True) == 0
+        assert damaged.clean_store(alone=True) == 0
         assert not list(results.folder().rglob(f"*{atomic.ENDING}"))
     return len(left)
 
@@ -146,7 +146,7 @@ def test_a_limit_on_the_size_of_files_costs_that_record_alone(own_results, tally
         assert refused_in_one_line(run([*STORING, "5"], own_results.parent, preexec_fn=limit), "a file may not") == []
         assert [file.name for file in own_results.rglob("*.*")] == ["naive-3.r1.json"]
         assert run([*STORING, "5"], own_results.parent).returncode == 0
-        assert damaged.tidy(alone=True) == 0
+        assert damaged.clean_store(alone=True) == 0
 
 
 MOUNT = ["unshare", "--map-root-user", "--mount", "sh", "-ec"]
@@ -175,7 +175,7 @@ def small_disk(tmp_path):
 
 
 SAVE = f"{STORING[0]} {STORING[1]}"
-LOOK = "from lib.records import damaged, results; print(damaged.tidy(alone=True), len(results.files('test-1c')))"
+LOOK = "from lib.records import damaged, results; print(damaged.clean_store(alone=True), len(results.files('test-1c')))"
 CHECK = f'{STORING[0]} -c "{LOOK}"'
 
 
@@ -224,14 +224,14 @@ def test_a_folder_that_may_not_be_written_is_one_clear_line(monkeypatch, tally):
         try:
             if root:
                 os.seteuid(65534)
-            with tally.injection(), pytest.raises(atomic.CannotWrite, match=r"to write there is not permitted$"):
+            with tally.injection(), pytest.raises(atomic.CannotWrite, match=r"permission denied$"):
                 storing.save(2)
         finally:
             if root:
                 os.seteuid(0)
             for folder in kept.parents[:4]:
                 folder.chmod(0o755)
-        assert damaged.tidy(alone=True) == 0
+        assert damaged.clean_store(alone=True) == 0
         assert [file.name for file in Path(name).rglob("*.*")] == ["naive-1.r1.json"]
 
 
@@ -251,9 +251,9 @@ def test_a_folder_that_is_gone_is_not_made_again_unasked(own_results, tally, lev
             results.write(content)
             shutil.rmtree(gone)
         gone.write_text("in the way")
-        with pytest.raises(atomic.CannotWrite, match=r"a file in the place of a folder$"):
+        with pytest.raises(atomic.CannotWrite, match=r"a file where a folder is expected$"):
             results.write(content)
-        with pytest.raises(atomic.CannotWrite, match=r"a file in the place of a folder$"):
+        with pytest.raises(atomic.CannotWrite, match=r"a file where a folder is expected$"):
             storing.save(1)
         gone.unlink()
         storing.save(1)

@@ -29,7 +29,7 @@ def facts(machine: str) -> dict[str, str]:
 
 def _versions(files: list[Path], found: list[dict]) -> dict[str, str]:
     """How many of a machine's own records are stale, or how many of those that git keeps are of older code, if any."""
-    if stale := staleness.told([results.stale(file) for file in files]):
+    if stale := staleness.sentence([results.stale(file) for file in files]):
         return {"Stale": stale}
     kept = [record for file, record in zip(files, found, strict=True) if not file.is_relative_to(results.folder())]
     older = staleness.older(kept)
