@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from lib import notebooks, validate
 from lib.records import baselines, long_form, results
 from lib.report import hypotheses, plots, tidy
-from lib.report.headings import heading, measured
+from lib.report.headings import heading, is_quantity
 from lib.stats.intervals import Interval
 
 MACHINE = "machine"  # what can be an axis beside the fields of a case
@@ -84,7 +84,7 @@ def axes(experiment: str) -> list[str]:
 def metrics(records: pd.DataFrame) -> list[str]:
     """What can be the y axis: the metrics that are numbers and have a heading, those of the whole first."""
     besides = {*long_form.OF_THE_RECORD, *records.attrs["fields"]}
-    found = [name for name in records if measured(name) and name not in besides and records[name].map(_counts).any()]
+    found = [name for name in records if is_quantity(name) and name not in besides and records[name].map(_counts).any()]
     return [name for name in LEADING if name in found] + [name for name in found if name not in LEADING]
 
 

@@ -1,4 +1,4 @@
-"""Renders, checks and exports the report, and publishes what it rests on: `python -m lib.report`."""
+"""Render, check, export and publish the report: `python -m lib.report`."""
 
 import argparse
 import sys
@@ -14,11 +14,11 @@ from lib.report.document import export, page, page_diff
 from lib.stats import digits
 
 VERBS = {
-    "latex": "print a table of the report, by its number, as LaTeX for the package booktabs",
-    "pdf": "write report.pdf too, by the system's Chromium",
-    "markdown": "write report.md and figures/*.svg too, for a repository's page",
-    "verdicts": "print each case beside its baseline, with the verdict",
-    "publish": "let what sweeps measured here replace the records in reports/reference, experiment by experiment",
+    "latex": "print one table of the report, by its number, as LaTeX for the package booktabs",
+    "pdf": "also write report.pdf, printed by Chromium",
+    "markdown": "also write report.md and figures/*.svg, for a repository's page",
+    "verdicts": "print each case's time relative to its baseline, with the verdict",
+    "publish": "copy the records of sweeps to reports/reference, replacing those of the same experiments",
 }
 
 
@@ -26,37 +26,36 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of this command line."""
     made = cli.parser(
         "lib.report",
-        "Render the report from records, measuring nothing; where they have not changed, nothing is done.",
+        "Render the report from existing records. If nothing has changed, do nothing.",
         ("", "--machine epyc-2c", "--check", "latex 7", "markdown --machine epyc-2c", "verdicts"),
         {
-            1: "a chapter failed, the stored report does not follow, or there is no Chromium to print with",
+            1: "a chapter failed, the stored report does not match its records, or Chromium is missing",
             2: cli.BAD_INPUT,
         },
     )
-    made.add_argument("--check", action="store_true", help="write nothing; fail unless the stored report follows")
+    made.add_argument("--check", action="store_true", help="write nothing; fail unless the report matches its records")
     verbs = made.add_subparsers(dest="verb", metavar="VERB")
     for verb, what in VERBS.items():
         verbs.add_parser(verb, help=what, description=what)
-    verbs.choices["latex"].add_argument("number", type=int, help="the number that the report gives the table")
+    verbs.choices["latex"].add_argument("number", type=int, help="number of the table in the report")
     for one in (made, *(one for verb, one in verbs.choices.items() if verb != "publish")):
         absent = {} if one is made else {"default": argparse.SUPPRESS}  # an option may stand before the verb or after
         one.add_argument(
-            "--machine", help="whose records; by default the latest measured here, else the first in git", **absent
+            "--machine", help="machine to report on; default: the latest measured here, else the first in git", **absent
         )
         one.add_argument(
-            "--machines", nargs="*", help="those that stand side by side in their chapter", **{"default": []} | absent
+            "--machines", nargs="*", help="machines to compare in the chapter on machines", **{"default": []} | absent
         )
     return made
 
 
 def chosen(given: argparse.Namespace, stored: list[str]) -> tuple[str, str]:
-    """Return the machine that is meant and those beside it, by default those of a stored page, else the latest.
+    """Return the machine to report on, and those beside it, separated by spaces.
 
-    Raises ValueError for one that has no records.
-    """
+    Defaults are those of a stored page, or else the latest machine. Raises ValueError for one without records."""
     machines = results.machines()
     if not machines:
-        raise ValueError("machine: there are no records; `make report` measures some")
+        raise ValueError("machine: no records found; `make report` measures some")
     machine = [*stored, *machines][0] if given.machine is None else given.machine
     validate.choice("machine", machine, machines)
     for name in given.machines:
@@ -65,7 +64,7 @@ def chosen(given: argparse.Namespace, stored: list[str]) -> tuple[str, str]:
 
 
 def verdicts(machine: str) -> str:
-    """Return a row for each case of a machine that has a baseline, as the chapters judge it."""
+    """Return a text table of a machine's cases relative to their baselines."""
     found = []
     for name in (name for name, experiment in CATALOG.items() if experiment.baseline):
         records = results.load(name, machine)
@@ -80,23 +79,23 @@ def verdicts(machine: str) -> str:
                     "by": row["by"],
                 }
             )
-    return pd.DataFrame(found).to_string(index=False) if found else f"{machine} has no case beside its baseline"
+    return pd.DataFrame(found).to_string(index=False) if found else f"{machine}: no case was compared with a baseline"
 
 
 def _run(given: argparse.Namespace) -> int:
-    """Do what a verb asks; return 1 where the stored report does not follow."""
+    """Run a verb; return 1 if the stored report does not match its records."""
     if given.verb == "publish":
-        print(*publish.everything(), sep="\n")
+        print(*publish.publish_all(), sep="\n")
         return 0
     target = page.page()
     if given.check and not target.exists():
-        raise FileNotFoundError(f"{target}: there is no report to check; `make render` writes one")
+        raise FileNotFoundError(f"{target}: no report to check; `make render` writes one")
     machine, beside = chosen(given, page_diff.machines(target.read_text()) if given.check else [])
     if given.verb == "verdicts":
         print(verdicts(machine))
         return 0
     if given.check and (found := page.difference(target, machine, beside)):
-        print(f"{found}\n{target} does not follow from the records; without it, `make render` writes it anew")
+        print(f"{found}\n{target} does not match its records; `make render` without CHECK updates it")
         return 1
     current = given.check or page.up_to_date(target, page.inputs(machine, beside))
     if not current:
@@ -108,12 +107,12 @@ def _run(given: argparse.Namespace) -> int:
     elif given.verb == "markdown":
         print(export.as_markdown(machine, target))
     else:
-        print(f"{target} follows from the records as they are" if current else target)
+        print(f"{target} is up to date" if current else target)
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return 0, 1 where something failed or does not follow, 2 for bad input."""
+    """Run the command line; return 0, 1 for a failure, or 2 for bad input."""
     given = parser().parse_args(arguments)
     try:
         return _run(given)

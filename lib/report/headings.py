@@ -1,4 +1,4 @@
-"""Words the headings of columns and axes: one wording through the whole report, the unit at its end.
+"""Name columns and axes, the same throughout the report, with the unit at the end.
 
 >>> heading("backward_ms"), heading("seq_len"), heading("single_tensor")
 ('backward, ms', 'tokens', 'single_tensor')
@@ -12,9 +12,9 @@ UNITS = {
     "verdict": "verdict",
 }  # fmt: skip
 VALUES = {*SIZES, *PRECISIONS, *MODES, *(name for each in CATALOG.values() for name in each.variants)}
-WARMUPS = (0, 1, 2, 5)  # after which times stand side by side
+WARMUPS = (0, 1, 2, 5)  # numbers of warm-ups whose times are compared in a table
 PHASES = ("forward", "backward", "optimizer")
-HEADINGS = {  # where the rule of `heading` would say less
+HEADINGS = {  # exceptions, where the rule of `heading` would say less
     **{f"deviation_percent_after_{count}": f"after {count}, % of the mean" for count in WARMUPS},
     **{f"mean_ms_after_{count}": f"mean after {count}, ms" for count in WARMUPS},
     **{f"std_ms_after_{count}": f"deviation after {count}, ms" for count in WARMUPS},
@@ -120,7 +120,7 @@ HEADINGS = {  # where the rule of `heading` would say less
 
 
 def heading(name: str) -> str:
-    """Return what a column or axis is called: its own wording, or its words with the unit at the end of its name.
+    """Return the heading of a column or axis: its entry in `HEADINGS`, or words and unit.
 
     The name of a variant, a size, a precision or a mode stays as it is."""
     body, _, unit = name.rpartition("_")
@@ -129,6 +129,6 @@ def heading(name: str) -> str:
     return (f"{body}, {UNITS[unit]}" if body and unit in UNITS else name).replace("_", " ")
 
 
-def measured(name: str) -> bool:
-    """Return whether a name is that of a quantity: it has a unit or a wording of its own."""
+def is_quantity(name: str) -> bool:
+    """Return True if a name is that of a quantity: it has a unit or its own heading."""
     return name in HEADINGS or name.rpartition("_")[2] in UNITS

@@ -1,4 +1,4 @@
-"""Draws tidy tables: each function takes a table of `lib.report.tidy.medians` and returns Axes; measures nothing."""
+"""Draw tidy tables: functions take a table of `tidy.medians` and return Axes."""
 
 import hashlib
 import html
@@ -22,8 +22,8 @@ from lib.report.headings import heading
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
-INK = "#010203"  # replaced in the report by the page's own ink, for dark mode and for print
-QUIET = "#040506"  # likewise by the page's quieter ink
+INK = "#010203"  # the report replaces it by the page's ink, for dark mode and for print
+QUIET = "#040506"  # the report replaces it by the page's quieter ink
 BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"
 YELLOW, VERMILION = "#F0E442", "#D55E00"
 _HUES = {
@@ -44,7 +44,7 @@ COLOURS = {  # Okabe and Ito 2008; the reference of each family in ink
     "matrix_product": BLUE, "attention": YELLOW, "elementwise": GREEN, "reduction": SKY, "copy": PURPLE,
     "overhead": QUIET, "other": VERMILION,
 }  # fmt: skip
-# what tells two variants apart without their colours: lines by their markers and dashes, bars by their hatches
+# tell variants apart without colours: markers and dashes for lines, hatches for bars
 MARKERS = {INK: "o", ORANGE: "s", GREEN: "^", BLUE: "D", PURPLE: "v", SKY: "<", YELLOW: "p", VERMILION: ">"}
 DASHES = dict.fromkeys(MARKERS, "-") | {GREEN: (0, (5, 1.5)), PURPLE: (0, (2, 1)), SKY: (0, (8, 1.5))}
 HATCHES = {
@@ -66,19 +66,19 @@ MARGINS = (0.025, 0, 0.95, 1)  # left, bottom, width and height: browsers set sm
 
 @mpl.rc_context(STYLE)
 def axes(columns: int = 1, height: float = 3.6, **options) -> list[Axes]:
-    """`columns` empty Axes side by side, as wide as the text."""
+    """Return `columns` empty Axes side by side, as wide as the text."""
     figure, grid = plt.subplots(1, columns, figsize=(WIDTH, height), squeeze=False, **options)
     figure.get_layout_engine().set(rect=MARGINS)
     return list(grid[0])
 
 
 def colour_of(name: str) -> str:
-    """The colour of a line, which its first word tells."""
+    """Return the colour of a line, chosen by the first word of its name."""
     return COLOURS.get(name.split()[0], INK)
 
 
 def errors(intervals: list[Interval]) -> list[list[float]]:
-    """Distances from each value down and up to the ends of its interval, zero where there is none."""
+    """Return distances down and up to interval ends, zero without an interval."""
     return [
         [i.value - i.low if i.known else 0 for i in intervals],
         [i.high - i.value if i.known else 0 for i in intervals],
@@ -89,9 +89,10 @@ def errors(intervals: list[Interval]) -> list[list[float]]:
 def lines(
     ax: Axes, table: pd.DataFrame, x: str, y: str, line: str, named: Sequence[str] | None = None
 ) -> Axes:  # fmt: skip
-    """One line a value of `line`, labelled at its end, or those `named`: the medians `y` with their intervals against
-    `x`, on log axes whose ticks are the measured sizes; the marker of what was measured on a noisy machine is
-    hollow. A column `colour` has the colour of each line where its name tells none."""
+    """Draw medians `y` with intervals against `x` on log axes, one line per value of `line`.
+
+    Ticks are the measured sizes. Lines, or only those `named`, are labelled at their ends. A hollow marker means a
+    noisy machine. A column `colour` overrides the colours of the names."""
     table = table[table[y].notna()]
     ends = []
     for name, group in table.groupby(line, sort=False):
@@ -109,7 +110,7 @@ def lines(
         ends.append((group[x].iloc[-1], values[-1], name, colour))
     ax.set(xscale="log", yscale="log", xlabel=heading(x), ylabel=heading(y))
     sizes = sorted(table[x].unique())
-    ax.set_xticks(sizes, [_size(value) for value in sizes])
+    ax.set_xticks(sizes, [_size_label(value) for value in sizes])
     ax.xaxis.set_minor_locator(NullLocator())
     round_ticks(ax.yaxis)
     ax.grid(axis="y")
@@ -117,8 +118,8 @@ def lines(
     return ax
 
 
-def _size(value: float) -> str:
-    """A measured size as a tick: in Ki or Mi, of 1,024 and its square, where that is short and exact."""
+def _size_label(value: float) -> str:
+    """Format a tick in Ki (1,024) or Mi where that is short and exact."""
     for unit, factor in (("Mi", 2**20), ("Ki", 2**10)):
         if value >= 10_000 and value % factor == 0:
             return f"{value // factor:,} {unit}"
@@ -126,8 +127,9 @@ def _size(value: float) -> str:
 
 
 def models(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
-    """A thin dashed line without name a value of `line`, in the colour that `lines` gives it, for what a model says of
-    the same cases; to be drawn first, so that the axes have room for both."""
+    """Draw a model's values as thin dashed lines without names, coloured as in `lines`.
+
+    Draw them before `lines`, so that the axes have room for both."""
     for name, group in table[table[y].notna()].groupby(line, sort=False):
         group = group.sort_values(x)
         colour = colour_of(name)
@@ -136,7 +138,7 @@ def models(ax: Axes, table: pd.DataFrame, x: str, y: str, line: str) -> Axes:
 
 
 def round_ticks(axis: Axis) -> None:
-    """Set round numbers as the only ticks of a log axis, also where it spans less than a decade."""
+    """Set round numbers as the only ticks of a log axis, even if it spans under a decade."""
     low, high = axis.get_view_interval()
     decades = math.log10(high / low)
     subs = (1, 2, 5) if decades < 2.5 else (1, 3) if decades < 4 else (1,)
@@ -146,12 +148,13 @@ def round_ticks(axis: Axis) -> None:
 
 
 def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str) -> Axes:
-    """`lines` once for each value of `panel`, side by side and on one scale; the lines are named at their ends in the
-    last, or, where it has not all of them, above the panels."""
+    """Draw `lines` in one panel per value of `panel`, on a common scale.
+
+    Names stand at the line ends in the last panel if it has all lines, and otherwise above the panels."""
     table = table[table[y].notna()]
     values = sorted(table[panel].unique())
     grid = axes(max(1, len(values)), 3.4, sharey=True)
-    grid[0].figure.get_layout_engine().set(wspace=0.06)  # lest the last size of a panel meet the first of the next
+    grid[0].figure.get_layout_engine().set(wspace=0.06)  # keeps the last size of a panel clear of the first of the next
     names = list(dict.fromkeys(table[line]))
     in_last = set(table.loc[table[panel] == values[-1], line]) if values else set()
     for value, ax in zip(values, grid, strict=False):
@@ -168,7 +171,7 @@ def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str) -> Axes:
 
 @mpl.rc_context(STYLE)
 def legend(ax: Axes, names: Sequence[str]) -> None:
-    """The names of lines, with what tells them apart, above all panels."""
+    """Draw the names of lines above all panels, with their markers and dashes."""
     keys = [
         Line2D([], [], color=colour, marker=MARKERS[colour], markersize=5, linestyle=DASHES[colour])
         for colour in map(colour_of, names)
@@ -177,7 +180,7 @@ def legend(ax: Axes, names: Sequence[str]) -> None:
 
 
 def label_ends(ax: Axes, ends: list[tuple]) -> None:
-    """Names at the ends of lines on a log axis, moved apart until none covers another."""
+    """Label lines at their ends on a log axis, moved apart so that none overlap."""
     low, high = ax.get_ylim()
     least = (high / low) ** (0.062 * 3.6 / ax.figure.get_figheight())
     placed = 0.0
@@ -190,7 +193,7 @@ def label_ends(ax: Axes, ends: list[tuple]) -> None:
 
 
 def bar(colour: str) -> dict:
-    """How a part of a bar in that colour is filled."""
+    """Return the style of one part of a bar in this colour."""
     return {"color": colour, "height": 0.62, "hatch": HATCHES[colour], "edgecolor": HATCH, "linewidth": 0}
 
 
@@ -198,8 +201,10 @@ def bar(colour: str) -> dict:
 def phases(
     ax: Axes, table: pd.DataFrame, unit: str, xlabel: str, names: Sequence[str] = ("forward", "backward", "optimizer")
 ) -> Axes:
-    """A bar a row of a table of training steps at its `label`, made of the phases that it has (columns `forward_<unit>`
-    and so on) or of other `names`, each with its own interval at its end; they are named above the first bar."""
+    """Draw a stacked bar per row, at its `label`, from columns such as `forward_<unit>`.
+
+    `names` are the parts, by default the phases. Each has its own interval at its end; a legend stands above the
+    bars."""
     table = table[table[f"{names[0]}_{unit}"].notna()] if names else table
     left = [0.0] * len(table)
     for name in names:
@@ -216,18 +221,19 @@ def phases(
     ax.invert_yaxis()
     ax.set(xlabel=xlabel)
     ax.grid(axis="x")
-    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": len(names)}
-    if len(names) > 3:  # from the right, over the room that the labels take
-        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
+    position = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": len(names)}
+    if len(names) > 3:  # from the right, to use the width of the labels too
+        position = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
     if names:
-        ax.legend(**place, frameon=False, borderaxespad=0, columnspacing=1.2, handlelength=1.4)
+        ax.legend(**position, frameon=False, borderaxespad=0, columnspacing=1.2, handlelength=1.4)
     return ax
 
 
 @mpl.rc_context(STYLE)
 def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
-    """A point with its interval a row of `compare.ratios`, at its `label`, against a line at one: left of it is
-    less time."""
+    """Draw the rows of `compare.ratios` as points with intervals, at their `label`.
+
+    A line marks one; points to its left take less time."""
     table = table[table["ratio"].notna()]
     for row, (_, line) in enumerate(table.iterrows()):
         i, colour = line["ratio"], COLOURS.get(line["name"], INK)
@@ -246,8 +252,9 @@ def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
 
 @mpl.rc_context(STYLE)
 def arrangements(table: pd.DataFrame) -> Axes:
-    """The samples of two programs in the order in which they ran, one panel an arrangement, its ratio within; a table
-    of `simulated_noise.on_a_drifting_machine`."""
+    """Draw the samples of two programs in the order in which they ran, with their ratio.
+
+    One panel per arrangement; the table is that of `simulated_noise.on_a_drifting_machine`."""
     grid = axes(table["arrangement"].nunique(), 3.0, sharey=True)
     for ax, (name, panel) in zip(grid, table.groupby("arrangement", sort=False), strict=True):
         for (program, samples), colour in zip(panel.groupby("program"), (BLUE, ORANGE), strict=True):
@@ -262,8 +269,7 @@ def arrangements(table: pd.DataFrame) -> Axes:
 
 
 class Figure:
-    """A drawn figure with its caption and its description for those who cannot see it; a notebook shows it as
-    HTML that holds the SVG, and the report numbers it."""
+    """A figure as SVG, with its caption and alternative text; the report numbers it."""
 
     def __init__(self, svg: str, caption: str, alt: str, note: str):
         self.svg, self.caption, self.alt, self.note = svg, caption, alt, note
@@ -277,22 +283,23 @@ class Figure:
 
 
 def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame | str) -> Figure:
-    """The figure that `ax` belongs to, with what to see as caption, a description as alternative text and, from
-    the table that it draws, a note of hardware, samples and rounds; where the table holds no interval, words to
-    that effect in its place. A figure of what was not measured has its note instead. Closes the figure."""
+    """Return the figure of `ax` with caption, alternative text and a note; close it.
+
+    The note states the table's hardware, samples and rounds, or is `table` itself if that is a text. Without a note
+    nothing was measured, and the figure says so."""
     svg = _svg(ax, STYLE | {"svg.hashsalt": caption + alt})
     note = table if isinstance(table, str) else tables.provenance(table)
     return Figure(_page_svg(svg, salt=caption + alt) if note else "", caption, alt, note)
 
 
 def save(ax: Axes, file: Path) -> None:
-    """Write the figure that `ax` belongs to as an SVG that stands alone, dark on white. Closes the figure."""
+    """Write the figure of `ax` as a standalone SVG, dark on white; close it."""
     svg = _svg(ax, STYLE | {"svg.fonttype": "path", "svg.hashsalt": file.name, "savefig.facecolor": "white"})
     file.write_text(re.sub(f"{INK}|{QUIET}", "#222222", svg, flags=re.IGNORECASE))
 
 
 def _svg(ax: Axes, style: dict) -> str:
-    """The figure as an SVG whose ids follow from the `svg.hashsalt` of the style. Closes the figure."""
+    """Return the figure as SVG, with ids from the style's `svg.hashsalt`; close it."""
     file = io.StringIO()
     with mpl.rc_context(style):
         ax.figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
@@ -301,11 +308,11 @@ def _svg(ax: Axes, style: dict) -> str:
 
 
 def _page_svg(svg: str, salt: str) -> str:
-    """The SVG as a part of a page: without preamble and size, in the page's ink, its ids unused elsewhere."""
+    """Return an SVG for the page: no preamble, no size, page inks and unique ids."""
     svg = re.sub(r' (width|height)="[^"]*"', "", svg[svg.index("<svg") :], count=2)
     svg = re.sub(re.escape(INK), "currentColor", svg, flags=re.IGNORECASE)
     svg = re.sub(re.escape(QUIET), "var(--quiet, currentColor)", svg, flags=re.IGNORECASE)
-    # a line may be light where a word may not: the page has a readable shade of each colour for text
+    # text needs more contrast than lines: the page has a readable shade of each colour
     svg = re.sub(r"(<text[^>]*fill: )#([0-9a-f]{6})", r"\1var(--text-\2, #\2)", svg)
     used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', svg))
     prefix = "f" + hashlib.sha256(salt.encode()).hexdigest()[:8]

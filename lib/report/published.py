@@ -1,7 +1,7 @@
-"""Sets this machine's medians beside public write-ups and other machines, for the same case only.
+"""Compare this machine's medians with public write-ups and other machines, by case.
 
-The published tables are those of `reports/reference/published/`, in the words of this project's cases; what they
-derived by subtracting two runs is left out, since it is no measurement.
+The published tables are those of `reports/reference/published/`, in the words of this project's cases. Values
+derived by subtracting two runs are left out, since they were not measured.
 """
 
 import math
@@ -21,22 +21,23 @@ PRECISION = {"float32": "fp32", "bfloat16": "bf16"}
 
 
 def published_table(table: str) -> pd.DataFrame:
-    """Read a table of figures from public write-ups, which `reports/reference/published/README.md` describes."""
+    """Read a published table; see `reports/reference/published/README.md`."""
     return pd.read_csv(PUBLISHED / f"{table}.csv")
 
 
 def datasheets() -> pd.DataFrame:
-    """Read the peaks that makers state for the GPUs of the published figures, one row a GPU and precision.
+    """Read the peaks that makers state, one row per GPU and precision.
 
     They are in TFLOP/s and GB/s, each with its convention and source."""
     return pd.read_csv(results.REFERENCE / "datasheets.csv")
 
 
 def published_step() -> pd.DataFrame:
-    """Published training steps, one row a case and source, in ms: `forward_ms, forward_backward_ms, total_ms`; with the
-    `d_model` of the model and its `forward_flops` (its vocabulary of 10,000 is the assignment's). Where a source varied
-    the warm-up the most is taken, an unstated one being its main table. Means whose standard deviation is more than
-    half of them are left out. A precision called float32 may have run in TF32."""
+    """Return published training steps in ms, one row per case and source.
+
+    `forward_flops` assumes the assignment's vocabulary of 10,000. Of several numbers of warm-ups the most is taken;
+    an unstated one counts as the most, since it is the source's main table. A mean is left out if its standard
+    deviation exceeds half of it. Published float32 may have run in TF32."""
     table = published_table("end_to_end")
     table = table[(table["how"] == "measured") & ~(table["std_ms"] > table["mean_ms"] / 2)].copy()
     table["precision"] = table["dtype"].map(PRECISION).where(~table["tf32"].eq(True), "tf32")
@@ -53,8 +54,9 @@ def published_step() -> pd.DataFrame:
 
 
 def published_attention() -> pd.DataFrame:
-    """Published attention passes, one row a case and source, in ms: `forward_ms, backward_ms` and their sum `total_ms`;
-    and `forward_end_mib`, the memory before the backward pass, where the source has it."""
+    """Return published attention passes in ms, one row per case and source.
+
+    `total_ms` is the sum of both passes; `forward_end_mib` is the memory before the backward pass, if stated."""
     table = published_table("attention").rename(columns={"d_model": "d_head"})
     table["precision"] = table["variant"].map(lambda name: "tf32" if name.endswith("tf32") else "fp32")
     table["variant"] = table["variant"].map({"eager": "naive", "compiled": "compiled", "compiled_tf32": "compiled"})
@@ -67,17 +69,18 @@ def published_attention() -> pd.DataFrame:
 
 
 def published_adam() -> pd.DataFrame:
-    """Published optimizer steps, one row a case and source, in ms: `total_ms`. Both sources are said to
-    have used amsgrad and to have flushed the caches, within the time of the step."""
+    """Return published optimizer steps in ms, one row per case and source.
+
+    Both sources state that they used amsgrad and flushed the caches within the timed step."""
     table = published_table("adam").rename(columns={"step_ms": "total_ms"})
     table["variant"] = table["variant"].str.removeprefix("_").str.removesuffix("_adam")
     return table.assign(hardware="a CPU, not stated", amsgrad=True, cold=True).drop(columns="table")
 
 
 def to_references(machine: str) -> pd.DataFrame:
-    """How each variant's time relates to that of its family's reference, in the largest fp32 case measured: the
-    compiled step to the eager one, attention to naive, the optimizer to single_tensor. Columns `label`, `name`
-    (which has the colour), `ratio`, `hardware`."""
+    """Compare each variant with its family's reference, in the largest fp32 case measured.
+
+    The references are the eager step, naive attention and single_tensor. The column `name` sets the colour."""
     steps, attention, adam = (results.load(name, machine) for name in ("step", "attention", "adam"))
     step = tidy.largest(steps, "parameters", precision="fp32", compiled=True, mode="train_step")
     longest = tidy.largest(attention, "seq_len", precision="fp32", causal=True, cold=False, d_head=64)
@@ -92,8 +95,9 @@ def to_references(machine: str) -> pd.DataFrame:
 
 
 def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -> pd.DataFrame:
-    """The rows of `own`, but for stale ones, and of `others` whose `keys` occur in both, case by case, this machine's
-    row first; `case` names the case in a few words."""
+    """Return the rows of `own` and `others` whose `keys` occur in both, `own` first.
+
+    Stale rows of `own` are left out; `case` names the case in a few words."""
     own = tidy.current(own)
     theirs = pd.concat([other.astype(object) for other in others], ignore_index=True)
     own = own.assign(source="this report")
@@ -107,7 +111,7 @@ def same_cases(own: pd.DataFrame, others: list[pd.DataFrame], keys: list[str]) -
 
 
 def case_text(case: Mapping) -> str:
-    """The fields of a case in a few words: a name where it is true, a number behind what it counts."""
+    """Describe a case: true fields by name, texts as they are, numbers with a heading."""
     said = []
     for name, value in case.items():
         if str(value) in ("True", "False"):
@@ -118,15 +122,16 @@ def case_text(case: Mapping) -> str:
 
 
 def other_machines(experiment: str, machine: str, *metrics: str, **where) -> pd.DataFrame:
-    """Medians of the records kept in git of other machines, of the cases with these values of fields."""
+    """Return medians of other machines' reference records with these values of fields."""
     medians = tidy.medians(tidy.select(results.reference(experiment, but=machine), **where), *metrics)
     return medians.assign(source="records of " + medians["machine"])
 
 
 def with_peak_percent(rows: pd.DataFrame, metric: str, flops: Callable[[pd.Series], float]) -> pd.DataFrame:
-    """The rows with `peak_percent`: the FLOPs of a row a second, by its metric in milliseconds, in percent of the peak
-    that the maker states for its hardware and precision, or, for records of this project, which name their `machine`,
-    of the ceiling measured there. Missing where that is not known."""
+    """Add `peak_percent`: the row's FLOPs per second in percent of a peak.
+
+    The peak is the ceiling measured on the row's `machine` if it names one, and otherwise the maker's for its
+    hardware and precision. `metric` is in milliseconds. Missing where the peak is unknown."""
     stated = datasheets().set_index(["hardware", "precision"])["tflops"] * 1e12
     machines = tidy.column(rows, "machine").dropna().unique()
     measured = {name: tidy.ceiling(results.load("ceilings", name), "matmul", "flops") for name in machines}

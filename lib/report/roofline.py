@@ -1,8 +1,8 @@
-"""Sets rates against arithmetic intensity, below the measured ceilings of the machine; measures nothing.
+"""Draw rates against arithmetic intensity, below the machine's measured ceilings.
 
-The roofline of Williams, Waterman and Patterson (2009): what takes so many FLOPs for each byte that it must move is at
-most as fast as the ceiling of memory times that intensity, and as the ceiling of matrix products. The bytes are the
-least, so that what finds them in a cache may lie above the slope.
+The roofline follows Williams, Waterman and Patterson (2009). A rate is at most the ceiling of memory times the FLOPs
+per byte, and at most the ceiling of matrix products. Bytes are the least that must move, so code that finds its data
+in a cache may lie above the slope.
 """
 
 import math
@@ -18,13 +18,15 @@ from lib.report import plots, tidy
 from lib.stats import digits
 
 COLUMNS = ["label", "name", "precision", "intensity", "gflops", "hardware", "noisy"]
-ITERATIONS = 300  # of placing labels, and not a time, so that a figure is the same on every machine
+ITERATIONS = 300  # of placing labels; a time limit would make figures differ between machines
 
 
 @mpl.rc_context(plots.STYLE)
 def draw(points: pd.DataFrame, products: Mapping[str, float], bandwidth: float, joined: bool = False) -> Axes:
-    """The points with their intervals on log axes, those of one name in its colour and `joined` by a line or not,
-    below the roof of each of their precisions: FLOP/s of products by precision, and bytes/s of memory."""
+    """Draw points with intervals on log axes, below the roof of each precision.
+
+    `products` are ceilings in FLOP/s by precision, `bandwidth` is memory's in bytes/s. `joined` connects points of a
+    name."""
     (ax,) = plots.axes(height=4.2)
     ax.figure.get_layout_engine().set(rect=(0, 0, 1, 1))  # the labels of points need the width
     if points.empty or not bandwidth > 0:
@@ -43,17 +45,17 @@ def draw(points: pd.DataFrame, products: Mapping[str, float], bandwidth: float, 
             ax.plot(group["intensity"], heights, color=colour, linewidth=0.9, linestyle=plots.DASHES[colour])
     ax.set(xscale="log", yscale="log", xlabel="arithmetic intensity, FLOP a byte", ylabel="rate, GFLOP/s")
     shown = [name for name in tidy.ORDER if name in products and name in set(points["precision"])]
-    _roofs(ax, {name: products[name] for name in shown}, bandwidth)
+    _draw_roofs(ax, {name: products[name] for name in shown}, bandwidth)
     ax.grid(axis="y")
     names = list(dict.fromkeys(points["name"]))
     if set(points["label"]) & {""} and not joined:
         plots.legend(ax, names)
-    _label(ax, points[points["label"] != ""])
+    _place_labels(ax, points[points["label"] != ""])
     return ax
 
 
-def _roofs(ax: Axes, products: Mapping[str, float], bandwidth: float) -> None:
-    """The slope of memory, the level of each precision's products, and where they meet."""
+def _draw_roofs(ax: Axes, products: Mapping[str, float], bandwidth: float) -> None:
+    """Draw memory's slope, the level of each precision's products, and their ridge."""
     low, high = (limit * by for limit, by in zip(ax.get_xlim(), (0.7, 2), strict=True))
     bottom, top = ax.get_ylim()
     ridges = {name: peak / bandwidth for name, peak in products.items()}
@@ -62,7 +64,7 @@ def _roofs(ax: Axes, products: Mapping[str, float], bandwidth: float) -> None:
     furthest = max(ridges.values(), default=high)
     slope = {"color": plots.INK, "linewidth": 1.3}
     ax.plot([low, furthest], [low * bandwidth / 1e9, furthest * bandwidth / 1e9], **slope)
-    seen = max(low, bottom / 2 / (bandwidth / 1e9))  # from where on the slope is in the figure
+    seen = max(low, bottom / 2 / (bandwidth / 1e9))  # where the visible part of the slope begins
     middle = seen**0.3 * furthest**0.7
     ax.annotate(
         f"memory, {digits.number(bandwidth / 1e9)} GB/s", (middle, middle * bandwidth / 1e9), xytext=(-5, 3),
@@ -79,8 +81,8 @@ def _roofs(ax: Axes, products: Mapping[str, float], bandwidth: float) -> None:
         plots.round_ticks(axis)
 
 
-def _label(ax: Axes, points: pd.DataFrame) -> None:
-    """Set the labels near their points, clear of each other, of points and of lines; hairlines join those far off."""
+def _place_labels(ax: Axes, points: pd.DataFrame) -> None:
+    """Place labels clear of points, lines and each other, joined by hairlines if far."""
     middle = math.sqrt(math.prod(ax.get_xlim()))
     texts = [
         ax.text(
@@ -89,7 +91,7 @@ def _label(ax: Axes, points: pd.DataFrame) -> None:
         )
         for _, point in points.iterrows()
     ]  # fmt: skip
-    ax.figure.draw_without_rendering()  # which lays the figure out, so that places can be told
+    ax.figure.draw_without_rendering()  # lays out the figure, which fixes the positions
     lines = [(line, line.get_path()) for line in ax.get_lines() if line.get_linestyle() != ":"]
     bars = [(bars, path) for bars in ax.collections for path in bars.get_paths()]
     pixels = [shown.get_transform().transform_path(path).interpolated(40).vertices for shown, path in lines + bars]

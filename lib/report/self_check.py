@@ -1,4 +1,4 @@
-"""Judges the records of `lib.experiments.calibration`: sets what each check found beside what must hold."""
+"""Judge the records of `lib.experiments.calibration` against fixed limits."""
 
 import argparse
 import math
@@ -16,9 +16,10 @@ from lib.stats.intervals import Interval
 
 
 def table(records: pd.DataFrame) -> pd.DataFrame:
-    """One row a finding of the calibration, but for stale ones: what was tried, what was found, what it must hold,
-    whether it `holds` (yes, no, or not shown where the data do not decide), and whether the machine was `quiet` by its
-    noise probe."""
+    """Return one row per finding of the calibration; stale records are left out.
+
+    `holds` is yes, no, or not shown where the data do not decide. `quiet` is the noise probe's verdict on the
+    machine."""
     records = tidy.current(records)
     rows, tried = [], [] if records.empty else list(records["check"])
     for check in (check for check in FINDINGS if check in tried):
@@ -29,43 +30,43 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _row(tried: str, found: str, bound: str, holds: bool | None) -> dict:
+def _finding(tried: str, found: str, bound: str, holds: bool | None) -> dict:
     said = {True: "yes", False: "no", None: "not shown"}[holds]
     return {"tried": tried, "found": found, "must hold": bound, "holds": said}
 
 
-def _spin(record: pd.Series) -> list[dict]:
+def _judge_spin(record: pd.Series) -> list[dict]:
     rows = []
     for known, median in zip(record["known_ms"], record["median_ms"], strict=True):
         wrong_us, allowed_us = 1e3 * (median - known), 2.5 + 2 * known
-        found = f"{wrong_us:+.2f} µs"
-        rows.append(_row(f"a wait of {known:g} ms", found, f"at most {allowed_us:.1f} µs", abs(wrong_us) <= allowed_us))
+        limit = f"at most {allowed_us:.1f} µs"
+        rows.append(_finding(f"a wait of {known:g} ms", f"{wrong_us:+.2f} µs", limit, abs(wrong_us) <= allowed_us))
     return rows
 
 
-def _lies(found: Interval, most: float, least: float = -math.inf) -> bool | None:
-    """Whether a number lies between these limits; None where its interval does not decide."""
+def _within(found: Interval, most: float, least: float = -math.inf) -> bool | None:
+    """Return True if an interval is within limits, False if beyond, None if undecided."""
     if least <= found.low and found.high <= most:
         return True
     return False if found.low > most or found.high < least else None
 
 
-def _timer(record: pd.Series) -> list[dict]:
+def _judge_timer(record: pd.Series) -> list[dict]:
     found = comparisons.paired(record["ours_ms"], record["timer_ms"])
-    return [_row(
+    return [_finding(
         "a matrix product by torch.utils.benchmark: our median to its median", digits.interval(found.ratio),
-        "0.98 to 1.02", _lies(found.ratio, 1.02, 1 / 1.02),
+        "0.98 to 1.02", _within(found.ratio, 1.02, 1 / 1.02),
     )]  # fmt: skip
 
 
-def _overhead(record: pd.Series) -> list[dict]:
+def _judge_overhead(record: pd.Series) -> list[dict]:
     found = comparisons.paired(record["marked_ms"], record["plain_ms"])
-    ratio, holds = digits.interval(found.ratio), _lies(found.ratio, 1.005)
-    return [_row("a step of 1 ms with its marks to one without", ratio, "at most 1.005", holds)]
+    ratio, holds = digits.interval(found.ratio), _within(found.ratio, 1.005)
+    return [_finding("a step of 1 ms with its marks to one without", ratio, "at most 1.005", holds)]
 
 
-def _called(record: pd.Series, what: str, bound: str, holds) -> list[dict]:
-    """One row for the comparisons beside which the noise probe was quiet, and one for all."""
+def _judge_calls(record: pd.Series, what: str, bound: str, holds) -> list[dict]:
+    """Return two findings: comparisons made beside a quiet noise probe, and all."""
     best = min(record["beside_ms"])
     beside = zip(record["beside_ms"], record["beside_percent"], strict=True)
     quiet = [ms <= steady_state.SLOWER * best and percent <= 100 * steady_state.UNSTEADY for ms, percent in beside]
@@ -75,58 +76,58 @@ def _called(record: pd.Series, what: str, bound: str, holds) -> list[dict]:
         share = scipy.stats.binomtest(int(sum(calls)), max(len(calls), 1)).proportion_ci() if calls else (0, 1)
         found = f"{sum(calls):.0f} of {len(calls)}, so {100 * share[0]:.1f} to {100 * share[1]:.1f}%"
         rows.append(
-            _row(f"{what}, {where}", found, bound, holds(sum(calls) / len(calls)) if len(calls) >= 50 else None)
+            _finding(f"{what}, {where}", found, bound, holds(sum(calls) / len(calls)) if len(calls) >= 50 else None)
         )
     return rows
 
 
-def _equal(record: pd.Series) -> list[dict]:
-    return _called(record, "a program called different from itself", "at most 5%", lambda part: part <= 0.05)
+def _judge_equal(record: pd.Series) -> list[dict]:
+    return _judge_calls(record, "a program called different from itself", "at most 5%", lambda part: part <= 0.05)
 
 
-def _planted(record: pd.Series) -> list[dict]:
-    return _called(record, "5% more work called different", "at least 90%", lambda part: part >= 0.90)
+def _judge_planted(record: pd.Series) -> list[dict]:
+    return _judge_calls(record, "5% more work called different", "at least 90%", lambda part: part >= 0.90)
 
 
-def _placed(record: pd.Series) -> list[dict]:
+def _judge_placed(record: pd.Series) -> list[dict]:
     low, high = (f"{quantile:.3g}" for quantile in np.quantile(record["ratio"], (0.05, 0.95)))
-    row = _row("the same program on other memory, nine of ten ratios", f"{low} to {high}", "", None)
-    return [row | {"holds": ""}]  # no fault of the measuring, but what one process alone cannot tell from a difference
+    row = _finding("the same program on other memory, nine of ten ratios", f"{low} to {high}", "", None)
+    return [row | {"holds": ""}]  # not a fault: one process alone cannot tell it from a difference
 
 
-def _repeated(record: pd.Series) -> list[dict]:
+def _judge_repeated(record: pd.Series) -> list[dict]:
     rows = []
     for what, rates in (("a matrix product", record["product_gflops"]), ("a copy", record["copy_gbs"])):
         apart = max(rates) / min(rates) - 1
         found = f"{100 * apart:.1f}% apart"
-        rows.append(_row(f"the ceiling of {what}, {len(rates)} times", found, "at most 5% apart", apart <= 0.05))
+        rows.append(_finding(f"the ceiling of {what}, {len(rates)} times", found, "at most 5% apart", apart <= 0.05))
     return rows
 
 
-def _beyond(tried: str, longer: list[float], shorter: list[float], most_ms: float) -> list[dict]:
-    """How much longer one of two things that ran in turns takes, by the interval of the median difference."""
+def _excess(tried: str, longer: list[float], shorter: list[float], most_ms: float) -> list[dict]:
+    """Judge the median difference of two things timed in alternation, by its interval."""
     apart = intervals.median([[a - b for a, b in zip(longer, shorter, strict=True)]])
-    return [_row(tried, f"{digits.interval(apart)} ms", f"at most {most_ms:g} ms", _lies(apart, most_ms))]
+    return [_finding(tried, f"{digits.interval(apart)} ms", f"at most {most_ms:g} ms", _within(apart, most_ms))]
 
 
-def _start(record: pd.Series) -> list[dict]:
-    return _beyond("the start of a kernel, beyond loading torch", record["kernel_ms"], record["torch_ms"], 1500)
+def _judge_start(record: pd.Series) -> list[dict]:
+    return _excess("the start of a kernel, beyond loading torch", record["kernel_ms"], record["torch_ms"], 1500)
 
 
-def _between(record: pd.Series) -> list[dict]:
-    return _beyond("from one case to the next, beyond the noise probes", record["case_ms"], record["canaries_ms"], 50)
+def _judge_between(record: pd.Series) -> list[dict]:
+    return _excess("from one case to the next, beyond the noise probes", record["case_ms"], record["canaries_ms"], 50)
 
 
 FINDINGS = {
-    "spin": _spin,
-    "timer": _timer,
-    "equal": _equal,
-    "planted": _planted,
-    "placed": _placed,
-    "overhead": _overhead,
-    "repeated": _repeated,
-    "start": _start,
-    "between": _between,
+    "spin": _judge_spin,
+    "timer": _judge_timer,
+    "equal": _judge_equal,
+    "planted": _judge_planted,
+    "placed": _judge_placed,
+    "overhead": _judge_overhead,
+    "repeated": _judge_repeated,
+    "start": _judge_start,
+    "between": _judge_between,
 }
 
 
@@ -134,16 +135,16 @@ def parser() -> argparse.ArgumentParser:
     """Build the parser of this command line."""
     made = cli.parser(
         "lib.report.self_check",
-        "Say what the checks of the measuring found on a machine, beside what must hold.",
+        "Print what the calibration of a machine found, beside the limits that must hold.",
         ("", "--machine epyc-2c"),
-        {1: "no check was run there", 2: "bad input"},
+        {1: "the machine has no records of calibration", 2: "bad input"},
     )
-    made.add_argument("--machine", default="", help="whose checks; by default of the machine measured last")
+    made.add_argument("--machine", default="", help="machine to check; default: the machine measured last")
     return made
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return 0, 1 where there is nothing to judge, 2 for bad input."""
+    """Run the command line; return 0, 1 if there is nothing to judge, 2 for bad input."""
     given, machines = parser().parse_args(arguments), results.machines()
     try:
         validate.choice("machine", given.machine or next(iter(machines), ""), machines)
@@ -152,7 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     found = table(results.load("calibration", given.machine or machines[0]))
     if found.empty:
-        print("no check was run there; `make calibrate` runs them", file=sys.stderr)
+        print("calibration: no records found; `make calibrate` measures them", file=sys.stderr)
         return 1
     print(found.to_string(index=False))
     return 0

@@ -1,4 +1,4 @@
-"""Sets numbers and tidy tables as text and HTML, under one set of headings; computes nothing."""
+"""Format numbers and tidy tables as text, HTML, Markdown and LaTeX."""
 
 import html
 import math
@@ -15,11 +15,11 @@ from lib.stats import digits
 from lib.stats.intervals import Interval
 
 UNAVAILABLE = "not available"
-LONG = 16  # characters in a cell from which on it may break
+LONG = 16  # cells with more characters may break
 LATEX = str.maketrans(
     {"×": r"$\times$", "µ": r"\textmu{}", "²": "$^2$", "−": "$-$", "→": r"$\to$", "≥": r"$\ge$", "≤": r"$\le$"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "[": "{[}", "]": "{]}"}
-)  # what pandas leaves, and not every typeface has
+)  # pandas leaves these, and not every typeface has them
 ABSENT = '<p class="absent">Not measured on this machine.</p>'
 
 
@@ -33,14 +33,14 @@ def anchor(chapter: str, heading: str) -> str:
 
 
 def as_interval(value) -> Interval | None:
-    """A number that came without an interval, such as a published one, as an interval of unknown width."""
+    """Return a number without an interval as an interval of unknown width."""
     if isinstance(value, Interval | str) or pd.isna(value):
         return value if isinstance(value, Interval) else None
     return Interval(value, math.nan, math.nan, 0, 0)
 
 
-def _column(values: pd.Series) -> tuple[list[str], bool]:
-    """The cells of a column as HTML, and whether they are numbers."""
+def _column_cells(values: pd.Series) -> tuple[list[str], bool]:
+    """Return a column's cells as HTML, and True if they are numbers."""
     if any(isinstance(value, Interval) for value in values):
         shown = [as_interval(value) for value in values]
         heads = digits.aligned([digits.number(i.value, i.reach) if i else digits.MISSING for i in shown])
@@ -66,26 +66,26 @@ def _column(values: pd.Series) -> tuple[list[str], bool]:
 
 
 class Table:
-    """A table with its caption, which a notebook shows as HTML and also holds as Markdown and LaTeX; the report numbers
-    it. Where there are `reasons`, one a row, a row's stands in place of cells that have no value. What is
-    `markupsafe.Markup` is taken as the HTML that it is."""
+    """A table with its caption, as HTML, Markdown and LaTeX; the report numbers it.
+
+    `reasons`, one per row, replace cells without a value. `markupsafe.Markup` is kept as HTML."""
 
     def __init__(self, frame: pd.DataFrame, caption: str, note: str = "", reasons: list[str] | None = None):
         self.frame, self.caption, self.note = frame, caption, note
         self.reasons = reasons or [""] * len(frame)
 
     def _repr_html_(self) -> str:
-        cells = [_column(self.frame[name]) for name in self.frame]
+        cells = [_column_cells(self.frame[name]) for name in self.frame]
         kinds = [
             "number" if is_number else "long" if max(map(len, texts), default=0) > LONG else "word"
             for texts, is_number in cells
         ]
         head = "".join(
-            f'<th scope="col" class="{kind}">{_head(str(name))}</th>'
+            f'<th scope="col" class="{kind}">{_head_html(str(name))}</th>'
             for name, kind in zip(self.frame, kinds, strict=True)
         )
         texts = zip(*(texts for texts, _ in cells), strict=True)
-        rows = "".join(_row(row, kinds, reason) for row, reason in zip(texts, self.reasons, strict=True))
+        rows = "".join(_row_html(row, kinds, reason) for row, reason in zip(texts, self.reasons, strict=True))
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         return (
@@ -95,7 +95,7 @@ class Table:
         )
 
     def _repr_markdown_(self) -> str:
-        """Return the caption, a pipe table whose cells keep their links and marks, and the note."""
+        """Return the caption, a pipe table whose cells keep links and marks, and the note."""
         rows, names, numbers = self._cells()
         rule = ["---:" if number else "---" for number in numbers]
         lines = "\n".join(f"| {' | '.join(map(_as_markdown, line))} |" for line in (names, rule, *rows))
@@ -103,11 +103,11 @@ class Table:
         return "\n\n".join(filter(None, [f'<b class="label">Table</b> {caption}', lines if rows else ABSENT, note]))
 
     def _repr_latex_(self) -> str | None:
-        """Return a table environment for the package booktabs, numbers flush right; nothing for one without rows."""
+        """Return a table for the package booktabs, or None if it has no rows."""
         rows, names, numbers = self._cells()
         if not rows:
             return None
-        frame = pd.DataFrame([map(_words, row) for row in rows], columns=list(map(_words, names)))
+        frame = pd.DataFrame([map(_as_text, row) for row in rows], columns=list(map(_as_text, names)))
         bold = [["font-weight: bold" * cell.startswith("<b>") for cell in row] for row in rows]
         style = frame.style.format(escape="latex").format_index(escape="latex", axis=1).hide(axis="index")
         text = style.apply(lambda _: np.array(bold), axis=None).to_latex(
@@ -118,45 +118,46 @@ class Table:
         return text.translate(LATEX)
 
     def _cells(self) -> tuple[list[Sequence[str]], list[str], list[bool]]:
-        """The rows and the heads of the columns as HTML, each reason in its place, and which columns are numbers."""
-        columns = [_column(self.frame[name]) for name in self.frame]
+        """Return rows and column heads as HTML, and for each column whether it is numeric."""
+        columns = [_column_cells(self.frame[name]) for name in self.frame]
         rows = zip(*(texts for texts, _ in columns), strict=True)
-        filled = [_reasoned(row, why)[0] if why else row for row, why in zip(rows, self.reasons, strict=True)]
+        filled = [_with_reason(row, why)[0] if why else row for row, why in zip(rows, self.reasons, strict=True)]
         return filled, [html.escape(str(name)) for name in self.frame], [is_number for _, is_number in columns]
 
 
-def _in_line(cell: str) -> str:
-    """Return a cell's HTML with what stands small below a value in brackets behind it."""
+def _with_brackets(cell: str) -> str:
+    """Move the small text below a value into brackets behind it."""
     return re.sub(r"<small>(.+?)</small>", r" (\1)", cell).replace("<small></small>", "")
 
 
-def _words(cell: str) -> str:
-    """Return a cell's HTML as the text that it shows."""
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", "", _in_line(cell).replace("<br>", ": "))).split())
+def _as_text(cell: str) -> str:
+    """Return a cell's HTML as plain text."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", "", _with_brackets(cell).replace("<br>", ": "))).split())
 
 
 def _as_markdown(cell: str) -> str:
-    """Return a cell's HTML for a pipe table, with what Markdown would take for markup shown as it is."""
-    return re.sub(r"[\\`*|$~\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", " ".join(_in_line(cell).split()))
+    """Return a cell's HTML for a pipe table, with Markdown's own marks escaped."""
+    return re.sub(r"[\\`*|$~\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", " ".join(_with_brackets(cell).split()))
 
 
-def _head(name: str) -> str:
-    """A column's head, whose longest words may break after an underscore, lest they make the table too wide."""
+def _head_html(name: str) -> str:
+    """Return a column's head, with breaks allowed after underscores of long words."""
     return " ".join(word.replace("_", "_<wbr>" if len(word) > LONG else "_") for word in html.escape(name).split(" "))
 
 
-def _row(texts: tuple[str, ...], kinds: list[str], reason: str) -> str:
-    """A row as HTML; where its first cells without a value are, the reason stands for them, or else below the last."""
+def _row_html(texts: tuple[str, ...], kinds: list[str], reason: str) -> str:
+    """Return a row as HTML; a reason spans the cells that it replaces."""
     cells = [f'<td class="{kind}">{text}</td>' for text, kind in zip(texts, kinds, strict=True)]
     if reason:
-        filled, begin, end = _reasoned(texts, reason)
+        filled, begin, end = _with_reason(texts, reason)
         cells[begin:end] = [f'<td class="reason" colspan="{end - begin}">{filled[begin]}</td>']
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _reasoned(texts: tuple[str, ...], reason: str) -> tuple[list[str], int, int]:
-    """The cells of a row with the reason in the first of those that it stands for, and the first and the end of
-    these."""
+def _with_reason(texts: tuple[str, ...], reason: str) -> tuple[list[str], int, int]:
+    """Put the reason into the first missing cell, or else below the last one.
+
+    Return the cells, and the first and the end of those that the reason spans."""
     absent = [text.startswith(digits.MISSING) for text in texts]
     begin = absent.index(True) if any(absent) else len(texts) - 1
     end = begin + 1
@@ -167,11 +168,11 @@ def _reasoned(texts: tuple[str, ...], reason: str) -> tuple[list[str], int, int]
 
 
 def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
-    """The columns named in `columns`, with spaces between them, as a table under their headings. Memory of a case with
-    times that offers no such count is called not available. Columns without any value are left out, a size comes with
-    its d_model, and those of the case that are alike in all rows go into the note, with hardware, samples and rounds;
-    in how many rounds the machine was noisy comes last, if it ever was, and `why` a row has no times stands where
-    these would."""
+    """Return the named columns, separated by spaces, as a table under their headings.
+
+    Empty columns are left out. Fields that are equal in all rows move to the note, beside hardware, samples and
+    rounds. Memory that was not counted is called not available, a size comes with its d_model, and `noisy` comes
+    last if any row is. `why` stands in place of missing times."""
     if "status" in frame:
         for name in (name for name in columns.split() if name.endswith("_mib") and name in frame):
             uncounted = frame[name].isna() & (frame["status"] == "ok")
@@ -189,7 +190,7 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
     shown = frame[[name for name in names if name not in alike]].rename(columns=heading)
     if "noisy" in frame and frame["noisy"].any():
         shown = shown.assign(noisy=frame["noisy"])
-    setting = "; ".join(f"{heading(name)}: {_plain(value)}" for name, value in alike.items())
+    setting = "; ".join(f"{heading(name)}: {_plain_value(value)}" for name, value in alike.items())
     note = " ".join(
         filter(None, (provenance(frame), f"{setting}." if setting else "", frame.attrs.get("left_out", "")))
     )
@@ -197,7 +198,7 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
 
 
 def peaks(sheets: pd.DataFrame, products: dict[str, float], copies: dict[str, float], caption: str) -> Table:
-    """The table of `published.datasheets`, one row a GPU, below the ceilings in FLOP/s and bytes/s measured here."""
+    """Return `published.datasheets` below the ceilings (FLOP/s, bytes/s) measured here."""
     wide = sheets.pivot_table(index=["hardware", "memory_gb_per_s"], columns="precision", values="tflops")
     wide = wide.reset_index().rename(columns={"memory_gb_per_s": "memory, GB/s"})
     own = {"hardware": "this machine, measured", **{name: rate / 1e12 for name, rate in products.items()}}
@@ -211,24 +212,24 @@ def peaks(sheets: pd.DataFrame, products: dict[str, float], copies: dict[str, fl
     )
 
 
-def _plain(value) -> str:
+def _plain_value(value) -> str:
     known = {"True": "yes", "False": "no"}
     return known.get(str(value)) or (value if isinstance(value, str) else f"{value:,}")
 
 
-def _measured(value) -> bool:
-    """Whether it rests on samples, as what is derived from published numbers does not."""
+def _has_samples(value) -> bool:
+    """Return True for an interval from samples, not from published numbers."""
     return isinstance(value, Interval) and value.n > 0
 
 
 def provenance(frame: pd.DataFrame) -> str:
-    """Hardware, number of samples and of processes behind the intervals of a table, for its note."""
-    intervals = [i for name in frame for i in frame[name] if _measured(i)]
+    """Describe hardware, samples and processes behind a table's intervals."""
+    intervals = [i for name in frame for i in frame[name] if _has_samples(i)]
     if not intervals:
         return ""
-    measured = frame[[any(map(_measured, row)) for row in frame.to_numpy()]]
+    measured = frame[[any(map(_has_samples, row)) for row in frame.to_numpy()]]
     hardware = ", ".join(dict.fromkeys(measured["hardware"]))
-    sampled = [i for i in intervals if i.n > i.rounds]  # others are one count a process, such as memory
+    sampled = [i for i in intervals if i.n > i.rounds]  # the others are one count per process, such as memory
     if not sampled:
         return f"{hardware}. One value in each process, {max(i.rounds for i in intervals)} at most."
     counts = sorted({i.n for i in sampled})

@@ -1,6 +1,4 @@
-"""Turns records into tidy tables: one row a case, with medians and their intervals, rates and shares;
-knows nothing of how a table looks.
-"""
+"""Turn records into tidy tables of medians, intervals, rates and shares."""
 
 import functools
 import itertools
@@ -17,7 +15,7 @@ from lib.records.staleness import STALE, left_out
 from lib.stats import intervals, steady_state
 
 NOISY = "a noisy machine"
-BUSY_PERCENT = 10  # with a tenth of all cores gone, what uses them all may take a tenth longer, as the noise probe may
+BUSY_PERCENT = 10  # losing a tenth of the cores may slow work on all of them by a tenth; the probe allows that too
 STATUS = {
     "ok": "",
     "oom": "ran out of memory",
@@ -29,38 +27,38 @@ STATUS = {
 
 
 def samples(records: pd.DataFrame, metric: str) -> dict[int, list[float]]:
-    """The samples of a metric in these records of one case, by round. Raises ValueError for several cases."""
+    """Return a metric's samples of one case by round; ValueError for several cases."""
     if metric not in records:
         return {}
     rows = records.loc[records[metric].map(lambda value: isinstance(value, list) and len(value) > 0)]
     if rows["round"].duplicated().any():
-        raise ValueError(f"{metric}: the records are of more than one case")
+        raise ValueError(f"{metric}: got records of more than one case, expected one")
     return dict(zip(rows["round"], rows[metric], strict=True))
 
 
 def median(records: pd.DataFrame, metric: str) -> intervals.Interval | None:
-    """The median of a metric of one case with its interval; None where it was not measured."""
+    """Return the median of a metric of one case with its interval, or None."""
     by_round = samples(records, metric)
     return intervals.median(list(by_round.values())) if by_round else None
 
 
 def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
-    """One row a case: the fields of the case, `machine, hardware, status` (of the last round), `why` it has no
-    times, `codes` (the digests of the code that measured it), `noisy` (in how many of its rounds the machine was,
-    as `disturbances` tells), for each metric a column of the same name holding a `stats.Interval`, or None, and for
-    each fact (one number or text a record) its value. A model's `size` comes with its `d_model`, and `attrs` tell what
-    is `left_out` as stale."""
+    """Return one row per case, with medians and intervals of the metrics.
+
+    `status` is that of the last round and `why` explains missing times. `codes` are digests of the measuring code;
+    `noisy` counts the rounds with `disturbances`. A metric is an `Interval`, a recorded number or text, or
+    None. A `size` comes with its `d_model`; `attrs` has what is `left_out` as stale."""
     rows = []
     fields = records.attrs.get("fields", [])
     for key, group in records.groupby([*fields, "machine"], sort=False) if len(records) else ():
         last = group.sort_values("round").iloc[-1]
         row = dict(zip([*fields, "machine"], key, strict=True))
-        row |= {"hardware": last["hardware"], "status": last["status"], "why": _why(last)}
+        row |= {"hardware": last["hardware"], "status": last["status"], "why": _missing_reason(last)}
         row["codes"] = frozenset(group["code"])
         disturbed = sum(bool(disturbances(record)) for _, record in group.iterrows())
         row["noisy"] = f"{disturbed} of {len(group)}" if disturbed else ""
         for metric in metrics:
-            row[metric] = median(group, metric) or _fact(last.get(metric))
+            row[metric] = median(group, metric) or _as_scalar(last.get(metric))
         if row.get("size") in SIZES:
             row["d_model"] = SIZES[row["size"]].d_model
         rows.append(row)
@@ -72,31 +70,31 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     return frame
 
 
-def _fact(value) -> float | str | None:
-    """A number or text of a record; None for one that is missing."""
+def _as_scalar(value) -> float | str | None:
+    """Return a number or text of a record, or None if it is missing."""
     return value if pd.api.types.is_scalar(value) and not pd.isna(value) else None
 
 
 def disturbances(record: pd.Series) -> str:
-    """Say what disturbed a record's times; an empty text where nothing did.
+    """Describe what disturbed a record's times; empty if nothing did.
 
-    The machine is noisy where the noise probe was slower or less steady than it can be here, or other processes used
-    more than `BUSY_PERCENT` of the cores. Otherwise the samples may have changed as they went on."""
+    The machine is noisy if the noise probe was slower or less steady than it can be here, or if other processes used
+    more than `BUSY_PERCENT` of the cores. Otherwise the samples may have changed over time."""
     probe, times = record.get("noise_probe_ms"), record.get("total_ms")
     best = record.get("quietest_ms", math.nan)
     busy = (record.get("environment") or {}).get("others_percent", 0) > BUSY_PERCENT
     noisy = isinstance(probe, list) and not steady_state.quiet(
         probe, statistics.median(probe) if math.isnan(best) else best
     )
-    change = _change(tuple(times)) if isinstance(times, list) else None
+    change = _cached_change(tuple(times)) if isinstance(times, list) else None
     return ", ".join([NOISY] * (busy or noisy) + [str(change)] * bool(change))
 
 
-_change = functools.cache(steady_state.change)  # of a series, which every table of its records asks anew
+_cached_change = functools.cache(steady_state.change)  # every table asks again for the same series
 
 
-def _why(record: pd.Series) -> str:
-    """Why a record holds no times, with the numbers that it gives."""
+def _missing_reason(record: pd.Series) -> str:
+    """Explain why a record has no times, with the numbers that it states."""
     text = STATUS[record["status"]]
     if record["status"] == STALE:
         return f"{text}: {record['stale']}"
@@ -106,7 +104,7 @@ def _why(record: pd.Series) -> str:
     return text
 
 
-ORDER = (  # in which variants, sizes, precisions and modes are introduced
+ORDER = (  # variants, sizes, precisions and modes, in the order of their introduction
     *itertools.chain.from_iterable(entry.variants for entry in CATALOG.values()),
     *SIZES,
     *PRECISIONS,
@@ -115,19 +113,20 @@ ORDER = (  # in which variants, sizes, precisions and modes are introduced
 
 
 def in_order(column: pd.Series) -> pd.Series:
-    """A sort key: sizes, precisions and variants in the order of `ORDER`; numbers by value."""
+    """Return a sort key: texts in the order of `ORDER`, numbers by value."""
     known = set(column.map(type)) == {str}
     return column.map(lambda value: ORDER.index(value) if value in ORDER else len(ORDER)) if known else column
 
 
 def column(records: pd.DataFrame, name: str) -> pd.Series:
-    """A metric of each record, missing where it was not measured, also when none has it."""
+    """Return a metric of each record, missing where it was not measured."""
     return records[name] if name in records else pd.Series(None, index=records.index, dtype=object)
 
 
 def derive(records: pd.DataFrame, name: str, formula: Callable, *metrics: str) -> pd.DataFrame:
-    """The records with one metric more: `formula` of the given metrics, sample by sample, where all were
-    measured. A metric that is one number a record takes part in each of its samples."""
+    """Add a metric, `formula` of others, sample by sample, where all were measured.
+
+    A metric that is one number per record is used for each of its samples."""
     values = []
     for row in zip(*(column(records, metric) for metric in metrics), strict=True):
         lists = [value for value in row if isinstance(value, list)]
@@ -141,19 +140,19 @@ def derive(records: pd.DataFrame, name: str, formula: Callable, *metrics: str) -
 
 
 def with_quotient(records: pd.DataFrame, name: str, above: str, below: str, scale: float = 1) -> pd.DataFrame:
-    """The records with one metric more: `scale` times one metric over another of the same iteration."""
+    """Add a metric: `scale` times one metric over another of the same iteration."""
     return derive(records, name, lambda a, b: scale * a / b, above, below)
 
 
 def with_sum(records: pd.DataFrame, name: str, first: str, second: str) -> pd.DataFrame:
-    """The records with one metric more: the sum of two of the same iteration."""
+    """Add a metric: the sum of two metrics of the same iteration."""
     return derive(records, name, lambda a, b: a + b, first, second)
 
 
 def with_moments(records: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The records with three metrics more, of one value a process: `mean_ms` and `deviation_ms`, the mean of its
-    samples and their standard deviation (with n - 1), and `deviation_percent`, that relative to the mean; missing where
-    there are fewer than two samples."""
+    """Add `mean_ms`, `deviation_ms` and `deviation_percent`, one value per process.
+
+    The standard deviation has n - 1; all three are missing for fewer than two samples."""
     found: dict[str, list] = {"mean_ms": [], "deviation_ms": [], "deviation_percent": []}
     for samples in column(records, metric):
         known = isinstance(samples, list) and len(samples) > 1
@@ -164,15 +163,16 @@ def with_moments(records: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def with_rate(records: pd.DataFrame, name: str, amount: str, metric: str, scale: float = 1) -> pd.DataFrame:
-    """The records with one metric more: `scale` times the fact `amount` a second, by a metric in milliseconds."""
+    """Add a metric: `scale` times the fact `amount` per second, by a metric in ms."""
     return derive(records, name, lambda total, ms: scale * total * 1e3 / ms, amount, metric)
 
 
 def with_percent_of(
     records: pd.DataFrame, name: str, amount: str, limit: dict[str, float], times: float = 1
 ) -> pd.DataFrame:
-    """The records with one metric more: `times` the fact `amount` a second of the whole iteration, in percent of
-    the limit of the record's precision; missing where that limit was not measured."""
+    """Add a metric: `times` the fact `amount` per second, in percent of a limit.
+
+    The time is that of the whole iteration, and `limit` is keyed by precision; missing where it was not measured."""
     known = records.assign(limit=records["precision"].map(limit).astype(float))
     return derive(
         known, name, lambda total, ms, most: 100 * times * total * 1e3 / ms / most, amount, "total_ms", "limit"
@@ -180,9 +180,10 @@ def with_percent_of(
 
 
 def with_least_time(records: pd.DataFrame, flops: dict[str, float], bandwidth: float) -> pd.DataFrame:
-    """The records of training steps with two metrics more: `least_ms`, the time that the matrix products take at the
-    ceiling of the record's precision and, after them, the least bytes of all else at the ceiling of memory; and
-    `least_percent`, that as a share of the time measured. Missing where a ceiling was not measured."""
+    """Add `least_ms` and `least_percent`, its share of the measured time, to training steps.
+
+    It is the time of the matrix products at the ceiling of the precision, and then of all other least bytes at the
+    ceiling of memory. Missing where a ceiling was not measured."""
     known = records.assign(limit=records["precision"].map(flops).astype(float), speed=bandwidth)
     parts = [f"{phase}_{unit}" for unit in ("flops", "bytes") for phase in ("forward", "backward")]
 
@@ -195,16 +196,16 @@ def with_least_time(records: pd.DataFrame, flops: dict[str, float], bandwidth: f
 
 
 def with_cold_start(records: pd.DataFrame) -> pd.DataFrame:
-    """The records with `first_iteration_s`: that of a compiled case in a process that found no graph of it compiled
-    before."""
+    """Add `first_iteration_s` of compiled cases whose process found no compiled graph."""
     cold = records[column(records, "compile_cache_hits") == 0]
     first = derive(cold, "first_iteration_s", lambda ms: ms / 1e3, "first_iteration_ms")["first_iteration_s"]
     return records.assign(first_iteration_s=first.reindex(records.index).astype(object))
 
 
 def ceiling(ceilings: pd.DataFrame, operation: str | list[str], fact: str) -> dict[str, float]:
-    """The most that an operation reached on this machine over all its sizes and processes, by precision: `fact`
-    (flops or moved_bytes) a second at the median time of the process."""
+    """Return the best rate of an operation over all sizes and processes, by precision.
+
+    The rate is `fact` (flops or moved_bytes) per second at the median time of a process."""
     chosen = with_rate(select(ceilings, operation=operation, status="ok"), "rate", fact, "total_ms")
     best: dict[str, float] = {}
     for precision, rates in zip(chosen["precision"], chosen["rate"], strict=True):
@@ -213,20 +214,21 @@ def ceiling(ceilings: pd.DataFrame, operation: str | list[str], fact: str) -> di
 
 
 def limits(ceilings: pd.DataFrame) -> tuple[dict[str, float], float]:
-    """Give FLOP/s of matrix products by precision, and bytes/s of memory, NaN where it was not measured."""
+    """Return FLOP/s of products by precision, and bytes/s of memory or NaN."""
     copies = ceiling(ceilings, ["copy", "triad", "add"], "moved_bytes")
     return ceiling(ceilings, "matmul", "flops"), max(copies.values(), default=math.nan)
 
 
 def largest(records: pd.DataFrame, by: str, sign: int = 1, **where) -> dict:
-    """The fields of the case with times for which the column `by` is largest, of those selected, or smallest
-    with the sign -1; each field None where there is none."""
+    """Return the fields of the selected, timed case with the largest column `by`.
+
+    With `sign` -1 the smallest; each field is None if there is no such case."""
     fields, chosen = records.attrs["fields"], select(records, status="ok", **where)
     return dict.fromkeys(fields) if chosen.empty else chosen.loc[(sign * chosen[by]).idxmax(), fields].to_dict()
 
 
 def select(records: pd.DataFrame, **where) -> pd.DataFrame:
-    """The records whose columns have these values; a list admits any of its values."""
+    """Select the records with these values; a list admits any of its values."""
     kept = pd.Series(True, index=records.index)
     for name, value in where.items():
         admitted = value if isinstance(value, list) else [value]
@@ -235,7 +237,7 @@ def select(records: pd.DataFrame, **where) -> pd.DataFrame:
 
 
 def one(records: pd.DataFrame, case: Mapping) -> pd.Series:
-    """Give the first record of a case, or one that holds nothing."""
+    """Return the first record of a case, or an empty one."""
     chosen = select(records, **case)
     return chosen.iloc[0] if len(chosen) else pd.Series(dtype=object)
 
@@ -246,19 +248,20 @@ def with_table(records: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def by_case(records: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
-    """Give each case as its row of `medians`, and its records."""
+    """Yield each case as its row of `medians`, with its records."""
     for _, row in medians(records).iterrows():
         yield row.to_dict(), select(records, **row[records.attrs["fields"]])
 
 
 def current(records: pd.DataFrame) -> pd.DataFrame:
-    """The records that are not stale."""
+    """Select the records that are not stale."""
     return records[column(records, "status") != STALE]
 
 
 def labelled(table: pd.DataFrame, fields: list[str], but: str = "") -> pd.DataFrame:
-    """The table with a column `label`: those of the fields that differ between its rows, in words, a boolean by
-    its name where it is true; those in `but` are left to an axis."""
+    """Add `label`: the fields that differ between rows, in words, except those in `but`.
+
+    A boolean is shown by its name if it is true."""
     differ = [name for name in fields if name not in but.split() and len(set(table[name])) > 1] or fields[:1]
     words = [[word(*field) for field in zip(differ, row, strict=True)] for row in table[differ].itertuples(index=False)]
     labels = [" ".join(filter(None, row)) or "plain" for row in words]
@@ -266,10 +269,10 @@ def labelled(table: pd.DataFrame, fields: list[str], but: str = "") -> pd.DataFr
 
 
 def word(name: str, value) -> str:
-    """A value in a label: a boolean by its name where it is true, or not at all."""
+    """Return a value for a label: a boolean by its name if true, or as nothing."""
     return (name if value else "") if isinstance(value, bool | np.bool_) else str(value)
 
 
 def ordered(frame: pd.DataFrame, columns: str) -> pd.DataFrame:
-    """The rows by the columns named, sizes and variants in their order of introduction."""
+    """Sort the rows by the columns named, sizes and variants in the order of `ORDER`."""
     return frame.sort_values(columns.split(), key=in_order, ignore_index=True)

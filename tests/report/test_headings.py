@@ -3,7 +3,7 @@
 import pytest
 
 from lib.report import headings
-from lib.report.headings import heading, measured
+from lib.report.headings import heading, is_quantity
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,6 @@ def test_an_exception_says_something_else_than_the_rule(monkeypatch):
 
 
 def test_a_quantity_has_a_unit_or_a_wording():
-    assert measured("peak_mib")
-    assert measured("out_error")
-    assert not measured("variant")
+    assert is_quantity("peak_mib")
+    assert is_quantity("out_error")
+    assert not is_quantity("variant")

@@ -1,4 +1,4 @@
-"""Renders the chapters into one page, `reports/report.html`, which asks nothing of the network; measures nothing."""
+"""Render the chapters into one page, `reports/report.html`, that loads nothing."""
 
 import concurrent.futures
 import functools
@@ -18,21 +18,20 @@ from lib.report import tables
 from lib.report.document import page_diff, sanitize, title
 
 TEMPLATE = Path(__file__).parent / "template"
-LANES = 2  # in which chapters are executed side by side
-STYLES = ("report", "title", "parts")  # in the order in which they follow one another
+LANES = 2  # kernels that execute chapters in parallel
+STYLES = ("report", "title", "parts")  # in the order in which they are joined
 CONTENTS = re.compile(
     r'<h2 id="([^"]+)">(.*?)</h2>(?:\s*<p>(.*?)</p>)?', re.DOTALL
 )  # id, title and question of a chapter
 
 
 def page() -> Path:
-    """Where the report goes: beside the records."""
+    """Return the report's path, beside the records."""
     return results.folder().resolve().parent / "report.html"
 
 
 def inputs(machine: str, machines: str = "") -> str:
-    """A digest of all that the report follows from: records, damaged ones, notebooks, sweeps, code, template, and the
-    version of PyTorch that makes records stale."""
+    """Digest all that the report depends on: records, code, notebooks, PyTorch's version."""
     watched = {TEMPLATE: "*", notebooks.NOTEBOOKS: "**/*", paths.ROOT / "lib": "**/*.py", results.REFERENCE: "**/*"}
     files = [file for folder, pattern in watched.items() for file in sorted(folder.glob(pattern)) if file.is_file()]
     digest = hashlib.sha256(f"{machine} {machines} {staleness.installed()}".encode())
@@ -45,20 +44,21 @@ def inputs(machine: str, machines: str = "") -> str:
 
 
 def up_to_date(file: Path, digest: str) -> bool:
-    """Whether the page says that it was rendered from inputs of this digest."""
+    """Return True if the page was rendered from inputs of this digest."""
     return file.exists() and f'name="inputs" content="{digest}"' in file.read_text()[:2000]
 
 
 def executed(machine: str, target: Path) -> list[Path]:
-    """Return where the chapters of a machine are that were executed for a page."""
+    """Return the paths of a machine's executed chapters, for a page."""
     return [
         target.parent / "chapters" / machine / chapter.name for chapter in sorted(notebooks.CHAPTERS.glob("*.ipynb"))
     ]
 
 
 def render(machine: str, target: Path, machines: str = "") -> None:
-    """Execute every chapter for a machine and write the page, those that compare machines for the `machines` named.
-    Raises NotebookFailed when one fails."""
+    """Execute every chapter and write the page; `machines` are those to compare.
+
+    Raises NotebookFailed if a chapter fails."""
     digest = inputs(machine, machines)
     chapters = sorted(notebooks.CHAPTERS.glob("*.ipynb"))
     os.environ["RESULTS"] = str(results.folder().resolve())
@@ -66,7 +66,7 @@ def render(machine: str, target: Path, machines: str = "") -> None:
     taken = [{name: given[name] for name in notebooks.parameters(chapter) if name in given} for chapter in chapters]
     todo = sorted(zip(chapters, executed(machine, target), taken, strict=True), key=lambda one: -one[0].stat().st_size)
     with concurrent.futures.ProcessPoolExecutor(max_workers=LANES) as pool:
-        found = dict(itertools.chain.from_iterable(pool.map(_executed, (todo[lane::LANES] for lane in range(LANES)))))
+        found = dict(itertools.chain.from_iterable(pool.map(_execute, (todo[lane::LANES] for lane in range(LANES)))))
     bodies = [found[chapter] for chapter in chapters]
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True)
     script = (TEMPLATE / "report.js").read_text()
@@ -87,8 +87,8 @@ def render(machine: str, target: Path, machines: str = "") -> None:
     os.replace(temporary, target)
 
 
-def _executed(chapters: list[tuple[Path, Path, dict]]) -> list[tuple[Path, str]]:
-    """Execute chapters, each with its output and parameters, in one kernel, and return them as HTML."""
+def _execute(chapters: list[tuple[Path, Path, dict]]) -> list[tuple[Path, str]]:
+    """Execute chapters, with their outputs and parameters, in one kernel; return HTML."""
     from lib import execution
 
     found = []
@@ -100,7 +100,7 @@ def _executed(chapters: list[tuple[Path, Path, dict]]) -> list[tuple[Path, str]]
 
 
 def numbered(body: str) -> str:
-    """Return the body with its figures and its tables numbered, each in their order."""
+    """Number the figures and the tables of a body, each in their order."""
     for kind in ("Figure", "Table"):
         count = itertools.count(1)
         body = re.sub(label(kind), lambda _, k=kind, c=count: label(f"{k} {next(c)}."), body)
@@ -108,26 +108,25 @@ def numbered(body: str) -> str:
 
 
 def label(text: str) -> str:
-    """Return the mark of a caption, which is the word Figure or Table until it is numbered."""
+    """Return the mark of a caption: Figure or Table, until it is numbered."""
     return f'<b class="label">{text}</b>'
 
 
 def section(file: Path) -> str:
-    """Return an executed chapter as a section of the page: prose, outputs, and all code behind one disclosure.
+    """Return an executed chapter as a section: prose, outputs, and code in one fold.
 
-    Formulas are MathML, and nothing in it can run or load (see `sanitize`).
-    """
+    Formulas are MathML, and nothing in it can run or load (see `sanitize`)."""
     from nbconvert import HTMLExporter
 
     loader = jinja2.FileSystemLoader(TEMPLATE)
     exporter = HTMLExporter(extra_loaders=[loader], template_file="chapter.html.j2", exclude_input_prompt=True)
-    exporter.register_filter("markdown2html", functools.partial(_prose, file.stem))
+    exporter.register_filter("markdown2html", functools.partial(_as_html, file.stem))
     body, _ = exporter.from_notebook_node(nbformat.read(file, as_version=4))
-    return f'<section id="{file.stem}">{sanitize.harmless(body)}</section>'
+    return f'<section id="{file.stem}">{sanitize.clean(body)}</section>'
 
 
-def _prose(chapter: str, source: str) -> str:
-    """Markdown as HTML, headings one level down with an id, formulas as MathML."""
+def _as_html(chapter: str, source: str) -> str:
+    """Convert Markdown to HTML, headings one level down with ids, formulas as MathML."""
     import latex2mathml.converter
     from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
@@ -147,10 +146,9 @@ def _prose(chapter: str, source: str) -> str:
 
 
 def difference(stored: Path, machine: str, machines: str = "") -> str:
-    """Return where a stored page differs from what rendering gives now, which is done in a temporary folder.
+    """Compare a stored page with one rendered now, in a temporary folder.
 
-    Raises NotebookFailed when a chapter fails.
-    """
+    Raises NotebookFailed if a chapter fails."""
     with tempfile.TemporaryDirectory() as folder:
         rendered = Path(folder) / stored.name
         render(machine, rendered, machines)

@@ -1,26 +1,25 @@
-"""Says where a stored report differs from one rendered anew; renders nothing and knows no records."""
+"""Compare a stored report with a newly rendered one, as a reader sees them."""
 
 import difflib
 import hashlib
 import html
 import re
 
-FIRST = 12  # lines of a chapter's differences that are shown
+FIRST = 12  # lines shown of each chapter's differences
 _BLOCK = re.compile(r'(<figure class="plot".*?</figure>)|(?=<(?:h[1-6]|p|li|tr|figure|pre|div|details)\b)', re.DOTALL)
 _DRAWN = re.compile(r'<svg\b.*?</svg>|href="data:[^"]*"', re.DOTALL)
 
 
 def machines(page: str) -> list[str]:
-    """Return the machine whose records a page says it was rendered from, and then those beside it."""
+    """Return the machines that a page was rendered from, its own first."""
     found = re.search(r'<meta name="machines" content="([^"]*)">', page[:2000])
     return html.unescape(found[1]).split() if found else []
 
 
 def difference(stored: str, rendered: str) -> str:
-    """Return what a reader would see differ, chapter by chapter, as unified diffs; nothing where the pages are equal.
+    """Return unified diffs of what a reader sees, by chapter; empty if pages are equal.
 
-    Only the digest of what a page was rendered from may differ. `page` is all around the chapters.
-    """
+    The digest of the inputs may differ. `page` stands for everything outside the chapters."""
     pages = [re.sub(r'(<meta name="inputs" content=")[^"]*', r"\1", page) for page in (stored, rendered)]
     was, now = map(_chapters, pages)
     lines = []
@@ -28,11 +27,11 @@ def difference(stored: str, rendered: str) -> str:
         both = was.get(name, []), now.get(name, [])
         found = list(difflib.unified_diff(*both, f"stored {name}", f"now {name}", n=1, lineterm=""))
         lines += found[:FIRST] + [f"... and {len(found) - FIRST} more lines"] * (len(found) > FIRST)
-    return "\n".join(lines) or ("the same words, marked up otherwise" if pages[0] != pages[1] else "")
+    return "\n".join(lines) or ("the words are the same, but the markup differs" if pages[0] != pages[1] else "")
 
 
 def _chapters(page: str) -> dict[str, list[str]]:
-    """Return what a reader sees of a page, a block a line, by the chapter that it is in."""
+    """Return the visible text of each chapter, one line per block."""
     chapters: dict[str, list[str]] = {}
     for part in re.split(r'(?=<section id="\d)|(?<=</section>)', page):
         begins = re.match(r'<section id="([^"]+)"', part)

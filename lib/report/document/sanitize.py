@@ -1,7 +1,8 @@
-"""Makes the HTML of a chapter harmless: takes out what could run, load or lie over the page.
+"""Remove whatever could run, load or cover the page from a chapter's HTML.
 
-What our own classes write is treated like any other output: a record, a table of a write-up or another library's output
-may stand in it. Only what is listed here stays, and the page's `policy` keeps a browser from running or loading more.
+Output of this project's own classes is treated like any other, since it may contain text from a record, a write-up
+or another library. Only what is listed here stays. The page's `policy` also keeps a browser from running or loading
+more.
 """
 
 import base64
@@ -33,28 +34,27 @@ PICTURE = re.compile(r"data:image/(png|jpeg|gif|webp);base64,")
 ADDRESS = re.compile(
     r"#|https?:|mailto:|[^:\x00-\x20]*$|data:(text/csv|application/(gzip|vnd\.apache\.parquet));base64,"
 )
-ELSEWHERE = re.compile(r"url\((?!['\"]?#)|\\", re.IGNORECASE)  # an address out of the page, or one in disguise
+ELSEWHERE = re.compile(r"url\((?!['\"]?#)|\\", re.IGNORECASE)  # an address outside the page, or an escaped one
 
 
-def harmless(body: str) -> str:
-    """Return the HTML with no more than prose, tables, figures, formulas and links.
+def clean(body: str) -> str:
+    """Return the HTML with prose, tables, figures, formulas and links only.
 
-    No script, style sheet, form, frame or event handler stays, and no address but those of the web, of this folder, of
-    a part of the page, and of embedded pictures and downloads.
-    """
+    No script, style sheet, form, frame or event handler stays. Addresses may point to the web, this folder, a part
+    of the page, or embedded pictures and downloads."""
     return nh3.clean(
         body,
         tags=set(TAGS.split()),
         clean_content_tags={"script", "style"},
         attributes={"*": set(ATTRIBUTES.split())},
-        attribute_filter=_allowed,
+        attribute_filter=_filter_attribute,
         filter_style_properties=set(STYLES.split()),
         url_schemes={"http", "https", "mailto", "data"},
         link_rel=None,
     )
 
 
-def _allowed(tag: str, name: str, value: str) -> str | None:
+def _filter_attribute(tag: str, name: str, value: str) -> str | None:
     if name == "src":  # a picture from elsewhere would be a request
         return value if tag == "img" and PICTURE.match(value) else None
     if name == "href":
@@ -63,7 +63,7 @@ def _allowed(tag: str, name: str, value: str) -> str | None:
 
 
 def policy(script: str) -> str:
-    """Return the content security policy of a page that runs this script and nothing else, and loads nothing."""
+    """Return a content security policy that runs only this script and loads nothing."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "

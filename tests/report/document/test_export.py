@@ -115,7 +115,7 @@ def test_what_could_run_is_in_no_figure_and_no_output(tmp_path):
     output = nbformat.v4.new_output("display_data", {"text/html": f"<p>x</p>{svg}<iframe src=planted()></iframe>"})
     cells = [nbformat.v4.new_markdown_cell("# One"), nbformat.v4.new_code_cell("1", outputs=[output])]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "01_one.ipynb")
-    shown = export._cells(tmp_path / "01_one.ipynb", tmp_path)[1].outputs[0].data["text/html"]
+    shown = export._chapter_cells(tmp_path / "01_one.ipynb", tmp_path)[1].outputs[0].data["text/html"]
     assert "planted" not in shown + (tmp_path / "01_one-1.svg").read_text()
 
 
