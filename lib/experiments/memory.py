@@ -41,7 +41,7 @@ class Memory(Step):
         from lib.instruments import memory_trace  # brings torch.distributed along, which no other experiment needs
 
         with precision.strict():
-            return memory_trace.predicted(self.training)
+            return memory_trace.predict(self.training)
 
     def setup(self) -> Work:
         """The same with what theory says of the memory, in MiB: the prediction by phase and its `breakdown`, where

@@ -79,7 +79,7 @@ def workplace() -> Iterator[Workplace]:
     """A workplace for the block, whose processes and folders are gone when it ends, or when this process does."""
     from lib import execution  # here, since the guard starts without it in a tenth of the time
 
-    folders = [Path(tempfile.mkdtemp(prefix="sweep-", dir=within)) for within in (None, execution.for_sockets())]
+    folders = [Path(tempfile.mkdtemp(prefix="sweep-", dir=within)) for within in (None, execution.socket_folder())]
     place = Workplace(uuid.uuid4().hex, *folders)
     guard = subprocess.Popen(
         [sys.executable, "-m", "lib.sweep.processes", place.mark, *map(str, folders)],

@@ -93,7 +93,7 @@ def test_with_filters_the_list_has_a_line_a_record(records, capsys, words, found
         (["list", "--experiment", "atention"], "'attention'"),
         (["list", "--machine", "test-2c"], "'test-1c'"),
         (["list", "--where", "varient == 'naive'"], "'variant'"),
-        (["list", "--where", "index == 0"], "is not one of"),
+        (["list", "--where", "index == 0"], "expected one of"),
         (["list", "--where", "variant=naive"], "is no condition"),
         (["list", "--where", "seq_len"], "neither true nor false"),
         (["list", "--where", "variant > 3"], "where: "),
