@@ -178,7 +178,7 @@ def test_where_no_reference_has_the_case_a_sentence_says_so(kept, monkeypatch):
     own = results.load("attention", "test-gpu", round=0)
     assert "Git keeps this experiment from test-1c" in text(beside.beside(own, "total_ms"))
     monkeypatch.setattr(results, "REFERENCE", results.folder() / "none")
-    assert "of no machine" in text(beside.beside(own, "total_ms"))
+    assert "from no machine" in text(beside.beside(own, "total_ms"))
 
 
 def test_a_case_that_has_no_such_rows_is_not_set_beside_any(own_results):
