@@ -17,9 +17,8 @@ def beside(
 ) -> Table | Markdown:
     """Show these records and, below each case, the reference machines' records of it.
 
-    Columns are medians of metrics, or those of `table(records)`. Rows match by the fields of the case other than
-    `device`, or by `keys`.
-    Returns a sentence if none match, or if the records are of a sweep, which the report compares."""
+    Columns are medians of metrics, or those of `table(records)`. Rows match by the fields of the case except `device`,
+    or by `keys`. Returns a sentence if none match, or if the records are of a sweep, which the report compares."""
     if set(records["round"]) - {results.BY_HAND}:
         return Markdown("The report shows the records of a sweep beside those of other machines.")
     fields = [name for name in records.attrs["fields"] if name != "device"]

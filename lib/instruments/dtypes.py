@@ -41,7 +41,7 @@ def toy(autocast: torch.autocast, device: str) -> dict[str, list[str]]:
 
 
 def transformer(config: model.Config, autocast: torch.autocast, device: str) -> dict[str, list[str]]:
-    """Return the dtypes in a language model: its first layer, and around the layers."""
+    """Return the dtypes in a language model: in its first layer, and outside the layers."""
     torch.manual_seed(0)
     with torch.device(device):
         network = model.TransformerLM(config)

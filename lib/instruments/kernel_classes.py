@@ -56,14 +56,14 @@ _RULES = tuple(  # the first match counts
 
 
 def classify(name: str, phase: str = "") -> str:
-    """Return the class of a kernel or operator; in the optimizer's phase it is `optimizer`."""
+    """Return the class of a kernel or operator: `optimizer` in that phase, else by its name."""
     if phase == OPTIMIZER:
         return OPTIMIZER
     return next((kind for kind, pattern in _RULES if pattern.search(name)), OTHER)
 
 
 def short(name: str) -> str:
-    """Shorten a kernel's name by its C++ types and arguments.
+    """Shorten a kernel's name: drop its C++ types and arguments.
 
     A template of ATen keeps up to two functors from its arguments, which say what it computes."""
     head = re.sub(r"\(anonymous namespace\)::|^void ", "", name)
