@@ -1,10 +1,9 @@
-"""One AdamW step in several variants of one signature, and the optimizer that takes a variant by name; knows
-nothing of measuring.
+"""Compute AdamW steps in several variants of one signature, and offer each as an optimizer.
 
-A step takes `params`, their `grads`, first moments `exp_avgs`, second moments `exp_avg_sqs` and, for amsgrad,
-their running maxima `max_exp_avg_sqs` (else empty), all lists of equally shaped tensors; the step counts
-`steps`, a list of 0-dimensional tensors; and a `Hyper`. It updates all but the gradients in place
-(Loshchilov and Hutter 2019, algorithm 2; amsgrad: Reddi et al. 2018).
+A step takes lists of equally shaped tensors: `params`, `grads`, first moments `exp_avgs`, second moments
+`exp_avg_sqs` and, for amsgrad, running maxima `max_exp_avg_sqs` (else empty). `steps` is a list of 0-dimensional
+step counts, `hyper` a `Hyper`. All but the gradients are updated in place (Loshchilov and Hutter 2019, algorithm 2;
+amsgrad: Reddi et al. 2018).
 """
 
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from lib import validate
 
 @dataclass(frozen=True)
 class Hyper:
-    """The hyper-parameters of AdamW. Raises ValueError for one out of its range."""
+    """Hold the hyper-parameters of AdamW. Raises ValueError for one out of its range."""
 
     lr: float = 1e-3
     beta1: float = 0.9
@@ -32,14 +31,14 @@ class Hyper:
             validate.at_least(name, getattr(self, name), 0)
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)} must be 0 or more and less than 1")
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 0 and less than 1")
 
 
 def single_tensor(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper: Hyper) -> None:
-    """The equations, one parameter after the other: the reference."""
+    """Apply the equations to one parameter after the other: the reference."""
     for i, (p, g, m, v, step) in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, steps, strict=True)):
         step += 1
-        t = _number(step)
+        t = _as_float(step)
         p.mul_(1 - hyper.lr * hyper.weight_decay)
         m.mul_(hyper.beta1).add_(g, alpha=1 - hyper.beta1)
         v.mul_(hyper.beta2).addcmul_(g, g, value=1 - hyper.beta2)
@@ -50,9 +49,9 @@ def single_tensor(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, 
 
 
 def foreach(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper: Hyper) -> None:
-    """The same, each operation over all parameters at once (torch._foreach, multi-tensor kernels on CUDA)."""
+    """Apply each operation to all parameters at once, by multi-tensor kernels on CUDA."""
     torch._foreach_add_(steps, 1)
-    counts = [_number(step) for step in steps]
+    counts = [_as_float(step) for step in steps]
     torch._foreach_mul_(params, 1 - hyper.lr * hyper.weight_decay)
     torch._foreach_mul_(exp_avgs, hyper.beta1)
     torch._foreach_add_(exp_avgs, grads, alpha=1 - hyper.beta1)
@@ -68,19 +67,18 @@ def foreach(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper:
 
 
 def fused(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper: Hyper) -> None:
-    """PyTorch's own kernel, which reads and writes every value once."""
+    """Call PyTorch's own kernel, which reads and writes every value once."""
     torch._foreach_add_(steps, 1)
     torch._fused_adamw_(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, maximize=False, **asdict(hyper))
 
 
-def _number(step: Tensor) -> float | Tensor:
-    """The count as a number, whose arithmetic is free; under torch.compile as the tensor that it is, since to
-    read it would make the graph wait for the device."""
+def _as_float(step: Tensor) -> float | Tensor:
+    """Read the count, but keep the tensor in torch.compile, where reading waits for the device."""
     return step if torch.compiler.is_compiling() else step.item()
 
 
 class _Compiled:
-    """A variant through torch.compile, at its first call: to import the compiler costs seconds."""
+    """Compile a variant at its first call, since importing the compiler takes seconds."""
 
     def __init__(self, variant):
         self.variant, self.function = variant, None
@@ -97,12 +95,12 @@ VARIANTS = {
     "compiled_single_tensor": _Compiled(single_tensor),
     "compiled_foreach": _Compiled(foreach),
 }
-COMPILING = {"compiled_single_tensor", "compiled_foreach"}  # those that go through torch.compile
-_COUNTS_ON_DEVICE = {"fused", *COMPILING}  # the others read them as numbers
+COMPILING = {"compiled_single_tensor", "compiled_foreach"}  # variants that go through torch.compile
+_COUNTS_ON_DEVICE = {"fused", *COMPILING}  # the others read step counts as numbers
 
 
 def state(param: Tensor, variant: str, amsgrad: bool) -> dict[str, Tensor]:
-    """A parameter's fresh optimizer state, under the names that torch.optim.AdamW gives it."""
+    """Return a parameter's fresh optimizer state, with the names that torch.optim.AdamW uses."""
     device = param.device if variant in _COUNTS_ON_DEVICE else "cpu"
     names = ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * amsgrad
     moments = {name: torch.zeros_like(param, memory_format=torch.preserve_format) for name in names}
@@ -111,33 +109,33 @@ def state(param: Tensor, variant: str, amsgrad: bool) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def step(variant: str, params: list[Tensor], grads: list[Tensor], states: list[dict], hyper: Hyper) -> None:
-    """One step of the variant of that name on `params`, with a `state` for each."""
+    """Run one step of the named variant on `params`, each with its `state`."""
     exp_avgs, exp_avg_sqs = ([s[name] for s in states] for name in ("exp_avg", "exp_avg_sq"))
     maxima = [s["max_exp_avg_sq"] for s in states] if hyper.amsgrad else []
     VARIANTS[variant](params, grads, exp_avgs, exp_avg_sqs, maxima, [s["step"] for s in states], hyper)
 
 
 class AdamW(torch.optim.Optimizer):
-    """AdamW by the variant of that name; its state saves, loads and exchanges with torch.optim.AdamW.
+    """Optimize by the named variant of AdamW; states can be exchanged with torch.optim.AdamW.
 
     Raises ValueError for an unknown variant or a hyper-parameter out of range."""
 
     def __init__(self, params, variant: str = "single_tensor", hyper: Hyper = Hyper()):
         validate.choice("variant", variant, VARIANTS)
         self.variant = variant
-        # torch's loading of a state reads `fused` to know where the step counts belong
+        # torch reads `fused` when it loads a state, to choose the device of the step counts
         names = ("lr", "eps", "weight_decay", "amsgrad")
         defaults = {name: getattr(hyper, name) for name in names} | {"betas": (hyper.beta1, hyper.beta2)}
         super().__init__(params, {**defaults, "fused": variant in _COUNTS_ON_DEVICE})
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Load a state, also one saved by another variant or by torch.optim.AdamW."""
+        """Load a state that any variant or torch.optim.AdamW saved."""
         own = {"fused": self.variant in _COUNTS_ON_DEVICE}
         groups = [group | own for group in state_dict["param_groups"]]
         super().load_state_dict({**state_dict, "param_groups": groups})
 
     def step(self) -> None:
-        """Update every parameter that has a gradient. The compiled variants compile anew for each new `lr`."""
+        """Update all parameters with gradients. Compiled variants recompile for a new `lr`."""
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             hyper = Hyper(group["lr"], *group["betas"], group["eps"], group["weight_decay"], group["amsgrad"])

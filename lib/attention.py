@@ -1,4 +1,4 @@
-"""Scaled dot-product attention in several variants of one signature; knows nothing of measuring.
+"""Compute scaled dot-product attention in several variants of one signature.
 
 Every variant maps queries (..., T, D), keys (..., S, D) and values (..., S, D) to (..., T, D). With `causal`,
 query t sees keys 0 to t. Shapes in names: X any leading dimensions, T queries, S keys, N keys of one block,
@@ -13,13 +13,13 @@ from torch import Tensor
 
 
 def naive(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
-    """softmax(Q K^T / sqrt(D)) V, the reference (Vaswani et al. 2017, equation 1)."""
+    """Compute softmax(Q K^T / sqrt(D)) V, the reference (Vaswani et al. 2017, equation 1)."""
     scores_XTS = _masked_scores(q_XTD, k_XSD, causal)
     return torch.softmax(scores_XTS, dim=-1) @ v_XSD
 
 
 def _masked_scores(q_XTD: Tensor, k_XSD: Tensor, causal: bool) -> Tensor:
-    """Q K^T / sqrt(D), -inf where a key is in the future."""
+    """Compute Q K^T / sqrt(D), with -inf where a key is in the future."""
     scores_XTS = q_XTD @ k_XSD.mT / math.sqrt(q_XTD.shape[-1])
     if causal:
         future_TS = torch.ones(scores_XTS.shape[-2:], dtype=torch.bool, device=q_XTD.device).triu(1)
@@ -33,7 +33,7 @@ PARTS = ("scores", "softmax", "values")
 def annotated(
     q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, part=torch.profiler.record_function
 ) -> Tensor:
-    """`naive` with its PARTS inside ranges that a profiler sees; `part` maps a name to the context of a range."""
+    """Compute `naive` with each of PARTS in a range `part(name)` that a profiler sees."""
     with part("scores"):
         scores_XTS = _masked_scores(q_XTD, k_XSD, causal)
     with part("softmax"):
@@ -43,45 +43,46 @@ def annotated(
 
 
 def sdpa(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
-    """PyTorch's own scaled_dot_product_attention, which picks a kernel for the device."""
-    # its fused kernels take four dimensions; with fewer it falls back on the formula, silently
-    out = torch.nn.functional.scaled_dot_product_attention(*_four(q_XTD, k_XSD, v_XSD), is_causal=causal)
+    """Call PyTorch's scaled_dot_product_attention, which picks a kernel for the device."""
+    # its fused kernels need four dimensions; with fewer it silently falls back on the formula
+    out = torch.nn.functional.scaled_dot_product_attention(*_as_4d(q_XTD, k_XSD, v_XSD), is_causal=causal)
     return out.reshape(*q_XTD.shape[:-1], v_XSD.shape[-1])
 
 
-def _four(*tensors):
+def _as_4d(*tensors):
     return [x[(None,) * (4 - x.dim())] for x in tensors]
 
 
 @functools.cache
 def _compiled_naive():
-    return torch.compile(naive, dynamic=False)  # at the first call: torch.compile costs seconds to import
+    return torch.compile(naive, dynamic=False)  # at the first call, since importing the compiler takes seconds
 
 
 def compiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
-    """`naive` through torch.compile, one graph a shape."""
+    """Run `naive` through torch.compile, with one graph for each shape."""
     return _compiled_naive()(q_XTD, k_XSD, v_XSD, causal)
 
 
 @functools.cache
 def _compiled_flex():
-    from torch.nn.attention.flex_attention import flex_attention  # brings the compiler along
+    from torch.nn.attention.flex_attention import flex_attention  # imports the compiler, which takes seconds
 
     return torch.compile(flex_attention, dynamic=False)
 
 
 @functools.cache
 def _causal_blocks(queries: int, keys: int, device: torch.device):
-    """Which blocks of scores a causal mask leaves, for flex_attention to skip the others."""
+    """Return the mask that lets flex_attention skip blocks of scores in the future."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     return create_block_mask(lambda b, h, query, key: query >= key, None, None, queries, keys, device=device)
 
 
 def flex(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
-    """PyTorch's flex_attention, a fused kernel that torch.compile writes for the mask; uncompiled it is a formula that
-    holds all scores. It has a backward pass on CUDA only (`unavailable`)."""
-    inputs = _four(*_in_autocast_type(q_XTD, k_XSD, v_XSD))
+    """Call PyTorch's flex_attention, compiled to a fused kernel for the mask.
+
+    Its backward pass exists on CUDA only (see `unavailable`)."""
+    inputs = _as_4d(*_in_autocast_type(q_XTD, k_XSD, v_XSD))
     blocks = _causal_blocks(q_XTD.shape[-2], k_XSD.shape[-2], q_XTD.device) if causal else None
     with torch.autocast(q_XTD.device.type, enabled=False):
         out = _compiled_flex()(*inputs, block_mask=blocks)
@@ -89,14 +90,15 @@ def flex(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Te
 
 
 def _in_autocast_type(*tensors):
-    """The tensors in the type that autocast, where it is on, would give to a matrix product of its own."""
+    """Cast the tensors to the type that autocast, if it is on, uses for matrix products."""
     kind = tensors[0].device.type
     return [x.to(torch.get_autocast_dtype(kind)) for x in tensors] if torch.is_autocast_enabled(kind) else tensors
 
 
 def tiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, block: int = 128) -> Tensor:
-    """Online softmax over blocks of keys, forward and backward, in plain PyTorch: at no time are there more
-    than T x `block` scores a leading index (Dao 2023, FlashAttention-2, algorithms 1 and 2)."""
+    """Compute an online softmax over blocks of keys, forward and backward, in plain PyTorch.
+
+    It holds at most T x `block` scores for each leading index (Dao 2023, FlashAttention-2, algorithms 1 and 2)."""
     inputs = _in_autocast_type(q_XTD, k_XSD, v_XSD)  # autocast does not reach the backward of a custom function
     with torch.autocast(q_XTD.device.type, enabled=False):
         return _Tiled.apply(*inputs, causal, block)
@@ -142,7 +144,7 @@ class _Tiled(torch.autograd.Function):
 
 
 def _blocks(q_XTD, k_XSD, causal, block):
-    """Slices of keys, each with the slice of the queries that see any of them."""
+    """Yield slices of keys, each with the slice of the queries that see any of them."""
     for start in range(0, k_XSD.shape[-2], block):
         if causal and start >= q_XTD.shape[-2]:
             return
@@ -150,7 +152,7 @@ def _blocks(q_XTD, k_XSD, causal, block):
 
 
 def _scores(q_XTD, k_XSD, keys, rows, causal):
-    """The scaled scores (..., rows, keys) in at least single precision, -inf where a key is in the future."""
+    """Compute scores (..., rows, keys) in at least fp32, -inf where a key is in the future."""
     scores_XTN = (q_XTD[..., rows, :] @ k_XSD[..., keys, :].mT) / math.sqrt(q_XTD.shape[-1])
     if causal:
         future_TN = torch.ones(scores_XTN.shape[-2:], dtype=torch.bool, device=q_XTD.device).triu(1)
@@ -159,13 +161,13 @@ def _scores(q_XTD, k_XSD, keys, rows, causal):
 
 
 VARIANTS = {"naive": naive, "tiled": tiled, "sdpa": sdpa, "flex": flex, "compiled": compiled}
-COMPILING = {"flex", "compiled"}  # those that go through torch.compile
+COMPILING = {"flex", "compiled"}  # variants that go through torch.compile
 
 
 def unavailable(variant: str, device: str, d_head: int) -> str | None:
-    """Why a variant cannot run forward and backward on the device with heads of that size, or None if it can."""
+    """Return why a variant cannot run forward and backward on the device, or None if it can."""
     if variant == "flex" and device != "cuda":
-        return "flex_attention has no backward pass but on CUDA"
+        return "flex_attention has a backward pass on CUDA only"
     if variant == "flex" and d_head < 16:
-        return f"flex_attention needs heads of 16 features or more, not {d_head}"
+        return f"flex_attention needs heads of at least 16 features, got {d_head}"
     return None

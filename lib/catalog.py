@@ -1,6 +1,6 @@
-"""Lists the experiments: everything about one of them that is not code, in one entry.
+"""List the experiments, with one entry of plain data for each.
 
-An experiment also has a case class in `lib/experiments`, a notebook, a chapter and its lines in the sweeps.
+An experiment also has a case class in `lib/experiments`, a notebook, a chapter and lines in the sweeps.
 
 >>> CATALOG["adam"].baseline
 {'variant': 'single_tensor'}
@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 class Experiment:
     """Describes one experiment.
 
-    - `title`: what its cases are called in a heading.
-    - `metric`: the one that machines are compared by; its unit ends its name. Empty for what has a table of its own.
-    - `ceiling`: the machine's limit that its rate is held against, `products` or `memory`; empty for none.
-    - `compared`: the fields that cases must have to be compared between machines.
-    - `baseline`: the fields in which variants differ, and the value of the reference, or by value the value of its
-      reference. A case is compared with the one that differs in the first of these fields that is not the reference.
-    - `variants`: their names in the order in which the chapter introduces them, and the hue of each in figures; an
-      empty one for what no figure tells apart.
-    - `settings`: parameters of its notebook that no other has, and the least that each may be; False for yes or no.
-    - `alone`: whether a case needs the whole machine, on a box with several GPUs too.
+    - `title`: the name of its cases in headings.
+    - `metric`: compared between machines; its unit ends its name. Empty if the experiment has a table of its own.
+    - `ceiling`: the machine's limit for its rate, `products` or `memory`; empty for none.
+    - `compared`: the values of fields that cases must have to be compared between machines.
+    - `baseline`: the fields in which variants differ, each with the reference's value, or a dict from a value to its
+      reference. A case's baseline differs in one field: the first that does not have the reference's value.
+    - `variants`: names in the order in which the chapter introduces them, each with its hue in figures or "".
+    - `settings`: parameters that only its notebook has, each with its least value, or False for a yes-or-no one.
+    - `alone`: True if a case needs the whole machine, even one with several GPUs.
     """
 
     title: str
@@ -36,7 +35,7 @@ class Experiment:
     alone: bool = False
 
 
-# axes that several experiments share: their values in the order of introduction, and the hue of each
+# axes that several experiments share: their values in the report's order, and the hues of precisions
 PRECISIONS = {"fp32": "ink", "tf32": "orange", "bf16": "blue", "fp16": "green"}
 MODES = ("no_grad", "forward", "forward_backward", "train_step")
 

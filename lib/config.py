@@ -1,4 +1,4 @@
-"""Holds the shape of a model, and the sizes that the assignment names.
+"""Hold the shape of a model, and the sizes that the assignment names.
 
 >>> SIZES["small"].d_head
 64
@@ -11,7 +11,7 @@ from lib import validate
 
 @dataclass(frozen=True)
 class Config:
-    """The shape of a model. Raises ValueError naming the field and the rule when it cannot be built."""
+    """Hold the shape of a model. Raises ValueError if no model can have it."""
 
     vocab_size: int = 10_000
     context_length: int = 1024
@@ -24,15 +24,15 @@ class Config:
     def __post_init__(self):
         validate.fields(self)
         if self.rope_theta <= 0:
-            raise ValueError(f"rope_theta: {self.rope_theta} must be positive")
+            raise ValueError(f"rope_theta: got {self.rope_theta}, expected a positive number")
         if self.d_model % self.num_heads:
-            raise ValueError(f"d_model: {self.d_model} must be divisible by num_heads {self.num_heads}")
+            raise ValueError(f"d_model: got {self.d_model}, expected a multiple of num_heads {self.num_heads}")
         if self.d_head % 2:
-            raise ValueError(f"d_model: the head size {self.d_head} must be even, since RoPE turns pairs")
+            raise ValueError(f"d_model: got a head size of {self.d_head}, expected an even one for RoPE's pairs")
 
     @property
     def d_head(self) -> int:
-        """Features of one attention head."""
+        """Return the number of features of one attention head."""
         return self.d_model // self.num_heads
 
 

@@ -1,4 +1,4 @@
-"""Executes a notebook with its parameters in a kernel of this Python: papermill's engine on jupyter_client."""
+"""Execute a notebook with parameters in a kernel of this Python."""
 
 import contextlib
 import os
@@ -20,35 +20,36 @@ from traitlets import default
 from lib.notebooks import NotebookFailed
 from lib.paths import ROOT
 
-SOCKET = "/sweep-12345678/kernel-12345678/kernel-ipc-5"  # the longest path of one below a folder for temporary files
-SOCKET_BYTES = 103  # that the path of a socket may have on macOS; on Linux 107
+SOCKET = "/sweep-12345678/kernel-12345678/kernel-ipc-5"  # a socket's longest path below the folder for temporary files
+SOCKET_BYTES = 103  # of a socket's path that macOS allows; Linux allows 107
 
 
-def for_sockets() -> str:
-    """Return the folder for temporary files, or /tmp where the path of a socket in it would be too long."""
+def socket_folder() -> str:
+    """Return the folder for temporary files, or /tmp if socket paths would be too long."""
     folder = tempfile.gettempdir()
     return folder if len(os.fsencode(folder + SOCKET)) <= SOCKET_BYTES else "/tmp"
 
 
 class Kernel(AsyncKernelManager):
-    """A kernel of the Python that runs here, whichever one is called python3 on the paths of Jupyter, with its sockets
-    in a folder of its own: ports collide when kernels start side by side."""
+    """Run a kernel of this Python, whatever python3 Jupyter has installed.
+
+    Its sockets are files in a folder of its own: ports collide when kernels start side by side."""
 
     def __init__(self, folder: str):
         super().__init__(transport="ipc", connection_file=f"{folder}/kernel.json")
 
     @property
     def pid(self) -> int | None:
-        """Its process, which leads a session; None as long as there is none."""
+        """Return the id of its process, which leads a session, or None before it has one."""
         return self.provisioner and self.provisioner.pid
 
     @default("kernel_spec_manager")
-    def _knows_no_other(self) -> KernelSpecManager:
+    def _no_installed_kernels(self) -> KernelSpecManager:
         return KernelSpecManager(kernel_dirs=[])
 
 
 class _Client(PapermillNotebookClient):
-    """A client that does not take a dead kernel for a finished one, and lets no notebook see the names of another."""
+    """Clear the names of the previous notebook, and report a dead kernel as a failure."""
 
     def papermill_execute_cells(self):
         self.wait_for_reply(self.kc.execute("get_ipython().reset(new_session=False)", silent=True))
@@ -58,7 +59,7 @@ class _Client(PapermillNotebookClient):
 
 
 class _Engine(NBClientEngine):
-    """Papermill's engine, with what the kernel's process is started with."""
+    """Run papermill's engine; `start` says how to start the kernel's process."""
 
     @classmethod
     def execute_managed_notebook(cls, nb_man, kernel_name, start=None, extra_arguments=(), km=None, **_):
@@ -69,7 +70,7 @@ class _Engine(NBClientEngine):
         try:
             return client.execute(**start)
         finally:
-            if client.kc:  # the client of a kernel that goes on
+            if client.kc:  # the kernel goes on, but this client ends
                 client.kc.stop_channels()
 
 
@@ -77,18 +78,18 @@ papermill_engines.register("measuring", _Engine)
 
 
 def execute(source: Path, output: Path, parameters: Mapping[str, object], kept: Kernel | None = None) -> None:
-    """Execute a notebook with these parameters into `output`, in a kernel of its own or one that is `kept`.
+    """Execute a notebook with these parameters into `output`, in a new kernel or in `kept`.
 
     Raises NotebookFailed when a cell fails or the last cell is never reached, and nbclient's DeadKernelError when the
     kernel dies."""
-    with tempfile.TemporaryDirectory(prefix="kernel-", dir=for_sockets()) as folder:
+    with tempfile.TemporaryDirectory(prefix="kernel-", dir=socket_folder()) as folder:
         execute_in(kept or Kernel(folder), source, output, parameters, ends=kept is None)
 
 
 @contextlib.contextmanager
-def keeping() -> Iterator[Kernel]:
-    """Keep a kernel for several notebooks, one after the other, which then import only once; not for measuring."""
-    with tempfile.TemporaryDirectory(prefix="kernel-", dir=for_sockets()) as folder:
+def shared_kernel() -> Iterator[Kernel]:
+    """Keep a kernel for several notebooks in turn, to import only once. Do not measure in it."""
+    with tempfile.TemporaryDirectory(prefix="kernel-", dir=socket_folder()) as folder:
         kept = Kernel(folder)
         try:
             yield kept
@@ -101,9 +102,9 @@ def execute_in(
     kernel: Kernel, source: Path, output: Path, parameters: Mapping[str, object],
     variables: Mapping[str, str] = MappingProxyType({}), log: Path | str = os.devnull, ends: bool = True,
 ) -> None:  # fmt: skip
-    """Execute a notebook as `execute` does, in a kernel that is started if it does not run yet.
+    """Execute a notebook as `execute` does, in a kernel that it starts if necessary.
 
-    Its process gets environment variables, writes its output to `log`, and `ends` with the notebook."""
+    Its process gets the environment `variables`, writes its output to `log`, and `ends` with the notebook."""
     output.parent.mkdir(parents=True, exist_ok=True)
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     start = {"env": {**os.environ, "PYTHONPATH": paths, **variables}, "cwd": str(source.parent), "cleanup_kc": ends}
@@ -124,7 +125,7 @@ def execute_in(
 
 
 def _refuse_unfinished(name: str, done: nbformat.NotebookNode) -> None:
-    """A cell that ends the notebook by sys.exit looks like success to papermill."""
+    """Raise NotebookFailed if a cell called sys.exit, which papermill takes for success."""
     code = [cell for cell in done.cells if cell.cell_type == "code" and cell.source.strip()]
     if code and code[-1].execution_count is None:
         raise NotebookFailed(f"{name} ended before its last cell")

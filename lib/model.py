@@ -1,4 +1,4 @@
-"""The Transformer language model of Stanford's CS336; knows nothing of measuring.
+"""Build the Transformer language model of Stanford's CS336.
 
 Shapes in names: B batch, T tokens, C d_model, F d_ff, H heads, D head size, V vocabulary.
 """
@@ -16,7 +16,7 @@ __all__ = ["SIZES", "Block", "Config", "RMSNorm", "RoPE", "SelfAttention", "SwiG
 
 
 def linear(d_in: int, d_out: int) -> nn.Linear:
-    """A map without bias, drawn from a normal of variance 2 / (d_in + d_out) cut at 3 sigma."""
+    """Return a map without bias, drawn from a normal of variance 2 / (d_in + d_out) cut at 3 sigma."""
     layer = nn.Linear(d_in, d_out, bias=False)
     sigma = math.sqrt(2 / (d_in + d_out))
     nn.init.trunc_normal_(layer.weight, std=sigma, a=-3 * sigma, b=3 * sigma)
@@ -24,7 +24,7 @@ def linear(d_in: int, d_out: int) -> nn.Linear:
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight over the last dimension, computed in fp32 (Zhang and Sennrich 2019)."""
+    """Compute x / rms(x) * weight over the last dimension, in fp32 (Zhang and Sennrich 2019)."""
 
     def __init__(self, d_model: int, eps: float = 1e-5):
         super().__init__()
@@ -38,7 +38,7 @@ class RMSNorm(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """w2(silu(w1 x) * w3 x) (Shazeer 2020)."""
+    """Compute w2(silu(w1 x) * w3 x) (Shazeer 2020)."""
 
     def __init__(self, d_model: int, d_ff: int):
         super().__init__()
@@ -49,7 +49,7 @@ class SwiGLU(nn.Module):
 
 
 class RoPE(nn.Module):
-    """Turns features 2i and 2i + 1 at position t by t / theta^(2i / D) radians (Su et al. 2021)."""
+    """Rotate features 2i and 2i + 1 at position t by t / theta^(2i / D) radians (Su et al. 2021)."""
 
     def __init__(self, d_head: int, context_length: int, theta: float):
         super().__init__()
@@ -66,7 +66,7 @@ class RoPE(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Causal multi-head self-attention with RoPE on queries and keys."""
+    """Compute causal multi-head self-attention with RoPE on queries and keys."""
 
     def __init__(self, config: Config, rope: RoPE, attention: str):
         super().__init__()
@@ -85,7 +85,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """One pre-norm layer: x + attention(norm(x)), then x + feed-forward(norm(x))."""
+    """Compute one pre-norm layer: x + attention(norm(x)), then x + feed-forward(norm(x))."""
 
     def __init__(self, config: Config, rope: RoPE, attention: str):
         super().__init__()
@@ -98,9 +98,10 @@ class Block(nn.Module):
 
 
 class TransformerLM(nn.Module):
-    """Maps token ids (B, T) to logits (B, T, V). State-dict keys are those of the course's staff model.
+    """Map token ids (B, T) to logits (B, T, V).
 
-    Raises ValueError for an unknown `attention` and for more tokens than `config.context_length`."""
+    State-dict keys are those of the course's staff model. Raises ValueError for an unknown `attention`, and for more
+    tokens than `config.context_length`."""
 
     def __init__(self, config: Config, attention: str = "naive"):
         super().__init__()
@@ -114,8 +115,8 @@ class TransformerLM(nn.Module):
         self.lm_head = linear(config.d_model, config.vocab_size)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        if tokens_BT.shape[-1] > self.config.context_length:
-            raise ValueError(f"tokens: {tokens_BT.shape[-1]} are more than context_length {self.config.context_length}")
+        if tokens_BT.shape[-1] > (most := self.config.context_length):
+            raise ValueError(f"tokens: got {tokens_BT.shape[-1]}, expected at most context_length {most}")
         x_BTC = self.token_embeddings(tokens_BT)
         for layer in self.layers:
             x_BTC = layer(x_BTC)
@@ -123,5 +124,5 @@ class TransformerLM(nn.Module):
 
 
 def loss(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-    """Mean cross-entropy of the logits (B, T, V) against token ids (B, T), in nats: a scalar."""
+    """Compute the mean cross-entropy of logits (B, T, V) against token ids (B, T), in nats."""
     return nn.functional.cross_entropy(logits_BTV.flatten(0, -2), targets_BT.flatten())

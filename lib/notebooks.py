@@ -1,4 +1,4 @@
-"""Finds the measurement notebooks and reads their defaults; runs none and imports neither torch nor papermill."""
+"""Find the measurement notebooks and read their defaults, without torch or papermill."""
 
 import ast
 import functools
@@ -11,7 +11,7 @@ from lib.paths import ROOT
 
 NOTEBOOKS = ROOT / "notebooks"
 SWEEPS, CHAPTERS = NOTEBOOKS / "sweeps", NOTEBOOKS / "report"
-SETTINGS = {  # parameters of every measurement notebook beside the fields of its case, and the least that each may be
+SETTINGS = {  # parameters of every measurement notebook that are no fields of its case, with their least values
     "warmup": 0,
     "samples": 1,
     "target_percent": 0,
@@ -22,34 +22,34 @@ SETTINGS = {  # parameters of every measurement notebook beside the fields of it
 
 
 class NotebookFailed(Exception):
-    """A cell of a notebook raised an exception, which is a bug."""
+    """Report a bug: a cell of a notebook raised an exception, or the notebook ended early."""
 
 
 def sweeps() -> list[str]:
-    """The names of the sweeps: the files of their folder, without links that lead out of it."""
+    """List the names of the sweeps, ignoring links that lead out of their folder."""
     folder = SWEEPS.resolve()
     return sorted(file.stem for file in SWEEPS.glob("*.yaml") if file.is_file() and file.resolve().parent == folder)
 
 
 def experiments() -> list[str]:
-    """The names of the experiments, which are those of the measurement notebooks; one that only reads has no round."""
+    """List the experiments, named like the notebooks that have the parameter `round`."""
     return sorted(file.stem for file in NOTEBOOKS.glob("*.ipynb") if "round" in parameters(file.stem))
 
 
 @functools.cache
 def parameters(notebook: str | Path) -> dict:
-    """The defaults in the cell tagged `parameters` of an experiment's notebook, or of the one in a file."""
+    """Read the defaults in the `parameters` cell of an experiment's notebook, or of a file."""
     source = _parameters_cell(NOTEBOOKS / f"{notebook}.ipynb" if isinstance(notebook, str) else notebook)
     return {line.targets[0].id: ast.literal_eval(line.value) for line in ast.parse(source).body}
 
 
 def settings(experiment: str) -> dict:
-    """The settings of an experiment's notebook, in their order, and the least that each may be."""
+    """Return the settings of an experiment's notebook in order, with their least values."""
     return SETTINGS | dict(CATALOG[experiment].settings if experiment in CATALOG else {})
 
 
 def fields(experiment: str) -> list[str]:
-    """The fields of an experiment's case, in their order; none for what no notebook measures."""
+    """List the fields of an experiment's case, in their order; [] if it has no notebook."""
     if not os.path.exists(NOTEBOOKS / f"{experiment}.ipynb"):  # Path.exists raises for a very long name
         return []
     return [name for name in parameters(experiment) if name not in settings(experiment)]

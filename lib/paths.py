@@ -1,4 +1,4 @@
-"""Where records, executed notebooks and what is set aside are kept; imports nothing heavy."""
+"""Name the folders of records and executed notebooks, and check paths inside them."""
 
 import os
 from pathlib import Path
@@ -7,35 +7,35 @@ from lib import validate
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "reports"
-LOCK, RECORDS = ".lock", "*/*/*.r[0-9]*.json"  # what tells a folder of results
-LONGEST = 230  # bytes of a name: systems allow 255, of which the file that is being written needs some more
+LOCK, RECORDS = ".lock", "*/*/*.r[0-9]*.json"  # either marks a folder of results
+LONGEST = 230  # bytes of a name: systems allow 255, and the name of a file being written is a little longer
 
 
 def results() -> Path:
-    """Where this machine's records go: `reports/results`, or the folder that $RESULTS names."""
+    """Return the folder of this machine's records: `reports/results`, or $RESULTS."""
     return Path(os.environ.get("RESULTS") or REPORTS / "results")
 
 
 def runs() -> Path:
-    """Where the executed notebooks go: `runs` beside the records."""
+    """Return the folder of the executed notebooks: `runs` beside the records."""
     return results().parent / "runs"
 
 
-def refuse_strange(folder: Path) -> None:
-    """Raise ValueError where a folder of results exists and holds something, but no sweep's lock and no record: it is
-    for something else."""
+def refuse_foreign(folder: Path) -> None:
+    """Raise ValueError if a folder has contents, but neither a sweep's lock nor a record."""
     if folder.is_dir() and any(folder.iterdir()) and not (folder / LOCK).exists() and not any(folder.glob(RECORDS)):
-        raise ValueError(f"results: {folder} holds other things than records; let RESULTS name another folder")
+        raise ValueError(f"results: got {folder}, expected an empty folder or one with records; set RESULTS to another")
 
 
 def within(root: Path, *names: str) -> Path:
-    """The file of these names, one in the other, in a folder. Raises ValueError for one that is not the name of a
-    single file or folder, and where a link on the way leads out of the folder."""
+    """Join names below a root.
+
+    Raises ValueError for a name that is not that of one file or folder, or for a link that leads out of the root."""
     file = root
     for part in names:
         if part in ("", ".", "..") or any(sign in part for sign in "/\\\0") or len(os.fsencode(part)) > LONGEST:
-            raise ValueError(f"name: {validate.shown(part)} must be that of one file or folder")
+            raise ValueError(f"name: got {validate.shown(part)}, expected the name of one file or folder")
         file = file / part
         if file.is_symlink() and not file.resolve().is_relative_to(root.resolve()):
-            raise ValueError(f"name: {validate.shown(part)} is a link that leads out of {root}")
+            raise ValueError(f"name: got {validate.shown(part)}, a link out of {root}; expected one inside")
     return file

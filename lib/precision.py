@@ -1,4 +1,4 @@
-"""What each precision's name switches on; knows nothing of models."""
+"""Switch the process to a named precision: fp32, tf32, bf16 or fp16."""
 
 import contextlib
 
@@ -11,7 +11,7 @@ NAMES = tuple(AUTOCAST)
 
 
 def unavailable(name: str, device: str) -> str | None:
-    """Why the device cannot compute in that precision, or None if it can."""
+    """Return why the device cannot compute in that precision, or None if it can."""
     validate.choice("precision", name, NAMES)
     if name == "tf32" and (device != "cuda" or torch.cuda.get_device_capability() < (8, 0)):
         return "tf32 needs a CUDA device of compute capability 8.0 or more"
@@ -19,12 +19,11 @@ def unavailable(name: str, device: str) -> str | None:
 
 
 def activate(name: str, device: str) -> torch.autocast:
-    """Set the process's matrix products to the named precision, and return the autocast context for the
-    forward pass (the backward pass follows the dtypes of the forward).
+    """Set the precision of matrix products, and return autocast for the forward pass.
 
-    `fp32` is strict: TF32 is off. `tf32` keeps values in single precision and rounds the factors of matrix
-    products to 10 bits of mantissa. `bf16` and `fp16` are autocast, with parameters, norms and loss in single
-    precision, and without loss scaling. Raises ValueError for an unknown name or one the device does not have."""
+    The backward pass follows the dtypes of the forward pass. `fp32` is strict: TF32 is off. `tf32` keeps values in fp32
+    and rounds the factors of matrix products to 10 bits of mantissa. `bf16` and `fp16` are autocast, without loss
+    scaling; parameters, norms and loss stay in fp32. Raises ValueError for a name that is unknown or unavailable."""
     if reason := unavailable(name, device):
         raise ValueError(f"precision: {reason}")
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
@@ -33,7 +32,7 @@ def activate(name: str, device: str) -> torch.autocast:
 
 @contextlib.contextmanager
 def strict():
-    """Matrix products in full single precision inside the block, whatever `activate` has set, for a reference."""
+    """Compute matrix products in full fp32 inside the block, whatever `activate` has set."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

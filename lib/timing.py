@@ -1,4 +1,4 @@
-"""Times the phases of one iteration by marks inside it, and keeps every sample.
+"""Time the phases of one iteration by marks inside it, and keep every sample.
 
 An iteration is a callable that takes `mark` and calls `mark(name)` where each of its phases ends.
 """
@@ -18,15 +18,15 @@ from lib.stats import intervals, steady_state
 
 Mark = Callable[[str], None]
 Iteration = Callable[[Mark], None]
-LEAST = 10  # samples of an adaptive measurement
-PILOT = 10  # pairs of a comparison from which the rest is planned
-LEAST_PAIRS = 5  # however long they take
-UNCOUNTED = 5  # pairs that warm both sides up, or fewer where these take a fifth of the time
-STOPPING = 0.975  # the confidence of the interval that ends sampling; to stop on one of 95% would make it cover less
+LEAST = 10  # samples of an adaptive measurement, even if they take long
+PILOT = 10  # pairs of a comparison, from which the number of the others is planned
+LEAST_PAIRS = 5  # of a comparison, even if they take long
+UNCOUNTED = 5  # pairs that warm up both sides; fewer if they take a fifth of the time
+STOPPING = 0.975  # confidence of the interval that ends sampling; stopping on one of 95% would make it cover less
 
 
 class HostClock:
-    """Reads the host's clock at each mark, once the device has finished what it was given.
+    """Read the host's clock at each mark, once the device has finished its work.
 
     `now` returns integer nanoseconds; `synchronize` waits for the device (a CPU needs no waiting)."""
 
@@ -42,13 +42,13 @@ class HostClock:
         self.instants.append(self.now())
 
     def stop(self) -> tuple[list[int], int]:
-        """Nanoseconds between the marks, and on the wall from the start to now."""
+        """Return nanoseconds between the marks, and of wall time since the start."""
         wall_ns = self.now() - self.instants[0]
         return [b - a for a, b in zip(self.instants, self.instants[1:], strict=False)], wall_ns
 
 
 class CudaClock:
-    """Records a CUDA event at each mark, and waits for the device once, when the iteration is over."""
+    """Record a CUDA event at each mark, and wait for the device once, after the iteration."""
 
     def start(self) -> None:
         torch.cuda.synchronize()
@@ -61,7 +61,7 @@ class CudaClock:
         self.events[-1].record()
 
     def stop(self) -> tuple[list[int], int]:
-        """Nanoseconds of device time between the marks, and on the wall from the start to the end of it all."""
+        """Return nanoseconds of device time between marks, and of wall time since the start."""
         torch.cuda.synchronize()
         wall_ns = time.perf_counter_ns() - self.began_ns
         pairs = zip(self.events, self.events[1:], strict=False)
@@ -69,7 +69,7 @@ class CudaClock:
 
 
 def clock(device: str) -> HostClock | CudaClock:
-    """The clock for a device: cpu, cuda or mps."""
+    """Return the clock for a device: cpu, cuda or mps."""
     if device == "cuda":
         return CudaClock()
     return HostClock(synchronize=torch.mps.synchronize) if device == "mps" else HostClock()
@@ -77,15 +77,14 @@ def clock(device: str) -> HostClock | CudaClock:
 
 @dataclass(frozen=True)
 class Samples:
-    """Every iteration in the order in which it ran, in nanoseconds; the first `warmup` are warm-ups."""
+    """Hold all iterations in order, in nanoseconds; the first `warmup` are warm-ups."""
 
     warmup: int
     phases: dict[str, list[int]] = field(default_factory=dict)
     wall: list[int] = field(default_factory=list)
 
     def metrics(self) -> dict[str, list[float]]:
-        """Milliseconds: `<phase>_ms`, their sum `total_ms` and `wall_ms` of the measured iterations, and
-        `warmup_ms`, the totals of the warm-ups."""
+        """Return `<phase>_ms`, `total_ms` and `wall_ms`; `warmup_ms` has the totals of warm-ups."""
         total = [sum(sample) for sample in zip(*self.phases.values(), strict=True)]
         series = {**self.phases, "total": total, "wall": self.wall}
         metrics = {f"{name}_ms": [ns / 1e6 for ns in values[self.warmup :]] for name, values in series.items()}
@@ -94,9 +93,11 @@ class Samples:
 
 @dataclass(frozen=True)
 class Plan:
-    """How long to measure. Without a `target`, exactly `warmup` and then `samples` iterations. With one, these are the
-    most: the warm-up ends when the last of it is steady, and sampling, after 10, when the interval of the median was
-    narrower than `target` percent of it by two thirds of the samples; each ends too when it has taken `seconds`."""
+    """Decide how long to measure.
+
+    Without a `target`, that is exactly `warmup` and then `samples` iterations. With one, these are upper limits, and
+    each part also ends after `seconds`. The warm-up ends once its last iterations are steady. Sampling ends, after at
+    least 10, if two thirds of the samples gave the median an interval narrower than `target` percent."""
 
     warmup: int
     samples: int
@@ -104,13 +105,13 @@ class Plan:
     seconds: float = math.inf
 
     def warm(self, totals: list[int]) -> bool:
-        """Whether these iterations suffice as warm-ups."""
+        """Return True if these iterations suffice as warm-ups."""
         if len(totals) >= self.warmup or not self.target:
             return len(totals) >= self.warmup
         return sum(totals) > self.seconds * 1e9 or steady_state.steady(totals) is not None
 
     def enough(self, totals: list[int]) -> bool:
-        """Whether these samples suffice."""
+        """Return True if these samples suffice."""
         n = len(totals)
         if n >= self.samples or not self.target or n < LEAST:
             return n >= self.samples
@@ -121,16 +122,15 @@ class Plan:
             look, before = look + look // 2, look
         if look > n or not before:
             return False
-        narrow = totals[:before]  # the moment was picked for its narrow interval: half as many more undo that
+        narrow = totals[:before]  # picked for its narrow interval: half as many samples more undo that bias
         low, high = intervals.order_statistics(narrow, STOPPING)
         return high - low <= self.target / 100 * statistics.median(narrow)
 
 
 def measure(iteration: Iteration, clock, plan: Plan, before=lambda: None) -> Samples:
-    """Run the iterations of the plan under `clock`, calling `before` outside the timed region of each.
+    """Time the iterations of the plan under `clock`, calling `before` untimed before each.
 
-    The garbage collector is off meanwhile and restored after. Raises ValueError when two iterations mark
-    different phases."""
+    The garbage collector is off meanwhile. Raises ValueError when two iterations mark different phases."""
     phases: dict[str, list[int]] = {}
     walls, totals = [], []
 
@@ -138,7 +138,7 @@ def measure(iteration: Iteration, clock, plan: Plan, before=lambda: None) -> Sam
         before()
         durations, wall_ns = _once(iteration, clock)
         if walls and list(durations) != list(phases):
-            raise ValueError(f"phases: {list(durations)} differ from the first, {list(phases)}")
+            raise ValueError(f"phases: got {list(durations)}, expected those of the first iteration, {list(phases)}")
         for name, ns in durations.items():
             phases.setdefault(name, []).append(ns)
         walls.append(wall_ns)
@@ -155,25 +155,27 @@ def measure(iteration: Iteration, clock, plan: Plan, before=lambda: None) -> Sam
 
 @dataclass(frozen=True)
 class Pairs:
-    """The times of two iterations that ran in turns, pair by pair, in nanoseconds; `phases` has those of each phase
-    that both mark, the first iteration's and the second's."""
+    """Hold the times of two iterations that ran in pairs, in nanoseconds.
 
-    above: list[int] = field(default_factory=list)
-    below: list[int] = field(default_factory=list)
+    `phases` has the times of each phase that both mark: those of the first iteration and those of the second."""
+
+    first: list[int] = field(default_factory=list)
+    second: list[int] = field(default_factory=list)
     phases: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
 
     def add(self, first: dict[str, int], second: dict[str, int]) -> None:
-        """Note the phases of one pair."""
-        self.above.append(sum(first.values()))
-        self.below.append(sum(second.values()))
+        """Add the phases of one pair."""
+        self.first.append(sum(first.values()))
+        self.second.append(sum(second.values()))
         for phase in first.keys() & second.keys():
             for times, ns in zip(self.phases.setdefault(phase, ([], [])), (first[phase], second[phase]), strict=True):
                 times.append(ns)
 
     def metrics(self) -> dict[str, list[float]]:
-        """Milliseconds: `paired_ms` of the first and `baseline_ms` of the second iteration, and where there are
-        several phases `paired_<phase>_ms` and `baseline_<phase>_ms` of each."""
-        series = {"": (self.above, self.below)}
+        """Return `paired_ms` of the first and `baseline_ms` of the second iteration.
+
+        If there are several phases, each has `paired_<phase>_ms` and `baseline_<phase>_ms`."""
+        series = {"": (self.first, self.second)}
         series |= {f"{phase}_": both for phase, both in sorted(self.phases.items()) if len(self.phases) > 1}
         return {
             f"{side}_{phase}ms": [ns / 1e6 for ns in times]
@@ -187,10 +189,11 @@ def compare(
     before: tuple[Callable[[], None], Callable[[], None]] = (lambda: None, lambda: None),
     effect: float = intervals.EFFECT,
 ) -> Pairs:  # fmt: skip
-    """Run two iterations in turns, after some pairs that do not count, chance deciding in every second pair which goes
-    first and the next one reversing it: a pilot of 10 pairs, then as many as its spread says are needed to see a
-    relative difference of `effect`, and more if those spread wider; never more than `most`, nor, after the fifth, once
-    they have taken `seconds`."""
+    """Time two iterations in pairs, in random order.
+
+    Every second pair reverses the order of the one before. A few uncounted pairs warm up both sides. The spread of
+    10 pairs says how many are needed to see a relative difference of `effect`; more follow if those spread wider. It
+    stops at `most` pairs or, after the fifth, once they have taken `seconds`."""
     coin, pairs, sides = random.Random(seed), Pairs(), ((first, before[0]), (second, before[1]))
 
     def once(order: tuple[int, int]) -> list[dict[str, int]]:
@@ -203,16 +206,16 @@ def compare(
 
     with _without_collector():
         warm = Pairs()
-        while not warm.above or (len(warm.above) < UNCOUNTED and sum(warm.above + warm.below) < 0.2 * seconds * 1e9):
+        while not warm.first or (len(warm.first) < UNCOUNTED and sum(warm.first + warm.second) < 0.2 * seconds * 1e9):
             warm.add(*once((0, 1)))
         planned, orders = PILOT, []
-        while len(pairs.above) < min(planned, most):
-            if len(pairs.above) >= LEAST_PAIRS and sum(pairs.above + pairs.below) > seconds * 1e9:
+        while len(pairs.first) < min(planned, most):
+            if len(pairs.first) >= LEAST_PAIRS and sum(pairs.first + pairs.second) > seconds * 1e9:
                 break
-            orders = orders or coin.sample(((0, 1), (1, 0)), 2)  # as often the one first as the other
+            orders = orders or coin.sample(((0, 1), (1, 0)), 2)  # each side goes first equally often
             pairs.add(*once(orders.pop()))
-            if len(pairs.above) == planned:
-                logs = [math.log(a / b) for a, b in zip(pairs.above, pairs.below, strict=True)]
+            if len(pairs.first) == planned:
+                logs = [math.log(a / b) for a, b in zip(pairs.first, pairs.second, strict=True)]
                 planned = intervals.pairs_needed(logs, effect)
     return pairs
 
@@ -240,5 +243,5 @@ def _once(iteration: Iteration, clock) -> tuple[dict[str, int], int]:
     iteration(mark)
     durations, wall_ns = clock.stop()
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"phases: an iteration marks each of its phases once, not {names}")
+        raise ValueError(f"phases: got {names}, expected each phase to be marked once")
     return dict(zip(names, durations, strict=True)), wall_ns

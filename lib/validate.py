@@ -1,4 +1,9 @@
-"""Says in one line what is wrong with a value: the field, the rule, the nearest valid name."""
+"""Check values, and say in one line what is wrong: field, value, rule, nearest valid name.
+
+>>> choice("size", "tny", ["tiny", "small"])
+Traceback (most recent call last):
+ValueError: size: got 'tny', expected one of tiny, small (nearest: tiny)
+"""
 
 import dataclasses
 import difflib
@@ -6,18 +11,18 @@ import math
 import reprlib
 from collections.abc import Iterable
 
-MOST = 10**9  # of any whole number: no dimension or count needs more, and products of a few stay small
+MOST = 10**9  # of any integer: no dimension or count needs more, and products of a few stay small
 _short = reprlib.Repr()
 _short.maxstring = _short.maxlong = _short.maxother = 60
 
 
 def shown(value: object) -> str:
-    """A value as Python writes it, on one line, and shortened where it is long."""
+    """Return the `repr` of a value on one line, shortened if it is long."""
     return _short.repr(value)
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """The one of `names` that is spelled most like `name`."""
+    """Return the one of `names` that is spelled most like `name`."""
     return difflib.get_close_matches(str(name), list(names), n=1, cutoff=0.0)[0]
 
 
@@ -25,35 +30,36 @@ def choice(field: str, value: object, names: Iterable[str]) -> None:
     """Raise ValueError unless `value` is one of `names`."""
     names = list(names)
     if not names:
-        raise ValueError(f"{field}: {shown(value)} is not there, and nothing else is")
+        raise ValueError(f"{field}: got {shown(value)}, but there is nothing to choose from")
     if value not in names:
-        known = ", ".join(names)
-        raise ValueError(f"{field}: {shown(value)} is not one of {known}; the nearest is {nearest(value, names)!r}")
+        listed = ", ".join(names)
+        raise ValueError(f"{field}: got {shown(value)}, expected one of {listed} (nearest: {nearest(value, names)})")
 
 
 def at_least(field: str, value: float, least: float) -> None:
     """Raise ValueError unless `value` is `least` or more."""
     if not value >= least:
-        raise ValueError(f"{field}: {shown(value)} must be {least} or more")
+        raise ValueError(f"{field}: got {shown(value)}, expected at least {least}")
 
 
 def at_most(field: str, value: float, most: float = MOST) -> None:
     """Raise ValueError unless `value` is `most` or less."""
     if not value <= most:
-        raise ValueError(f"{field}: {shown(value)} must be {most} or less")
+        raise ValueError(f"{field}: got {shown(value)}, expected at most {most}")
 
 
 def fields(instance: object) -> None:
-    """Raise ValueError unless every field of a dataclass instance has exactly its annotated type, is finite
-    and, if it is an int, is positive, or at least what its metadata call `least`, and no more than `MOST`, or than what
-    they call `most`. A bool is no int here, and "12" no number."""
+    """Raise ValueError unless every field of a dataclass instance has its type and range.
+
+    Annotated types are exact: a bool is no int, and "12" no number. A float must be finite. An int must lie between
+    `least` and `most` of the field's metadata, by default 1 and `MOST`."""
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
         allowed = (int, float) if field.type is float else (field.type,)
-        if type(value) not in allowed:
-            raise ValueError(f"{field.name}: {shown(value)} is {type(value).__name__}, must be {field.type.__name__}")
+        if (kind := type(value)) not in allowed:
+            raise ValueError(f"{field.name}: got {shown(value)} ({kind.__name__}), expected {field.type.__name__}")
         if field.type is float and not math.isfinite(value):
-            raise ValueError(f"{field.name}: {value!r} must be finite")
+            raise ValueError(f"{field.name}: got {value!r}, expected a finite number")
         if field.type is int:
             at_least(field.name, value, field.metadata.get("least", 1))
             at_most(field.name, value, field.metadata.get("most", MOST))

@@ -179,5 +179,5 @@ def test_a_hyper_parameter_out_of_range_is_refused_by_name(field, value):
 
 
 def test_an_unknown_variant_is_refused_with_the_nearest_name():
-    with pytest.raises(ValueError, match=r"^variant: 'fusd'.*nearest is 'fused'"):
+    with pytest.raises(ValueError, match=r"^variant: got 'fusd'.*nearest: fused"):
         AdamW(parameters(), "fusd")

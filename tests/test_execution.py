@@ -18,5 +18,5 @@ def test_a_kernel_is_of_the_python_that_runs_here_whatever_jupyter_finds(tmp_pat
     (spec / "kernel.json").write_text(json.dumps(other))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
     source = cells.write(tmp_path / "one.ipynb", f"import sys; assert sys.executable == {sys.executable!r}")
-    with execution.keeping() if kept else contextlib.nullcontext() as given:
+    with execution.shared_kernel() if kept else contextlib.nullcontext() as given:
         execution.execute(source, tmp_path / "done.ipynb", {}, kept=given)

@@ -125,7 +125,7 @@ def test_any_length_up_to_the_context_is_accepted(length):
 
 
 def test_more_tokens_than_the_context_are_refused():
-    with pytest.raises(ValueError, match="13 are more than context_length 12"):
+    with pytest.raises(ValueError, match="got 13, expected at most context_length 12"):
         build()(torch.zeros(1, 13, dtype=torch.long))
 
 
@@ -214,8 +214,8 @@ def test_the_head_is_not_tied_to_the_embedding():
 @pytest.mark.parametrize(
     ("values", "field"),
     [
-        ({"d_model": 34, "num_heads": 4}, "d_model: 34 must be divisible by num_heads 4"),
-        ({"d_model": 12, "num_heads": 4}, "d_model: the head size 3"), ({"d_model": -32, "num_heads": 4}, "d_model"),
+        ({"d_model": 34, "num_heads": 4}, "d_model: got 34, expected a multiple of num_heads 4"),
+        ({"d_model": 12, "num_heads": 4}, "d_model: got a head size"), ({"d_model": -32, "num_heads": 4}, "d_model"),
         *(({name: 0}, name) for name in ("vocab_size", "d_ff", "num_layers", "num_heads", "rope_theta")),
         ({"context_length": -1}, "context_length"), ({"num_layers": True}, "num_layers"), ({"d_ff": "64"}, "d_ff"),
         ({"d_model": 32.0}, "d_model"), ({"vocab_size": None}, "vocab_size"), ({"rope_theta": "1e4"}, "rope_theta"),
@@ -233,5 +233,5 @@ def test_rope_theta_may_be_an_integer():
 
 
 def test_an_unknown_attention_is_refused_with_the_nearest_name():
-    with pytest.raises(ValueError, match=r"^attention: 'spda'.*nearest is 'sdpa'"):
+    with pytest.raises(ValueError, match=r"^attention: got 'spda'.*nearest: sdpa"):
         TransformerLM(CONFIG, "spda")

@@ -56,5 +56,5 @@ def test_tf32_is_refused_without_cuda_and_changes_nothing(device):
 
 
 def test_an_unknown_precision_is_refused_with_the_nearest_name():
-    with pytest.raises(ValueError, match=r"^precision: 'bf61'.*nearest is 'bf16'"):
+    with pytest.raises(ValueError, match=r"^precision: got 'bf61'.*nearest: bf16"):
         precision.activate("bf61", "cpu")

@@ -131,7 +131,7 @@ def test_phases_without_a_name_of_their_own_are_refused(simulated, names):
 
 def test_iterations_with_different_phases_are_refused(simulated):
     names = iter(["forward", "backward"])
-    with pytest.raises(ValueError, match="differ from the first"):
+    with pytest.raises(ValueError, match="expected those of the first iteration"):
         measure(lambda mark: mark(next(names)), simulated.clock(), Plan(0, 2))
 
 
@@ -198,7 +198,7 @@ def test_after_adaptive_stopping_the_interval_covers_and_the_median_has_no_bias(
 
 
 def judged(pairs):
-    return comparisons.paired(pairs.above, pairs.below)
+    return comparisons.paired(pairs.first, pairs.second)
 
 
 def calls(noise, spread, effect):
@@ -245,7 +245,7 @@ def test_pairs_run_in_turns_in_an_order_that_chance_gives(simulated):
     pairs = compare(first, second, simulated.clock(), most=40, effect=1e-9)
     assert all(set(turn) == {"a", "b"} for turn in zip(order[::2], order[1::2], strict=True))
     assert {turn[0] for turn in zip(order[::2], order[1::2], strict=True)} == {"a", "b"}
-    assert len(pairs.above) == len(pairs.below) == len(order) // 2 - timing.UNCOUNTED
+    assert len(pairs.first) == len(pairs.second) == len(order) // 2 - timing.UNCOUNTED
 
 
 @pytest.mark.parametrize("most", [6, 20])
@@ -268,4 +268,4 @@ def test_what_is_second_in_a_pair_being_slower_makes_no_difference(most):
 
 def test_pairs_stop_when_their_time_is_up_but_not_before_the_fifth(simulated):
     programs = (simulated.program(itertools.repeat(1)) for _ in range(2))
-    assert len(compare(*programs, simulated.clock(), seconds=0).above) == 5
+    assert len(compare(*programs, simulated.clock(), seconds=0).first) == 5

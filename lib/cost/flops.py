@@ -1,22 +1,22 @@
-"""What a computation costs in theory: parameters, FLOPs, bytes; plain arithmetic, knows no tensor.
+"""Compute parameters, FLOPs and bytes by formula, in plain arithmetic without tensors.
 
-A multiplication and an addition are two FLOPs. Attention counts every score, causal or not and whatever the kernel,
-as Chowdhery et al. (2022, appendix B) do; a variant that skips the masked half therefore shows a rate above its own
-work, and what a kernel computes a second time counts for nothing. Model FLOP utilisation (MFU, the same authors,
-section 4.1) is the FLOPs of the forward and the backward pass over the time of the whole step, as a share of the
-ceiling: they take the peak that the maker states, `tidy.with_percent_of` the measured one.
+A multiplication and an addition are two FLOPs. Attention counts every score, whatever the mask or the kernel, as
+Chowdhery et al. (2022, appendix B) do. So a variant that skips the masked half shows a rate above its own work, and
+recomputation counts for nothing. Model FLOP utilisation (MFU, same authors, section 4.1) is the FLOPs of a forward
+and backward pass over the time of a whole step, as a share of the ceiling. They take the peak that the maker
+states; `tidy.with_percent_of` takes the measured one.
 """
 
 from dataclasses import dataclass, replace
 
 from lib.config import SIZES, Config
 
-FORMULA = ("naive", "compiled")  # the attention variants that hold every score; the others work in tiles
+FORMULA = ("naive", "compiled")  # attention variants that hold all scores; the others work in tiles
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The dimensions of a language model and of its batch."""
+    """Hold the dimensions of a language model and of its batch."""
 
     d_model: int
     d_ff: int
@@ -28,28 +28,28 @@ class Shape:
 
     @property
     def tokens(self) -> int:
-        """Tokens of one batch."""
+        """Return the tokens of one batch."""
         return self.batch_size * self.context_length
 
     @property
     def d_head(self) -> int:
-        """Features of one attention head."""
+        """Return the features of one attention head."""
         return self.d_model // self.num_heads
 
     @property
     def scores(self) -> int:
-        """Scores of one layer's attention, a query and a key each."""
+        """Return the scores of one layer's attention, one for each query and key."""
         return self.num_heads * self.tokens * self.context_length
 
     @property
     def matrix_parameters(self) -> int:
-        """Parameters that take part in matrix products: all but the embedding and the norms."""
+        """Count the parameters in matrix products: all but the embedding and the norms."""
         layer = 4 * self.d_model**2 + 3 * self.d_model * self.d_ff
         return self.num_layers * layer + self.vocab_size * self.d_model
 
     @property
     def parameters(self) -> int:
-        """All parameters: matrices, embedding, two norms a layer and the last one."""
+        """Count all parameters: matrices, embedding, two norms a layer and the last norm."""
         norms = (2 * self.num_layers + 1) * self.d_model
         return self.matrix_parameters + self.vocab_size * self.d_model + norms
 
@@ -61,18 +61,19 @@ def shape_of(config: Config, batch_size: int) -> Shape:
 
 
 def model_shape(size: str, context_length: int) -> Shape:
-    """Return the dimensions of a size of model with the vocabulary and the batch of the assignment."""
+    """Return the dimensions of a model size with the assignment's vocabulary and batch."""
     return shape_of(replace(SIZES[size], context_length=int(context_length)), batch_size=4)
 
 
 def width(precision: str) -> int:
-    """Bytes of a number in matrix products."""
+    """Return the bytes of a number in matrix products."""
     return 2 if precision in ("bf16", "fp16") else 4
 
 
 def forward_flops(shape: Shape) -> int:
-    """FLOPs of the matrix products of one forward pass, 2 N a token (Kaplan et al. 2020, section 2.1) and
-    attention's 4 T^2 d_model a sequence and layer."""
+    """Return the FLOPs of the matrix products of one forward pass.
+
+    Each token takes 2 N (Kaplan et al. 2020, section 2.1), attention 4 T^2 d_model for each sequence and layer."""
     sequences = shape.batch_size * shape.num_layers
     return 2 * shape.matrix_parameters * shape.tokens + sequences * attention_flops(
         1, shape.context_length, shape.d_model
@@ -80,42 +81,47 @@ def forward_flops(shape: Shape) -> int:
 
 
 def backward_flops(shape: Shape) -> int:
-    """FLOPs of the matrix products of one backward pass, exactly twice those of the forward pass: each product
-    Y = X W takes two more of its size, dX = dY W^T and dW = X^T dY, and so do both of attention. The first layer
-    is no exception, since the embedding that feeds it is trained."""
+    """Return the FLOPs of a backward pass's matrix products, twice those of the forward pass.
+
+    Each product Y = X W takes two more of its size, dX = dY W^T and dW = X^T dY; so do both of attention. The first
+    layer needs dX too, since the embedding that feeds it is trained."""
     return 2 * forward_flops(shape)
 
 
 def attention_flops(batch_size: int, seq_len: int, d_head: int, causal: bool = False) -> int:
-    """FLOPs of the two matrix products of one attention forward, Q K^T and the weights times V: over the whole
-    square of scores, or with `causal` over those alone that a query may see, T (T + 1) / 2 of T^2."""
+    """Return the FLOPs of one attention forward: Q K^T and the weights times V.
+
+    They cover all T^2 scores, or with `causal` only the T (T + 1) / 2 that a query may see."""
     scores = seq_len * (seq_len + 1) // 2 if causal else seq_len**2
     return 4 * batch_size * scores * d_head
 
 
 def optimizer_flops(elements: int, amsgrad: bool) -> int:
-    """Elementwise operations of one AdamW step by `adam.single_tensor`, a root and a division as one each: weight
-    decay 1, first moment 3, second 4, denominator 3, update 3, and the maximum of amsgrad 1."""
+    """Count the elementwise operations of one AdamW step by `adam.single_tensor`.
+
+    Weight decay takes 1, first moment 3, second 4, denominator 3, update 3, the maximum of amsgrad 1. A root or a
+    division counts as one."""
     return elements * (15 if amsgrad else 14)
 
 
 def adam_bytes(elements: int, amsgrad: bool) -> int:
-    """Bytes that one AdamW step in fp32 must move: read parameter, gradient and moments, write all but the
-    gradient; with amsgrad also the running maximum both ways."""
+    """Return the bytes that one AdamW step in fp32 must move.
+
+    It reads parameter, gradient and moments, and writes all but the gradient; amsgrad moves its maximum both ways."""
     return 4 * elements * (9 if amsgrad else 7)
 
 
 def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str, dict[str, int]]:
-    """The least bytes that what is no matrix product must move in one training step, by phase and part, with every
-    part as one fused kernel that reads each of its inputs and writes each of its outputs once, whatever the caches.
+    """Return the least bytes that a training step must move outside matrix products, by phase.
 
-    The stream that the residuals add to, the norms' weights, the angles and the optimizer are in single precision;
-    what goes into a product or comes out of one is in the product's, a cast being fused with what precedes or
-    follows it. The embedding reads a row a token; its backward writes the whole table. The scale, the mask and the
-    softmax count only where the variant holds the scores. A backward kernel reads the inputs of its forward again
-    (of the softmax the weights instead) and writes the gradients of inputs and weights; that of a residual adds
-    its branch's gradient to the stream's. Where a tensor enters several products, the sum of its gradients is left
-    to these."""
+    Every part is one fused kernel that reads each input and writes each output once, whatever the caches.
+
+    The residual stream, the norms' weights, the angles and the optimizer are in fp32. Inputs and outputs of products
+    have the product's precision, with casts fused into the neighbouring parts. The embedding reads a row for each
+    token; its backward writes the whole table. Scale, mask and softmax count only if the variant holds the scores. A
+    backward kernel reads its forward's inputs again (the softmax its weights) and writes the gradients of inputs and
+    weights. That of a residual adds its branch's gradient to the stream's. If a tensor enters several products, these
+    sum its gradients."""
     narrow = width(precision)
     ids, stream = 8 * shape.tokens, 4 * shape.tokens * shape.d_model
     inner, wide = narrow * shape.tokens * shape.d_model, narrow * shape.tokens * shape.d_ff
@@ -147,12 +153,13 @@ def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str
 def attention_moved_bytes(
     variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool, precision: str
 ) -> dict[str, int]:
-    """The least bytes that attention alone must move, by phase, if each of its kernels reads its inputs and writes its
-    outputs once. Q, K, V, the output and their gradients, in single precision: four in the forward pass, eight in the
-    backward. Scores, in the width of the products: `naive` writes them, scales, masks, normalises and reads them,
-    each a kernel of its own that reads and writes all; `compiled` has one kernel between the two products; in the
-    backward pass the weights are read twice, for the gradients of V and of the scores, and all steps come again.
-    What works in tiles must move none; its logarithms, one a query, are neglected, and so is the mask itself."""
+    """Return the least bytes that attention alone must move, by phase.
+
+    Each kernel reads its inputs and writes its outputs once. Q, K, V, the output and their gradients are in fp32: four
+    in the forward pass, eight in the backward. Scores have the products' width. `naive` writes them, then scales,
+    masks, normalises and reads them, each in a kernel of its own; `compiled` has one kernel between the two products.
+    The backward pass repeats all steps, and reads the weights twice, for the gradients of V and of the scores. Tiled
+    variants move no scores. Their logarithms, one for each query, and the mask are neglected."""
     each = 4 * batch_size * seq_len * d_head
     scores = width(precision) * batch_size * seq_len**2
     forward, backward = {"naive": (8, 11) if causal else (6, 9), "compiled": (4, 7)}.get(variant, (0, 0))
@@ -160,14 +167,13 @@ def attention_moved_bytes(
 
 
 def attention_part_costs(shape: Shape, precision: str, backward: bool) -> dict[str, list]:
-    """FLOPs and least bytes of the parts of attention by the formula, of all layers, one row a part and phase: a table
-    of `part, phase, flops, bytes`.
+    """Tabulate FLOPs and least bytes of naive attention, by part and phase, over all layers.
 
-    The products (`scores`, `values`) count as in `attention_flops`, twice as many backward. The softmax counts each of
-    its elementary operations on a score as one FLOP, an exponential and a division like an addition: forward five
-    (the running maximum, its subtraction, the exponential, the running sum, the division by it), backward four
-    (P * dP, its running sum, its subtraction, the product with P). Every part reads its inputs and writes its outputs
-    once; the scale and the mask, which one kernel with the product would make, count for nothing."""
+    The products (`scores`, `values`) count as in `attention_flops`, and twice that backward. Each operation of the
+    softmax on a score is one FLOP, be it an exponential or an addition. There are five forward (running maximum,
+    subtraction, exponential, running sum, division) and four backward (P * dP, running sum, subtraction, product with
+    P). Every part reads its inputs and writes its outputs once. Scale and mask count for nothing, since one kernel with
+    the product could do them."""
     scores, hidden = shape.scores, shape.tokens * shape.d_model
     product, narrow = 2 * scores * shape.d_head, width(precision)
     rows = [

@@ -1,4 +1,4 @@
-"""How many bytes a training step, its first phases, or attention alone hold; plain arithmetic, knows no tensor."""
+"""Compute by formula how many bytes a training step, its phases or attention alone hold."""
 
 from lib.cost.flops import FORMULA, Shape, width
 
@@ -6,25 +6,28 @@ TILE = 128  # keys of a tile
 
 
 def activation_bytes(shape: Shape, precision: str, attention: str, device: str = "cpu") -> int:
-    """Bytes that a forward pass of `lib.model` keeps for its backward pass: of every operation the inputs that its
-    derivative needs, each tensor once, which is how Korthikanti et al. 2022 ("Reducing Activation Recomputation in
-    Large Transformer Models", section 4) count. What differs from theirs: RMSNorm, RoPE, SwiGLU and the loss for
-    LayerNorm, GELU and dropout; single precision, or autocast with its copies; and the terms that they neglect.
-    Autocast's copies of the matrices are a term of their own, in `kept_bytes`."""
+    """Return the bytes that a forward pass of `lib.model` keeps for its backward pass.
+
+    These are the inputs that each operation's derivative needs, each tensor once (Korthikanti et al. 2022, "Reducing
+    Activation Recomputation in Large Transformer Models", section 4). Unlike theirs, this model has RMSNorm, RoPE,
+    SwiGLU and the loss instead of LayerNorm, GELU and dropout. It counts fp32, or autocast with its copies, and the
+    terms that they neglect. `kept_bytes` adds autocast's copies of the matrices."""
     return shape.num_layers * _layer_bytes(shape, precision, attention, device) + _last_bytes(shape, precision)
 
 
 def _layer_bytes(shape: Shape, precision: str, attention: str, device: str) -> int:
-    """What one layer keeps. Of tokens x d_model: both norms' inputs and quotients, in single precision; the norms'
-    outputs (under autocast one copy for each matrix that they meet), queries, keys, values, and attention's output,
-    which the variants in tiles keep a second time. Of tokens x d_ff: four in SwiGLU. Of tokens: the norms' roots.
-    And for each head either the weights and the mask, or the logarithm of their sums."""
+    """Return the bytes that one layer keeps.
+
+    Of tokens x d_model, these are both norms' inputs and quotients in fp32, queries, keys, values and attention's
+    output, which tiled variants keep twice. The norms' outputs have the same size; autocast keeps a copy for each
+    matrix that uses them. SwiGLU keeps four of tokens x d_ff, and each norm its roots. Each head keeps weights and
+    mask, or the logarithms of the sums."""
     narrow = width(precision)
     copies = 2 if narrow == 4 else 5
     hidden = shape.tokens * shape.d_model * (4 * 4 + (copies + 4 + (attention not in FORMULA)) * narrow)
     wide = shape.tokens * shape.d_ff * 4 * narrow
     if attention in FORMULA:
-        softmax = narrow if device == "cpu" or narrow == 4 else 4 + narrow  # autocast elsewhere widens it and casts it
+        softmax = narrow if device == "cpu" or narrow == 4 else 4 + narrow  # autocast elsewhere widens and casts it
         heads = softmax * shape.scores + shape.context_length**2
     else:
         heads = 4 * shape.num_heads * shape.tokens
@@ -32,30 +35,30 @@ def _layer_bytes(shape: Shape, precision: str, attention: str, device: str) -> i
 
 
 def _last_bytes(shape: Shape, precision: str) -> int:
-    """What the last norm (input, quotient, output, root), the head and the loss (log-probabilities, targets) keep."""
+    """Return the bytes that the last norm, the head and the loss keep."""
     return shape.tokens * (shape.d_model * (2 * 4 + width(precision)) + 4 * shape.vocab_size + 4 + 8)
 
 
 def state_bytes(shape: Shape) -> int:
-    """Bytes of parameters, gradients and two moments in fp32, 16 a parameter, and a count of steps for each tensor."""
+    """Return the bytes of parameters, gradients and moments in fp32, and of step counts."""
     return 16 * shape.parameters + 4 * (9 * shape.num_layers + 3)
 
 
 def peak_bytes(
     shape: Shape, precision: str, attention: str, optimizer: str, mode: str, device: str = "cpu", checkpoint: int = 0
 ) -> int:
-    """Return the peak bytes of as much of a training step as `mode` says, with parameters in fp32.
+    """Return the peak bytes of the part of a training step that `mode` names.
 
-    It is that of the second step, when the optimizer has its moments: parameters and moments, the batch and the tables
-    of RoPE, and the most that any moment of the forward pass, of the backward pass or of the optimizer has beside them.
-    With `checkpoint`, layers run in groups of so many, of which only the input is kept."""
+    It is the peak of the second step, when the optimizer has its moments: fp32 parameters, moments, batch, RoPE's
+    tables, and the most that any point of forward, backward or optimizer adds to these. With `checkpoint`, layers run
+    in groups of that many, which keep only their input."""
     states = state_bytes(shape) - 4 * shape.parameters if mode == "train_step" else 4 * shape.parameters
     batch = 8 * shape.batch_size * (shape.context_length + 1) + 4 * shape.context_length * shape.d_head
     logits = shape.tokens * shape.vocab_size * width(precision)
     moments = _forward_bytes(shape, precision, attention, device, mode != "no_grad", checkpoint)
-    if mode in ("forward_backward", "train_step"):  # which hold the logits to the end
+    if mode in ("forward_backward", "train_step"):  # these modes hold the logits to the end
         moments += [logits + moment for moment in _backward_bytes(shape, precision, attention, device, checkpoint)]
-    if mode == "train_step":  # all gradients and temporaries: a list as large as the parameters, three tensors, or none
+    if mode == "train_step":  # all gradients, and temporaries: as large as all parameters, three tensors, or none
         largest = max(shape.vocab_size, shape.d_ff, shape.d_model) * shape.d_model
         temporaries = 4 * shape.parameters if "foreach" in optimizer else 0 if optimizer == "fused" else 3 * 4 * largest
         moments.append(logits + 4 * shape.parameters + temporaries)
@@ -63,8 +66,9 @@ def peak_bytes(
 
 
 def kept_bytes(shape: Shape, precision: str, attention: str, device: str, checkpoint: int) -> int:
-    """What a forward pass keeps for its backward pass, copies of matrices included: all activations, or of each group
-    of layers only the input, and what comes after the last layer."""
+    """Return what a forward pass keeps for its backward pass, with copies of matrices.
+
+    With `checkpoint`, these are only the input of each group of layers, and what comes after the last layer."""
     head, last = _copies(shape, precision, 0), _last_bytes(shape, precision)
     if checkpoint:
         return -(-shape.num_layers // checkpoint) * 4 * shape.tokens * shape.d_model + last + head
@@ -72,7 +76,7 @@ def kept_bytes(shape: Shape, precision: str, attention: str, device: str, checkp
 
 
 def _copies(shape: Shape, precision: str, layers: int) -> int:
-    """Autocast's copies of the matrices of so many layers and of the head."""
+    """Return the bytes of autocast's copies of the matrices of `layers` and the head."""
     block = 4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff
     return (layers * block + shape.vocab_size * shape.d_model) * (4 - width(precision))
 
@@ -80,14 +84,15 @@ def _copies(shape: Shape, precision: str, layers: int) -> int:
 def _forward_bytes(
     shape: Shape, precision: str, attention: str, device: str, graph: bool, checkpoint: int
 ) -> list[int]:
-    """Bytes of activations and temporaries at each moment of the forward pass that can be the peak: attention and
-    SwiGLU of the last layer, and the loss. Autocast keeps its copies of the matrices until the pass is over."""
+    """Return the bytes at each point of the forward pass that can be the peak.
+
+    These are attention and SwiGLU of the last layer, and the loss. Autocast keeps its copies of matrices to the end."""
     narrow, tokens = width(precision), shape.tokens
     hidden, wide, vocabulary = tokens * shape.d_model, tokens * shape.d_ff, tokens * shape.vocab_size
     copies = _copies(shape, precision, shape.num_layers)
     before, norms, end = 0, 0, 4 * vocabulary + 8 * tokens
     if checkpoint and ((shape.num_layers - 1) % checkpoint or (checkpoint > 1 and not graph)):
-        before = 4 * hidden  # the group's input, beside that of its last layer
+        before = 4 * hidden  # the group's input, in addition to that of its last layer
     if graph:
         kept_copies = _copies(shape, precision, 0 if checkpoint else shape.num_layers)
         end = kept_bytes(shape, precision, attention, device, checkpoint) - kept_copies
@@ -112,14 +117,14 @@ def _forward_bytes(
 
 
 def _backward_bytes(shape: Shape, precision: str, attention: str, device: str, checkpoint: int) -> list[int]:
-    """Bytes of gradients, activations and temporaries at each moment of the backward pass that can be the peak.
+    """Return the bytes at each point of the backward pass that can be the peak.
 
-    Going backwards frees activations, with autocast's copies of matrices, and makes gradients of parameters. So a
-    layer either frees more than it makes, and the last one is the highest, or the reverse, and the first one is; of
-    each group of layers, whose activations are there only while it is gone through."""
+    Each layer frees activations and autocast's copies, and makes gradients. If it frees more than it makes, the last
+    layer is the highest, else the first. Both are counted for each group of layers, whose activations exist only while
+    its backward pass runs."""
     narrow, tokens, d_model, d_ff = width(precision), shape.tokens, shape.d_model, shape.d_ff
     hidden, wide, vocabulary = tokens * d_model, tokens * d_ff, tokens * shape.vocab_size
-    matrix = 4 if narrow == 4 else 2  # of a gradient's 4 bytes a parameter, less the copy that it replaces
+    matrix = 4 if narrow == 4 else 2  # bytes that a gradient adds for each parameter, less the copy that it replaces
     head, block = shape.vocab_size * d_model, 4 * d_model**2 + 3 * d_model * d_ff
     layer, size = _layer_bytes(shape, precision, attention, device), checkpoint or shape.num_layers
 
@@ -132,14 +137,14 @@ def _backward_bytes(shape: Shape, precision: str, attention: str, device: str, c
     for group in range(-(-shape.num_layers // size)):
         last = min(shape.num_layers, (group + 1) * size)
         layers, done = last - group * size, shape.num_layers - last
-        # the inputs of the groups before, the gradients of those behind, its own activations and its output's gradient
+        # inputs of earlier groups, gradients of later ones, own activations, the output's gradient
         whole = 4 * hidden * (group + 1) + 4 * (head + done * block) + layers * (layer + (4 - matrix) * block)
-        whole += 4 * (2 * shape.num_layers + 1) * d_model  # gradients of norms: too small to tell when each comes
+        whole += 4 * (2 * shape.num_layers + 1) * d_model  # gradients of norms, too small for their time to matter
         for behind in (0, layers - 1):
             entry = whole + behind * (matrix * block - layer)
-            # SwiGLU's product: its gradient and those of its factors, and that of the matrix after it
+            # at SwiGLU's product: its gradient, those of its factors, and that of the matrix after it
             moments.append(entry + matrix * d_ff * d_model + 2 * narrow * wide)
-            # attention: SwiGLU, its norm and the output projection are behind
+            # at attention: SwiGLU, its norm and the output projection are done
             freed = 4 * narrow * wide + hidden * (2 * 4 + (2 if narrow == 4 else 3) * narrow)
             made = matrix * (3 * d_ff * d_model + d_model**2) + _attention_bytes(shape, precision, attention, device)
             moments.append(entry + made - freed)
@@ -147,10 +152,11 @@ def _backward_bytes(shape: Shape, precision: str, attention: str, device: str, c
 
 
 def _attention_bytes(shape: Shape, precision: str, attention: str, device: str) -> int:
-    """Temporaries of the backward pass of one attention: the gradients of weights and scores for all keys; or those
-    of queries, keys, values and output, and for `tiled` what it holds of a tile: at the end of the first its scores,
-    weights, and the gradients of both and a product; or, where that is more, what is left of these while the second,
-    shorter by a tile of queries, has its scores computed, or its weights."""
+    """Return the bytes of temporaries in the backward pass of one attention.
+
+    The formula holds the gradients of weights and scores, tiled variants those of queries, keys, values and output.
+    `tiled` adds the larger of two: the first tile's scores, weights, their gradients and a product at its end; or what
+    remains of these while the second tile, shorter by a tile of queries, computes its scores or weights."""
     narrow = width(precision)
     if attention in FORMULA:
         return 2 * shape.scores * (narrow if device == "cpu" else 4)
@@ -164,9 +170,10 @@ def _attention_bytes(shape: Shape, precision: str, attention: str, device: str) 
 
 
 def attention_kept_bytes(variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool) -> dict[str, int]:
-    """Bytes alive between the forward and the backward pass of attention alone in fp32, by part: its inputs and its
-    output, the output's gradient, which is there from the start, and what the variant computed for the backward pass:
-    the weights and the mask that were applied, or one logarithm a query."""
+    """Return the bytes, by part, that attention alone keeps in fp32 for its backward pass.
+
+    These are inputs, output, the output's gradient, which exists from the start, and what the variant keeps for the
+    backward pass: weights and mask, or one logarithm for each query."""
     each, scores = 4 * batch_size * seq_len * d_head, 4 * batch_size * seq_len**2
     kept = {"Q, K and V": 3 * each, "output": each, "gradient of the output": each}
     if variant in FORMULA:
@@ -175,8 +182,9 @@ def attention_kept_bytes(variant: str, batch_size: int, seq_len: int, d_head: in
 
 
 def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: bool) -> dict[str, int]:
-    """Bytes alive at the peak of naive attention in fp32, by part, for at least as many tokens as features: where the
-    backward pass has the gradients of the weights and of the scores, and what it reads is not yet freed."""
+    """Return the bytes, by part, at the peak of naive attention in fp32, for at least d_head tokens.
+
+    The backward pass then has the gradients of weights and scores, and has not yet freed what it reads."""
     each, scores = 4 * batch_size * seq_len * d_head, 4 * batch_size * seq_len**2
     kept = attention_kept_bytes("naive", batch_size, seq_len, d_head, causal)
     return kept | {"gradient of V": each, "gradient of the weights": scores, "gradient of the scores": scores}

@@ -122,8 +122,8 @@ def _compare_programs(device: str, calls: int, count: int, apart: bool = False) 
         first, second = _program(kept[-1] if apart else operands, calls), _program(operands, UNIT)
         pairs = timing.compare(first, second, timing.clock(device), most=150, seed=seed)
         low, middle, high = statistics.quantiles(probed + noise.probe(device), n=4)
-        comparison = comparisons.paired(pairs.above, pairs.below)
-        row = comparison.ratio.value, len(pairs.above), comparison.verdict() in ("faster", "slower")
+        comparison = comparisons.paired(pairs.first, pairs.second)
+        row = comparison.ratio.value, len(pairs.first), comparison.verdict() in ("faster", "slower")
         for name, value in zip(found, (*row, middle, 100 * (high - low) / middle), strict=True):
             found[name].append(float(value))
     return found

@@ -262,7 +262,7 @@ def followed(work: Work, case, round: int) -> dict:
     if work.device == "cuda":
         pickle.parent.mkdir(parents=True, exist_ok=True)
     work.before()
-    return peak_memory.followed(work.iteration, work.before, work.device, LARGEST_ALLOCATIONS, pickle)
+    return peak_memory.peaks_and_timeline(work.iteration, work.before, work.device, LARGEST_ALLOCATIONS, pickle)
 
 
 def pairs(record: Recording, most: int, seconds: float) -> dict[str, list[float]]:

@@ -39,7 +39,7 @@ class Memory(Step):
         from lib.instruments import memory_trace  # imports torch.distributed, which nothing else needs
 
         with precision.strict():
-            return memory_trace.predicted(self.training)
+            return memory_trace.predict(self.training)
 
     def setup(self) -> Work:
         """Build the step and add what theory says of its memory to the facts, in MiB.

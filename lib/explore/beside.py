@@ -1,4 +1,4 @@
-"""Sets what was just measured by hand beside the records kept in git of the same cases; measures nothing."""
+"""Show records measured by hand beside the reference machines' records of the same cases."""
 
 from collections.abc import Callable
 
@@ -15,11 +15,12 @@ HERE = "here, by hand"
 def beside(
     records: pd.DataFrame, columns: str, table: Callable[[pd.DataFrame], pd.DataFrame] | None = None, keys: str = ""
 ) -> Table | Markdown:
-    """The columns of these records and, below each case, of the reference machines' records of it, whatever the device:
-    the medians of metrics, or rows of `table(records)`, matched by the fields of the case or by other `keys`. A
-    sentence where there are none, and for a sweep, whose records the report compares."""
+    """Show these records and, below each case, the reference machines' records of it.
+
+    Columns are medians of metrics, or those of `table(records)`. Rows match by the fields of the case except `device`,
+    or by `keys`. Returns a sentence if none match, or if the records are of a sweep, which the report compares."""
     if set(records["round"]) - {results.BY_HAND}:
-        return Markdown("The records of a sweep stand beside those of other machines in the report.")
+        return Markdown("The report shows the records of a sweep beside those of other machines.")
     fields = [name for name in records.attrs["fields"] if name != "device"]
     every = results.reference(records.attrs["experiment"], but="")
     wanted = set(records[fields].itertuples(index=False, name=None))
@@ -28,17 +29,17 @@ def beside(
     own, others = (_rows(some, columns, table) for some in (records, theirs))
     if own.empty or others.empty:
         machines = ", ".join(every["machine"].unique()) or "no machine"
-        return Markdown(f"No reference machine has records of these cases; git keeps this experiment of {machines}.")
+        return Markdown(f"No reference machine has records of these cases. Git keeps this experiment from {machines}.")
     names = keys.split() or fields
     rows = published.same_cases(own, [others.assign(source="records of " + others["machine"])], names)
-    known = list(dict.fromkeys(rows["case"]))
-    rows = rows.sort_values("case", key=lambda case: case.map(known.index), kind="stable", ignore_index=True)
+    order = list(dict.fromkeys(rows["case"]))
+    rows = rows.sort_values("case", key=lambda case: case.map(order.index), kind="stable", ignore_index=True)
     rows["source"] = rows["source"].replace("this report", HERE)
     return tables.show(rows, " ".join(["source", *names, columns]), "Beside the reference machines")
 
 
 def _rows(records: pd.DataFrame, columns: str, table: Callable | None) -> pd.DataFrame:
-    """What is to be shown of records, each row with its machine."""
+    """Return the rows to show of records, each with its machine."""
     if table is None:
         return tidy.medians(records, *columns.split())
     found = [table(group).assign(machine=machine) for machine, group in records.groupby("machine", sort=False)]

@@ -1,4 +1,4 @@
-"""Widgets that choose a query in JupyterLab and show its figure and its table; knows nothing of what records hold."""
+"""Offer widgets that choose a query in JupyterLab and show its figure and its table."""
 
 import contextlib
 import dataclasses
@@ -12,17 +12,17 @@ from lib.explore.query import Query, axes, experiments, figure, first, listing, 
 from lib.records import results
 from lib.report.headings import heading
 
-ROWS = 5  # of a list in which several can be chosen
-WIDTH = "46em"  # of a figure, so that it and its controls can be seen at once
+ROWS = 5  # of a list that allows several choices
+WIDTH = "46em"  # of a figure, so that it fits on the screen with its controls
 
 
 def offline() -> None:
-    """Bring what interactive tables need into the notebook, so that they ask nothing of the network."""
+    """Load the scripts of interactive tables into the notebook, so that they need no network."""
     itables.init_notebook_mode(all_interactive=False, connected=False)
 
 
 def interactive(query: Query) -> str:
-    """The rows of a query as the HTML of a table that sorts, searches and turns pages."""
+    """Return the rows of a query as an HTML table with sorting, search and pages."""
     rows = listing(query)
     measured = rows.select_dtypes("float").columns
     rows[measured] = rows[measured].map(lambda value: float(f"{value:.4g}"))
@@ -30,28 +30,29 @@ def interactive(query: Query) -> str:
 
 
 class Panel(widgets.VBox):
-    """The controls of a query with its figure and its table below, which follow each change; `query` is the choice as
-    it stands. Another experiment, machine, x axis or kind of line begins anew from `first`."""
+    """Show the controls of a query above its figure and its table, which follow each change.
+
+    `query` is the current choice. A new experiment, machine, x axis or line field starts again from `first`."""
 
     def __init__(self, query: Query):
-        known, layout = results.machines(), widgets.Layout(flex_flow="row wrap")
+        machines, layout = results.machines(), widgets.Layout(flex_flow="row wrap")
         self.query, self.filters, self.quiet = query, {}, True
-        self.experiment = widgets.Dropdown(options=experiments(known), description="experiment")
-        self.machines = widgets.SelectMultiple(options=known, description="machines", rows=min(ROWS, len(known)))
+        self.experiment = widgets.Dropdown(options=experiments(machines), description="experiment")
+        self.machines = widgets.SelectMultiple(options=machines, description="machines", rows=min(ROWS, len(machines)))
         self.x, self.y, self.line = (widgets.Dropdown(description=name) for name in ("x", "y", "line"))
         self.where, self.button = widgets.HBox(layout=layout), widgets.Button(description="Save figure")
         self.message, self.shown = widgets.HTML(), widgets.Output()
         which, drawn = widgets.VBox([self.experiment, self.machines]), widgets.VBox([self.x, self.y, self.line])
         above = widgets.HBox([which, drawn], layout=layout)
         super().__init__([above, self.where, self.button, self.message, self.shown])
-        self._adopt(query)
+        self._set_controls(query)
         self.button.on_click(self._save)
         for control in (self.experiment, self.machines, self.x, self.line):
             control.observe(self._restart, "value")
         self.y.observe(self._narrow, "value")
 
-    def _adopt(self, query: Query) -> None:
-        """Set every control to what a query says, and show it."""
+    def _set_controls(self, query: Query) -> None:
+        """Set every control to a query's value, and show the query."""
         self.query, self.quiet = query, True
         records, fields = query.records(), axes(query.experiment)
         self.experiment.value, self.machines.value = query.experiment, query.machines
@@ -73,27 +74,27 @@ class Panel(widgets.VBox):
         self._show()
 
     def _restart(self, change: dict) -> None:
-        """Begin anew with what was changed and, of the same experiment, the axes as they are."""
+        """Start again from what was changed; keep the axes if the experiment is the same."""
         if self.quiet:
             return
         same = self.experiment.value == self.query.experiment
         kept = {"x": self.x.value, "y": self.y.value, "line": self.line.value} if same else {}
-        with self._telling():
-            self._adopt(first(self.experiment.value, self.machines.value, **kept))
+        with self._showing_errors():
+            self._set_controls(first(self.experiment.value, self.machines.value, **kept))
 
     def _narrow(self, change: dict) -> None:
-        """Another metric, or other values of a field; all values of a field are no filter."""
+        """Apply another metric or filter; all values of a field are no filter."""
         if self.quiet:
             return
         chosen = {name: control.value for name, control in self.filters.items()}
         where = {name: values for name, values in chosen.items() if 0 < len(values) < len(self.filters[name].options)}
-        with self._telling():
+        with self._showing_errors():
             self.query = dataclasses.replace(self.query, y=self.y.value, where=where)
             self._show()
 
     @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Make a change, or say why it cannot be."""
+    def _showing_errors(self) -> Iterator[None]:
+        """Run a change, and show its ValueError as the message."""
         try:
             self.message.value = ""
             yield
@@ -108,4 +109,4 @@ class Panel(widgets.VBox):
         )
 
     def _save(self, _: widgets.Button) -> None:
-        self.message.value = f"saved as {html.escape(str(save(self.query)))}"
+        self.message.value = f"Saved as {html.escape(str(save(self.query)))}"

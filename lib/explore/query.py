@@ -1,4 +1,4 @@
-"""Draws and lists what a query picks from the records, and saves both; knows no widgets and measures nothing."""
+"""Draw, list and save what a query picks from the records, without widgets."""
 
 import hashlib
 import math
@@ -16,16 +16,17 @@ from lib.report import hypotheses, plots, tidy
 from lib.report.headings import heading, is_quantity
 from lib.stats.intervals import Interval
 
-MACHINE = "machine"  # what can be an axis beside the fields of a case
+MACHINE = "machine"  # can be an axis, as the fields of a case can
 PALETTE = (plots.INK, plots.BLUE, plots.ORANGE, plots.GREEN, plots.PURPLE, plots.SKY)
 LEADING = ("total_ms", "first_total_ms", "peak_mib")  # the metrics of a whole iteration
 
 
 @dataclass(frozen=True)
 class Query:
-    """A choice of records and what to draw of them: the metric `y` against `x`, a line a value of `line`, of the cases
-    of an experiment whose fields have the values in `where`, one or several each. Raises ValueError for what is unknown
-    or was never measured, with the nearest valid name."""
+    """Choose records, and draw `y` against `x` with a line for each value of `line`.
+
+    `where` keeps cases whose fields have one of the given values. Raises ValueError for a name that is unknown or was
+    never measured, with the nearest valid one."""
 
     experiment: str
     machines: tuple[str, ...]
@@ -35,18 +36,18 @@ class Query:
     where: Mapping[str, tuple] = field(default_factory=dict, hash=False)
 
     def __post_init__(self):
-        object.__setattr__(self, "machines", _listed(self.machines))
-        object.__setattr__(self, "where", {name: _listed(values) for name, values in self.where.items()})
+        object.__setattr__(self, "machines", _as_tuple(self.machines))
+        object.__setattr__(self, "where", {name: _as_tuple(values) for name, values in self.where.items()})
         validate.choice("experiment", self.experiment, notebooks.experiments())
         if not self.machines:
-            raise ValueError("machines: there must be one with records; `make report` measures some")
+            raise ValueError("machines: got none, expected one with records; `make report` measures this machine")
         for name in self.machines:
             validate.choice("machines", name, results.machines() or ["no machine"])
         records = self.records()
         for name, axis in (("x", self.x), ("line", self.line)):
             validate.choice(name, axis, axes(self.experiment))
         if self.x == self.line:
-            raise ValueError(f"line: {self.line!r} is the x axis already")
+            raise ValueError(f"line: got {self.line!r}, expected another field than the x axis")
         validate.choice("y", self.y, metrics(records) or ["no metric"])
         for name, values in self.where.items():
             validate.choice("where", name, notebooks.fields(self.experiment))
@@ -54,60 +55,61 @@ class Query:
                 _check_value(f"where.{name}", value, options(records, name))
 
     def records(self) -> pd.DataFrame:
-        """All records of the experiment on the machines, before `where` picks."""
+        """Return all records of the experiment on the machines, before `where` filters them."""
         return results.of_machines(self.experiment, list(self.machines))
 
     @property
     def slug(self) -> str:
-        """A name for its file: what is drawn, and a digest of all the rest."""
+        """Return a name for its file: the axes, and a digest of the whole query."""
         digest = hashlib.sha256(repr(self).encode()).hexdigest()[:8]
         return re.sub(r"[^A-Za-z0-9]+", "-", f"{self.experiment}-{self.y}-by-{self.x}-{self.line}-{digest}")
 
 
-def _listed(values) -> tuple:
+def _as_tuple(values) -> tuple:
     return tuple(values) if isinstance(values, list | tuple) else (values,)
 
 
-def _check_value(name: str, value, known: list) -> None:
-    """Raise ValueError unless the value is a known one of the same type: True is not 1."""
-    if (type(value), value) not in [(type(other), other) for other in known]:
-        words = ", ".join(map(repr, known))
-        nearest = validate.nearest(value, map(str, known)) if known else "none"
-        raise ValueError(f"{name}: {value!r} is not one of {words}; the nearest is {nearest}")
+def _check_value(name: str, value, allowed: list) -> None:
+    """Raise ValueError unless the value is an allowed one of the same type: True is not 1."""
+    if (type(value), value) not in [(type(other), other) for other in allowed]:
+        listed = ", ".join(map(repr, allowed))
+        nearest = validate.nearest(value, map(str, allowed)) if allowed else "none"
+        raise ValueError(f"{name}: got {value!r}, expected one of {listed} (nearest: {nearest})")
 
 
 def axes(experiment: str) -> list[str]:
-    """What can be the x axis or tell lines apart: the fields of a case, and the machine."""
+    """List what can be `x` or `line`: the fields of a case, and the machine."""
     return [*notebooks.fields(experiment), MACHINE]
 
 
 def metrics(records: pd.DataFrame) -> list[str]:
-    """What can be the y axis: the metrics that are numbers and have a heading, those of the whole first."""
-    besides = {*long_form.OF_THE_RECORD, *records.attrs["fields"]}
-    found = [name for name in records if is_quantity(name) and name not in besides and records[name].map(_counts).any()]
-    return [name for name in LEADING if name in found] + [name for name in found if name not in LEADING]
+    """List what can be `y`: numeric metrics with a heading, whole iterations first."""
+    other = {*long_form.OF_THE_RECORD, *records.attrs["fields"]}
+    names = [name for name in records if is_quantity(name) and name not in other and records[name].map(_is_number).any()]
+    return [name for name in LEADING if name in names] + [name for name in names if name not in LEADING]
 
 
-def _counts(value) -> bool:
+def _is_number(value) -> bool:
     first = value[0] if isinstance(value, list) and value else value
     return isinstance(first, int | float) and not isinstance(first, bool) and not math.isnan(first)
 
 
 def options(records: pd.DataFrame, name: str) -> list:
-    """The values that a field has in the records, in the order of the report."""
+    """List the values that a field has in the records, in the order of the report."""
     values = records[[name]].drop_duplicates().sort_values(name, key=tidy.in_order)[name]
     return values.tolist()
 
 
 def experiments(machines: list[str]) -> list[str]:
-    """The experiments of which these machines have something to draw."""
+    """List the experiments that these machines have metrics of."""
     return [name for name in notebooks.experiments() if metrics(results.of_machines(name, machines))]
 
 
 def first(experiment: str, machines: tuple[str, ...] = (), **chosen: str) -> Query:
-    """A query to begin with, of these machines or the first with records: `x`, `y` and `line` as chosen, or else the
-    field of numbers with most values, the time of the whole, and the field in which variants differ; each other field
-    has its most frequent value, so that a line is one thing. Raises ValueError as `Query` does."""
+    """Return a query to begin with, of these machines or of the first with records.
+
+    By default `x` is the numeric field with most values, `y` the metric measured most often, and `line` the field in
+    which variants differ. Every other field has its most frequent value. Raises ValueError as `Query` does."""
     validate.choice("experiment", experiment, notebooks.experiments())
     machines = machines or tuple(results.machines()[:1])
     records = results.of_machines(experiment, list(machines))
@@ -119,7 +121,7 @@ def first(experiment: str, machines: tuple[str, ...] = (), **chosen: str) -> Que
     variants = [name for name in (*baselines.differing(experiment), *fields) if counts.get(name, 0) > 1]
     several = [MACHINE] if len(machines) > 1 else []
     line = chosen.get("line") or next(name for name in (*several, *variants, *fields, MACHINE) if name != x)
-    y = chosen.get("y") or max(metrics(records), key=lambda name: records[name].map(_counts).sum(), default="total_ms")
+    y = chosen.get("y") or max(metrics(records), key=lambda y: records[y].map(_is_number).sum(), default="total_ms")
     where, left = {}, (records[records[y].notna()] if y in records else records).drop_duplicates(fields)
     for name in fields:
         if name not in (x, line) and counts[name] > 1 and len(left):
@@ -129,12 +131,13 @@ def first(experiment: str, machines: tuple[str, ...] = (), **chosen: str) -> Que
 
 
 def table(query: Query) -> pd.DataFrame:
-    """One row a case and machine: its fields, the metric as an `Interval` or None, and what
-    `tidy.medians` says beside; `label` tells the lines apart and `colour` is that of the line."""
+    """Return the table of `tidy.medians`, with a row for each case and machine.
+
+    The metric is an `Interval` or None; `label` distinguishes the lines, and `colour` is that of the line."""
     where = {name: list(values) for name, values in query.where.items()}
     medians = tidy.medians(tidy.select(query.records(), **where), query.y)
     medians[query.y] = [
-        found if isinstance(found, Interval) else hypotheses.counted(found if _counts(found) else None)
+        found if isinstance(found, Interval) else hypotheses.counted(found if _is_number(found) else None)
         for found in medians[query.y]
     ]
     rest = [name for name in axes(query.experiment) if name not in (query.x, query.line)]
@@ -147,7 +150,7 @@ def table(query: Query) -> pd.DataFrame:
 
 
 def draw(query: Query) -> Axes:
-    """Lines on log axes, where x is a number with several values and nothing is zero, else bars."""
+    """Draw lines on log axes if x has several positive numbers, and y only positive ones; else bars."""
     rows = table(query)
     drawn = rows[rows[query.y].notna()]
     if _on_log_axes(drawn, query):
@@ -163,7 +166,7 @@ def _on_log_axes(drawn: pd.DataFrame, query: Query) -> bool:
 
 
 def bars(drawn: pd.DataFrame, query: Query) -> Axes:
-    """A bar a row of `table`, with its interval, named by what tells it from the others."""
+    """Draw a bar for each row of `table`, with its interval and a distinct label."""
     rest = [name for name in axes(query.experiment) if name not in (query.x, query.line)]
     named = tidy.labelled(drawn, [query.line, query.x, *rest])
     (ax,) = plots.axes(height=1.2 + 0.28 * max(1, len(named)))
@@ -180,7 +183,7 @@ def bars(drawn: pd.DataFrame, query: Query) -> Axes:
 
 
 def figure(query: Query) -> plots.Figure:
-    """The figure of a query as the report shows one, with what it draws of which cases."""
+    """Return the figure of a query with a caption, as the report shows it."""
     picked = [f"{heading(name)} {', '.join(map(str, values))}" for name, values in query.where.items()]
     what = f"{heading(query.y)}, by {heading(query.x)} and {heading(query.line)}, of {query.experiment}"
     caption = "; ".join([what, *picked]) + "."
@@ -188,8 +191,10 @@ def figure(query: Query) -> plots.Figure:
 
 
 def listing(query: Query) -> pd.DataFrame:
-    """The rows of `table` in numbers, for an interactive table: the fields, the machine, the median of the metric with
-    the ends of its interval, the number of samples and of rounds, and why there is none."""
+    """Return the rows of `table` in numbers, for an interactive table.
+
+    Each has the fields, the machine, the metric's median with the ends of its interval, the numbers of samples and
+    rounds, and why a median is missing."""
     rows = table(query)
     found = rows[query.y]
     numbers = {
@@ -203,12 +208,12 @@ def listing(query: Query) -> pd.DataFrame:
 
 
 def folder() -> Path:
-    """Where figures of queries go: `figures` beside the records."""
+    """Return the folder for figures of queries: `figures` beside the records."""
     return results.folder().parent / "figures"
 
 
 def save(query: Query) -> Path:
-    """Write the figure as an SVG that stands alone, and its rows as CSV beside it; return the figure's file."""
+    """Write the figure as a standalone SVG, with its rows as CSV; return the SVG's path."""
     file = folder() / f"explore-{query.slug}.svg"
     file.parent.mkdir(parents=True, exist_ok=True)
     plots.save(draw(query), file)

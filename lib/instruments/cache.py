@@ -1,4 +1,4 @@
-"""Tells how large the last cache before memory is, and empties it of what an iteration is about to use."""
+"""Read the size of the last cache before memory, and flush it between iterations."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ import torch
 
 
 def size_bytes(device: str) -> int:
-    """Return the size of the last cache before memory; 128 MiB where the system does not tell."""
+    """Return the size of the last cache before memory, or 128 MiB if it is unknown."""
     if device == "cuda":
         return torch.cuda.get_device_properties(0).L2_cache_size
     sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
@@ -15,9 +15,8 @@ def size_bytes(device: str) -> int:
 
 
 def flush(device: str) -> Callable[[], None]:
-    """Return a function that reads twice what the caches hold, to be called outside the timed region.
+    """Return a function that reads twice the size of the caches, which evicts their contents.
 
-    What was in them is driven out, for times of cold ones. It writes nothing, since the timed iteration would have to
-    write that back."""
+    Call it outside the timed region. It writes nothing, since the timed iteration would have to write that back."""
     other = torch.zeros(2 * size_bytes(device) // 4, device=device)
     return lambda: other.sum()

@@ -1,6 +1,6 @@
-"""Follows what torch.compile does while something runs for the first time.
+"""Observe what torch.compile does when something runs for the first time.
 
-The compiler, whose import takes a second, is imported when something compiles.
+Importing the compiler takes a second, so it is imported only where something compiles.
 """
 
 import contextlib
@@ -13,13 +13,14 @@ import torch
 
 @functools.cache
 def start(device: str) -> None:
-    """Compile something once in a process, so that no case pays for the compiler's own start."""
+    """Compile a small function once a process, so that no case pays for the compiler's start."""
     torch.compile(torch.sin)(torch.ones(1, device=device))
 
 
 def reset() -> None:
-    """Forget what this process has compiled, and let a program fail that is compiled for too many shapes, where it
-    would go on eagerly in silence."""
+    """Forget what this process has compiled, and make too many recompilations fail.
+
+    By default they would silently continue eagerly."""
     import torch._dynamo
 
     torch.compiler.reset()
@@ -27,7 +28,7 @@ def reset() -> None:
 
 
 def name_kernels() -> None:
-    """On a CPU the kernels of a compiled graph call nothing that a profiler sees; from now on they tell their names."""
+    """Make compiled CPU kernels report their names, which a profiler does not see otherwise."""
     import torch._inductor.config
 
     torch._inductor.config.cpp.enable_kernel_profile = True
@@ -35,29 +36,29 @@ def name_kernels() -> None:
 
 @contextlib.contextmanager
 def hits() -> Iterator[dict[str, int]]:
-    """Counts the graphs that the block takes from a cache instead of compiling them: yields a metric that the end of
-    the block fills, `compile_cache_hits`."""
+    """Yield a dict that gets `compile_cache_hits` of the block when it ends."""
     from torch._dynamo.utils import counters
 
-    found, before = {}, counters["inductor"]["fxgraph_cache_hit"]
-    yield found
-    found["compile_cache_hits"] = counters["inductor"]["fxgraph_cache_hit"] - before
+    metrics, before = {}, counters["inductor"]["fxgraph_cache_hit"]
+    yield metrics
+    metrics["compile_cache_hits"] = counters["inductor"]["fxgraph_cache_hit"] - before
 
 
 @contextlib.contextmanager
 def cold() -> Iterator[dict]:
-    """Nothing compiled inside the block comes from a cache: its caches are new and vanish with it. Yields metrics that
-    the end of the block fills: `graphs`, how many were compiled, `graph_breaks`, how often one had to end before the
-    program did, and `graph_break_reasons`, a table of `reason` (its first line) and `count`."""
+    """Compile inside the block with new, empty caches, which vanish with it.
+
+    Yields a dict that gets metrics at the block's end: the numbers of compiled `graphs` and of `graph_breaks`, and
+    `graph_break_reasons`, a table of `reason` (its first line) and `count`."""
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache
 
-    found: dict = {}
+    metrics: dict = {}
     graphs, breaks = counters["stats"]["unique_graphs"], Counter(counters["graph_break"])
     with fresh_cache():
-        yield found
+        yield metrics
     reasons = Counter(counters["graph_break"]) - breaks
-    found["graphs"] = counters["stats"]["unique_graphs"] - graphs
-    found["graph_breaks"] = reasons.total()
+    metrics["graphs"] = counters["stats"]["unique_graphs"] - graphs
+    metrics["graph_breaks"] = reasons.total()
     names = [reason.strip().partition("\n")[0] for reason in reasons]
-    found["graph_break_reasons"] = {"reason": names, "count": list(reasons.values())}
+    metrics["graph_break_reasons"] = {"reason": names, "count": list(reasons.values())}

@@ -1,4 +1,4 @@
-"""Observes in which dtype each tensor of a model is, through hooks, while it computes one loss and its gradients."""
+"""Observe the dtype of each tensor of a model while it computes a loss and its gradients."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -7,13 +7,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from lib import model
-from lib.instruments.rounding import named
+from lib.instruments.rounding import dtype_name
 
-FEATURES = {"d_in": 8, "d_out": 4}  # of the toy model; what they are changes no dtype
+FEATURES = {"d_in": 8, "d_out": 4}  # of the toy model; these sizes change no dtype
 
 
 class ToyModel(nn.Module):
-    """The toy model of the assignment: two layers without bias, with ReLU and layer norm between them."""
+    """Build the assignment's toy model: two layers with ReLU and layer norm between."""
 
     def __init__(self, d_in: int, d_out: int):
         super().__init__()
@@ -27,7 +27,7 @@ class ToyModel(nn.Module):
 
 
 def toy(autocast: torch.autocast, device: str) -> dict[str, list[str]]:
-    """The dtypes of the toy model's tensors."""
+    """Return the dtypes of the toy model's tensors."""
     torch.manual_seed(0)
     with torch.device(device):
         network = ToyModel(**FEATURES)
@@ -37,11 +37,11 @@ def toy(autocast: torch.autocast, device: str) -> dict[str, list[str]]:
         "output of ReLU": network.relu,
         "output of layer norm": network.ln,
     }
-    return observed(network, modules, lambda: network(x), nn.functional.cross_entropy, targets, autocast)
+    return observe(network, modules, lambda: network(x), nn.functional.cross_entropy, targets, autocast)
 
 
 def transformer(config: model.Config, autocast: torch.autocast, device: str) -> dict[str, list[str]]:
-    """The dtypes of the tensors of the first layer of a language model, and of what comes before and after it."""
+    """Return the dtypes in a language model: in its first layer, and outside the layers."""
     torch.manual_seed(0)
     with torch.device(device):
         network = model.TransformerLM(config)
@@ -58,35 +58,36 @@ def transformer(config: model.Config, autocast: torch.autocast, device: str) -> 
         "residual stream after a layer": layer,
         "output of the last norm": network.ln_final,
     }
-    return observed(network, modules, lambda: network(tokens[:, :-1]), model.loss, tokens[:, 1:], autocast)
+    return observe(network, modules, lambda: network(tokens[:, :-1]), model.loss, tokens[:, 1:], autocast)
 
 
-def observed(
+def observe(
     network: nn.Module, modules: Mapping[str, nn.Module], forward: Callable[[], Tensor], loss: Callable,
     targets: Tensor, autocast: torch.autocast,
 ) -> dict[str, list[str]]:  # fmt: skip
-    """A table of `tensor` and `dtype`, in the order in which they came: parameters, the outputs of the modules named,
-    what goes into a softmax and comes out, logits, loss, and the gradients of the logits and of the parameters."""
+    """Return a table of `tensor` and `dtype`, in the order of computation.
+
+    It has parameters, the outputs of `modules`, the first softmax's input and output, logits, loss and gradients."""
     seen = {"parameters": _dtypes(network.parameters())}
     for name, module in modules.items():
-        # a hook must return None, as update does, or what it returns takes the tensor's place
-        module.register_forward_hook(lambda _, inputs, output, name=name: seen.update({name: named(output.dtype)}))
+        # a hook must return None, as update does; any other value replaces the output
+        module.register_forward_hook(lambda _, inputs, output, name=name: seen.update({name: dtype_name(output.dtype)}))
     with autocast, _Softmax(seen):
         logits = forward()
-        found = loss(logits, targets)
-    logits.register_hook(lambda gradient: seen.update({"gradient of the logits": named(gradient.dtype)}))
-    seen |= {"logits": named(logits.dtype), "loss": named(found.dtype)}
-    found.backward()
+        value = loss(logits, targets)
+    logits.register_hook(lambda gradient: seen.update({"gradient of the logits": dtype_name(gradient.dtype)}))
+    seen |= {"logits": dtype_name(logits.dtype), "loss": dtype_name(value.dtype)}
+    value.backward()
     seen["gradients of the parameters"] = _dtypes(p.grad for p in network.parameters())
     return {"tensor": list(seen), "dtype": list(seen.values())}
 
 
 def _dtypes(tensors: Iterable[Tensor]) -> str:
-    return ", ".join(sorted({named(tensor.dtype) for tensor in tensors}))
+    return ", ".join(sorted({dtype_name(tensor.dtype) for tensor in tensors}))
 
 
 class _Softmax(TorchFunctionMode):
-    """Notes the dtypes of what goes into the first softmax and comes out of it."""
+    """Note the dtypes of the first softmax's input and output."""
 
     def __init__(self, seen: dict[str, str]):
         super().__init__()
@@ -95,6 +96,6 @@ class _Softmax(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         output = func(*args, **(kwargs or {}))
         if func is torch.softmax:
-            self.seen.setdefault("attention scores", named(args[0].dtype))
-            self.seen.setdefault("attention weights", named(output.dtype))
+            self.seen.setdefault("attention scores", dtype_name(args[0].dtype))
+            self.seen.setdefault("attention weights", dtype_name(output.dtype))
         return output

@@ -1,4 +1,4 @@
-"""Which machine this is, in which versions and settings; names no person, path or host."""
+"""Describe this machine with its versions and settings, but no person, path or host."""
 
 import functools
 import os
@@ -25,26 +25,28 @@ ALLOWED_VARIABLES = (
     "PYTORCH_CUDA_ALLOC_CONF",
     "TRITON_INTERPRET",
 )
-SMI_S = 20  # within which nvidia-smi must answer; it takes long where the driver has to be loaded first
+SMI_S = 20  # seconds within which nvidia-smi must answer; loading the driver first takes long
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def device(name: str = "auto") -> str:
-    """The device of that name, `auto` being the fastest one here. Raises ValueError for one that is unknown
-    or not on this machine."""
+    """Return the device of that name; `auto` picks the fastest one here.
+
+    Raises ValueError for a device that is unknown or not on this machine."""
     validate.choice("device", name, DEVICES)
     here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return next(kind for kind, present in here.items() if present)
     if not here[name]:
         present = ", ".join(kind for kind in here if here[kind])
-        raise ValueError(f"device: {name!r} is not on this machine, which has {present}")
+        raise ValueError(f"device: got {name!r}, expected one on this machine: {present}")
     return name
 
 
 def compiler_missing(device: str) -> str | None:
-    """Why torch.compile cannot work here, or None. It writes C++ for a CPU, and for CUDA C for the launchers;
-    both include Python's headers."""
+    """Return why torch.compile cannot work here, or None if it can.
+
+    It writes C++ for a CPU, and launchers in C for CUDA; both include Python's headers."""
     default = "clang++" if platform.system() == "Darwin" else "g++"
     names = [os.environ.get("CXX", default)] if device == "cpu" else [os.environ.get("CC", "cc"), "gcc", "clang"]
     if not any(shutil.which(name) for name in names):
@@ -55,29 +57,29 @@ def compiler_missing(device: str) -> str | None:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def hardware(device: str) -> str:
-    """The name of what computes: the GPU's, or the processor's with its cores."""
+    """Return the name of the GPU, or of the processor with its number of cores."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     return processor.name() if device == "mps" else f"{processor.name()}, {cores()} cores"
 
 
 def gpus() -> list[str]:
-    """The names of the GPUs that this process sees, in CUDA's order."""
+    """List the names of the GPUs that this process sees, in CUDA's order."""
     return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
 
 
 def machine(device: str) -> str:
-    """The slug under which this hardware's records are kept: nvidia-h200, xeon-2c, apple-m4."""
+    """Return this hardware's slug, which names its records: nvidia-h200, xeon-2c, apple-m4."""
     if device != "cpu":
         return re.sub(r"[^a-z0-9]+", "-", hardware(device).lower()).strip("-")
-    known = re.search(r"xeon|epyc|ryzen|threadripper|core|apple m\d+", processor.name().lower())
-    family = known[0].replace(" ", "-") if known else platform.machine().lower().replace("_", "-")
-    return f"{family}-{cores()}c"
+    family = re.search(r"xeon|epyc|ryzen|threadripper|core|apple m\d+", processor.name().lower())
+    name = family[0].replace(" ", "-") if family else platform.machine().lower().replace("_", "-")
+    return f"{name}-{cores()}c"
 
 
 @functools.cache
@@ -89,7 +91,7 @@ def _git(*arguments: str) -> str:
 
 
 def _nvidia_smi() -> dict[str, str]:
-    """Driver, power limit and highest clock of the GPU in use, where nvidia-smi is installed and tells."""
+    """Return the GPU's driver, power limit and highest clock, or {} if nvidia-smi fails."""
     if not shutil.which("nvidia-smi"):
         return {}
     names = {"driver": "driver_version", "power_limit": "power.limit", "largest_sm_clock": "clocks.max.sm"}
@@ -98,12 +100,12 @@ def _nvidia_smi() -> dict[str, str]:
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=SMI_S, check=True).stdout.strip()
         return dict(zip(names, answer.split(", "), strict=True))
-    except (OSError, subprocess.SubprocessError, ValueError):  # of a part of a GPU it may say that there is no device
+    except (OSError, subprocess.SubprocessError, ValueError):  # for a part of a GPU it may find no device
         return {}
 
 
 def describe(device: str) -> dict:
-    """The environment of a measurement on `device`, as plain values for the record."""
+    """Return the environment of a measurement on `device`, as plain values for the record."""
     found = {
         "machine": machine(device),
         "hardware": hardware(device),

@@ -1,7 +1,7 @@
-"""Sorts kernels and operators into classes by their names.
+"""Sort kernels and operators into classes by their names.
 
-The names are those of cuBLAS, CUTLASS and PyTorch's own CUDA kernels, of the kernels that torch.compile writes in
-Triton and in C++ (which list the operations they fuse), and of the operators of ATen on a CPU.
+It knows kernels of cuBLAS, CUTLASS, PyTorch and torch.compile (Triton and C++, whose names list the operations that
+they fuse), and ATen's operators on a CPU: `classify("aten::mm")` is "matrix product".
 """
 
 import re
@@ -16,14 +16,14 @@ _REDUCED = r"(?:mean|sum|softmax|amax|max|norm|var|nll_loss|embedding_dense_back
 
 
 def _aten(names: str) -> str:
-    """A pattern for operators of ATen, in place or not, of their own or behind a public one."""
+    """Return a pattern for operators of ATen, in place or not, public or private."""
     return rf"^aten::_?(?:{'|'.join(names.split())})_?$"
 
 
-_RULES = tuple(  # the first that fits counts
+_RULES = tuple(  # the first match counts
     (name, re.compile(pattern, re.IGNORECASE))
     for name, pattern in (
-        # what calls operators rather than computes; then fused kernels, whose names hold those of what they fuse
+        # callers of operators; then fused kernels, whose names contain those of what they fuse
         (OVERHEAD, r"^autograd::|^torch::autograd::|^\w+Backward\d+$|^CompiledFunction|^## Call"),
         (OVERHEAD, r"^TorchDynamo|^Torch-Compiled|^AOTDispatcher|^Pregraph|^detach$"),
         (COPY, rf"{_FUSED}(?:{_MOVED})+_\d+$"),
@@ -50,26 +50,26 @@ _RULES = tuple(  # the first that fits counts
         (OVERHEAD, _aten(r"local_scalar_dense mT narrow new_empty\w* permute promote_types reshape reshape_alias")),
         (OVERHEAD, _aten(r"resize resolve_\w+ result_type select slice split squeeze t to transpose unbind unflatten")),
         (OVERHEAD, _aten("unsafe_view unsqueeze view view_as view_as_real")),
-        (OVERHEAD, r"^_?(?-i:[A-Z])\w*$"),  # the Python of an autograd.Function
+        (OVERHEAD, r"^_?(?-i:[A-Z])\w*$"),  # an autograd.Function in Python
     )
 )
 
 
 def classify(name: str, phase: str = "") -> str:
-    """The class of what has this name and ran in this phase: all that the optimizer runs is of its class, and what no
-    rule knows is `other`."""
+    """Return the class of a kernel or operator: `optimizer` in that phase, else by its name."""
     if phase == OPTIMIZER:
         return OPTIMIZER
-    return next((found for found, pattern in _RULES if pattern.search(name)), OTHER)
+    return next((kind for kind, pattern in _RULES if pattern.search(name)), OTHER)
 
 
 def short(name: str) -> str:
-    """A kernel's name without what C++ says of its types: of a template of ATen with the functions among its arguments
-    that tell what it computes, of any other the name before its arguments."""
+    """Shorten a kernel's name: drop its C++ types and arguments.
+
+    A template of ATen keeps up to two functors from its arguments, which say what it computes."""
     head = re.sub(r"\(anonymous namespace\)::|^void ", "", name)
     if "at::native" not in head:
         return re.sub(r"^cutlass::Kernel2?<(\w+)>.*|(?<=\w)[<(].*", r"\1", head).strip()
     outer = re.match(r"[\w:]+", head)[0].rpartition("::")[2]
     inner = re.findall(r"\w*(?:Functor_\w+|Functor|_kernel_cuda|_kernel_impl|Ops)\b", head)
-    told = [part for part in dict.fromkeys(inner) if part not in (outer, "gpu_kernel_impl")]
-    return outer + (f" ({', '.join(told[:2])})" if told else "")
+    functors = [part for part in dict.fromkeys(inner) if part not in (outer, "gpu_kernel_impl")]
+    return outer + (f" ({', '.join(functors[:2])})" if functors else "")

@@ -1,4 +1,4 @@
-"""Follows the memory of one iteration from allocation to free, and who made what is large."""
+"""Follow the memory of one iteration from allocation to free, and name who allocates it."""
 
 import functools
 import math
@@ -17,13 +17,13 @@ from torch.utils._pytree import tree_leaves
 
 from lib.timing import Iteration
 
-POINTS = 600  # of a timeline in a record: more than a figure can show
+POINTS = 600  # at most, of a timeline in a record: a figure cannot show more
 _LIB = Path(__file__).parent.parent
 _OWN = {str(_LIB / "instruments" / name) for name in ("peak_memory.py", "memory_trace.py", "memory_timeline.py")}
 
 
-def thinned(values: list[float], most: int) -> list[int]:
-    """The places of at most so many of the values: of equal runs of them the highest and the lowest, and both ends."""
+def thinned_indices(values: list[float], most: int) -> list[int]:
+    """Return indices of at most `most` values: both ends, and the extremes of equal runs."""
     if len(values) <= most:
         return list(range(len(values)))
     width, kept = math.ceil(len(values) / ((most - 2) // 2)), {0, len(values) - 1}
@@ -35,7 +35,7 @@ def thinned(values: list[float], most: int) -> list[int]:
 
 @dataclass
 class Allocation:
-    """Memory that an iteration took: who made it, and which of the events its birth and its end are."""
+    """Describe an allocation: who made it, and which events begin and end it."""
 
     bytes: int
     function: str
@@ -46,27 +46,28 @@ class Allocation:
 
 
 class History:
-    """What happened to the memory: `events`, each an instant in ns and the bytes by which it changed; the
-    `allocations`; the `marks`, each a phase, the instant of its end and the number of events before that; and
-    `older`, the bytes that were there before."""
+    """Record what happens to the memory.
+
+    `events` are instants in ns with the change in bytes. `marks` are phases with the instant of their end and the
+    number of events before it. `older` are the bytes that were there before."""
 
     def __init__(self):
         self.began = time.perf_counter_ns()
         self.events, self.allocations, self.marks, self.older = [], [], [], 0
 
     def allocate(self, instant: int, size: int, function: str, operator: str) -> Allocation:
-        """Note an allocation; its phase is the one that is marked next."""
+        """Add an allocation; its phase is the one that is marked next."""
         self.allocations.append(Allocation(size, function, operator, "", len(self.events)))
         self.events.append((instant, size))
         return self.allocations[-1]
 
     def free(self, instant: int, allocation: Allocation) -> None:
-        """Note that an allocation ends."""
+        """Add the end of an allocation."""
         allocation.freed = len(self.events)
         self.events.append((instant, -allocation.bytes))
 
     def mark(self, phase: str, instant: int | None = None) -> None:
-        """Note that a phase ends."""
+        """Add the end of a phase."""
         for allocation in reversed(self.allocations):
             if self.marks and allocation.born < self.marks[-1][2]:
                 break
@@ -74,31 +75,32 @@ class History:
         self.marks.append((phase, instant or time.perf_counter_ns(), len(self.events)))
 
     def levels(self) -> list[int]:
-        """The bytes alive at the start and after each event."""
+        """Return the bytes alive at the start and after each event."""
         return list(accumulate((change for _, change in self.events), initial=self.older))
 
     def peaks(self) -> dict[str, int]:
-        """`<phase>_peak`, the most bytes alive within each phase, and `<phase>_end`, those alive at its end."""
-        levels, begin, found = self.levels(), 0, {}
+        """Return the most bytes alive in each phase, `<phase>_peak`, and at its end, `<phase>_end`."""
+        levels, begin, peaks = self.levels(), 0, {}
         for phase, _, end in self.marks:
-            found |= {f"{phase}_peak": max(levels[begin : end + 1]), f"{phase}_end": levels[end]}
+            peaks |= {f"{phase}_peak": max(levels[begin : end + 1]), f"{phase}_end": levels[end]}
             begin = end
-        return found
+        return peaks
 
     def at_peak(self) -> list[Allocation]:
-        """The allocations that are alive when most bytes are, the first time if there are several."""
+        """Return the allocations that are alive at the peak, or at the first of equal peaks."""
         levels = self.levels()
         event = levels.index(max(levels)) - 1
         return [a for a in self.allocations if a.born <= event and (a.freed is None or a.freed > event)]
 
     def tables(self, count: int) -> dict[str, dict[str, list]]:
-        """The same as a record holds it, instants in microseconds since the start: `timeline`, the bytes alive from
-        each on, thinned; `phases`, the begin and end of each; and of the `count` largest allocations `largest`, where
-        alike ones are one row with their `count`."""
+        """Return the tables of a record, with instants in microseconds since the start.
+
+        `timeline` has the bytes alive, thinned; `phases` the begin and end of each phase. `largest` has the `count`
+        largest allocations, where equal ones are counted in one row."""
         instants = [0.0, *((instant - self.began) / 1e3 for instant, _ in self.events)]
         ends = [(instant - self.began) / 1e3 for _, instant, _ in self.marks]
         levels, largest = self.levels(), sorted(self.allocations, key=lambda a: -a.bytes)[:count]
-        kept = thinned(levels, POINTS)
+        kept = thinned_indices(levels, POINTS)
         alike = Counter((a.bytes, a.function, a.operator, a.phase) for a in largest)
         size, function, operator, phase = (list(column) for column in zip(*alike, strict=True)) if alike else ([],) * 4
         return {
@@ -117,9 +119,9 @@ class History:
 
 
 class _LiveStorage(TorchDispatchMode):
-    """Follows, to the byte, every tensor storage that the operations inside create or touch, in `history`. What
-    is touched and was not created inside has been there from the start. `maker` names who makes an allocation,
-    given its operator."""
+    """Follow, to the byte, every tensor storage that operations inside create or touch.
+
+    A storage that is touched but not created inside existed from the start. `maker(operator)` names who allocates."""
 
     def __init__(self, maker):
         super().__init__()
@@ -132,11 +134,11 @@ class _LiveStorage(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         given = tree_leaves((args, kwargs))
-        if function is not torch.ops.aten.lift_fresh.default:  # what is given to that was made this instant
+        if function is not torch.ops.aten.lift_fresh.default:  # its argument was just created
             for leaf in given:
                 self._see(leaf, None)
         result = function(*args, **(kwargs or {}))
-        for leaf in given + tree_leaves(result):  # what is given may have been resized
+        for leaf in given + tree_leaves(result):  # arguments may have been resized
             self._see(leaf, function)
         return result
 
@@ -144,16 +146,16 @@ class _LiveStorage(TorchDispatchMode):
         if not isinstance(leaf, torch.Tensor):
             return
         storage, now = leaf.untyped_storage(), time.perf_counter_ns()
-        key, size = storage._cdata, _taken(storage.nbytes(), leaf.device.type)
-        known = self.alive.get(key)
-        if known is None:
+        key, size = storage._cdata, _rounded_up(storage.nbytes(), leaf.device.type)
+        former = self.alive.get(key)
+        if former is None:
             self.ends[key] = weakref.finalize(storage, self._freed, key)
             self.ends[key].atexit = False
-        elif known.bytes == size:
+        elif former.bytes == size:
             return
         else:
-            self.history.free(now, known)  # resized: moved to memory of another size
-        if function or known:
+            self.history.free(now, former)  # resized: moved to memory of another size
+        if function or former:
             operator = function._schema.name if function else ""
             self.alive[key] = self.history.allocate(now, size, self.maker(operator), operator)
         else:
@@ -165,20 +167,20 @@ class _LiveStorage(TorchDispatchMode):
         self.history.free(time.perf_counter_ns(), self.alive.pop(key))
 
 
-def _taken(size: int, device: str) -> int:
-    """Bytes that a storage takes: CUDA's allocator rounds up to 512."""
+def _rounded_up(size: int, device: str) -> int:
+    """Return the bytes that a storage takes: CUDA's allocator rounds up to 512."""
     return -(-size // 512) * 512 if device == "cuda" else size
 
 
 def _maker(operator: str) -> str:
-    """Who allocates: in a backward pass the node of the graph, else the nearest function of lib, or the operator."""
+    """Name the backward node that allocates, else the nearest function of lib or the operator."""
     if node := torch._C._current_autograd_node():
         return node.name()
-    return _nearest(_stack()) or operator
+    return _nearest_function(_stack()) or operator
 
 
 def follow(iteration: Iteration, maker=_maker) -> History:
-    """Run one iteration, and tell what the tensor storages did in it."""
+    """Run one iteration, and return the history of its tensor storages."""
     live = _LiveStorage(maker)
     with live:
         iteration(live.history.mark)
@@ -186,7 +188,7 @@ def follow(iteration: Iteration, maker=_maker) -> History:
 
 
 def _stack():
-    """The file and the function of each frame that called into this module, the nearest first."""
+    """Yield file and function of each frame that called into this module, nearest first."""
     frame = sys._getframe()
     while frame and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -195,19 +197,19 @@ def _stack():
         frame = frame.f_back
 
 
-def _nearest(frames) -> str:
-    """Find the first function of lib, up to where the iteration was called, as `_function` names it; or ""."""
+def _nearest_function(frames) -> str:
+    """Name the nearest function of lib within the iteration; "" if there is none."""
     for filename, name in frames:
         if filename in _OWN:
             break
-        if function := _function(filename, name):
+        if function := _function_name(filename, name):
             return function
     return ""
 
 
 @functools.cache
-def _function(filename: str, name: str) -> str:
-    """Name a function by its place below lib, `experiments.training.Training.iteration`; "" for one outside of it."""
+def _function_name(filename: str, name: str) -> str:
+    """Name a function of lib, like `experiments.training.Training.iteration`; else ""."""
     path = Path(filename)
     if not path.is_relative_to(_LIB):
         return ""
@@ -215,9 +217,10 @@ def _function(filename: str, name: str) -> str:
 
 
 def from_snapshot(snapshot: dict, device: int, marks: list[tuple[str, int]], began: int, older: int) -> History:
-    """The history of one CUDA device as its allocator tells it in `torch.cuda.memory._snapshot()`, from the instant
-    `began`, when `older` bytes were there. Instants are Unix time in ns; bytes are those asked for, which the
-    allocator rounds up. The frames name the makers, among them those of C++, where they were recorded."""
+    """Build the history of one CUDA device from `torch.cuda.memory._snapshot()`.
+
+    It starts at `began`, when `older` bytes were there. Instants are Unix time in ns; bytes are those requested,
+    before rounding. Makers are named by the recorded frames, C++ ones too if there are any."""
     history, pending, alive = History(), list(marks), {}
     history.began, history.older = began, older
     for entry in snapshot["device_traces"][device]:
@@ -227,20 +230,20 @@ def from_snapshot(snapshot: dict, device: int, marks: list[tuple[str, int]], beg
         if instant < began:
             continue
         if entry["action"] == "alloc":
-            alive[entry["addr"]] = history.allocate(instant, entry["size"], *_makers(entry.get("frames", ())))
+            alive[entry["addr"]] = history.allocate(instant, entry["size"], *_maker_in(entry.get("frames", ())))
         elif entry["action"] == "free_completed":
-            known = alive.pop(entry["addr"], None) or Allocation(entry["size"], "", "", "", -1)
-            history.free(instant, known)
+            ended = alive.pop(entry["addr"], None) or Allocation(entry["size"], "", "", "", -1)
+            history.free(instant, ended)
     for mark in pending:
         history.mark(*mark)
     return history
 
 
-def _makers(frames: list[dict]) -> tuple[str, str]:
-    """The function and the operator that allocated, as `follow` names them, from the frames of a snapshot."""
+def _maker_in(frames: list[dict]) -> tuple[str, str]:
+    """Return the function and operator that allocated, from the frames of a snapshot."""
     names = [frame["name"] for frame in frames]
     operators = [f"aten::{found[1]}" for name in names if (found := re.match(r"at::_ops::(\w+)::", name))]
     nodes = [found[1] for name in names if (found := re.search(r"(\w+Backward\d*|AccumulateGrad)::apply", name))]
     operator = operators[0] if operators else ""
-    nearest = _nearest((frame["filename"], frame["name"]) for frame in frames)
+    nearest = _nearest_function((frame["filename"], frame["name"]) for frame in frames)
     return (nodes[0] if nodes else nearest or operator), operator

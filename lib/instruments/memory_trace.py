@@ -1,6 +1,6 @@
-"""Predicts the memory of an iteration by running it on tensors without contents.
+"""Predict the memory of an iteration by running it on tensors without contents.
 
-MemTracker brings torch.distributed along, so this is imported where it is needed.
+Import this only where it is needed, since MemTracker imports torch.distributed.
 """
 
 import re
@@ -17,10 +17,11 @@ from lib.instruments.peak_memory import MIB
 
 @dataclass(frozen=True)
 class Prediction:
-    """`peaks` of each phase under the names that `peak_memory.peaks` gives them, in MiB. At the highest, in bytes:
-    `parameters`, `gradients`, `optimizer_states`; `activations`, what was made before the backward pass, by the
-    module that made it (a layer's number as *, "Global" outside any); `temporaries` of the backward pass and of the
-    optimizer; `others`, which are buffers and the batch. They add up to `total`."""
+    """Hold the predicted peaks in MiB, and the bytes of each kind at the highest peak.
+
+    `peaks` has the names of `peak_memory.peaks`. `activations` were made before the backward pass; their keys are
+    modules, with * for a layer's number and "Global" outside any. `temporaries` are those of the backward pass and the
+    optimizer, `others` buffers and the batch. The kinds add up to `total`."""
 
     peaks: dict[str, list[float]]
     parameters: int
@@ -32,12 +33,12 @@ class Prediction:
 
     @property
     def total(self) -> int:
-        """The bytes at the peak."""
+        """Return the bytes at the peak."""
         fixed = self.parameters + self.gradients + self.optimizer_states + self.temporaries + self.others
         return fixed + sum(self.activations.values())
 
     def table(self) -> dict[str, list]:
-        """The bytes at the peak as a record holds them: `kind`, `module` (of activations), `part_mib`."""
+        """Tabulate the peak by `kind` and (for activations) `module`, in `part_mib`."""
         kinds = ("parameters", "gradients", "optimizer_states", "temporaries", "others")
         rows = [(kind.replace("_", " "), "", getattr(self, kind)) for kind in kinds]
         rows += [("activations", module, size) for module, size in self.activations.items()]
@@ -45,10 +46,10 @@ class Prediction:
         return {"kind": kind, "module": module, "part_mib": [n / MIB for n in size]}
 
 
-class _Numbers(TorchDispatchMode):
-    """Reads every number as 1 and every truth as False: without contents there is none to read, and how much is
-    allocated depends on none, but for the drawing of weights, which is repeated while it is true that any is out
-    of its bounds."""
+class _FixedScalars(TorchDispatchMode):
+    """Read every number as 1 and every bool as False, since the tensors have no contents.
+
+    Only the drawing of weights depends on a value: it is repeated while a bool says that any is out of bounds."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function is torch.ops.aten._local_scalar_dense.default:
@@ -56,9 +57,8 @@ class _Numbers(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-class _Kinds(MemTracker):
-    """MemTracker without the peak of every module, whose upkeep takes most of its time, and with the module that
-    is at work."""
+class _KindTracker(MemTracker):
+    """Track memory by kind, without MemTracker's slow peaks of every module."""
 
     def _update_peak_stats(self, peak_state) -> None:
         for device, kinds in self._curr_mem_snap.items():
@@ -66,25 +66,25 @@ class _Kinds(MemTracker):
                 self._peak_mem[device], self._peak_mem_snap[device] = kinds["Total"], dict(kinds)
 
     def module(self, operator: str) -> str:
-        """The innermost module whose forward pass runs the operator ("Global" outside any), or "" afterwards."""
+        """Return the innermost module of the forward pass, "Global" outside any; "" afterwards."""
         if self._mod_tracker.is_bw or self._in_opt:
             return ""
         name = max(self._mod_tracker.parents, key=lambda name: name.count("."))
         return re.sub(r"\.\d+", ".*", name.partition(".")[2] or name)
 
 
-def predicted(build) -> Prediction:
-    """The memory of a second iteration, when the optimizer has its states.
+def predict(build) -> Prediction:
+    """Predict the memory of a second iteration, when the optimizer has its states.
 
-    `build` is called inside and returns what has `module`, `optimizer`, `batch` (a tensor), `iteration`, and
-    `before`, which frees what the last iteration left. The peaks are counted as `peak_memory.peaks` counts them, and so
-    equal them to the byte; the kinds are MemTracker's, whose total at the peak is the same. On a CUDA device both
-    round up as its allocator does, and know nothing of cuBLAS's workspaces."""
-    with FakeTensorMode(), _Numbers():
+    `build` is called inside and returns an object with `module`, `optimizer`, `batch` (a tensor), `iteration`, and
+    `before`, which frees what the last iteration left. The peaks equal those of `peak_memory.peaks` to the byte. The
+    kinds are MemTracker's, with the same total at the peak. On CUDA both round up as its allocator does, and both lack
+    cuBLAS's workspaces."""
+    with FakeTensorMode(), _FixedScalars():
         training = build()
         training.iteration(lambda phase: None)
         training.before()
-        kinds = _Kinds()
+        kinds = _KindTracker()
         kinds.track_external(training.module, training.optimizer, training.batch)
         states = _bytes(kinds, "current", "Optstate")
         with kinds:
@@ -106,6 +106,6 @@ def predicted(build) -> Prediction:
 
 
 def _bytes(kinds: MemTracker, when: str, kind: str) -> int:
-    """The bytes of a kind on all devices, now ("current") or at the peak ("peak")."""
-    found = kinds.get_tracker_snapshot(when).values()
-    return sum(n for device in found for name, n in device.items() if getattr(name, "value", name) == kind)
+    """Sum the bytes of a kind over all devices, now ("current") or at the peak ("peak")."""
+    devices = kinds.get_tracker_snapshot(when).values()
+    return sum(n for device in devices for name, n in device.items() if getattr(name, "value", name) == kind)

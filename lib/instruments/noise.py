@@ -1,4 +1,4 @@
-"""Notices what disturbs a measurement from outside: a busy machine, the work of others, steps of the wall clock."""
+"""Detect disturbances of a measurement: a busy machine, other work, steps of the wall clock."""
 
 import contextlib
 import os
@@ -11,14 +11,14 @@ import torch
 
 from lib import precision, timing
 
-LEAST_SECONDS = 0.5  # between two looks; the counters count hundredths of a second
+LEAST_SECONDS = 0.5  # between two readings; the counters count hundredths of a second
 NOTICEABLE_SECONDS = 1.0  # of a step of the wall clock
 
 
 def probe(device: str) -> list[float]:
-    """Time 10 small matrix products, always the same, after 3 that do not count, in milliseconds.
+    """Time the noise probe: 10 equal matrix products after 3 warm-ups, in milliseconds.
 
-    They take longer where less of the machine is left to whoever measures."""
+    They take longer while other work uses the machine."""
     rows = 256 if device == "cpu" else 2048
     matrix = torch.ones(rows, rows, device=device)
     out = torch.empty_like(matrix)
@@ -27,15 +27,15 @@ def probe(device: str) -> list[float]:
         torch.mm(matrix, matrix, out=out)
         mark("run")
 
-    with precision.strict():  # whatever the case beside it computes in
+    with precision.strict():  # whatever the case's precision
         return timing.measure(iteration, timing.clock(device), timing.Plan(3, 10)).metrics()["total_ms"]
 
 
 @dataclass(frozen=True)
-class Look:
-    """CPU seconds `at` one moment: of all cores, of those the `busy` ones, and of those the `own` ones.
+class CpuSeconds:
+    """Hold CPU seconds `at` one moment: of all cores, the `busy` ones, and our `own`.
 
-    A hypervisor's other machines count as busy; inside a container the seconds are those of the whole machine."""
+    A hypervisor's other machines count as busy. In a container, the seconds are those of the whole machine."""
 
     at: float
     all: float
@@ -43,24 +43,24 @@ class Look:
     own: float
 
 
-def look() -> Look:
-    """Read the counters. Own are this process and its descendants, in a sweep those of all kernels side by side."""
+def cpu_seconds() -> CpuSeconds:
+    """Read the counters. Own are this process and its descendants, or all kernels in a sweep."""
     times = psutil.cpu_times()._asdict()
-    every = sum(seconds for kind, seconds in times.items() if kind not in ("guest", "guest_nice"))  # user has these
+    every = sum(seconds for kind, seconds in times.items() if kind not in ("guest", "guest_nice"))  # part of user
     idle, own, me = times["idle"] + times.get("iowait", 0.0), 0.0, psutil.Process()
-    # whoever starts a machine's kernels: the supervisor, on a node of a cluster Ray
+    # the process that starts this machine's kernels: the supervisor, or Ray on a node of a cluster
     top = psutil.Process(int(os.environ.get("RAY_RAYLET_PID", me.ppid()))) if "SWEEP_RUN" in os.environ else me
     for process in (top, *top.children(recursive=True)):
-        with contextlib.suppress(psutil.Error):  # it is just gone
-            # with those that it waited for, of which macOS tells a process itself alone
+        with contextlib.suppress(psutil.Error):  # the process has just ended
+            # includes ended children, which macOS reports to a process itself only
             own += sum(os.times()[:4] if process == me else process.cpu_times()[:4])
-    return Look(time.monotonic(), every, every - idle, own)
+    return CpuSeconds(time.monotonic(), every, every - idle, own)
 
 
-def others_percent(before: Look, after: Look) -> float | None:
-    """Return the percentage of all cores' time between two looks that others used.
+def others_percent(before: CpuSeconds, after: CpuSeconds) -> float | None:
+    """Return the percentage of all cores' time that others used between two readings.
 
-    None where the looks are too close to each other, or the system does not count."""
+    Returns None if the readings are too close to each other, or if the system does not count."""
     seconds = after.all - before.all
     if after.at - before.at < LEAST_SECONDS or seconds <= 0:
         return None
@@ -69,28 +69,28 @@ def others_percent(before: Look, after: Look) -> float | None:
 
 
 def now() -> datetime:
-    """Ask the wall clock."""
+    """Read the wall clock."""
     return datetime.now(UTC)
 
 
 class Period:
-    """The time from its making to its `end`, by a clock that nobody sets.
+    """Measure the time from its creation to `end`, by a clock that nobody sets.
 
-    Then `noticed` has what the environment of a record made in it tells: `others_percent`, where that is known, and
-    `clock_stepped_s`, by how much the wall clock was set meanwhile, if it was."""
+    `end` fills `noticed` for the record's environment: `others_percent`, if known, and `clock_stepped_s`, the seconds
+    by which the wall clock was set meanwhile, if it was."""
 
     def __init__(self):
         self.noticed: dict[str, float] = {}
-        self.wall, self.before = now(), look()
+        self.wall, self.before = now(), cpu_seconds()
 
     @property
     def started(self) -> str:
-        """When it began, by the wall clock."""
+        """Return when it began, by the wall clock."""
         return self.wall.isoformat(timespec="seconds")
 
     def end(self) -> float:
         """Return how many seconds it took."""
-        after, wall = look(), now()
+        after, wall = cpu_seconds(), now()
         seconds = after.at - self.before.at
         stepped_s = (wall - self.wall).total_seconds() - seconds
         if abs(stepped_s) > NOTICEABLE_SECONDS:

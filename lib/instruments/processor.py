@@ -1,4 +1,4 @@
-"""Names the processor of this machine, as its system does."""
+"""Name the processor of this machine, as its system does."""
 
 import functools
 import platform
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @functools.cache
 def name() -> str:
-    """The processor's name."""
+    """Return the processor's name, or the architecture if the system gives no name."""
     if platform.system() == "Darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()

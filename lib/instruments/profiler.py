@@ -1,8 +1,8 @@
-"""Tells what ran in each phase of an iteration, how often and for how long: kernels on CUDA, operators on a CPU.
+"""Profile the phases of an iteration: kernels on CUDA, operators on a CPU.
 
-All is read from the trace that the profiler exports, in Chrome's format, which is also what a reader can open. A phase
-ends where the iteration marks it: an operator belongs to the phase in which it began, a kernel to that in which the CPU
-launched it, since the device may run it later.
+All numbers come from the trace that the profiler exports in Chrome's format, which a reader can open too. A phase ends
+where the iteration marks it. An operator belongs to the phase in which it began. A kernel belongs to the phase in which
+the CPU launched it, since the device may run it later.
 """
 
 import bisect
@@ -22,7 +22,7 @@ from lib.instruments import kernel_classes
 from lib.timing import Iteration
 
 START, END = "iteration begins", "phase ends: "  # the names of the marks in a trace
-TOP = 12  # rows of a phase in the table of kernels, before one of all others
+TOP = 12  # rows of a phase in the table of kernels, above one row for all others
 OTHERS = "all others"
 ON_DEVICE, LAUNCHES = ("kernel", "gpu_memcpy", "gpu_memset"), ("cuda_runtime", "cuda_driver")
 NODE = "autograd::engine::evaluate_function"  # in which the engine runs one node of the backward graph
@@ -30,7 +30,7 @@ NODE = "autograd::engine::evaluate_function"  # in which the engine runs one nod
 
 @dataclass(frozen=True)
 class Window:
-    """One phase of one iteration on the clock of the trace, in microseconds."""
+    """Describe one phase of one iteration, in microseconds on the clock of the trace."""
 
     iteration: int
     phase: str
@@ -40,8 +40,9 @@ class Window:
 
 @dataclass(frozen=True)
 class Call:
-    """One kernel or one operator: how long it ran itself, without those it called, when and on which thread the CPU
-    called it, when it ended, and the window of that instant."""
+    """Describe one run of a kernel or operator.
+
+    `us` is its own time, without operators that it called. The CPU called it `at_us`, on `thread`, in `window`."""
 
     name: str
     us: float
@@ -52,7 +53,7 @@ class Call:
 
     @property
     def kind(self) -> str:
-        """Its class, as `lib.instruments.kernel_classes` names them."""
+        """Return its class (see `kernel_classes`)."""
         return kernel_classes.classify(self.name, self.window.phase)
 
 
@@ -60,9 +61,10 @@ def profile(
     iteration: Iteration, device: str, before: Callable[[], None] = lambda: None, count: int = 3,
     parts: Sequence[str] = (), keep: Path | None = None,
 ) -> dict:  # fmt: skip
-    """The metrics of `count` iterations under the profiler, after one that it does not record (see `metrics`), `before`
-    running outside of what counts. `parts` are ranges of torch.profiler.record_function inside the first phase. The
-    trace is written to `keep`, compressed, where that is given."""
+    """Return the `metrics` of `count` profiled iterations, after one that is not recorded.
+
+    `before` runs before each, outside its phases. `parts` are ranges of torch.profiler.record_function inside the first
+    phase. If `keep` is given, the compressed trace is written there."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -92,10 +94,11 @@ def _note(name: str) -> None:
 
 
 def metrics(events: list[dict], device: str, parts: Sequence[str] = ()) -> dict:
-    """What the events of a trace say. `profiled_<phase>_ms` and `profiled_total_ms` of each iteration; and tables, in
-    which calls and `total_us` are those of one iteration: `kernels` (the largest of each phase, the times of one call,
-    and their share of all that ran in the phase), `classes` (all of each phase by class) and, with parts, `parts` (what
-    ran in these ranges and in the backward nodes of what ran in them, by class)."""
+    """Compute metrics and tables from the events of a trace.
+
+    Each iteration has `profiled_<phase>_ms` and `profiled_total_ms`. Tables have the calls and `total_us` of one
+    iteration. `kernels`: the largest of each phase, with the times of one call and their share of the phase. `classes`:
+    each phase by class. `parts`: what ran in these ranges and in the backward nodes of their operators, by class."""
     events = sorted((e for e in events if e.get("ph") == "X"), key=lambda e: (e["ts"], -e["dur"]))
     windows = _windows(events)
     find = _finder([(window.start_us, window.end_us, window) for window in windows])
@@ -106,7 +109,7 @@ def metrics(events: list[dict], device: str, parts: Sequence[str] = ()) -> dict:
 
 
 def _windows(events: list[dict]) -> list[Window]:
-    """The phases of all iterations in their order."""
+    """List the phases of all iterations in their order."""
     windows, count, since = [], -1, 0.0
     for event in events:
         if event["cat"] == "user_annotation" and event["name"] == START:
@@ -118,20 +121,19 @@ def _windows(events: list[dict]) -> list[Window]:
 
 
 def _finder(spans: list[tuple[float, float, object]]) -> Callable[[float], object]:
-    """Which of some things, each with its start and its end before it, an instant lies in; None for an instant between
-    them, such as of what ran between the iterations."""
+    """Return a function that finds the span around an instant, and returns its value or None."""
     ordered = sorted(spans, key=lambda span: span[:2])
     starts = [start_us for start_us, *_ in ordered]
 
     def find(at_us: float):
-        place = bisect.bisect_right(starts, at_us) - 1
-        return ordered[place][2] if place >= 0 and at_us <= ordered[place][1] else None
+        index = bisect.bisect_right(starts, at_us) - 1
+        return ordered[index][2] if index >= 0 and at_us <= ordered[index][1] else None
 
     return find
 
 
 def _operators(events: list[dict], find: Callable[[float], Window | None]) -> list[Call]:
-    """The operators of a CPU, each with its own time."""
+    """List the operators of a CPU, each with its own time."""
     operators = [event for event in events if event["cat"] == "cpu_op"]
     own_us, stacks = [event["dur"] for event in operators], {}
     for i, event in enumerate(operators):
@@ -150,7 +152,7 @@ def _operators(events: list[dict], find: Callable[[float], Window | None]) -> li
 
 
 def _kernels(events: list[dict], find: Callable[[float], Window | None]) -> list[Call]:
-    """The kernels and copies of a CUDA device, each with the call of the runtime or the driver that launched it."""
+    """List the kernels and copies of a CUDA device, each placed where the CPU launched it."""
     launches = {e["args"].get("correlation"): e for e in events if e["cat"] in LAUNCHES}
     calls = []
     for event in events:
@@ -162,8 +164,10 @@ def _kernels(events: list[dict], find: Callable[[float], Window | None]) -> list
 
 
 def _durations(windows: list[Window], calls: list[Call], device: str) -> dict[str, list[float]]:
-    """Milliseconds of each phase: on a CPU from mark to mark; on CUDA, as an event on its stream would have it, to the
-    end of the last kernel launched in the phase from that of the phase before, or from the iteration's begin."""
+    """Compute the milliseconds of each phase, on a CPU from mark to mark.
+
+    On CUDA a phase ends with the last kernel launched in it, as an event on the stream would show. It begins at the end
+    of the phase before, or at the iteration's begin."""
     ends: dict[Window, float] = {}
     for call in calls:
         ends[call.window] = max(ends.get(call.window, 0.0), call.end_us)
@@ -188,7 +192,7 @@ def _phases(windows: list[Window]) -> list[str]:
 
 
 def _by_name(windows: list[Window], calls: list[Call]) -> dict[str, list]:
-    """The table of kernels: the columns of nsys, for the largest of each phase and for all others of it together."""
+    """Tabulate the largest kernels of each phase, with all others in one row, as nsys does."""
     count, rows = _iterations(windows), []
     for phase in _phases(windows):
         times: dict[str, list[float]] = {}
@@ -214,7 +218,7 @@ def _row(phase: str, name: str, kind: str, of: list[float], count: int, whole: f
 
 
 def _by_class(windows: list[Window], calls: list[Call]) -> dict[str, list]:
-    """All that ran, by phase and class."""
+    """Tabulate all that ran, by phase and class."""
     keyed = (((call.window.phase, call.kind), call) for call in calls)
     return _summed("phase class", keyed, itertools.product(_phases(windows), kernel_classes.CLASSES), windows)
 
@@ -223,39 +227,40 @@ def _by_part(
     events: list[dict], windows: list[Window], find: Callable[[float], Window | None], calls: list[Call],
     parts: Sequence[str],
 ) -> dict[str, list]:  # fmt: skip
-    """What ran in the ranges called `parts`, and in the backward nodes of their operators: autograd gives a node the
-    number of the operator that made it."""
-    places, made = {}, {}
+    """Tabulate what ran in the ranges `parts` and in the backward nodes of their operators.
+
+    Autograd gives a node the number of the operator that made it."""
+    spans, made = {}, {}
     ranges = [e for e in events if e["cat"] == "user_annotation" and e["name"] in parts and find(e["ts"])]
     for event in ranges:
-        places.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"], event["name"]))
-    within, phases = _locator(places), {find(e["ts"]).phase for e in ranges}
+        spans.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"], event["name"]))
+    within, phases = _locator(spans), {find(e["ts"]).phase for e in ranges}
     for event in events:
         number = event.get("args", {}).get("Sequence number")
         if event["cat"] == "cpu_op" and number is not None:
             if event["name"].startswith(NODE):
                 if part := made.get(number):
-                    places.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"], part))
+                    spans.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"], part))
             elif (window := find(event["ts"])) and window.phase in phases:
-                # an operator that makes no node has the number of the next one, so that the last to have it made it
+                # operators without a node carry the next node's number, so the last operator with it made the node
                 made[number] = within(event["tid"], event["ts"])
-    within = _locator(places)
+    within = _locator(spans)
     found = ((within(call.thread, call.at_us), call) for call in calls)
     keyed = (((part, call.window.phase, call.kind), call) for part, call in found)
     order = [(p, phase, kind) for phase in _phases(windows) for p in parts for kind in kernel_classes.CLASSES]
     return _summed("part phase class", keyed, order, windows)
 
 
-def _locator(places: dict[int, list[tuple[float, float, str]]]) -> Callable[[int, float], str | None]:
-    """Which place of a thread, from when to when, holds an instant of the thread."""
-    finders = {thread: _finder(spans) for thread, spans in places.items()}
+def _locator(spans: dict[int, list[tuple[float, float, str]]]) -> Callable[[int, float], str | None]:
+    """Return a function that names the span around an instant of a thread, or returns None."""
+    finders = {thread: _finder(own) for thread, own in spans.items()}
     return lambda thread, at_us: finders[thread](at_us) if thread in finders else None
 
 
 def _summed(
     names: str, keyed: Iterable[tuple[tuple, Call]], order: Iterable[tuple], windows: list[Window]
 ) -> dict[str, list]:
-    """The calls of each key and their microseconds in one iteration, for those keys of `order` that have any."""
+    """Tabulate calls and microseconds in one iteration, for each key of `order` that has any."""
     count, sums = _iterations(windows), {}
     for key, call in keyed:
         sums.setdefault(key, []).append(call.us)
@@ -264,5 +269,5 @@ def _summed(
 
 
 def _columns(rows: list[tuple], names: str) -> dict[str, list]:
-    """Rows as a table of equally long columns."""
+    """Convert rows to a table of equally long columns."""
     return {name: [row[i] for row in rows] for i, name in enumerate(names.split())}

@@ -1,4 +1,4 @@
-"""Shows what the rounding of narrow types does to a long sum and to a norm, step by step."""
+"""Show what the rounding of narrow types does to a long sum and to a norm, step by step."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 TERM, TERMS = 0.01, 1000  # as in the assignment
-EVERY = 10  # of the partial sums, the one that the trace keeps
+EVERY = 10  # the trace keeps each tenth partial sum
 EPS = 1e-5
 ROWS, WIDTH = 64, 768
 SCALES = tuple(10.0**power for power in range(-6, 7))
@@ -16,9 +16,10 @@ Keep = Callable[[str, Tensor], Tensor]
 
 
 def loops(narrow: torch.dtype) -> dict[str, tuple[torch.dtype, torch.dtype, bool]]:
-    """The four loops of the assignment: the dtype of the sum, that of the term, and whether the term is converted to
-    fp32 before it is added."""
-    wide, name = torch.float32, named(narrow)
+    """Return the four loops of the assignment by name.
+
+    Each has the dtype of the sum, that of the term, and True if the term is converted to fp32 before the addition."""
+    wide, name = torch.float32, dtype_name(narrow)
     return {
         "fp32 += fp32": (wide, wide, False),
         f"{name} += {name}": (narrow, narrow, False),
@@ -28,7 +29,7 @@ def loops(narrow: torch.dtype) -> dict[str, tuple[torch.dtype, torch.dtype, bool
 
 
 def partial_sums(total: torch.dtype, term: torch.dtype, convert: bool, device: str) -> list[float]:
-    """The sum after each of a thousand additions of 0.01 in place, exactly as the device holds it."""
+    """Return the device's sum after each of a thousand in-place additions of 0.01."""
     s, sums = torch.tensor(0, dtype=total, device=device), []
     for _ in range(TERMS):
         x = torch.tensor(TERM, dtype=term, device=device)
@@ -38,11 +39,11 @@ def partial_sums(total: torch.dtype, term: torch.dtype, convert: bool, device: s
 
 
 def accumulation(narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]:
-    """Two tables. `loops`, one row a loop: `sum` and its `sum_error`; of that `stored_error`, a thousand times the
-    error of 0.01 in the term's dtype, and `added_error`, what the additions lost; `spacing`, the distance of the sum
-    from the next number of its dtype; `half_percent`, half of that in percent of the term, which a rounding can lose;
-    and `stalls_after`, how many terms it took until nothing changed the sum any more, all of them where something did
-    to the end. `trace`: `sum` and `half_percent` after each tenth term."""
+    """Return two tables: `loops`, a row for each loop, and `trace`, one for each tenth term.
+
+    `sum_error` has two parts: `stored_error`, a thousand times the error of 0.01 in the term's dtype, and
+    `added_error`, lost by the additions. `spacing` is the distance of the sum to the next number of its dtype. A
+    rounding can lose half of it, `half_percent` of the term. `stalls_after` counts the terms until the sum stalls."""
     table, trace = {}, {}
     for loop, (total, term, convert) in loops(narrow).items():
         sums = partial_sums(total, term, convert, device)
@@ -62,18 +63,18 @@ def accumulation(narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]
 
 
 def spacing(value: float, dtype: torch.dtype) -> float:
-    """The distance from a positive value to the next larger one of the dtype."""
+    """Return the distance from a positive value to the next larger one of the dtype."""
     return torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(value))
 
 
 def layer_norm(x: Tensor, keep: Keep) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) over the last dimension (Ba et al. 2016), each step as `keep` returns it."""
+    """Compute (x - mean) / sqrt(variance + eps) over the last dimension (Ba et al. 2016)."""
     mean = keep("mean", x.mean(-1, keepdim=True))
     return _scaled(keep("difference", x - mean), "variance", keep)
 
 
 def rms_norm(x: Tensor, keep: Keep) -> Tensor:
-    """x / sqrt(mean of squares + eps) over the last dimension (Zhang and Sennrich 2019), likewise."""
+    """Compute x / sqrt(mean of squares + eps) likewise (Zhang and Sennrich 2019)."""
     return _scaled(x, "mean of squares", keep)
 
 
@@ -88,7 +89,7 @@ KERNELS = {"layer_norm": torch.nn.functional.layer_norm, "rms_norm": torch.nn.fu
 
 
 def steps(norm: str, x: Tensor, cast: Keep) -> dict[str, Tensor]:
-    """Every step of a norm by its name, the input first and the result, the quotient, last, each as `cast` makes it."""
+    """Return every step of a norm, rounded by `cast`, from `input` to the result, `quotient`."""
     kept = {}
 
     def keep(name: str, tensor: Tensor) -> Tensor:
@@ -100,12 +101,11 @@ def steps(norm: str, x: Tensor, cast: Keep) -> dict[str, Tensor]:
 
 
 def sensitivity(norm: str, narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]:
-    """Four tables on standard normal inputs, whose reference is the same norm of the same numbers in double precision.
+    """Return four tables of a norm's errors, relative to the same norm in double precision.
 
-    `norm_errors`: the relative error of the norm computed in the narrow dtype throughout, by `scale` and `offset` of
-    the inputs (the mean, in standard deviations), where it is finite. `norm_limits`: the first `step` of which
-    something `overflows`, or half or more of what is not zero `underflows` to zero, where there is one. `step_errors`:
-    the error at scale one if the result of one `step` alone is rounded to the narrow dtype and all else is exact.
+    `norm_errors`: the error, if finite, of the norm computed in the narrow dtype throughout, by `scale` and `offset` of
+    its normal inputs (the mean, in standard deviations). `norm_limits`: the first `step` with a `failure`, if any.
+    `step_errors`: the error at scale one if only the result of one `step` is rounded to the narrow dtype.
     `kernel_errors`: as `norm_errors`, of PyTorch's own function on inputs in the narrow dtype."""
     errors = {"scale": [], "offset": [], "relative_error": []}
     limits = {"scale": [], "offset": [], "step": [], "what": []}
@@ -119,34 +119,33 @@ def sensitivity(norm: str, narrow: torch.dtype, device: str) -> dict[str, dict[s
         got = steps(norm, x.float().to(device), lambda name, tensor: tensor.to(narrow))
         for table, result in ((errors, got["quotient"]), (kernel, KERNELS[norm](got["input"], [WIDTH], eps=EPS))):
             if torch.isfinite(result).all():
-                error = relative(result, exact["quotient"])
+                error = relative_error(result, exact["quotient"])
                 _append(table, {"scale": scale, "offset": offset, "relative_error": error})
-        troubles = ((step, trouble(got[step], exact[step])) for step in got)
-        for step, what in [(step, what) for step, what in troubles if what][:1]:
+        failures = ((step, failure(got[step], exact[step])) for step in got)
+        for step, what in [(step, what) for step, what in failures if what][:1]:
             _append(limits, {"scale": scale, "offset": offset, "step": step, "what": what})
     right = steps(norm, normal, lambda name, tensor: tensor)
     for step in right:
         rounded = steps(norm, normal, lambda name, x, step=step: x.to(narrow).double() if name == step else x)
-        _append(alone, {"step": step, "relative_error": relative(rounded["quotient"], right["quotient"])})
+        _append(alone, {"step": step, "relative_error": relative_error(rounded["quotient"], right["quotient"])})
     return {"norm_errors": errors, "norm_limits": limits, "step_errors": alone, "kernel_errors": kernel}
 
 
-def trouble(got: Tensor, exact: Tensor) -> str:
-    """`overflows` where something is not finite, `underflows` where half or more of what is not zero became zero, or
-    nothing."""
+def failure(got: Tensor, exact: Tensor) -> str:
+    """Return `overflows` for a value that is not finite, `underflows` if half turned 0, or ""."""
     if not torch.isfinite(got).all():
         return "overflows"
     alive = exact != 0
     return "underflows" if (got.cpu()[alive] == 0).sum() >= max(1, alive.sum() / 2) else ""
 
 
-def relative(got: Tensor, exact: Tensor) -> float:
-    """The norm of the difference relative to that of the exact result."""
+def relative_error(got: Tensor, exact: Tensor) -> float:
+    """Return the norm of the difference, relative to that of the exact result."""
     return ((got.cpu().double() - exact).norm() / exact.norm()).item()
 
 
-def named(dtype: torch.dtype) -> str:
-    """A dtype as the report calls it."""
+def dtype_name(dtype: torch.dtype) -> str:
+    """Name a dtype as the report does."""
     return {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype, str(dtype)[6:])
 
 

@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         shard, budget = lock.parse(given.shard), _parse_budget(given.budget)
         if given.dry:
             return _dry(given.sweep, shard)
-        paths.refuse_strange(paths.results())
+        paths.refuse_foreign(paths.results())
     except ValueError as error:
         return _say(error, BAD_INPUT)
     try:

@@ -80,7 +80,7 @@ def workspace() -> Iterator[Workspace]:
     """Yield a workspace; its processes and folders are removed when the block or this process ends."""
     from lib import execution  # not at the top: without it the guard starts ten times faster
 
-    folders = [Path(tempfile.mkdtemp(prefix="sweep-", dir=within)) for within in (None, execution.for_sockets())]
+    folders = [Path(tempfile.mkdtemp(prefix="sweep-", dir=within)) for within in (None, execution.socket_folder())]
     space = Workspace(uuid.uuid4().hex, *folders)
     guard = subprocess.Popen(
         [sys.executable, "-m", "lib.sweep.processes", space.mark, *map(str, folders)],

@@ -43,11 +43,11 @@ def test_a_record_holds_the_timeline_its_phases_and_the_largest_alike_counted():
 def test_a_thinned_series_keeps_its_ends_and_every_high_and_low():
     values = [i % 7 for i in range(5000)]
     values[1234], values[4321] = 100, -5
-    kept = memory_timeline.thinned(values, 60)
+    kept = memory_timeline.thinned_indices(values, 60)
     assert len(kept) <= 60
     assert kept == sorted(set(kept))
     assert {0, 1234, 4321, 4999} <= set(kept)
-    assert memory_timeline.thinned([1, 2], 60) == [0, 1]
+    assert memory_timeline.thinned_indices([1, 2], 60) == [0, 1]
 
 
 def test_the_kinds_of_bytes_differ_in_more_than_colour():

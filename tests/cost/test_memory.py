@@ -150,7 +150,7 @@ def test_the_right_result_is_computed_in_groups_too(case):
 
 
 def test_a_group_has_no_less_than_no_layer(case):
-    with pytest.raises(ValueError, match="checkpoint: -1 must be 0 or more"):
+    with pytest.raises(ValueError, match="checkpoint: got -1, expected at least 0"):
         case(checkpoint=-1)
 
 

@@ -77,7 +77,7 @@ def test_facts_follow_the_formulas():
 
 
 def test_heads_must_divide_the_width():
-    with pytest.raises(ValueError, match="d_model: 32 must be divisible by num_heads 5"):
+    with pytest.raises(ValueError, match="d_model: got 32, expected a multiple of num_heads 5"):
         one(num_heads=5)
 
 

@@ -83,7 +83,7 @@ def test_what_runs_is_the_case_of_the_other_experiment():
 def test_a_model_has_its_own_head_size_and_unknown_names_are_refused():
     with pytest.raises(ValueError, match="d_head: got 64, expected 32 for model tiny"):
         one(model="tiny", d_head=64)
-    with pytest.raises(ValueError, match="the nearest is 'attention'"):
+    with pytest.raises(ValueError, match="nearest: attention"):
         one(model="atention")
 
 

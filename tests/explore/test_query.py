@@ -42,17 +42,17 @@ def executed(target, **parameters):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"experiment": "atention"}, "experiment: 'atention' is not one of .* nearest is 'attention'"),
-        ({"machines": ["test-2c"]}, "machines: 'test-2c' is not one of .* nearest is 'test-1c'"),
-        ({"machines": []}, "machines: there must be one"),
-        ({"x": "seqlen"}, "x: 'seqlen' .* nearest is 'seq_len'"),
-        ({"line": "varient"}, "line: 'varient' .* nearest is 'variant'"),
-        ({"line": "seq_len"}, "line: 'seq_len' is the x axis"),
-        ({"y": "total_m"}, "y: 'total_m' .* nearest is 'total_ms'"),
-        ({"y": "status"}, "y: 'status' is not one of"),
-        ({"where": {"size": "tiny"}}, "where: 'size' is not one of"),
-        ({"where": {"variant": "spda"}}, "where.variant: 'spda' .* nearest is sdpa"),
-        ({"where": {"causal": 1}}, "where.causal: 1 is not one of True"),
+        ({"experiment": "atention"}, "experiment: got 'atention', expected one of .*nearest: attention"),
+        ({"machines": ["test-2c"]}, "machines: got 'test-2c', expected one of .*nearest: test-1c"),
+        ({"machines": []}, "machines: got none, expected one"),
+        ({"x": "seqlen"}, "x: got 'seqlen'.*nearest: seq_len"),
+        ({"line": "varient"}, "line: got 'varient'.*nearest: variant"),
+        ({"line": "seq_len"}, "line: got 'seq_len', expected another field"),
+        ({"y": "total_m"}, "y: got 'total_m'.*nearest: total_ms"),
+        ({"y": "status"}, "y: got 'status', expected one of"),
+        ({"where": {"size": "tiny"}}, "where: got 'size', expected one of"),
+        ({"where": {"variant": "spda"}}, "where.variant: got 'spda'.*nearest: sdpa"),
+        ({"where": {"causal": 1}}, "where.causal: got 1, expected one of True"),
     ],
 )
 def test_a_query_that_picks_nothing_is_refused_in_one_line(records, wrong, said):
@@ -92,7 +92,7 @@ def test_the_first_query_leaves_nothing_but_its_axes_open(records):
     assert (chosen.machines, chosen.x, chosen.y, chosen.line) == (("test-1c",), "seq_len", "total_ms", "variant")
     assert chosen.where == {"precision": ("fp32",)}
     assert query.first("attention", line="precision").where == {"variant": ("naive",)}
-    with pytest.raises(ValueError, match="nearest is 'attention'"):
+    with pytest.raises(ValueError, match="nearest: attention"):
         query.first("attentoin")
 
 
@@ -140,7 +140,7 @@ def test_the_controls_lead_to_queries_and_say_what_cannot_be(records):
     assert "<svg" in figure
     assert "bf16" in table
     controls.x.value = "precision"
-    assert "is the x axis already" in controls.message.value
+    assert "expected another field than the x axis" in controls.message.value
     assert controls.query.x == "seq_len"
     controls.button.click()
     assert query.folder() / f"explore-{controls.query.slug}.svg" in query.folder().iterdir()
@@ -176,9 +176,9 @@ def test_what_was_measured_by_hand_stands_beside_the_references(kept):
 def test_where_no_reference_has_the_case_a_sentence_says_so(kept, monkeypatch):
     kept(case=CASE | {"seq_len": 17}, round=0, machine="test-gpu", total_ms=[9.0] * 8)
     own = results.load("attention", "test-gpu", round=0)
-    assert "git keeps this experiment of test-1c" in text(beside.beside(own, "total_ms"))
+    assert "Git keeps this experiment from test-1c" in text(beside.beside(own, "total_ms"))
     monkeypatch.setattr(results, "REFERENCE", results.folder() / "none")
-    assert "of no machine" in text(beside.beside(own, "total_ms"))
+    assert "from no machine" in text(beside.beside(own, "total_ms"))
 
 
 def test_a_case_that_has_no_such_rows_is_not_set_beside_any(own_results):
@@ -191,4 +191,4 @@ def test_a_case_that_has_no_such_rows_is_not_set_beside_any(own_results):
 
 def test_a_sweep_does_not_read_the_references(records, monkeypatch):
     monkeypatch.setattr(results, "reference", None)
-    assert "in the report" in text(beside.beside(results.load("attention", "test-1c"), "total_ms"))
+    assert "The report shows" in text(beside.beside(results.load("attention", "test-1c"), "total_ms"))

@@ -26,7 +26,7 @@ def test_a_timeline_has_every_change_the_phases_and_the_largest_allocations():
         for x in (q, k, v):
             x.grad = None
 
-    found = peak_memory.followed(iteration, lambda: None, "cpu", count=6)
+    found = peak_memory.peaks_and_timeline(iteration, lambda: None, "cpu", count=6)
     instants, live = found["timeline"]["instant_us"], found["timeline"]["live_mib"]
     assert max(live) == found["peak_mib"][0] == peak_memory.peaks(iteration, "cpu")["peak_mib"][0]
     assert live[0] == 3 * 4096 / MIB
@@ -118,10 +118,10 @@ def test_cudas_history_is_recorded_read_and_switched_off(monkeypatch, tmp_path):
 
     monkeypatch.setattr(peak_memory, "peaks", lambda iteration, device: {"peak_mib": [1.0]})
 
-    found = peak_memory.followed(lambda mark: mark("run"), lambda: None, "cuda", 10, tmp_path / "viz.pickle")
+    found = peak_memory.peaks_and_timeline(lambda mark: mark("run"), lambda: None, "cuda", 10, tmp_path / "viz.pickle")
     assert found["peak_mib"] == [1.0]
     assert found["timeline"] == {"instant_us": [0.0], "live_mib": [12 / MIB]}
     assert (tmp_path / "viz.pickle").read_text() == "pickled"
     with pytest.raises(ZeroDivisionError):
-        peak_memory.followed(lambda mark: 1 / 0, lambda: None, "cuda", 10)
+        peak_memory.peaks_and_timeline(lambda mark: 1 / 0, lambda: None, "cuda", 10)
     assert calls == ["all", None, "all", None]

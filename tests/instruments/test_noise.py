@@ -15,7 +15,7 @@ import torch
 from lib.chapters import method
 from lib.experiments import measure
 from lib.instruments import noise
-from lib.instruments.noise import Look
+from lib.instruments.noise import CpuSeconds
 from lib.paths import ROOT
 from lib.records import results
 from lib.report import tidy
@@ -27,26 +27,26 @@ BUSY_LOOP = "import time\nuntil = time.monotonic() + 60\nwhile time.monotonic() 
 @pytest.mark.parametrize(
     ("after", "percent"),
     [
-        (Look(110.0, 1020.0, 510.0, 55.0), 25.0),  # of 20 s of two cores 10 busy, 5 of them one's own
-        (Look(110.0, 1020.0, 505.0, 55.0), 0.0),
-        (Look(110.0, 1020.0, 504.9, 55.0), 0.0),  # counters are coarse
-        (Look(110.0, 1020.0, 520.0, 50.0), 100.0),
-        (Look(100.4, 1001.0, 501.0, 50.0), None),  # too soon
-        (Look(110.0, 1000.0, 500.0, 50.0), None),  # a system that does not count
+        (CpuSeconds(110.0, 1020.0, 510.0, 55.0), 25.0),  # of 20 s of two cores 10 busy, 5 of them one's own
+        (CpuSeconds(110.0, 1020.0, 505.0, 55.0), 0.0),
+        (CpuSeconds(110.0, 1020.0, 504.9, 55.0), 0.0),  # counters are coarse
+        (CpuSeconds(110.0, 1020.0, 520.0, 50.0), 100.0),
+        (CpuSeconds(100.4, 1001.0, 501.0, 50.0), None),  # too soon
+        (CpuSeconds(110.0, 1000.0, 500.0, 50.0), None),  # a system that does not count
     ],
 )
 def test_the_share_of_others_is_what_is_busy_but_for_ones_own(after, percent):
-    assert noise.others_percent(Look(100.0, 1000.0, 500.0, 50.0), after) == percent
+    assert noise.others_percent(CpuSeconds(100.0, 1000.0, 500.0, 50.0), after) == percent
 
 
 def seen(seconds, *arguments):
     """The share of others while another process runs for so long, or this one where it has no arguments."""
-    before = noise.look()
+    before = noise.cpu_seconds()
     process = subprocess.Popen(arguments) if arguments else None
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(0.05 if process else 0)
-    after = noise.look()
+    after = noise.cpu_seconds()
     if process:
         process.kill()
         process.wait()
@@ -111,9 +111,9 @@ def test_a_record_made_on_a_machine_that_others_use_is_noisy(percent, said):
 KERNEL = """
 import time
 from lib.instruments import noise
-before = noise.look()
+before = noise.cpu_seconds()
 time.sleep(1.5)
-after = noise.look()
+after = noise.cpu_seconds()
 print(after.busy - before.busy, after.own - before.own)
 """
 

@@ -209,7 +209,7 @@ def test_mps_tells_what_is_held_at_the_end_of_each_phase_and_no_peak(monkeypatch
     monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 3 * MIB)
     for found in (
         peak_memory.peaks(lambda mark: mark("forward"), "mps"),
-        peak_memory.followed(lambda mark: mark("forward"), lambda: None, "mps", 10),
+        peak_memory.peaks_and_timeline(lambda mark: mark("forward"), lambda: None, "mps", 10),
     ):
         assert found == {"forward_end_mib": [2], "forward_reserved_mib": [3]}
 

@@ -27,6 +27,6 @@ def test_a_norm_by_steps_is_pytorchs_own_where_nothing_is_rounded(norm):
 
 def test_trouble_is_seen_where_it_is():
     exact = torch.ones(4, dtype=torch.float64)
-    assert rounding.trouble(torch.tensor([1, 1, 1, math.inf]), exact) == "overflows"
-    assert rounding.trouble(torch.tensor([0, 0, 1, 1.0]), exact) == "underflows"
-    assert rounding.trouble(torch.tensor([0, 1, 1, 1.0]), exact) == ""
+    assert rounding.failure(torch.tensor([1, 1, 1, math.inf]), exact) == "overflows"
+    assert rounding.failure(torch.tensor([0, 0, 1, 1.0]), exact) == "underflows"
+    assert rounding.failure(torch.tensor([0, 1, 1, 1.0]), exact) == ""

@@ -90,10 +90,10 @@ def test_with_filters_the_list_has_a_line_a_record(records, capsys, words, found
 @pytest.mark.parametrize(
     ("words", "nearest"),
     [
-        (["list", "--experiment", "atention"], "'attention'"),
-        (["list", "--machine", "test-2c"], "'test-1c'"),
-        (["list", "--where", "varient == 'naive'"], "'variant'"),
-        (["list", "--where", "index == 0"], "is not one of"),
+        (["list", "--experiment", "atention"], "nearest: attention"),
+        (["list", "--machine", "test-2c"], "nearest: test-1c"),
+        (["list", "--where", "varient == 'naive'"], "nearest: variant"),
+        (["list", "--where", "index == 0"], "expected one of"),
         (["list", "--where", "variant=naive"], "expected a condition such as"),
         (["list", "--where", "seq_len"], "true or false"),
         (["list", "--where", "variant > 3"], "where: "),
@@ -101,8 +101,8 @@ def test_with_filters_the_list_has_a_line_a_record(records, capsys, words, found
         (["list", "--where", "not " * 20_000 + "seq_len"], "expected a condition such as"),
         (["list", "--where", " and ".join(["seq_len > 1"] * 20_000)], "where: "),
         (["show", "attention/naive-64.r3"], "'attention/naive-64.r"),
-        (["show", "attention/naive-64.r1", "--machine", "test-2c"], "'test-1c'"),
-        (["export", "records.cvs"], "'.csv'"),
+        (["show", "attention/naive-64.r1", "--machine", "test-2c"], "nearest: test-1c"),
+        (["export", "records.cvs"], "nearest: .csv"),
     ],
 )
 def test_bad_input_is_refused_in_one_line_with_the_nearest_name(records, capsys, words, nearest):

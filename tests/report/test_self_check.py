@@ -67,4 +67,4 @@ def test_a_machine_without_checks_has_nothing_to_judge_and_an_unknown_one_is_ref
     save_record(total_ms=[1.0])
     assert self_check.main([]) == 1
     assert self_check.main(["--machine", "test-1d"]) == 2
-    assert "the nearest is 'test-1c'" in capsys.readouterr().err.splitlines()[-1]
+    assert "nearest: test-1c" in capsys.readouterr().err.splitlines()[-1]

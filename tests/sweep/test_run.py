@@ -29,7 +29,7 @@ def long_name(tmp_path, monkeypatch):
 def test_a_long_name_of_the_folder_for_temporary_files_is_no_matter(tmp_path, monkeypatch, own_results, long_name):
     source = cells.write(tmp_path / "one.ipynb", "1")
     execution.execute(source, tmp_path / "done.ipynb", {})
-    with execution.keeping() as kept:
+    with execution.shared_kernel() as kept:
         execution.execute(source, tmp_path / "done.ipynb", {}, kept=kept)
     monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path)
     with processes.workspace() as workspace:

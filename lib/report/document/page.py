@@ -92,7 +92,7 @@ def _execute(chapters: list[tuple[Path, Path, dict]]) -> list[tuple[Path, str]]:
     from lib import execution
 
     found = []
-    with execution.keeping() as kept:
+    with execution.shared_kernel() as kept:
         for source, output, parameters in chapters:
             execution.execute(source, output, parameters, kept=kept)
             found.append((source, section(output)))

@@ -152,7 +152,7 @@ def test_a_second_call_renders_nothing_and_a_changed_record_does(rendered, capsy
 def test_an_unknown_machine_is_refused_with_the_nearest(capsys, own_results, save_record):
     save_record(forward_ms=[1.0])
     assert report.main(["--machine", "test-2c"]) == 2
-    assert "nearest is 'test-1c'" in capsys.readouterr().err
+    assert "nearest: test-1c" in capsys.readouterr().err
 
 
 def test_of_a_partly_measured_machine_what_is_missing_is_said(own_results):
