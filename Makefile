@@ -5,6 +5,7 @@ PYTHON ?= python3
 BASE = $(if $(filter wheels,$(MAKECMDGOALS)),python3,$(patsubst 3.%,python3.%,$(PYTHON)))
 SWEEP ?= quick
 BUDGET ?=
+NOISY ?=
 MACHINE ?=
 MACHINES ?=
 SHARD ?=
@@ -22,7 +23,7 @@ help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 report: .venv/ready ## Measure this machine with the quick sweep and write reports/report.html
-	@$(PY) -m lib.sweep quick; ended=$$?; [ $$ended -le 1 ] || exit $$ended; \
+	@$(PY) -m lib.sweep quick --noisy 90; ended=$$?; [ $$ended -le 1 ] || exit $$ended; \
 	  $(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES)) && exit $$ended
 
 test: .venv/dev .venv/cluster .venv/browser ## Check the style and run the tests
@@ -31,8 +32,8 @@ test: .venv/dev .venv/cluster .venv/browser ## Check the style and run the tests
 torture: .venv/dev .venv/cluster ## Run all fault tests (half an hour); print how many faults were injected, survived and lost
 	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/torture tests/sweep/test_ray_cluster.py -n 2 --dist worksteal
 
-sweep: .venv/ready ## Run a sweep: SWEEP=smoke, quick or gpu; BUDGET=seconds, DRY=1, STALE=1, RETRY=1, SHARD=k/n, ADDRESS=host:port
-	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(filter-out 0,$(DRY)),--dry) \
+sweep: .venv/ready ## Run a sweep: SWEEP=smoke, quick, cpu, gpu or unclear.yaml; BUDGET=seconds, DRY=1, STALE=1, RETRY=1, NOISY=seconds, SHARD=k/n, ADDRESS=host:port
+	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(NOISY),--noisy $(NOISY)) $(if $(filter-out 0,$(DRY)),--dry) \
 	  $(if $(filter-out 0,$(STALE)),--stale) $(if $(filter-out 0,$(RETRY)),--retry) \
 	  $(if $(SHARD),--shard $(SHARD)) $(if $(ADDRESS),--address $(ADDRESS))
 

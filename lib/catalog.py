@@ -20,6 +20,7 @@ class Experiment:
     - `compared`: the values of fields that cases must have to be compared between machines.
     - `baseline`: the fields in which variants differ, each with the reference's value, or a dict from a value to its
       reference. A case's baseline differs in one field: the first that does not have the reference's value.
+    - `plain`: True if a case with several fields unlike the reference's is also compared with the reference.
     - `variants`: names in the order in which the chapter introduces them, each with its hue in figures or "".
     - `settings`: parameters that only its notebook has, each with its least value, or False for a yes-or-no one.
     - `alone`: True if a case needs the whole machine, even one with several GPUs.
@@ -30,6 +31,7 @@ class Experiment:
     ceiling: str = ""
     compared: Mapping[str, object] = field(default_factory=dict)
     baseline: Mapping[str, object] = field(default_factory=dict)
+    plain: bool = False
     variants: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
     alone: bool = False
@@ -51,6 +53,7 @@ CATALOG = {
             "precision": "fp32",
             "mode": {"no_grad": "forward"},
         },
+        plain=True,
     ),
     "warmup": Experiment(title="Steps of fresh processes", metric="first_total_ms"),
     "kernels": Experiment(
@@ -96,6 +99,11 @@ CATALOG = {
             "compiled_single_tensor": "blue",
             "compiled_foreach": "purple",
         },
+    ),
+    "allocator": Experiment(
+        title="Programs with freed memory kept and given back",
+        baseline={"allocator": "keeps"},
+        variants={"keeps": "ink", "default": "orange"},
     ),
     "ceilings": Experiment(title="Limits of the machine", metric="", alone=True),
 }

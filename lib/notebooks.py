@@ -6,6 +6,7 @@ import json
 import os.path
 from pathlib import Path
 
+from lib import paths
 from lib.catalog import CATALOG
 from lib.paths import ROOT
 
@@ -25,10 +26,11 @@ class NotebookFailed(Exception):
     """Report a bug: a cell of a notebook raised an exception, or the notebook ended early."""
 
 
-def sweeps() -> list[str]:
-    """List the names of the sweeps, ignoring links that lead out of their folder."""
+def sweeps() -> dict[str, Path]:
+    """Return the files of the sweeps by name, `unclear` among them, without links that lead out."""
     folder = SWEEPS.resolve()
-    return sorted(file.stem for file in SWEEPS.glob("*.yaml") if file.is_file() and file.resolve().parent == folder)
+    files = [file for file in SWEEPS.glob("*.yaml") if file.is_file() and file.resolve().parent == folder]
+    return {file.stem: file for file in [*sorted(files), *filter(Path.is_file, [paths.unclear()])]}
 
 
 def experiments() -> list[str]:

@@ -21,6 +21,11 @@ def runs() -> Path:
     return results().parent / "runs"
 
 
+def unclear() -> Path:
+    """Return the file of the sweep of unclear cases, beside the records."""
+    return results().parent / "unclear.yaml"
+
+
 def refuse_foreign(folder: Path) -> None:
     """Raise ValueError if a folder has contents, but neither a sweep's lock nor a record."""
     if folder.is_dir() and any(folder.iterdir()) and not (folder / LOCK).exists() and not any(folder.glob(RECORDS)):

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import math
 import random
+import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -82,13 +83,17 @@ class Samples:
     warmup: int
     phases: dict[str, list[int]] = field(default_factory=dict)
     wall: list[int] = field(default_factory=list)
+    faults: list[int] = field(default_factory=list)  # minor page faults of the process in each iteration
 
     def metrics(self) -> dict[str, list[float]]:
-        """Return `<phase>_ms`, `total_ms` and `wall_ms`; `warmup_ms` has the totals of warm-ups."""
+        """Return `<phase>_ms`, `total_ms` and `wall_ms`; `warmup_ms` has the totals of warm-ups.
+
+        `minor_faults` has the page faults of each measured iteration."""
         total = [sum(sample) for sample in zip(*self.phases.values(), strict=True)]
         series = {**self.phases, "total": total, "wall": self.wall}
         metrics = {f"{name}_ms": [ns / 1e6 for ns in values[self.warmup :]] for name, values in series.items()}
-        return metrics | {"warmup_ms": [ns / 1e6 for ns in total[: self.warmup]]}
+        faults = {"minor_faults": self.faults[self.warmup :]}
+        return metrics | {"warmup_ms": [ns / 1e6 for ns in total[: self.warmup]]} | faults
 
 
 @dataclass(frozen=True)
@@ -132,11 +137,13 @@ def measure(iteration: Iteration, clock, plan: Plan, before=lambda: None) -> Sam
 
     The garbage collector is off meanwhile. Raises ValueError when two iterations mark different phases."""
     phases: dict[str, list[int]] = {}
-    walls, totals = [], []
+    walls, totals, faults = [], [], []
 
     def once() -> None:
         before()
+        earlier = _minor_faults()
         durations, wall_ns = _once(iteration, clock)
+        faults.append(_minor_faults() - earlier)
         if walls and list(durations) != list(phases):
             raise ValueError(f"phases: got {list(durations)}, expected those of the first iteration, {list(phases)}")
         for name, ns in durations.items():
@@ -150,7 +157,7 @@ def measure(iteration: Iteration, clock, plan: Plan, before=lambda: None) -> Sam
         warmup = len(totals)
         while not plan.enough(totals[warmup:]):
             once()
-    return Samples(warmup, phases, walls)
+    return Samples(warmup, phases, walls, faults)
 
 
 @dataclass(frozen=True)
@@ -218,6 +225,10 @@ def compare(
                 logs = [math.log(a / b) for a, b in zip(pairs.first, pairs.second, strict=True)]
                 planned = intervals.pairs_needed(logs, effect)
     return pairs
+
+
+def _minor_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 @contextlib.contextmanager

@@ -102,6 +102,8 @@ def keep(kept):
 @pytest.fixture
 def planted(tmp_path, monkeypatch, own_results):
     """Puts a sweep of that name and text where the sweeps are, from which nothing may be run."""
+    import jupyter_client  # noqa: F401  # before: it would keep the replacement of Popen for later tests
+
     from lib import notebooks
 
     folder = tmp_path / "sweeps"

@@ -27,7 +27,7 @@ from lib import execution, notebooks
 from lib.records import results
 from lib.report.document import page
 (machine,) = results.machines()[:1]
-source = notebooks.CHAPTERS / "11_softmax.ipynb"
+source = notebooks.CHAPTERS / "12_softmax.ipynb"
 execution.execute(source, Path("executed.ipynb"), {"machine": machine})
 Path("chapter.html").write_text(page.section(Path("executed.ipynb")))
 """
@@ -44,7 +44,7 @@ def repository(tmp_path):
     catalog = tmp_path / "lib" / "catalog.py"
     assert catalog.read_text().endswith("),\n}\n")
     catalog.write_text(catalog.read_text().removesuffix("}\n") + ENTRY)
-    for name in ("smoke", "quick", "gpu"):
+    for name in ("smoke", "quick", "cpu", "gpu"):
         with (tmp_path / "notebooks" / "sweeps" / f"{name}.yaml").open("a") as file:
             file.write(LINE)
     (tmp_path / "notebooks" / "sweeps" / "one.yaml").write_text(LINE)  # the line alone, to run nothing else here
@@ -60,10 +60,10 @@ def run(folder: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_a_new_experiment_is_measured_and_told_and_costs_five_files_and_four_edits(repository):
+def test_a_new_experiment_is_measured_and_told_and_costs_five_files_and_five_edits(repository):
     added = [file.relative_to(TOY).as_posix() for file in sorted(TOY.rglob("*.*")) if "__pycache__" not in file.parts]
     assert added == [
-        "lib/chapters/softmax.py", "lib/experiments/softmax.py", "notebooks/report/11_softmax.ipynb",
+        "lib/chapters/softmax.py", "lib/experiments/softmax.py", "notebooks/report/12_softmax.ipynb",
         "notebooks/softmax.ipynb", "tests/experiments/test_softmax.py",
     ]  # fmt: skip
     run(repository, "-m", "lib.sweep", "one")

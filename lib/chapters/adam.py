@@ -18,6 +18,7 @@ from lib.report.hypotheses import Hypothesis
 from lib.report.plots import STYLE
 from lib.report.sentences import NO_DATA, Statement
 from lib.stats import digits
+from lib.stats.comparisons import FASTER
 from lib.stats.intervals import Interval
 
 EQUAL, COMPILED = "equal", ["compiled_single_tensor", "compiled_foreach"]
@@ -59,7 +60,8 @@ def wins(records: pd.DataFrame) -> pd.DataFrame:
         chosen = tidy.select(records, **at)
         first, *others = compare.ranked(chosen, "total_ms", "variant")
         pairs = {name: _compare_variants(chosen, first, name) for name in others}
-        tied = [name for name, found in pairs.items() if not found or found.verdict(len(others)) != "faster"]
+        decided = compare.verdicts_of(pairs)
+        tied = [name for name in others if decided.get(name) != FASTER]
         against = pairs.get(REFERENCE) or _compare_variants(chosen, first, REFERENCE)
         disturbed = cells["noisy"].astype(bool).sum()
         rows.append(
@@ -125,9 +127,9 @@ def tally(wins: pd.DataFrame) -> Statement:
     alone = Counter(best[0] for best in wins["best"] if len(best) == 1)
     parts = [f"{name} takes the least time at {digits.count(count)}" for name, count in alone.most_common()]
     shared = len(wins) - alone.total()
-    parts += [f"at {digits.count(shared)} the data do not show which of several does"] if shared else []
+    parts += [f"at {digits.count(shared)} it is unclear which of several does"] if shared else []
     text = f"Of {digits.count(len(wins))} points measured, {'; '.join(parts)}."
-    evidence = "At each point the least against each other, as one of so many comparisons."
+    evidence = "At each point the variant with the least time against each other one."
     return Statement(text, "measured", evidence, wins.attrs["records"])
 
 

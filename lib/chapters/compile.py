@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from lib.chapters.step import PLAIN
 from lib.config import SIZES
 from lib.cost import flops
 from lib.report import claims, compare, hypotheses, sentences, tidy
@@ -14,6 +15,7 @@ from lib.report.hypotheses import Hypothesis
 from lib.report.published import published_attention, published_step, published_table
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits, intervals
+from lib.stats.comparisons import UNCLEAR
 
 NEVER, UNKNOWN = "does not pay back", "not shown to pay back"
 ERRORS = ("out_error", "logits_error", "gradient_error")
@@ -22,11 +24,11 @@ ERRORS = ("out_error", "logits_error", "gradient_error")
 def with_compile_time(records: pd.DataFrame) -> pd.DataFrame:
     """Add `compile_s`, and sums of forward and backward in the pairs, to the records.
 
-    `compile_s` is the first iteration less the median of the later ones."""
-    columns = (tidy.column(records, name) for name in ("first_iteration_ms", "wall_ms"))
+    `compile_s` is the first iteration less the median of the later ones, where nothing came from a cache."""
+    columns = (tidy.column(records, name) for name in ("first_iteration_ms", "wall_ms", "compile_cache_hits"))
     values = [
-        [(first[0] - statistics.median(later)) / 1e3] if isinstance(first, list) and isinstance(later, list) else None
-        for first, later in zip(*columns, strict=True)
+        [(first[0] - statistics.median(later)) / 1e3] if hits == 0 and isinstance(later, list) else None
+        for first, later, hits in zip(*columns, strict=True)
     ]
     wider = records.assign(compile_s=pd.Series(values, index=records.index, dtype=object))
     for side in ("paired", "baseline"):
@@ -66,17 +68,18 @@ def paid(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _payback_steps(group: pd.DataFrame, verdict: str) -> intervals.Interval | str:
-    """Divide compile time by the time saved per step, in each process."""
+    """Divide compile time, of the processes that compiled, by the time saved per step in each process."""
     if verdict != "faster":
-        return UNKNOWN if verdict == "inconclusive" else NEVER
+        return UNKNOWN if verdict == UNCLEAR else NEVER
     compile_s, eager, compiled = (
         {r: statistics.median(samples) for r, samples in tidy.samples(group, metric).items()}
         for metric in ("compile_s", "baseline_ms", "paired_ms")
     )
-    saved = {r: (eager[r] - compiled[r]) / 1e3 for r in eager.keys() & compile_s.keys()}
-    if not saved or min(saved.values()) <= 0:
+    saved = [(eager[r] - compiled[r]) / 1e3 for r in sorted(eager)]
+    if not saved or not compile_s or min(saved) <= 0:
         return UNKNOWN
-    return intervals.median([[compile_s[r] / saved[r]] for r in sorted(saved)])
+    once = statistics.median(compile_s.values())
+    return intervals.median([[once / each] for each in saved])
 
 
 @of_records("compiled")
@@ -256,14 +259,14 @@ def compiled_attention(data: claims.Data) -> list[Found]:
 
 def compiled_step(data: claims.Data) -> list[Found]:
     """Find the compiled step against the eager one, for each size and context."""
-    steps = claims.rows(data, "step", mode="train_step")
+    steps = claims.rows(data, "step", mode="train_step", **PLAIN)
     of, to = {"compiled": True}, {"compiled": False}
     return claims.ratios(steps, "total_ms", of, to, LESS, claims.SIZED, precision="fp32")
 
 
 def tf32_to_compiling(data: claims.Data) -> list[Found]:
     """Find the gain of TF32 relative to that of compiling, at the largest size."""
-    steps = claims.rows(data, "step", mode="train_step")
+    steps = claims.rows(data, "step", mode="train_step", **PLAIN)
     measured = claims.cases(steps, precision="tf32", compiled=True)
     if not measured:
         return []

@@ -17,6 +17,7 @@ from lib.report.hypotheses import Hypothesis
 from lib.report.published import published_table
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import comparisons, digits, intervals
+from lib.stats.comparisons import SAME, UNCLEAR
 from lib.stats.intervals import Interval
 
 SCOPES = {  # the phases that make up the whole of a share
@@ -235,32 +236,20 @@ def _state(text: str, case: Mapping, of: Interval, verdict: str = "measured") ->
     return Statement(text, verdict, f"{sentences.fields(case)}; one value in each of {of.n} {many}.")
 
 
-def _format(of: Interval) -> str:
-    """Format the value, with its interval if it has one."""
-    return digits.interval(of) if of.known else digits.number(of.value)
-
-
-def _join_words(words: list[str], by: str = "or") -> str:
-    return f" {by} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
-
-
 @of_records()
 def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
     """State how long the forward pass takes under the profiler and by the timer."""
     row = tidy.one(against_timer(tidy.select(records, **case)), {"phase": "forward"})
     if row.empty:
         return _not_measured("The forward pass under the profiler")
-    ratio, limit = row["profiled_ratio"], 1 + comparisons.MARGIN
-    profiled, timed = (_format(row[name]) for name in ("profiled_ms", "timed_ms"))
-    if not ratio.known:
-        verdict, said = "measured", f"the first is {_format(ratio)} times the second, in one or two processes"
-    elif 1 / limit < ratio.low and ratio.high < limit:
-        verdict, said = "same", f"the two agree within {comparisons.MARGIN:.0%}, with a ratio of {_format(ratio)}"
-    elif ratio.low > 1 or ratio.high < 1:
-        said = f"the two differ, since the first is {_format(ratio)} times the second"
-        verdict = "slower" if ratio.low > 1 else "faster"
-    else:
-        verdict, said = "inconclusive", f"their ratio is {_format(ratio)}, so no difference between them is shown"
+    ratio = row["profiled_ratio"]
+    profiled, timed = (digits.brief(row[name]) for name in ("profiled_ms", "timed_ms"))
+    verdict = comparisons.verdicts([comparisons.estimated(ratio)])[0] if ratio.known else "measured"
+    said = {
+        "measured": f"the first is {digits.brief(ratio)} times the second, in one or two processes",
+        SAME: f"the two agree within {comparisons.MARGIN:.0%}, with a ratio of {digits.brief(ratio)}",
+        UNCLEAR: f"their ratio is {digits.brief(ratio)}, so no difference between them is shown",
+    }.get(verdict, f"the two differ, since the first is {digits.brief(ratio)} times the second")
     text = f"Under the profiler the forward pass takes {profiled} ms, and by the timer without it {timed} ms: {said}."
     return _state(text, case, ratio, verdict)
 
@@ -276,13 +265,15 @@ def leader(records: pd.DataFrame, case: Mapping) -> Statement:
     share = [intervals.of_processes([one["share_percent"] for one in found]) for found in (first, both)]
     calls = [f"{digits.count(found[0]['calls'])} calls" for found in (first, both)]
     if max(map(len, names)) > 1:
-        text = f"In the forward pass {_join_words(names[0])} takes the most time, depending on the process"
-        return _state(f"{text}, and of forward and backward together {_join_words(names[1])}.", case, share[0])
-    text = f"In the forward pass {names[0][0]} takes the most time, {_format(share[0])}% of it in {calls[0]}"
+        text = f"In the forward pass {sentences.listed(names[0], 'or')} takes the most time, depending on the process"
+        return _state(
+            f"{text}, and of forward and backward together {sentences.listed(names[1], 'or')}.", case, share[0]
+        )
+    text = f"In the forward pass {names[0][0]} takes the most time, {digits.brief(share[0])}% of it in {calls[0]}"
     second = f"but of forward and backward together it is {names[1][0]}, with"
     if names[0] == names[1]:
         second = "and it is the same that takes the most of forward and backward together,"
-    return _state(f"{text}, {second} {_format(share[1])}% in {calls[1]}.", case, share[0])
+    return _state(f"{text}, {second} {digits.brief(share[1])}% in {calls[1]}.", case, share[0])
 
 
 @of_records()
@@ -293,12 +284,12 @@ def besides(records: pd.DataFrame, case: Mapping) -> Statement:
         return _not_measured("What else takes time in the forward pass")
     found = found[found["class"] != PRODUCT]
     named = [(name, of) for name, of in zip(found["kernel"], found["share_percent"], strict=True)]
-    shown = [f"{name} with {_format(of)}%" for name, of in named if of.value >= NON_TRIVIAL]
+    shown = [f"{name} with {digits.brief(of)}%" for name, of in named if of.value >= NON_TRIVIAL]
     whole = share(tidy.select(records, **case), "forward")
-    end = f"; of it {NON_TRIVIAL}% and more go to {_join_words(shown, 'and')}" if shown else (
+    end = f"; of it {NON_TRIVIAL}% and more go to {sentences.listed(shown)}" if shown else (
         f", and none of it as much as {NON_TRIVIAL}%"
     )  # fmt: skip
-    return _state(f"What is no matrix product takes {_format(whole)}% of the forward pass{end}.", case, whole)
+    return _state(f"What is no matrix product takes {digits.brief(whole)}% of the forward pass{end}.", case, whole)
 
 
 @of_records()
@@ -308,14 +299,15 @@ def fall(records: pd.DataFrame, case: Mapping) -> Statement:
     found = [share(chosen, scope, PRODUCT) for scope in SCOPES]
     if None in found:
         return _not_measured("The share of matrix products in a whole step")
-    forward, both, step = map(_format, found)
+    forward, both, step = map(digits.brief, found)
     change = kept_share(chosen)
     low, high = (change.low, change.high) if change.known else (change.value, change.value)
     how = "falls" if high < 1 else "rises" if low > 1 else "is not shown to change"
     lead = sentences.at("At size {size}, context {context_length}, ", case)
     text = (
         f"{lead}matrix products take {forward}% of the forward pass, {both}% of forward and backward and {step}% of a "
-        f"whole step with AdamW: from the first to the last their share {how}, being {_format(change)} of the first."
+        f"whole step with AdamW: from the first to the last their share {how}, being {digits.brief(change)} of the "
+        "first."
     )
     return _state(text, case, change)
 
@@ -327,7 +319,7 @@ def softmax(records: pd.DataFrame, case: Mapping) -> Statement:
     if not found["forward"]:
         return _not_measured("Softmax inside attention")
     said = [
-        f"in the {phase} pass {_format(of['time'])} times as long as the two products, with "
+        f"in the {phase} pass {digits.brief(of['time'])} times as long as the two products, with "
         f"{digits.number(100 * of['flops'])}% of their FLOPs and {digits.number(100 * of['bytes'])}% of the bytes that "
         "they must move"
         for phase, of in found.items() if of
@@ -343,7 +335,7 @@ def nsys(records: pd.DataFrame) -> Statement:
     reasons = list(dict.fromkeys(tidy.column(records, "nsys_missing").dropna()))
     if not reasons:
         return _not_measured("The same under Nsight Systems")
-    return Statement(f"Nsight Systems was not used here: {_join_words(reasons, 'and')}.", NO_DATA, "nsys_missing")
+    return Statement(f"Nsight Systems was not used here: {sentences.listed(reasons)}.", NO_DATA, "nsys_missing")
 
 
 def theory(records: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:

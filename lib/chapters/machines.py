@@ -130,7 +130,7 @@ def ratios(names: Sequence[str]) -> pd.DataFrame:
     the colour."""
     rows = []
     for pair, (experiment, of, where, by) in PAIRS.items():
-        alike = {"mode": where["mode"]} if "mode" in where else {}  # Holm corrects for as many rivals as in the chapter
+        alike = {"mode": where["mode"]} if "mode" in where else {}  # the table of verdicts is that of the chapter
         loaded = {name: tidy.select(results.load(experiment, name), **alike) for name in names}
         found = {name: _compare_with_baselines(records, of, where, by) for name, records in loaded.items()}
         found = {name: cases for name, cases in found.items() if cases}

@@ -1,6 +1,7 @@
 """Summarise which records exist, where they were measured and how noisy it was."""
 
 import itertools
+import math
 import statistics
 from collections.abc import Mapping
 
@@ -8,8 +9,10 @@ import pandas as pd
 from ruamel.yaml import YAML
 
 from lib import notebooks
+from lib.catalog import CATALOG
 from lib.records import staleness
-from lib.report import tidy
+from lib.report import compare, tidy
+from lib.stats import comparisons
 
 
 def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -105,3 +108,22 @@ def disturbances(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def _spread_percent(times: list[float]) -> float:
     low, middle, high = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
     return 100 * (high - low) / middle
+
+
+def priors(machine: str) -> pd.DataFrame:
+    """Return how much the comparisons of each experiment spread between processes, one row per prior.
+
+    `spread, %` is the standard deviation of a process's ratio for a case of the median length."""
+    rows = []
+    for name in (name for name, entry in CATALOG.items() if entry.baseline):
+        for by in (comparisons.PAIRS, comparisons.MEDIANS):
+            prior = compare.prior(name, machine, by=by)
+            if prior:
+                rows.append(
+                    {
+                        "experiment": name, "compared by": by, "comparisons": len(prior.tails),
+                        "spread, %": 100 * math.exp(prior.level / 2),
+                        "growth with time, power": prior.slope / 2, "degrees of freedom": prior.freedom,
+                    }
+                )  # fmt: skip
+    return pd.DataFrame(rows)

@@ -6,11 +6,13 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lib.chapters.step import PLAIN
 from lib.report import claims, compare, hypotheses, plots, published, sentences, tidy
 from lib.report.claims import LESS, MORE, Found
 from lib.report.hypotheses import MOST, Hypothesis, counted
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits
+from lib.stats.comparisons import UNCLEAR
 
 BITS = {"fp32": 24, "fp16": 11, "bf16": 8}  # of the significand, the hidden one included (IEEE 754; bf16: half of fp32)
 PRECISIONS = tuple(BITS)  # in the assignment's order
@@ -330,7 +332,8 @@ def _size_trend(table: pd.DataFrame) -> Statement:
         f"From size {first['size']} to {last['size']} the ratio {way}: {digits.interval(a)} at the one and "
         f"{digits.interval(b)} at the other."
     )
-    return Statement(text, "measured" if "shown" not in way else "inconclusive", "Whether the two intervals overlap.")
+    verdict = UNCLEAR if "shown" in way else "measured"
+    return Statement(text, verdict, "Whether the two intervals overlap.")
 
 
 def stalls_at(term: float, bits: int) -> float:
@@ -354,7 +357,7 @@ def theory(records: pd.DataFrame, steps: pd.DataFrame, ceilings: pd.DataFrame) -
             found.append(Hypothesis(f"error of a thousand times 0.01 in {name}", "n u Σ|x|, u = 2⁻ᵖ", bound, off, MOST))
     peaks, speed = tidy.limits(ceilings)
     steps = tidy.with_least_time(steps, peaks, speed)
-    half = tidy.largest(steps, "parameters", precision="bf16", compiled=False)
+    half = tidy.largest(steps, "parameters", precision="bf16", compiled=False, **PLAIN)
     single = {**half, "precision": "fp32"} if half["precision"] else half
     faster = peaks.get("fp32", math.nan) / peaks.get("bf16", math.nan)
     least = hypotheses.value(steps, "least_ms", half) / hypotheses.value(steps, "least_ms", single)
@@ -396,7 +399,7 @@ def four_dtypes(data: claims.Data) -> list[Found]:
 
 def mixed_speed(data: claims.Data) -> list[Found]:
     """Find bf16 to fp32 for the smallest and the largest model measured in both."""
-    steps, to = claims.rows(data, "step", mode="train_step"), {"precision": "fp32"}
+    steps, to = claims.rows(data, "step", mode="train_step", **PLAIN), {"precision": "fp32"}
     cases = claims.cases(steps, compiled=False, precision="bf16")
     cases = [case for case in cases if claims.cases(steps, **{**case, **to})]
     if not cases or cases[0]["size"] == cases[-1]["size"]:

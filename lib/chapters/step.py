@@ -9,12 +9,16 @@ from functools import partial
 
 import pandas as pd
 
+from lib.catalog import CATALOG
 from lib.cost.flops import model_shape
-from lib.report import claims, hypotheses, roofline, sentences, tidy
+from lib.records import baselines
+from lib.report import claims, compare, hypotheses, roofline, sentences, tidy
 from lib.report.claims import Found, about
 from lib.report.hypotheses import LEAST, MOST, Hypothesis
+from lib.report.sentences import Statement
 
 PHASES = ("forward", "backward", "optimizer")
+PLAIN = {"attention": "naive", "optimizer": "single_tensor"}  # what the assignment's model has
 
 
 def flops(row: pd.Series) -> float:
@@ -50,7 +54,7 @@ def theory(every: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     steps = tidy.with_quotient(steps, "backward_to_forward", "backward_ms", "forward_ms")
     steps = tidy.with_percent_of(steps, "mfu_percent", "forward_flops", peaks, times=3)
     steps = tidy.with_least_time(steps, peaks, speed)
-    plain = {"precision": "fp32", "compiled": False}
+    plain = {"precision": "fp32", "compiled": False, **PLAIN}
     head = tidy.largest(steps, "parameters", **plain)
     short, long = hypotheses.ends(steps, "context_length", tidy.largest(steps, "context_length", **plain))
     forward, backward, optimizer, least = (
@@ -83,6 +87,20 @@ def theory(every: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
 
 def backward_twice_forward(data: claims.Data) -> list[Found]:
     """Find backward to forward in the same iteration, for each eager fp32 step."""
-    steps = claims.rows(data, "step", mode="train_step", precision="fp32", compiled=False)
+    steps = claims.rows(data, "step", mode="train_step", precision="fp32", compiled=False, **PLAIN)
     steps = tidy.with_quotient(steps, "backward_to_forward", "backward_ms", "forward_ms")
     return claims.medians(steps, "backward_to_forward", about(2), claims.SIZED)
+
+
+def all_switches(steps: pd.DataFrame) -> Statement:
+    """Say how much faster the step with the most switches on is than the plain one."""
+    table = compare.against_plain(steps)
+    if table.empty:
+        return Statement("No step was measured with several switches on.", sentences.NO_DATA, "train_step")
+    best = min(table.to_dict("records"), key=lambda row: row["ratio"].value)
+    case = {name: best[name] for name in steps.attrs["fields"]}
+    switches = [tidy.word(name, case[name]) for name in CATALOG["step"].baseline if name != "mode"]
+    return sentences.compare(
+        steps, "total_ms", case, baselines.plain("step", case), f"the step with {sentences.listed(switches)}",
+        "the plain one", sentences.at("at size {size}, context {context_length}", case),
+    )  # fmt: skip

@@ -9,7 +9,8 @@ from lib import notebooks
 from lib.chapters import adam, attention, attention_module, compile, kernels, memory, precision, step, warmup
 from lib.records import results
 from lib.report import hypotheses, tables, tidy
-from lib.report.hypotheses import ABOVE, BELOW, BROKEN, Hypothesis
+from lib.report.hypotheses import BROKEN, Hypothesis
+from lib.stats.intervals import ABOVE, BELOW
 
 SHOWN = 5  # rows of the table of surprises
 

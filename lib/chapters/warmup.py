@@ -125,16 +125,16 @@ def pivot(records: pd.DataFrame, value: str) -> pd.DataFrame:
 def one_against_five(records: pd.DataFrame) -> pd.DataFrame:
     """Compare one warm-up with five by the mean of ten whole steps, case by case.
 
-    `ratio` is taken in each process and `verdict` is corrected by Holm over the rows. A case needs 3 processes."""
+    `ratio` is taken in each process. A case needs 3 processes."""
     rows, found = [], []
     for row, group in tidy.by_case(records):
         windows = _steps_after_warmups(group, PHASES[WHOLE])
         ratios = [statistics.mean(each[1]) / statistics.mean(each[FULL]) for each in windows]
         if len(ratios) >= intervals.ENOUGH_ROUNDS:
-            found.append(comparisons.across(ratios, FOLLOWING * len(ratios), comparisons.MEDIANS))
+            logs, n = tuple(map(math.log, ratios)), FOLLOWING * len(ratios)
+            found.append(comparisons.moderated(comparisons.Measured(logs, comparisons.MEDIANS, n)))
             rows.append(row | {"ratio": found[-1].ratio})
-    visible = pd.Series([100 * one.visible(len(found)) for one in found], dtype=float)
-    return _as_table(rows, "Ratio").assign(verdict=comparisons.verdicts(found), visible_percent=visible)
+    return _as_table(rows, "Ratio").assign(verdict=comparisons.verdicts(found))
 
 
 def where(case: Mapping) -> str:
@@ -332,7 +332,7 @@ def equivalence(records: pd.DataFrame) -> Statement:
         "same": f"is the same within {comparisons.MARGIN:.0%} as",
         "faster": "is less than",
         "slower": "is more than",
-        "inconclusive": "is not shown to be the same as, nor to differ from,",
+        "unclear": "is not shown to be the same as, nor to differ from,",
     }
     every = [
         Statement(
@@ -374,7 +374,9 @@ def _find_deviations(data: claims.Data, after: int) -> tuple[list[float], tuple[
 def spread(data: claims.Data) -> list[Found]:
     """Find the deviations after five warm-ups."""
     values, names = _find_deviations(data, FULL)
-    return [claims.usual("% of the mean, over cases and processes", values, (0, 1), names)] if values else []
+    middle = intervals.median([values]) if values else None
+    label = f"% of the mean, median of {len(values)} cases and processes"
+    return [claims.estimated(label, middle, (0, 1), names)] if middle else []
 
 
 def cold_spread(data: claims.Data) -> list[Found]:

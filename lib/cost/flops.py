@@ -8,10 +8,22 @@ states; `tidy.with_percent_of` takes the measured one.
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from lib.config import SIZES, Config
 
 FORMULA = ("naive", "compiled")  # attention variants that hold all scores; the others work in tiles
+
+
+class Costs(NamedTuple):
+    """Holds what an iteration costs, roughly, to plan how long it takes: FLOPs of matrix products, bytes, operations.
+
+    `drawn` counts the weights that are drawn before."""
+
+    flops: float = 0
+    bytes: float = 0
+    operations: float = 0
+    drawn: float = 0
 
 
 @dataclass(frozen=True)
@@ -148,6 +160,44 @@ def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str
         "loss": 2 * logits + ids + 4,
     }
     return {"forward": forward, "backward": backward, "optimizer": {"adamw": adam_bytes(shape.parameters, False)}}
+
+
+def adam_costs(variant: str, elements: int, parameters: int, amsgrad: bool) -> Costs:
+    """Return the costs of an AdamW step on so many parameters, of so many elements together.
+
+    Where every operation is a kernel of its own, the elements pass about twice as often as they must: some of them
+    find theirs in a cache."""
+    alone = variant in ("single_tensor", "foreach")
+    return Costs(
+        flops=0, bytes=(2 if alone else 1) * adam_bytes(elements, amsgrad),
+        operations=(13 if variant != "fused" else 1) * parameters,
+    )  # fmt: skip
+
+
+def step_costs(shape: Shape, precision: str, attention: str, optimizer: str, phases: tuple[str, ...]) -> Costs:
+    """Return the costs of the phases of a training step in eager operations.
+
+    Beside the products, an eager step moves about three times the bytes of `memory_bound_bytes`; autocast's casts make
+    up for its narrower tensors. A layer takes about 100 operations forward and twice as many backward."""
+    traffic = memory_bound_bytes(shape, "fp32", attention)
+    times = {"forward": 1, "backward": 2}
+    passes = [times[phase] for phase in phases if phase in times]
+    found = [Costs(sum(passes) * forward_flops(shape), 0, sum(passes) * 100 * shape.num_layers, shape.parameters)]
+    found += [Costs(bytes=3 * sum(traffic[phase].values())) for phase in phases if phase in times]
+    if "optimizer" in phases:
+        found.append(adam_costs(optimizer, shape.parameters, 9 * shape.num_layers + 3, False))
+    return Costs(*map(sum, zip(*found, strict=True)))
+
+
+def attention_costs(variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool, precision: str) -> Costs:
+    """Return the costs of attention alone, forward and backward.
+
+    A variant in tiles passes over its scores about as often as the compiled formula, in a cache. Only `sdpa` skips the
+    masked half."""
+    shape, held = (batch_size, seq_len, d_head), variant if variant in FORMULA else "compiled"
+    moved = sum(attention_moved_bytes(held, *shape, causal, precision).values())
+    share = 0.5 if causal and variant == "sdpa" else 1
+    return Costs(share * 3 * attention_flops(*shape), share * moved, 60)
 
 
 def attention_moved_bytes(

@@ -70,6 +70,11 @@ class Adam:
         temporaries = 2 * (max(sizes) if self.variant == "single_tensor" else sum(sizes))
         return 4 * (lists * sum(sizes) + temporaries) + 8 * (lists + 2) * (sizes[0] + sizes[-1])
 
+    def costs(self) -> flops.Costs:
+        """Return the costs of a step."""
+        shapes = self.parameter_shapes
+        return flops.adam_costs(self.variant, sum(map(math.prod, shapes)), len(shapes), self.amsgrad)
+
     def setup(self) -> Work:
         """Draw parameters and gradients from a standard normal, and states after some steps."""
         hyper = adam.Hyper(amsgrad=self.amsgrad)

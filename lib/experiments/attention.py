@@ -60,6 +60,11 @@ class Attention:
             held = 9 * each + 6 * 4 * self.batch_size * self.seq_len * min(memory.TILE, self.seq_len)
         return max(held, 5 * each + 4 * 8 * self.seq_len**2)
 
+    def costs(self) -> flops.Costs:
+        """Return the costs of an iteration."""
+        shape = (self.batch_size, self.seq_len, self.d_head)
+        return flops.attention_costs(self.variant, *shape, self.causal, self.precision)
+
     def setup(self) -> Work:
         """Draw Q, K, V and the gradient of the output from a standard normal."""
         autocast = precision.activate(self.precision, self.device)

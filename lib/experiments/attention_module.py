@@ -67,6 +67,14 @@ class AttentionModule:
         reference = 14 * self.weights_bytes // 4 + 2 * (13 * self.input_bytes + 3 * scores)
         return max(iteration, reference) + squares + tables
 
+    def costs(self) -> flops.Costs:
+        """Return the costs of an iteration: of its attention, and of the projections as 3 products of the input."""
+        shape = (self.batch_size * self.num_heads, self.context_length, self.config.d_head)
+        inner = flops.attention_costs("naive", *shape, True, self.precision)
+        facts = self._facts()
+        outer = 3 * facts["projection_flops"], 3 * (facts["forward_bytes"] + facts["backward_bytes"]), 150
+        return flops.Costs(*map(sum, zip(inner[:3], outer, strict=True)), self.weights_bytes // 4)
+
     def setup(self) -> Work:
         """Draw the weights as the model does, input and gradient of the output from a standard normal."""
         autocast = precision.activate(self.precision, self.device)

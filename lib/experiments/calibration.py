@@ -1,10 +1,12 @@
 """Test the measuring itself on this machine, and keep the results as records.
 
 The checks time known waits, compare this timer with another, look for differences between equal programs and between
-programs that differ by 5%, and time the overhead of marks, kernels and records. `lib.report.self_check` judges them.
+programs that differ by 10%, and time the overhead of marks, kernels and records. `lib.report.self_check` judges them.
 """
 
 import argparse
+import math
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -26,10 +28,11 @@ from lib.experiments import measure
 from lib.experiments.ceilings import Ceilings
 from lib.instruments import environment, noise
 from lib.stats import comparisons
+from lib.stats.comparisons import Measured
 from lib.timing import Iteration, Mark, Plan
 
-COMPARISONS = 200
-UNIT = 20  # calls in the small program; one more is 5%
+COMPARISONS, PROCESSES = 100, 5  # of programs, each in every process
+UNIT, PLANTED = 20, 22  # calls in the small program, and in one that takes 10% longer
 STARTS, CASES = 8, 30  # starts of a kernel, and empty cases
 LOADING = "import time, torch; print(time.monotonic())"  # a clock that all processes share
 PLAIN = "import time; began = time.monotonic(); import torch; print(time.monotonic() - began)"
@@ -106,42 +109,32 @@ def _program(operands: tuple[torch.Tensor, torch.Tensor], calls: int) -> Iterati
     return iteration
 
 
-def _compare_programs(device: str, calls: int, count: int, apart: bool = False) -> dict[str, list[float]]:
-    """Compare a program of `calls` products with one of 20, `count` times.
+def _ratio(device: str, first: Iteration, second: Iteration, most: int, seed: int) -> Measured:
+    """Return the ratio of two programs by at most `most` pairs."""
+    pairs = timing.compare(first, second, timing.clock(device), most=most, seed=seed).metrics()
+    return comparisons.of_pairs(pairs["paired_ms"], pairs["baseline_ms"])
 
-    The programs use the same memory unless `apart`. Returns for each comparison the `ratio`, the number of `pairs`,
-    `different` (1 for a verdict of faster or slower, else 0), and the noise probe's median and spread beside it."""
-    found: dict[str, list[float]] = {
-        name: [] for name in ("ratio", "pairs", "different", "beside_ms", "beside_percent")
-    }
-    operands, kept = _operands(device), []
-    for seed in range(count):
-        probed = noise.probe(device)
-        if apart:
-            kept.append(_operands(device))  # kept alive, so each comparison gets memory of its own
-        first, second = _program(kept[-1] if apart else operands, calls), _program(operands, UNIT)
-        pairs = timing.compare(first, second, timing.clock(device), most=150, seed=seed)
-        low, middle, high = statistics.quantiles(probed + noise.probe(device), n=4)
-        comparison = comparisons.paired(pairs.first, pairs.second)
-        row = comparison.ratio.value, len(pairs.first), comparison.verdict() in ("faster", "slower")
-        for name, value in zip(found, (*row, middle, 100 * (high - low) / middle), strict=True):
-            found[name].append(float(value))
+
+def programs(device: str, count: int = COMPARISONS) -> dict[str, list[float]]:
+    """Compare a program with itself and with one that does 10% more.
+
+    Returns of each kind, for each of `count` comparisons, `<kind>_log` of the ratio, the standard error of that, the
+    number of pairs and the time of the longer program."""
+    found, operands = {}, _operands(device)
+    base = _program(operands, UNIT)
+    for kind, calls in (("equal", UNIT), ("planted", PLANTED)):
+        program = _program(operands, calls)
+        made = [_ratio(device, program, base, timing.PILOT, seed) for seed in range(count)]
+        found |= {f"{kind}_log": [one.logs[0] for one in made], f"{kind}_log_error": [one.noise for one in made]}
+        found |= {f"{kind}_pairs": [one.n for one in made], f"{kind}_ms": [one.ms for one in made]}
     return found
-
-
-def equal(device: str) -> dict[str, list[float]]:
-    """Compare a program with itself."""
-    return _compare_programs(device, UNIT, COMPARISONS)
-
-
-def planted(device: str) -> dict[str, list[float]]:
-    """Compare a program with one that does 5% more."""
-    return _compare_programs(device, UNIT + 1, COMPARISONS)
 
 
 def placed(device: str) -> dict[str, list[float]]:
     """Compare a program with the same one on other memory, 40 times."""
-    return _compare_programs(device, UNIT, 40, apart=True)
+    operands = [_operands(device) for _ in range(41)]  # all alive, so that each has memory of its own
+    base, *others = (_program(each, UNIT) for each in operands)
+    return {"ratio": [math.exp(_ratio(device, each, base, 150, i).logs[0]) for i, each in enumerate(others)]}
 
 
 def overhead(device: str) -> dict[str, list[float]]:
@@ -199,7 +192,7 @@ def start(device: str) -> dict[str, list[float]]:
 
 def between(device: str) -> dict[str, list[float]]:
     """Time a case that measures nothing, with its record, and its two noise probes alone."""
-    found: dict[str, list[float]] = {"case_ms": [], "canaries_ms": []}
+    found: dict[str, list[float]] = {"case_ms": [], "noise_probes_ms": []}
     with tempfile.TemporaryDirectory() as name, mock.patch.dict(os.environ, RESULTS=str(Path(name, "results"))):
         for i in range(CASES):
             began = time.perf_counter()
@@ -209,12 +202,12 @@ def between(device: str) -> dict[str, list[float]]:
             for _ in range(2):
                 noise.probe(device)
             found["case_ms"].append(1e3 * (middle - began))
-            found["canaries_ms"].append(1e3 * (time.perf_counter() - middle))
+            found["noise_probes_ms"].append(1e3 * (time.perf_counter() - middle))
     return {name: times[1:] for name, times in found.items()}  # the first looked up the environment
 
 
 CHECKS: dict[str, Callable[[str], dict[str, list[float]]]] = {
-    check.__name__: check for check in (spin, timer, equal, planted, placed, overhead, repeated, start, between)
+    check.__name__: check for check in (spin, timer, programs, placed, overhead, repeated, start, between)
 }
 
 
@@ -238,9 +231,19 @@ def main(arguments: list[str] | None = None) -> int:
     device = environment.device()
     for name in given.checks or CHECKS:
         print(f"{name}: {CHECKS[name].__doc__.splitlines()[0]}", flush=True)
-        with measure.recording(Calibration(name, device), round=1) as record:
-            record.metrics |= CHECKS[name](device)
+        if name != programs.__name__:
+            _record(CHECKS[name], name, device, 1)
+            continue
+        with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as fresh:
+            rounds = [(CHECKS[name], name, device, r + 1) for r in range(PROCESSES)]
+            fresh.starmap(_record, rounds, chunksize=1)
     return 0
+
+
+def _record(check: Callable[[str], dict], name: str, device: str, round: int) -> None:
+    """Run a check and save its record."""
+    with measure.recording(Calibration(name, device), round) as record:
+        record.metrics |= check(device)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 
 from lib import precision, validate
+from lib.cost import flops
 from lib.experiments.measure import Work
 from lib.instruments import environment
 from lib.timing import Mark
@@ -50,6 +51,13 @@ class Ceilings:
         """Predict the peak: operands and result, and a few rows in double for the check."""
         right, out = self.rows * self.columns, self.rows * (self.rows if self.operation == "matmul" else self.columns)
         return 4 * (2 * right + out) + 8 * right + 16 * 8 * (self.rows + self.columns)
+
+    def costs(self) -> flops.Costs:
+        """Return the costs of an iteration."""
+        each = self.rows * self.columns * flops.width(self.precision)
+        arrays = {"matmul": 0, "copy": 2, "call": 0}.get(self.operation, 3)
+        product = 2 * self.rows**2 * self.columns if self.operation == "matmul" else 0
+        return flops.Costs(product, arrays * each, CALLS if self.operation == "call" else 1)
 
     def setup(self) -> Work:
         """Draw the operands from a standard normal, in the dtype of the precision."""

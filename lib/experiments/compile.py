@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lib import model, precision, validate
+from lib.cost import flops
 from lib.experiments.attention import Attention
 from lib.experiments.measure import Work
 from lib.experiments.step import Step
@@ -59,6 +60,10 @@ class Compile:
     def predicted_bytes(self) -> int:
         """Predict the peak of the underlying case."""
         return self.underlying().predicted_bytes()
+
+    def costs(self) -> flops.Costs:
+        """Return the costs of the underlying case."""
+        return self.underlying().costs()
 
     def setup(self) -> Work:
         """Build the underlying case, to be compiled from empty caches if `compiled`."""

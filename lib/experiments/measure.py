@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 
 from lib import paths, timing
-from lib.instruments import compilation, environment, noise, peak_memory
+from lib.instruments import allocator, compilation, environment, noise, peak_memory
 from lib.records import baselines, code_digest, results
 from lib.timing import Iteration
 
@@ -116,6 +116,8 @@ class Recording:
         work = self.build(self.case)
         if work.compiled:
             compilation.reset()
+            if self.round > 1:  # compiled from empty caches in the first round; later ones load what that made
+                work.around_first = Work.around_first
         self.metrics |= work.facts
         return work
 
@@ -138,6 +140,7 @@ def recording(case, round: int, cold: bool = False):
     Running out of memory gives a record too; any other exception propagates and leaves none.
     `noise_probe_ms` holds the noise probe's times before and after the block, in a `cold` process only after it. The
     environment includes what `noise.Period` noticed."""
+    allocator.use(getattr(case, "allocator", allocator.chosen()))
     gc.collect()
     gc.freeze()  # later collections need not search what is alive now
     record, status = Recording(case, round), "ok"
@@ -157,6 +160,7 @@ def recording(case, round: int, cold: bool = False):
         for work in record.built:
             vars(work).clear()  # the notebook's variable must not keep the tensors alive
     gc.collect()
+    allocator.release()
     if case.device == "cuda":
         torch.cuda.empty_cache()
     save(case, round, status, record.metrics, period.started, period.end(), period.noticed)
@@ -268,12 +272,21 @@ def followed(work: Work, case, round: int) -> dict:
 def pairs(record: Recording, most: int, seconds: float) -> dict[str, list[float]]:
     """Time the case and its baseline alternately, in at most `most` pairs.
 
-    It stops soon after `seconds` (see `timing.compare`). Returns the metrics of `timing.Pairs`, nothing for a case
-    without a baseline, and the bytes that did not fit if memory holds only one of the two."""
-    fields = baselines.of(type(record.case).experiment, asdict(record.case))
-    if fields is None or most == 0:
-        return {}
-    other, seed = type(record.case)(**fields), zlib.crc32(f"{record.case} {record.round}".encode())
+    A case with a plain case is timed against that too; those metrics begin with `plain_`. Each comparison stops soon
+    after `seconds` (see `timing.compare`). Returns the metrics of `timing.Pairs`, nothing without a baseline."""
+    experiment, case = type(record.case).experiment, asdict(record.case)
+    others = {"": baselines.of(experiment, case), "plain_": baselines.plain(experiment, case)}
+    found = {}
+    for prefix, fields in others.items() if most else ():
+        if fields:
+            metrics = _pairs_with(record, type(record.case)(**fields), most, seconds)
+            found |= {f"{prefix}{name}": values for name, values in metrics.items()}
+    return found
+
+
+def _pairs_with(record: Recording, other, most: int, seconds: float) -> dict[str, list[float]]:
+    """Return the pairs with another case, or the bytes that did not fit beside each other."""
+    seed = zlib.crc32(f"{record.case} {record.round}".encode())
     try:
         # only one of the two holds temporaries at a time, and what the case holds no longer counts as available
         peak_memory.preflight(max(record.case.predicted_bytes(), other.predicted_bytes()), other.device)
@@ -287,4 +300,7 @@ def pairs(record: Recording, most: int, seconds: float) -> dict[str, list[float]
         if not peak_memory.out_of_memory(error):
             raise
         return {"pair_asked_bytes": peak_memory.asked_bytes(error) or 0}  # the case's own times remain valid
+    finally:
+        for each in record.built[1:]:
+            vars(each).clear()  # room for the next
     return found.metrics()

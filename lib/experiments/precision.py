@@ -45,6 +45,10 @@ class Precision:
         step = memory.peak_bytes(shape, "fp32", "naive", "fused", "forward_backward", self.device)
         return step if self.subject == "transformer" else 20 * 8 * rounding.ROWS * rounding.WIDTH
 
+    def costs(self) -> flops.Costs:
+        """Return the costs of an observation, which takes a tenth of a second."""
+        return flops.Costs(operations=10_000)
+
     def observe(self) -> dict[str, dict[str, list]]:
         """Return the tables of `lib.instruments.rounding` or `lib.instruments.dtypes`."""
         narrow = precision.AUTOCAST[self.precision] or torch.float32

@@ -68,6 +68,10 @@ class Step:
         ways = self.precision, self.attention, self.optimizer, self.mode
         return memory.peak_bytes(self.shape, *ways, self.device)
 
+    def costs(self) -> flops.Costs:
+        """Return the costs of an iteration."""
+        return flops.step_costs(self.shape, self.precision, self.attention, self.optimizer, MODES[self.mode])
+
     def training(self) -> Training:
         """Build the model, its optimizer and a batch of random tokens."""
         return Training(self)

@@ -85,7 +85,8 @@ def axes(experiment: str) -> list[str]:
 def metrics(records: pd.DataFrame) -> list[str]:
     """List what can be `y`: numeric metrics with a heading, whole iterations first."""
     other = {*long_form.OF_THE_RECORD, *records.attrs["fields"]}
-    names = [name for name in records if is_quantity(name) and name not in other and records[name].map(_is_number).any()]
+    names = [name for name in records if is_quantity(name) and name not in other]
+    names = [name for name in names if records[name].map(_is_number).any()]
     return [name for name in LEADING if name in names] + [name for name in names if name not in LEADING]
 
 

@@ -5,10 +5,14 @@ Importing the compiler takes a second, so it is imported only where something co
 
 import contextlib
 import functools
+import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 
 import torch
+
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 @functools.cache
@@ -46,7 +50,7 @@ def hits() -> Iterator[dict[str, int]]:
 
 @contextlib.contextmanager
 def cold() -> Iterator[dict]:
-    """Compile inside the block with new, empty caches, which vanish with it.
+    """Compile inside the block from empty caches, which go to $TORCHINDUCTOR_CACHE_DIR at its end.
 
     Yields a dict that gets metrics at the block's end: the numbers of compiled `graphs` and of `graph_breaks`, and
     `graph_break_reasons`, a table of `reason` (its first line) and `count`."""
@@ -55,8 +59,11 @@ def cold() -> Iterator[dict]:
 
     metrics: dict = {}
     graphs, breaks = counters["stats"]["unique_graphs"], Counter(counters["graph_break"])
+    kept = os.environ.get(CACHE)
     with fresh_cache():
         yield metrics
+        if kept:
+            shutil.copytree(os.environ[CACHE], kept, dirs_exist_ok=True)
     reasons = Counter(counters["graph_break"]) - breaks
     metrics["graphs"] = counters["stats"]["unique_graphs"] - graphs
     metrics["graph_breaks"] = reasons.total()

@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from lib import precision, validate
-from lib.instruments import processor
+from lib.instruments import allocator, processor
 from lib.paths import ROOT
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -117,6 +117,7 @@ def describe(device: str) -> dict:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
+        "allocator": allocator.current(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "governor": _GOVERNOR.read_text().strip() if _GOVERNOR.exists() else "not visible",
         "load": round(os.getloadavg()[0], 2),

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from lib.instruments import allocator
 from lib.instruments.memory_timeline import History, follow, from_snapshot
 from lib.timing import Iteration
 
@@ -118,6 +119,7 @@ def _cpu_peaks(iteration: Iteration) -> dict[str, int]:
 
 
 def _cpu_history(iteration: Iteration) -> tuple[dict[str, int], History]:
+    allocator.release()  # kept pages of earlier iterations are no part of this one
     counted = _reset_resident_peak()
     history = follow(iteration)
     return history.peaks() | ({"resident_peak": _resident_peak()} if counted else {}), history

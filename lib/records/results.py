@@ -146,7 +146,12 @@ def quietest(machine: str) -> float:
     """Return the smallest median of the noise probe in a machine's records, in ms; NaN without any.
 
     It shows the machine's speed when no other work disturbs it."""
-    return _quietest(tuple((file, file.lstat().st_mtime_ns) for file in files(machine)))
+    return _quietest(versions(machine))
+
+
+def versions(machine: str) -> tuple[tuple[Path, int], ...]:
+    """Return a machine's record files with their times of change, which differ after any write."""
+    return tuple((file, file.lstat().st_mtime_ns) for file in files(machine))
 
 
 @functools.lru_cache(maxsize=100)
@@ -180,13 +185,18 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
             continue
         if record["stale"] and not whole:
             record |= {"status": staleness.STALE, "metrics": {}}
-        where = {"machine": machine, "hardware": record["environment"]["hardware"], "quietest_ms": best}
+        where = {"machine": machine, "hardware": _setting(record["environment"]), "quietest_ms": best}
         rows.append(record["case"] | record["metrics"] | {key: record[key] for key in kept} | where)
     frame = pd.DataFrame(rows, columns=None if rows else [*fields, *kept, "machine", "hardware", "quietest_ms"])
     if rows:
         frame = frame[staleness.latest(frame, fields)].reset_index(drop=True)
     frame.attrs |= {"fields": fields, "experiment": experiment}
     return frame
+
+
+def _setting(environment: Mapping) -> str:
+    """Return the hardware of a record for a table's note, and whether freed memory was kept."""
+    return environment["hardware"] + (", freed memory kept" if environment.get("allocator") == "keeps" else "")
 
 
 def of_machines(experiment: str, names: list[str], whole: bool = False) -> pd.DataFrame:

@@ -3,21 +3,17 @@
 import argparse
 import sys
 
-import pandas as pd
-
 from lib import cli, validate
-from lib.catalog import CATALOG
 from lib.notebooks import NotebookFailed
 from lib.records import results
-from lib.report import compare, publish
+from lib.report import publish, verdicts
 from lib.report.document import export, page, page_diff
-from lib.stats import digits
 
 VERBS = {
     "latex": "print one table of the report, by its number, as LaTeX for the package booktabs",
     "pdf": "also write report.pdf, printed by Chromium",
     "markdown": "also write report.md and figures/*.svg, for a repository's page",
-    "verdicts": "print each case's time relative to its baseline, with the verdict",
+    "verdicts": "list the comparisons with baselines by verdict, and write unclear.yaml, a sweep of the unclear ones",
     "publish": "copy the records of sweeps to reports/reference, replacing those of the same experiments",
 }
 
@@ -63,25 +59,6 @@ def chosen(given: argparse.Namespace, stored: list[str]) -> tuple[str, str]:
     return machine, " ".join(given.machines or stored[1:])
 
 
-def verdicts(machine: str) -> str:
-    """Return a text table of a machine's cases relative to their baselines."""
-    found = []
-    for name in (name for name, experiment in CATALOG.items() if experiment.baseline):
-        records = results.load(name, machine)
-        for _, row in compare.against_baselines(records).iterrows():
-            found.append(
-                {
-                    "experiment": name,
-                    "case": results.name(row[records.attrs["fields"]]),
-                    "baseline": row["baseline"],
-                    "time relative to it": digits.interval(row["ratio"]),
-                    "verdict": row["verdict"],
-                    "by": row["by"],
-                }
-            )
-    return pd.DataFrame(found).to_string(index=False) if found else f"{machine}: no case was compared with a baseline"
-
-
 def _run(given: argparse.Namespace) -> int:
     """Run a verb; return 1 if the stored report does not match its records."""
     if given.verb == "publish":
@@ -92,7 +69,8 @@ def _run(given: argparse.Namespace) -> int:
         raise FileNotFoundError(f"{target}: no report to check; `make render` writes one")
     machine, beside = chosen(given, page_diff.machines(target.read_text()) if given.check else [])
     if given.verb == "verdicts":
-        print(verdicts(machine))
+        found = verdicts.tables(machine)
+        print(verdicts.listing(found), verdicts.write_unclear(machine, found), sep="\n\n")
         return 0
     if given.check and (found := page.difference(target, machine, beside)):
         print(f"{found}\n{target} does not match its records; `make render` without CHECK updates it")

@@ -1,88 +1,141 @@
-"""Compares the cases of records, each with its baseline or with any other, and gives one verdict for each; knows
-nothing of how it is told.
-"""
+"""Compare cases of records with their baselines or with each other, and give the verdicts.
+
+The spread between processes is moderated by that of all comparisons of the experiment on the machine (see
+`stats.comparisons`), or of all its experiments where one has few."""
 
 import functools
-import weakref
+import math
+import statistics
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pandas as pd
 
-from lib.records import baselines
+from lib.catalog import CATALOG
+from lib.records import baselines, results
 from lib.report import tidy
-from lib.stats import comparisons, intervals
-from lib.stats.comparisons import Comparison
+from lib.stats import comparisons
+from lib.stats.comparisons import ENOUGH_COMPARISONS, FASTER, MEDIANS, PAIRS, SLOWER, Comparison, Measured, Prior
+
+OPPOSITE = {FASTER: SLOWER, SLOWER: FASTER}
 
 
 def comparison(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> Comparison | None:
-    """Two cases compared, each picked by the values of its fields: their times by the pairs that ran in turns where one
-    is the baseline of the other or both have the same, all else by the medians of the rounds. A baseline that ran in
-    these pairs alone needs no records of its own. Stale records are left out. None without data, and where different
-    versions of the code measured the two."""
+    """Compare two cases, each picked by the values of its fields.
+
+    Times are compared by their interleaved pairs where one case is the baseline of the other or both have the same,
+    all else by the medians of the rounds. A baseline that ran in these pairs alone needs no records of its own. Stale
+    records are left out. None without data, and where different versions of the code measured the two."""
     records = tidy.current(records)
     one, other = tidy.select(records, **of), tidy.select(records, **to)
     if one.empty or (len(other) and set(one["code"]) != set(other["code"])):
         return None
     found = _by_pairs(one, other, metric, to) if metric.endswith("_ms") else None
-    return found or comparisons.unpaired(tidy.samples(one, metric), tidy.samples(other, metric))
+    found = found or comparisons.of_medians(tidy.samples(one, metric), tidy.samples(other, metric))
+    return comparisons.moderated(found, _prior_of(records, metric, found.by)) if found else None
 
 
-_paired = functools.cache(comparisons.paired)  # of the same pairs, for which every table asks anew
+def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) -> Measured | None:
+    """Compare two cases by the pairs of each round; None where these do not relate them."""
+    fields, experiment = one.attrs["fields"], one.attrs["experiment"]
+    first, second = (frame[fields].iloc[0].to_dict() if len(frame) else dict(to) for frame in (one, other))
+    for frame, case, against, inverse in ((one, first, second, False), (other, second, first, True)):
+        for prefix, baseline in (("", baselines.of), ("plain_", baselines.plain)):
+            if baseline(experiment, case) == against:
+                found = list(_ratio_to_baseline(frame, metric, prefix).values())
+                return comparisons.joined([_inverse(each) for each in found] if inverse else found)
+    base = baselines.of(experiment, first)
+    if base is None or base != baselines.of(experiment, second):
+        return None
+    above, below = (_ratio_to_baseline(frame, metric) for frame in (one, other))
+    return comparisons.joined([_quotient(above[r], below[r]) for r in sorted(above.keys() & below.keys())])
 
 
-def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) -> Comparison | None:
-    """Two cases by their pairs in each round; None where these do not relate them."""
-    fields = one.attrs["fields"]
-    cases = [frame[fields].iloc[0].to_dict() if len(frame) else dict(to) for frame in (one, other)]
-    bases = [baselines.of(one.attrs["experiment"], case) for case in cases]
+def _ratio_to_baseline(records: pd.DataFrame, metric: str, prefix: str = "") -> dict[int, Measured]:
+    """Return a case's ratio to its baseline by round; with `plain_`, to the plain case."""
     unit = "ms" if metric == "total_ms" else metric
-    above, below = (
-        {
-            f"{side}_ms": {r: tuple(times) for r, times in tidy.samples(frame, f"{side}_{unit}").items()}
-            for side in ("paired", "baseline")
-        }
-        for frame in (one, other)
-    )
-    if not any((*above.values(), *below.values())):
-        return None
-    if bases[0] == cases[1]:
-        found = {r: _paired(above["paired_ms"][r], above["baseline_ms"][r]) for r in above["paired_ms"]}
-    elif bases[1] == cases[0]:
-        found = {r: _paired(below["baseline_ms"][r], below["paired_ms"][r]) for r in below["paired_ms"]}
-    elif bases[0] and bases[0] == bases[1]:
-        return _by_same_baseline(above, below)
-    else:
-        return None
-    rounds = [found[r] for r in sorted(found)]
-    if len(rounds) >= intervals.ENOUGH_ROUNDS:
-        return comparisons.across(
-            [one.ratio.value for one in rounds], sum(one.ratio.n for one in rounds), comparisons.PAIRS
-        )
-    sides = {one.ratio.value < 1 for one in rounds}
-    return max(rounds, key=lambda one: one.p) if len(sides) == 1 else None
+    own, base = (tidy.samples(records, f"{prefix}{side}_{unit}") for side in ("paired", "baseline"))
+    return {round: _pairs(tuple(own[round]), tuple(base[round])) for round in sorted(own)}
 
 
-def _by_same_baseline(above: dict, below: dict) -> Comparison | None:
-    """Two cases that ran in turns with the same third: by the quotients of their ratios to it, process by process."""
-    common = sorted(above["paired_ms"].keys() & below["paired_ms"].keys())
-    if len(common) < intervals.ENOUGH_ROUNDS:
+@functools.cache  # every table asks anew for the same pairs
+def _pairs(own: tuple[float, ...], base: tuple[float, ...]) -> Measured:
+    return comparisons.of_pairs(own, base)
+
+
+def _inverse(found: Measured) -> Measured:
+    return replace(found, logs=tuple(-log for log in found.logs))
+
+
+def _quotient(above: Measured, below: Measured) -> Measured:
+    """Return the ratio of two cases of one process by their ratios to the baseline that both have."""
+    noise, n = math.hypot(above.noise, below.noise), min(above.n, below.n)
+    return Measured((above.logs[0] - below.logs[0],), PAIRS, n, noise, max(above.ms, below.ms))
+
+
+def _prior_of(records: pd.DataFrame, metric: str, by: str) -> Prior | None:
+    """Return the prior of comparisons of a time among these records, which must be of one machine."""
+    machines = set(records["machine"])
+    if not metric.endswith("_ms") or len(machines) != 1:
         return None
-    ratios = [[_paired(side["paired_ms"][r], side["baseline_ms"][r]).ratio for side in (above, below)] for r in common]
-    n = sum(min(first.n, second.n) for first, second in ratios)
-    return comparisons.across([first.value / second.value for first, second in ratios], n, comparisons.PAIRS)
+    return prior(records.attrs["experiment"], machines.pop(), metric, by)
+
+
+def prior(experiment: str, machine: str, metric: str = "total_ms", by: str = PAIRS) -> Prior | None:
+    """Return what the comparisons of an experiment on a machine have in common.
+
+    An experiment with fewer than 20 comparisons takes the prior of all experiments. None if there are too few."""
+    return _prior(experiment, machine, metric, by, results.versions(machine))
+
+
+@functools.lru_cache(maxsize=1_000)
+def _prior(experiment: str, machine: str, metric: str, by: str, _versions: tuple) -> Prior | None:
+    rows = _spreads(experiment, machine, metric, by, _versions)
+    if len(rows) < ENOUGH_COMPARISONS:
+        rows = [row for name in CATALOG for row in _spreads(name, machine, metric, by, _versions)]
+    return comparisons.prior(rows)
+
+
+@functools.lru_cache(maxsize=1_000)
+def _spreads(experiment: str, machine: str, metric: str, by: str, _versions: tuple) -> list[Measured]:
+    """Return the comparisons of an experiment that have several processes.
+
+    By pairs, each case with its baseline. By medians, each case alone, its logarithms scaled to a ratio's spread."""
+    records, rows = tidy.current(results.load(experiment, machine)), []
+    for _, group in records.groupby(records.attrs["fields"], sort=False) if len(records) else ():
+        group.attrs = records.attrs
+        if by == PAIRS:
+            found = comparisons.joined(list(_ratio_to_baseline(group, metric).values()))
+        else:
+            medians = [statistics.median(times) for times in tidy.samples(group, metric).values()]
+            logs = tuple(math.sqrt(2) * math.log(ms) for ms in medians)
+            found = Measured(logs, MEDIANS, len(logs), 0.0, statistics.median(medians)) if medians else None
+        if found and len(found.logs) > 1:
+            rows.append(found)
+    return rows
 
 
 def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.DataFrame:
-    """Each case against its baseline, one a row: the fields of the case, `baseline` (what it has instead), `ratio` of
-    the metric, what it rests on (`by`), `verdict` (by Holm over all rows) and `visible_percent`, the smallest
-    difference that would have been seen among so many; and `hardware, codes, noisy` as `medians` has them."""
+    """Compare each case with its baseline, one per row.
+
+    Columns: the fields of the case; `baseline`, its value in the field that differs; the `ratio` of the metric; `by`,
+    what it rests on; the table's `verdict`; and `hardware, codes, noisy` as in `tidy.medians`."""
     experiment = records.attrs["experiment"]
     return _against(records, tidy.medians(records), metric, lambda case: baselines.of(experiment, case))
 
 
+def against_plain(records: pd.DataFrame) -> pd.DataFrame:
+    """Compare each case that has several switches on with the plain one, one per row."""
+    experiment = records.attrs["experiment"]
+    return _against(
+        records, tidy.medians(records, "total_ms"), "total_ms", lambda case: baselines.plain(experiment, case)
+    )
+
+
 def contrasts(records: pd.DataFrame, axis: str, reference) -> pd.DataFrame:
-    """Each case with times beside the otherwise equal one whose `axis` has the value `reference`, one a row, as
-    `against_baselines` has them, with the median of `total_ms`."""
+    """Compare each timed case with the same case whose `axis` has the value `reference`.
+
+    Columns as in `against_baselines`, and the median of `total_ms`."""
     return _against(
         records, tidy.medians(records, "total_ms"), "total_ms",
         lambda case: case[axis] != reference and {**case, axis: reference},
@@ -92,57 +145,54 @@ def contrasts(records: pd.DataFrame, axis: str, reference) -> pd.DataFrame:
 def _against(
     records: pd.DataFrame, measured: pd.DataFrame, metric: str, other: Callable[[dict], dict | None]
 ) -> pd.DataFrame:
-    """The rows of `measured` whose case has an `other`, with what comparing the two shows."""
+    """Return the rows of `measured` whose case has an `other`, with the verdicts of comparing the two."""
     fields, rows, found = records.attrs["fields"], [], []
     for _, row in measured.iterrows():
         case = row[fields].to_dict()
         base = other(case)
         compared = base and comparison(records, metric, case, base)
         if compared:
-            (differs,) = (tidy.word(name, base[name]) or f"not {name}" for name in fields if base[name] != case[name])
-            rows.append(row.to_dict() | {"baseline": differs, "ratio": compared.ratio, "by": compared.by})
+            differs = (tidy.word(name, base[name]) or f"not {name}" for name in fields if base[name] != case[name])
+            rows.append(row.to_dict() | {"baseline": ", ".join(differs), "ratio": compared.ratio, "by": compared.by})
             found.append(compared)
     frame = pd.DataFrame(rows, columns=[*measured.columns.drop(["status", "why"]), "baseline", "ratio", "by"])
     frame.attrs = measured.attrs
-    visible = pd.Series([100 * compared.visible(len(found)) for compared in found], dtype=float)
-    return frame.assign(verdict=comparisons.verdicts(found), visible_percent=visible)
+    return frame.assign(verdict=comparisons.verdicts(found))
 
 
-_TABLES: dict[int, tuple[weakref.ref, dict[str, pd.DataFrame]]] = {}
+def judged(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> tuple[Comparison, str] | None:
+    """Compare two cases; return the comparison and the verdict of the table that has them.
 
-
-def _remembered(records: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """`against_baselines` of these very records, made once for all the sentences about them."""
-    known, tables = _TABLES.get(id(records), (lambda: None, {}))
-    if known() is not records:
-        tables = {}
-        _TABLES[id(records)] = weakref.ref(records), tables
-    if metric not in tables:
-        tables[metric] = against_baselines(records, metric)
-    return tables[metric]
-
-
-def judged(
-    records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, rivals: int = 1
-) -> tuple[Comparison, str, float] | None:
-    """Two cases compared, with the verdict and the smallest visible difference: those of `against_baselines` where
-    one is the baseline of the other, so that no sentence contradicts that table, else as one of so many `rivals`."""
+    The table holds all cases with their baselines, or all that differ in the same field as these two."""
     compared = comparison(records, metric, of, to)
     if compared is None:
         return None
-    if metric.endswith("_ms"):
-        table = _remembered(records, metric)
-        for case, base, turned in ((of, to, {}), (to, of, {"faster": "slower", "slower": "faster"})):
-            row = tidy.select(table, **case)
-            if len(row) == 1 and baselines.of(records.attrs["experiment"], case) == base:
-                said = row["verdict"].iloc[0]
-                return compared, turned.get(said, said), row["visible_percent"].iloc[0] / 100
-    return compared, compared.verdict(rivals), compared.visible(rivals)
+    experiment = records.attrs["experiment"]
+    for case, base, turned in ((of, to, {}), (to, of, OPPOSITE)) if metric.endswith("_ms") else ():
+        differing = [name for name in case if case[name] != base.get(name)]
+        if baselines.of(experiment, case) == base:
+            table = against_baselines(records, metric)
+        elif len(differing) == 1 and metric == "total_ms":
+            table = contrasts(records, differing[0], base[differing[0]])
+        else:
+            continue
+        row = tidy.select(table, **case)
+        if len(row) == 1:
+            verdict = row["verdict"].iloc[0]
+            return compared, turned.get(verdict, verdict)
+    return compared, comparisons.verdicts([compared])[0]
+
+
+def verdicts_of(found: Mapping[str, Comparison | None]) -> dict[str, str]:
+    """Return the verdicts of comparisons by their names, as of one table; those that are None have none."""
+    made = {name: one for name, one in found.items() if one}
+    return dict(zip(made, comparisons.verdicts(list(made.values())), strict=True))
 
 
 def ranked(records: pd.DataFrame, metric: str, among: str) -> list:
-    """The values of the field `among` from the least of the metric to the most, by their ratio to the reference of that
-    field, or by their medians where it was not measured."""
+    """Order the values of the field `among` by the metric, the least first.
+
+    Uses their ratios to the reference of that field, or their medians if it was not measured."""
     table = tidy.medians(records, metric)
     least = {name: found.value for name, found in zip(table[among], table[metric], strict=True) if found}
     for name in least:
@@ -153,8 +203,9 @@ def ranked(records: pd.DataFrame, metric: str, among: str) -> list:
 
 
 def ratios(records: pd.DataFrame, axis: str, reference, case: Mapping) -> pd.DataFrame:
-    """The ratio of the time of each value of the field `axis` to its `reference`, in an otherwise equal `case`:
-    columns `name` (the value), `ratio`, `hardware`, `noisy`."""
+    """Return the ratio of each value of `axis` to its `reference` in an otherwise equal `case`.
+
+    Columns: `name` (the value), `ratio`, `hardware`, `noisy`."""
     rest = {name: value for name, value in case.items() if name != axis}
     found = contrasts(tidy.select(records, **rest) if rest else records.iloc[:0], axis, reference)
     columns = {axis: "name", "ratio": "ratio", "hardware": "hardware", "noisy": "noisy"}

@@ -1,4 +1,4 @@
-"""Sets what theory predicts beside what was measured, one hypothesis a row; knows no experiment."""
+"""Sets what theory predicts beside what was measured, one hypothesis a row."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,25 +7,27 @@ from dataclasses import dataclass
 import pandas as pd
 
 from lib.report import compare, tables, tidy
-from lib.stats.intervals import Interval
+from lib.stats.intervals import ACROSS, INSIDE, Interval
 
 EQUAL, LEAST, MOST = "", "at least", "at most"  # what a prediction is of the quantity
-AGREES, ABOVE, BELOW = "agrees", "above", "below"
-KEPT, BROKEN, OPEN = "kept", "broken", "open"
+AGREES, WIDE, KEPT, BROKEN, OPEN = "agrees", "too uncertain to test", "kept", "broken", "open"
 NO_INTERVAL, NO_CEILING, NOT_MEASURED = "no interval", "no ceiling", "not measured"
 COUNTED = 1e-3  # within which part of it a count, which has no interval, agrees
+WIDEST = 1.25  # the factor to either side beyond which an interval is too wide to test a prediction
 WORDS = (
-    "By the interval of 95%: a prediction agrees where the interval holds it, and the measured value is above or below "
-    "where the whole interval is; what is predicted as the least or the most is kept or broken where the whole "
-    "interval says so, and open where the interval holds the limit. A count agrees within a thousandth."
+    "By the interval of 95%: what was measured is above or below the prediction where the whole interval is. It agrees "
+    f"where the interval holds the prediction and reaches no further than a factor of {WIDEST} to either side. A least "
+    "or a most is kept or broken where the whole interval says so, and open where the interval holds it. A count "
+    "agrees within a thousandth."
 )
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A quantity with its unit, where it was measured, `how` theory has it, the number that follows (None where it
-    needs a ceiling or a case that was not measured), what was measured, and whether the prediction is the quantity
-    itself or its least or its most."""
+    """A quantity with its unit, `how` theory predicts it, the number that follows and what was measured.
+
+    `predicted` is None where it needs a ceiling or a case that was not measured. `limit` says whether it is the
+    quantity itself, its least or its most."""
 
     quantity: str
     how: str
@@ -35,7 +37,7 @@ class Hypothesis:
 
     @property
     def verdict(self) -> str:
-        """Whether the interval of what was measured holds the prediction, in a word of `WORDS`."""
+        """Return where the measured interval lies by the prediction, in a word of `WORDS`."""
         if self.measured is None:
             return NOT_MEASURED
         if self.predicted is None or math.isnan(self.predicted):
@@ -43,21 +45,24 @@ class Hypothesis:
         if not self.measured.known:
             return NO_INTERVAL
         margin = COUNTED if self.measured.reach == 0 else 0
-        above = self.measured.low > self.predicted * (1 + margin)
-        below = self.measured.high < self.predicted * (1 - margin)
+        least, most = self.predicted * (1 - margin), self.predicted * (1 + margin)
         if self.limit == EQUAL:
-            return ABOVE if above else BELOW if below else AGREES
-        right, wrong = (above, below) if self.limit == LEAST else (below, above)
-        return BROKEN if wrong else KEPT if right or margin else OPEN
+            found = self.measured.against((least, most))
+            if found not in (ACROSS, INSIDE):
+                return found
+            narrow = self.measured.against((self.predicted / WIDEST, self.predicted * WIDEST)) == INSIDE
+            return AGREES if narrow or self.predicted <= 0 else WIDE
+        found = self.measured.against((least, math.inf) if self.limit == LEAST else (-math.inf, most))
+        return {INSIDE: KEPT, ACROSS: OPEN}.get(found, BROKEN)
 
 
 def counted(value: float | None) -> Interval | None:
-    """A count, such as bytes, as the interval that it needs none of; None for none."""
+    """Return a count, such as bytes, as an interval of no width; None for none."""
     return None if value is None or math.isnan(value) else Interval(value, value, value, 1, 1)
 
 
 def power(ratio: Interval | None, times: float) -> Interval | None:
-    """The exponent of a power law of which so many times the size has this ratio; None without a ratio."""
+    """Return the exponent by which `times` the size gives this ratio; None without a ratio."""
     if ratio is None:
         return None
     ends = (math.log(end) / math.log(times) for end in (ratio.value, ratio.low, ratio.high))
@@ -65,12 +70,12 @@ def power(ratio: Interval | None, times: float) -> Interval | None:
 
 
 def median(records: pd.DataFrame, metric: str, case: Mapping) -> Interval | None:
-    """The median of a metric of a case with its interval; None where it was not measured."""
+    """Return the median of a metric of a case with its interval; None where it was not measured."""
     return tidy.median(tidy.select(records, **case), metric)
 
 
 def value(records: pd.DataFrame, name: str, case: Mapping) -> float:
-    """A fact of a case, or the median of its samples; NaN where it was not measured."""
+    """Return a fact of a case, or the median of its samples; NaN where it was not measured."""
     chosen = tidy.select(records, **case)
     found = tidy.column(chosen, name).dropna()
     if found.empty:
@@ -79,7 +84,7 @@ def value(records: pd.DataFrame, name: str, case: Mapping) -> float:
 
 
 def ratio(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> Interval | None:
-    """The ratio of a metric of two cases with its interval; None where they were not both measured."""
+    """Return the ratio of a metric of two cases with its interval; None where they were not both measured."""
     if None in of.values() or None in to.values():
         return None
     found = compare.comparison(records, metric, of, to)
@@ -92,8 +97,9 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, low: Mapping, high: 
 
 
 def ends(records: pd.DataFrame, axis: str, case: Mapping, longest: bool = True) -> list[dict]:
-    """The case with the two largest, or the two least, values of an axis with times, the lesser first; both None
-    where there are fewer."""
+    """Return the cases with the two largest (or least) measured values of an axis, the lesser first.
+
+    Their values are None where fewer were measured."""
     rest = {name: value for name, value in case.items() if name != axis}
     values = sorted(set(tidy.select(records, **rest, status="ok")[axis])) if len(records) else []
     chosen = (values[-2:] if longest else values[:2]) if len(values) > 1 else [None, None]
@@ -103,8 +109,7 @@ def ends(records: pd.DataFrame, axis: str, case: Mapping, longest: bool = True) 
 def table(
     hypotheses: Sequence[Hypothesis], records: pd.DataFrame, caption: str = "Predicted, measured"
 ) -> tables.Table:
-    """One row a hypothesis: the quantity, what the prediction rests on, both numbers and the verdict; the note names
-    the hardware of the records."""
+    """Tabulate hypotheses: quantity, theory, prediction, measurement and verdict."""
     names = ["quantity", "by theory", "predicted", "measured", "verdict"]
     rows = [
         (", ".join(filter(None, (one.quantity, one.limit))), one.how, one.predicted, one.measured, one.verdict)

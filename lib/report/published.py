@@ -82,7 +82,7 @@ def to_references(machine: str) -> pd.DataFrame:
 
     The references are the eager step, naive attention and single_tensor. The column `name` sets the colour."""
     steps, attention, adam = (results.load(name, machine) for name in ("step", "attention", "adam"))
-    step = tidy.largest(steps, "parameters", precision="fp32", compiled=True, mode="train_step")
+    step = tidy.largest(steps, "parameters", precision="fp32", compiled=True, mode="train_step", attention="naive")
     longest = tidy.largest(attention, "seq_len", precision="fp32", causal=True, cold=False, d_head=64)
     most = tidy.largest(adam, "elements", cold=False, shapes="equal", amsgrad=True)
     families = {

@@ -6,13 +6,15 @@ import sys
 
 import numpy as np
 import pandas as pd
-import scipy.stats
 
 from lib import cli, validate
 from lib.records import results
 from lib.report import tidy
 from lib.stats import comparisons, digits, intervals, steady_state
-from lib.stats.intervals import Interval
+from lib.stats.comparisons import FASTER, PAIRS, SLOWER, Measured
+from lib.stats.intervals import ACROSS, ENOUGH_ROUNDS, INSIDE, Interval
+
+FEWEST = 50  # comparisons of programs of which a share is judged
 
 
 def table(records: pd.DataFrame) -> pd.DataFrame:
@@ -21,11 +23,11 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
     `holds` is yes, no, or not shown where the data do not decide. `quiet` is the noise probe's verdict on the
     machine."""
     records = tidy.current(records)
-    rows, tried = [], [] if records.empty else list(records["check"])
-    for check in (check for check in FINDINGS if check in tried):
-        record = records.iloc[tried.index(check)]
-        quiet = "yes" if steady_state.quiet(record["noise_probe_ms"], record["quietest_ms"]) else "no"
-        rows += [{"quiet": quiet} | finding for finding in FINDINGS[check](record)]
+    rows = []
+    for check in FINDINGS if len(records) else ():
+        rounds = [record for _, record in records[records["check"] == check].iterrows()]
+        quiet = all(steady_state.quiet(record["noise_probe_ms"], record["quietest_ms"]) for record in rounds)
+        rows += [{"quiet": "yes" if quiet else "no"} | found for found in (FINDINGS[check](*rounds) if rounds else ())]
     columns = ["tried", "found", "must hold", "holds", "quiet"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -46,9 +48,7 @@ def _judge_spin(record: pd.Series) -> list[dict]:
 
 def _within(found: Interval, most: float, least: float = -math.inf) -> bool | None:
     """Return True if an interval is within limits, False if beyond, None if undecided."""
-    if least <= found.low and found.high <= most:
-        return True
-    return False if found.low > most or found.high < least else None
+    return {INSIDE: True, ACROSS: None}.get(found.against((least, most)), False)
 
 
 def _judge_timer(record: pd.Series) -> list[dict]:
@@ -65,28 +65,34 @@ def _judge_overhead(record: pd.Series) -> list[dict]:
     return [_finding("a step of 1 ms with its marks to one without", ratio, "at most 1.005", holds)]
 
 
-def _judge_calls(record: pd.Series, what: str, bound: str, holds) -> list[dict]:
-    """Return two findings: comparisons made beside a quiet noise probe, and all."""
-    best = min(record["beside_ms"])
-    beside = zip(record["beside_ms"], record["beside_percent"], strict=True)
-    quiet = [ms <= steady_state.SLOWER * best and percent <= 100 * steady_state.UNSTEADY for ms, percent in beside]
-    rows = []
-    for kept, where in ((quiet, "beside a quiet probe"), ([True] * len(quiet), "in all")):
-        calls = [different for different, keep in zip(record["different"], kept, strict=True) if keep]
-        share = scipy.stats.binomtest(int(sum(calls)), max(len(calls), 1)).proportion_ci() if calls else (0, 1)
-        found = f"{sum(calls):.0f} of {len(calls)}, so {100 * share[0]:.1f} to {100 * share[1]:.1f}%"
-        rows.append(
-            _finding(f"{what}, {where}", found, bound, holds(sum(calls) / len(calls)) if len(calls) >= 50 else None)
-        )
-    return rows
+def _judge_programs(*rounds: pd.Series) -> list[dict]:
+    """Judge equal programs and planted differences as tables of their own, each over all processes."""
+    equal, planted = (_verdicts(kind, rounds) for kind in ("equal", "planted"))
+    called, found = sum(verdict in (FASTER, SLOWER) for verdict in equal), planted.count(SLOWER)
+    enough = len(rounds) >= ENOUGH_ROUNDS and len(equal) >= FEWEST
+    over = f"over {len(rounds)} process{'es' * (len(rounds) > 1)}"
+    return [
+        _finding(
+            f"equal programs called different, {over}", f"{called} of {len(equal)}", "at most 1%",
+            called <= 0.01 * len(equal) if enough else None,
+        ),
+        _finding(
+            f"10% more work called slower, {over}", f"{found} of {len(planted)}", "at least 90%",
+            found >= 0.9 * len(planted) if enough else None,
+        ),
+    ]  # fmt: skip
 
 
-def _judge_equal(record: pd.Series) -> list[dict]:
-    return _judge_calls(record, "a program called different from itself", "at most 5%", lambda part: part <= 0.05)
-
-
-def _judge_planted(record: pd.Series) -> list[dict]:
-    return _judge_calls(record, "5% more work called different", "at least 90%", lambda part: part >= 0.90)
+def _verdicts(kind: str, rounds: tuple[pd.Series, ...]) -> list[str]:
+    """Return the verdicts of a table of comparisons, each of which was made in all rounds."""
+    names = [f"{kind}_{name}" for name in ("log", "pairs", "log_error", "ms")]
+    processes = (
+        [Measured((log,), PAIRS, int(n), noise, ms) for log, n, noise, ms in zip(*record[names], strict=True)]
+        for record in rounds
+    )
+    table = [comparisons.joined(row) for row in zip(*processes, strict=True)]
+    prior = comparisons.prior(table)
+    return comparisons.verdicts([comparisons.moderated(row, prior) for row in table])
 
 
 def _judge_placed(record: pd.Series) -> list[dict]:
@@ -115,14 +121,15 @@ def _judge_start(record: pd.Series) -> list[dict]:
 
 
 def _judge_between(record: pd.Series) -> list[dict]:
-    return _excess("from one case to the next, beyond the noise probes", record["case_ms"], record["canaries_ms"], 50)
+    return _excess(
+        "from one case to the next, beyond the noise probes", record["case_ms"], record["noise_probes_ms"], 50
+    )
 
 
 FINDINGS = {
     "spin": _judge_spin,
     "timer": _judge_timer,
-    "equal": _judge_equal,
-    "planted": _judge_planted,
+    "programs": _judge_programs,
     "placed": _judge_placed,
     "overhead": _judge_overhead,
     "repeated": _judge_repeated,

@@ -1,7 +1,6 @@
-"""Sentences that are computed from records, each with its verdict and its evidence; measures nothing.
+"""Computes sentences from records, each with its verdict and its evidence.
 
-Every function returns a `Statement` whose wording follows from an interval: what the data does not show is not
-said, and what was not measured is said to be so.
+Every function returns a `Statement` whose wording follows from an interval. What was not measured is said to be so.
 """
 
 import functools
@@ -18,15 +17,15 @@ from lib.report import compare as verdicts
 from lib.report import hypotheses, tidy
 from lib.report.headings import heading
 from lib.stats import comparisons, digits
+from lib.stats.comparisons import FASTER, SAME, SLOWER, UNCLEAR
 from lib.stats.intervals import Interval
 
 NO_DATA = "no data"
-HUGE = 9.0  # a difference, relative to one, that it says nothing to be able to see
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A sentence, its verdict, the evidence that it follows from and the names of the records that this rests on."""
+    """A sentence, its verdict, its evidence, and the names of the records that it rests on."""
 
     text: str
     verdict: str
@@ -41,7 +40,7 @@ class Statement:
         )
 
     def mark(self) -> str:
-        """The verdict alone as HTML, which opens to the sentence and its evidence."""
+        """Return the verdict alone as HTML, which opens to the sentence and its evidence."""
         verdict = html.escape(self.verdict)
         return (
             f'<details class="mark" data-verdict="{verdict}"><summary>{verdict}</summary>'
@@ -55,20 +54,21 @@ class Statement:
 
 
 def anchor(record: str) -> str:
-    """The id that a record, by its name, has in the report."""
+    """Return the id that a record, by its name, has in the report."""
     return "record-" + re.sub(r"[^A-Za-z0-9]+", "-", record)
 
 
 def names(records: pd.DataFrame, *cases: Mapping) -> tuple[str, ...]:
-    """The names of the records of these cases, as the report links them: experiment/case.rN."""
+    """Return the names of the records of these cases, as the report links them: experiment/case.rN."""
     fields, experiment = records.attrs["fields"], records.attrs["experiment"]
     chosen = [row for case in cases for _, row in tidy.select(records, **case).iterrows()]
     return tuple(dict.fromkeys(called(experiment, row[fields], row["round"]) for row in chosen))
 
 
 def of_records(*free: str) -> Callable:
-    """Makes a function that says something of records, and perhaps of the case that is its second argument, name the
-    records that its sentences rest on: those of the case, whatever their values of the `free` fields, or all."""
+    """Decorate a function of records so that its sentences name the records they rest on.
+
+    These are the records of the case, whatever their values of the `free` fields, or all without a case."""
 
     def decorate(say: Callable) -> Callable:
         @functools.wraps(say)
@@ -90,50 +90,58 @@ def of_records(*free: str) -> Callable:
 
 
 def with_stale(said: Statement, *records: pd.DataFrame) -> Statement:
-    """A statement that there is no data, followed by how many of these records are stale, if any is."""
+    """Append to a statement without data how many of these records are stale, if any."""
     return replace(said, text=" ".join(filter(None, (said.text, left_out(*records)))))
 
 
 def _nothing(text: str, evidence: str, records: pd.DataFrame, *cases: Mapping) -> Statement:
-    """That there is no data of these cases."""
+    """Return the statement that there is no data of these cases."""
     return with_stale(Statement(text, NO_DATA, evidence), *(tidy.select(records, **case) for case in cases))
 
 
 def together(*statements: Statement) -> Statement:
-    """Several statements as one paragraph, with their evidence in the same order."""
+    """Join several statements to one paragraph, with their evidence in the same order."""
     marks = ", ".join(dict.fromkeys(s.verdict for s in statements))
     records = tuple(dict.fromkeys(name for s in statements for name in s.records))
     return Statement(" ".join(s.text for s in statements), marks, " ".join(s.evidence for s in statements), records)
 
 
 def compare(
-    records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, subject: str, other: str, where: str = "",
-    rivals: int = 1,
-) -> Statement:  # fmt: skip
-    """What the ratio of a metric of two cases shows: `subject` against `other`, both noun phrases, in the circumstances
-    that `where` names. It says no more than the table of `compare.against_baselines` does, nor,
-    of what is in another table, than one of so many `rivals` may."""
-    judged = verdicts.judged(records, metric, of, to, rivals)
+    records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, subject: str, other: str, where: str = ""
+) -> Statement:
+    """Say how the time of one case compares with another's.
+
+    `subject` and `other` are noun phrases; `where` names the circumstances. The verdict is that of the table that has
+    the two cases (see `compare.judged`)."""
+    judged = verdicts.judged(records, metric, of, to)
     if judged is None:
         text = _sentence(f"{subject} and {other} were not both measured")
         return _nothing(text, _picked(of, to), records, of, to)
-    found, verdict, visible = judged
-    place, value = f"{where}, " if where else "", digits.interval(found.ratio)
-    seen = f"; one of {digits.number(1 + visible)} would have been seen" if visible > 0 else ""
-    if visible > HUGE:
-        seen = "; among so many comparisons, so few processes show next to nothing"
+    found, verdict = judged
     said = {
-        "faster": f"{subject} is faster than {other}: its time is {value} of the other's",
-        "slower": f"{subject} is slower than {other}: its time is {value} times the other's",
-        "same": f"{subject} and {other} take equally long within {comparisons.MARGIN:.0%}: the ratio is {value}",
-        "inconclusive": f"the data do not show which of {subject} and {other} is faster: the ratio is {value}{seen}",
+        FASTER: f"{subject} is {times(found.ratio.inverse)} faster than {other}",
+        SLOWER: f"{subject} takes {times(found.ratio)} the time of {other}",
+        SAME: f"{subject} and {other} take equally long within {comparisons.MARGIN:.0%}, with a ratio of "
+        f"{digits.interval(found.ratio)}",
+        UNCLEAR: f"which of {subject} and {other} is faster is unclear: the ratio is {digits.interval(found.ratio)}",
     }[verdict]
     evidence = f"{_picked(of, to)}; by {found.by}, {_counted(found.ratio)}{_disturbances(records, of, to)}."
-    return Statement(_sentence(place + said), verdict, evidence, names(records, of, to))
+    return Statement(_sentence(f"{where}, {said}" if where else said), verdict, evidence, names(records, of, to))
+
+
+def listed(words: list[str], by: str = "and") -> str:
+    """Join words to a list: a, b and c."""
+    return f" {by} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def times(ratio: Interval) -> str:
+    """Write a ratio as a factor with its interval: 4.1× (3.6 to 4.7)."""
+    value, _, ends = digits.interval(ratio).partition(" ")
+    return f"{value}× {ends}".strip()
 
 
 def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Statement:
-    """`wording` with the median of a metric of one case and its interval in the place of {}."""
+    """Put the median of a metric of one case, with its interval, into `wording` for {}."""
     found = tidy.median(tidy.select(records, **of), metric)
     if found is None:
         return _nothing("This was not measured here.", fields(of), records, of)
@@ -142,7 +150,7 @@ def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Stat
 
 
 def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> Statement:
-    """`wording` with the medians of several metrics of one case, each in the place of one {}."""
+    """Put the medians of several metrics of one case into `wording`, each for one {}."""
     found = [value(records, metric, of, "{}") for metric in metrics]
     if any(one.verdict == NO_DATA for one in found):
         return _nothing("This was not measured here.", fields(of), records, of)
@@ -151,7 +159,7 @@ def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> S
 
 
 def known(records: pd.DataFrame, lead: str, unit: str, values: Mapping[str, float]) -> Statement:
-    """`lead` followed by values of these records with their unit, each in the precision that it is named by."""
+    """Say `lead`, then values of these records with their unit, each with the name of its precision."""
     shown = " and ".join(f"{digits.number(value)} {unit} in {name}" for name, value in values.items())
     if not shown:
         return _nothing("A ceiling was not measured here.", unit, records, {})
@@ -164,13 +172,14 @@ def known(records: pd.DataFrame, lead: str, unit: str, values: Mapping[str, floa
 
 
 def at(wording: str, case: Mapping) -> str:
-    """The wording with the fields of a case in it, or nothing where the case was not measured."""
+    """Put the fields of a case into the wording; an empty text where the case was not measured."""
     return "" if None in case.values() or not case else wording.format(**case)
 
 
 def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject: str, unit: str = "") -> Statement:
-    """How a metric grows between the two largest measured values of an axis, as the exponent of a power law; `unit` is
-    what the axis counts, if its heading does not say it."""
+    """Say how a metric grows between the two largest values of an axis, as a power law.
+
+    `unit` is what the axis counts, if its heading does not say it."""
     chosen = tidy.select(records, **of)
     measured = tidy.medians(chosen, metric)
     sizes = sorted(set(measured.loc[measured[metric].notna(), axis]))
@@ -186,26 +195,23 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
 
 
 def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: str) -> Statement:
-    """Which value of the field `among` is least, and which others are not shown to be more."""
+    """Say which value of the field `among` takes the least time, and which others may take as little."""
     order = verdicts.ranked(tidy.select(records, **of), metric, among)
     if len(order) < 2:
         text = f"Which {among} is fastest cannot be said, since fewer than two were measured here."
         return _nothing(text, fields(of), records, of)
     first, *others = order
     cases = [{**of, among: name} for name in order]
-    judged = {
-        name: verdicts.judged(records, metric, cases[0], case, rivals=len(others))
-        for name, case in zip(others, cases[1:], strict=True)
-    }
-    ratios = {name: digits.interval(one[0].ratio) for name, one in judged.items() if one}
-    tied = [name for name, one in judged.items() if one is None or one[1] != "faster"]
-    evidence = "; ".join(f"{first} to {name}: {ratio}" for name, ratio in ratios.items())
+    found = {name: verdicts.comparison(records, metric, cases[0], {**of, among: name}) for name in others}
+    decided = verdicts.verdicts_of(found)
+    tied = [name for name in others if decided.get(name) != FASTER]
+    evidence = "; ".join(f"{first} to {name}: {digits.interval(found[name].ratio)}" for name in decided)
     evidence = f"{metric}, {fields(of)}; ratios of {evidence}{_disturbances(records, *cases)}."
     if tied:
-        text = f"Of {what}, {first} takes the least time; the data do not show that it is faster than "
-        return Statement(text + " or ".join(tied) + ".", "inconclusive", evidence, names(records, *cases))
-    lead = f"with {ratios[others[0]]} of the time of {others[0]}"
-    return Statement(f"Of {what}, {first} is fastest, {lead}.", "faster", evidence, names(records, *cases))
+        text = f"Of {what}, {first} takes the least time; as little may take {' or '.join(tied)}."
+        return Statement(text, UNCLEAR, evidence, names(records, *cases))
+    text = f"Of {what}, {first} is fastest: {times(found[others[0]].ratio.inverse)} faster than {others[0]}."
+    return Statement(text, FASTER, evidence, names(records, *cases))
 
 
 def _sentence(text: str) -> str:
@@ -225,7 +231,7 @@ def _counted(found: Interval) -> str:
 
 
 def _disturbances(records: pd.DataFrame, *cases: Mapping) -> str:
-    """How many of the records of these cases were measured on a noisy machine or in a series that changed."""
+    """Say how many records of these cases are noisy or of a series that changed."""
     chosen = pd.concat([tidy.select(records, **case) for case in cases])
     disturbed = sum(bool(tidy.disturbances(record)) for _, record in chosen.iterrows())
     return f"; {disturbed} of {len(chosen)} records noisy" if disturbed else ""

@@ -53,6 +53,11 @@ def interval(of: Interval | None) -> str:
     return f"{value} {ends}" if of.reach else value
 
 
+def brief(of: Interval) -> str:
+    """Return the value with its interval, or alone if it has none."""
+    return interval(of) if of.known else number(of.value)
+
+
 def aligned(texts: list[str]) -> list[str]:
     """Pad numbers so that they align at the point, flush right in tabular numerals."""
     decimals = [len(text.partition(".")[2]) for text in texts]

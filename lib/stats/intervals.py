@@ -16,6 +16,7 @@ import numpy as np
 from scipy import stats
 
 ENOUGH_ROUNDS = 3
+INSIDE, BELOW, ABOVE, ACROSS = "inside", "below", "above", "across"  # where an interval lies between limits
 EFFECT = 0.02  # the difference that a comparison is planned to see
 POWER = 0.9  # with which it is planned, and with which the smallest effect would have been seen
 PAIRED_LEVEL = 0.02  # at which pairs of one process show a difference
@@ -34,23 +35,37 @@ class Interval:
 
     @property
     def scope(self) -> str:
-        """What the interval speaks for: one process, or processes in general."""
+        """Return what the interval speaks for: one process, or processes in general."""
         return f"across {self.rounds} processes" if self.rounds >= ENOUGH_ROUNDS else "within one process"
 
     @property
     def reach(self) -> float:
-        """Half the width of the interval: zero where all processes agree, NaN where it is unknown."""
+        """Return half the width of the interval: zero where all processes agree, NaN where it is unknown."""
         return (self.high - self.low) / 2
 
     @property
     def known(self) -> bool:
-        """Whether there was enough data for an interval."""
+        """Tell whether there was enough data for an interval."""
         return math.isfinite(self.low)
+
+    @property
+    def inverse(self) -> "Interval":
+        """Return the interval of one over the value, which must be positive."""
+        return Interval(1 / self.value, 1 / self.high, 1 / self.low, self.n, self.rounds)
+
+    def against(self, limits: tuple[float, float]) -> str:
+        """Return where the interval lies: `INSIDE` the limits, `BELOW`, `ABOVE`, or `ACROSS` one.
+
+        Without an interval, the value decides."""
+        low, high = (self.low, self.high) if self.known else (self.value, self.value)
+        if limits[0] <= low and high <= limits[1]:
+            return INSIDE
+        return BELOW if high < limits[0] else ABOVE if low > limits[1] else ACROSS
 
 
 @functools.cache
 def _ranks(n: int, confidence: float) -> tuple[int, float]:
-    """The rank from each end at which the interval of the median of `n` lies, and the part of the way to the next."""
+    """Return the rank of the median's interval from each end, and the part towards the next."""
     rank = int(stats.binom.ppf((1 - confidence) / 2, n, 0.5))
     if rank < 1:
         return 0, 0.0
@@ -60,9 +75,10 @@ def _ranks(n: int, confidence: float) -> tuple[int, float]:
 
 
 def order_statistics(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The interval of the median for any distribution: between the order statistics whose binomial coverage is at
-    least `confidence` and the next narrower ones, interpolated to just that (Hettmansperger and Sheather 1986).
-    NaN, NaN when even the extremes cover less (fewer than 6 samples at 95%)."""
+    """Return the interval of the median for any distribution (Hettmansperger and Sheather 1986).
+
+    It lies between the order statistics whose binomial coverage is at least `confidence` and the next narrower ones,
+    interpolated to just that. NaN, NaN when even the extremes cover less (fewer than 6 samples at 95%)."""
     ordered = sorted(samples)
     rank, part = _ranks(len(ordered), confidence)
     if rank < 1:
@@ -72,7 +88,7 @@ def order_statistics(samples: Sequence[float], confidence: float = 0.95) -> tupl
 
 
 def log_t(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Geometric mean of positive values and its t interval, over their logarithms."""
+    """Return the geometric mean of positive values and its t interval, over their logarithms."""
     if min(values) == max(values):  # as byte counts are; their logarithms would bring rounding in
         return values[0], values[0], values[0]
     logs = np.log(values)
@@ -81,8 +97,9 @@ def log_t(values: Sequence[float], confidence: float = 0.95) -> tuple[float, flo
 
 
 def of_processes(values: Sequence[float], n: int = 1) -> Interval | None:
-    """One number a process, each of `n` samples, with their interval: by `log_t` for three or more that are positive,
-    of no width where all are the same, else unknown beside the median. None without any."""
+    """Return one number for several processes, each with `n` samples; None without any.
+
+    Three or more positive values have an interval by `log_t`, equal ones one of no width; of others it is unknown."""
     if not values:
         return None
     count = len(values)
@@ -93,8 +110,10 @@ def of_processes(values: Sequence[float], n: int = 1) -> Interval | None:
 
 
 def median(rounds: Sequence[Sequence[float]], confidence: float = 0.95) -> Interval:
-    """The median. With three or more rounds, a t interval over the logarithms of the medians of the rounds;
-    with fewer, the order-statistic interval of the first round's samples, which speaks for that process."""
+    """Return the median with its 95% interval.
+
+    Three or more rounds have a t interval over the logarithms of their medians. Fewer have the order-statistic interval
+    of the first round's samples, which speaks for that process."""
     n = sum(map(len, rounds))
     if len(rounds) >= ENOUGH_ROUNDS:
         return Interval(*log_t([statistics.median(samples) for samples in rounds], confidence), n, len(rounds))
@@ -105,15 +124,17 @@ _NEEDED = stats.norm.ppf(1 - PAIRED_LEVEL / 2) + stats.norm.ppf(POWER)
 
 
 def pairs_needed(logs: Sequence[float], effect: float = EFFECT) -> int:
-    """How many pairs it takes to see a relative difference of `effect`, by the spread of the logarithms of a pilot's
-    ratios, taken at the upper end of what the pilot allows for."""
+    """Return how many pairs show a relative difference of `effect`, by a pilot's log ratios.
+
+    Their spread is taken at the upper end of what the pilot allows for."""
     n = len(logs)
     doubt = math.sqrt((n - 1) / stats.chi2.ppf(0.2, n - 1))
     return math.ceil((_NEEDED * doubt * spread(logs) / math.log1p(effect)) ** 2 / WILCOXON_EFFICIENCY)
 
 
 def spread(logs: Sequence[float]) -> float:
-    """The standard deviation once the outer tenth on each side is drawn in, as for a normal distribution; the signs
-    of the differences do not enter, so that planning by it cannot favour a verdict."""
+    """Return a robust standard deviation: the outer tenth on each side is drawn in.
+
+    The signs of the differences do not enter, so that planning by it cannot favour a verdict."""
     low, high = np.quantile(logs, (0.1, 0.9))
     return float(np.std(np.clip(logs, low, high), ddof=1)) / 0.83

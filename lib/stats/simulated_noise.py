@@ -65,14 +65,15 @@ def on_a_drifting_machine(seed: int = 3) -> pd.DataFrame:
     Each row is a sample: its `arrangement` (one program after the other, or pairs in random order), its `order`, its
     `program`, its time in `ms`, and the `ratio` of B to A that the arrangement leads to."""
     random, tables = np.random.default_rng(seed), []
-    for arrangement in ("one after the other", "in turns"):
+    for arrangement in ("one after the other", "interleaved"):
         ms = drifting(random, 2 * SAMPLES, SPREAD)
-        if arrangement == "in turns":
+        if arrangement == "interleaved":
             programs = np.concatenate([random.permutation(["A", "B"]) for _ in range(SAMPLES)])
             ratio = comparisons.paired(ms[programs == "B"], ms[programs == "A"]).ratio
         else:
             programs = np.repeat(["A", "B"], SAMPLES)
-            ratio = comparisons.unpaired({1: list(ms[SAMPLES:])}, {1: list(ms[:SAMPLES])}).ratio
+            found = comparisons.of_medians({1: list(ms[SAMPLES:])}, {1: list(ms[:SAMPLES])})
+            ratio = comparisons.moderated(found).ratio
         table = pd.DataFrame({"order": np.arange(2 * SAMPLES), "program": programs, "ms": ms})
         tables.append(table.assign(arrangement=arrangement, ratio=[ratio] * 80))
     return pd.concat(tables, ignore_index=True)

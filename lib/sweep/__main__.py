@@ -56,7 +56,8 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("sweep", help=f"a file in notebooks/sweeps ({names}), or status")
     made.add_argument("--budget", default="inf", help="stop between cases after this many seconds")
-    made.add_argument("--dry", action="store_true", help="list the cases with their predicted memory; run nothing")
+    made.add_argument("--noisy", metavar="SECONDS", help="then measure noisy cases once more, for at most so long")
+    made.add_argument("--dry", action="store_true", help="list the cases, predict memory and duration; run nothing")
     made.add_argument("--stale", action="store_true", help="measure again what other code or another PyTorch measured")
     made.add_argument("--retry", action="store_true", help="measure again what crashed or took too long")
     made.add_argument("--shard", default="1/1", metavar="K/N", help="run shard K of N; other processes run the others")
@@ -67,10 +68,12 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code (see `parser`)."""
     given = parser().parse_args(arguments)
+    given.sweep = given.sweep.removesuffix(".yaml")
     if given.sweep == "status":
         return _print_status()
     try:
-        shard, budget = lock.parse(given.shard), _parse_budget(given.budget)
+        shard, budget = lock.parse(given.shard), _parse_seconds("budget", given.budget)
+        _parse_seconds("noisy", given.noisy or "inf")
         if given.dry:
             return _dry(given.sweep, shard)
         paths.refuse_foreign(paths.results())
@@ -100,9 +103,10 @@ def _print_status() -> int:
 
 
 def _dry(name: str, shard: Shard) -> int:
-    from lib.sweep import plan
+    from lib.sweep import duration, plan
 
-    return _say(plan.dry(plan.in_shard(plan.planned(name), shard)))
+    tasks = plan.in_shard(plan.planned(name), shard)
+    return _say("\n".join([plan.dry(tasks), *([duration.sentence(tasks)] if tasks else [])]))
 
 
 @contextlib.contextmanager
@@ -159,6 +163,8 @@ def _supervise(given: argparse.Namespace, shard: Shard, budget: float) -> int:
         sweeping, state = supervisor.Supervisor(boxes, shown, budget, again), "stopped"
         try:
             sweeping.run()
+            if given.noisy and not given.address:
+                sweeping.run_more(plan.further_rounds(tasks), _parse_seconds("noisy", given.noisy))
             state = "failed" if sweeping.failures else "done"
         finally:
             shown.close(state)
@@ -203,14 +209,14 @@ def _retry_command(given: argparse.Namespace) -> str:
     return " ".join(words)
 
 
-def _parse_budget(text: str) -> float:
+def _parse_seconds(option: str, text: str) -> float:
     try:
-        budget = float(text)
+        seconds = float(text)
     except ValueError:
-        budget = math.nan
-    if not budget > 0:
-        raise ValueError(f"budget: got {text!r}, expected a positive number of seconds")
-    return budget
+        seconds = math.nan
+    if not seconds > 0:
+        raise ValueError(f"{option}: got {text!r}, expected a positive number of seconds")
+    return seconds
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import pandas as pd
 from tqdm import tqdm
@@ -18,6 +19,7 @@ from lib.catalog import CATALOG
 from lib.experiments import measure
 from lib.instruments import environment, peak_memory
 from lib.records import code_digest, results
+from lib.report import tidy
 from lib.sweep import sweep_file
 from lib.sweep.lock import Shard
 
@@ -123,6 +125,39 @@ def _key(task: Task) -> str:
     return json.dumps([task.experiment, {k: v for k, v in task.parameters.items() if k != "round"}], sort_keys=True)
 
 
+def further_rounds(tasks: list[Task]) -> list[Task]:
+    """Return tasks that measure the cases with a noisy round once more, in the round after their last one."""
+    found = []
+    for task in (task for task in tasks if task.last):
+        number = task.round + 1
+        noisy = {name: case for name, case in task.cases.items() if any(map(_noisy, _rounds(task, case)))}
+        renamed = {name: results.called(task.experiment, case, number) for name, case in noisy.items()}
+        if noisy:
+            found.append(
+                replace(
+                    task, parameters=task.parameters | {"round": number}, too_large={}, unavailable={},
+                    cases={renamed[name]: case for name, case in noisy.items()},
+                    predicted={renamed[name]: task.predicted[name] for name in noisy},
+                )
+            )  # fmt: skip
+    return found
+
+
+def _rounds(task: Task, case: dict) -> list[Path]:
+    names = (results.called(task.experiment, case, number) for number in range(1, task.round + 1))
+    return [results.folder() / task.machine / f"{name}.json" for name in names]
+
+
+def _noisy(file: Path) -> bool:
+    """Tell if a file holds the record of a case that was measured on a noisy machine."""
+    if results.status(file) != "ok":
+        return False
+    record = results.cached(file)
+    quietest = results.quietest(record["environment"]["machine"])
+    row = pd.Series(record["metrics"] | {"environment": record["environment"], "quietest_ms": quietest})
+    return tidy.NOISY in tidy.disturbances(row)
+
+
 def pins(tasks: list[Task]) -> list[str]:
     """List the GPUs that run tasks side by side, each as a value of CUDA_VISIBLE_DEVICES.
 
@@ -143,13 +178,13 @@ def pins(tasks: list[Task]) -> list[str]:
 def earlier_seconds(tasks: list[Task], wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float | None]:
     """Return what each wanted machine and record took earlier, here or else on any machine."""
     every = {(task.machine, name): (task.experiment, case) for task in tasks for name, case in task.cases.items()}
-    stems = {key: results.called(*every[key], 0).removesuffix("0") for key in wanted}
-    seconds = {stem: _seconds(stem) for stem in set(stems.values())}
-    return {key: seconds[stem] for key, stem in stems.items()}
+    return {key: earlier_s(*every[key]) for key in wanted}
 
 
-def _seconds(stem: str) -> float | None:
-    files = (file for root in (results.folder(), results.REFERENCE) for file in root.glob(f"*/{stem}*.json"))
+def earlier_s(experiment: str, case: dict, machine: str = "*") -> float | None:
+    """Return the seconds that a case took in an earlier round, None if it has no record."""
+    stem = results.called(experiment, case, 0).removesuffix("0")
+    files = (file for root in (results.folder(), results.REFERENCE) for file in root.glob(f"{machine}/{stem}*.json"))
     return next((results.cached(file)["seconds"] for file in files if results.status(file)), None)
 
 

@@ -154,6 +154,11 @@ class Progress:
             self.bar.update()
         self._show()
 
+    def adds(self, keys: list[tuple[str, str]]) -> None:
+        """Note further cases to measure."""
+        self.left |= set(keys)
+        self.bar.total += len(keys)
+
     def drops(self, key: tuple[str, str]) -> None:
         """Remove a case that will not be measured, since it failed in another round."""
         if key in self.left:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from lib.notebooks import SWEEPS
+from lib import notebooks
 from lib.sweep import processes
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def here() -> bool:
 
 def digest(sweep: str) -> str:
     """Digest a sweep's file, to compare two checkouts."""
-    return hashlib.sha256((SWEEPS / f"{sweep}.yaml").read_bytes()).hexdigest()
+    return hashlib.sha256(notebooks.sweeps()[sweep].read_bytes()).hexdigest()
 
 
 def undo_ray(whole: bool) -> int:

@@ -118,6 +118,13 @@ class Supervisor:
         if left and time.monotonic() < self.deadline:
             self.failures.append(f"{', '.join(sorted(left))}: no machine of this kind is left: {self.lost_reason}")
 
+    def run_more(self, tasks: list[Task], seconds: float) -> None:
+        """Run further tasks on this machine for at most `seconds`, within what is left of the budget."""
+        self.deadline = min(self.deadline, time.monotonic() + seconds)
+        self.progress.adds([(task.machine, name) for task in tasks for name in self.todo(task)])
+        self.boxes[0].tasks.extend(tasks)
+        self.run()
+
     def todo(self, task: Task) -> list[str]:
         """List the records of a task that are still to be made, in order."""
         return [name for name in task.todo(self.again) if (task.machine, name) not in self.finished]

@@ -1,6 +1,7 @@
 """Read a sweep file into kernels: the parameters of a notebook and the cases that it measures.
 
-Nothing in a file is executed, and the name of a sweep cannot lead out of the folder of sweeps.
+Nothing in a file is executed. The name of a sweep leads to a file in the folder of sweeps, or to the one that
+`paths.unclear` names.
 """
 
 import itertools
@@ -45,8 +46,9 @@ def load(name: str) -> list[Kernel]:
     """Read a sweep by name into its kernels, round by round.
 
     Raises ValueError, with file, field, rule and nearest valid name, for anything that could not run."""
-    validate.choice("sweep", name, notebooks.sweeps())
-    file = notebooks.SWEEPS / f"{name}.yaml"
+    files = notebooks.sweeps()
+    validate.choice("sweep", name, files)
+    file = files[name]
     try:
         return read(file)
     except ValueError as error:
@@ -54,14 +56,16 @@ def load(name: str) -> list[Kernel]:
 
 
 def read(file: Path) -> list[Kernel]:
-    """Read a sweep file into its kernels, round by round; see `load`."""
+    """Read a sweep file into its kernels; see `load`.
+
+    They are ordered by round, then by entry as in the file, and at random where an entry has several."""
     content = _parse_yaml(file)
     if not isinstance(content, dict):
         raise ValueError("expected a mapping of experiments to axes")
     options = {name: content.pop(name, default) for name, default in OPTIONS.items()}
     if not content:
         raise ValueError("expected at least one experiment")
-    kernels, count = [], 0
+    entries, count = [], 0
     for experiment, axes in content.items():
         validate.choice("experiment", experiment, [*cases.EXPERIMENTS, *OPTIONS])
         for block in _blocks(experiment, axes):
@@ -69,10 +73,11 @@ def read(file: Path) -> list[Kernel]:
             count += _count_cases(experiment, full)
             if count > CASES:
                 raise ValueError(f"{experiment}: the sweep has more than {CASES:,} cases in all rounds")
-            kernels += _kernels(experiment, full)
-    _refuse_duplicates(kernels)
-    rounds = sorted({kernel.round for kernel in kernels})
-    return [kernel for r in rounds for kernel in measure.shuffled([k for k in kernels if k.round == r], r)]
+            entries.append(_kernels(experiment, full))
+    _refuse_duplicates(list(itertools.chain.from_iterable(entries)))
+    rounds = sorted({kernel.round for entry in entries for kernel in entry})
+    mixed = [measure.shuffled([k for k in entry if k.round == r], r) for r in rounds for entry in entries]
+    return list(itertools.chain.from_iterable(mixed))
 
 
 def _parse_yaml(file: Path) -> object:

@@ -60,9 +60,7 @@ def test_the_map_names_the_best_and_how_many_share_its_place(steps):
 
 def test_the_tally_counts_the_only_best_and_says_what_is_not_shown(steps):
     text = adam.tally(adam.wins(steps)).text
-    assert text == (
-        "Of 2 points measured, fused takes the least time at 1; at 1 the data do not show which of several does."
-    )
+    assert text == ("Of 2 points measured, fused takes the least time at 1; at 1 it is unclear which of several does.")
 
 
 def test_a_contrast_is_the_ratio_to_the_case_that_differs_in_one_field(steps, save_step):

@@ -164,8 +164,8 @@ def steps(save_record, ratios):
 def test_the_trend_follows_the_ratios(save_record):
     falling = precision.trend(steps(save_record, {"small": 1.2, "large": 0.6}))
     assert "From size small to large the ratio falls" in falling.text
-    assert "At small, context 8, a step in bf16 is slower" in falling.text
-    assert "At large, context 8, a step in bf16 is faster" in falling.text
+    assert "At small, context 8, a step in bf16 takes 1.200× the time of one in fp32" in falling.text
+    assert "At large, context 8, a step in bf16 is 1.667× faster than one in fp32" in falling.text
 
 
 def test_one_size_shows_no_trend(save_record):

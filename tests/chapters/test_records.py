@@ -89,5 +89,5 @@ def test_damaged_files_are_counted_by_place_and_reason(save_record, kept):
     assert table.frame.to_numpy().tolist() == [
         ["test-1c", "attention", "in the store", "JSON: the file is empty", 2],
         ["test-1c", "attention", "set aside", "JSON: cut short or malformed", 1],
-        ["test-9c", "attention", "kept in git", "place: the record is another's", 1],
+        ["test-9c", "attention", "kept in git", "location: the file holds a record that belongs elsewhere", 1],
     ]

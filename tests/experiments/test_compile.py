@@ -1,4 +1,4 @@
-"""Compiling is followed from empty caches, and runs in turns with the same run eagerly."""
+"""Compiling is followed from empty caches, and is timed in interleaved pairs with the same run eagerly."""
 
 import os
 from pathlib import Path
@@ -45,17 +45,20 @@ def test_a_graph_that_breaks_is_counted_with_its_reason_and_one_that_does_not_is
     assert run(broken)["graph_breaks"] == 1  # again, what was counted before is not counted
 
 
-def test_what_is_compiled_from_empty_caches_leaves_none_behind(monkeypatch, tmp_path):
+def test_what_is_compiled_from_empty_caches_goes_to_the_folder_of_the_sweep(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     with compilation.cold():
         inside = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
         assert inside.is_dir()
         assert not list(inside.iterdir())
+        (inside / "graph").write_text("compiled")
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path) != str(inside)
     assert not inside.exists()
+    assert (tmp_path / "graph").read_text() == "compiled"
 
 
-def test_a_case_is_compiled_anew_each_time_and_runs_in_turns_with_the_eager_one(own_results, one_thread):
+def test_a_case_is_compiled_in_the_first_round_and_loaded_in_the_next(own_results, one_thread, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     for round in (1, 2):
         with measure.recording(one(), round) as record:
             work = record.setup()
@@ -63,10 +66,10 @@ def test_a_case_is_compiled_anew_each_time_and_runs_in_turns_with_the_eager_one(
             record.metrics |= measure.times(work, Plan(1, 6))
             record.metrics |= measure.pairs(record, 7, 1)
         metrics = results.read(measure.record_path(one(), round))["metrics"]
-        assert metrics["compile_cache_hits"] == 0
-        assert (metrics["graphs"], metrics["graph_breaks"]) == (1, 0)
+        assert (metrics["compile_cache_hits"] == 0) == (round == 1)
+        assert (metrics.get("graphs"), metrics.get("graph_breaks")) == ((1, 0) if round == 1 else (None, None))
         assert len(metrics["paired_forward_ms"]) == len(metrics["baseline_backward_ms"]) >= 5
-        assert metrics["first_iteration_ms"][0] > 10 * max(metrics["total_ms"])
+        assert metrics["first_iteration_ms"][0] > max(metrics["total_ms"])
 
 
 def test_what_runs_is_the_case_of_the_other_experiment():

@@ -37,7 +37,7 @@ def changed(before, after):
     ("old", "new"),
     [
         ("\nimport torch\n", "\n# the tensors\nimport torch  # here\n\n\n"),
-        ('    """softmax(Q K^T / sqrt(D)) V, the reference', '    """The reference'),
+        ('    """Compute softmax(Q', '    """Return softmax(Q'),
         ("causal: bool = True) -> Tensor:", "causal: bool = True\n) -> Tensor:"),
     ],
     ids=["comment", "docstring", "line break"],

@@ -12,9 +12,10 @@ import pytest
 from lib.chapters import write_ups
 from lib.records import results
 from lib.report import claims, tidy
-from lib.report.claims import CONTRADICTED, INCONCLUSIVE, LESS, MORE, SAME, SUPPORTED, Claim, about
+from lib.report.claims import CONTRADICTED, LESS, MORE, SAME, SUPPORTED, Claim, about
 from lib.report.published import published_table
 from lib.report.sentences import NO_DATA
+from lib.stats.comparisons import UNCLEAR
 
 LENGTHS = (1024, 2048)
 pytestmark = pytest.mark.usefixtures("own_results")  # so that epyc-2c is what git keeps, whatever was measured here
@@ -110,9 +111,8 @@ def test_equal_programs_are_shown_to_be_equal_and_few_processes_show_nothing():
     assert same.verdict == SAME
     assert "nor the reverse" in same.statement.text
     open_ = verdict(compiled(LESS), attention(ratio=1.0, noise=0.1))
-    assert open_.verdict == INCONCLUSIVE
-    assert re.search(r"a difference of [\d.]+% would have been seen", open_.statement.text)
-    assert verdict(compiled(LESS), attention(ratio=0.8, rounds=2, pairs=3)).verdict == INCONCLUSIVE
+    assert open_.verdict == UNCLEAR
+    assert open_.statement.text.startswith("It is unclear whether it is so: ")
 
 
 def test_without_the_rows_there_is_no_number():
@@ -130,17 +130,9 @@ def test_numbers_without_noise_are_decided_by_themselves():
     said = claim(lambda _: [claims.known("sum", 10.0, (9.9, 10.1)), claims.known("sum", 9.0, (9.9, 10.1))])
     assert claims.judge([said], {})[0].verdict == CONTRADICTED
     said = claim(lambda _: [claims.between("%", 84.8, 95.5, (85, 100))])
-    assert claims.judge([said], {})[0].verdict == INCONCLUSIVE
+    assert claims.judge([said], {})[0].verdict == UNCLEAR
     said = claim(lambda _: [claims.between("%", 86.0, 95.5, (85, 100))])
     assert claims.judge([said], {})[0].verdict == SUPPORTED
-
-
-def test_most_cases_are_told_by_the_sign_test():
-    few, most = ([0.5] * 5, [0.5] * 9 + [3.0])
-    assert claims.judge([claim(lambda _: [claims.usual("%", few, (0, 1))])], {})[0].verdict == INCONCLUSIVE
-    assert claims.judge([claim(lambda _: [claims.usual("%", most, (0, 1))])], {})[0].verdict == SUPPORTED
-    above = [3 * value for value in most]
-    assert claims.judge([claim(lambda _: [claims.usual("%", above, (0, 1))])], {})[0].verdict == CONTRADICTED
 
 
 def shuffled(seed):
@@ -157,7 +149,7 @@ def shuffled(seed):
 def test_shuffled_labels_are_seldom_a_finding():
     found = [verdict(compiled(LESS), shuffled(seed)).verdict for seed in range(200)]
     assert found.count(SUPPORTED) <= 0.05 * len(found)
-    assert found.count(INCONCLUSIVE) > 0.8 * len(found)
+    assert found.count(UNCLEAR) > 0.8 * len(found)
 
 
 def test_planted_contradictions_are_caught():
@@ -175,13 +167,16 @@ def test_planted_contradictions_are_caught():
     assert caught >= 49
 
 
-def test_one_of_many_claims_needs_more():
+def test_one_of_many_claims_that_show_nothing_needs_more():
+    def equal(seed):
+        return lambda _: compiled(LESS)({"attention": attention(ratio=1.0, noise=0.1, seed=seed)})
+
     data = {"attention": attention(ratio=0.97, noise=0.008, seed=4)}
     alone = claims.judge([claim(compiled(LESS))], data)[0]
-    among = claims.judge([claim(compiled(LESS)), *[claim(growth)] * 40], data)[0]
+    among = claims.judge([claim(compiled(LESS)), *(claim(equal(seed)) for seed in range(40))], data)[0]
     assert alone.verdict == SUPPORTED
-    assert among.verdict == INCONCLUSIVE
-    assert "by Holm among 41 claims" in among.statement.evidence
+    assert among.verdict == UNCLEAR
+    assert "as one of 41 claims" in among.statement.evidence
 
 
 # What the write-ups say
@@ -247,24 +242,8 @@ def test_the_verdict_on_a_published_claim_turns_with_the_records():
     chosen = [one for one in write_ups.published() if one.id == "compiled-adam-large"]
     plain, turned = (claims.judge(chosen, data)[0] for data in (reference(), inverted(reference())))
     assert plain.verdict == CONTRADICTED
-    assert turned.verdict in (SUPPORTED, INCONCLUSIVE)
+    assert turned.verdict in (SUPPORTED, UNCLEAR)
     assert all(one.value.value > 1 for one in turned.found)
-
-
-def test_a_claim_says_no_more_than_the_table_of_all_verdicts():
-    """Of forty comparisons with their baselines one that is clear alone may not be clear, and then is no finding."""
-    data = attention(ratio=0.97, noise=0.008, seed=4)
-    wide = pd.concat([data.assign(d_head=size) for size in range(64, 104)], ignore_index=True)
-    wide.attrs = data.attrs
-    assert verdict(compiled(LESS), data).verdict == SUPPORTED
-
-    def find(data):
-        return claims.ratio(
-            data["attention"], "total_ms", {**case, "variant": "compiled"}, {**case, "variant": "naive"}, LESS, ""
-        )
-
-    case = claims.cases(wide, seq_len=LENGTHS[-1], d_head=64, variant="naive")[0]
-    assert verdict(find, wide).verdict == INCONCLUSIVE
 
 
 def test_a_published_claim_without_its_records_has_no_number():
@@ -273,7 +252,7 @@ def test_a_published_claim_without_its_records_has_no_number():
             continue
         data = {whole.claim.experiment: without(whole.claim.experiment, set(whole.statement.records))}
         left = claims.judge([whole.claim], data)[0]
-        assert left.verdict in (NO_DATA, INCONCLUSIVE) or left.statement.records
+        assert left.verdict in (NO_DATA, UNCLEAR) or left.statement.records
         assert not set(left.statement.records) & set(whole.statement.records)
 
 

@@ -27,21 +27,18 @@ def test_another_timer_is_judged_by_the_interval(save_record, factor, said):
     assert list(table["holds"]) == [said]
 
 
-def test_comparisons_beside_a_noisy_probe_are_counted_apart(save_record):
-    table = found(
-        save_record, "planted", ratio=[1.05] * 100, pairs=[20.0] * 100, different=[1.0] * 80 + [0.0] * 20,
-        beside_ms=[1.0] * 80 + [1.5] * 20, beside_percent=[1.0] * 100,
-    )  # fmt: skip
-    assert list(table["found"]) == ["80 of 80, so 95.5 to 100.0%", "80 of 100, so 70.8 to 87.3%"]
-    assert list(table["holds"]) == ["yes", "no"]
-
-
-def test_few_comparisons_show_nothing(save_record):
-    table = found(
-        save_record, "equal", ratio=[1.0] * 9, pairs=[20.0] * 9, different=[0.0] * 9, beside_ms=[1.0] * 9,
-        beside_percent=[1.0] * 9,
-    )  # fmt: skip
-    assert list(table["holds"]) == ["not shown", "not shown"]
+@pytest.mark.parametrize(
+    ("processes", "effect", "said"), [(5, 1.1, ["yes", "yes"]), (5, 1.001, ["yes", "no"]), (2, 1.1, ["not shown"] * 2)]
+)
+def test_programs_are_judged_as_tables_over_all_processes(save_record, processes, effect, said):
+    random = np.random.default_rng(3)
+    for round in range(1, processes + 1):
+        metrics = {}
+        for kind, log in (("equal", 0.0), ("planted", np.log(effect))):
+            metrics[f"{kind}_log"] = (log + 0.015 * random.standard_normal(100)).tolist()
+            metrics |= {f"{kind}_log_error": [0.01] * 100, f"{kind}_pairs": [10] * 100, f"{kind}_ms": [0.6] * 100}
+        table = found(save_record, "programs", round=round, **metrics)
+    assert list(table["holds"]) == said
 
 
 def test_overhead_and_repetition_are_judged(save_record):
@@ -59,7 +56,7 @@ def test_the_start_of_a_kernel_is_judged_by_what_it_takes_beyond_torch(save_reco
 
 
 def test_the_way_between_cases_is_judged(save_record):
-    table = found(save_record, "between", case_ms=[61.0] * 20, canaries_ms=[1.0] * 20)
+    table = found(save_record, "between", case_ms=[61.0] * 20, noise_probes_ms=[1.0] * 20)
     assert list(table["holds"]) == ["no"]
 
 

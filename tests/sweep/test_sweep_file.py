@@ -43,7 +43,13 @@ def test_each_value_of_a_fresh_axis_and_each_round_gets_a_kernel_and_rounds_inte
         assert [len(kernel.cases) for kernel in pair] == [2, 2]
 
 
-@pytest.mark.parametrize("name", ["smoke", "quick", "gpu"])
+def test_rounds_follow_each_other_and_entries_the_file(load):
+    kernels = load("step:\n  - {size: tiny, rounds: 2}\n  - {size: small}\nadam: {rounds: 2}\n")
+    expected = [(1, "step", "tiny"), (1, "step", "small"), (1, "adam", None), (2, "step", "tiny"), (2, "adam", None)]
+    assert [(k.round, k.experiment, getattr(k.cases[0], "size", None)) for k in kernels] == expected
+
+
+@pytest.mark.parametrize("name", ["smoke", "quick", "cpu", "gpu"])
 def test_the_sweeps_of_the_repository_are_valid(name):
     assert sweep_file.load(name)
 

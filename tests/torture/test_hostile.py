@@ -86,7 +86,7 @@ def test_a_hostile_file_is_refused_in_one_line_within_a_second_and_100_mb(plante
 
 
 NAMES = ("../outside", "{folder}/planted", "..", "", "link", "gone", "pipe", "planted\0", "n" * 300, "*", "PLANTED")
-MORE_NAMES = ("./planted", "planted.yaml", "folder", "{0.__class__}", "%(prog)s%n", "$(touch CANARY)")
+MORE_NAMES = ("./planted", "planted.yml", "folder", "{0.__class__}", "%(prog)s%n", "$(touch CANARY)")
 
 
 @pytest.mark.faults(13, "a name that leads elsewhere")
@@ -112,7 +112,7 @@ def test_a_name_that_is_none_of_the_sweeps_is_refused_and_nothing_read(planted, 
 def test_a_link_among_the_sweeps_is_one_of_them(planted):
     file = planted("planted", "attention: {}")
     file.with_name("again.yaml").symlink_to(file)
-    assert notebooks.sweeps() == ["again", "planted"]
+    assert list(notebooks.sweeps()) == ["again", "planted"]
     assert len(sweep_file.load("again")) == 1
 
 

@@ -7,9 +7,7 @@ import mistune
 import nbformat
 import pytest
 
-from lib.catalog import CATALOG
-from lib.records import results
-from lib.report import __main__, compare, tables
+from lib.report import __main__, tables
 from lib.report.document import export
 
 
@@ -95,7 +93,7 @@ def test_sentences_tables_and_figures_are_those_of_the_page(tokens, written, ren
 
 def test_every_verdict_is_said_with_its_evidence_folded(written):
     text = written.read_text()
-    assert re.search(r"<p>[^<]+ <em>\(inconclusive\)</em></p><details><summary>evidence</summary><p>", text)
+    assert re.search(r"<p>[^<]+ <em>\(unclear\)</em></p><details><summary>evidence</summary><p>", text)
     assert "<em>(measured)" not in text
 
 
@@ -107,7 +105,7 @@ def test_a_numbered_table_is_printed_as_latex(written, capsys, monkeypatch):
     assert rf"\caption{{{caption}}}" in text
     assert re.match(r"\\begin\{table\}(?s:.*)\\end\{table\}\n$", text)
     assert __main__.main(["latex", "700"]) == 2
-    assert "number: 700 must be" in capsys.readouterr().err
+    assert "number: got 700, expected at most" in capsys.readouterr().err
 
 
 def test_what_could_run_is_in_no_figure_and_no_output(tmp_path):
@@ -117,17 +115,6 @@ def test_what_could_run_is_in_no_figure_and_no_output(tmp_path):
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "01_one.ipynb")
     shown = export._chapter_cells(tmp_path / "01_one.ipynb", tmp_path)[1].outputs[0].data["text/html"]
     assert "planted" not in shown + (tmp_path / "01_one-1.svg").read_text()
-
-
-def test_each_case_with_a_baseline_has_a_line_of_verdicts(own_results, capsys):
-    assert __main__.main(["verdicts"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    machine = results.machines()[0]
-    rows = [
-        len(compare.against_baselines(results.load(name, machine))) for name, one in CATALOG.items() if one.baseline
-    ]
-    assert len(lines) == 1 + sum(rows) > 20
-    assert all(re.search(r" (faster|slower|same|inconclusive) ", line) for line in lines[1:])
 
 
 def test_without_chromium_no_pdf_is_written_and_what_to_do_is_said(rendered, monkeypatch, capsys):

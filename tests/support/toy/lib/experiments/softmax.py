@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lib import validate
+from lib.cost import flops
 from lib.experiments.measure import Work
 from lib.instruments import environment
 from lib.timing import Mark
@@ -45,6 +46,10 @@ class Softmax:
     def predicted_bytes(self) -> int:
         """Return the bytes of the input, the result and two steps between them, in fp32, and of one in fp64."""
         return (4 * 4 + 8) * ROWS * self.width
+
+    def costs(self) -> flops.Costs:
+        """Return the costs of an iteration: three passes that read and write."""
+        return flops.Costs(bytes=3 * 2 * 4 * ROWS * self.width, operations=4)
 
     def setup(self) -> Work:
         """Draw the rows from a standard normal."""

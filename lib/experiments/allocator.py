@@ -1,0 +1,70 @@
+"""Run programs of the other experiments with freed memory kept, and with the C library's default."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lib import validate
+from lib.cost import flops
+from lib.experiments.adam import Adam
+from lib.experiments.attention import Attention
+from lib.experiments.measure import Work
+from lib.experiments.step import Step
+from lib.instruments import allocator, environment
+
+PROGRAMS = {  # by the name that a table shows; all in fp32
+    "naive_attention": (Attention, {"variant": "naive"}),
+    "sdpa_attention": (Attention, {"variant": "sdpa"}),
+    "single_tensor_adam": (Adam, {"variant": "single_tensor"}),
+    "fused_adam": (Adam, {"variant": "fused"}),
+    "tiny_step": (Step, {}),
+}
+SHAPES = {
+    Attention: {"seq_len": 1024, "d_head": 64, "batch_size": 8, "causal": True, "precision": "fp32", "cold": False},
+    Adam: {"shapes": "equal", "num_params": 8, "param_size": 2**20, "amsgrad": True, "cold": False},
+    Step: {
+        "size": "tiny", "context_length": 128, "batch_size": 4, "precision": "fp32", "compiled": False,
+        "attention": "naive", "optimizer": "single_tensor", "mode": "train_step",
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Allocator:
+    """A program of another experiment under one allocator, which the process keeps until its end.
+
+    Raises ValueError for an unknown value."""
+
+    experiment: ClassVar[str] = "allocator"
+    program: str
+    allocator: str
+    device: str
+
+    def __post_init__(self):
+        object.__setattr__(self, "device", environment.device(self.device))
+        validate.fields(self)
+        validate.choice("program", self.program, PROGRAMS)
+        validate.choice("allocator", self.allocator, allocator.ALLOCATORS)
+
+    @property
+    def case(self) -> Attention | Adam | Step:
+        """Return the case of the other experiment."""
+        kind, values = PROGRAMS[self.program]
+        return kind(**SHAPES[kind] | values, device=self.device)
+
+    def unavailable(self) -> str | None:
+        """Return why this machine cannot run the case, or None."""
+        if self.device != "cpu":
+            return "the C library's allocator holds no memory of a GPU"
+        return None if allocator.can_keep() else "only glibc can be told to keep freed memory"
+
+    def predicted_bytes(self) -> int:
+        """Return the peak of the program."""
+        return self.case.predicted_bytes()
+
+    def costs(self) -> flops.Costs:
+        """Return the costs of the program."""
+        return self.case.costs()
+
+    def setup(self) -> Work:
+        """Set up the program."""
+        return self.case.setup()

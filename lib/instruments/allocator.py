@@ -1,0 +1,58 @@
+"""Lets the C library keep freed memory, so that large temporaries do not fault their pages in again.
+
+glibc gives large freed blocks back to the kernel. Whether it does depends on what the process freed before, since its
+threshold adapts (mallopt(3)), so two processes that run the same code can take different times.
+
+>>> allocator.use("keeps")
+"""
+
+import ctypes
+import functools
+import os
+import platform
+
+from lib import validate
+
+ALLOCATORS = ("keeps", "default")
+KEEP = {-4: 0, -1: 2**31 - 1, -2: 64 * 2**20}  # M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h, in bytes
+_kept: list[bool] = []  # one entry once this process keeps freed memory
+
+
+def chosen() -> str:
+    """Return the allocator that $ALLOCATOR names, or `keeps`.
+
+    Raises ValueError for an unknown name."""
+    name = os.environ.get("ALLOCATOR", "keeps")
+    validate.choice("ALLOCATOR", name, ALLOCATORS)
+    return name
+
+
+def current() -> str:
+    """Return what this process does with freed memory: `keeps` or `default`."""
+    return "keeps" if _kept else "default"
+
+
+def can_keep() -> bool:
+    """Return True where the C library can be told to keep freed memory, which is glibc alone."""
+    return _glibc() is not None
+
+
+def use(allocator: str) -> None:
+    """Keep freed memory in this process where that is possible, or leave it the default.
+
+    Raises ValueError for the default in a process that keeps freed memory: glibc cannot go back."""
+    if allocator == "default" and _kept:
+        raise ValueError("allocator: got default, expected keeps, which this process already uses (use a new kernel)")
+    if allocator == "keeps" and not _kept and can_keep():
+        _kept.extend([True] * all(_glibc().mallopt(parameter, value) for parameter, value in KEEP.items()))
+
+
+def release() -> None:
+    """Give free memory back to the system, so that it counts as available to the next case."""
+    if can_keep():
+        _glibc().malloc_trim(0)
+
+
+@functools.cache
+def _glibc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None

@@ -1,0 +1,72 @@
+"""A sweep's duration is predicted from records of this machine, or else from costs and rates."""
+
+import pytest
+
+from lib import notebooks
+from lib.experiments import cases
+from lib.instruments import cache, environment
+from lib.records import results
+from lib.sweep import duration, plan
+
+RATES = duration.Rates(dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), 1e-11), byte=1e-10, operation=1e-5, draw=1e-8)
+SETTINGS = {"warmup": 2, "samples": 8, "target_percent": 0, "seconds": 1, "pairs": 4, "round": 1}
+
+
+def made(experiment, **others):
+    axes = {name: notebooks.parameters(experiment)[name] for name in notebooks.fields(experiment)}
+    return cases.grid(experiment, **axes | {"device": "cpu"} | others)[-1]
+
+
+@pytest.mark.parametrize("experiment", cases.EXPERIMENTS)
+def test_each_case_takes_time_and_longer_with_more_samples(experiment):
+    seconds = [duration.case_seconds(made(experiment), SETTINGS | {"samples": n}, RATES) for n in (8, 800)]
+    assert seconds[0] > 0
+    assert seconds[1] > seconds[0] or experiment in ("precision", "memory")
+
+
+def test_what_is_larger_compiled_or_cold_takes_longer():
+    def seconds(experiment, **others):
+        return duration.case_seconds(made(experiment, **others), SETTINGS, RATES)
+
+    assert seconds("step", size="small") > 5 * seconds("step", size="tiny")
+    assert seconds("step", compiled=True) > 5 + seconds("step", compiled=False)
+    assert seconds("adam", cold=True) > seconds("adam", cold=False)
+
+
+def test_the_limit_of_seconds_bounds_adaptive_sampling():
+    case = made("attention", variant="naive", seq_len=4096)
+    settings = SETTINGS | {"warmup": 50, "samples": 200, "target_percent": 1, "seconds": 0.1, "pairs": 0}
+    assert duration.case_seconds(case, settings, RATES) < 20 * RATES.iteration_s(case)
+
+
+def test_a_case_with_a_record_takes_as_long_again_and_one_that_is_done_nothing(monkeypatch):
+    tasks = plan.planned("smoke")
+    monkeypatch.setattr(duration, "rates", lambda device: RATES)
+    monkeypatch.setattr(plan, "earlier_s", lambda experiment, case, machine: 100.0 * (experiment == "attention"))
+    found = duration.predicted(tasks)
+    assert found["attention"] == pytest.approx(600, abs=30)
+    assert 0 < found["adam"] < 60
+    monkeypatch.setattr(plan.Task, "status", lambda *_: "ok")
+    assert sum(duration.predicted(tasks).values()) == 0
+
+
+def test_the_reference_machines_records_took_about_as_long(monkeypatch, own_results):
+    """The settings are those that each record shows; the machine's speed comes from the records of its limits."""
+    monkeypatch.setattr(environment, "machine", lambda device: "epyc-2c")
+    monkeypatch.setattr(cache, "size_bytes", lambda device: 32 * 2**20)  # of its last cache
+    duration.rates.cache_clear()
+    rates = duration.rates("cpu")._replace(draw=2.5e-8)  # as no record tells
+    duration.rates.cache_clear()
+    predicted = taken = 0.0
+    for experiment in cases.EXPERIMENTS:
+        for file in results.files("epyc-2c", experiment):
+            record = results.cached(file)
+            if record["status"] == "ok":
+                counts = {"warmup": "warmup_ms", "samples": "total_ms", "pairs": "paired_ms"}
+                if experiment == "warmup":
+                    counts |= {"samples": "first_total_ms"}
+                settings = {name: len(record["metrics"].get(metric, ())) for name, metric in counts.items()}
+                case = cases.EXPERIMENTS[experiment](**record["case"])
+                predicted += duration.case_seconds(case, SETTINGS | settings | {"round": record["round"]}, rates)
+                taken += record["seconds"]
+    assert 1 / 1.5 < predicted / taken < 1.5
