@@ -23,7 +23,7 @@ LEAST = 10  # samples of an adaptive measurement, even if they take long
 PILOT = 10  # pairs of a comparison, from which the number of the others is planned
 LEAST_PAIRS = 5  # of a comparison, even if they take long
 UNCOUNTED = 5  # pairs that warm up both sides; fewer if they take a fifth of the time
-STOPPING = 0.975  # confidence of the interval that ends sampling; stopping on one of 95% would make it cover less
+STOPPING = 0.975  # confidence of the interval that ends sampling: stopping when it is narrow costs some of its coverage
 
 
 class HostClock:
@@ -101,8 +101,8 @@ class Plan:
     """Decide how long to measure.
 
     Without a `target`, that is exactly `warmup` and then `samples` iterations. With one, these are upper limits, and
-    each part also ends after `seconds`. The warm-up ends once its last iterations are steady. Sampling ends, after at
-    least 10, if two thirds of the samples gave the median an interval narrower than `target` percent."""
+    each part also ends after `seconds`, sampling not before 10. The warm-up ends once its last iterations are steady.
+    Sampling ends, after 15 or more, if the first two thirds gave a median's interval narrower than `target` percent."""
 
     warmup: int
     samples: int
@@ -127,7 +127,7 @@ class Plan:
             look, before = look + look // 2, look
         if look > n or not before:
             return False
-        narrow = totals[:before]  # picked for its narrow interval: half as many samples more undo that bias
+        narrow = totals[:before]  # it may look narrow by luck, so half as many samples more are taken
         low, high = intervals.order_statistics(narrow, STOPPING)
         return high - low <= self.target / 100 * statistics.median(narrow)
 

@@ -46,9 +46,9 @@ def with_least_time(records: pd.DataFrame, peaks: dict[str, float], speed: float
 def published() -> pd.DataFrame:
     """Return the published sweep, one row per case.
 
-    `model_mib`, `forward_end_mib` and `backward_end_mib` are allocated once model and input exist and after each
-    pass. They are missing where the device does not count memory. A mean is left out if its standard deviation
-    exceeds half of it. The backward pass is left out, since it was found by subtraction."""
+    `model_mib`, `forward_end_mib` and `backward_end_mib` are the memory in use before the passes and after each. They
+    are missing where the device does not count memory. A case is left out if the standard deviation of its forward
+    pass exceeds half the mean. So is every backward time, since it was found by subtraction."""
     table = published_table("attention_module")
     table = table[~(table["forward_std_ms"] > table["forward_ms"] / 2)].copy()
     table["precision"] = table["dtype"].map(PRECISION)
@@ -100,11 +100,11 @@ def published_accounts() -> Statement:
     alike, all_, with_gradients = map(digits.count, (len(same), len(table), gradients))
     squares = digits.number(longest.median())
     text = (
-        f"In {alike} of {all_} cases the published first column is the weights, the input and "
-        f"{digits.number(rest, 0)} MiB, always the same, such as a workspace; the backward pass then adds the bytes of "
-        f"the weights, for their gradients, in {with_gradients} of {alike}. Until the forward pass ends four arrays of "
-        f"the input's shape are added, and at the longest context {squares} squares of the scores of one head: this "
-        f"module had no more than two heads. Its rows in bf16 have the bytes of those in fp32 in "
+        f"In {alike} of {all_} cases the published first column is the weights, the input and a constant "
+        f"{digits.number(rest, 0)} MiB, such as a workspace. By its end the backward pass has added the gradients, "
+        f"as large as the weights, in {with_gradients} of {alike}. The forward pass adds four arrays of the input's "
+        f"shape. At the longest context it also adds {squares} score matrices of one head, so this module had no more "
+        f"than two heads. Its rows in bf16 have the bytes of those in fp32 in "
         f"{digits.count(narrow.sum())} of {digits.count(len(narrow))} cases, although autocast keeps narrower arrays."
     )
     return Statement(text, "published", f"weights 16 C² bytes, input 4 B T C bytes; equal within {CLOSE_MIB} MiB.")
@@ -112,16 +112,15 @@ def published_accounts() -> Statement:
 
 @of_records()
 def workload(records: pd.DataFrame) -> Statement:
-    """State whether the projections or attention have more of the FLOPs."""
+    """State what share of the FLOPs the projections take."""
     measured = tidy.select(records, status="ok")
     if measured.empty:
         return Statement("No module was measured here.", NO_DATA, "projection_flops")
     shares = 100 * measured["projection_flops"] / measured["forward_flops"]
-    ends = "this is another workload" if shares.min() > 50 else "which of the two a case is like depends on its size"
+    ends = "so this is mostly another workload" if shares.min() > 50 else "by the size of the case"
     text = (
-        f"Of the FLOPs of the modules measured here the projections have {digits.number(shares.min())}% to "
-        f"{digits.number(shares.max())}%, "
-        f"and of those of attention alone none: {ends}."
+        f"The projections take {digits.number(shares.min())}% to {digits.number(shares.max())}% of the FLOPs of the "
+        f"modules measured here, {ends}; attention alone has no projections."
     )
     return Statement(text, "derived", "projection_flops over forward_flops, the least and the most of all cases.")
 
@@ -166,7 +165,7 @@ def theory(modules: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
 
 @of_records()
 def memory_bound(records: pd.DataFrame, peaks: dict[str, float], speed: float) -> Statement:
-    """State below how many tokens a batch moving the weights is the limit."""
+    """State how many tokens a batch needs so that moving weights is not the limit."""
     names = [name for name in tidy.ORDER if name in set(records["precision"]) & peaks.keys()]
     if not names or math.isnan(speed):
         return Statement("The ceilings were not measured here.", NO_DATA, "ceilings of products and of memory")

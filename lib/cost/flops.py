@@ -16,7 +16,7 @@ FORMULA = ("naive", "compiled")  # attention variants that hold all scores; the 
 
 
 class Costs(NamedTuple):
-    """Holds what an iteration costs, roughly, to plan how long it takes: FLOPs of matrix products, bytes, operations.
+    """Hold what an iteration costs, roughly: FLOPs of matrix products, bytes, operations.
 
     `drawn` counts the weights that are drawn before."""
 

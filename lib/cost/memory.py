@@ -10,18 +10,18 @@ def activation_bytes(shape: Shape, precision: str, attention: str, device: str =
 
     These are the inputs that each operation's derivative needs, each tensor once (Korthikanti et al. 2022, "Reducing
     Activation Recomputation in Large Transformer Models", section 4). Unlike theirs, this model has RMSNorm, RoPE,
-    SwiGLU and the loss instead of LayerNorm, GELU and dropout. It counts fp32, or autocast with its copies, and the
-    terms that they neglect. `kept_bytes` adds autocast's copies of the matrices."""
+    SwiGLU and the loss instead of LayerNorm, GELU and dropout. Counted are also autocast's copies of activations, and
+    the terms that they neglect. `kept_bytes` adds autocast's copies of the matrices."""
     return shape.num_layers * _layer_bytes(shape, precision, attention, device) + _last_bytes(shape, precision)
 
 
 def _layer_bytes(shape: Shape, precision: str, attention: str, device: str) -> int:
     """Return the bytes that one layer keeps.
 
-    Of tokens x d_model, these are both norms' inputs and quotients in fp32, queries, keys, values and attention's
-    output, which tiled variants keep twice. The norms' outputs have the same size; autocast keeps a copy for each
-    matrix that uses them. SwiGLU keeps four of tokens x d_ff, and each norm its roots. Each head keeps weights and
-    mask, or the logarithms of the sums."""
+    In tokens x d_model: both norms' inputs and quotients in fp32, their outputs, queries, keys, values and attention's
+    output. Tiled variants keep that last one twice; autocast keeps a norm's output once for each matrix that uses it.
+    SwiGLU keeps four arrays of tokens x d_ff, each norm one root a token. Each head keeps its weights or the logarithms
+    of its sums; all heads share one mask."""
     narrow = width(precision)
     copies = 2 if narrow == 4 else 5
     hidden = shape.tokens * shape.d_model * (4 * 4 + (copies + 4 + (attention not in FORMULA)) * narrow)
@@ -49,9 +49,9 @@ def peak_bytes(
 ) -> int:
     """Return the peak bytes of the part of a training step that `mode` names.
 
-    It is the peak of the second step, when the optimizer has its moments: fp32 parameters, moments, batch, RoPE's
-    tables, and the most that any point of forward, backward or optimizer adds to these. With `checkpoint`, layers run
-    in groups of that many, which keep only their input."""
+    The step is the second, when the optimizer has its moments. The peak is fp32 parameters, moments, batch, RoPE's
+    tables, and the most that any point of the step adds. With `checkpoint`, layers run in groups of that many, which
+    keep only their input."""
     states = state_bytes(shape) - 4 * shape.parameters if mode == "train_step" else 4 * shape.parameters
     batch = 8 * shape.batch_size * (shape.context_length + 1) + 4 * shape.context_length * shape.d_head
     logits = shape.tokens * shape.vocab_size * width(precision)
@@ -119,9 +119,9 @@ def _forward_bytes(
 def _backward_bytes(shape: Shape, precision: str, attention: str, device: str, checkpoint: int) -> list[int]:
     """Return the bytes at each point of the backward pass that can be the peak.
 
-    Each layer frees activations and autocast's copies, and makes gradients. If it frees more than it makes, the last
-    layer is the highest, else the first. Both are counted for each group of layers, whose activations exist only while
-    its backward pass runs."""
+    Each layer frees activations and autocast's copies, and makes gradients. If it frees more than it makes, memory is
+    highest at the last layer, else at the first. Both are counted for each group of layers, whose activations exist
+    only while its backward pass runs."""
     narrow, tokens, d_model, d_ff = width(precision), shape.tokens, shape.d_model, shape.d_ff
     hidden, wide, vocabulary = tokens * d_model, tokens * d_ff, tokens * shape.vocab_size
     matrix = 4 if narrow == 4 else 2  # bytes that a gradient adds for each parameter, less the copy that it replaces
@@ -154,9 +154,9 @@ def _backward_bytes(shape: Shape, precision: str, attention: str, device: str, c
 def _attention_bytes(shape: Shape, precision: str, attention: str, device: str) -> int:
     """Return the bytes of temporaries in the backward pass of one attention.
 
-    The formula holds the gradients of weights and scores, tiled variants those of queries, keys, values and output.
-    `tiled` adds the larger of two: the first tile's scores, weights, their gradients and a product at its end; or what
-    remains of these while the second tile, shorter by a tile of queries, computes its scores or weights."""
+    Variants in `FORMULA` hold the gradients of weights and scores, others those of queries, keys, values and output.
+    `tiled` adds the largest of three points. One is the end of the first tile: scores, weights, their gradients and a
+    product. Two are in the second tile, one tile of queries shorter: its scores or weights, beside the first's rest."""
     narrow = width(precision)
     if attention in FORMULA:
         return 2 * shape.scores * (narrow if device == "cpu" else 4)

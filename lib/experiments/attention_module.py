@@ -68,7 +68,7 @@ class AttentionModule:
         return max(iteration, reference) + squares + tables
 
     def costs(self) -> flops.Costs:
-        """Return the costs of an iteration: of its attention, and of the projections as 3 products of the input."""
+        """Return the costs of an iteration: its attention, and the projections as 3 products."""
         shape = (self.batch_size * self.num_heads, self.context_length, self.config.d_head)
         inner = flops.attention_costs("naive", *shape, True, self.precision)
         facts = self._facts()

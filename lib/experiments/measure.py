@@ -34,7 +34,7 @@ _record_numbers = itertools.count()  # counts the records that this process begi
 
 @dataclass
 class Work:
-    """A case that is built and ready to measure; call `expected` before `iteration`."""
+    """Hold a case that is built and ready to measure; call `expected` before `iteration`."""
 
     device: str
     iteration: Iteration  # marks its phases
@@ -64,7 +64,7 @@ def remaining(cases: list, round: int) -> list:
     """Return the cases left to measure in this round, in the round's own order.
 
     Leaves out cases that this machine cannot run or that failed in an earlier round. Round 0, by hand, keeps them all.
-    On a machine without the store, the file that SWEEP_CASES names lists the record names of the cases to measure."""
+    In a sweep, the file that SWEEP_CASES names lists the records to make."""
     if round == results.BY_HAND:
         return cases
     order = shuffled(available(cases), round)
@@ -102,13 +102,13 @@ def record_path(case, round: int):
 
 @dataclass
 class Recording:
-    """A record in the making: add to `metrics` inside the block of `recording`."""
+    """Collect a record in the making: add to `metrics` inside the block of `recording`."""
 
     case: object
     round: int
     metrics: dict = field(default_factory=dict)
     built: list[Work] = field(default_factory=list)
-    earlier_cases: int = field(default_factory=lambda: next(_record_numbers))  # that this process began before
+    earlier_cases: int = field(default_factory=lambda: next(_record_numbers))  # how many this process began already
 
     def setup(self) -> Work:
         """Build the case; raises TooLarge if its predicted memory does not fit."""
@@ -116,7 +116,7 @@ class Recording:
         work = self.build(self.case)
         if work.compiled:
             compilation.reset()
-            if self.round > 1:  # compiled from empty caches in the first round; later ones load what that made
+            if self.round > 1:  # only the first round compiles from empty caches; later ones load its graphs
                 work.around_first = Work.around_first
         self.metrics |= work.facts
         return work
@@ -135,7 +135,7 @@ class Recording:
 
 @contextlib.contextmanager
 def recording(case, round: int, cold: bool = False):
-    """Save the metrics of the block as the record of `case`, then free what the case built.
+    """Free what the block built, then save its metrics as the record of `case`.
 
     Running out of memory gives a record too; any other exception propagates and leaves none.
     `noise_probe_ms` holds the noise probe's times before and after the block, in a `cold` process only after it. The
@@ -217,9 +217,9 @@ def _check(
 def first_steps(record: Recording, samples: int) -> dict[str, list[float] | int]:
     """Time the first `samples` iterations of a case, in order, as `first_<phase>_ms`.
 
-    Adds `earlier_cases`, the cases that this process began before: 0 in a cold start. The reference would warm up the
-    process, so it comes last: the case is built again from the same seed, and the first iteration is checked against
-    that. Raises WrongResult beyond the tolerance."""
+    Adds `earlier_cases`, how many this process began already: 0 in a cold start. The reference would warm up the
+    process, so it is computed last, on the case built again from the same seed. The first iteration is checked against
+    it. Raises WrongResult beyond the tolerance."""
     work = record.setup()
     clock = timing.clock(work.device)
     series = [timing.measure(work.iteration, clock, timing.Plan(0, 1), work.before).metrics()]
@@ -259,7 +259,7 @@ def peaks(work: Work) -> dict[str, list[float]]:
 
 
 def followed(work: Work, case, round: int) -> dict:
-    """Return the peaks and tables of `peak_memory.followed`; on CUDA, write its snapshot too."""
+    """Return what `peak_memory.peaks_and_timeline` does; on CUDA, also write a snapshot."""
     if work.compiled and work.device == "cpu":  # as in `peaks`
         return {}
     pickle = paths.runs() / environment.machine(case.device) / f"{record_path(case, round).stem}.pickle"
@@ -270,10 +270,11 @@ def followed(work: Work, case, round: int) -> dict:
 
 
 def pairs(record: Recording, most: int, seconds: float) -> dict[str, list[float]]:
-    """Time the case and its baseline alternately, in at most `most` pairs.
+    """Time the case and its baseline in at most `most` pairs, in random order.
 
-    A case with a plain case is timed against that too; those metrics begin with `plain_`. Each comparison stops soon
-    after `seconds` (see `timing.compare`). Returns the metrics of `timing.Pairs`, nothing without a baseline."""
+    A case with several switches on is also timed against the one with none, as `plain_...`. Each comparison stops soon
+    after `seconds` (see `timing.compare`). Returns the metrics of `timing.Pairs`, or the bytes that did not fit as
+    `pair_...`; nothing without a baseline."""
     experiment, case = type(record.case).experiment, asdict(record.case)
     others = {"": baselines.of(experiment, case), "plain_": baselines.plain(experiment, case)}
     found = {}

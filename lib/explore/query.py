@@ -109,8 +109,9 @@ def experiments(machines: list[str]) -> list[str]:
 def first(experiment: str, machines: tuple[str, ...] = (), **chosen: str) -> Query:
     """Return a query to begin with, of these machines or of the first with records.
 
-    By default `x` is the numeric field with most values, `y` the metric measured most often, and `line` the field in
-    which variants differ. Every other field has its most frequent value. Raises ValueError as `Query` does."""
+    By default `x` is the numeric field with most values, `y` the metric measured most often, and `line` the machine if
+    there are several, else the field in which variants differ. Every other field has its most frequent value. Raises
+    ValueError as `Query` does."""
     validate.choice("experiment", experiment, notebooks.experiments())
     machines = machines or tuple(results.machines()[:1])
     records = results.of_machines(experiment, list(machines))
@@ -151,7 +152,7 @@ def table(query: Query) -> pd.DataFrame:
 
 
 def draw(query: Query) -> Axes:
-    """Draw lines on log axes if x has several positive numbers, and y only positive ones; else bars."""
+    """Draw lines on log axes if x has several values and all are positive; else bars."""
     rows = table(query)
     drawn = rows[rows[query.y].notna()]
     if _on_log_axes(drawn, query):

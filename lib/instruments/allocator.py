@@ -1,7 +1,7 @@
-"""Lets the C library keep freed memory, so that large temporaries do not fault their pages in again.
+"""Let the C library keep freed memory, so that it need not ask for it again.
 
-glibc gives large freed blocks back to the kernel. Whether it does depends on what the process freed before, since its
-threshold adapts (mallopt(3)), so two processes that run the same code can take different times.
+By default glibc may give large freed blocks back to the system. Its threshold adapts to what the process freed before
+(mallopt(3)). So two processes that run the same code can take different times.
 
 >>> allocator.use("keeps")
 """
@@ -14,7 +14,7 @@ import platform
 from lib import validate
 
 ALLOCATORS = ("keeps", "default")
-KEEP = {-4: 0, -1: 2**31 - 1, -2: 64 * 2**20}  # M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h, in bytes
+KEEP = {-4: 0, -1: 2**31 - 1, -2: 64 * 2**20}  # of malloc.h: M_MMAP_MAX, a count; M_TRIM_THRESHOLD and M_TOP_PAD, bytes
 _kept: list[bool] = []  # one entry once this process keeps freed memory
 
 
@@ -38,7 +38,7 @@ def can_keep() -> bool:
 
 
 def use(allocator: str) -> None:
-    """Keep freed memory in this process where that is possible, or leave it the default.
+    """Make this process keep freed memory where it can, or leave the default.
 
     Raises ValueError for the default in a process that keeps freed memory: glibc cannot go back."""
     if allocator == "default" and _kept:

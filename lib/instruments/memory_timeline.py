@@ -23,7 +23,7 @@ _OWN = {str(_LIB / "instruments" / name) for name in ("peak_memory.py", "memory_
 
 
 def thinned_indices(values: list[float], most: int) -> list[int]:
-    """Return indices of at most `most` values: both ends, and the extremes of equal runs."""
+    """Return indices of at most `most` values: both ends, and each stretch's extremes."""
     if len(values) <= most:
         return list(range(len(values)))
     width, kept = math.ceil(len(values) / ((most - 2) // 2)), {0, len(values) - 1}
@@ -49,7 +49,7 @@ class History:
     """Record what happens to the memory.
 
     `events` are instants in ns with the change in bytes. `marks` are phases with the instant of their end and the
-    number of events before it. `older` are the bytes that were there before."""
+    number of events before it. `older` are the bytes alive before the iteration."""
 
     def __init__(self):
         self.began = time.perf_counter_ns()
@@ -119,9 +119,9 @@ class History:
 
 
 class _LiveStorage(TorchDispatchMode):
-    """Follow, to the byte, every tensor storage that operations inside create or touch.
+    """Follow, to the byte, every tensor storage that the iteration creates or touches.
 
-    A storage that is touched but not created inside existed from the start. `maker(operator)` names who allocates."""
+    One that it touches but did not create existed from the start. `maker(operator)` names who allocates."""
 
     def __init__(self, maker):
         super().__init__()

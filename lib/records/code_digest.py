@@ -1,7 +1,7 @@
 """Digest the code that measures an experiment, without its comments, docstrings and formatting.
 
-The digest does not depend on the version of Python. So it uses the names of nodes and fields of the syntax tree, not
-`ast.dump`, whose output differs between versions.
+It uses the names of nodes and fields of the syntax tree, not `ast.dump`, whose output differs between versions of
+Python. So the digest is the same in all of them.
 
 >>> code("adam")  # doctest: +SKIP
 '3f1c9a5e0b7d2468'
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lib.paths import ROOT
 
-# Modules that only read, store or show records, or whose findings are in the record itself.
+# Left out: what starts, checks, stores or shows a measurement, and what the record itself states.
 UNWATCHED = (
     *("catalog", "cli", "execution", "notebooks", "paths", "validate"),
     *("chapters", "explore", "records", "report", "sweep"),

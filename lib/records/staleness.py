@@ -54,7 +54,7 @@ def installed() -> str:
 def latest(frame: pd.DataFrame, fields: list[str]) -> pd.Series:
     """Mark, for each case, the records of the code and PyTorch that measured it last.
 
-    Records that are not stale go first. Records of different versions must not be pooled."""
+    A version that is not stale wins over a later stale one. Versions are never mixed."""
     versions = frame["code"] + [f" {public(one.get('torch', ''))}" for one in frame["environment"]]
     order = frame.assign(version=versions, current=frame["stale"] == "").sort_values(["current", "started"])
     return versions == order.groupby(fields)["version"].transform("last").sort_index()
@@ -75,5 +75,5 @@ def sentence(reasons: list[str]) -> str:
 
 
 def older(records: Iterable[Mapping]) -> int:
-    """Count the records of other code or another PyTorch than today's, for those kept in git."""
+    """Count records of other code or another PyTorch than today's, wherever they are kept."""
     return sum(not _is_todays(record) or bool(_other_torch(record)) for record in records)

@@ -23,9 +23,9 @@ OPPOSITE = {FASTER: SLOWER, SLOWER: FASTER}
 def comparison(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> Comparison | None:
     """Compare two cases, each picked by the values of its fields.
 
-    Times are compared by their interleaved pairs where one case is the baseline of the other or both have the same,
-    all else by the medians of the rounds. A baseline that ran in these pairs alone needs no records of its own. Stale
-    records are left out. None without data, and where different versions of the code measured the two."""
+    Times are compared by interleaved pairs if one case is the other's baseline, or if both share a baseline. All else
+    is compared by the medians of the rounds. The baseline needs no records of its own if it ran in the pairs. Stale
+    records are left out. None without data, or if different versions of the code measured the two."""
     records = tidy.current(records)
     one, other = tidy.select(records, **of), tidy.select(records, **to)
     if one.empty or (len(other) and set(one["code"]) != set(other["code"])):
@@ -74,7 +74,7 @@ def _quotient(above: Measured, below: Measured) -> Measured:
 
 
 def _prior_of(records: pd.DataFrame, metric: str, by: str) -> Prior | None:
-    """Return the prior of comparisons of a time among these records, which must be of one machine."""
+    """Return the prior for a time in these records; None for other metrics or several machines."""
     machines = set(records["machine"])
     if not metric.endswith("_ms") or len(machines) != 1:
         return None
@@ -100,7 +100,7 @@ def _prior(experiment: str, machine: str, metric: str, by: str, _versions: tuple
 def _spreads(experiment: str, machine: str, metric: str, by: str, _versions: tuple) -> list[Measured]:
     """Return the comparisons of an experiment that have several processes.
 
-    By pairs, each case with its baseline. By medians, each case alone, its logarithms scaled to a ratio's spread."""
+    For pairs, each is a case's ratio to its baseline. For medians, it is one case, scaled by √2 to a ratio's spread."""
     records, rows = tidy.current(results.load(experiment, machine)), []
     for _, group in records.groupby(records.attrs["fields"], sort=False) if len(records) else ():
         group.attrs = records.attrs
@@ -161,9 +161,10 @@ def _against(
 
 
 def judged(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> tuple[Comparison, str] | None:
-    """Compare two cases; return the comparison and the verdict of the table that has them.
+    """Compare two cases; return the comparison, and its verdict as a table gives it.
 
-    The table holds all cases with their baselines, or all that differ in the same field as these two."""
+    The table has all cases with their baselines, or all pairs that differ in the same field. Without one, the two are
+    judged alone."""
     compared = comparison(records, metric, of, to)
     if compared is None:
         return None
@@ -184,7 +185,7 @@ def judged(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> tupl
 
 
 def verdicts_of(found: Mapping[str, Comparison | None]) -> dict[str, str]:
-    """Return the verdicts of comparisons by their names, as of one table; those that are None have none."""
+    """Return the verdict of each named comparison, judged as one table; leave out None."""
     made = {name: one for name, one in found.items() if one}
     return dict(zip(made, comparisons.verdicts(list(made.values())), strict=True))
 

@@ -24,7 +24,7 @@ ABSENT = '<p class="absent">Not measured on this machine.</p>'
 
 
 class Bold(Interval):
-    """An interval whose value a table sets in bold."""
+    """Mark an interval whose value a table sets in bold."""
 
 
 def anchor(chapter: str, heading: str) -> str:
@@ -33,7 +33,7 @@ def anchor(chapter: str, heading: str) -> str:
 
 
 def as_interval(value) -> Interval | None:
-    """Return a number without an interval as an interval of unknown width."""
+    """Return a value as an Interval, a bare number with no width known; None for text."""
     if isinstance(value, Interval | str) or pd.isna(value):
         return value if isinstance(value, Interval) else None
     return Interval(value, math.nan, math.nan, 0, 0)
@@ -66,7 +66,7 @@ def _column_cells(values: pd.Series) -> tuple[list[str], bool]:
 
 
 class Table:
-    """A table with its caption, as HTML, Markdown and LaTeX; the report numbers it.
+    """Show a table with its caption, as HTML, Markdown and LaTeX; the report numbers it.
 
     `reasons`, one per row, replace cells without a value. `markupsafe.Markup` is kept as HTML."""
 
@@ -231,13 +231,13 @@ def provenance(frame: pd.DataFrame) -> str:
     hardware = ", ".join(dict.fromkeys(measured["hardware"]))
     sampled = [i for i in intervals if i.n > i.rounds]  # the others are one count per process, such as memory
     if not sampled:
-        return f"{hardware}. One value in each process, {max(i.rounds for i in intervals)} at most."
+        return f"{hardware}. One value per process, of at most {max(i.rounds for i in intervals)} processes."
     counts = sorted({i.n for i in sampled})
     many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     scopes = " or ".join(sorted({i.scope for i in sampled}))
     versions = len(frozenset().union(*measured["codes"])) if "codes" in measured else 1
     mixed = f" Measured by {versions} versions of the code." if versions > 1 else ""
     noisy = measured["noisy"].astype(bool).sum() if "noisy" in measured else 0
-    marked = f" {noisy} of {len(measured)} in part on a noisy machine, or in a series that changed."
+    marked = f" {noisy} of {len(measured)} rows have rounds on a noisy machine, or whose times changed."
     what = frame.attrs.get("what") or ("Ratio" if "ratio" in frame else "Median")
     return f"{hardware}. {what} and its 95% interval {scopes}; n = {many}.{mixed}{marked if noisy else ''}"

@@ -1,11 +1,11 @@
 """Compare two times by their ratio: an interval, tests against limits, a table's verdicts.
 
-The unit is the process. Three processes show little of their own spread, so it is moderated: what the comparisons of
-a table have in common is estimated from all of them (empirical Bayes: Smyth 2004, Stat. Appl. Genet. Mol. Biol. 3:3;
-outlying rows: Phipson et al. 2016, Ann. Appl. Stat. 10:946) and adds to the degrees of freedom of each.
+The unit is the process. Three processes say little about how much processes differ. So that spread is also estimated
+from all comparisons of an experiment, which adds degrees of freedom to each (empirical Bayes: Smyth 2004, Stat. Appl.
+Genet. Mol. Biol. 3:3; outlying rows: Phipson et al. 2016, Ann. Appl. Stat. 10:946).
 
->>> three = [Measured((-0.36, -0.34, -0.37), PAIRS, n=90)]
->>> verdicts([moderated(one) for one in three])
+>>> table = [Measured((-0.36, -0.34, -0.37), PAIRS, n=90)]
+>>> verdicts([moderated(one) for one in table])
 ['faster']
 """
 
@@ -20,9 +20,9 @@ from scipy import special, stats
 from lib.stats.intervals import ABOVE, BELOW, ENOUGH_ROUNDS, INSIDE, WILCOXON_EFFICIENCY, Interval, median, spread
 
 MARGIN = 0.03  # two times are called the same when their ratio is shown to lie within 3% of one
-LEVEL = 0.05  # the part of false findings, and one minus the confidence of an interval
-# A table may be judged twice: before and after the sweep of its unclear rows, which runs because of what the first look
-# showed. Neither knows of the other, so each is judged at half the level: simple, and right without any bookkeeping.
+LEVEL = 0.05  # the share of false findings allowed, and one minus the confidence of an interval
+# A table may be judged twice: before and after the sweep of its unclear rows, which depends on the first look. Each
+# look gets half the level, so neither needs to know which one it is.
 LOOKS = 2
 LOOK_LEVEL = LEVEL / LOOKS
 PAIRS, MEDIANS = "interleaved pairs", "medians of rounds"  # what a comparison can rest on
@@ -36,8 +36,9 @@ Limits = tuple[float, float]
 
 @dataclass(frozen=True)
 class Comparison:
-    """A ratio, or any positive number, with its 95% interval and the standard `error` of its logarithm.
+    """Hold a ratio, or any positive number, with its 95% interval.
 
+    `error` is the standard error of its logarithm.
     `freedom` is that error's degrees of freedom: infinite for a number without noise, 0 where nothing can be decided.
     `by` says what it rests on."""
 
@@ -95,10 +96,10 @@ def quotient(one: Comparison, other: Comparison) -> Comparison:
 
 @dataclass(frozen=True)
 class Measured:
-    """A ratio as it was measured: its logarithm in each process, from `n` samples in all.
+    """Hold a ratio as it was measured: its logarithm in each process, from `n` samples in all.
 
-    `noise` is the standard error of one process's logarithm by its own samples (0 if unknown), and `ms` the length of
-    the longer side, with which the spread between processes may change."""
+    `noise` is the standard error of one process's logarithm by its own samples (0 if unknown). `ms` is the longer of
+    the two times; the spread between processes may depend on it."""
 
     logs: tuple[float, ...]
     by: str
@@ -159,7 +160,7 @@ def _width(samples: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Prior:
-    """Spread between processes that the comparisons of a table have in common.
+    """Hold the spread between processes that comparisons of an experiment share.
 
     It counts as `freedom` further processes for each comparison. The variance is exp(`level` + `slope` (ln ms -
     `centre`)). `pooled` has the degrees of freedom of all rows together, the most that one row can have. `tails` are
@@ -179,8 +180,7 @@ class Prior:
     def moderate(self, variance: float, freedom: int, ms: float) -> tuple[float, float]:
         """Return the variance of a row and its degrees of freedom, moderated by those of all rows.
 
-        A row whose variance is beyond what the prior explains takes from it no more than the probability that it is one
-        of the rows that the prior describes."""
+        An outlying row takes only part of the prior's degrees of freedom: the probability that it is no outlier."""
         tail = special.fdtrc(freedom, self.freedom, variance / self.variance(ms))
         added = self.freedom * _belonging(tail, np.array(self.tails))
         total = added + freedom
@@ -190,13 +190,13 @@ class Prior:
 def _belonging(tail: float, tails: np.ndarray) -> float:
     """Return the probability that a row is not an outlying one.
 
-    It compares how rare so large a variance is under the prior with how rare it is among the rows. No row has a smaller
-    probability than one with a larger variance."""
+    It compares how rare so large a variance is under the prior with how rare it is among the rows. A larger variance
+    never has a larger probability."""
     lesser = np.append(tails[tails <= tail], tail)
     return float(np.minimum(1, np.max(lesser / ((np.arange(len(lesser)) + 0.5) / (len(tails) + 0.5)))))
 
 
-_FREEDOMS = np.geomspace(0.5, 200, 48)[:, None]  # of which the prior's is one
+_FREEDOMS = np.geomspace(0.5, 200, 48)[:, None]  # candidates for the prior's degrees of freedom
 _ONE_ERROR = 0.5  # the loss of log likelihood at one standard error
 
 
@@ -249,11 +249,11 @@ def _likelihoods(z: np.ndarray, d: np.ndarray, design: np.ndarray, weights: np.n
 
 
 def moderated(found: Measured, prior: Prior | None = None) -> Comparison:
-    """Return the comparison that a measured ratio and the prior of its table make.
+    """Turn a measured ratio into a comparison, with the help of a prior if given.
 
-    One process has the prior's variance, and at least that of its own samples. Without a prior these are all there is:
-    then the interval speaks for that process. Medians were timed one after the other, so fewer than three processes
-    of them decide nothing without a prior."""
+    With a prior, the variance is at least that of a process's own samples. One process without a prior has only that,
+    and the interval speaks for it alone. Medians were timed one after the other: without a prior, fewer than three
+    processes decide nothing."""
     count = len(found.logs)
     variance, freedom = found.variance, count - 1
     if prior and count > 1:
@@ -281,7 +281,7 @@ def paired(above: Sequence[float], below: Sequence[float]) -> Comparison:
 def verdicts(comparisons: Sequence[Comparison]) -> list[str]:
     """Return the verdicts of comparisons that stand together (Benjamini and Hochberg 1995).
 
-    Of those called faster or slower at most 2.5% are false, and of those called the same."""
+    On average at most 2.5% of those called faster or slower are false, and as many of those called the same."""
     if not comparisons:
         return []
     differ, alike = (stats.false_discovery_control(p) <= LOOK_LEVEL for p in (

@@ -1,7 +1,7 @@
 """Predict how long a sweep will take on this machine.
 
-A case that this machine has a record of takes as long again. Others take their costs by theory, as often as the
-settings say, at rates that are measured in a second.
+A case with a record should take what it took before. For others, costs by theory are multiplied by the iterations that
+the settings ask for, at recorded rates or ones measured in a second.
 """
 
 import functools
@@ -19,18 +19,18 @@ from lib.sweep.plan import Task
 from lib.sweep.progress import clock
 
 # as seen on two machines of two cores, an Intel Xeon and an AMD EPYC
-EASE = 1.4  # how much longer an iteration takes than its costs, each at its best rate
-WRAPPED = 4  # how much longer an operation takes with Python and autograd around it
+SLOWDOWN = 1.4  # how much longer an iteration takes than its costs, each at its best rate
+EAGER_SLOWDOWN = 4  # how much longer an operation takes with Python and autograd around it
 FOLLOWED_S = 0.5e-3  # more for each operation while memory is followed
 COMPILED_S = 1.2, 0.008  # to compile a graph, and more for each of its operations
 COMPILER_S = 5.0  # the compiler's own start in a process
 CACHED = 0.3  # of the time to compile, where an earlier round of the sweep has compiled the graph
 BESIDE_S = 0.03  # for each case, mostly noise probes
-START_S = 2 * time.process_time()  # of a kernel, by what this process took for its imports
+START_S = 2 * time.process_time()  # to start a kernel: twice what this process's imports took
 
 
-class Rates(NamedTuple):
-    """Seconds for a FLOP of a product by precision, a byte, an operation, and a number drawn, undisturbed."""
+class UnitSeconds(NamedTuple):
+    """Hold the least seconds for one FLOP (by precision), byte, operation and drawn number."""
 
     flop: Mapping[str, float]
     byte: float
@@ -41,11 +41,11 @@ class Rates(NamedTuple):
         """Predict the time of an iteration of a case."""
         costs, precision = case.costs(), getattr(case, "precision", "fp32")
         parts = costs.flops * self.flop[precision], costs.bytes * self.byte, costs.operations * self.operation
-        return EASE * sum(parts)
+        return SLOWDOWN * sum(parts)
 
 
 @functools.cache
-def rates(device: str) -> Rates:
+def rates(device: str) -> UnitSeconds:
     """Return the rates of this machine: the best in its records of its limits, else measured now."""
     files = results.files(environment.machine(device), "ceilings")
     records = [results.cached(file) for file in files if results.status(file) == "ok"]
@@ -67,7 +67,7 @@ def rates(device: str) -> Rates:
     drawn = model.linear(1024, 1024).weight.numel()
     draw_s = (time.perf_counter() - began) / drawn
     products |= {"tf32": products["fp32"], "fp16": products["bf16"]}
-    return Rates(products, best_s("copy", 4096), WRAPPED * best_s("call", 1), draw_s)
+    return UnitSeconds(products, best_s("copy", 4096), EAGER_SLOWDOWN * best_s("call", 1), draw_s)
 
 
 def predicted(tasks: list[Task]) -> dict[str, float]:
@@ -98,7 +98,7 @@ def _compiles(case) -> bool:
     return getattr(case, "compiles", getattr(case, "compiled", False))
 
 
-def case_seconds(case, settings: Mapping, rates: Rates) -> float:
+def case_seconds(case, settings: Mapping, rates: UnitSeconds) -> float:
     """Predict the seconds of a case in a round with these settings of its notebook."""
     costs, each = case.costs(), rates.iteration_s(case)
     baseline, plain = (find(case.experiment, asdict(case)) for find in (baselines.of, baselines.plain))

@@ -1,6 +1,6 @@
 """Supervise a sweep: give tasks to free slots, and accept and write their records.
 
-A case is done when its record exists, so a killed supervisor loses no finished case and the next one continues.
+A case is done when its record exists. So a killed supervisor loses no finished case, and the next supervisor continues.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class Slot:
 
 @dataclass
 class Box:
-    """A machine: one slot for all of it, one per GPU, and the tasks for its kind of hardware."""
+    """Hold a machine: one slot for all of it, one per GPU, and the tasks for its kind of hardware."""
 
     tasks: deque[Task]
     whole: Slot
@@ -60,7 +60,7 @@ class Box:
 
 @dataclass
 class ActiveRun:
-    """A task in execution at a slot; `began` and `started` give the start of its current case."""
+    """Hold a task in execution at a slot; `began` and `started` give the start of its current case."""
 
     box: Box
     slot: Slot
@@ -242,7 +242,7 @@ class Supervisor:
         self._requeue(active)
 
     def _on_loss(self, active: ActiveRun, piece: Piece) -> None:
-        """Remove a lost box; its run goes to another."""
+        """Remove a lost box and requeue its run; its current case failed once."""
         with contextlib.suppress(ValueError):  # the cluster's thread may have removed it already
             self.boxes.remove(active.box)
         self.lost_reason = piece.content.decode()

@@ -253,7 +253,7 @@ def test_what_was_measured_on_a_noisy_machine_is_marked(save_record):
     assert tidy.disturbances(records[records["seq_len"] == 128].iloc[0]) == "a drift of +17%"
     shown = tables.show(table, "seq_len total_ms", "a caption")._repr_html_()
     assert ">noisy</th>" in shown
-    assert "2 of 3 in part on a noisy machine" in shown
+    assert "2 of 3 rows have rounds on a noisy machine" in shown
     (row,) = method.disturbances({"attention": records}).to_dict("records")
     assert (row["records"], row["noisy machine"], row["series that change"]) == (5, 2, 1)
 

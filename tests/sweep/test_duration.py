@@ -8,7 +8,8 @@ from lib.instruments import cache, environment
 from lib.records import results
 from lib.sweep import duration, plan
 
-RATES = duration.Rates(dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), 1e-11), byte=1e-10, operation=1e-5, draw=1e-8)
+FLOP_S = dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), 1e-11)
+RATES = duration.UnitSeconds(FLOP_S, byte=1e-10, operation=1e-5, draw=1e-8)
 SETTINGS = {"warmup": 2, "samples": 8, "target_percent": 0, "seconds": 1, "pairs": 4, "round": 1}
 
 
