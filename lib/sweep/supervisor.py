@@ -82,7 +82,7 @@ class Supervisor:
         self.active: dict[Slot, ActiveRun] = {}
         self.events: queue.Queue[tuple[ActiveRun, Piece]] = queue.Queue()
         self.queues = list({id(box.tasks): box.tasks for box in boxes}.values())
-        self.attempts: Counter[tuple[str, str]] = Counter()  # failed ones, by machine and name
+        self.failed_attempts: Counter[tuple[str, str]] = Counter()  # by machine and name of the record
         self.without_record: Counter[int] = Counter()  # consecutive runs of a task that raised before any record
         self.lost_reason = ""
         self.finished: set[tuple[str, str]] = set()
@@ -196,8 +196,8 @@ class Supervisor:
 
     def _count_failed_attempt(self, active: ActiveRun, name: str) -> bool:
         """Count a failed attempt at a case; return True if it was the last."""
-        self.attempts[active.task.machine, name] += 1
-        return self.attempts[active.task.machine, name] >= ATTEMPTS
+        self.failed_attempts[active.task.machine, name] += 1
+        return self.failed_attempts[active.task.machine, name] >= ATTEMPTS
 
     def _requeue(self, active: ActiveRun) -> None:
         if self.todo(active.task):
