@@ -132,6 +132,24 @@ def test_a_baseline_is_plainer_by_one_thing(experiment, case, expected):
     assert baselines.of(experiment, case) == expected
 
 
+def test_a_case_with_several_switches_has_a_plain_one_too(save_record):
+    plain = {"size": "tiny", "compiled": False, "attention": "naive", "optimizer": "single_tensor", "precision": "fp32",
+             "mode": "train_step"}  # fmt: skip
+    one, both = plain | {"attention": "sdpa"}, plain | {"attention": "sdpa", "optimizer": "fused"}
+    assert [baselines.plain("step", case) for case in (plain, one, both)] == [None, None, plain]
+    assert baselines.plain("attention", {"variant": "sdpa", "precision": "bf16"}) is None
+    base = [1.0 + 0.001 * i for i in range(12)]
+    for round in (1, 2, 3):
+        pairs = {"baseline_ms": base, "plain_baseline_ms": base}
+        pairs |= {"paired_ms": [0.9 * ms for ms in base], "plain_paired_ms": [0.5 * ms for ms in base]}
+        save_record("step", both, round, total_ms=base, **pairs)
+    records = results.load("step", "test-1c")
+    assert compare.comparison(records, "total_ms", both, plain).ratio.value == pytest.approx(0.5)
+    assert compare.comparison(records, "total_ms", plain, both) is None  # it has no records of its own
+    (row,) = compare.against_plain(records).to_dict("records")
+    assert (row["baseline"], row["verdict"]) == ("naive, single_tensor", "faster")
+
+
 def test_every_reference_of_a_family_is_a_value_of_its_field():
     for experiment, entry in CATALOG.items():
         assert set(entry.baseline) <= set(notebooks.fields(experiment))

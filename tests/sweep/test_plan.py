@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lib.records import results
 from lib.sweep import plan
 from lib.sweep.lock import Shard
 
@@ -49,3 +50,22 @@ def test_shards_are_disjoint_complete_and_hold_all_rounds_of_a_kernel():
         assert sorted(id(task) for part in parts for task in part) == sorted(map(id, tasks))
         kernels = [{json.dumps(task.parameters | {"round": 0}) + task.experiment for task in part} for part in parts]
         assert sum(map(len, kernels)) == len(set().union(*kernels))
+
+
+def test_a_noisy_case_gets_one_round_more(save_record, own_results):
+    calm, noisy = {"variant": "naive", "seq_len": 64}, {"variant": "sdpa", "seq_len": 64}
+    for round in (1, 2):
+        for each, percent in ((calm, 1.0), (noisy, 60.0 if round == 1 else 1.0)):
+            around = {"others_percent": percent}
+            save_record(case=each, round=round, total_ms=[1.0] * 8, noise_probe_ms=[1.0] * 20, environment=around)
+    tasks = [task(round, {"naive": calm, "sdpa": noisy}, last=round == 2) for round in (1, 2)]
+    (more,) = plan.further_rounds(tasks)
+    assert (more.round, list(more.cases.values())) == (3, [noisy])
+    assert more.todo() == ["attention/sdpa-64.r3"]
+
+
+def task(round, cases, last):
+    named = {results.called("attention", case, round): case for case in cases.values()}
+    return plan.Task(
+        "attention", {"round": round}, 60.0, "cpu", "test-1c", named, dict.fromkeys(named, 1), {}, {}, {}, "", last
+    )

@@ -1,0 +1,30 @@
+"""What the default allocator costs is said program by program."""
+
+from lib.chapters import allocator
+from lib.records import results
+
+
+def save(save_record, ratios):
+    for round in (1, 2, 3, 4):
+        for program, ratio in ratios.items():
+            for name, factor in (("keeps", 1.0), ("default", ratio)):
+                ms = [factor * (10 + 0.01 * round + 0.001 * i) for i in range(8)]
+                case = {"program": program, "allocator": name, "device": "cpu"}
+                save_record("allocator", case, round, total_ms=ms, minor_faults=[int(100 * factor)] * 8)
+    return results.load("allocator", "test-1c")
+
+
+def test_the_worst_program_comes_first(save_record):
+    records = save(save_record, {"fused_adam": 1.5, "naive_attention": 2.0, "tiny_step": 1.0})
+    said = allocator.answer(records)
+    assert said.verdict == "slower"
+    assert said.text.index("naive_attention") < said.text.index("fused_adam") < said.text.index("tiny_step")
+    assert said.text.startswith("With the C library's default allocator the same code takes 2.0")
+    assert said.text.endswith("no cost is shown for tiny_step.")
+    table = allocator.compared(records).set_index("program")
+    assert table["minor_faults"]["naive_attention"].value == 200
+    assert table["minor_faults_kept"]["naive_attention"].value == 100
+
+
+def test_without_records_it_says_so(own_results):
+    assert allocator.answer(results.load("allocator", "test-1c")).verdict == "no data"
