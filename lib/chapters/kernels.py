@@ -84,7 +84,7 @@ def shares(records: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else columns)
 
 
-def in_short(shares: pd.DataFrame) -> pd.DataFrame:
+def shorten(shares: pd.DataFrame) -> pd.DataFrame:
     """Shorten the names of scopes so that they fit into a label."""
     return shares.replace({"scope": dict(zip(SCOPES, ("forward", "+ backward", "+ optimizer"), strict=True))})
 
@@ -399,11 +399,11 @@ def top_kernel(data: claims.Data) -> list[Found]:
         tops = [table[table["phase"] == phase].nlargest(2, "total_us") for phase in ("forward", "forward_backward")]
         same = set(tops[0]["kernel"]) == set(tops[1]["kernel"])
         said = "the same" if same else "not the same"
-        return [claims.known("two kernels at the top of both", float(same), every, shown=said)]
+        return [claims.exact("two kernels at the top of both", float(same), every, shown=said)]
     records, names = _head_records(data)
     both = (leaders(records, scope) for scope in ("forward", "forward and backward"))
     same = [one["kernel"] == other["kernel"] for one, other in zip(*both, strict=True)]
-    return [claims.known(label, sum(same) / len(same), every, names, f"{sum(same)} of {len(same)}")] if same else []
+    return [claims.exact(label, sum(same) / len(same), every, names, f"{sum(same)} of {len(same)}")] if same else []
 
 
 def softmax_share(data: claims.Data) -> list[Found]:
@@ -414,5 +414,5 @@ def softmax_share(data: claims.Data) -> list[Found]:
         return []
     return [
         claims.estimated("% of the time of attention", row["time_percent"], about(6.1), names),
-        claims.known("% of its FLOPs", row["flops_percent"], (0, 5), names),
+        claims.exact("% of its FLOPs", row["flops_percent"], (0, 5), names),
     ]

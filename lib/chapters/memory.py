@@ -364,13 +364,13 @@ def mixed_memory(data: claims.Data) -> list[Found]:
     bf16, fp32 = {"precision": "bf16"}, {"precision": "fp32"}
     found = claims.ratios(claims.rows(data, "memory", checkpoint=0), "peak_mib", bf16, fp32, MORE, label)
     most = max(found, key=lambda one: one.value.value, default=None)
-    return [claims.known(most.of.format(len(found)), most.value.value, MORE, most.records)] if most else []
+    return [claims.exact(most.of.format(len(found)), most.value.value, MORE, most.records)] if most else []
 
 
 def residual_by_shape(_: claims.Data) -> list[Found]:
     """Find the size of a residual-stream activation of xl at context 256, by shape."""
     mib = _residual_mib(flops.model_shape("xl", 256))
-    return [claims.known("MiB by its shape, 4 bytes a number", mib, about(12.5, 0.01))]
+    return [claims.exact("MiB by its shape, 4 bytes a number", mib, about(12.5, 0.01))]
 
 
 def largest_allocation(data: claims.Data) -> list[Found]:
@@ -383,6 +383,6 @@ def largest_allocation(data: claims.Data) -> list[Found]:
     size, maker = record["largest"]["each_mib"][0], record["largest"]["function"][0]
     names, where = sentences.names(records, case), claims.SIZED.format(**case)
     return [
-        claims.known(f"times the scores of a layer, {where}", size / record["scores_mib"][0], about(1, 1e-6), names),
-        claims.known("is the function that made it", float("attention" in maker), MORE, names, maker),
+        claims.exact(f"times the scores of a layer, {where}", size / record["scores_mib"][0], about(1, 1e-6), names),
+        claims.exact("is the function that made it", float("attention" in maker), MORE, names, maker),
     ]

@@ -377,7 +377,7 @@ def three_sums(data: claims.Data) -> list[Found]:
     found = loops(records).set_index("loop")["number"]
     names = claims.names(records) if len(found) else ()
     return [
-        claims.known(f"by {name}", found[name], (value - 5e-5, value + 5e-5), names, f"{found[name]:.9g}")
+        claims.exact(f"by {name}", found[name], (value - 5e-5, value + 5e-5), names, f"{found[name]:.9g}")
         for name, value in said.items()
         if name in found
     ]
@@ -392,7 +392,7 @@ def four_dtypes(data: claims.Data) -> list[Found]:
         return []
     found, names = table.set_index("tensor")["fp16"].map(bits), claims.names(records)
     return [
-        claims.known(f"in the {name}", found[name], (bits[dtype], bits[dtype]), names, f"fp{found[name]:.0f}")
+        claims.exact(f"in the {name}", found[name], (bits[dtype], bits[dtype]), names, f"fp{found[name]:.0f}")
         for name, dtype in said.items() if name in found
     ]  # fmt: skip
 

@@ -25,13 +25,13 @@ ABSENT = "not measured on this machine"
 class Question:
     """A part of a problem, with the sections that answer it.
 
-    `places` are pairs of chapter and heading; an empty heading means the whole chapter. `experiment` and `where`
+    `answered_in` are pairs of chapter and heading; an empty heading means the whole chapter. `experiment` and `where`
     select the records that bear on it."""
 
     problem: str
     part: str
     asks: str
-    places: tuple[tuple[str, str], ...]
+    answered_in: tuple[tuple[str, str], ...]
     experiment: str
     where: Mapping = field(default_factory=dict)
 
@@ -111,7 +111,7 @@ def headings(chapter: str) -> tuple[str, ...]:
     return tuple(re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE))
 
 
-def place(chapter: str, heading: str) -> Markup:
+def link_to(chapter: str, heading: str) -> Markup:
     """Link to a section of the report. Raises ValueError for an unknown heading."""
     title, *others = headings(chapter)
     if heading and heading not in others:
@@ -138,7 +138,7 @@ def table(machine: str) -> tables.Table:
     rows = [
         {
             "question": Markup("{}<small>{}</small>").format(one.asks, one.name),
-            "answered in": Markup("; ").join(place(*where) for where in one.places),
+            "answered in": Markup("; ").join(link_to(*where) for where in one.answered_in),
             "on this machine": found(one, records[one.experiment]),
         }
         for one in QUESTIONS

@@ -244,12 +244,12 @@ def answer(records: pd.DataFrame, of: Mapping, where: str) -> Statement:
     if row.get("first_ratio") is None:
         return _not_measured("The first steps of a fresh process were not")
     starts = row["steady_from"].split(", ")
-    settled = sorted(int(start) for start in starts if start != "never")
+    found = sorted(int(start) for start in starts if start != "never")
     every, at = digits.count(len(starts)), f" {where}" if where else ""
     end = f"in none of {every} processes is the series ever shown to be steady."
-    if settled:
-        span = " to ".join(map(digits.count, dict.fromkeys((settled[0], settled[-1]))))
-        end = f"the series is steady from step {span} on in {digits.count(len(settled))} of {every} processes."
+    if found:
+        span = " to ".join(map(digits.count, dict.fromkeys((found[0], found[-1]))))
+        end = f"the series is steady from step {span} on in {digits.count(len(found))} of {every} processes."
     lead = f"The first step of a fresh process takes {digits.interval(row['first_ratio'])} times as long as its later"
     return Statement(f"{lead} ones{at}: {end}", "measured", f"Steady from step, by process: {row['steady_from']}.")
 
@@ -293,7 +293,7 @@ def outlier_percent(times: float) -> float:
 
 
 @of_records()
-def settled(records: pd.DataFrame) -> Statement:
+def steady_after(records: pd.DataFrame) -> Statement:
     """State how many processes are steady after one, two and five warm-ups, or never."""
     texts = [text for text in steady(records)["steady_from"] if text]
     starts = [start for text in texts for start in text.split(", ")]
@@ -383,7 +383,7 @@ def cold_spread(data: claims.Data) -> list[Found]:
     """Find the largest deviation without warm-up, in units of the mean."""
     values, names = _find_deviations(data, 0)
     most = max(values, default=0) / 100
-    return [claims.known(f"times the mean at most, of {len(values)}", most, (1.44, math.inf), names)] if values else []
+    return [claims.exact(f"times the mean at most, of {len(values)}", most, (1.44, math.inf), names)] if values else []
 
 
 def one_warmup(data: claims.Data) -> list[Found]:
@@ -392,7 +392,7 @@ def one_warmup(data: claims.Data) -> list[Found]:
     records = claims.rows(data, "warmup")
     if records.empty or claims.printed(records):
         rows = tidy.select(records, warmups=1).to_dict("records")
-        return [claims.known(f"{label}, {{phase}}".format(**row), row["ratio"], near) for row in rows]
+        return [claims.exact(f"{label}, {{phase}}".format(**row), row["ratio"], near) for row in rows]
     records = cold(records)
     return [
         claims.estimated(label.format(**row), row["ratio"], near,

@@ -160,7 +160,7 @@ class Ledger(tables.Table):
         caption = "What the public write-ups say, and whether their own tables and the records bear it out"
         super().__init__(pd.DataFrame(words, columns=["claim", "write-up", *self.columns]), caption)
 
-    def told(self) -> Statement:
+    def summary(self) -> Statement:
         """State how many claims hold by their own tables and by this machine's records."""
         own, here = self.counts[0], self.counts[-1]
         said = [

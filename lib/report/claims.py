@@ -52,7 +52,7 @@ class Found:
         return f"{self.shown or digits.brief(self.value)}{'' if self.of.startswith('%') else ' '}{self.of}"
 
 
-def known(of: str, value: float, within: Limits, records: Sequence[str] = (), shown: str = "") -> Found:
+def exact(of: str, value: float, within: Limits, records: Sequence[str] = (), shown: str = "") -> Found:
     """Return a number without noise: printed, derived or counted."""
     return Found(of, comparisons.exact(value), within, tuple(records), shown)
 
@@ -107,7 +107,7 @@ def ratio(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, within: 
         if any(value.empty for value in values):
             return []
         above, below = (float(value.iloc[0][0]) for value in values)
-        return [known(label.format(**of), above / below, within)]
+        return [exact(label.format(**of), above / below, within)]
     found = compare.comparison(records, metric, of, to)
     return [Found(label.format(**of), found, within, names(one) + names(other))] if found else []
 
@@ -119,7 +119,7 @@ def contrast(
     """Find the ratio of two ratios, each of a pair of cases; nothing where one was not measured."""
     if printed(records):
         found = zip(*(ratio(records, metric, *pair, within, label) for pair in (one, other)), strict=False)
-        return [known(first.of, first.value.value / second.value.value, within) for first, second in found]
+        return [exact(first.of, first.value.value / second.value.value, within) for first, second in found]
     first, second = (compare.comparison(records, metric, *pair) for pair in (one, other))
     if first is None or second is None:
         return []
@@ -141,7 +141,7 @@ def medians(records: pd.DataFrame, metric: str, within: Limits, label: str, **wh
     for case in cases(records, **where):
         value, of = hypotheses.median(records, metric, case), label.format(**case)
         if value and printed(records):
-            found.append(known(of, value.value, within))
+            found.append(exact(of, value.value, within))
         elif value:
             found.append(estimated(of, value, within, names(tidy.select(records, **case))))
     return found

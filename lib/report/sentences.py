@@ -158,7 +158,7 @@ def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> S
     return Statement(wording.format(*(one.text for one in found)), "measured", evidence, names(records, of))
 
 
-def known(records: pd.DataFrame, lead: str, unit: str, values: Mapping[str, float]) -> Statement:
+def list_values(records: pd.DataFrame, lead: str, unit: str, values: Mapping[str, float]) -> Statement:
     """Say `lead`, then values of these records with their unit, each with the name of its precision."""
     shown = " and ".join(f"{digits.number(value)} {unit} in {name}" for name, value in values.items())
     if not shown:

@@ -12,16 +12,16 @@ from lib.report import tables
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
 def test_a_question_leads_to_headings_that_there_are(question):
-    assert question.places
-    for where in question.places:
-        target = re.search(r'href="#([^"]+)"', questions.place(*where))[1]
+    assert question.answered_in
+    for where in question.answered_in:
+        target = re.search(r'href="#([^"]+)"', questions.link_to(*where))[1]
         headings = questions.headings(where[0])
         assert target in {tables.anchor(where[0], heading) for heading in headings}
 
 
 def test_a_heading_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="'Nowhere' is not one of its headings"):
-        questions.place("02_step", "Nowhere")
+        questions.link_to("02_step", "Nowhere")
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)

@@ -53,7 +53,7 @@ def test_where_a_process_is_steady_and_where_its_first_step_was_long(starts):
     assert row["optimizer_excess_percent"] == pytest.approx(0)
     said = warmup.answer(starts, CASE, "here")
     assert "steady from step 2 on in 3 of 3 processes" in said.text
-    assert "3 are steady after one warm-up" in warmup.settled(starts).text
+    assert "3 are steady after one warm-up" in warmup.steady_after(starts).text
 
 
 def test_one_warm_up_is_called_the_same_as_five_only_where_it_is(starts):

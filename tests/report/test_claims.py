@@ -127,7 +127,7 @@ def test_without_the_rows_there_is_no_number():
 
 
 def test_numbers_without_noise_are_decided_by_themselves():
-    said = claim(lambda _: [claims.known("sum", 10.0, (9.9, 10.1)), claims.known("sum", 9.0, (9.9, 10.1))])
+    said = claim(lambda _: [claims.exact("sum", 10.0, (9.9, 10.1)), claims.exact("sum", 9.0, (9.9, 10.1))])
     assert claims.judge([said], {})[0].verdict == CONTRADICTED
     said = claim(lambda _: [claims.between("%", 84.8, 95.5, (85, 100))])
     assert claims.judge([said], {})[0].verdict == UNCLEAR
@@ -193,7 +193,7 @@ def test_every_published_claim_turns_with_its_numbers(name):
     (whole,) = [one for one in write_ups.published() if one.id == name]
     said = {}
     for value in (1.0, 3.0):
-        numbers = [claims.known("in a test", value, (0.5, 2.0))] * whole.least
+        numbers = [claims.exact("in a test", value, (0.5, 2.0))] * whole.least
         said[value] = claims.judge([replace(whole, find=lambda _, numbers=numbers: numbers)], {})[0]
     assert (said[1.0].verdict, said[3.0].verdict) == (SUPPORTED, CONTRADICTED)
     assert said[1.0].statement.text[1:].startswith(whole.holds[1:])
