@@ -38,8 +38,11 @@ def samples(records: pd.DataFrame, metric: str) -> dict[int, list[float]]:
 
 def median(records: pd.DataFrame, metric: str) -> intervals.Interval | None:
     """Return the median of a metric of one case with its interval, or None."""
-    by_round = samples(records, metric)
-    return intervals.median(list(by_round.values())) if by_round else None
+    rounds = list(samples(records, metric).values())
+    middles = [statistics.median(times) for times in rounds]
+    if rounds and min(middles) <= 0:  # a count, such as of page faults, whose logarithm does not exist
+        return intervals.of_processes(middles, len(rounds[0]))
+    return intervals.median(rounds) if rounds else None
 
 
 def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
