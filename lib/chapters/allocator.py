@@ -33,10 +33,10 @@ def answer(records: pd.DataFrame) -> Statement:
         )
     rows = sorted(found.to_dict("records"), key=lambda row: -row["ratio"].value)
     said = [
-        f"{sentences.times(row['ratio'])} the time of {row['program']}" for row in rows if row["verdict"] == "slower"
+        f"{row['program']} takes {sentences.times(row['ratio'])} as long" for row in rows if row["verdict"] == "slower"
     ]
     same = [row["program"] for row in rows if row["verdict"] != "slower"]
-    text = f"With the C library's default allocator the same code takes {sentences.listed(said)}" if said else ""
+    text = f"With the C library's default allocator, {sentences.listed(said)}" if said else ""
     rest = f"no cost is shown for {sentences.listed(same)}" if same else ""
     both = f"{text}; {rest}." if text and rest else f"{text or rest[:1].upper() + rest[1:]}."
     evidence = "Ratios of the medians of fresh processes, one allocator each."

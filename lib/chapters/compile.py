@@ -89,13 +89,13 @@ def payback(records: pd.DataFrame, case: Mapping, what: str) -> Statement:
     if rows.empty:
         return Statement(f"Compiling {what} was not measured here.", NO_DATA, "compile_s")
     row = rows.iloc[0]
-    lead, steps = f"Compiling {what} took {digits.interval(row['compile_s'])} s", row["payback_steps"]
+    lead, steps = f"Compiling {what} took {digits.brief(row['compile_s'])} s", row["payback_steps"]
     evidence = f"{row['total_ratio'].n} pairs, {row['total_ratio'].rounds} processes; verdict {row['verdict']}."
     ends = {
         NEVER: "and does not pay for itself, since a compiled iteration takes as long as an eager one or longer",
         UNKNOWN: "and the data do not show that it ever pays for itself",
     }
-    end = ends.get(steps) or f"and had paid for itself after {digits.interval(steps)} iterations"
+    end = ends.get(steps) or f"and had paid for itself after {digits.brief(steps)} iterations"
     return Statement(f"{lead}, {end}.", row["verdict"], evidence)
 
 
