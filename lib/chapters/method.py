@@ -111,19 +111,20 @@ def _spread_percent(times: list[float]) -> float:
 
 
 def priors(machine: str) -> pd.DataFrame:
-    """Return how much the comparisons of each experiment spread between processes, one row per prior.
+    """Return how much comparisons spread between processes, one row for the experiments that share a prior.
 
     `spread, %` is the standard deviation of a process's ratio for a case of the median length."""
-    rows = []
+    names: dict[tuple, list[str]] = {}
     for name in (name for name, entry in CATALOG.items() if entry.baseline):
         for by in (comparisons.PAIRS, comparisons.MEDIANS):
-            prior = compare.prior(name, machine, by=by)
-            if prior:
-                rows.append(
-                    {
-                        "experiment": name, "compared by": by, "comparisons": len(prior.tails),
-                        "spread, %": 100 * math.exp(prior.level / 2),
-                        "growth with time, power": prior.slope / 2, "degrees of freedom": prior.freedom,
-                    }
-                )  # fmt: skip
+            if prior := compare.prior(name, machine, by=by):
+                names.setdefault((by, prior), []).append(name)
+    rows = [
+        {
+            "experiment": ", ".join(each), "compared by": by, "comparisons": len(prior.tails),
+            "spread, %": 100 * math.exp(prior.level / 2), "growth with time, power": prior.slope / 2,
+            "degrees of freedom": prior.freedom,
+        }
+        for (by, prior), each in names.items()
+    ]  # fmt: skip
     return pd.DataFrame(rows)
