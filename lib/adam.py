@@ -73,7 +73,9 @@ def fused(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper: H
 
 
 def _as_float(step: Tensor) -> float | Tensor:
-    """Read the count, but keep the tensor in torch.compile, where reading waits for the device."""
+    """Return the count as a number, or as it is inside torch.compile.
+
+    Reading it there would wait for the device."""
     return step if torch.compiler.is_compiling() else step.item()
 
 

@@ -33,7 +33,7 @@ PARTS = ("scores", "softmax", "values")
 def annotated(
     q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, part=torch.profiler.record_function
 ) -> Tensor:
-    """Compute `naive` with each of PARTS in a range `part(name)` that a profiler sees."""
+    """Compute the same as `naive`, with each of PARTS marked for a profiler."""
     with part("scores"):
         scores_XTS = _masked_scores(q_XTD, k_XSD, causal)
     with part("softmax"):

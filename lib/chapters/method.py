@@ -111,7 +111,7 @@ def _spread_percent(times: list[float]) -> float:
 
 
 def priors(machine: str) -> pd.DataFrame:
-    """Return how much comparisons spread between processes, one row for the experiments that share a prior.
+    """Return how much comparisons spread between processes, one row per prior.
 
     `spread, %` is the standard deviation of a process's ratio for a case of the median length."""
     names: dict[tuple, list[str]] = {}

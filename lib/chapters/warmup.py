@@ -186,8 +186,8 @@ def note(records: pd.DataFrame) -> str:
 def published() -> pd.DataFrame:
     """Return the published means by warm-ups, one row per source, phase and case.
 
-    `ratio` is relative to the mean after the most warm-ups of the same case. An unstated number of warm-ups is
-    infinite and so counts as the most."""
+    `ratio` divides a mean by the mean after the most warm-ups of the same case. If a source does not state how many
+    warm-ups it made, `warmups` is infinity, which counts as the most."""
     table = published_table("end_to_end")
     table = table[(table["how"] == "measured") & table["std_ms"].notna() & ~table["compiled"].astype(bool)]
     table = table[table["dtype"] == "float32"].assign(warmups=table["warmup_steps"].fillna(math.inf))
@@ -210,8 +210,8 @@ def _own_as_numbers(records: pd.DataFrame) -> pd.DataFrame:
 def beside_published(records: pd.DataFrame) -> pd.DataFrame:
     """Summarise this report and published means by source, phase and warm-ups.
 
-    Over sizes and contexts (`cases`): median, least and most of the mean relative to that after the most warm-ups,
-    and of the deviation relative to the mean."""
+    Each row counts its `cases`, the sizes and contexts. Over them it gives the median, least and most of two numbers:
+    `ratio` (see `published`) and `deviation_percent`, the standard deviation in percent of the mean."""
     both = pd.concat([_own_as_numbers(records), published()], ignore_index=True)
     both["warmups"] = both["warmups"].map(lambda count: "not stated" if math.isinf(count) else f"{count:.0f}")
     names, ways = ("ratio", "deviation_percent"), {"median": "median", "least": "min", "most": "max"}

@@ -84,8 +84,8 @@ class Training:
     def expected(self) -> dict:
         """Compute the results of the plain model in fp32 with the same weights.
 
-        They are the logits, then as far as the mode goes the first layer's gradient and its first update. The update
-        is a function of the iteration's own gradient."""
+        They are the logits; with a backward pass also the gradient of the first layer's query weights; with an
+        optimizer also their first update. The update is a function that takes the iteration's own results."""
         with torch.device("meta"):
             reference = model.TransformerLM(self.case.config)
         with precision.strict(), torch.set_grad_enabled("backward" in self.phases):
@@ -104,7 +104,9 @@ class Training:
         return new - self.start.double()
 
     def result(self) -> dict[str, Tensor]:
-        """Return the iteration's results; `update` counts from the start, so use it after one."""
+        """Return the results of the first iteration.
+
+        Call it after exactly one: `update` is the change of the weights since the start."""
         found = {"logits": self.last["logits"].detach()}
         if "backward" in self.phases:
             found["gradient"] = self.first.grad

@@ -42,7 +42,8 @@ class Window:
 class Call:
     """Describe one run of a kernel or operator.
 
-    `us` is its own time, without operators that it called. The CPU called it `at_us`, on `thread`, in `window`."""
+    `us` is its own time, without the operators that it called. `at_us`, `thread` and `window` say when, on which
+    thread and in which phase the CPU called it."""
 
     name: str
     us: float
@@ -96,9 +97,10 @@ def _note(name: str) -> None:
 def metrics(events: list[dict], device: str, parts: Sequence[str] = ()) -> dict:
     """Compute metrics and tables from the events of a trace.
 
-    Each iteration has `profiled_<phase>_ms` and `profiled_total_ms`. Tables have the calls and `total_us` of one
-    iteration. `kernels`: the largest of each phase, with the times of one call and their share of the phase. `classes`:
-    each phase by class. `parts`: what ran in these ranges and in the backward nodes of their operators, by class."""
+    `profiled_<phase>_ms` and `profiled_total_ms` list one time for each iteration. The tables give `calls` and
+    `total_us` as the mean of one iteration. `kernels` has the most expensive kernels of each phase, with statistics
+    of the time of a call. `classes` sums each phase by class. `parts` sums by class what ran in these ranges and in
+    the backward nodes of their operators."""
     events = sorted((e for e in events if e.get("ph") == "X"), key=lambda e: (e["ts"], -e["dur"]))
     windows = _windows(events)
     find = _finder([(window.start_us, window.end_us, window) for window in windows])
@@ -242,7 +244,7 @@ def _by_part(
                 if part := made.get(number):
                     spans.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"], part))
             elif (window := find(event["ts"])) and window.phase in phases:
-                # operators without a node carry the next node's number, so the last operator with it made the node
+                # several operators can carry one number; only the last of them made the node, so it overwrites
                 made[number] = within(event["tid"], event["ts"])
     within = _locator(spans)
     found = ((within(call.thread, call.at_us), call) for call in calls)

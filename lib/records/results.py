@@ -120,7 +120,9 @@ def files(machine: str, experiment: str = "*") -> list[Path]:
 
 
 def machines() -> list[str]:
-    """List the machines with records: measured here (latest first), kept in git, then only damaged."""
+    """List the machines with records.
+
+    First come those measured here, the latest first; then those kept in git; last those with only damaged records."""
     latest = {entry.name: _latest(entry) for entry in sorted(folder().glob("*"))}
     whole = [machine for machine in sorted(latest, key=latest.get, reverse=True) if math.isfinite(latest[machine])]
     kept = sorted({file.parts[-3] for file in REFERENCE.glob("*/*/*.json")})
@@ -168,7 +170,8 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
     Columns: the fields of the case, the metrics (lists of samples), `machine, hardware, round, status, environment,
     code, started, seconds`, `quietest_ms` (see `quietest`), and `stale`, the reason or empty. `attrs` has the
     `experiment` and the case's `fields`. A stale record has no metrics and the status `stale`, except with `whole`.
-    Only records of the code that measured a case last are returned. `round` selects one; `BY_HAND` needs it."""
+    Of each case only one version of code and PyTorch is returned: the latest that is not stale, else the latest.
+    `round` selects one round; records measured by hand are loaded only with `round=BY_HAND`."""
     kept = ("round", "status", "environment", "code", "started", "seconds", "stale")
     own = sorted((folder() / machine).glob(f"{experiment}/*.r{round}.json"))
     found, rows, best = [], [], quietest(machine)

@@ -1,7 +1,7 @@
-"""Decides claims: each says between which limits some numbers lie.
+"""Decide claims: each says that some numbers lie between certain limits.
 
-A claim is supported where all its numbers are shown to lie there, and contradicted where one is shown not to. Of the
-claims of a ledger that are decided, at most 2.5% are decided wrongly (Benjamini and Hochberg 1995).
+A claim is supported if all its numbers are shown to lie there, and contradicted if one is shown not to. Claims are
+judged together, so that on average at most 2.5% of the decisions are wrong (Benjamini and Hochberg 1995).
 """
 
 import math

@@ -1,6 +1,6 @@
-"""Computes sentences from records, each with its verdict and its evidence.
+"""Compute sentences from records, each with its verdict and its evidence.
 
-Every function returns a `Statement` whose wording follows from an interval. What was not measured is said to be so.
+A sentence is a `Statement`, and its wording follows from what was measured. If data is missing, it says so.
 """
 
 import functools
@@ -68,7 +68,8 @@ def names(records: pd.DataFrame, *cases: Mapping) -> tuple[str, ...]:
 def of_records(*free: str) -> Callable:
     """Decorate a function of records so that its sentences name the records they rest on.
 
-    These are the records of the case, whatever their values of the `free` fields, or all without a case."""
+    The function's second argument may be a case. Then only the records of that case are named, and fields listed in
+    `free` may have any value. Without a case all records are named."""
 
     def decorate(say: Callable) -> Callable:
         @functools.wraps(say)
@@ -208,7 +209,7 @@ def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: s
     evidence = "; ".join(f"{first} to {name}: {digits.interval(found[name].ratio)}" for name in decided)
     evidence = f"{metric}, {fields(of)}; ratios of {evidence}{_disturbances(records, *cases)}."
     if tied:
-        text = f"Of {what}, {first} takes the least time; as little may take {' or '.join(tied)}."
+        text = f"Of {what}, {first} takes the least time; {' or '.join(tied)} may take as little."
         return Statement(text, UNCLEAR, evidence, names(records, *cases))
     text = f"Of {what}, {first} is fastest: {times(found[others[0]].ratio.inverse)} faster than {others[0]}."
     return Statement(text, FASTER, evidence, names(records, *cases))

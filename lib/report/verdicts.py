@@ -16,7 +16,7 @@ from lib.stats import digits
 from lib.stats.comparisons import FASTER, LOOK_LEVEL, LOOKS, MARGIN, MEDIANS, SAME, SLOWER, UNCLEAR, Comparison
 from lib.stats.intervals import POWER
 
-LEAST_MORE, MOST = 3, 12  # further rounds of an unclear case, and rounds of any in all
+LEAST_MORE, MOST = 3, 12  # at least so many more rounds for an unclear case, and at most so many in all
 Tables = dict[str, tuple[pd.DataFrame, pd.DataFrame]]
 
 
@@ -43,7 +43,9 @@ def listing(found: Tables) -> str:
 
 
 def rounds_needed(found: Comparison) -> int:
-    """Return how many rounds would decide a comparison of the ratio seen: 3 more to 12 in all."""
+    """Return how many rounds in all would decide a comparison if the ratio stays as it is.
+
+    The answer is at least 3 more than there are, but 12 if fewer would not do."""
     had, log = found.ratio.rounds, abs(math.log(found.ratio.value))
     distance = max(log, math.log1p(MARGIN) - log)  # from one, or from the end of what is the same
     for rounds in range(had + LEAST_MORE, MOST):
@@ -58,12 +60,12 @@ def write_unclear(machine: str, found: Tables) -> str:
     if not any(UNCLEAR in set(compared["verdict"]) for _, compared in found.values()):
         return "nothing is unclear: no sweep to write"
     if not (paths.results() / machine).is_dir():
-        return f"{machine}: got records of git alone, expected some measured here; `make report` measures them"
+        return f"{machine}: all its records come from git, expected some measured here; `make report` measures them"
     file = paths.unclear()
     cases = {name: _unclear_cases(name, *pair) for name, pair in found.items()}
     latest = max(case["started"] for each in cases.values() for case in each)
     if file.exists() and datetime.fromisoformat(latest).timestamp() > file.stat().st_mtime:
-        return f"{file}: already measured; a table has {LOOKS} looks, so what is unclear stays unclear"
+        return f"{file}: already measured; a table is judged at most {LOOKS} times, so what is unclear stays unclear"
     seconds = sum(case["more"] * case["seconds"] for each in cases.values() for case in each)
     blocks = {name: _blocks(name, [case for case in each if case["more"]]) for name, each in cases.items()}
     count = sum(more for each in blocks.values() for more, _ in each)

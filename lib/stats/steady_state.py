@@ -92,9 +92,9 @@ def quiet(probe: Sequence[float], best: float) -> bool:
 def steady(samples: Sequence[float]) -> int | None:
     """Return the index from which the series is steady, or None if it never is.
 
-    Samples outside a band around the last half's median, 2 to 15% to each side, are warm-up. The warm-up ends where
-    most samples before lie outside the band and most after inside. No series is steady if its warm-up is longer than
-    half of it, leaves fewer than ten samples, or leaves a change."""
+    A band of 2 to 15% is laid around the median of the last half. The warm-up ends at the point that best separates
+    samples outside the band from those inside. The series is never steady if the warm-up takes more than half of it.
+    The same holds if fewer than ten samples are left, or if those still change."""
     values = np.asarray(samples, dtype=float)
     if len(values) < STEADY:
         return None

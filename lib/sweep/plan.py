@@ -56,7 +56,9 @@ class Task:
         return self.device != "cuda" or CATALOG[self.experiment].alone
 
     def todo(self, again: frozenset[str] = frozenset()) -> list[str]:
-        """List the records to make, in order; `again` may add those `stale`, `crashed` or `timeout`."""
+        """List the records to make, in order.
+
+        `again` names the statuses that are measured again: `stale`, `crashed` or `timeout`."""
         return [name for name in self.cases if name not in self.unavailable and not self._done(name, again)]
 
     def _done(self, name: str, again: frozenset[str]) -> bool:
@@ -126,7 +128,7 @@ def _key(task: Task) -> str:
 
 
 def further_rounds(tasks: list[Task]) -> list[Task]:
-    """Return tasks that measure the cases with a noisy round once more, in the round after their last one."""
+    """Return tasks for one extra round of every case that had a noisy round."""
     found = []
     for task in (task for task in tasks if task.last):
         number = task.round + 1
@@ -176,13 +178,13 @@ def pins(tasks: list[Task]) -> list[str]:
 
 
 def earlier_seconds(tasks: list[Task], wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float | None]:
-    """Return what each wanted machine and record took earlier, here or else on any machine."""
+    """Return the seconds that each wanted case took before, on any machine, or None."""
     every = {(task.machine, name): (task.experiment, case) for task in tasks for name, case in task.cases.items()}
     return {key: earlier_s(*every[key]) for key in wanted}
 
 
 def earlier_s(experiment: str, case: dict, machine: str = "*") -> float | None:
-    """Return the seconds that a case took in an earlier round, None if it has no record."""
+    """Return the seconds that a case took in any round, None if it has no record."""
     stem = results.called(experiment, case, 0).removesuffix("0")
     files = (file for root in (results.folder(), results.REFERENCE) for file in root.glob(f"{machine}/{stem}*.json"))
     return next((results.cached(file)["seconds"] for file in files if results.status(file)), None)

@@ -25,8 +25,8 @@ _threads = concurrent.futures.ThreadPoolExecutor(max_workers=64)  # kept alive, 
 class Run:
     """One execution of a measurement notebook, in plain values that can be sent to another machine.
 
-    `name` is that of the executed notebook, `todo` the records to make, `timeout` the seconds for each case,
-    `seconds_left` those of the sweep, and `variables` the environment variables."""
+    `name` is the name of the executed notebook, and `todo` lists the records to make. `timeout` is the seconds that
+    each case may take, `seconds_left` the seconds left to the sweep. `variables` are environment variables."""
 
     name: str
     machine: str
