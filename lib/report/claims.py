@@ -18,7 +18,6 @@ from lib.stats.comparisons import ABOVE_ONE, BELOW_ONE, NEAR_ONE, UNCLEAR, Compa
 from lib.stats.intervals import Interval
 
 SUPPORTED, CONTRADICTED, SAME = "supported", "contradicted", "no difference"
-VERDICTS = (SUPPORTED, CONTRADICTED, SAME, UNCLEAR, NO_DATA)
 FEW = 3  # numbers that a sentence lists; of more it gives the least and the most
 Data = Mapping[str, pd.DataFrame]  # the records of each experiment by its name, or printed tables in their shape
 SIZED = "at size {size}, context {context_length}"  # where a model was measured, in words
