@@ -115,7 +115,7 @@ def link_to(chapter: str, heading: str) -> Markup:
     """Link to a section of the report. Raises ValueError for an unknown heading."""
     title, *others = headings(chapter)
     if heading and heading not in others:
-        raise ValueError(f"{chapter}: {heading!r} is not one of its headings, {', '.join(others)}")
+        raise ValueError(f"{chapter}: got {heading!r}, expected one of its headings, {', '.join(others)}")
     words = f"{title}: {heading}" if heading else title
     return Markup(f'<a href="#{tables.anchor(chapter, heading or title)}">{html.escape(words)}</a>')
 

@@ -163,7 +163,7 @@ def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str
 
 
 def adam_costs(variant: str, elements: int, parameters: int, amsgrad: bool) -> Costs:
-    """Return the costs of an AdamW step on so many parameters, of so many elements together.
+    """Return the costs of an AdamW step on `parameters` tensors with `elements` in all.
 
     Where every operation is a kernel of its own, the elements pass about twice as often as they must: some of them
     find theirs in a cache."""

@@ -15,7 +15,7 @@ from lib.instruments import peak_memory
 
 @dataclass(frozen=True)
 class Memory(Step):
-    """A step with activation checkpointing in groups of `checkpoint` layers; 0 is none."""
+    """A step with activation checkpointing in groups of `checkpoint` layers, or without if 0."""
 
     experiment: ClassVar[str] = "memory"
     checkpoint: int = field(metadata={"least": 0})

@@ -70,7 +70,7 @@ def shell(case: Kernels) -> str:
 
 
 def metrics(record: Recording) -> dict:
-    """Return `nsys`, the table of kernels by range, or `nsys_missing`, why there is none.
+    """Return `nsys`, the table of kernels by range, or `nsys_missing`, the reason why not.
 
     It frees what the record built, to make room. Returns nothing for a compiled case, whose kernels have other names,
     and before the last round of a sweep."""

@@ -198,7 +198,7 @@ def _stack():
 
 
 def _nearest_function(frames) -> str:
-    """Name the nearest function of lib within the iteration; "" if there is none."""
+    """Name the nearest function of lib within the iteration; "" without one."""
     for filename, name in frames:
         if filename in _OWN:
             break

@@ -147,7 +147,7 @@ def listing(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def find(record: str, machines: list[str]) -> Path:
-    """Return the file of a record. Raises ValueError, with the nearest name, if there is none."""
+    """Return the file of a record. Raises ValueError, with the nearest name, if it is missing."""
     files = {
         f"{file.parent.name}/{file.stem}": file for machine in reversed(machines) for file in results.files(machine)
     }

@@ -44,7 +44,7 @@ def public(version: str) -> str:
 
 @functools.cache
 def installed() -> str:
-    """Return the installed PyTorch's version without its build; empty if there is none."""
+    """Return the installed PyTorch's version without its build; empty without one."""
     try:
         return public(metadata.version("torch"))
     except metadata.PackageNotFoundError:

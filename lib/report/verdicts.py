@@ -16,7 +16,7 @@ from lib.stats import digits
 from lib.stats.comparisons import FASTER, LOOK_LEVEL, LOOKS, MARGIN, MEDIANS, SAME, SLOWER, UNCLEAR, Comparison
 from lib.stats.intervals import POWER
 
-LEAST_MORE, MOST = 3, 12  # at least so many more rounds for an unclear case, and at most so many in all
+LEAST_MORE, MOST = 3, 12  # an unclear case gets at least this many more rounds, and this many in all at most
 Tables = dict[str, tuple[pd.DataFrame, pd.DataFrame]]
 
 
@@ -56,7 +56,7 @@ def rounds_needed(found: Comparison) -> int:
 
 
 def write_unclear(machine: str, found: Tables) -> str:
-    """Write the sweep of a machine's unclear cases; return how long it takes, or why there is none."""
+    """Write the sweep of a machine's unclear cases; return how long it takes, or why nothing is written."""
     if not any(UNCLEAR in set(compared["verdict"]) for _, compared in found.values()):
         return "nothing is unclear: no sweep to write"
     if not (paths.results() / machine).is_dir():

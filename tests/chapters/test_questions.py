@@ -20,7 +20,7 @@ def test_a_question_leads_to_headings_that_there_are(question):
 
 
 def test_a_heading_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match="'Nowhere' is not one of its headings"):
+    with pytest.raises(ValueError, match="got 'Nowhere', expected one of its headings"):
         questions.link_to("02_step", "Nowhere")
 
 
