@@ -24,6 +24,7 @@ help: ## List the commands
 
 report: .venv/ready ## Measure this machine with the quick sweep and write reports/report.html
 	@$(PY) -m lib.sweep quick --noisy 90; ended=$$?; [ $$ended -le 1 ] || exit $$ended; \
+	  $(PY) -m lib.experiments.calibration --short || ended=1; \
 	  $(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES)) && exit $$ended
 
 test: .venv/dev .venv/cluster .venv/browser ## Check the style and run the tests

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import matplotlib as mpl
 import pandas as pd
@@ -11,11 +11,12 @@ from matplotlib.axes import Axes
 
 from lib.catalog import CATALOG
 from lib.cost import flops
-from lib.report import claims, compare, hypotheses, sentences, tables, tidy
+from lib.records.frame import Frame
+from lib.report import claims, compare, hypotheses, plots, sentences, tables, tidy
 from lib.report.claims import MORE, Found
 from lib.report.headings import heading
 from lib.report.hypotheses import Hypothesis
-from lib.report.plots import STYLE
+from lib.report.plots import INK, QUIET, STYLE
 from lib.report.sentences import NO_DATA, Statement
 from lib.stats import digits
 from lib.stats.comparisons import FASTER
@@ -24,7 +25,9 @@ from lib.stats.intervals import Interval
 EQUAL, COMPILED = "equal", ["compiled_single_tensor", "compiled_foreach"]
 LISTS = {"shapes": EQUAL, "amsgrad": True, "cold": False}  # lists of equal parameters, with amsgrad and warm caches
 CASE = "for {num_params} × {param_size:,} elements"
+EAGER = ["single_tensor", "foreach", "fused"]
 REFERENCE = CATALOG["adam"].baseline["variant"]
+MISSING = Statement("Optimizer steps were not measured here.", NO_DATA, "adam")
 POINT = ["num_params", "param_size"]  # the fields that define a list of equal parameters
 
 
@@ -73,10 +76,9 @@ def wins(records: pd.DataFrame) -> pd.DataFrame:
             | {"noisy": f"{disturbed} of {len(cells)} cells" if disturbed else ""}
         )
     variants = sorted(set(table["variant"]), key=tidy.ORDER.index)
-    frame = pd.DataFrame(rows, columns=[*POINT, *variants, "best", "relative", "hardware", "codes", "noisy"])
+    frame = Frame(rows, columns=[*POINT, *variants, "best", "relative", "hardware", "codes", "noisy"])
     found = tidy.ordered(frame.astype({name: table[name].dtype for name in POINT}), " ".join(POINT))
-    found.attrs["records"] = sentences.names(records, {})
-    return found
+    return found.with_origin(records=sentences.names(records, {}))
 
 
 def _compare_variants(records: pd.DataFrame, one: str, other: str):
@@ -111,7 +113,7 @@ def wins_map(ax: Axes, wins: pd.DataFrame) -> Axes:
     with mpl.rc_context(STYLE):
         sns.heatmap(
             wide["relative"].astype(float), vmin=0, vmax=1, cmap="cividis", annot=wide["label"].fillna(""), fmt="",
-            cbar=False, annot_kws={"fontsize": 9}, ax=ax,
+            cbar=False, ax=ax,
         )  # fmt: skip
         ax.set(xlabel=heading(x), ylabel=heading(y))
         ax.set_xticklabels([f"{value:,}" for value in wide["relative"].columns], rotation=0)
@@ -121,16 +123,107 @@ def wins_map(ax: Axes, wins: pd.DataFrame) -> Axes:
 
 
 def tally(wins: pd.DataFrame) -> Statement:
-    """Count the points at which each variant alone is fastest."""
+    """Count the lists of parameters at which each variant alone is fastest."""
     if wins.empty:
-        return Statement("Which is fastest where was not measured here.", NO_DATA, "no records")
+        return MISSING
     alone = Counter(best[0] for best in wins["best"] if len(best) == 1)
-    parts = [f"{name} takes the least time at {digits.count(count)}" for name, count in alone.most_common()]
-    shared = len(wins) - alone.total()
-    parts += [f"at {digits.count(shared)} it is unclear which of several does"] if shared else []
-    text = f"Of {digits.count(len(wins))} points measured, {'; '.join(parts)}."
-    evidence = "At each point the variant with the least time against each other one."
-    return Statement(text, "measured", evidence, wins.attrs["records"])
+    shared, count = len(wins) - alone.total(), digits.count(len(wins))
+    parts = [f"{name} is fastest at {'all ' * (won == len(wins))}{won}" for name, won in alone.most_common()]
+    parts += [f"at {shared} several tie"] if shared else []
+    text = f"Of {count} lists of equal parameters, {sentences.listed(parts)}."
+    evidence = "At each list the variant with the least time against each other one."
+    return Statement(text, "measured", evidence, wins.records)
+
+
+def headline_case(adam: pd.DataFrame) -> dict:
+    """Return a model's own parameters, or the largest list measured, as a case without variant."""
+    own = adam[adam["shapes"] != EQUAL] if len(adam) else adam
+    found = tidy.largest(own if (tidy.column(own, "status") == "ok").any() else adam, "elements", cold=False)
+    return {name: of for name, of in found.items() if name != "variant"}
+
+
+def _named(case: Mapping) -> str:
+    """Name the parameters of a case."""
+    equal = case["shapes"] == EQUAL
+    return f"{case['num_params']} × {case['param_size']:,} elements" if equal else f"{case['shapes']}'s parameters"
+
+
+def _times(adam: pd.DataFrame, case: Mapping) -> dict[str, tuple[Interval, str, tuple]]:
+    """Return the time of each eager variant of a case as interval, text and quantity."""
+    found = {}
+    for name in EAGER:
+        took = hypotheses.median(adam, "total_ms", {**case, "variant": name}) if case["shapes"] else None
+        if took:
+            shown = digits.number(took.value, took.reach)
+            found[name] = took, shown, sentences.quantity(adam, {**case, "variant": name}, "total_ms", took, shown)
+    return found
+
+
+@sentences.of_records("variant")
+def answer(adam: pd.DataFrame, case: Mapping) -> Statement:
+    """State the times of fused and single_tensor AdamW on a case's parameters, and their ratio."""
+    found, (of, to) = _times(adam, case), ({**case, "variant": name} for name in ("fused", REFERENCE))
+    judged = compare.judged(adam, "total_ms", of, to) if {"fused", REFERENCE} <= found.keys() else None
+    if not judged:
+        return MISSING
+    compared, verdict = judged
+    ratio = sentences.times(compared.ratio.inverse if verdict == FASTER else compared.ratio)
+    (_, fused, one), (_, single, other) = found["fused"], found[REFERENCE]
+    said = f"fused is {ratio} faster" if verdict == FASTER else f"the ratio is {ratio} ({verdict})"
+    text = f"Fused AdamW takes {fused} ms for {_named(case)}, {REFERENCE} {single}: {said}."
+    metric = f"total_ms/{compare.baseline_text(adam, of, to)}"
+    numbers = one + other + sentences.quantity(adam, of, metric, compared.ratio, ratio, verdict)
+    evidence = f"{sentences.fields(case)}; by {compared.by}, n = {compared.ratio.n}."
+    return Statement(text, verdict, evidence, (), numbers)
+
+
+def first_line(adam: pd.DataFrame) -> Statement:
+    """State the times of the eager variants on a model's parameters, in a line."""
+    case = headline_case(adam)
+    found = _times(adam, case)
+    if not found:
+        return sentences.with_stale(MISSING, adam)
+    words = [f"{name} {shown}{' ms' * (not i)}" for i, (name, (_, shown, _)) in enumerate(found.items())]
+    numbers = tuple(number for *_, each in found.values() for number in each)
+    used = sentences.names(adam, *({**case, "variant": name} for name in found))
+    text = f"{_named(case)}: {', '.join(words)}."
+    return Statement(text, "measured", f"total_ms, {sentences.fields(case)}.", used, numbers)
+
+
+@sentences.of_records("variant")
+def compiling(adam: pd.DataFrame, case: Mapping) -> Statement:
+    """State what compiling single_tensor gains, and how long its first step takes."""
+    of, to = ({**case, "variant": name} for name in (COMPILED[0], REFERENCE))
+    judged = compare.judged(adam, "total_ms", of, to) if case["shapes"] else None
+    first = hypotheses.median(adam, "first_iteration_s", of) if judged else None
+    if not first:
+        return MISSING
+    compared, verdict = judged
+    ratio = sentences.times(compared.ratio.inverse if verdict == FASTER else compared.ratio)
+    shown = digits.number(first.value, first.reach)
+    gain = f"makes it {ratio} faster" if verdict == FASTER else f"gives {ratio} its time ({verdict})"
+    text = f"Compiling {REFERENCE} {gain} for {_named(case)}; its first step takes {shown} s."
+    metric = f"total_ms/{compare.baseline_text(adam, of, to)}"
+    numbers = sentences.quantity(adam, of, metric, compared.ratio, ratio, verdict)
+    numbers += sentences.quantity(adam, of, "first_iteration_s", first, shown)
+    return Statement(text, verdict, f"by {compared.by}; the first step where nothing is compiled.", (), numbers)
+
+
+@mpl.rc_context(STYLE)
+def bars(ax: Axes, table: pd.DataFrame, least_ms: float) -> Axes:
+    """Draw a bar for each variant's time, and one for that of the bytes at memory's ceiling."""
+    rows = list(zip(table["variant"], table["total_ms"], map(plots.COLOURS.get, table["variant"]), strict=True))
+    known = bool(rows) and not math.isnan(least_ms)
+    rows += [("bytes at the ceiling", tables.as_interval(least_ms), QUIET)] * known
+    for name, took, colour in rows:
+        faint = {"color": (colour, 0.45 if colour in (INK, QUIET) else 1)}
+        ax.barh(name, took.value, xerr=plots.errors([took]), ecolor=INK, capsize=3, **plots.bar(colour) | faint)
+        end, text = took.high if took.known else took.value, f"{digits.number(took.value, took.reach)} ms"
+        ax.annotate(text, (end, name), (5, 0), textcoords="offset points", va="center")
+    ax.invert_yaxis()
+    ax.set(xlabel="time of a step, ms", xlim=(0, 1.3 * max((took.value for _, took, _ in rows), default=1)))
+    ax.grid(axis="x")
+    return ax
 
 
 def theory(adam: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
@@ -140,7 +233,6 @@ def theory(adam: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     at = sentences.at(", {num_params} × {param_size:,}", most)
     least = 1e3 * hypotheses.value(adam, "moved_bytes", most) / speed
     plain = tidy.largest(tidy.select(adam, amsgrad=False), "elements", shapes=EQUAL, variant="fused")
-    ends = hypotheses.ends(adam, "param_size", {**most, "variant": "fused"})
     return [
         *(
             Hypothesis(
@@ -155,7 +247,7 @@ def theory(adam: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
         ),
         Hypothesis(
             f"exponent of fused's time in the elements of each{at}", "bytes, one after the other", 1.0,
-            hypotheses.exponent(adam, "total_ms", "param_size", *ends),
+            hypotheses.exponent(adam, "total_ms", "param_size", {**most, "variant": "fused"}),
         ),
     ]  # fmt: skip
 

@@ -4,6 +4,7 @@ import pandas as pd
 
 from lib.report import compare, sentences, tidy
 from lib.report.sentences import Statement
+from lib.stats.comparisons import FASTER, SAME, SLOWER, UNCLEAR
 
 METRICS = ("total_ms", "minor_faults")
 
@@ -32,12 +33,17 @@ def answer(records: pd.DataFrame) -> Statement:
             Statement("What the default allocator costs was not measured here.", sentences.NO_DATA, "any case"), records
         )
     rows = sorted(found.to_dict("records"), key=lambda row: -row["ratio"].value)
-    said = [
-        f"{row['program']} takes {sentences.times(row['ratio'])} as long" for row in rows if row["verdict"] == "slower"
+    parts = [
+        f"{row['program']} takes {sentences.times(row['ratio'])} as long" for row in rows if row["verdict"] == SLOWER
     ]
-    same = [row["program"] for row in rows if row["verdict"] != "slower"]
-    text = f"With the C library's default allocator, {sentences.listed(said)}" if said else ""
-    rest = f"no cost is shown for {sentences.listed(same)}" if same else ""
-    both = f"{text}; {rest}." if text and rest else f"{text or rest[:1].upper() + rest[1:]}."
+    slower = bool(parts)
+    for verdict, end in (
+        (FASTER, "{} is faster"),
+        (SAME, "{} takes as long"),
+        (UNCLEAR, "for {} the effect is unclear"),
+    ):
+        named = [row["program"] for row in rows if row["verdict"] == verdict]
+        parts += [end.format(sentences.listed(named))] * bool(named)
+    text = f"With freed memory given back to the system, {'; '.join(parts)}."
     evidence = "Ratios of the medians of fresh processes, one allocator each."
-    return Statement(both, "slower" if said else "unclear", evidence, sentences.names(records, {}))
+    return Statement(text, SLOWER if slower else UNCLEAR, evidence, sentences.names(records, {}))

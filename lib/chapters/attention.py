@@ -1,4 +1,4 @@
-"""Show where attention alone meets the limits of a machine: memory and rates."""
+"""Show how fast attention alone is, what it keeps, and where it meets the limits of a machine."""
 
 import bisect
 import math
@@ -6,21 +6,24 @@ import re
 from collections.abc import Mapping
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from lib.cost import flops, memory
 from lib.records import results
-from lib.report import claims, hypotheses, roofline, sentences, tidy
+from lib.report import claims, compare, hypotheses, plots, sentences, tidy
 from lib.report.claims import Found, about
 from lib.report.hypotheses import LEAST, MOST, Hypothesis
 from lib.report.published import datasheets
-from lib.report.sentences import NO_DATA, Statement, fields, of_records
+from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits
+from lib.stats.comparisons import FASTER
 from lib.stats.intervals import Interval
 
 LENGTHS, HEADS = (256, 1024, 4096, 8192, 16384), (16, 32, 64, 128)  # the assignment's grid (CS336, pytorch_attention)
 BATCH, CAUSAL = 8, True  # the assignment's batch; the mask is added, as in the language model
 SHAPE = ("batch_size", "seq_len", "d_head", "causal")
 MIB, GIB = 2**20, 2**30
+MISSING = Statement("Attention was not measured here.", NO_DATA, "attention")
 
 
 def peak_bytes(seq_len: int, d_head: int, batch_size: int = BATCH, causal: bool = CAUSAL) -> int:
@@ -118,26 +121,6 @@ def out_of_memory(records: pd.DataFrame, machine: str) -> Statement:
     return Statement(text, "measured" if refused["status"] == "oom" else "derived", evidence)
 
 
-@of_records()
-def nearer_limit(records: pd.DataFrame, of: Mapping) -> Statement:
-    """State whether the limit of products or of memory is nearer, for each variant."""
-    shares = ["ceiling_percent", "bandwidth_percent"]
-    table = tidy.medians(tidy.select(records, **of), *shares).dropna(subset=shares)
-    if table.empty:
-        return Statement("Which limit is nearer was not measured here.", NO_DATA, "no ceilings or no times")
-    said, nearer = [], {"memory": [], "the products": []}
-    for name, products, moved in table[["variant", *shares]].itertuples(index=False):
-        said.append(f"{name} {_as_percent(products)} of the products' ceiling and {_as_percent(moved)} of the memory's")
-        nearer["memory" if moved.value > products.value else "the products"].append(name)
-    ends = [f"the nearer limit is {what} for {', '.join(names)}" for what, names in nearer.items() if names]
-    text = f"At {of['seq_len']:,} tokens, {'; '.join(said)}. So {', and '.join(ends)}."
-    return Statement(text, "measured", f"{fields(of)}; medians, the bytes being the least that each variant must move.")
-
-
-def _as_percent(found: Interval) -> str:
-    return f"{digits.number(found.value, found.reach)}%"
-
-
 def kept_mib(variant: str, case: Mapping) -> float:
     """Return the MiB that a variant keeps in fp32 for its backward pass, by formula."""
     kept = memory.attention_kept_bytes(variant, *(int(case[name]) for name in SHAPE[:3]), CAUSAL)
@@ -157,21 +140,94 @@ def with_kept(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(by_formula=pd.Series(kept, index=rows.index, dtype=float))
 
 
-def total_flops(row: Mapping) -> int:
-    """Return the FLOPs of both passes of a case, over the whole square of scores."""
-    return 3 * flops.attention_flops(*(int(row[name]) for name in SHAPE[:3]))
+def with_rates(attention: pd.DataFrame, peaks: Mapping[str, float | Interval]) -> pd.DataFrame:
+    """Add `causal_gflops` and `causal_percent`, the rate as a share of the products' ceiling.
+
+    They count only the scores that a query may see, whatever the variant computes. Missing without the mask."""
+    known = attention.assign(causal_flops=tidy.column(attention, "causal_flops"))
+    known = tidy.with_rate(known, "causal_gflops", "causal_flops", "total_ms", scale=3e-9)
+    return tidy.with_percent_of(known, "causal_percent", "causal_flops", dict(peaks), times=3)
 
 
-def points(attention: pd.DataFrame) -> pd.DataFrame:
-    """Return a roofline point per case; the longest case of each variant is labelled."""
-    attention = tidy.with_rate(attention, "gflops", "forward_flops", "total_ms", scale=3e-9)
-    table = tidy.medians(attention, "gflops", "forward_flops", "moved_bytes")
-    table = table[table["gflops"].notna()].sort_values("seq_len")
-    last = table.groupby("variant")["seq_len"].transform("max") == table["seq_len"]
-    labels = table["variant"] + ", " + table["seq_len"].map("{:,}".format)
-    intensity = 3 * table["forward_flops"] / table["moved_bytes"]
-    shown = table.assign(name=table["variant"], label=labels.where(last, ""), intensity=intensity)
-    return shown[roofline.COLUMNS]
+def growth(attention: pd.DataFrame, at: Mapping) -> Statement:
+    """State how the time of naive attention grows with the tokens, and what tiled attention keeps."""
+    naive, tiled = ({**at, "variant": variant} for variant in ("naive", "tiled"))
+    return sentences.together(
+        sentences.exponent(attention, "total_ms", "seq_len", naive, "the time of naive attention"),
+        sentences.exponent(attention, "forward_end_mib", "seq_len", tiled, "what tiled attention keeps"),
+    )
+
+
+@of_records("variant")
+def answer(attention: pd.DataFrame, alike: Mapping) -> Statement:
+    """State how much faster the fastest variant is than naive attention, and what both keep."""
+    best, naive = _best_and_naive(attention, alike)
+    compared = best and compare.judged(attention, "total_ms", best, naive)
+    if not compared:
+        return MISSING
+    found, verdict = compared
+    ratio = found.ratio.inverse if verdict == FASTER else found.ratio
+    shown, metric = sentences.times(ratio), f"total_ms/{compare.baseline_text(attention, best, naive)}"
+    numbers = sentences.quantity(attention, best, metric, found.ratio, shown, verdict)
+    text = f"{shown} faster than naive attention" if verdict == FASTER else f"{shown} the time of naive attention"
+    text = f"At {alike['seq_len']:,} tokens {best['variant']} {'is' if verdict == FASTER else 'takes'} {text}"
+    (own, own_number), (most, most_number) = (_kept(attention, case) for case in (best, naive))
+    if own and most:
+        text += f", forward and backward, and keeps {own} MiB for the backward pass instead of {most}"
+        numbers += own_number + most_number
+    evidence = f"{sentences.fields(alike)}; by {found.by}, 95% interval {found.ratio.scope}, n = {found.ratio.n}."
+    return Statement(f"{text}.", verdict, evidence, (), numbers)
+
+
+def first_line(attention: pd.DataFrame) -> Statement:
+    """State the time and memory of naive attention and of the fastest variant, in a line."""
+    alike = longest_case(attention)
+    best, naive = _best_and_naive(attention, alike)
+    compared = best and compare.judged(attention, "total_ms", best, naive)
+    took = hypotheses.median(attention, "total_ms", naive) if compared else None
+    if not took:
+        return sentences.with_stale(MISSING, attention)
+    found, verdict = compared
+    (own, own_number), (most, most_number) = (_kept(attention, case) for case in (best, naive))
+    ms, metric = digits.number(took.value, took.reach), f"total_ms/{compare.baseline_text(attention, best, naive)}"
+    ratio = found.ratio.inverse if verdict == FASTER else found.ratio
+    times = f"{digits.number(ratio.value, ratio.reach)}×"
+    said = f"{times} faster" if verdict == FASTER else f"{times} its time ({verdict})"
+    text = f"{alike['seq_len']:,} tokens, forward and backward: naive {ms} ms{f', {most} MiB' if most else ''}; "
+    text += f"{best['variant']} {said}{f', {own} MiB' if own else ''}."
+    numbers = sentences.quantity(attention, naive, "total_ms", took, ms) + most_number
+    numbers += sentences.quantity(attention, best, metric, found.ratio, times, verdict) + own_number
+    evidence = f"{sentences.fields(alike)}; total_ms, forward_end_mib; by {found.by}, n = {found.ratio.n}."
+    return Statement(text, verdict, evidence, sentences.names(attention, naive, best), numbers)
+
+
+def longest_case(attention: pd.DataFrame) -> dict:
+    """Return naive attention's longest case without variant: fp32, causal, warm, heads of 64."""
+    found = tidy.largest(attention, "seq_len", variant="naive", precision="fp32", causal=True, cold=False, d_head=64)
+    return {name: of for name, of in found.items() if name != "variant"}
+
+
+def _best_and_naive(attention: pd.DataFrame, alike: Mapping) -> tuple[dict | None, dict]:
+    """Return the cases of the fastest variant other than naive, None without one, and of naive."""
+    ranked = compare.ranked(tidy.select(attention, **alike), "total_ms", "variant") if alike["seq_len"] else []
+    others = [name for name in ranked if name != "naive"]
+    return {**alike, "variant": others[0]} if others and "naive" in ranked else None, {**alike, "variant": "naive"}
+
+
+def _kept(attention: pd.DataFrame, case: Mapping) -> tuple[str, tuple]:
+    """Return the MiB that a case keeps as text and as a quantity; empty if not counted."""
+    found = hypotheses.median(attention, "forward_end_mib", case)
+    shown = digits.count(found.value) if found else ""
+    return shown, sentences.quantity(attention, case, "forward_end_mib", found, shown) if found else ()
+
+
+def lines(table: pd.DataFrame) -> Axes:
+    """Draw time and memory kept against the tokens, a panel each, one line a variant."""
+    time, kept = plots.axes(2, 3.4)
+    plots.lines(time, table, "seq_len", "total_ms", "variant", [])
+    plots.lines(kept, table, "seq_len", "forward_end_mib", "variant", [])
+    plots.legend(time, list(dict.fromkeys(table.loc[table["total_ms"].notna(), "variant"])))
+    return time
 
 
 def theory(attention: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
@@ -182,7 +238,7 @@ def theory(attention: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     naive, tiled = ({**longest, "variant": name} for name in ("naive", "tiled"))
 
     def grows(metric: str, case: Mapping) -> Interval | None:
-        return hypotheses.exponent(attention, metric, "seq_len", *hypotheses.ends(attention, "seq_len", case))
+        return hypotheses.exponent(attention, metric, "seq_len", case)
 
     operations, moved = (hypotheses.value(attention, name, naive) for name in ("forward_flops", "moved_bytes"))
     at = sentences.at(", {seq_len:,} tokens", longest)

@@ -10,10 +10,8 @@ from lib.report.hypotheses import LEAST, Hypothesis
 from lib.report.published import PRECISION, published_table
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits
-from lib.stats.intervals import Interval
 
 MIB = 2**20
-CLOSE_MIB = 0.01  # byte counts this close are called equal, since one of them is rounded
 KEYS = ["d_model", "context_length", "batch_size", "precision", "compiled"]
 
 
@@ -46,68 +44,13 @@ def with_least_time(records: pd.DataFrame, peaks: dict[str, float], speed: float
 def published() -> pd.DataFrame:
     """Return the published sweep, one row per case.
 
-    `model_mib`, `forward_end_mib` and `backward_end_mib` are the memory in use before the passes and after each. They
-    are missing where the device does not count memory. A case is left out if the standard deviation of its forward
-    pass exceeds half the mean. So is every backward time, since it was found by subtraction."""
+    A case is left out if the standard deviation of its forward pass exceeds half the mean. So is every backward time,
+    since it was found by subtraction."""
     table = published_table("attention_module")
     table = table[~(table["forward_std_ms"] > table["forward_ms"] / 2)].copy()
     table["precision"] = table["dtype"].map(PRECISION)
-    ends = {"model": "model_mib", "after_forward": "forward_end_mib", "after_backward": "backward_end_mib"}
-    names = {f"memory_{when}_mib": name for when, name in ends.items()}
-    table = table.rename(columns={"forward_backward_ms": "total_ms"} | names)
-    table[[*ends.values()]] = table[[*ends.values()]].replace(0.0, math.nan)
-    return table[[*KEYS, "source", "hardware", "forward_ms", "total_ms", *ends.values()]]
-
-
-def published_memory() -> pd.DataFrame:
-    """Split the memory columns of the published sweep, one row per case.
-
-    `weights_mib` and `input_mib` follow from theory, and `rest_mib` is what else the first column holds. `kept_mib`
-    and `gradients_mib` are added to that column by the end of the forward and the backward pass. `squares` counts
-    the kept squares of one head's scores, beyond four arrays of the input's shape."""
-    table = published()
-    table = table[table["model_mib"].notna()].reset_index(drop=True)
-    rows = table["batch_size"] * table["context_length"]
-    weights, arrays = 16 * table["d_model"] ** 2 / MIB, 4 * rows * table["d_model"] / MIB
-    squares = 4 * rows * table["context_length"] / MIB
-    kept = table["forward_end_mib"] - table["model_mib"]
-    return table.assign(
-        weights_mib=weights,
-        input_mib=arrays,
-        rest_mib=table["model_mib"] - weights - arrays,
-        kept_mib=kept,
-        gradients_mib=table["backward_end_mib"] - table["model_mib"],
-        squares=(kept - 4 * arrays) / squares,
-    )
-
-
-def exact(table: pd.DataFrame) -> pd.DataFrame:
-    """Mark the memory columns as exact, so that they are shown with more digits."""
-    names = [name for name in table if name.endswith("_mib")]
-    return table.assign(**{name: [Interval(mib, mib, mib, 0, 0) for mib in table[name]] for name in names})
-
-
-def published_accounts() -> Statement:
-    """State what the memory columns of the published sweep consist of."""
-    table = published_memory()
-    rest = table["rest_mib"].round(2).mode().iloc[0]
-    same = table[(table["rest_mib"] - rest).abs() < CLOSE_MIB]  # leaves out the first case of each process
-    gradients = ((same["gradients_mib"] - same["weights_mib"]).abs() < CLOSE_MIB).sum()
-    longest = same[same["context_length"] == same["context_length"].max()]["squares"]
-    cases = ["d_model", "context_length", "compiled"]
-    pivot = same.pivot_table(index=cases, columns="precision", values="forward_end_mib")
-    narrow = (pivot["bf16"] == pivot["fp32"])[pivot["bf16"].notna()]
-    alike, all_, with_gradients = map(digits.count, (len(same), len(table), gradients))
-    squares = digits.number(longest.median())
-    text = (
-        f"In {alike} of {all_} cases the published first column is the weights, the input and a constant "
-        f"{digits.number(rest, 0)} MiB, such as a workspace. By its end the backward pass has added the gradients, "
-        f"as large as the weights, in {with_gradients} of {alike}. The forward pass adds four arrays of the input's "
-        f"shape. At the longest context it also adds {squares} score matrices of one head, so this module had no more "
-        f"than two heads. Its rows in bf16 have the bytes of those in fp32 in "
-        f"{digits.count(narrow.sum())} of {digits.count(len(narrow))} cases, although autocast keeps narrower arrays."
-    )
-    return Statement(text, "published", f"weights 16 C² bytes, input 4 B T C bytes; equal within {CLOSE_MIB} MiB.")
+    table = table.rename(columns={"forward_backward_ms": "total_ms"})
+    return table[[*KEYS, "source", "hardware", "forward_ms", "total_ms"]]
 
 
 @of_records()
@@ -117,10 +60,9 @@ def workload(records: pd.DataFrame) -> Statement:
     if measured.empty:
         return Statement("No module was measured here.", NO_DATA, "projection_flops")
     shares = 100 * measured["projection_flops"] / measured["forward_flops"]
-    ends = "so this is mostly another workload" if shares.min() > 50 else "by the size of the case"
     text = (
-        f"The projections take {digits.number(shares.min())}% to {digits.number(shares.max())}% of the FLOPs of the "
-        f"modules measured here, {ends}; attention alone has no projections."
+        f"The four projections do {digits.number(shares.min())}% to {digits.number(shares.max())}% of the arithmetic "
+        "of self-attention at the sizes measured here."
     )
     return Statement(text, "derived", "projection_flops over forward_flops, the least and the most of all cases.")
 
@@ -132,12 +74,11 @@ def theory(modules: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     at = sentences.at(", C = {d_model:,}, T = {context_length:,}", widest)
     found = []
     for axis, letter in (("context_length", "T"), ("d_model", "C")):
-        low, high = hypotheses.ends(modules, axis, widest)
-        fold = hypotheses.value(modules, "forward_flops", high) / hypotheses.value(modules, "forward_flops", low)
-        by_flops = math.log(fold) / math.log((high[axis] or math.nan) / (low[axis] or math.nan))
-        measured = hypotheses.exponent(modules, "total_ms", axis, low, high)
+        by_flops = hypotheses.exponent(modules, "forward_flops", axis, widest)
+        measured = hypotheses.exponent(modules, "total_ms", axis, widest)
+        predicted = by_flops.value if by_flops else math.nan
         what = f"exponent of the time in {letter}{at}"
-        found.append(Hypothesis(what, "FLOPs, 8BTC² + 4BT²C", by_flops, measured))
+        found.append(Hypothesis(what, "FLOPs, 8BTC² + 4BT²C", predicted, measured))
     brief, longer = hypotheses.ends(modules, "context_length", widest, longest=False)
     steps = f", C = {widest['d_model']:,}, T = {brief['context_length']} to {longer['context_length']}" if at else ""
     names = ("d_model", "context_length", "batch_size", "num_heads")
@@ -161,21 +102,3 @@ def theory(modules: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
             hypotheses.counted(hypotheses.value(modules, "backward_end_mib", widest)),
         ),
     ]  # fmt: skip
-
-
-@of_records()
-def memory_bound(records: pd.DataFrame, peaks: dict[str, float], speed: float) -> Statement:
-    """State how many tokens a batch needs so that moving weights is not the limit."""
-    names = [name for name in tidy.ORDER if name in set(records["precision"]) & peaks.keys()]
-    if not names or math.isnan(speed):
-        return Statement("The ceilings were not measured here.", NO_DATA, "ceilings of products and of memory")
-    tokens = {name: 2 * peaks[name] / speed for name in names}  # 24 C² B T FLOPs against 48 C² bytes
-    batches = records["batch_size"] * records["context_length"]
-    few = {name: batches[records["precision"] == name] < most for name, most in tokens.items()}
-    said = [
-        f"{digits.number(most)} tokens a batch in {name} ({digits.count(few[name].sum())} of "
-        f"{digits.count(len(few[name]))} records have so few)"
-        for name, most in tokens.items()
-    ]
-    text = f"By the ceilings measured here, memory is the limit below {' and below '.join(said)}."
-    return Statement(text, "measured", "2 x FLOP/s over bytes/s: 24 C² B T FLOPs, 48 C² bytes.")

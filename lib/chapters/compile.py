@@ -12,12 +12,12 @@ from lib.cost import flops
 from lib.report import claims, compare, hypotheses, sentences, tidy
 from lib.report.claims import LESS, Found
 from lib.report.hypotheses import Hypothesis
-from lib.report.published import published_attention, published_step, published_table
+from lib.report.published import published_attention, published_step
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits, intervals
 from lib.stats.comparisons import UNCLEAR
 
-NEVER, UNKNOWN = "does not pay back", "not shown to pay back"
+NEVER, UNKNOWN = "never", "unclear"
 ERRORS = ("out_error", "logits_error", "gradient_error")
 
 
@@ -45,7 +45,7 @@ def by_phase(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
 
 def wide(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
     """Return `by_phase` with one row per case; phases that were not compared are missing."""
-    fields, found = records.attrs["fields"], by_phase(records, *phases)
+    fields, found = records.fields, by_phase(records, *phases)
     rows = found.loc[found["phase"] == phases[-1], [*fields, "hardware", "codes", "noisy"]]
     for phase in phases:
         own = found[found["phase"] == phase].set_index(fields)[["ratio", "verdict"]]
@@ -57,8 +57,8 @@ def paid(records: pd.DataFrame) -> pd.DataFrame:
     """Return after how many steps compiling has paid for itself, one row per case.
 
     Takes records of `with_compile_time`. `compiled_ms` and `eager_ms` are medians of the pairs, and `verdict` judges
-    their `total_ratio`. `payback_steps` holds words where the pairs do not show that compiled is faster."""
-    table, fields = by_phase(records, "total"), records.attrs["fields"]
+    their `total_ratio`. `payback_steps` holds a word where compiled is not faster."""
+    table, fields = by_phase(records, "total"), records.fields
     medians = tidy.medians(records, "compile_s", "paired_ms", "baseline_ms")
     table = table.merge(medians[[*fields, "compile_s", "paired_ms", "baseline_ms"]], on=fields)
     groups = [tidy.select(records, **row[fields]) for _, row in table.iterrows()]
@@ -92,17 +92,17 @@ def payback(records: pd.DataFrame, case: Mapping, what: str) -> Statement:
     lead, steps = f"Compiling {what} took {digits.brief(row['compile_s'])} s", row["payback_steps"]
     evidence = f"{row['total_ratio'].n} pairs, {row['total_ratio'].rounds} processes; verdict {row['verdict']}."
     ends = {
-        NEVER: "and does not pay for itself, since a compiled iteration takes as long as an eager one or longer",
-        UNKNOWN: "and the data do not show that it ever pays for itself",
+        NEVER: "and never pays for itself: a compiled iteration takes as long as an eager one, or longer",
+        UNKNOWN: "and whether it pays for itself is unclear: the pairs do not settle which is faster",
     }
-    end = ends.get(steps) or f"and had paid for itself after {digits.brief(steps)} iterations"
-    return Statement(f"{lead}, {end}.", row["verdict"], evidence)
+    end = ends.get(steps) or f"and has paid for itself after {digits.brief(steps)} iterations"
+    return Statement(f"{lead} {end}.", row["verdict"], evidence)
 
 
 def breaks(records: pd.DataFrame) -> pd.DataFrame:
     """Return graphs, breaks and reasons in the latest process, one row per compiled case."""
     known = records[tidy.column(records, "graphs").notna()].sort_values("round")
-    fields = records.attrs["fields"]
+    fields = records.fields
     columns = [*fields, "hardware", "graphs", "graph_breaks", "graph_break_reasons"]
     last = known.drop_duplicates(fields, keep="last").reindex(columns=columns)
     reasons = ["; ".join(table["reason"]) or "none" for table in last.pop("graph_break_reasons")]
@@ -110,56 +110,18 @@ def breaks(records: pd.DataFrame) -> pd.DataFrame:
     return tidy.ordered(whole, " ".join(fields))
 
 
-def _why_missing(records: pd.DataFrame, means: str) -> str:
-    """Return a colon and the recorded reason why the machine lacks `means`, if any."""
-    lacks = records["environment"].iloc[-1].get("lacks", []) if len(records) else []
-    return next((f": {reason}" for reason in lacks if reason.startswith(means)), "")
-
-
-@of_records()
-def unbroken(records: pd.DataFrame, others: pd.DataFrame) -> Statement:
-    """State how many compiled programs are one graph, or the reason found in `others`."""
-    table = breaks(records)
-    if table.empty:
-        return Statement(f"Nothing was compiled here{_why_missing(others, 'torch.compile')}.", NO_DATA, "graph_breaks")
-    one = int((table["graph_breaks"] == 0).sum())
-    text = f"Of {digits.count(len(table))} compiled programs, {digits.count(one)} became graphs without a break."
-    return Statement(text, "measured", "counted by torch._dynamo while each was compiled.")
-
-
 @of_records()
 def equal_results(records: pd.DataFrame) -> Statement:
-    """State whether compiled programs give the reference's results in fp32.
-
-    Seeds are equal. A model's reference is the eager program, which can be matched bit for bit; that of attention
-    computes in double precision."""
+    """Say how far compiled programs differ in fp32 from the eager model, or from attention in fp64."""
     chosen = tidy.select(records, precision="fp32", compiled=True, status="ok")
     errors = [max(row[name][0] for name in ERRORS if isinstance(row.get(name), list)) for _, row in chosen.iterrows()]
     if not errors:
-        return Statement("Whether equal seeds give equal results was not measured here.", NO_DATA, "errors in fp32")
-    models = [error for error, name in zip(errors, chosen["model"], strict=True) if name != "attention"]
-    exact = f", models bit for bit in {digits.count(models.count(0))} of {digits.count(len(models))}" if models else ""
+        return Statement("Errors of compiled programs were not measured.", NO_DATA, "errors in fp32")
     text = (
-        f"From equal seeds, output and gradients in fp32 differ from the reference's by at most "
-        f"{digits.number(max(errors))} of their size: equal up to rounding{exact}."
+        f"From equal seeds, compiled and eager results in fp32 differ by at most {digits.number(max(errors))} of their "
+        "size."
     )
     return Statement(text, "measured", f"the largest of {', '.join(ERRORS)} over {len(errors)} records.")
-
-
-def tf32(records: pd.DataFrame, others: pd.DataFrame, cases: Mapping[str, Mapping]) -> Statement:
-    """Compare the compiled program in TF32 and in fp32, or state why it cannot be.
-
-    `cases` are keyed by the words that locate them; `others` are records of the same machine that may give the
-    reason."""
-    if (records["precision"] == "tf32").any():
-        return sentences.together(*[
-            sentences.compare(
-                records, "total_ms", {**case, "precision": "tf32"}, {**case, "precision": "fp32"},
-                "the compiled program in tf32", "that in fp32", where,
-            )
-            for where, case in cases.items()
-        ])  # fmt: skip
-    return Statement(f"TF32 was not measured here{_why_missing(others, 'tf32')}.", NO_DATA, "no records in tf32")
 
 
 def theory(records: pd.DataFrame) -> list[Hypothesis]:
@@ -228,24 +190,6 @@ def beside_published(own: pd.DataFrame, **where) -> pd.DataFrame:
         theirs = theirs.astype({"d_head": int})  # float only beside models, which state no head size
     both = [own.assign(source="this report"), theirs.assign(noisy="")]
     return pd.concat([rows for rows in both if len(rows)] or both, ignore_index=True)
-
-
-def published_growth() -> Statement:
-    """State how a write-up's claim on growth with the context fits its own table."""
-    table = published_table("end_to_end")
-    table = table[(table["source"] == "write-up 004") & (table["phase"] == "train_step")]
-    keys = ["model", "compiled", "tf32"]
-    times = table.pivot_table(index=keys, columns="context_length", values="mean_ms")
-    short, long = times.columns.min(), times.columns.max()
-    most, tokens = (times[long] / times[short]).max(), long / short
-    power = math.log(most) / math.log(tokens)
-    agrees = "as its table shows" if most > tokens else "which its own table contradicts"
-    text = (
-        f"Write-up 004 calls the growth of its Transformer's step with the context superlinear, {agrees}: "
-        f"{digits.exact(tokens)} times the tokens take at most {digits.number(most)} times as long, an exponent of "
-        f"{digits.number(power)}."
-    )
-    return Statement(text, "published", f"{len(times)} pairs of steps at {short} and {long} tokens.")
 
 
 def compiled_attention(data: claims.Data) -> list[Found]:

@@ -6,9 +6,11 @@ A value has one number per process, so its interval, from three or more processe
 import math
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pandas as pd
 
+from lib.chapters import accounts
 from lib.instruments import kernel_classes
 from lib.instruments.kernel_classes import PRODUCT
 from lib.report import claims, hypotheses, roofline, sentences, tidy
@@ -17,7 +19,7 @@ from lib.report.hypotheses import Hypothesis
 from lib.report.published import published_table
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import comparisons, digits, intervals
-from lib.stats.comparisons import SAME, UNCLEAR
+from lib.stats.comparisons import SAME
 from lib.stats.intervals import Interval
 
 SCOPES = {  # the phases that make up the whole of a share
@@ -39,9 +41,15 @@ def head(records: pd.DataFrame) -> dict:
     Return its fields, each None if there is no such case."""
     plain = tidy.select(records, status="ok", precision="fp32", compiled=False)
     if plain.empty:
-        return dict.fromkeys(records.attrs["fields"])
-    rounds = plain.groupby(records.attrs["fields"])["round"].transform("nunique")
+        return dict.fromkeys(records.fields)
+    rounds = plain.groupby(records.fields)["round"].transform("nunique")
     return tidy.largest(plain[rounds == rounds.max()], "forward_flops")
+
+
+def _summary(name: str, values: list[float]) -> Interval | None:
+    """Return one number per process as an interval; that of a percentage ends at 100."""
+    found = intervals.of_processes(values)
+    return replace(found, high=min(found.high, 100.0)) if found and found.known and "percent" in name else found
 
 
 def _sum_us(table: Mapping, **where) -> float:
@@ -61,7 +69,7 @@ def _class_percents(records: pd.DataFrame, scope: str, kind: str | tuple[str, ..
 
 def share(records: pd.DataFrame, scope: str, kind: str | tuple[str, ...] = NO_PRODUCT) -> Interval | None:
     """Return the percentage of a scope that classes take in one case, or None."""
-    return intervals.of_processes(_class_percents(records, scope, kind))
+    return _summary("percent", _class_percents(records, scope, kind))
 
 
 def kept_share(records: pd.DataFrame) -> Interval | None:
@@ -80,7 +88,7 @@ def shares(records: pd.DataFrame) -> pd.DataFrame:
             found = {column: share(group, scope, kind) for kind, column in COLUMNS.items()}
             if all(found.values()):
                 rows.append(row | {"scope": scope, "else_percent": share(group, scope)} | found)
-    columns = [*records.attrs["fields"], "scope", "hardware", "else_percent", *COLUMNS.values()]
+    columns = [*records.fields, "scope", "hardware", "else_percent", *COLUMNS.values()]
     return pd.DataFrame(rows, columns=None if rows else columns)
 
 
@@ -99,7 +107,7 @@ def top(records: pd.DataFrame, case: Mapping, source="kernels", by="phase", most
 
     Only kernels that every process has among its largest are compared. `total_us` and `share_percent` have
     intervals. With `source` nsys, `by` is the name of its ranges."""
-    chosen, rows = tidy.select(records, **{name: case[name] for name in records.attrs["fields"]}), []
+    chosen, rows = tidy.select(records, **{name: case[name] for name in records.fields}), []
     for row, group in tidy.by_case(tidy.with_table(chosen, source)):
         all_of_it = pd.concat([pd.DataFrame(table).assign(process=i) for i, table in enumerate(group[source])])
         if "class" in all_of_it:
@@ -109,7 +117,7 @@ def top(records: pd.DataFrame, case: Mapping, source="kernels", by="phase", most
             found.sort(key=lambda pair: -intervals.of_processes(list(pair[1]["total_us"])).value)
             for name, of in found[:most]:
                 cells = {c: of[c].median() for c in TOP_COLUMNS.split()[3:] if c in of}
-                cells |= {c: intervals.of_processes(list(of[c])) for c in ("total_us", "share_percent") if c in of}
+                cells |= {c: _summary(c, list(of[c])) for c in ("total_us", "share_percent") if c in of}
                 cells["class"] = of["class"].iloc[0] if "class" in of else kernel_classes.classify(name, scope)
                 cells["calls"] = f"{cells['calls']:,g}"
                 rows.append(row | {by: scope, "kernel": kernel_classes.short(name)} | cells)
@@ -134,7 +142,7 @@ def against_timer(records: pd.DataFrame) -> pd.DataFrame:
                 "profiled_ratio": [b / a for a, b in zip(timed, profiled, strict=True)],
                 "busy_percent": [100 * a / b for a, b in zip(ran, whole, strict=True)],
             }  # fmt: skip
-            rows.append(row | {"phase": phase} | {name: intervals.of_processes(of) for name, of in found.items()})
+            rows.append(row | {"phase": phase} | {name: _summary(name, of) for name, of in found.items()})
     return pd.DataFrame(rows)
 
 
@@ -159,7 +167,7 @@ def parts(records: pd.DataFrame) -> pd.DataFrame:
             }  # fmt: skip
             percent = 100 * cost["flops"] / costs.loc[costs["phase"] == phase, "flops"].sum()
             row = row | {"phase": phase, "part": part, "flops_percent": percent}
-            rows.append(row | {name: intervals.of_processes(values) for name, values in found.items()})
+            rows.append(row | {name: _summary(name, values) for name, values in found.items()})
     return pd.DataFrame(rows)
 
 
@@ -219,14 +227,6 @@ def published_shares() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def beside_published(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
-    """Return this machine's shares of one case above the published ones, by scope."""
-    own = shares(tidy.select(records, **case)).assign(source="this report")
-    own["case"] = [f"{size}, context {length}" for size, length in zip(own["size"], own["context_length"], strict=True)]
-    rows = pd.concat([own.astype(object), published_shares().assign(noisy="").astype(object)], ignore_index=True)
-    return rows.sort_values("scope", key=lambda column: column.map(list(SCOPES).index), kind="stable")
-
-
 def _not_measured(what: str) -> Statement:
     return Statement(f"{what} was not measured here.", NO_DATA, "records of profiled steps in fp32")
 
@@ -245,12 +245,9 @@ def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
     ratio = row["profiled_ratio"]
     profiled, timed = (digits.brief(row[name]) for name in ("profiled_ms", "timed_ms"))
     verdict = comparisons.verdicts([comparisons.estimated(ratio)])[0] if ratio.known else "measured"
-    said = {
-        "measured": f"the first is {digits.brief(ratio)} times the second, in one or two processes",
-        SAME: f"the two agree within {comparisons.MARGIN:.0%}, with a ratio of {digits.brief(ratio)}",
-        UNCLEAR: f"their ratio is {digits.brief(ratio)}, so no difference between them is shown",
-    }.get(verdict, f"the two differ, since the first is {digits.brief(ratio)} times the second")
-    text = f"Under the profiler the forward pass takes {profiled} ms, and by the timer without it {timed} ms: {said}."
+    said = f"{sentences.times(ratio)} as long" if ratio.known else f"{digits.number(ratio.value)}× as long"
+    said = f"the same within {comparisons.MARGIN:.0%}" if verdict == SAME else said
+    text = f"The forward pass takes {timed} ms by the timer and {profiled} ms under the profiler: {said}."
     return _state(text, case, ratio, verdict)
 
 
@@ -262,7 +259,7 @@ def leader(records: pd.DataFrame, case: Mapping) -> Statement:
     if not first:
         return _not_measured("Which kernel takes the most of the forward pass")
     names = [list(dict.fromkeys(one["kernel"] for one in found)) for found in (first, both)]
-    share = [intervals.of_processes([one["share_percent"] for one in found]) for found in (first, both)]
+    share = [_summary("percent", [one["share_percent"] for one in found]) for found in (first, both)]
     calls = [f"{digits.count(found[0]['calls'])} calls" for found in (first, both)]
     if max(map(len, names)) > 1:
         text = f"In the forward pass {sentences.listed(names[0], 'or')} takes the most time, depending on the process"
@@ -301,13 +298,10 @@ def fall(records: pd.DataFrame, case: Mapping) -> Statement:
         return _not_measured("The share of matrix products in a whole step")
     forward, both, step = map(digits.brief, found)
     change = kept_share(chosen)
-    low, high = (change.low, change.high) if change.known else (change.value, change.value)
-    how = "falls" if high < 1 else "rises" if low > 1 else "is not shown to change"
-    lead = sentences.at("At size {size}, context {context_length}, ", case)
-    text = (
-        f"{lead}matrix products take {forward}% of the forward pass, {both}% of forward and backward and {step}% of a "
-        f"whole step with AdamW: from the first to the last their share {how}, being {digits.brief(change)} of the "
-        "first."
+    why = ": AdamW has no products" if change.value < 1 else ""
+    text = sentences.at("At size {size}, context {context_length}, ", case) + (
+        f"matrix products take {forward}% of the operators' time in the forward pass, {both}% in forward and backward "
+        f"and {step}% in the whole step{why}."
     )
     return _state(text, case, change)
 
@@ -320,22 +314,17 @@ def softmax(records: pd.DataFrame, case: Mapping) -> Statement:
         return _not_measured("Softmax inside attention")
     said = [
         f"in the {phase} pass {digits.brief(of['time'])} times as long as the two products, with "
-        f"{digits.number(100 * of['flops'])}% of their FLOPs and {digits.number(100 * of['bytes'])}% of the bytes that "
-        "they must move"
+        f"{digits.number(100 * of['flops'])}% of their FLOPs and {digits.number(100 * of['bytes'])}% of their bytes"
         for phase, of in found.items() if of
     ]  # fmt: skip
-    return _state(f"Inside self-attention, softmax takes {', and '.join(said)}.", case, found["forward"]["time"])
+    text = f"Inside attention, softmax takes {', and '.join(said)}: it moves data."
+    return _state(text, case, found["forward"]["time"])
 
 
-@of_records()
-def nsys(records: pd.DataFrame) -> Statement:
-    """State whether Nsight Systems profiled these cases, or why it did not."""
-    if len(tidy.with_table(records, "nsys")):
-        return Statement("The same cases ran under Nsight Systems.", "measured", "nsys stats, report nvtx_kern_sum")
-    reasons = list(dict.fromkeys(tidy.column(records, "nsys_missing").dropna()))
-    if not reasons:
-        return _not_measured("The same under Nsight Systems")
-    return Statement(f"Nsight Systems was not used here: {sentences.listed(reasons)}.", NO_DATA, "nsys_missing")
+def answer(records: pd.DataFrame, case: Mapping, ceilings: pd.DataFrame) -> Statement:
+    """Account for the step, or else say what share of it matrix products take."""
+    accounted = accounts.answer(records, case, ceilings)
+    return fall(records, case) if accounted.verdict == NO_DATA else accounted
 
 
 def theory(records: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:

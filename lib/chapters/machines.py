@@ -8,7 +8,7 @@ import pandas as pd
 from lib import validate
 from lib.catalog import CATALOG
 from lib.records import baselines, results, staleness
-from lib.report import compare, published, tables, tidy
+from lib.report import compare, published, sentences, tables, tidy
 from lib.report.sentences import NO_DATA, Statement
 from lib.stats import digits
 from lib.stats.intervals import Interval
@@ -44,24 +44,23 @@ def chosen(machine: str, machines: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def alone(names: Sequence[str]) -> Statement:
-    """State how many machines are compared and how many records are stale."""
+def side_by_side(names: Sequence[str]) -> Statement:
+    """Name the machines that are compared; nothing is said of one alone."""
+    if len(names) < 2:
+        return Statement("One machine has nothing beside it.", NO_DATA, "machines with records.")
     stale = staleness.left_out(
         *(results.load(experiment, name) for name in names for experiment in ("ceilings", *COMPARED))
     )
-    if len(names) > 1:
-        text = f"{len(names)} machines stand side by side: {', '.join(names)}. {stale}"
-        return Statement(text.strip(), "measured", "machines with records.")
-    text = f"Only {names[0]} has records here, so that there is nothing to set beside it. {stale}"
-    return Statement(text.strip(), NO_DATA, "machines with records.")
+    text = f"{len(names)} machines have records here: {sentences.listed(list(names))}. {stale}"
+    return Statement(text.strip(), "measured", "machines with records.")
 
 
 def ceilings(names: Sequence[str]) -> pd.DataFrame:
-    """Return the ceilings of each machine, one row per machine.
+    """Return the ceilings of each machine, one row per machine; no row for one alone.
 
     Products by precision in TFLOP/s, memory in GB/s, and the FLOPs per byte at which the two meet in fp32."""
     rows = []
-    for name in names:
+    for name in names if len(names) > 1 else ():
         records = results.load("ceilings", name)
         products, copies = tidy.limits(records)
         row = {"machine": name, "hardware": ", ".join(dict.fromkeys(records["hardware"])) or digits.MISSING}
@@ -82,7 +81,7 @@ def shared(names: Sequence[str], experiment: str) -> pd.DataFrame:
     if len(measured) < 2:
         return pd.DataFrame(columns=columns)
     every = pd.concat([table.astype(object) for table in measured], ignore_index=True)
-    keys = [name for name in measured[0].attrs["fields"] if name not in WHERE]
+    keys = [name for name in measured[0].fields if name not in WHERE]
     every = every[every.groupby(keys)["machine"].transform("nunique") > 1]
     differ = [name for name in keys if len(set(every[name])) > 1] or keys[:1]
     every = every.assign(case=[published.case_text(row[differ]) for _, row in every.iterrows()])
@@ -90,20 +89,13 @@ def shared(names: Sequence[str], experiment: str) -> pd.DataFrame:
     return every[columns]
 
 
-def sheets(names: Sequence[str]) -> list[tables.Table | Statement]:
-    """Return a table of `shared` per experiment, and a sentence on those without one."""
-    if len(names) < 2:
-        return [alone(names)]
-    found = {experiment: shared(names, experiment) for experiment in COMPARED}
-    shown: list[tables.Table | Statement] = []
-    for experiment, table in found.items():
-        entry = CATALOG[experiment]
+def sheets(names: Sequence[str]) -> list[tables.Table]:
+    """Return a table of `shared` per experiment of which two machines measured the same cases."""
+    shown = []
+    for experiment in COMPARED if len(names) > 1 else ():
+        table, entry = shared(names, experiment), CATALOG[experiment]
         caption = f"{entry.title} on each machine{CEILINGS[entry.ceiling][2]}"
         shown += [tables.show(table, f"case machine {entry.metric} ceiling_percent", caption)] if len(table) else []
-    lacking = [CATALOG[experiment].title.lower() for experiment, table in found.items() if table.empty]
-    if lacking:
-        text = f"No two of these machines measured the same case of: {', '.join(lacking)}."
-        shown.append(Statement(text, NO_DATA, "cases with equal fields, but for the device."))
     return shown
 
 
@@ -119,17 +111,16 @@ def _machine_medians(experiment: str, name: str) -> pd.DataFrame:
         records = tidy.with_percent_of(known, "ceiling_percent", fact, limit, times=times)
     table = tidy.medians(records, entry.metric, "ceiling_percent")
     table = table[table[entry.metric].map(lambda found: isinstance(found, Interval)).astype(bool)]
-    table.attrs["fields"] = records.attrs["fields"]
     return table
 
 
 def ratios(names: Sequence[str]) -> pd.DataFrame:
-    """Compare pairs of variants, one row per pair and machine.
+    """Compare pairs of variants, one row per pair and machine; no row for one machine alone.
 
     The case is the largest that all these machines have in common, or else each machine's own largest. `name` sets
     the colour."""
     rows = []
-    for pair, (experiment, of, where, by) in PAIRS.items():
+    for pair, (experiment, of, where, by) in PAIRS.items() if len(names) > 1 else ():
         alike = {"mode": where["mode"]} if "mode" in where else {}  # the table of verdicts is that of the chapter
         loaded = {name: tidy.select(results.load(experiment, name), **alike) for name in names}
         found = {name: _compare_with_baselines(records, of, where, by) for name, records in loaded.items()}
@@ -147,11 +138,11 @@ def ratios(names: Sequence[str]) -> pd.DataFrame:
 
 def _compare_with_baselines(records: pd.DataFrame, of: Mapping, where: Mapping, by: str) -> dict[tuple, dict]:
     """Compare cases with their baselines, keyed by the fields that all machines share."""
-    fields, found = records.attrs["fields"], {}
+    fields, found = records.fields, {}
     (axis,) = of
     for _, row in tidy.medians(tidy.select(records, **of, **where, status="ok"), by).iterrows():
         case = row[fields].to_dict()
-        base = baselines.of(records.attrs["experiment"], case)
+        base = baselines.of(records.experiment, case)
         judged = compare.judged(records, "total_ms", case, base)
         if judged:
             rest = {name: value for name, value in case.items() if name not in (*WHERE, axis)}

@@ -1,38 +1,39 @@
-"""Analyse memory: timelines, the peak's content, predictions and checkpointing.
+"""Analyse memory: timelines, the peak's content, predictions, checkpointing and what fits.
 
 Sentences rest on one iteration of each case. They state counts, which have no interval.
 """
 
+import bisect
 import itertools
 import math
-import re
 from collections.abc import Mapping
 
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lib.config import SIZES
 from lib.cost import flops, memory
-from lib.report import claims, hypotheses, plots, sentences, tables, tidy
+from lib.report import claims, compare, plots, sentences, tables, tidy
 from lib.report.claims import MORE, Found, about
 from lib.report.headings import heading
 from lib.report.hypotheses import LEAST, Hypothesis, counted, value
-from lib.report.plots import BLUE, COLOURS, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, STYLE, VERMILION, YELLOW
+from lib.report.plots import BLUE, COLOURS, GREEN, INK, ORANGE, STYLE
 from lib.report.published import published_table
-from lib.report.sentences import Statement, of_records
+from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits
-from lib.stats.intervals import Interval
+from lib.stats.comparisons import FASTER, SLOWER
 
-KINDS = {  # kinds of bytes, in the order in which a bar is stacked
-    "parameters": INK, "gradients": BLUE, "optimizer states": ORANGE, "attention": SKY, "feed-forward": GREEN,
-    "norms and residuals": QUIET, "embedding, head, loss": PURPLE, "temporaries": VERMILION, "others": YELLOW,
-}  # fmt: skip
-MODULES = {  # kinds of activations, by the first pattern found in a module's name
-    r"\.attn": "attention", r"\.ffn": "feed-forward", r"embed|lm_head|Global": "embedding, head, loss",
-    "": "norms and residuals",
-}  # fmt: skip
+PARTS = {  # of the peak: the kinds of bytes of each, its hue, and its word on the first screen
+    "weights": (("parameters",), INK, "weights"),
+    "gradients": (("gradients",), BLUE, "gradients"),
+    "AdamW's two moments": (("optimizer states",), ORANGE, "Adam"),
+    "activations, others": (("activations", "temporaries", "others"), GREEN, "other"),
+}
+CONTEXTS = (128, 256, 512, 1024)  # the course's context lengths
+USABLE = 0.9  # of the memory: a case is tried if its prediction is below that part of what is free
 MIB, GIB = 2**20, 2**30
-MISSING = Statement("This was not measured here.", sentences.NO_DATA, "memory")
+MISSING = Statement("This was not measured here.", NO_DATA, "memory")
 
 
 def largest(record: pd.Series, most: int) -> tables.Table:
@@ -68,7 +69,7 @@ def timelines(records: pd.DataFrame) -> Axes:
                 ax.axvspan(begin / 1e3, end / 1e3, color=COLOURS[phase], alpha=0.3, linewidth=0)
                 ax.text(
                     (begin + end) / 2e3, 0.03, phase, transform=ax.get_xaxis_transform(), rotation=90, ha="center",
-                    va="bottom", fontsize=9,
+                    va="bottom",
                 )  # fmt: skip
             highest = max(range(len(ms)), key=live["live_mib"].__getitem__)
             ax.plot(ms[highest], live["live_mib"][highest], "v", color=INK, markersize=6)
@@ -80,76 +81,207 @@ def timelines(records: pd.DataFrame) -> Axes:
     return grid[0]
 
 
-def breakdown(record: pd.Series) -> dict[str, float]:
-    """Add up the MiB alive at a record's peak by the kinds of `KINDS`."""
-    table, found = record["breakdown"], dict.fromkeys(KINDS, 0.0)
-    for kind, module, size in zip(table["kind"], table["module"], table["part_mib"], strict=True):
-        if kind == "activations":
-            kind = next(name for pattern, name in MODULES.items() if re.search(pattern, module))
-        found[kind] += size
-    return found
+def parts(record: pd.Series) -> dict[str, float]:
+    """Add up the MiB alive at a record's peak by `PARTS`; empty without a breakdown."""
+    if not isinstance(record.get("breakdown"), dict):
+        return {}
+    sizes = pd.DataFrame(record["breakdown"]).groupby("kind")["part_mib"].sum()
+    return {name: float(sizes.reindex(kinds).sum()) for name, (kinds, *_) in PARTS.items()}
 
 
-def parts(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the MiB of each kind at the peak, one row per record with a breakdown."""
-    rows = [
-        {"label": f"{r['size']} {r['context_length']} {r['precision']} {r['mode']}", "hardware": r["hardware"]}
-        | breakdown(r)
-        for _, r in tidy.with_table(records, "breakdown").iterrows()
-    ]
-    return pd.DataFrame(rows, columns=["label", "hardware", *KINDS])
-
-
-def stacked(ax: Axes, table: pd.DataFrame) -> Axes:
-    """Draw a bar per row of `parts`, stacked by kind."""
+def bars(ax: Axes, record: pd.Series) -> Axes:
+    """Draw a bar for each part of a record's peak, with its MiB and its percentage at the end."""
+    found = parts(record)
+    whole = sum(found.values())
     with mpl.rc_context(STYLE):
-        left = pd.Series(0.0, index=table.index)
-        for kind, colour in KINDS.items():
-            ax.barh(
-                table["label"], table[kind], left=left, label=kind,
-                **plots.bar(colour) | {"color": (colour, 0.45 if colour in (INK, QUIET) else 1)},
+        for name, mib in found.items():
+            colour = PARTS[name][1]
+            ax.barh(name, mib, **plots.bar(colour) | {"color": (colour, 0.45 if colour == INK else 1)})
+            ax.annotate(
+                f"{digits.count(mib)} MiB, {digits.count(100 * mib / whole)}%", (mib, name), (5, 0),
+                textcoords="offset points", va="center",
             )  # fmt: skip
-            left = left + table[kind]
         ax.invert_yaxis()
-        ax.set(xlabel="alive at the peak, MiB")
+        ax.set(xlabel="alive at the peak, MiB", xlim=(0, 1.6 * max(found.values(), default=1)))
         ax.grid(axis="x")
-        ax.figure.legend(loc="outside upper left", ncols=3, frameon=False, fontsize=9)
     return ax
 
 
-def checkpointed(records: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
-    """Return memory, and time relative to no groups, one row per case."""
-    fields = records.attrs["fields"]
-    table = tidy.medians(records, "forward_end_mib", "peak_mib", "formula_mib")
-    if table.empty:
-        return table.assign(ratio=None)
-    table = table.merge(ratios[[*fields, "ratio", "verdict"]], on=fields, how="left")
-    return table.assign(verdict=table["verdict"].fillna(digits.MISSING))
+@of_records("checkpoint", "precision", "mode")
+def answer(records: pd.DataFrame, case: Mapping) -> Statement:
+    """State the peak of a training step, and the percentage that 16 bytes a parameter are of it."""
+    peak, held = value(records, "peak_mib", case), 16 * value(records, "parameters", case) / MIB
+    if math.isnan(peak + held):
+        return MISSING
+    shown = digits.number(peak, 0)
+    millions = digits.count(value(records, "parameters", case) / 1e6)
+    text = (
+        f"{shown} MiB at the peak of a step of {case['size']} ({millions} M parameters, "
+        f"{case['batch_size']} × {case['context_length']} tokens, {case['precision']}): "
+        f"16 bytes a parameter are {digits.count(100 * held / peak)}% of it."
+    )
+    number = sentences.quantity(records, case, "peak_mib", counted(peak), shown)
+    return Statement(text, "measured", f"peak_mib, {described(tidy.one(records, case))}", (), number)
 
 
-def groups(axes: list[Axes], table: pd.DataFrame) -> Axes:
-    """Draw kept and peak memory, and the relative time, against layers in a group."""
-    table = table[table["peak_mib"].notna()].sort_values("checkpoint")
-    places = [str(n) if n else "none" for n in table["checkpoint"]]
-    with mpl.rc_context(STYLE):
-        for name, colour, word in (("peak_mib", INK, "peak"), ("forward_end_mib", BLUE, "after the forward pass")):
-            heights = [i.value for i in table[name]]
-            axes[0].plot(places, heights, plots.MARKERS[colour] + "-", color=colour, markersize=5)
-            if heights:
-                end = places[-1], heights[-1]
-                axes[0].annotate(word, end, (4, 7), textcoords="offset points", ha="right", color=colour, fontsize=10)
-        axes[0].set(xlabel="layers in a group", ylabel="live memory, MiB", ylim=(0, None))
-        timed = table[table["ratio"].map(lambda ratio: isinstance(ratio, Interval)).astype(bool)]
-        for n, i in zip(timed["checkpoint"], timed["ratio"], strict=True):
-            axes[1].errorbar(
-                str(n), i.value, yerr=plots.errors([i]), fmt=plots.MARKERS[ORANGE], color=ORANGE, capsize=2.5,
-                markersize=5,
-            )  # fmt: skip
-        axes[1].axhline(1, color=INK, linewidth=0.8)
-        axes[1].set(xlabel="layers in a group", ylabel="time relative to none")
-        for ax in axes:
-            ax.grid(axis="y")
-    return axes[0]
+def _peak_change(records: pd.DataFrame, of: Mapping, to: Mapping) -> tuple[float, str, tuple]:
+    """Return the percentage by which one peak exceeds another, its text without sign and quantity.
+
+    NaN where one of them was not measured."""
+    found = None if None in of.values() else compare.comparison(records, "peak_mib", of, to)
+    if found is None:
+        return math.nan, "", ()
+    change = 100 * (found.ratio.value - 1)
+    shown, metric = f"{digits.count(abs(change))}%", f"peak_mib/{compare.baseline_text(records, of, to)}"
+    return change, shown, sentences.quantity(records, of, metric, found.ratio, shown)
+
+
+@of_records("mode", "precision")
+def narrower(records: pd.DataFrame, case: Mapping) -> Statement:
+    """State how bf16 changes the peak of a training step and of inference, and why."""
+    said, numbers, changes = [], [], []
+    for mode, name in (("train_step", "a training step's peak"), ("no_grad", "inference's")):
+        fp32 = {**case, "mode": mode, "precision": "fp32"}
+        change, shown, number = _peak_change(records, {**fp32, "precision": "bf16"}, fp32)
+        if not math.isnan(change):
+            said.append(f"{'raises' if change > 0 else 'lowers'} {name} by {shown}")
+            numbers += number
+            changes.append(change)
+    if not said:
+        return MISSING
+    reasons = ["halves activations"] * (min(changes) < 0)
+    reasons += ["adds half-precision copies of the weights"] * (max(changes) > 0)
+    where = sentences.at("{size}, {context_length} tokens", case)
+    link = " but " if len(changes) == 2 and min(changes) < 0 < max(changes) else " and "
+    text = f"bf16 {link.join(said)}, because it {sentences.listed(reasons)} ({where})."
+    return Statement(text, "measured", "peak_mib in bf16 against fp32, counts without interval.", (), tuple(numbers))
+
+
+def best_group(records: pd.DataFrame, case: Mapping) -> dict | None:
+    """Return the checkpointed case with the least peak; None if there is none."""
+    chosen = tidy.select(records, **{name: of for name, of in case.items() if name != "checkpoint"}, status="ok")
+    sizes = sorted(set(tidy.column(chosen, "checkpoint").dropna()) - {0})
+    cases = [{**case, "checkpoint": size} for size in sizes]
+    return min(cases, key=lambda one: value(records, "peak_mib", one), default=None)
+
+
+@of_records("checkpoint")
+def saved(records: pd.DataFrame, case: Mapping) -> Statement:
+    """State what the best group of checkpointed layers saves of the peak, and what it costs in time."""
+    best = best_group(records, case)
+    plain = {**case, "checkpoint": 0}
+    change, shown, numbers = _peak_change(records, best, plain) if best else (math.nan, "", ())
+    if math.isnan(change):
+        return MISSING
+    layers = f"in groups of {best['checkpoint']} layers" if best["checkpoint"] > 1 else "every layer"
+    text = f"Checkpointing {layers} {'raises' if change > 0 else 'lowers'} the peak by {shown}"
+    timed = compare.judged(records, "total_ms", best, plain)
+    if timed:
+        times = sentences.times(timed[0].ratio)
+        metric = f"total_ms/{compare.baseline_text(records, best, plain)}"
+        numbers += sentences.quantity(records, best, metric, timed[0].ratio, times, timed[1])
+        sure = timed[1] in (FASTER, SLOWER)
+        unsure = f"; a step takes {times} as long, which is {timed[1]}"
+        text += f" and makes a step take {times} as long" if sure else unsure
+    text += sentences.at(" ({size}, {context_length} tokens).", case)
+    return Statement(text, "measured", "peak_mib and paired times against no checkpointing.", (), numbers)
+
+
+def usable_bytes(records: pd.DataFrame) -> float:
+    """Return the bytes of memory that a case may take on the records' machine; NaN without records."""
+    if records.empty:
+        return math.nan
+    environment = records["environment"].iloc[-1]
+    return USABLE * environment.get("gpu_memory_mib", environment["memory_mib"]) * MIB
+
+
+def step_bytes(size: str, context_length: int, device: str = "cpu") -> int:
+    """Return the peak of the plain fp32 training step of a size, by formula."""
+    return memory.peak_bytes(
+        flops.model_shape(size, context_length), "fp32", "naive", "single_tensor", "train_step", device
+    )
+
+
+def fitting(records: pd.DataFrame) -> pd.DataFrame:
+    """Return each size's GiB of a step at `CONTEXTS`, and the most tokens that fit this machine."""
+    usable, device = usable_bytes(records), records["device"].iloc[-1] if len(records) else "cpu"
+    rows = []
+    for size in SIZES if len(records) else ():
+        row = {"size": size} | {
+            f"{tokens:,} tokens, GiB": step_bytes(size, tokens, device) / GIB for tokens in CONTEXTS
+        }
+        most = bisect.bisect_right(
+            range(1 << 20), usable, lo=1, key=lambda tokens, of=size: step_bytes(of, tokens, device)
+        )
+        rows.append(row | {"most tokens": most - 1})
+    return pd.DataFrame(rows)
+
+
+def largest_fitting(records: pd.DataFrame) -> tuple[str, int] | None:
+    """Return the largest size whose step fits, with the longest of `CONTEXTS`; None for none."""
+    table = fitting(records)
+    fits = [(row["size"], row["most tokens"]) for _, row in table.iterrows() if row["most tokens"] >= CONTEXTS[0]]
+    return (fits[-1][0], max(tokens for tokens in CONTEXTS if tokens <= fits[-1][1])) if fits else None
+
+
+@of_records()
+def fits(records: pd.DataFrame) -> Statement:
+    """State the largest model and context whose training step fits this machine, by formula."""
+    found = largest_fitting(records)
+    if not found:
+        return MISSING
+    size, tokens = found
+    gib, usable = step_bytes(size, tokens) / GIB, usable_bytes(records) / GIB
+    text = (
+        f"The largest step that fits here is {size} at {tokens:,} tokens, which needs {digits.number(gib)} of "
+        f"{digits.number(usable)} GiB by the formula."
+    )
+    return Statement(text, "derived", f"batch 4, fp32, naive attention; {USABLE:.0%} of the memory is used.")
+
+
+def first_line(records: pd.DataFrame) -> Statement:
+    """State the peak's parts, what bf16 and checkpointing save of one, and what fits, in a line."""
+    plain = tidy.select(records, checkpoint=0)
+    head = tidy.largest(plain, "parameters", precision="fp32", mode="train_step")
+    found, peak = parts(tidy.one(plain, head)), value(plain, "peak_mib", head)
+    if not found or math.isnan(peak):
+        return sentences.with_stale(MISSING, records)
+    shown = digits.number(peak, 0)
+    numbers = [*sentences.quantity(plain, head, "peak_mib", counted(peak), shown)]
+    words = []
+    for name, mib in found.items():
+        words.append(f"{PARTS[name][2]} {digits.count(mib)}")
+        numbers += sentences.quantity(plain, head, f"peak_mib/{PARTS[name][2]}", counted(mib), digits.count(mib))
+    text, savings = f"{shown} MiB = {' + '.join(words)}", []
+    long = tidy.largest(plain, "context_length", precision="bf16", mode="train_step")
+    group = tidy.largest(records, "checkpoint", mode="train_step")
+    pairs = [
+        ("bf16", long, {**long, "precision": "fp32"}),
+        ("checkpointing", best_group(records, group), {**group, "checkpoint": 0}),
+    ]
+    for name, of, to in pairs:
+        change, percent, number = _peak_change(records, of, to) if of else (math.nan, "", ())
+        if not math.isnan(change):
+            savings.append(f"{name} {'+' if change > 0 else '−'}{percent}")
+            numbers += number
+    text += f"; {', '.join(savings)}." if savings else "."
+    largest = largest_fitting(records)
+    text += f" The largest step that fits here, by formula: {largest[0]} at {largest[1]:,} tokens." if largest else ""
+    evidence = (
+        f"Parts of the peak, {described(tidy.one(plain, head))} Savings of the peak: bf16 at the longest context "
+        "measured, checkpointing where it was."
+    )
+    return Statement(text, "measured", evidence, sentences.names(plain, head), tuple(numbers))
+
+
+def labelled(peaks: pd.DataFrame) -> pd.DataFrame:
+    """Add the column `step` to rows of `tidy.medians`: size, d_model, tokens and precision in words.
+
+    What disturbs times does not disturb counts of bytes, so that `noisy` goes."""
+    words = [
+        f"{row['size']} ({row['d_model']}), {row['context_length']}, {row['precision']}" for _, row in peaks.iterrows()
+    ]
+    return peaks.drop(columns="noisy").assign(step=pd.Series(words, peaks.index, dtype=object))
 
 
 def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:
@@ -177,48 +309,26 @@ def beside_published() -> pd.DataFrame:
     known = predictions(["xl"], sorted(table["context_length"].unique().tolist())).set_index(keys)
     table["by_formula_gib"] = [known.loc[tuple(row[keys]), f"{row['mode']}_gib"] for _, row in table.iterrows()]
     whole = table["hardware"].str.extract(r"(\d+)GB")[0].astype(float)
-    for name in ("published", "by_formula"):
-        table[f"{name}_percent"] = 100 * table[f"{name}_gib"] / whole
+    table["published_percent"] = 100 * table["published_gib"] / whole
     return table
-
-
-@of_records()
-def phases_told(records: pd.DataFrame, case: Mapping) -> Statement:
-    """State which phase peaks highest, and whether peaks tell the phases apart."""
-    found, ends = (
-        {phase: value(records, f"{phase}_{what}_mib", case) for phase in ("forward", "backward", "optimizer")}
-        for what in ("peak", "end")
-    )
-    if math.isnan(sum((*found.values(), *ends.values()))):
-        return MISSING
-    peaks = ", ".join(f"{digits.number(mib, 0)} MiB in the {phase}" for phase, mib in found.items())
-    fall = ends["forward"] - ends["backward"]
-    differ = min(abs(a - b) / max(a, b) for a, b in itertools.combinations(found.values(), 2))
-    told = "The phases can be told apart by their peaks" if differ > 0.01 else (
-        "Two peaks differ by less than 1%, so the phases are told by the slope and not by the peaks"
-    )  # fmt: skip
-    text = (
-        f"The highest point of the step is in its {max(found, key=found.get)}: the peaks are {peaks}. From the end of "
-        f"the forward pass to that of the backward pass live memory {'falls' if fall > 0 else 'grows'} by "
-        f"{digits.number(abs(fall), 0)} MiB, since activations are freed and gradients made. {told}."
-    )
-    return Statement(text, "measured", f"peaks and ends of the phases, {described(tidy.one(records, case))}")
 
 
 @of_records()
 def agreement(records: pd.DataFrame) -> Statement:
     """State how far the prediction and the formula are from the measured peaks."""
     said = []
-    for name, word in (("predicted_peak_mib", "the prediction"), ("formula_mib", "the formula")):
-        ratios = tidy.column(tidy.with_quotient(records, "ratio", name, "peak_mib"), "ratio").dropna()
+    for name, word in (("predicted_peak_mib", "a dry run"), ("formula_mib", "the formula")):
+        once = records.drop_duplicates(records.fields)
+        ratios = tidy.column(tidy.with_quotient(once, "ratio", name, "peak_mib"), "ratio").dropna()
         off = [100 * (ratio[0] - 1) for ratio in ratios]
         if off:
             most = max(off, key=abs)
-            far = "exact" if most == 0 else f"at most {digits.number(abs(most))}% too {'high' if most > 0 else 'low'}"
-            said.append(f"{word} is {far} over {digits.count(len(off))} cases")
+            end = f"at most {digits.number(abs(most))}% too {'high' if most > 0 else 'low'}" if most else "exactly"
+            said.append(f"{word} predicts the peaks of {digits.count(len(off))} cases {end}")
     if not said:
         return MISSING
-    return Statement(f"Against the measured peaks, {' and '.join(said)}.", "measured", "peak_mib, each case once.")
+    text = f"Before anything runs, {' and '.join(said)}."
+    return Statement(text, "measured", "predicted_peak_mib and formula_mib against peak_mib, each case once.")
 
 
 def amount(records: pd.DataFrame, metric: str, case: Mapping, wording: str) -> Statement:
@@ -228,39 +338,6 @@ def amount(records: pd.DataFrame, metric: str, case: Mapping, wording: str) -> S
         return MISSING
     evidence, names = f"{metric}, {described(tidy.one(records, case))}", sentences.names(records, case)
     return Statement(wording.format(digits.number(mib, 0)), "measured", evidence, names)
-
-
-@of_records("context_length")
-def growth(records: pd.DataFrame, case: Mapping, subject: str) -> Statement:
-    """State how the peak grows between a case's two longest contexts, as an exponent."""
-    ends = hypotheses.ends(records, "context_length", case)
-    low, high = (end["context_length"] for end in ends)
-    less, more = (value(records, "peak_mib", end) for end in ends)
-    if math.isnan(less + more):
-        return Statement(f"How {subject} grows was not measured here.", sentences.NO_DATA, "fewer than two contexts.")
-    power = math.log(more / less) / math.log(high / low)
-    values = f"from {digits.number(less, 0)} to {digits.number(more, 0)} MiB"
-    text = f"From {low:,} to {high:,} tokens at size {case['size']}, {subject} grows {values}, an exponent of "
-    return Statement(f"{text}{digits.number(power)}.", "measured", "peak_mib, counts without interval.")
-
-
-@of_records("mode", "precision")
-def narrower(records: pd.DataFrame, case: Mapping, modes: Mapping[str, str]) -> Statement:
-    """State how bf16 changes the peaks of a case; `modes` are keyed to their names."""
-    said = []
-    for mode, name in modes.items():
-        bf16, fp32 = (
-            value(records, "peak_mib", {**case, "mode": mode, "precision": precision}) for precision in ("bf16", "fp32")
-        )
-        change = 100 * (bf16 / fp32 - 1)
-        if not math.isnan(change):
-            said.append(f"{name} by {'+' * (change > 0)}{digits.number(change)}%")
-    if not said:
-        text = f"What bf16 changes of the peaks at size {case['size']} was not measured here."
-        return Statement(text, sentences.NO_DATA, "memory")
-    where = sentences.at("At size {size}, context {context_length}", case)
-    text = f"{where}, bf16 changes the peak of {', that of '.join(said)}."
-    return Statement(text, "measured", "peak_mib in bf16 against fp32, counts without interval.")
 
 
 def residual(size: str, context_length: int) -> Statement:
@@ -291,40 +368,6 @@ def scores(records: pd.DataFrame, case: Mapping) -> Statement:
     )
     text += end if len(alike) else "; none of the largest allocations has just that."
     return Statement(text, "measured", f"largest allocations, {described(record)}")
-
-
-@of_records("checkpoint")
-def saved(records: pd.DataFrame, case: Mapping) -> list[Statement]:
-    """State how much of the peak and of what is kept each group size saves."""
-    chosen = tidy.select(records, **{name: of for name, of in case.items() if name != "checkpoint"})
-    said, metrics = [], ("forward_end_mib", "peak_mib")
-    none = [value(chosen, name, {"checkpoint": 0}) for name in metrics]
-    for size in sorted(set(chosen["checkpoint"]) - {0}):
-        found = [value(chosen, name, {"checkpoint": size}) for name in metrics]
-        kept, peak = (100 * (1 - some / all_) for some, all_ in zip(found, none, strict=True))
-        if not math.isnan(kept + peak):
-            parts = (
-                f"{digits.number(kept)}% of what is alive after the forward pass and {digits.number(peak)}% of the peak"
-            )
-            evidence = f"peak {found[1]:.1f} MiB against {none[1]:.1f}."
-            said.append(Statement(f"Groups of {size} save {parts}.", "measured", evidence))
-    return said or [MISSING]
-
-
-@of_records("checkpoint")
-def best_group(records: pd.DataFrame, case: Mapping) -> Statement:
-    """State which group size has the least peak."""
-    sizes = sorted(set(records["checkpoint"]))
-    found = {size: value(records, "peak_mib", {**case, "checkpoint": size}) for size in sizes}
-    found = {size: mib for size, mib in found.items() if not math.isnan(mib)}
-    if len(found) < 2:
-        return MISSING
-    best = min(found, key=found.get)
-    spread = 100 * (max(mib for size, mib in found.items() if size) / found[best] - 1)
-    text = (
-        f"The least peak is that of groups of {best}; that of no other is more than {digits.number(spread)}% above it."
-    )
-    return Statement(text, "measured", "peak_mib, one iteration of each.")
 
 
 def theory(records: pd.DataFrame) -> list[Hypothesis]:

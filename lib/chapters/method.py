@@ -1,18 +1,161 @@
-"""Summarise which records exist, where they were measured and how noisy it was."""
+"""Say how far to trust the records: noise, the self-check's findings, and what is missing."""
 
 import itertools
 import math
 import statistics
 from collections.abc import Mapping
 
+import matplotlib as mpl
 import pandas as pd
+from matplotlib.axes import Axes
 from ruamel.yaml import YAML
 
-from lib import notebooks
+from lib import notebooks, paths
 from lib.catalog import CATALOG
-from lib.records import staleness
-from lib.report import compare, tidy
-from lib.stats import comparisons
+from lib.records import results, staleness
+from lib.report import compare, plots, self_check, sentences, tables, tidy, verdicts
+from lib.report.quantities import Quantity
+from lib.report.sentences import NO_DATA, Statement
+from lib.stats import comparisons, digits
+
+FEW = 3  # cases or reasons that a row lists
+NOISE = [
+    "experiment", "records", "median spread, %", "20 samples or more", "noisy machine", "others at most, %",
+    "series that change",
+]  # fmt: skip
+
+
+def badge(machine: str) -> Statement:
+    """Say how noisy the machine was, what the self-check found, and how many comparisons are unclear."""
+    noise = disturbances({name: results.load(name, machine) for name in notebooks.experiments()})
+    if noise.empty:
+        return Statement("Nothing was timed here.", NO_DATA, machine)
+    said = [_noise_text(noise), _check_text(machine), _unclear_text(machine)]
+    evidence = (
+        "A timed record is noisy if the noise probe beside it was slow or unsteady, or if other programs used more "
+        f"than {tidy.BUSY_PERCENT}% of the cores. The verdicts are those of the tables."
+    )
+    return Statement(" ".join(filter(None, said)), "derived", evidence)
+
+
+def _noise_text(noise: pd.DataFrame) -> str:
+    noisy, timed = (digits.count(noise[name].sum()) for name in ("noisy machine", "records"))
+    if noisy == "0":
+        return f"Quiet machine: nothing disturbed its {timed} timed records."
+    busy = noise["others at most, %"].max()
+    others = f"; other programs used up to {digits.count(busy)}% of the cores" if busy > tidy.BUSY_PERCENT else ""
+    return f"Noisy machine: {noisy} of {timed} timed records were disturbed{others}."
+
+
+def _check_text(machine: str) -> str:
+    found = self_check.table(results.load("calibration", machine))
+    judged = found[found["holds"] != ""]
+    if judged.empty:
+        return "The measuring was not checked here; make calibrate checks it."
+    holding, failed = (judged["holds"] == "yes").sum(), list(judged.loc[judged["holds"] == "no", "tried"])
+    undecided = (judged["holds"] == comparisons.UNCLEAR).sum()
+    said = f"{digits.count(holding)} of {digits.count(len(judged))} checks of the measuring hold"
+    said += f", {digits.count(undecided)} too noisy to tell" if undecided else ""
+    return f"{said}; these do not: {'; '.join(failed)}." if failed else f"{said}."
+
+
+def checks(machine: str) -> tables.Table:
+    """Return the findings of the self-check, each with what must hold."""
+    found = self_check.table(results.load("calibration", machine))
+    bounds = [
+        f"{one} (must be {bound})" if bound else one
+        for one, bound in zip(found["found"], found["must hold"], strict=True)
+    ]
+    noisy = digits.count((found["quiet"] == "no").sum())
+    note = f"The machine was noisy beside {noisy} of these {digits.count(len(found))} findings." if noisy != "0" else ""
+    shown = pd.DataFrame({"tried": found["tried"], "found": bounds, "holds": found["holds"]})
+    return tables.Table(shown, "The self-check: the measuring tried on what is known beforehand", note)
+
+
+def _unclear_text(machine: str) -> str:
+    count, of, minutes = verdicts.unclear(verdicts.tables(machine))
+    if not count:
+        return ""
+    said = f"{digits.count(count)} of {digits.count(of)} comparisons are unclear"
+    if not minutes or not (paths.results() / machine).is_dir():
+        return f"{said}."
+    name = paths.unclear().name
+    again = f"make sweep SWEEP={name} measures them again in {digits.count(minutes)} minutes"
+    return f"{said}: python -m lib.report verdicts writes {name}, and {again}."
+
+
+def limits(ceilings: pd.DataFrame) -> Statement:
+    """State the machine's ceilings: products by precision, memory, and the cost of a call."""
+    products, memory = tidy.limit_intervals(ceilings)
+    call = tidy.call_us(ceilings)
+    if not products or math.isnan(memory.value):
+        return Statement("No ceiling was measured here.", NO_DATA, "ceilings")
+    ordered = sorted(products, key=tidy.ORDER.index)
+    named = {f"products-{name}": ("GFLOP/s in " + name, products[name].scaled(1e-9)) for name in ordered}
+    named |= {"memory": ("GB/s", memory.scaled(1e-9))} | ({"call": ("µs", call)} if call else {})
+    machine = ceilings["machine"].iloc[0]
+    numbers = {name: Quantity(f"{machine}/ceilings/{name}", i, digits.interval(i)) for name, (_, i) in named.items()}
+    said = {name: f"{numbers[name].shown} {unit}" for name, (unit, _) in named.items()}
+    rates = sentences.listed([said[name] for name in said if name.startswith("products")])
+    text = f"Matrix products reach {rates}; memory moves {said['memory']}"
+    text += f"; a call that computes next to nothing takes {said['call']}." if call else "."
+    evidence = "The case with the largest median over its processes; 95% intervals."
+    return Statement(text, "measured", evidence, sentences.names(ceilings, {}), tuple(numbers.values()))
+
+
+def probed(experiments: Mapping[str, pd.DataFrame]) -> str:
+    """Name the hardware of the records and what makes one noisy, for a figure's note."""
+    hardware = dict.fromkeys(one["hardware"] for records in experiments.values() for one in records["environment"])
+    noisy = "Noisy: the noise probe was slow or unsteady, or other programs used over "
+    noisy += f"{tidy.BUSY_PERCENT}% of the cores."
+    return f"{', '.join(hardware)}. {noisy}" if hardware else ""
+
+
+@mpl.rc_context(plots.STYLE)
+def draw_noise(noise: pd.DataFrame) -> Axes:
+    """Draw the timed records of each experiment as a bar, hollow where they are noisy."""
+    (ax,) = plots.axes(height=0.9 + 0.24 * len(noise))
+    names, noisy = [name.replace("_", " ") for name in noise["experiment"]], noise["noisy machine"]
+    quiet = noise["records"] - noisy
+    style = {"height": 0.62, "edgecolor": plots.BLUE, "linewidth": 1}
+    ax.barh(names, quiet, color=plots.BLUE, label="quiet", **style)
+    ax.barh(names, noisy, left=quiet, facecolor="none", label="noisy", **style)
+    for row, (some, every) in enumerate(zip(noisy, noise["records"], strict=True)):
+        said = f"{some} of {every}" if some else "none"
+        ax.annotate(said, (every, row), xytext=(5, 0), textcoords="offset points", va="center")
+    ax.invert_yaxis()
+    ax.set(xlabel="timed records", xlim=(0, 1.12 * noise["records"].max() if len(noise) else 1))
+    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(6, integer=True))
+    ax.grid(axis="x")
+    ax.legend(loc="lower right", frameon=False)
+    return ax
+
+
+def missing(machine: str) -> pd.DataFrame:
+    """List what was not measured here and why, in the columns `what`, `not measured` and `why`."""
+    rows, said = [], {}
+    for name in notebooks.experiments():
+        records = results.load(name, machine)
+        if records.empty:
+            rows.append((name, "all of it", "no records"))
+            continue
+        cases = tidy.medians(records)
+        cases = tidy.labelled(cases, records.fields, but="device")
+        for _, ended in cases[cases["why"] != ""].groupby("status", sort=False):
+            rows.append((name, _some(list(ended["label"]), len(ended)), _some(list(dict.fromkeys(ended["why"])))))
+        for reason in itertools.chain.from_iterable(one.get("lacks", []) for one in records["environment"]):
+            said[reason] = (reason.partition(" ")[0], "everywhere", reason)
+        for reason in tidy.column(records, "nsys_missing").dropna():
+            said[reason] = ("Nsight Systems", "kernels by name", reason)
+    if self_check.table(results.load("calibration", machine)).empty:
+        rows.append(("self-check", "all of it", "no records; make calibrate measures them"))
+    return pd.DataFrame([*said.values(), *rows], columns=["what", "not measured", "why"])
+
+
+def _some(texts: list[str], count: int = 0) -> str:
+    """Join a few texts, and say how many more there are."""
+    listed = "; ".join(texts[:FEW])
+    return f"{listed}; and {max(count, len(texts)) - FEW} more" if len(texts) > FEW else listed
 
 
 def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -22,7 +165,7 @@ def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     rows = []
     for name, records in experiments.items():
         table, grid = tidy.medians(records), whole_grid(name)
-        tried = {_case_key(case) for case in table[records.attrs["fields"]].to_dict("records")}
+        tried = {_case_key(case) for case in table[records.fields].to_dict("records")}
         row = {"experiment": name, "cases of the whole grid": len(grid), "of them here": len(grid & tried)}
         row |= {"cases here": len(table), "rounds at most": int(records["round"].max()) if len(records) else 0}
         ends = table["status"].map(lambda status: tidy.STATUS[status] or "measured")
@@ -84,25 +227,30 @@ def _format_values(values: Mapping[str, object]) -> str:
 def disturbances(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Count noisy records and series that change, one row per experiment.
 
-    `median spread` is the interquartile range of a case's samples relative to their median. A record is noisy if the
-    noise probe was slow or unsteady, or if other processes used much of the machine. A series changes if its samples
-    drift, jump or slow down late."""
+    `others at most` is what other programs used of the cores beside a record, if the system tells. `median spread` is
+    the interquartile range of a case's samples relative to their median. A record is noisy if the noise probe was slow
+    or unsteady, or if other processes used much of the machine. A series changes if its samples drift, jump or slow
+    down late."""
     rows = []
     for name, records in experiments.items():
         timed = records[tidy.column(records, "total_ms").map(lambda times: isinstance(times, list))]
         if timed.empty:
             continue
         found = [tidy.disturbances(record) for _, record in timed.iterrows()]
-        rows.append(
-            {
-                "experiment": name, "records": len(timed),
-                "median spread, %": statistics.median(map(_spread_percent, timed["total_ms"])),
-                "20 samples or more": sum(len(times) >= 20 for times in timed["total_ms"]),
-                "noisy machine": sum(tidy.NOISY in text for text in found),
-                "series that change": sum(text not in ("", tidy.NOISY) for text in found),
-            }
-        )  # fmt: skip
-    return pd.DataFrame(rows)
+        spread = statistics.median(map(_spread_percent, timed["total_ms"]))
+        many = sum(len(times) >= 20 for times in timed["total_ms"])
+        noisy, changed = (sum(map(of, found)) for of in (_is_noisy, _is_changed))
+        others = max(one.get("others_percent", 0.0) for one in timed["environment"])
+        rows.append((name, len(timed), spread, many, noisy, others, changed))
+    return pd.DataFrame(rows, columns=NOISE)
+
+
+def _is_noisy(disturbances: str) -> bool:
+    return tidy.NOISY in disturbances
+
+
+def _is_changed(disturbances: str) -> bool:
+    return disturbances not in ("", tidy.NOISY)
 
 
 def _spread_percent(times: list[float]) -> float:

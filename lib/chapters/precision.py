@@ -12,7 +12,6 @@ from lib.report.claims import LESS, MORE, Found
 from lib.report.hypotheses import MOST, Hypothesis, counted
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits
-from lib.stats.comparisons import UNCLEAR
 
 BITS = {"fp32": 24, "fp16": 11, "bf16": 8}  # of the significand, the hidden one included (IEEE 754; bf16: half of fp32)
 PRECISIONS = tuple(BITS)  # in the assignment's order
@@ -27,7 +26,7 @@ def rows(records: pd.DataFrame, metric: str, **where) -> pd.DataFrame:
     held, names = tidy.with_table(records, metric), ["subject", "precision", "device", "hardware"]
     if held.empty:
         return pd.DataFrame(columns=names)
-    last = held.sort_values("round").drop_duplicates(records.attrs["fields"], keep="last")
+    last = held.sort_values("round").drop_duplicates(records.fields, keep="last")
     found = [pd.DataFrame(record[metric]).assign(**record[names]) for _, record in last.iterrows()]
     every = pd.concat(found, ignore_index=True)
     every = every.sort_values("precision", key=lambda column: column.map(PRECISIONS.index), kind="stable")
@@ -63,13 +62,6 @@ def dtypes(records: pd.DataFrame, subject: str) -> pd.DataFrame:
     return _pivot_by_precision(rows(records, "dtypes", subject=subject), "tensor", "dtype")
 
 
-def step_errors(records: pd.DataFrame, subject: str) -> pd.DataFrame:
-    """Return a norm's error if one step alone is rounded, with a column per precision."""
-    table = rows(records, "step_errors", subject=subject)
-    short = tidy.column(table, "relative_error").map("{:.2g}".format)
-    return _pivot_by_precision(table.assign(relative_error=short), "step", "relative_error")
-
-
 def limits(records: pd.DataFrame) -> pd.DataFrame:
     """Return where norms leave the range of their dtype, with the inputs' scales in words."""
     table = rows(records, "norm_limits")
@@ -87,10 +79,13 @@ def speed(steps: pd.DataFrame, metric: str = "total_ms") -> pd.DataFrame:
     return table.assign(parameters=table["size"].map(counts))
 
 
-def speed_of_phases(steps: pd.DataFrame) -> pd.DataFrame:
-    """Compare bf16 with fp32 for each `phase` of a step."""
-    found = [speed(steps, f"{phase}_ms").assign(phase=phase) for phase in ("forward", "backward", "optimizer")]
-    return pd.concat([table for table in found if len(table)] or found[:1], ignore_index=True)
+def by_size(steps: pd.DataFrame) -> pd.DataFrame:
+    """Compare steps in bf16 with fp32, with the ratio of each pass, one row per case."""
+    table = speed(steps)
+    for name in ("forward", "backward"):
+        found = speed(steps, f"{name}_ms")
+        table[f"{name}_ratio"] = table["quantity"].map(dict(zip(found["quantity"], found["ratio"], strict=True)))
+    return table
 
 
 def published_speed() -> pd.DataFrame:
@@ -109,11 +104,11 @@ def _line_style(precision: str) -> dict:
 
 
 def draw_sums(records: pd.DataFrame) -> Axes:
-    """Draw the sum and half its spacing, in percent of a term, against the terms.
+    """Draw the sum, and the most that rounding it can lose, against the terms, one line per dtype.
 
-    Half a spacing is the most that a rounding can lose. There is one line per loop that adds in a single dtype."""
+    That is half the distance between neighbours, in percent of a term."""
     table = rows(records, "trace")
-    (left, right), ends = plots.axes(2, 3.2), []
+    (left, right), ends = plots.axes(2, 2.6), []
     with mpl.rc_context(plots.STYLE):
         for loop, line in table.drop_duplicates(["loop", "terms"]).groupby("loop", sort=False) if len(table) else ():
             total, term = loop.split(" += ")
@@ -125,7 +120,7 @@ def draw_sums(records: pd.DataFrame) -> Axes:
         right.axhline(100, color=plots.INK, linewidth=0.8)
         right.set_yscale("log")
         left.set(xlabel="terms of 0.01", ylabel="sum")
-        right.set(xlabel="terms of 0.01", ylabel="half a spacing, % of a term")
+        right.set(xlabel="terms of 0.01", ylabel="lost by rounding, % of a term")
         for ax in (left, right):
             ax.grid(axis="y")
         plots.label_ends(right, ends)
@@ -136,7 +131,7 @@ def draw_norms(records: pd.DataFrame) -> Axes:
     """Draw each norm's error against the scale of its inputs, one line per precision.
 
     A gap marks errors that are not finite, a cross an overflow in an intermediate step."""
-    grid = plots.axes(2, 3.2, sharey=True)
+    grid = plots.axes(2, 2.6, sharey=True)
     with mpl.rc_context(plots.STYLE):
         for (norm, title), ax in zip(NORMS.items(), grid, strict=True):
             ends, table = [], rows(records, "norm_errors", subject=norm, offset=0)
@@ -168,63 +163,58 @@ def note(records: pd.DataFrame, subject: str) -> str:
 
 
 @of_records()
-def sums(records: pd.DataFrame, narrow: str) -> Statement:
-    """State the results of the four loops of a narrow dtype."""
+def sums(records: pd.DataFrame) -> Statement:
+    """State a thousand times 0.01 in each type, and with narrow terms in an fp32 sum."""
     table = loops(records).set_index("loop")
-    names = ["fp32 += fp32", f"{narrow} += {narrow}", f"fp32 += {narrow}", f"fp32 += {narrow} as fp32"]
-    if not set(names) <= set(table.index):
-        return Statement(f"The four loops of {narrow} were not run here.", NO_DATA, "accumulation")
-    wide, own, mixed, cast = table.loc[names, "sum"]
+    if not {*(f"{name} += {name}" for name in PRECISIONS), "fp32 += fp16", "fp32 += bf16"} <= set(table.index):
+        return Statement("The loops were not run here.", NO_DATA, "accumulation")
+    said = {loop: digits.exact(round(number, 4)) for loop, number in table["number"].items()}
+    stop = table.loc["bf16 += bf16", "stalls_after"]
+    ends = "ends at" if stop == "never" else "stops at"
+    after = "" if stop == "never" else f", after {stop} of {TERMS:,} terms"
     text = (
-        f"A thousand terms of {digits.exact(TERM)} add up to {wide} in fp32, to {own} in {narrow}, to {mixed} where "
-        f"{narrow} terms go into an fp32 sum, and to {cast} where they are converted to fp32 before."
+        f"A bf16 sum of {digits.exact(TERM)} {ends} {said['bf16 += bf16']}{after}; fp16 reaches "
+        f"{said['fp16 += fp16']} and fp32 {said['fp32 += fp32']}. Added to an fp32 sum, bf16 terms make "
+        f"{said['fp32 += bf16']} and fp16 terms {said['fp32 += fp16']}."
     )
-    errors = table["sum_error"]
-    return Statement(text, "measured", "; ".join(f"{name}: error {errors[name]}" for name in names) + ".")
+    return Statement(text, "measured", "; ".join(f"{name}: error {table['sum_error'][name]}" for name in table.index))
 
 
 @of_records()
 def reasons(records: pd.DataFrame, narrow: str) -> Statement:
-    """State why the loops of a narrow dtype are wrong: storing and adding."""
+    """State what storing the terms and adding them each cost in a narrow dtype."""
     table = loops(records).set_index("loop")
-    own, wide, cast = f"{narrow} += {narrow}", f"fp32 += {narrow}", f"fp32 += {narrow} as fp32"
-    if own not in table.index:
+    loop = f"{narrow} += {narrow}"
+    if loop not in table.index:
         return Statement(f"The loops of {narrow} were not run here.", NO_DATA, "accumulation")
-    row, other = table.loc[own], table.loc[wide]
-    alone = "which is all of the error" if other["sum_error"] == other["stored_error"] else "beside the error"
-    text = (
-        f"In {narrow}, {digits.exact(TERM)} is stored with an error that makes {row['stored_error']} over the thousand "
-        f"terms, {alone} of the sum in fp32, {other['sum_error']}. The additions in {narrow} bring "
-        f"{row['added_error']}: at its end the sum can change by steps of {row['spacing']} only, and rounding to such "
-        f"a step may lose {digits.number(row['half_percent'])}% of a term."
+    row = table.loc[loop]
+    lost = (
+        "every term is lost"
+        if row["half_percent"] > 100
+        else f"up to {digits.count(row['half_percent'])}% of a term is lost"
     )
-    if row["stalls_after"] != "never":
-        text += (
-            f" Half a step is more than a term from there on: after {row['stalls_after']} terms the sum stays at "
-            f"{row['sum']}, whatever is added."
-        )
-    if table.loc[cast, "number"] == other["number"]:
-        text += " To convert the term to fp32 first changes nothing, since the addition converts it anyway."
-    return Statement(text, "measured", f"Loops {own}, {wide} and {cast}; spacing from the dtype's significand.")
+    text = (
+        f"In {narrow}, rounding {digits.exact(TERM)} itself costs {row['stored_error']} over the {TERMS:,} terms; the "
+        f"additions cost {row['added_error']}. At the end the sum's neighbours are {row['spacing']} apart, so {lost}."
+    )
+    return Statement(text, "measured", f"Loop {loop}; spacing from the dtype's significand.")
 
 
 @of_records()
 def observed(records: pd.DataFrame, narrow: str) -> Statement:
-    """State the toy model's dtypes, in the order of the assignment's question."""
+    """State which of the toy model's tensors are narrow under autocast and which are not."""
     table = dtypes(records, "toy")
     if narrow not in table:
         return Statement(f"The toy model under {narrow} autocast was not observed here.", NO_DATA, "toy")
     found = table.set_index("tensor")[narrow]
     asked = {
-        "parameters": "the parameters are in",
-        "output of the first layer": "the output of the first layer in",
-        "output of layer norm": "that of layer norm in",
-        "logits": "the logits in",
-        "loss": "the loss in",
-        "gradients of the parameters": "the gradients in",
-    }
-    parts = [f"{words} {found[name]}" for name, words in asked.items()]
-    text = f"Under {narrow} autocast on {table['device'].iloc[0]}, {', '.join(parts[:-1])} and {parts[-1]}."
+        "parameters": "parameters", "output of the first layer": "the first layer's output",
+        "output of layer norm": "layer norm's output", "logits": "logits", "loss": "loss",
+        "gradients of the parameters": "gradients",
+    }  # fmt: skip
+    of = {dtype: [words for name, words in asked.items() if found[name] == dtype] for dtype in dict.fromkeys(found)}
+    parts = [f"{sentences.listed(words)} {'are' if len(words) > 1 else 'is'} in {dtype}" for dtype, words in of.items()]
+    text = f"Under {narrow} autocast on {table['device'].iloc[0]}, {sentences.listed(parts)}."
     return Statement(text, "measured", "As hooks saw them: " + "; ".join(f"{n}: {d}" for n, d in found.items()) + ".")
 
 
@@ -237,25 +227,15 @@ def sensitive(records: pd.DataFrame, subject: str, precision: str) -> Statement:
         return Statement(f"A {name} in {precision} was not computed here.", NO_DATA, subject)
     errors = table.drop_duplicates("scale").set_index("scale")["relative_error"]
     over = rows(records, "norm_limits", **where, what="overflows")
-    text = (
-        f"Computed in {precision} throughout, {name} has an error of {digits.number(errors[1])} on standard normal "
-        "inputs"
-    )
+    text = f"In {precision}, {name} has a relative error of {digits.number(errors[1])} on standard normal inputs"
     if over.empty:
         ends = f"{digits.exact(errors.index.min())} to {digits.exact(errors.index.max())}"
-        text += f", and nothing overflows on inputs from {ends} times as large."
+        text += f", and nothing overflows for inputs scaled by {ends}."
         return Statement(text, "measured", f"{len(table)} scales.")
     first = over.loc[over["scale"].idxmin()]
-    text += f"; on inputs {digits.exact(first['scale'])} times as large its {first['step']} overflows"
+    text += f"; for inputs {digits.exact(first['scale'])} times as large its {first['step']} overflows"
     if errors.get(first["scale"]) == 1:
-        text += ", and the norm is silently zero, since it divides by infinity"
-    under = rows(records, "norm_limits", **where, what="underflows")
-    under = under[under["scale"] < 1] if len(under) else under
-    if len(under):
-        last = under.loc[under["scale"].idxmax()]
-        text += f". On inputs {digits.exact(last['scale'])} times as large half or more of its {last['step']} is zero"
-        if last["scale"] in errors:
-            text += f", which eps hides: the error is {digits.number(errors[last['scale']])}"
+        text += " and the norm is silently zero"
     return Statement(text + ".", "measured", f"{len(table)} of the scales give a finite norm.")
 
 
@@ -270,27 +250,10 @@ def kernel(records: pd.DataFrame, precision: str) -> Statement:
     worst = tidy.select(table, scale=lost)["relative_error"].max()
     scales = " to ".join(map(digits.exact, dict.fromkeys((lost[0], lost[-1]))))
     text = (
-        f"PyTorch's own layer norm, one kernel, takes the same {precision} inputs at scales {scales}, where the one "
-        f"computed step by step overflows, with an error of {digits.number(worst)} at most."
+        f"PyTorch's own layer norm takes the same {precision} inputs at scales {scales} with an error of at most "
+        f"{digits.number(worst)}: its kernel computes in fp32 inside."
     )
     return Statement(text, "measured", f"Scales {', '.join(f'{scale:g}' for scale in lost)}.")
-
-
-@of_records()
-def offset_error(records: pd.DataFrame, precision: str) -> Statement:
-    """State how a large mean changes the errors of layer norm and of RMS norm."""
-    table = rows(records, "norm_errors", precision=precision, scale=1)
-    of = {norm: tidy.select(table, subject=norm) for norm in NORMS if len(table)}  # an empty table has no columns
-    found = {norm: errors.set_index("offset")["relative_error"] for norm, errors in of.items()}
-    common = sorted(set.intersection(*(set(errors.index) for errors in found.values()))) if found else []
-    if len(common) < 2:
-        return Statement(f"Inputs with a large mean were not tried in {precision} here.", NO_DATA, "offset")
-    ends = [" to ".join(digits.number(found[norm][offset]) for offset in (common[0], common[-1])) for norm in NORMS]
-    text = (
-        f"In {precision}, a mean of {digits.exact(common[-1])} standard deviations takes the error of layer norm from "
-        f"{ends[0]}, and that of RMS norm from {ends[1]}."
-    )
-    return Statement(text, "measured", f"Offsets {', '.join(f'{offset:g}' for offset in common)} at scale one.")
 
 
 def published_trend() -> Statement:
@@ -299,41 +262,27 @@ def published_trend() -> Statement:
     faster = table["forward_backward_ratio"] < 1
     more, less = (", ".join(table[which]["size"]) for which in (~faster, faster))
     of = f"{table['source'].iloc[0]}, on {table['hardware'].iloc[0]} and without compiling"
-    text = f"In {of}, forward and backward together take more time in bf16 than in fp32 at {more}, and less at {less}."
+    text = f"In {of}, forward and backward in bf16 took longer than in fp32 at {more}, and less time at {less}."
     return Statement(text, "published", "Published means, each size in both precisions on the same hardware.")
 
 
 def trend(steps: pd.DataFrame) -> Statement:
-    """Compare steps in bf16 and fp32 at each size, and state the trend with the size."""
+    """Compare a step in bf16 and fp32 in the largest case, and at the smallest size if it differs."""
     table = speed(steps)
     if table.empty:
         return Statement("Steps in bf16 and in fp32 were not both measured here.", NO_DATA, "step")
-    fields = steps.attrs["fields"]
-    label = tidy.labelled(table, fields)["label"] if len(table) > 1 else table["size"]
-    every = [
-        sentences.compare(
-            steps, "total_ms", row[fields].to_dict(), {**row[fields], "precision": "fp32"}, "a step in bf16",
-            "one in fp32", f"at {name}, context {row['context_length']:,}",
+    fields = steps.fields
+    table = table.sort_values(["parameters", "context_length"]).drop_duplicates("size", keep="last")
+    ends = [table.iloc[-1], *([table.iloc[0]] if len(table) > 1 else [])]
+    return sentences.together(
+        *(
+            sentences.compare(
+                steps, "total_ms", row[fields].to_dict(), {**row[fields], "precision": "fp32"},
+                "a training step in bf16", "one in fp32", f"at {row['size']}, context {row['context_length']:,}",
+            )
+            for row in ends
         )
-        for (_, row), name in zip(table.iterrows(), label, strict=True)
-    ]  # fmt: skip
-    return sentences.together(*every, _size_trend(table))
-
-
-def _size_trend(table: pd.DataFrame) -> Statement:
-    alike = tidy.select(table, context_length=table["context_length"].max(), compiled=False).sort_values("parameters")
-    if len(alike) < 2 or alike["size"].duplicated().any():
-        return Statement("How the ratio changes with the size takes more than one size.", NO_DATA, "one size")
-    first, last = alike.iloc[0], alike.iloc[-1]
-    a, b = first["ratio"], last["ratio"]
-    known = a.known and b.known
-    way = "falls" if known and b.high < a.low else "rises" if known and b.low > a.high else "is not shown to change"
-    text = (
-        f"From size {first['size']} to {last['size']} the ratio {way}: {digits.interval(a)} at the one and "
-        f"{digits.interval(b)} at the other."
-    )
-    verdict = UNCLEAR if "shown" in way else "measured"
-    return Statement(text, verdict, "Whether the two intervals overlap.")
+    )  # fmt: skip
 
 
 def stalls_at(term: float, bits: int) -> float:

@@ -1,39 +1,210 @@
-"""List the assignment's questions and link the sections that answer them.
+"""Answer the assignment's questions from this machine's records, one to three sentences each.
 
 The assignment is the second of Stanford's CS336, spring 2025. Names of problems are the assignment's; the wording is
 this project's own. The comparison of optimizers comes from two public write-ups.
 """
 
-import functools
 import html
+import itertools
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 import pandas as pd
-from markupsafe import Markup
 
 from lib import notebooks
+from lib.chapters import adam, attention, kernels, memory, precision, step, warmup
 from lib.records import results
-from lib.report import tables, tidy
+from lib.report import quantities, sentences, tables, tidy
+from lib.report.sentences import NO_DATA, Statement
+from lib.stats import digits
 
-ABSENT = "not measured on this machine"
+AT_SIZE, SMALLER, NOT_RUN = "at the size asked", "at a smaller size", "not run"
+DONE = ("ok", "oom")  # running out of memory is a result that the assignment asks to note
+SIZES, CONTEXTS = ("small", "medium", "large", "xl", "2.7B"), (128, 256, 512, 1024)
+MODELS = {"size": SIZES, "precision": ("fp32",)}  # what the assignment asks to measure
+PROFILED = MODELS | {"context_length": CONTEXTS}
+PROFILED_MEMORY = {"size": ("2.7B",), "context_length": (128, 256, 512), "mode": ("forward", "train_step")}
+SQUARES = {"seq_len": (256, 1024, 4096, 8192, 16384), "d_head": (16, 32, 64, 128), "batch_size": (8,)}
+LISTS = {"num_params": (1, 2, 4, 8, 16, 32), "param_size": (16384, 65536, 262144, 1048576, 4194304)}
+TRAINING = {"mode": "train_step"}
+
+# chapters, and headings of chapters
+STEP, KERNELS, MEMORY, ATTENTION, ADAM = ("01_step",), ("03_kernels",), ("04_memory",), ("05_attention",), ("06_adam",)
+PRECISION, SUMS = ("07_precision",), ("07_precision", "Four ways to add up")
+DTYPES, NORMS = ("07_precision", "Dtypes under autocast"), ("07_precision", "What is sensitive in a norm")
+WARMUPS, COMPILE = ("08_warmup", "No warm-up, one, two or five"), ("82_compile",)
+
+
+class Machine:
+    """Load the records of a machine by experiment, each once."""
+
+    def __init__(self, name: str):
+        self.name, self.load = name, cache(lambda experiment: results.load(experiment, name))
+
+
+def _script(of: Machine) -> Statement:
+    """Answer with the notebook that times a step, and the cases that it measured here."""
+    cases = len(tidy.medians(tidy.select(of.load("step"), status="ok", **TRAINING)))
+    text = "The notebook step times forward, backward and optimizer inside the same step, for any size"
+    said = f"{text}; {digits.count(cases)} cases were measured here."
+    return Statement(said, "measured" if cases else NO_DATA, "Records of training steps.")
+
+
+def _passes(of: Machine) -> Statement:
+    """Answer with the times of both passes of the plain step, and their deviation."""
+    steps = step.prepared(of.load("step"), of.load("ceilings"))
+    head = step.head(steps)
+    where = sentences.at("At {size}, context {context_length}, in {precision}: ", head)
+    times = sentences.values(steps, head, where + "forward {} ms, backward {} ms;", "forward_ms", "backward_ms")
+    spread = tidy.median(tidy.select(steps, **head), "deviation_percent")
+    if times.verdict == NO_DATA or spread is None:
+        return times
+    shown = digits.number(spread.value, spread.reach)
+    number = sentences.quantity(steps, head, "deviation_percent", spread, shown)
+    text = f"the steps of a process vary by {shown}%."
+    return sentences.together(times, Statement(text, "measured", "Standard deviation.", (), number))
+
+
+def _warmups(of: Machine) -> Statement:
+    """Answer with the deviations by warm-ups, and the first step's length."""
+    starts = warmup.cold(of.load("warmup"))
+    return sentences.together(warmup.without(starts, warmup.head(starts)), warmup.first_line(starts))
+
+
+def _profiled(say: Callable) -> Callable[[Machine], Statement]:
+    """Answer with a statement of the chapter on kernels about its case."""
+    return lambda of: say(of.load("kernels"), kernels.head(of.load("kernels")))
+
+
+def _norms(of: Machine) -> Statement:
+    """Answer with what overflows in layer norm, in both narrow types."""
+    return sentences.together(
+        *(precision.sensitive(of.load("precision"), "layer_norm", name) for name in ("fp16", "bf16"))
+    )
+
+
+def _plain_memory(of: Machine) -> pd.DataFrame:
+    return tidy.select(of.load("memory"), checkpoint=0)
+
+
+def _memory_over_time(of: Machine) -> Statement:
+    """Answer with the peak of a step and its parts."""
+    plain = _plain_memory(of)
+    return memory.answer(plain, tidy.largest(plain, "parameters", precision="fp32", mode="train_step"))
+
+
+def _peaks(of: Machine) -> Statement:
+    """Answer with the peak of a training step and of a forward pass at each context of one size."""
+    plain = tidy.select(_plain_memory(of), precision="fp32", status="ok")
+    head = tidy.largest(plain, "context_length", mode="train_step")
+    contexts = sorted(
+        set(tidy.select(plain, **{**head, "context_length": list(plain["context_length"])}).context_length)
+    )
+    texts: dict[str, list[str]] = {"train_step": [], "forward": []}
+    numbers: tuple[quantities.Quantity, ...] = ()
+    for mode, tokens in itertools.product(texts, contexts):
+        case = {**head, "mode": mode, "context_length": tokens}
+        peak = memory.value(plain, "peak_mib", case)
+        if math.isnan(peak):
+            return memory.MISSING
+        texts[mode].append(digits.number(peak, 0))
+        numbers += sentences.quantity(plain, case, "peak_mib", memory.counted(peak), texts[mode][-1])
+    if not contexts:
+        return memory.MISSING
+    at = sentences.listed([f"{tokens:,}" for tokens in contexts])
+    text = (
+        f"At {head['size']} and {at} tokens, a training step peaks at {sentences.listed(texts['train_step'])} MiB, a "
+        f"forward pass at {sentences.listed(texts['forward'])}."
+    )
+    return Statement(text, "measured", "peak_mib", (), numbers)
+
+
+def _narrow_memory(of: Machine) -> Statement:
+    """Answer with what bf16 changes of the peak, at the longest context."""
+    plain = _plain_memory(of)
+    return memory.narrower(plain, tidy.largest(plain, "context_length", precision="fp32", mode="train_step"))
+
+
+def _allocations(of: Machine) -> Statement:
+    """Answer with the largest allocations of the longest case."""
+    plain = _plain_memory(of)
+    return memory.scores(plain, tidy.largest(plain, "context_length", precision="fp32", mode="train_step"))
+
+
+def _attention(of: Machine) -> Statement:
+    """Answer with the growth of naive attention and the size at which memory ends."""
+    records = of.load("attention")
+    at = {name: value for name, value in attention.longest_case(records).items() if name != "seq_len"}
+    naive = sentences.exponent(
+        records, "total_ms", "seq_len", {**at, "variant": "naive"}, "the time of naive attention"
+    )
+    return sentences.together(naive, attention.out_of_memory(records, of.name))
+
+
+def _compiled_attention(of: Machine) -> Statement:
+    """Answer with compiled against eager attention, in the longest case."""
+    records = of.load("compile")
+    case = tidy.largest(records, "seq_len", model="attention", precision="fp32", compiled=True)
+    at = sentences.at("at {seq_len:,} tokens, head size {d_head}", case)
+    eager = {**case, "compiled": False}
+    return sentences.compare(records, "total_ms", case, eager, "compiled attention", "eager attention", at)
+
+
+def _compiled_step(of: Machine) -> Statement:
+    """Answer with the compiled step against the plain one, in the largest case."""
+    steps = tidy.select(of.load("step"), **TRAINING)
+    case = tidy.largest(steps, "forward_flops", precision="fp32", compiled=True, **step.PLAIN)
+    at = sentences.at("at {size}, context {context_length}", case)
+    eager = {**case, "compiled": False}
+    return sentences.compare(steps, "total_ms", case, eager, "the compiled step", "the eager one", at)
+
+
+def _tiled(of: Machine) -> Statement:
+    """Answer with the time of tiled attention against naive attention, in the longest case."""
+    records = of.load("attention")
+    case = {**attention.longest_case(records), "variant": "tiled"}
+    at = sentences.at("in plain PyTorch, at {seq_len:,} tokens", case)
+    naive = {**case, "variant": "naive"}
+    return sentences.compare(records, "total_ms", case, naive, "tiled attention", "naive attention", at)
+
+
+def _flash(of: Machine) -> Statement:
+    """Answer with the fastest variant of attention and the memory that it keeps."""
+    records = of.load("attention")
+    return attention.answer(records, attention.longest_case(records))
+
+
+def _optimizers(of: Machine) -> Statement:
+    """Answer with the optimizer step of a model, and the fastest at each list of parameters."""
+    records = of.load("adam")
+    lists = tidy.select(records, **adam.LISTS)
+    return sentences.together(adam.answer(records, adam.headline_case(records)), adam.tally(adam.wins(lists)))
+
+
+def _none(_: Machine) -> Statement:
+    return Statement("This project has no kernel of its own in Triton.", NO_DATA, "none")
 
 
 @dataclass(frozen=True)
 class Question:
-    """A part of a problem, with the sections that answer it.
+    """Hold a part of a problem: what it asks, its answer from records, and where that is shown.
 
-    `answered_in` are pairs of chapter and heading; an empty heading means the whole chapter. `experiment` and `where`
-    select the records that bear on it."""
+    `experiment` and `where` select the records that bear on it. `asked` has the values that the assignment names for
+    some fields; without any, the size does not matter."""
 
     problem: str
     part: str
     asks: str
-    answered_in: tuple[tuple[str, str], ...]
-    experiment: str
+    answer: Callable[[Machine], Statement]
+    shown_in: tuple[str, ...]
+    experiment: str = ""
     where: Mapping = field(default_factory=dict)
+    asked: Mapping = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -41,107 +212,124 @@ class Question:
         return f"{self.problem} ({self.part})" if self.part else self.problem
 
 
-STEP, WARMUP, KERNELS, PRECISION, MEMORY = "02_step", "03_warmup", "04_kernels", "05_precision", "06_memory"
-ATTENTION, COMPILE, ADAM = "07_attention", "09_compile", "10_adam"
-ASKED, MEASURED = "The questions of the assignment", "What was measured"
-TRAINING = {"mode": "train_step"}
-
 # fmt: off
 QUESTIONS = (
-    Question("benchmarking_script", "a", "A script that times forward and backward passes of a model of any size",
-             (("01_method", "How a time is measured"), (STEP, "")), "step"),
+    Question("benchmarking_script", "a", "A script that times both passes of a model of any size",
+             _script, STEP, "step", TRAINING),
     Question("benchmarking_script", "b", "How long forward and backward take at each size, and how much that varies",
-             ((STEP, MEASURED), (STEP, "Beside other machines")), "step", TRAINING),
-    Question("benchmarking_script", "c", "What changes without warm-up steps, or with one or two, and why",
-             ((WARMUP, MEASURED), (WARMUP, "Beside the write-ups")), "warmup"),
-    Question("nsys_profile", "a", "How long the forward pass takes under the profiler, and whether a timer agrees",
-             ((KERNELS, ASKED),), "kernels"),
-    Question("nsys_profile", "b", "Which kernel takes the most time, how often it runs, and if backward changes it",
-             ((KERNELS, ASKED), (KERNELS, "In numbers")), "kernels"),
+             _passes, STEP, "step", TRAINING, MODELS),
+    Question("benchmarking_script", "c", "What changes without warm-up, or with one or two steps of it",
+             _warmups, WARMUPS, "warmup", {}, MODELS),
+    Question("nsys_profile", "a", "How long the forward pass takes under the profiler, against a timer",
+             _profiled(kernels.agreement), KERNELS, "kernels", {}, PROFILED),
+    Question("nsys_profile", "b", "Which kernel takes the most time, and how often it runs",
+             _profiled(kernels.leader), KERNELS, "kernels", {}, PROFILED),
     Question("nsys_profile", "c", "Which kernels besides matrix products take time in the forward pass",
-             ((KERNELS, ASKED), (KERNELS, "In numbers")), "kernels"),
+             _profiled(kernels.besides), KERNELS, "kernels", {}, PROFILED),
     Question("nsys_profile", "d", "How the share of matrix products changes in a whole training step",
-             ((KERNELS, ASKED), (KERNELS, "In numbers")), "kernels", TRAINING),
+             _profiled(kernels.fall), KERNELS, "kernels", TRAINING, PROFILED),
     Question("nsys_profile", "e", "How softmax and matrix products in attention compare, in time and in FLOPs",
-             ((KERNELS, ASKED), (KERNELS, "In numbers")), "kernels"),
+             _profiled(kernels.softmax), KERNELS, "kernels", {}, PROFILED),
     Question("mixed_precision_accumulation", "", "How exact four ways are to add up many small numbers",
-             ((PRECISION, "Four ways to add up"),), "precision", {"subject": "accumulation"}),
-    Question("benchmarking_mixed_precision", "a", "Which dtypes parameters, outputs, loss and gradients have under "
-             "autocast", ((PRECISION, "The dtypes under autocast"),), "precision", {"subject": "toy"}),
-    Question("benchmarking_mixed_precision", "b", "What in layer normalisation is sensitive, and whether bf16 differs "
-             "from fp16", ((PRECISION, "What is sensitive in a norm"),), "precision", {"subject": "layer_norm"}),
-    Question("benchmarking_mixed_precision", "c", "How long forward and backward take in bf16, by model size",
-             ((PRECISION, "Mixed precision and model size"),), "step", {"precision": "bf16"}),
-    Question("memory_profiling", "a", "What memory looks like over a forward pass and over a training step",
-             ((MEMORY, "The timelines"),), "memory"),
+             lambda of: precision.sums(of.load("precision")), SUMS, "precision", {"subject": "accumulation"}),
+    Question("benchmarking_mixed_precision", "a", "Which dtypes a toy model's tensors have under autocast",
+             lambda of: precision.observed(of.load("precision"), "fp16"), DTYPES, "precision", {"subject": "toy"}),
+    Question("benchmarking_mixed_precision", "b", "What in layer norm is sensitive, and if bf16 differs from fp16",
+             _norms, NORMS, "precision", {"subject": "layer_norm"}),
+    Question("benchmarking_mixed_precision", "c", "How long both passes take in bf16, by model size",
+             lambda of: precision.trend(tidy.select(of.load("step"), **TRAINING)), PRECISION, "step",
+             TRAINING | {"precision": "bf16"}, {"size": SIZES}),
+    Question("memory_profiling", "a", "What memory looks like over a forward pass and a training step",
+             _memory_over_time, MEMORY, "memory", {}, PROFILED_MEMORY),
     Question("memory_profiling", "b", "How high the peak is at each context length",
-             ((MEMORY, "The peak by context length"),), "memory"),
+             _peaks, MEMORY, "memory", {}, PROFILED_MEMORY),
     Question("memory_profiling", "c", "What mixed precision changes of the peak",
-             ((MEMORY, "Mixed precision"),), "memory", {"precision": "bf16"}),
+             _narrow_memory, MEMORY, "memory", {"precision": "bf16"}, PROFILED_MEMORY),
     Question("memory_profiling", "d", "How large one activation of the residual stream is",
-             ((MEMORY, "The residual stream"),), "memory"),
+             lambda _: memory.residual("2.7B", 256), MEMORY),
     Question("memory_profiling", "e", "How large the largest allocations are, and what made them",
-             ((MEMORY, "Large allocations, and who made them"),), "memory"),
-    Question("pytorch_attention", "", "How long attention takes and what it keeps for the backward pass, by sequence "
-             "and head size, and where memory ends",
-             ((ATTENTION, "Forward, backward, and the memory between"), (ATTENTION, "Where memory ends"),
-              (ATTENTION, "What is kept for the backward pass")), "attention", {"variant": "naive"}),
+             _allocations, MEMORY, "memory", {}, PROFILED_MEMORY),
+    Question("pytorch_attention", "", "How the time of naive attention grows, and where memory ends",
+             _attention, ATTENTION, "attention", {"variant": "naive"}, SQUARES),
     Question("torch_compile", "a", "What compiling changes of attention",
-             ((COMPILE, "Attention, compiled and not"),), "compile", {"model": "attention"}),
-    Question("torch_compile", "b", "What compiling changes of the whole model, by phase",
-             ((COMPILE, "The whole Transformer, compiled and not"),), "step", {"compiled": True}),
-    Question("flash_forward, flash_backward", "", "Attention in tiles, in plain PyTorch and checked against naive "
-             "attention; in Triton it is not part of this project",
-             ((ATTENTION, "The idea"), (ATTENTION, "What is kept for the backward pass")), "attention",
-             {"variant": "tiled"}),
-    Question("flash_benchmarking", "", "How attention in tiles and PyTorch's own compare with naive attention",
-             ((ATTENTION, "Forward, backward, and the memory between"), (ATTENTION, "Beside other machines")),
-             "attention", {"variant": ["tiled", "sdpa", "flex"]}),
-    Question("Adam, in two write-ups", "", "Which implementation of the optimizer step is fastest, by number and size "
-             "of parameters", ((ADAM, MEASURED), (ADAM, "Where each wins"), (ADAM, "Beside other machines")), "adam"),
+             _compiled_attention, COMPILE, "compile", {"model": "attention", "compiled": True}, SQUARES),
+    Question("torch_compile", "b", "What compiling changes of the whole model",
+             _compiled_step, COMPILE, "step", TRAINING | {"compiled": True}, MODELS),
+    Question("flash_forward, flash_backward", "PyTorch", "Attention in tiles, checked against naive attention",
+             _tiled, ATTENTION, "attention", {"variant": "tiled"}),
+    Question("flash_forward", "Triton", "Attention in tiles as one kernel of one's own",
+             _none, ATTENTION, "attention", {"variant": "triton"}),
+    Question("flash_benchmarking", "", "How attention in one kernel compares with naive attention",
+             _flash, ATTENTION, "attention", {"variant": ["sdpa", "flex"]},
+             {"seq_len": tuple(2**power for power in range(7, 17)), "d_head": SQUARES["d_head"], "batch_size": (1,)}),
+    Question("Adam, in two write-ups", "", "Which implementation of the optimizer step is fastest",
+             _optimizers, ADAM, "adam", {}, LISTS),
 )
 # fmt: on
 
 
-@functools.cache
+def status(question: Question, of: Machine) -> str:
+    """Compare the cases that were run with those that the assignment asks for."""
+    if not question.experiment:
+        return AT_SIZE
+    records = tidy.select(of.load(question.experiment), **question.where)
+    done = records[records["status"].isin(DONE)]
+    if not (done["status"] == "ok").any():
+        return NOT_RUN
+    asked = set(itertools.product(*question.asked.values()))
+    return AT_SIZE if asked <= set(done[list(question.asked)].itertuples(index=False, name=None)) else SMALLER
+
+
+class Answers:
+    """Each question with its answer, a link to its chapter and its status, as a list of definitions."""
+
+    def __init__(self, machine: str):
+        of = Machine(machine)
+        answered = [(one, one.answer(of)) for one in QUESTIONS]
+        self.rows = [(one, said, NOT_RUN if said.verdict == NO_DATA else status(one, of)) for one, said in answered]
+        steps = of.load("step")
+        measured = steps[steps["device"] != "cuda"] if len(steps) else steps
+        names = (name.partition(", freed")[0] for name in tidy.column(measured, "hardware"))
+        self.hardware = " and ".join(dict.fromkeys(names))
+
+    def summary(self) -> Statement:
+        """Count the questions by status, and name the hardware if it is not what the assignment asks for."""
+        found = Counter(mark for *_, mark in self.rows)
+        be, was = ("is" if found[AT_SIZE] == 1 else "are"), ("was" if found[NOT_RUN] == 1 else "were")
+        every, asked, smaller, without = map(
+            digits.count, (len(self.rows), found[AT_SIZE], found[SMALLER], found[NOT_RUN])
+        )
+        text = (
+            f"Of {every} questions, {asked} {be} answered at the size asked and {smaller} at "
+            f"a smaller size; {without} {was} not run."
+        )
+        if self.hardware:
+            text += f" The assignment asks for an NVIDIA GPU; these answers are from {self.hardware}."
+        return Statement(text, "derived", "Cases that were run against those that the assignment names.")
+
+    def _repr_html_(self) -> str:
+        return f'<dl class="questions">{"".join(itertools.starmap(_row_html, self.rows))}</dl>'
+
+
+@cache
 def headings(chapter: str) -> tuple[str, ...]:
     """Return the headings of a chapter, its title first."""
-    cells = json.loads((notebooks.NOTEBOOKS / "report" / f"{chapter}.ipynb").read_text())["cells"]
+    cells = json.loads((notebooks.CHAPTERS / f"{chapter}.ipynb").read_text())["cells"]
     prose = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
     return tuple(re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE))
 
 
-def link_to(chapter: str, heading: str) -> Markup:
-    """Link to a section of the report. Raises ValueError for an unknown heading."""
-    title, *others = headings(chapter)
-    if heading and heading not in others:
-        raise ValueError(f"{chapter}: got {heading!r}, expected one of its headings, {', '.join(others)}")
-    words = f"{title}: {heading}" if heading else title
-    return Markup(f'<a href="#{tables.anchor(chapter, heading or title)}">{html.escape(words)}</a>')
+def link_to(chapter: str, heading: str = "") -> str:
+    """Return a link to a chapter or to a heading of it."""
+    title = heading or headings(chapter)[0]
+    return f'<a href="#{tables.anchor(chapter, title)}">{html.escape(title)}</a>'
 
 
-def found(question: Question, records: pd.DataFrame) -> str:
-    """State how many cases bear on a question, or why there are none."""
-    chosen = tidy.select(records, **question.where)
-    fields = records.attrs["fields"]
-    measured = chosen[chosen["status"] == "ok"]
-    if len(measured):
-        count = len(measured[fields].drop_duplicates())
-        return f"answered, from {count} case{'s' * (count > 1)}"
-    ends = ", ".join(dict.fromkeys(tidy.STATUS[status] for status in chosen["status"]))
-    return f"{ABSENT}: {ends}" if ends else ABSENT
-
-
-def table(machine: str) -> tables.Table:
-    """Return all questions with links to their answers and this machine's cases."""
-    records = {name: results.load(name, machine) for name in {question.experiment for question in QUESTIONS}}
-    rows = [
-        {
-            "question": Markup("{}<small>{}</small>").format(one.asks, one.name),
-            "answered in": Markup("; ").join(link_to(*where) for where in one.answered_in),
-            "on this machine": found(one, records[one.experiment]),
-        }
-        for one in QUESTIONS
-    ]
-    caption = "The questions of the assignment, and where they are answered"
-    return tables.Table(pd.DataFrame(rows, dtype=object), caption)
+def _row_html(question: Question, answer: Statement, mark: str) -> str:
+    """Return a question, its status and its answer as HTML."""
+    said = quantities.marked(answer.text, answer.quantities) if answer.verdict != NO_DATA or mark == NOT_RUN else ""
+    name, asks = html.escape(question.name), html.escape(question.asks)
+    link = "" if mark == NOT_RUN else f"; {link_to(*question.shown_in)}"
+    return (
+        f'<dt>{asks} <small>{name}</small></dt><dd>{said} <small data-verdict="{mark}"><b>{mark}</b>{link}</small></dd>'
+    )

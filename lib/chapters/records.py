@@ -28,9 +28,9 @@ class Listing:
         return "".join(self._section(name, records) for name, records in self.experiments.items())
 
     def _section(self, name: str, records: pd.DataFrame) -> str:
-        fields, shown = records.attrs["fields"], html.escape(name)
+        fields, shown = records.fields, html.escape(name)
         if records.empty:
-            return f"<p><b>{shown}</b></p>{tables.ABSENT}"
+            return ""
         rows = "".join(self._row_html(name, record, fields) for _, record in records.iterrows())
         heads = [*(field.replace("_", " ") for field in fields), "round", "status", "n", "median, ms", "started", "run"]
         head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
@@ -109,7 +109,7 @@ class Downloads:
 
     def _repr_html_(self) -> str:
         if self.frame.empty:
-            return tables.ABSENT
+            return ""
         items = "".join(f"<li>{self._link(*kind)}</li>" for kind in self.KINDS)
         return f'<ul class="downloads">{items}</ul>'
 

@@ -1,21 +1,26 @@
-"""Analyse the training step: roofline, predictions and a published claim.
+"""Tell how long a training step takes, what its parts take, and the least time that it could take.
 
-A least time follows the roofline (Williams, Waterman and Patterson 2009): operations at the ceiling of matrix
-products, or bytes at the ceiling of memory.
+The least time follows the roofline (Williams, Waterman and Patterson 2009): operations at the ceiling of matrix
+products, then all other bytes at the ceiling of memory.
 """
 
+import itertools
 import math
+from collections.abc import Mapping
 from functools import partial
 
 import pandas as pd
+from matplotlib.axes import Axes
 
-from lib.catalog import CATALOG
+from lib.config import SIZES
+from lib.cost import memory
 from lib.cost.flops import model_shape
-from lib.records import baselines
-from lib.report import claims, compare, hypotheses, roofline, sentences, tidy
+from lib.records.frame import Frame
+from lib.report import claims, hypotheses, plots, sentences, tidy
 from lib.report.claims import Found, about
 from lib.report.hypotheses import LEAST, MOST, Hypothesis
 from lib.report.sentences import Statement
+from lib.stats import digits
 
 PHASES = ("forward", "backward", "optimizer")
 PLAIN = {"attention": "naive", "optimizer": "single_tensor"}  # what the assignment's model has
@@ -26,39 +31,136 @@ def flops(row: pd.Series) -> float:
     return 3 * row["forward_flops"]
 
 
-def points(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return a roofline point for each case and phase of training steps.
+def prepared(every: pd.DataFrame, ceilings: pd.DataFrame) -> pd.DataFrame:
+    """Select the training steps; add their rates, their shares and the least time."""
+    peaks, speed = tidy.limit_intervals(ceilings)
+    steps = tidy.select(every, mode="train_step")
+    steps = tidy.with_quotient(steps, "backward_to_forward", "backward_ms", "forward_ms")
+    steps = tidy.with_percent_of(steps, "mfu_percent", "forward_flops", peaks, times=3)
+    steps = tidy.with_least_time(steps, peaks, speed)
+    steps = tidy.with_rate(steps, "tokens_per_s", "tokens", "total_ms")
+    return tidy.with_moments(steps, "total_ms")
 
-    The records have the least bytes of everything but matrix products. Added to them are each matrix, read once per
-    pass, and its gradient, written once, in fp32."""
-    rows = []
-    for phase in PHASES:
-        steps = tidy.with_rate(steps, f"{phase}_gflops", f"{phase}_flops", f"{phase}_ms", scale=1e-9)
-    table = tidy.medians(steps, *(f"{phase}_{unit}" for phase in PHASES for unit in ("gflops", "flops", "bytes")))
-    table = table[table["forward_gflops"].notna()]
-    for _, row in tidy.labelled(table, steps.attrs["fields"]).iterrows() if len(table) else ():
-        weights = 4 * model_shape(row["size"], int(row["context_length"])).matrix_parameters
-        more = {"forward": weights, "backward": 2 * weights, "optimizer": 0}
-        for phase in PHASES:
-            intensity = row[f"{phase}_flops"] / (row[f"{phase}_bytes"] + more[phase])
-            label = row["label"] if phase == "backward" else ""
-            found = {"name": phase, "label": label, "intensity": intensity, "gflops": row[f"{phase}_gflops"]}
-            rows.append(found | row[["precision", "hardware", "noisy"]].to_dict())
-    return pd.DataFrame(rows, columns=roofline.COLUMNS)
+
+def head(steps: pd.DataFrame) -> dict:
+    """Return the fields of the plain step in fp32 with the most FLOPs."""
+    return tidy.largest(steps, "forward_flops", precision="fp32", compiled=False, **PLAIN)
+
+
+def answer(steps: pd.DataFrame, case: Mapping) -> Statement:
+    """Say how long a step takes, its parts, its rate and its least time; takes `prepared` steps."""
+    chosen = tidy.select(steps, **case)
+    metrics = ("total_ms", *(f"{phase}_ms" for phase in PHASES), "tokens_per_s", "least_percent", "least_ms")
+    found = {name: i for name in metrics if (i := tidy.median(chosen, name))}
+    if "total_ms" not in found:
+        return Statement("No training step was measured.", sentences.NO_DATA, "train_step")
+    shown = {name: digits.number(i.value, i.reach or math.nan) for name, i in found.items()}
+    shown["total_ms"] = digits.interval(found["total_ms"])
+    percent = {
+        f"{phase}_percent": digits.count(100 * found[f"{phase}_ms"].value / found["total_ms"].value) for phase in PHASES
+    }
+    facts = {
+        "million": digits.number(chosen["parameters"].iloc[0] / 1e6),
+        "layers": digits.count(SIZES[case["size"]].num_layers),
+    }
+    facts |= {"tokens_take": duration(1e6 / found["tokens_per_s"].value)}
+    text = (
+        "{total_ms} ms for a step of {size} ({million} M parameters, {layers} layers, {batch_size} × {context_length} "
+        "tokens, {precision}, all switches off): forward {forward_ms} ms ({forward_percent}%), backward {backward_ms} "
+        "({backward_percent}%), optimizer {optimizer_ms} ({optimizer_percent}%). That is {tokens_per_s} tokens a "
+        "second, a million in {tokens_take}."
+    )
+    if "least_ms" in found:
+        text += " {least_percent}% of this machine's limit is reached: at its rates a step takes {least_ms} ms."
+    numbers = [sentences.quantity(steps, case, name, i, shown[name]) for name, i in found.items()]
+    evidence = f"Medians, {sentences.fields(case)}; 95% interval {found['total_ms'].scope}, n = {found['total_ms'].n}."
+    said = text.format(**case, **shown, **percent, **facts)
+    return Statement(said, "measured", evidence, sentences.names(steps, case), sum(numbers, ()))
+
+
+def duration(seconds: float) -> str:
+    """Write a duration in the largest unit that fits: 56 min, 1.7 h.
+
+    >>> duration(100), duration(3_400)
+    ('1.7 min', '57 min')
+    """
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 1.5 * size:
+            return f"{digits.number(seconds / size, 5 if seconds >= 10 * size else 0.5)} {unit}"
+    return f"{digits.count(seconds)} s"
+
+
+def sizes(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the plain fp32 steps of all sizes, with the reason where one was not measured.
+
+    `model` is the size with its d_model, `seq_len` the context."""
+    plain = tidy.select(steps, precision="fp32", compiled=False, **PLAIN)
+    table = tidy.medians(plain, "total_ms", "least_percent")
+    context = head(steps)["context_length"] or 128
+    missing = [
+        {"size": size, "context_length": context, "d_model": config.d_model, "status": "absent"}
+        | {"why": f"not in this sweep; needs {digits.number(needed_gib(size, context))} GiB"}
+        for size, config in SIZES.items()
+        if size not in set(table["size"])
+    ]
+    rows = pd.DataFrame([*table.drop(columns="noisy").to_dict("records"), *missing])
+    rows["model"] = rows["size"] + " (" + rows["d_model"].astype(int).astype(str) + ")"
+    rows["seq_len"] = rows["context_length"]
+    return tidy.ordered(Frame(rows).with_origin(table), "size context_length")
+
+
+def needed_gib(size: str, context_length: int) -> float:
+    """Return the peak memory of a plain fp32 step by formula, in GiB."""
+    plain = "fp32", PLAIN["attention"], PLAIN["optimizer"], "train_step"
+    return memory.peak_bytes(model_shape(size, context_length), *plain) / 2**30
+
+
+def shapes() -> pd.DataFrame:
+    """Return layers, heads, widths and parameters of every model size."""
+    rows = [
+        {"size": size, "layers": config.num_layers, "heads": config.num_heads, "d_ff": config.d_ff}
+        | {"vocabulary": config.vocab_size, "parameters, M": round(model_shape(size, 128).parameters / 1e6, 1)}
+        for size, config in SIZES.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def draw(table: pd.DataFrame) -> Axes:
+    """Draw the phases of each step in ms, its whole time at the end, its least time as a mark.
+
+    Takes a row per step with `label`, `total_ms`, the phases and `least_ms`."""
+    (ax,) = plots.axes(height=1.1 + 0.4 * len(table))
+    least = "least_ms" if table["least_ms"].notna().any() else ""
+    plots.phases(ax, table, "ms", "time of a step, ms", least=least)
+    for row, (_, step) in enumerate(table.iterrows()):
+        total, parts = step["total_ms"], [step[f"{phase}_ms"] for phase in PHASES]
+        ends = zip(itertools.accumulate(i.value for i in parts), plots.errors(parts)[1], strict=True)
+        end = max(at + reach for at, reach in ends)
+        ax.annotate(
+            digits.number(total.value, total.reach), (end, row), xytext=(6, 0), textcoords="offset points",
+            va="center", annotation_clip=False, color=plots.INK,
+        )  # fmt: skip
+    return ax
+
+
+def drawn(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of `draw` for the plain steps, eager, in each precision."""
+    plain = tidy.select(steps, compiled=False, **PLAIN)
+    table = tidy.medians(plain, "total_ms", "least_ms", *(f"{phase}_ms" for phase in PHASES))
+    table = table[table["total_ms"].notna()].reset_index(drop=True)
+    words = [f"{row['size']}, {row['context_length']:,} tokens, {row['precision']}" for _, row in table.iterrows()]
+    return table.assign(label=words)
 
 
 def theory(every: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict a step's phases, its least time and its growth with the context."""
     peaks, speed = tidy.limits(ceilings)
-    steps = tidy.select(every, mode="train_step")
-    steps = tidy.with_quotient(steps, "backward_to_forward", "backward_ms", "forward_ms")
-    steps = tidy.with_percent_of(steps, "mfu_percent", "forward_flops", peaks, times=3)
-    steps = tidy.with_least_time(steps, peaks, speed)
+    steps = prepared(every, ceilings)
     plain = {"precision": "fp32", "compiled": False, **PLAIN}
-    head = tidy.largest(steps, "parameters", **plain)
+    largest = head(steps)
     short, long = hypotheses.ends(steps, "context_length", tidy.largest(steps, "context_length", **plain))
     forward, backward, optimizer, least = (
-        hypotheses.value(steps, name, head)
+        hypotheses.value(steps, name, largest)
         for name in ("forward_flops", "backward_flops", "optimizer_bytes", "least_ms")
     )
     grown, longer = (
@@ -66,8 +168,8 @@ def theory(every: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
         for name in ("forward_flops", "least_ms")
     )
     mfu = 3e5 * forward / peaks.get("fp32", math.nan) / least
-    took, grew = partial(hypotheses.median, steps, case=head), partial(hypotheses.ratio, steps, of=long, to=short)
-    at = sentences.at(", {size} at {context_length}", head)
+    took, grew = partial(hypotheses.median, steps, case=largest), partial(hypotheses.ratio, steps, of=long, to=short)
+    at = sentences.at(", {size} at {context_length}", largest)
     tokens = f", {long['size']}, {short['context_length']} to {long['context_length']}" if long.get("size") else ""
     rows = [
         (f"backward to forward{at}", "FLOPs of products, 2F to F", backward / forward, took("backward_to_forward")),
@@ -90,17 +192,3 @@ def backward_twice_forward(data: claims.Data) -> list[Found]:
     steps = claims.rows(data, "step", mode="train_step", precision="fp32", compiled=False, **PLAIN)
     steps = tidy.with_quotient(steps, "backward_to_forward", "backward_ms", "forward_ms")
     return claims.medians(steps, "backward_to_forward", about(2), claims.SIZED)
-
-
-def all_switches(steps: pd.DataFrame) -> Statement:
-    """Say how much faster the step with the most switches on is than the plain one."""
-    table = compare.against_plain(steps)
-    if table.empty:
-        return Statement("No step was measured with several switches on.", sentences.NO_DATA, "train_step")
-    best = min(table.to_dict("records"), key=lambda row: row["ratio"].value)
-    case = {name: best[name] for name in steps.attrs["fields"]}
-    switches = [tidy.word(name, case[name]) for name in CATALOG["step"].baseline if name != "mode"]
-    return sentences.compare(
-        steps, "total_ms", case, baselines.plain("step", case), f"the step with {sentences.listed(switches)}",
-        "the plain one", sentences.at("at size {size}, context {context_length}", case),
-    )  # fmt: skip

@@ -9,13 +9,12 @@ import statistics
 from collections.abc import Mapping
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lib.records.frame import Frame
 from lib.report import claims, plots, sentences, tidy
 from lib.report.claims import Found
-from lib.report.headings import heading
 from lib.report.hypotheses import Hypothesis
 from lib.report.published import published_table
 from lib.report.sentences import NO_DATA, Statement, of_records
@@ -30,9 +29,7 @@ PHASES = {  # metrics by phase; the write-ups timed forward and backward togethe
     "forward and backward": "first_forward_backward_ms",
     WHOLE: "first_total_ms",
 }
-STATISTICS = {  # of the steps after warm-ups, as named in a table's note
-    "mean_ms": "Mean", "std_ms": "Standard deviation", "deviation_percent": "Deviation relative to the mean",
-}  # fmt: skip
+STATISTICS = ("mean_ms", "std_ms", "deviation_percent")  # of the steps after warm-ups
 NOISE_PERCENT = 1.0  # smaller deviations are called small, as in a write-up
 
 
@@ -58,23 +55,22 @@ def _steps_after_warmups(group: pd.DataFrame, metric: str) -> list[dict[int, lis
 
 def _as_table(rows: list[dict], what: str, *columns: str) -> pd.DataFrame:
     """Make a table with a note on its numbers; if empty, it has these columns."""
-    frame = pd.DataFrame(rows, columns=None if rows else columns)
-    frame.attrs["what"] = what
-    return frame
+    return Frame(rows, columns=None if rows else columns).with_origin(what=what)
 
 
 def steady(records: pd.DataFrame) -> pd.DataFrame:
     """Compare each case's first step with later ones, and find when it is steady.
 
-    `later_ms` is the median of the last half of the steps, and `first_ratio` divides the first step by it.
-    `<phase>_excess_percent` is a phase's part of the first step's excess over all processes. `steady_from` lists the
-    first steady step of each process."""
+    `case` is its size and context, `later_ms` the median of the last half of the steps, and `first_ratio` divides the
+    first step by it. `<phase>_excess_percent` is a phase's part of the first step's excess over all processes.
+    `steady_from` lists the first steady step of each process."""
     rows = []
     for row, group in tidy.by_case(records):
         totals = list(tidy.samples(group, "first_total_ms").values())
         starts = [steady_state.steady(times) for times in totals]
         half = len(totals[0]) // 2 if totals else 0
         row |= {
+            "case": " ".join([row["size"], str(row["context_length"]), *(["compiled"] if row["compiled"] else [])]),
             "first_step_ms": intervals.of_processes([times[0] for times in totals]),
             "later_ms": intervals.of_processes([_late_ms(times) for times in totals], half),
             "first_ratio": intervals.of_processes([times[0] / _late_ms(times) for times in totals]),
@@ -108,18 +104,15 @@ def after_warmups(records: pd.DataFrame) -> pd.DataFrame:
                 found = {"mean_ms": means, "std_ms": stds, "deviation_percent": percent, "ratio": ratios}
                 found = {name: intervals.of_processes(values, FOLLOWING) for name, values in found.items()}
                 rows.append(row | {"phase": phase, "warmups": w, "percents": percent} | found)
-    columns = (*records.attrs["fields"], "phase", "warmups", "percents", "ratio", *STATISTICS)
+    columns = (*records.fields, "phase", "warmups", "percents", "ratio", *STATISTICS)
     return _as_table(rows, "Mean or deviation of ten steps, as the geometric mean over processes,", *columns)
 
 
-def pivot(records: pd.DataFrame, value: str) -> pd.DataFrame:
-    """Spread `after_warmups` into one column `<value>_after_<w>` per number of warm-ups."""
-    rows = [
-        group.iloc[0].to_dict()
-        | {f"{value}_after_{w}": found for w, found in zip(group["warmups"], group[value], strict=True)}
-        for _, group in after_warmups(records).groupby([*records.attrs["fields"], "phase"], sort=False)
-    ]
-    return _as_table(rows, f"{STATISTICS[value]} of ten steps, as the geometric mean over processes,")
+def by_warmups(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of `after_warmups` for whole steps, with the deviation of each process in words."""
+    table = tidy.select(after_warmups(records), phase=WHOLE)
+    table["deviation_by_process_percent"] = [", ".join(map(digits.number, found)) for found in table["percents"]]
+    return table
 
 
 def one_against_five(records: pd.DataFrame) -> pd.DataFrame:
@@ -148,21 +141,18 @@ def draw(records: pd.DataFrame) -> Axes:
     """Draw every step in order, one panel per case, and mark where processes are steady."""
     measured = [(row, tidy.samples(group, "first_total_ms")) for row, group in tidy.by_case(records)]
     measured = [(row, list(found.values())) for row, found in measured if found]
-    across = min(2, max(1, len(measured)))
-    down = max(1, math.ceil(len(measured) / across))
+    grid = plots.axes(max(1, len(measured)), 2.6)
     with mpl.rc_context(plots.STYLE):
-        _, grid = plt.subplots(down, across, figsize=(plots.WIDTH, 0.6 + 2.4 * down), squeeze=False)
-        for ax in grid.flat[len(measured) :]:
-            ax.set_visible(False)
-        for ax, (row, processes) in zip(grid.flat, measured, strict=False):
+        for number, (ax, (row, processes)) in enumerate(zip(grid, measured, strict=False)):
             _draw_panel(ax, processes)
             ax.set_title(where(row))
-    return grid[0][0]
+            ax.set_ylabel("" if number % 2 else "time of the step, ms")
+    return grid[0]
 
 
 def _draw_panel(ax: Axes, processes: list[list[float]]) -> None:
     for times in processes:
-        ax.plot(range(1, len(times) + 1), times, color=plots.BLUE, alpha=0.5, linewidth=1, marker=".", markersize=4)
+        ax.plot(range(1, len(times) + 1), times, color=plots.BLUE, linewidth=1, marker=".", markersize=4)
         start = steady_state.steady(times)
         if start is not None:
             ax.plot(start + 1, times[start], "s", color=plots.ORANGE, markersize=6)
@@ -170,7 +160,7 @@ def _draw_panel(ax: Axes, processes: list[list[float]]) -> None:
         ax.set_yscale("log")
         ax.minorticks_off()
         plots.round_ticks(ax.yaxis)
-    ax.set(xlabel="step", ylabel="time of the step, ms")
+    ax.set(xlabel="step")
     ax.grid(axis="y")
 
 
@@ -199,92 +189,119 @@ def published() -> pd.DataFrame:
     return table.assign(phase=table["phase"].str.replace("_", " and "))
 
 
-def _own_as_numbers(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `after_warmups` as plain numbers, to join published ones."""
-    table = after_warmups(records)
-    table = table[table["phase"] != WHOLE]
-    plain = {name: table[name].map(lambda found: found.value).astype(float) for name in (*STATISTICS, "ratio")}
-    return table.assign(source="this report", **plain)
-
-
-def beside_published(records: pd.DataFrame) -> pd.DataFrame:
-    """Summarise this report and published means by source, phase and warm-ups.
-
-    Each row counts its `cases`, the sizes and contexts. Over them it gives the median, least and most of two numbers:
-    `ratio` (see `published`) and `deviation_percent`, the standard deviation in percent of the mean."""
-    both = pd.concat([_own_as_numbers(records), published()], ignore_index=True)
-    both["warmups"] = both["warmups"].map(lambda count: "not stated" if math.isinf(count) else f"{count:.0f}")
-    names, ways = ("ratio", "deviation_percent"), {"median": "median", "least": "min", "most": "max"}
-    told = {f"{name}_{word}": (name, way) for name in names for word, way in ways.items()}
-    groups = both.groupby(["source", "hardware", "phase", "warmups"], sort=False)
-    return groups.agg(cases=("source", "size"), **told).reset_index()
-
-
-def describe(records: pd.DataFrame) -> pd.DataFrame:
-    """Describe `mean_ms` and `std_ms` over cases, as write-up 002 does.
-
-    One row per source, statistic and number of warm-ups: count, mean, std, min, quartiles and max."""
-    both = pd.concat([_own_as_numbers(records), tidy.select(published(), source="write-up 002")], ignore_index=True)
-    rows = [
-        {"source": source, "statistic": heading(name), "warmups": f"{w:.0f}", **group[name].describe()}
-        for name in ("mean_ms", "std_ms")
-        for (source, w), group in both.groupby(["source", "warmups"], sort=False)
-    ]
-    return pd.DataFrame(rows).astype({"count": int})
+def published_medians() -> pd.DataFrame:
+    """Summarise the published means by source, phase and warm-ups, as medians over their `cases`."""
+    table = published()
+    table["warmups"] = table["warmups"].map(lambda count: "not stated" if math.isinf(count) else f"{count:.0f}")
+    groups = table.groupby(["source", "phase", "warmups"], sort=False)
+    medians = {f"{name}_median": (name, "median") for name in ("ratio", "deviation_percent")}
+    return groups.agg(cases=("source", "size"), **medians).reset_index()
 
 
 def _not_measured(what: str) -> Statement:
     return Statement(f"{what} measured here.", NO_DATA, "warmup")
 
 
-@of_records()
-def answer(records: pd.DataFrame, of: Mapping, where: str) -> Statement:
-    """State how much longer the first step is, and from which step on it is steady."""
-    row = tidy.one(steady(records), of)
-    if row.get("first_ratio") is None:
+def head(records: pd.DataFrame) -> dict:
+    """Return the largest eager case in fp32."""
+    return tidy.largest(records, "forward_flops", precision="fp32", compiled=False)
+
+
+def first_line(records: pd.DataFrame) -> Statement:
+    """Say in one sentence how long the first step is, when times are steady, and what to discard."""
+    starts, found = _starts(records)
+    if found is None:
         return _not_measured("The first steps of a fresh process were not")
-    starts = row["steady_from"].split(", ")
-    found = sorted(int(start) for start in starts if start != "never")
-    every, at = digits.count(len(starts)), f" {where}" if where else ""
-    end = f"in none of {every} processes is the series ever shown to be steady."
-    if found:
-        span = " to ".join(map(digits.count, dict.fromkeys((found[0], found[-1]))))
-        end = f"the series is steady from step {span} on in {digits.count(len(found))} of {every} processes."
-    lead = f"The first step of a fresh process takes {digits.interval(row['first_ratio'])} times as long as its later"
-    return Statement(f"{lead} ones{at}: {end}", "measured", f"Steady from step, by process: {row['steady_from']}.")
+    every, text = head(records), digits.interval(found["first_ratio"]).partition(" ")[0]
+    steady = f"steady {_span(starts)}" if any(starts) else "and times never settle"
+    number = sentences.quantity(records, every, "first_ratio", found["first_ratio"], text)
+    said = f"At {where(found)}, the first step takes {text}× as long as later ones, {steady}{_often(starts)}: "
+    said += f"discard {_discard(starts)}."
+    return Statement(said, "measured", _evidence(found), sentences.names(records, every), number)
+
+
+def answer(records: pd.DataFrame) -> Statement:
+    """Say how many steps to discard, how long the first is, and how much noise remains."""
+    starts, found = _starts(records)
+    if found is None:
+        return _not_measured("The first steps of a fresh process were not")
+    case, shown = head(records), sentences.times(found["first_ratio"])
+    steady = f"times are steady {_span(starts)}" if any(starts) else "times do not become steady"
+    text = (
+        f"Discard {_discard(starts)} steps: at {where(found)}, the first step of a process takes {shown} "
+        f"as long as later ones; {steady}{_often(starts)}."
+    )
+    number = sentences.quantity(records, case, "first_ratio", found["first_ratio"], shown)
+    first = Statement(text, "measured", _evidence(found), sentences.names(records, case), number)
+    rest = noise(records, case)
+    return first if rest.verdict == NO_DATA else sentences.together(first, rest)
+
+
+def _starts(records: pd.DataFrame) -> tuple[list[int | None], pd.Series | None]:
+    """Return the steady step of each process of the largest case, and its row of `steady`."""
+    row = tidy.one(steady(records), head(records))
+    if row.get("first_ratio") is None:
+        return [], None
+    return [None if start == "never" else int(start) for start in row["steady_from"].split(", ")], row
+
+
+def _span(starts: list[int | None]) -> str:
+    """Write the steps from which processes are steady: from step 2 to 4."""
+    found = sorted(filter(None, starts))
+    return "from step " + " to ".join(map(digits.count, dict.fromkeys((found[0], found[-1]))))
+
+
+def _often(starts: list[int | None]) -> str:
+    """Say how many processes became steady, unless all did."""
+    steady = sum(map(bool, starts))
+    return "" if steady == len(starts) else f" in {digits.count(steady)} of {digits.count(len(starts))} processes"
+
+
+def _discard(starts: list[int | None]) -> str:
+    """Return the steps to leave out: those before the middle process is steady, at least five."""
+    middle = statistics.median_low(math.inf if start is None else start for start in starts)
+    steps = max(FULL, middle - 1) if math.isfinite(middle) else FULL
+    return "five" if steps == FULL else digits.count(steps)
+
+
+def _evidence(row: pd.Series) -> str:
+    return f"Steady from step, by process: {row['steady_from']}; later is the last half of the steps."
 
 
 @of_records()
-def variation(records: pd.DataFrame, warmups: int) -> Statement:
-    """State how much ten whole steps vary after this many warm-ups, in all cases."""
-    table = tidy.select(after_warmups(records), warmups=warmups, phase=WHOLE)
-    percents = [percent for row in table["percents"] for percent in row]
-    after = {0: "Without a warm-up", 1: "After one warm-up"}.get(warmups, f"After {warmups} warm-ups")
-    if not percents:
-        return _not_measured(f"{after} nothing was")
-    small = sum(percent < NOISE_PERCENT for percent in percents)
-    least, middle, most = (digits.number(of(percents)) for of in (min, statistics.median, max))
-    text = (
-        f"{after}, the standard deviation of ten steps is {least} to {most}% of their mean, {middle}% in the median; "
-        f"it is under {NOISE_PERCENT:g}% in {digits.count(small)} of {digits.count(len(percents))} processes."
-    )
-    return Statement(text, "measured", f"{len(table)} cases, {len(percents)} processes, whole steps.")
+def noise(records: pd.DataFrame, of: Mapping) -> Statement:
+    """State how much ten steps vary after five warm-ups, and if the last ten steps vary as much."""
+    row = tidy.one(by_warmups(records), {**of, "warmups": FULL})
+    if row.empty:
+        return _not_measured("Ten steps after five warm-ups were not")
+    series = tidy.samples(tidy.select(records, **of), PHASES[WHOLE]).values()
+    ends = [times[-FOLLOWING:] for times in series]
+    late = statistics.median(100 * statistics.stdev(times) / statistics.mean(times) for times in ends)
+    middle = statistics.median(row["percents"])
+    least, most = (digits.number(end) for end in (min(row["percents"]), max(row["percents"])))
+    vary = f"times vary by {digits.number(middle)}% ({least} to {most}% by process)"
+    if middle < NOISE_PERCENT:
+        text = f"After five warm-up steps, {vary}."
+    elif late > middle / 2:
+        text = f"Even after five warm-up steps, {vary}, and as much at the end: that is noise, not the start."
+    else:
+        text = (
+            f"After five warm-up steps, {vary}, and by {digits.number(late)}% at the end: the start lasts longer here."
+        )
+    return Statement(text, "measured", f"The last {FOLLOWING} steps vary by {digits.number(late)}% in the median.")
 
 
 @of_records()
-def one_outlier(records: pd.DataFrame, of: Mapping) -> Statement:
-    """State the deviation that one long step explains, beside the measured one."""
-    first = tidy.one(steady(records), of)
-    without = tidy.one(after_warmups(records), {**of, "warmups": 0, "phase": WHOLE})
-    if first.empty or without.empty:
-        return _not_measured("What the first step alone explains was not")
-    times = first["first_ratio"].value
-    text = (
-        f"One step {digits.number(times)} times as long as nine equal ones would make a deviation of "
-        f"{digits.number(outlier_percent(times))}% of the mean; measured is "
-        f"{digits.interval(without['deviation_percent'])}%."
-    )
-    return Statement(text, "derived", "The formula above, with the ratio of the first step to the later ones.")
+def without(records: pd.DataFrame, of: Mapping) -> Statement:
+    """State how much ten steps vary after each number of warm-ups."""
+    table = tidy.select(by_warmups(records), **of)
+    if table.empty:
+        return _not_measured("Ten steps after warm-ups were not")
+    called = {0: "without a warm-up", 1: "after one", 2: "after two", FULL: "after five"}
+    found = [f"{digits.number(statistics.median(row['percents']))}% {called[row['warmups']]}"
+             for _, row in table.iterrows()]  # fmt: skip
+    text = f"The times of ten steps vary by {sentences.listed(found)}."
+    return Statement(text, "measured", "Standard deviation in percent of the mean, median over processes.")
 
 
 def outlier_percent(times: float) -> float:
@@ -293,51 +310,30 @@ def outlier_percent(times: float) -> float:
 
 
 @of_records()
-def steady_after(records: pd.DataFrame) -> Statement:
-    """State how many processes are steady after one, two and five warm-ups, or never."""
-    texts = [text for text in steady(records)["steady_from"] if text]
-    starts = [start for text in texts for start in text.split(", ")]
-    if not starts:
-        return _not_measured("From which step a process is steady was not")
-    by = {w: sum(start != "never" and int(start) <= w + 1 for start in starts) for w in (1, 2, FULL)}
-    never = starts.count("never")
-    text = (
-        f"Of {len(starts)} processes {by[1]} are steady after one warm-up, {by[2]} after two and {by[FULL]} after "
-        f"five; {never or 'none'} never {'is' if never < 2 else 'are'}."
-    )
-    return Statement(text, "measured", f"Steady from step: {'; '.join(texts)}.")
-
-
-@of_records()
 def where_it_goes(records: pd.DataFrame, of: Mapping) -> Statement:
     """State which phases make the first step longer."""
     row = tidy.one(steady(records), of)
-    shares = {name.partition("_")[0]: row[name] for name in row.index if name.endswith("_excess_percent")}
+    found = {name.partition("_")[0]: row[name] for name in row.index if name.endswith("_excess_percent")}
+    shares = {phase: share for phase, share in found.items() if share > 0}  # neither missing nor shorter
     if not shares:
         return _not_measured("In which phase the first step is longer was not")
-    parts = [f"{digits.number(share)}% in the {phase}" for phase, share in shares.items()]
-    last = f" and {parts.pop()}" if len(parts) > 1 else ""
-    text = f"Of what the first step takes beyond a later one, the data show {', '.join(parts)}{last}."
+    parts = [f"{digits.number(share)}% is in the {phase}" for phase, share in shares.items()]
+    text = f"Of the first step's extra time, {sentences.listed(parts)}."
     return Statement(text, "measured", "First step less the median of the last half of the steps, phase by phase.")
 
 
 @of_records()
 def equivalence(records: pd.DataFrame) -> Statement:
-    """State whether one warm-up gives the same mean as five, in each case."""
+    """Compare the mean after one warm-up with that after five, in each case."""
     table = one_against_five(records)
     if table.empty:
-        text = "Whether one warm-up is as good as five cannot be said here, since that takes three fresh processes."
+        text = "One warm-up against five takes three fresh processes."
         return Statement(text, NO_DATA, "warmup")
-    said = {
-        "same": f"is the same within {comparisons.MARGIN:.0%} as",
-        "faster": "is less than",
-        "slower": "is more than",
-        "unclear": "is not shown to be the same as, nor to differ from,",
-    }
+    said = {"same": "the same within 3%", "faster": "shorter", "slower": "longer", "unclear": "which is unclear"}
     every = [
         Statement(
-            f"At {where(row)}, the mean of ten steps after one warm-up {said[row['verdict']]} that after five: the "
-            f"ratio is {digits.interval(row['ratio'])}.",
+            f"At {where(row)}, the mean step after one warm-up takes {sentences.times(row['ratio'])} as long as that "
+            f"after five: {said[row['verdict']]}.",
             row["verdict"], f"{where(row)}: t test over the logarithms of {row['ratio'].rounds} processes' ratios.",
         )
         for _, row in table.iterrows()
@@ -349,7 +345,7 @@ def theory(starts: pd.DataFrame) -> list[Hypothesis]:
     """Predict ten steps after no and one warm-up, if only the first step is long."""
     rows, after, n = [], tidy.select(after_warmups(starts), phase=WHOLE), FOLLOWING
     for _, row in steady(starts).iterrows():
-        case = row[starts.attrs["fields"]].to_dict()
+        case = row[starts.fields].to_dict()
         none, one = (tidy.one(after, {**case, "warmups": w}) for w in (0, 1))
         r, to_five = row["first_ratio"].value if row["first_ratio"] else math.nan, "to that after five"
         at = sentences.at(", {size} at {context_length}", case)
@@ -396,6 +392,6 @@ def one_warmup(data: claims.Data) -> list[Found]:
     records = cold(records)
     return [
         claims.estimated(label.format(**row), row["ratio"], near,
-                         sentences.names(records, {name: row[name] for name in records.attrs["fields"]}))
+                         sentences.names(records, {name: row[name] for name in records.fields}))
         for row in one_against_five(records).to_dict("records")
     ]  # fmt: skip

@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pandas as pd
+from markupsafe import Markup
 
 from lib.chapters import adam, attention, compile, kernels, memory, precision, step, warmup
 from lib.records import results, staleness
-from lib.report import claims, tables
-from lib.report.claims import CONTRADICTED, LESS, MORE, SUPPORTED, Claim, Judgement
+from lib.records.frame import Frame
+from lib.report import claims, tables, tidy
+from lib.report.claims import CONTRADICTED, LESS, MORE, NOT_COMPARABLE, SUPPORTED, Claim, Judgement
 from lib.report.published import published_adam, published_attention, published_step, published_table
 from lib.report.sentences import Statement
 from lib.stats import digits
@@ -108,12 +110,36 @@ _DECISIONS = {  # by the claim's name: the finder, the rule, the texts if it hol
 # fmt: on
 
 
+GPU = "an A100 or H100 and models that fill it"  # what most statements of write-ups 002 to 004 are about
+ANYWHERE = {  # their statements that any machine can contradict: about bytes, dtypes or rounding
+    "accumulate-fp32", "autocast-dtypes", "mixed-memory-not-always", "residual-12-5-mb",
+}  # fmt: skip
+
+
 @functools.cache
-def published(experiment: str = "") -> tuple[Claim, ...]:
-    """Return every claim of `claims.csv`, or those of one experiment."""
+def published() -> tuple[Claim, ...]:
+    """Return every claim of `claims.csv`."""
     table = published_table("claims").set_index("id")[["source", "experiment", "claim"]]
-    every = (Claim(name, *table.loc[name], *decision) for name, decision in _DECISIONS.items())
-    return tuple(claim for claim in every if experiment in ("", claim.experiment))
+    found = []
+    for name, decision in _DECISIONS.items():
+        source, experiment, says = table.loc[name]
+        about = "" if experiment == "adam" or name in ANYWHERE else GPU
+        found.append(Claim(name, source, experiment, says, *decision, about=about))
+    return tuple(found)
+
+
+def sources() -> pd.DataFrame:
+    """Return what each public write-up is: its name with its address, hardware, date and what it measured."""
+    table = published_table("sources")
+    addresses = table.pop("address").fillna("").str.removeprefix("https://")
+    table["source"] = pd.Series(
+        [
+            Markup("{}<br>").format(name) + Markup("/<wbr>").join(address.split("/")) if address else name
+            for name, address in zip(table["source"], addresses, strict=True)
+        ],
+        dtype=object,
+    )
+    return table
 
 
 def own_tables(source: str) -> dict[str, pd.DataFrame]:
@@ -126,51 +152,50 @@ def own_tables(source: str) -> dict[str, pd.DataFrame]:
 
 
 @functools.cache
-def on_own_tables(experiment: str = "") -> tuple[Judgement, ...]:
+def on_own_tables() -> tuple[Judgement, ...]:
     """Judge each claim by the tables of the write-ups that it comes from."""
-    return tuple(claims.judge([claim], own_tables(claim.source), "printed")[0] for claim in published(experiment))
+    return tuple(claims.judge([claim], own_tables(claim.source), "printed")[0] for claim in published())
 
 
-def on_records(machine: str, experiment: str = "") -> list[Judgement]:
-    """Judge every claim by a machine's records as one table; return those of one experiment, or all."""
+def on_records(machine: str) -> list[Judgement]:
+    """Judge every claim by a machine's records as one table; a CPU contradicts no statement about a GPU."""
     data = {name: results.load(name, machine) for name in dict.fromkeys(claim.experiment for claim in published())}
-    return [one for one in claims.judge(published(), data) if experiment in ("", one.claim.experiment)]
+    devices = {device for records in data.values() for device in tidy.column(records, "device").dropna()}
+    return claims.judge(published(), data, comparable="cuda" in devices)
 
 
 NOTE = (
     "A verdict opens to its sentence, rule and numbers. Of the statements that the records decide, at most 2.5% are "
-    "decided wrongly (Benjamini and Hochberg). Printed tables have no intervals and count as they stand. No data: the "
-    "table that the statement is about was not printed, or the cases were not measured."
+    "decided wrongly (Benjamini and Hochberg). Printed tables have no intervals and count as they stand. Not "
+    "comparable: the statement is about other hardware or larger models. No data: its table was not printed, or its "
+    "cases were not measured."
 )
 
 
 class Ledger(tables.Table):
-    """A table of claims with their verdicts, for one experiment or all.
+    """A table of the claims with their verdicts.
 
     Each is judged by its own table, by the reference machines and by this machine. A verdict opens to its numbers."""
 
-    def __init__(self, machine: str, experiment: str = ""):
+    def __init__(self, machine: str):
         kept = results.references(machine)
         self.columns = ["its own table", *kept, "this machine"]
-        own = on_own_tables(experiment)
+        own = on_own_tables()
         stale = staleness.left_out(*(results.load(name, machine) for name in {one.claim.experiment for one in own}))
         self.about = f"{NOTE} {stale}".strip()
-        self.rows = list(zip(own, *(on_records(name, experiment) for name in [*kept, machine]), strict=True))
+        self.rows = list(zip(own, *(on_records(name) for name in [*kept, machine]), strict=True))
         words = [[row[0].claim.says, row[0].claim.source, *(one.verdict for one in row)] for row in self.rows]
         caption = "What the public write-ups say, and whether their own tables and the records bear it out"
         super().__init__(pd.DataFrame(words, columns=["claim", "write-up", *self.columns]), caption)
 
     def summary(self) -> Statement:
-        """State how many claims hold by their own tables and by this machine's records."""
-        own, here = self.counts[0], self.counts[-1]
-        said = [
-            f"{digits.count(found[SUPPORTED])} hold, {digits.count(found[CONTRADICTED])} do not, and of "
-            f"{digits.count(len(self.rows) - found[SUPPORTED] - found[CONTRADICTED])} the data show neither"
-            for found in (own, here)
-        ]
+        """Say how many claims hold by their own tables and by this machine's records."""
+        own, here, every = self.counts[0], self.counts[-1], digits.count(len(self.rows))
         text = (
-            f"Of {digits.count(len(self.rows))} statements, by the write-ups' own tables {said[0]}; by the records of "
-            f"this machine {said[1]}."
+            f"The write-ups' own tables bear out {digits.count(own[SUPPORTED])} of their {every} statements "
+            f"and contradict {digits.count(own[CONTRADICTED])}. The records of this machine bear out "
+            f"{digits.count(here[SUPPORTED])} and contradict {digits.count(here[CONTRADICTED])}; "
+            f"{digits.count(here[NOT_COMPARABLE])} are about other hardware or larger models."
         )
         records = tuple(dict.fromkeys(name for row in self.rows for name in row[-1].statement.records))
         return Statement(text, "measured", self.about, records)
@@ -224,7 +249,7 @@ def printed(write_up: str) -> dict[str, pd.DataFrame]:
         fields = [field for field in FIELDS if field in chosen and name in found]
         metrics = [metric for metric in chosen if metric.endswith(("_ms", "_mib")) and name in found]
         lists = {metric: chosen[metric].map(lambda of: None if pd.isna(of) else [float(of)]) for metric in metrics}
-        frame = chosen.assign(**lists, status="ok", round=1)
-        frame.attrs = {"fields": fields, "experiment": name, "printed": True}
+        frame = Frame(chosen.assign(**lists, status="ok", round=1))
+        frame = frame.with_origin(fields=fields, experiment=name, printed=True)
         frames |= {name: frame} if len(frame) else {}
     return frames

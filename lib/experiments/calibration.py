@@ -5,6 +5,7 @@ programs that differ by 10%, and time the overhead of marks, kernels and records
 """
 
 import argparse
+import functools
 import math
 import multiprocessing
 import os
@@ -27,11 +28,13 @@ from lib import cli, execution, timing
 from lib.experiments import measure
 from lib.experiments.ceilings import Ceilings
 from lib.instruments import environment, noise
+from lib.records import results
 from lib.stats import comparisons
 from lib.stats.comparisons import Measured
 from lib.timing import Iteration, Mark, Plan
 
 COMPARISONS, PROCESSES = 100, 5  # of programs, each in every process
+SHORT_COMPARISONS, SHORT_PROCESSES = 50, 3  # the fewest that the self-check judges
 UNIT, PLANTED = 20, 22  # calls in the small program, and in one that takes 10% longer
 STARTS, CASES = 8, 30  # starts of a kernel, and empty cases
 LOADING = "import time, torch; print(time.monotonic())"  # a clock that all processes share
@@ -115,7 +118,7 @@ def _ratio(device: str, first: Iteration, second: Iteration, most: int, seed: in
     return comparisons.of_pairs(pairs["paired_ms"], pairs["baseline_ms"])
 
 
-def programs(device: str, count: int = COMPARISONS) -> dict[str, list[float]]:
+def programs(device: str, count: int) -> dict[str, list[float]]:
     """Compare a program with itself and with one that does 10% more.
 
     Returns of each kind, for each of `count` comparisons, `<kind>_log` of the ratio, the standard error of that, the
@@ -206,9 +209,11 @@ def between(device: str) -> dict[str, list[float]]:
     return {name: times[1:] for name, times in found.items()}  # the first looked up the environment
 
 
-CHECKS: dict[str, Callable[[str], dict[str, list[float]]]] = {
+CHECKS: dict[str, Callable[..., dict[str, list[float]]]] = {
     check.__name__: check for check in (spin, timer, programs, placed, overhead, repeated, start, between)
 }
+
+SHORT = ("spin", "timer", "overhead", "programs")  # the checks of the short form
 
 
 def parser() -> argparse.ArgumentParser:
@@ -216,11 +221,14 @@ def parser() -> argparse.ArgumentParser:
     made = cli.parser(
         "lib.experiments.calibration",
         "Test the measuring itself on this machine in a few minutes. lib.report.self_check judges the results.",
-        ("", "spin timer"),
+        ("", "spin timer", "--short"),
         {2: "bad input"},
     )
     made.add_argument(
         "checks", nargs="*", choices=[*CHECKS, []], metavar="check", help=f"any of {', '.join(CHECKS)} (default: all)"
+    )
+    made.add_argument(
+        "--short", action="store_true", help="half a minute: fewer checks and comparisons, and none that has its record"
     )
     return made
 
@@ -229,15 +237,25 @@ def main(arguments: list[str] | None = None) -> int:
     """Run every check, or those named on the command line; return 0."""
     given = parser().parse_args(arguments)
     device = environment.device()
-    for name in given.checks or CHECKS:
+    count, processes = (SHORT_COMPARISONS, SHORT_PROCESSES) if given.short else (COMPARISONS, PROCESSES)
+    for name in given.checks or (SHORT if given.short else CHECKS):
+        rounds = [r + 1 for r in range(processes if name == programs.__name__ else 1)]
+        if given.short and all(_checked(name, device, round) for round in rounds):
+            continue
         print(f"{name}: {CHECKS[name].__doc__.splitlines()[0]}", flush=True)
         if name != programs.__name__:
             _record(CHECKS[name], name, device, 1)
             continue
+        check = functools.partial(CHECKS[name], count=count)
         with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as fresh:
-            rounds = [(CHECKS[name], name, device, r + 1) for r in range(PROCESSES)]
-            fresh.starmap(_record, rounds, chunksize=1)
+            fresh.starmap(_record, [(check, name, device, round) for round in rounds], chunksize=1)
     return 0
+
+
+def _checked(name: str, device: str, round: int) -> bool:
+    """Return True if a check has a record of today's code in this round."""
+    file = measure.record_path(Calibration(name, device), round)
+    return results.status(file) == "ok" and not results.stale(file)
 
 
 def _record(check: Callable[[str], dict], name: str, device: str, round: int) -> None:

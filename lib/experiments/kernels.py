@@ -14,7 +14,7 @@ from lib.cost import flops
 from lib.experiments.measure import Work
 from lib.experiments.step import Step
 from lib.experiments.training import Training
-from lib.instruments import compilation, environment, profiler
+from lib.instruments import compilation, environment, operators, profiler
 from lib.records import results
 
 
@@ -53,6 +53,10 @@ class Kernels(Step):
             backward = "backward" in training.phases
             work.facts["part_costs"] = flops.attention_part_costs(self.shape, self.precision, backward)
         return work
+
+    def account(self, work: Work) -> dict:
+        """Return what the operators of an iteration do (see `operators.metrics`); a compiled graph hides them."""
+        return {} if self.compiles else operators.metrics(work.iteration, self.device, work.before)
 
     def profile(self, work: Work, count: int, keep: Path | None = None) -> dict:
         """Return the metrics of `profiler.profile` over `count` iterations; the ranges remain."""

@@ -182,7 +182,7 @@ def records(cases: list, round: int) -> pd.DataFrame:
     """Return the records of these cases in this round, as `results.load` does."""
     frame = results.load(cases[0].experiment, environment.machine(cases[0].device), round)
     wanted = {tuple(asdict(case).values()) for case in cases}
-    kept = [tuple(row) in wanted for row in frame[frame.attrs["fields"]].itertuples(index=False)]
+    kept = [tuple(row) in wanted for row in frame[frame.fields].itertuples(index=False)]
     return frame[pd.Series(kept, index=frame.index, dtype=bool)]  # an empty list would select no columns
 
 

@@ -21,8 +21,8 @@ def beside(
     or by `keys`. Returns a sentence if none match, or if the records are of a sweep, which the report compares."""
     if set(records["round"]) - {results.BY_HAND}:
         return Markdown("The report shows the records of a sweep beside those of other machines.")
-    fields = [name for name in records.attrs["fields"] if name != "device"]
-    every = results.reference(records.attrs["experiment"], but="")
+    fields = [name for name in records.fields if name != "device"]
+    every = results.reference(records.experiment, but="")
     wanted = set(records[fields].itertuples(index=False, name=None))
     cases = every.reindex(columns=fields)  # older records may lack a field
     theirs = every[[case in wanted for case in cases.itertuples(index=False, name=None)]]

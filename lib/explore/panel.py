@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import ipywidgets as widgets
 import itables
+import pandas as pd
 
 from lib.explore.query import Query, axes, experiments, figure, first, listing, metrics, options, save
 from lib.records import results
@@ -26,7 +27,7 @@ def interactive(query: Query) -> str:
     rows = listing(query)
     measured = rows.select_dtypes("float").columns
     rows[measured] = rows[measured].map(lambda value: float(f"{value:.4g}"))
-    return itables.to_html_datatable(rows, connected=False, showIndex=False, lengthMenu=[10, 25, 100])
+    return itables.to_html_datatable(pd.DataFrame(rows), connected=False, showIndex=False, lengthMenu=[10, 25, 100])
 
 
 class Panel(widgets.VBox):
@@ -60,7 +61,7 @@ class Panel(widgets.VBox):
             control.options = [(heading(name), name) for name in names]
             control.value = getattr(query, control.description)
         self.filters = {}
-        for name in records.attrs["fields"]:
+        for name in records.fields:
             found = options(records, name)
             control = widgets.SelectMultiple(
                 options=[(str(value), value) for value in found], value=query.where.get(name, tuple(found)),

@@ -84,7 +84,7 @@ def axes(experiment: str) -> list[str]:
 
 def metrics(records: pd.DataFrame) -> list[str]:
     """List what can be `y`: numeric metrics with a heading, whole iterations first."""
-    other = {*long_form.OF_THE_RECORD, *records.attrs["fields"]}
+    other = {*long_form.OF_THE_RECORD, *records.fields}
     names = [name for name in records if is_quantity(name) and name not in other]
     names = [name for name in names if records[name].map(_is_number).any()]
     return [name for name in LEADING if name in names] + [name for name in names if name not in LEADING]
@@ -115,7 +115,7 @@ def first(experiment: str, machines: tuple[str, ...] = (), **chosen: str) -> Que
     validate.choice("experiment", experiment, notebooks.experiments())
     machines = machines or tuple(results.machines()[:1])
     records = results.of_machines(experiment, list(machines))
-    fields = records.attrs["fields"]
+    fields = records.fields
     counts = {name: len(options(records, name)) for name in fields}
     numbers = [name for name in fields if name != chosen.get("line") and pd.api.types.is_numeric_dtype(records[name])]
     numbers = [name for name in numbers if not pd.api.types.is_bool_dtype(records[name])]

@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from lib import precision, validate
-from lib.instruments import allocator, processor
+from lib.instruments import allocator, cache, processor
 from lib.paths import ROOT
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -111,6 +111,8 @@ def describe(device: str) -> dict:
         "hardware": hardware(device),
         "device": device,
         "processor": processor.name(),
+        "instruction_sets": processor.instruction_sets(),
+        **cache.levels_mib(),
         "cores": cores(),
         "memory_mib": psutil.virtual_memory().total // 2**20,
         "system": f"{platform.system()} {platform.machine()}",

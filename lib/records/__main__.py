@@ -82,7 +82,7 @@ def select(given: argparse.Namespace) -> dict[str, pd.DataFrame]:
 def _filter(frames: Mapping[str, pd.DataFrame], query: str) -> dict[str, pd.DataFrame]:
     """Return the records that meet a condition, of the experiments that have all its fields."""
     condition, asked = _parse_condition(query)
-    columns = {name: [*frame.attrs["fields"], *OF_A_RECORD] for name, frame in frames.items()}
+    columns = {name: [*frame.fields, *OF_A_RECORD] for name, frame in frames.items()}
     for field in asked:
         validate.choice("where", field, dict.fromkeys(itertools.chain.from_iterable(columns.values())))
     having = {name: frame for name, frame in frames.items() if asked <= set(columns[name])}
@@ -109,9 +109,7 @@ def _matching(frame: pd.DataFrame, condition: str, asked: list[str]) -> pd.DataF
         raise ValueError(f"where: {one_line(str(error) or type(error).__name__)}") from None
     if not isinstance(kept, pd.Series) or kept.dtype != bool:
         raise ValueError(f"where: got {validate.shown(condition)}, expected a condition that is true or false")
-    chosen = frame[kept]
-    chosen.attrs = frame.attrs
-    return chosen
+    return frame[kept]
 
 
 def overview(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -119,7 +117,7 @@ def overview(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     rows = []
     for experiment, frame in frames.items():
         for machine, group in frame.groupby("machine", sort=False):
-            cases = len(group.drop_duplicates(frame.attrs["fields"]))
+            cases = len(group.drop_duplicates(frame.fields))
             row = {"experiment": experiment, "machine": machine, "cases": cases, "records": len(group)}
             rows.append(row | group["status"].value_counts().to_dict() | {"stale": (group["stale"] != "").sum()})
     table = pd.DataFrame(rows).fillna(0)
@@ -132,7 +130,7 @@ def listing(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     rows = []
     for experiment, frame in frames.items():
         for _, record in frame.iterrows():
-            called = results.called(experiment, record[frame.attrs["fields"]], record["round"])
+            called = results.called(experiment, record[frame.fields], record["round"])
             times = record.get("total_ms")
             median = intervals.median([times]) if isinstance(times, list) else None
             rows.append(

@@ -26,7 +26,7 @@ def long(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     A record without metrics has one row without value and text."""
     rows = []
     for experiment, frame in frames.items():
-        fields = frame.attrs["fields"]
+        fields = frame.fields
         for record in frame.to_dict("records"):
             case = json.dumps({name: record[name] for name in fields})
             before = (experiment, record["machine"], record["round"], case)

@@ -15,6 +15,7 @@ from lib import notebooks
 from lib.paths import REPORTS, runs, within
 from lib.paths import results as folder
 from lib.records import atomic, staleness
+from lib.records.frame import Frame
 from lib.records.record import LARGEST_BYTES, called, create, location, name, parse, too_large
 
 REFERENCE = REPORTS / "reference"
@@ -168,8 +169,8 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
     """Load a machine's records of an experiment, one per row; damaged files are left out with a warning.
 
     Columns: the fields of the case, the metrics (lists of samples), `machine, hardware, round, status, environment,
-    code, started, seconds`, `quietest_ms` (see `quietest`), and `stale`, the reason or empty. `attrs` has the
-    `experiment` and the case's `fields`. A stale record has no metrics and the status `stale`, except with `whole`.
+    code, started, seconds`, `quietest_ms` (see `quietest`), and `stale`, the reason or empty. The table's
+    `experiment` and `fields` are set. A stale record has no metrics and the status `stale`, except with `whole`.
     Of each case only one version of code and PyTorch is returned: the latest that is not stale, else the latest.
     `round` selects one round; records measured by hand are loaded only with `round=BY_HAND`."""
     kept = ("round", "status", "environment", "code", "started", "seconds", "stale")
@@ -190,11 +191,10 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
             record |= {"status": staleness.STALE, "metrics": {}}
         where = {"machine": machine, "hardware": _setting(record["environment"]), "quietest_ms": best}
         rows.append(record["case"] | record["metrics"] | {key: record[key] for key in kept} | where)
-    frame = pd.DataFrame(rows, columns=None if rows else [*fields, *kept, "machine", "hardware", "quietest_ms"])
+    frame = Frame(rows, columns=None if rows else [*fields, *kept, "machine", "hardware", "quietest_ms"])
     if rows:
         frame = frame[staleness.latest(frame, fields)].reset_index(drop=True)
-    frame.attrs |= {"fields": fields, "experiment": experiment}
-    return frame
+    return frame.with_origin(fields=fields, experiment=experiment)
 
 
 def _setting(environment: Mapping) -> str:
@@ -206,9 +206,7 @@ def of_machines(experiment: str, names: list[str], whole: bool = False) -> pd.Da
     """Load several machines' records of an experiment into one table, like that of `load`."""
     parts = [load(experiment, machine, whole=whole) for machine in names]
     parts = [part for part in parts if len(part)] or [load(experiment, "no machine")]
-    frame = pd.concat(parts, ignore_index=True)
-    frame.attrs |= parts[0].attrs
-    return frame
+    return pd.concat(parts, ignore_index=True)
 
 
 def references(but: str = "") -> list[str]:

@@ -1,6 +1,7 @@
 """Decide claims: each says that some numbers lie between certain limits.
 
-A claim is supported if all its numbers are shown to lie there, and contradicted if one is shown not to. Claims are
+A claim is supported if all its numbers are shown to lie there, and contradicted if one is shown not to. Other hardware
+or another size than it names cannot contradict it: that is not comparable. Claims are
 judged together, so that on average at most 2.5% of the decisions are wrong (Benjamini and Hochberg 1995).
 """
 
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 from scipy import stats as distributions
 
+from lib.records.frame import Frame
 from lib.report import compare, hypotheses, sentences, tidy
 from lib.report.sentences import NO_DATA, Statement
 from lib.stats import comparisons, digits
@@ -18,6 +20,7 @@ from lib.stats.comparisons import ABOVE_ONE, BELOW_ONE, NEAR_ONE, UNCLEAR, Compa
 from lib.stats.intervals import Interval
 
 SUPPORTED, CONTRADICTED, SAME = "supported", "contradicted", "no difference"
+NOT_COMPARABLE = "not comparable"  # other hardware or other sizes than those of the statement
 FEW = 3  # numbers that a sentence lists; of more it gives the least and the most
 Data = Mapping[str, pd.DataFrame]  # the records of each experiment by its name, or printed tables in their shape
 SIZED = "at size {size}, context {context_length}"  # where a model was measured, in words
@@ -69,7 +72,7 @@ def estimated(of: str, value: Interval, within: Limits, records: Sequence[str] =
 
 def printed(records: pd.DataFrame) -> bool:
     """Tell whether these are the rows of a printed table, each a single number, and no records."""
-    return bool(records.attrs.get("printed"))
+    return Frame.origin(records, "printed")
 
 
 def names(records: pd.DataFrame) -> tuple[str, ...]:
@@ -79,9 +82,7 @@ def names(records: pd.DataFrame) -> tuple[str, ...]:
 
 def rows(data: Data, experiment: str, **where) -> pd.DataFrame:
     """Select the rows of an experiment with these values of fields."""
-    records = data.get(experiment, pd.DataFrame({"status": []}))
-    records.attrs.setdefault("fields", [])
-    return _select(records, where)
+    return _select(data.get(experiment, Frame({"status": []})), where)
 
 
 def _select(records: pd.DataFrame, where: Mapping) -> pd.DataFrame:
@@ -92,7 +93,7 @@ def _select(records: pd.DataFrame, where: Mapping) -> pd.DataFrame:
 def cases(records: pd.DataFrame, **where) -> list[dict]:
     """Return the cases with these values of fields, in the order in which values are introduced."""
     chosen = _select(records, where)
-    measured = chosen.loc[chosen["status"] == "ok", records.attrs["fields"]].drop_duplicates()
+    measured = chosen.loc[chosen["status"] == "ok", records.fields].drop_duplicates()
     return tidy.ordered(measured, " ".join(measured)).to_dict("records") if len(measured) else []
 
 
@@ -159,8 +160,14 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, within: Limits, labe
         times = high[axis] / low[axis]
         limits = tuple(times**limit for limit in within)
         for one in ratio(records, metric, high, low, limits, label) if times > 1 else ():
-            found.append(replace(one, shown=digits.brief(hypotheses.power(one.value, times))))
+            found.append(replace(one, shown=digits.brief(_power(one.value, times))))
     return found
+
+
+def _power(ratio: Interval, times: float) -> Interval:
+    """Return the exponent by which `times` the size gives this ratio."""
+    ends = (math.log(end) / math.log(times) for end in (ratio.value, ratio.low, ratio.high))
+    return Interval(*ends, ratio.n, ratio.rounds)
 
 
 @dataclass(frozen=True)
@@ -169,7 +176,8 @@ class Claim:
 
     `source` says whose it is. `find` estimates the numbers that it is about from the records of each experiment by
     name; it takes at least `least` of them. `rule` is the decision rule in words; `holds` and `fails` are the sentences
-    for a supported and a contradicted claim."""
+    for a supported and a contradicted claim. `about` names the hardware or sizes that it is bound to, empty if
+    any machine can contradict it."""
 
     id: str
     source: str
@@ -180,6 +188,7 @@ class Claim:
     holds: str
     fails: str
     least: int = 1
+    about: str = ""
 
     @property
     def question(self) -> str:
@@ -205,6 +214,7 @@ class Judgement:
         claim = self.claim
         words = {
             SUPPORTED: claim.holds, CONTRADICTED: claim.fails, SAME: f"{claim.fails}, nor the reverse",
+            NOT_COMPARABLE: f"the statement is about {claim.about}; here {claim.fails}",
             UNCLEAR: f"it is unclear whether {claim.holds}",
             NO_DATA: f"what would show whether {claim.holds} was not {self.had}",
         }[self.verdict]  # fmt: skip
@@ -234,10 +244,11 @@ def _counted(one: Found) -> str:
     return f"{one}, n = {one.value.n}, {one.value.rounds} process{'es' * (one.value.rounds > 1)}."
 
 
-def judge(claims: Sequence[Claim], data: Data, had: str = "measured here") -> list[Judgement]:
+def judge(claims: Sequence[Claim], data: Data, had: str = "measured here", comparable: bool = True) -> list[Judgement]:
     """Judge claims that stand together by the records of each experiment.
 
-    `had` says how the data was obtained, for claims without any."""
+    `had` says how the data was obtained, for claims without any. Where the data is not `comparable`, it cannot
+    contradict a claim that is `about` other hardware or sizes."""
     found = [claim.find(data) for claim in claims]
     measured = [i for i, claim in enumerate(claims) if len(found[i]) >= claim.least]
     tests = {  # p of all numbers lying within their limits, and of any lying outside
@@ -253,6 +264,9 @@ def judge(claims: Sequence[Claim], data: Data, had: str = "measured here") -> li
         lies, lacks = tests[i]
         decided = shown.get(i, min(lies, lacks) == 0)
         said[i] = (SUPPORTED if lies < lacks else CONTRADICTED) if decided else _undecided(found[i])
+    if not comparable:
+        bound = {i: NOT_COMPARABLE for i in measured if claims[i].about and said[i] in (CONTRADICTED, SAME)}
+        said |= bound
     every = zip(claims, said.values(), found, strict=True)
     return [Judgement(claim, verdict, used * (verdict != NO_DATA), len(noisy), had) for claim, verdict, used in every]
 

@@ -13,9 +13,11 @@ import pandas as pd
 
 from lib.catalog import CATALOG
 from lib.records import baselines, results
+from lib.records.frame import Frame
 from lib.report import tidy
-from lib.stats import comparisons
+from lib.stats import comparisons, digits
 from lib.stats.comparisons import ENOUGH_COMPARISONS, FASTER, MEDIANS, PAIRS, SLOWER, Comparison, Measured, Prior
+from lib.stats.intervals import Interval
 
 OPPOSITE = {FASTER: SLOWER, SLOWER: FASTER}
 
@@ -37,7 +39,7 @@ def comparison(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> 
 
 def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) -> Measured | None:
     """Compare two cases by the pairs of each round; None where these do not relate them."""
-    fields, experiment = one.attrs["fields"], one.attrs["experiment"]
+    fields, experiment = one.fields, one.experiment
     first, second = (frame[fields].iloc[0].to_dict() if len(frame) else dict(to) for frame in (one, other))
     for frame, case, against, inverse in ((one, first, second, False), (other, second, first, True)):
         for prefix, baseline in (("", baselines.of), ("plain_", baselines.plain)):
@@ -78,7 +80,7 @@ def _prior_of(records: pd.DataFrame, metric: str, by: str) -> Prior | None:
     machines = set(records["machine"])
     if not metric.endswith("_ms") or len(machines) != 1:
         return None
-    return prior(records.attrs["experiment"], machines.pop(), metric, by)
+    return prior(records.experiment, machines.pop(), metric, by)
 
 
 def prior(experiment: str, machine: str, metric: str = "total_ms", by: str = PAIRS) -> Prior | None:
@@ -102,8 +104,7 @@ def _spreads(experiment: str, machine: str, metric: str, by: str, _versions: tup
 
     For pairs, each is a case's ratio to its baseline. For medians, it is one case, scaled by √2 to a ratio's spread."""
     records, rows = tidy.current(results.load(experiment, machine)), []
-    for _, group in records.groupby(records.attrs["fields"], sort=False) if len(records) else ():
-        group.attrs = records.attrs
+    for _, group in records.groupby(records.fields, sort=False) if len(records) else ():
         if by == PAIRS:
             found = comparisons.joined(list(_ratio_to_baseline(group, metric).values()))
         else:
@@ -118,15 +119,26 @@ def _spreads(experiment: str, machine: str, metric: str, by: str, _versions: tup
 def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.DataFrame:
     """Compare each case with its baseline, one per row.
 
-    Columns: the fields of the case; `baseline`, its value in the field that differs; the `ratio` of the metric; `by`,
-    what it rests on; the table's `verdict`; and `hardware, codes, noisy` as in `tidy.medians`."""
-    experiment = records.attrs["experiment"]
+    Columns: the fields of the case; `baseline`, its value in the field that differs; `of`, the metric; its `ratio`;
+    `by`, what it rests on; the table's `verdict`; and `hardware, codes, noisy` as in `tidy.medians`."""
+    experiment = records.experiment
     return _against(records, tidy.medians(records), metric, lambda case: baselines.of(experiment, case))
+
+
+def beside_baselines(table: pd.DataFrame, records: pd.DataFrame, metric: str = "total_ms") -> pd.DataFrame:
+    """Add `baseline`, `of`, `ratio` and `verdict` of `against_baselines` to rows of medians.
+
+    The ratio is None for a baseline itself, and the verdict then missing."""
+    fields, columns = records.fields, ["baseline", "of", "ratio", "verdict"]
+    wider = table.merge(against_baselines(records, metric)[[*fields, *columns]], on=fields, how="left")
+    wider["ratio"] = [found if isinstance(found, Interval) else None for found in wider["ratio"]]
+    wider = Frame(wider).with_origin(table, what="Median or ratio")
+    return wider.assign(verdict=wider["verdict"].fillna(digits.MISSING))
 
 
 def against_plain(records: pd.DataFrame) -> pd.DataFrame:
     """Compare each case that has several switches on with the plain one, one per row."""
-    experiment = records.attrs["experiment"]
+    experiment = records.experiment
     return _against(
         records, tidy.medians(records, "total_ms"), "total_ms", lambda case: baselines.plain(experiment, case)
     )
@@ -146,33 +158,40 @@ def _against(
     records: pd.DataFrame, measured: pd.DataFrame, metric: str, other: Callable[[dict], dict | None]
 ) -> pd.DataFrame:
     """Return the rows of `measured` whose case has an `other`, with the verdicts of comparing the two."""
-    fields, rows, found = records.attrs["fields"], [], []
+    fields, rows, found = records.fields, [], []
     for _, row in measured.iterrows():
         case = row[fields].to_dict()
         base = other(case)
         compared = base and comparison(records, metric, case, base)
         if compared:
-            differs = (tidy.word(name, base[name]) or f"not {name}" for name in fields if base[name] != case[name])
-            rows.append(row.to_dict() | {"baseline": ", ".join(differs), "ratio": compared.ratio, "by": compared.by})
+            differing = {"baseline": baseline_text(records, case, base), "of": metric}
+            rows.append(row.to_dict() | differing | {"ratio": compared.ratio, "by": compared.by})
             found.append(compared)
-    frame = pd.DataFrame(rows, columns=[*measured.columns.drop(["status", "why"]), "baseline", "ratio", "by"])
-    frame.attrs = measured.attrs
-    return frame.assign(verdict=comparisons.verdicts(found))
+    columns = [*measured.columns.drop(["status", "why"]), "baseline", "of", "ratio", "by"]
+    return Frame(rows, columns=columns).with_origin(measured).assign(verdict=comparisons.verdicts(found))
+
+
+def baseline_text(records: pd.DataFrame, of: Mapping, to: Mapping) -> str:
+    """Name a baseline by its values in the fields that differ: naive, or not compiled."""
+    differing = (name for name in records.fields if name in of and of[name] != to.get(name, of[name]))
+    return ", ".join(tidy.word(name, to[name]) or f"not {name}" for name in differing)
 
 
 def judged(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> tuple[Comparison, str] | None:
     """Compare two cases; return the comparison, and its verdict as a table gives it.
 
-    The table has all cases with their baselines, or all pairs that differ in the same field. Without one, the two are
-    judged alone."""
+    The table has all cases with their baselines, all with the plain one, or all pairs that differ in the same field.
+    Without one, the two are judged alone."""
     compared = comparison(records, metric, of, to)
     if compared is None:
         return None
-    experiment = records.attrs["experiment"]
+    experiment = records.experiment
     for case, base, turned in ((of, to, {}), (to, of, OPPOSITE)) if metric.endswith("_ms") else ():
         differing = [name for name in case if case[name] != base.get(name)]
         if baselines.of(experiment, case) == base:
             table = against_baselines(records, metric)
+        elif metric == "total_ms" and baselines.plain(experiment, case) == base:
+            table = against_plain(records)
         elif len(differing) == 1 and metric == "total_ms":
             table = contrasts(records, differing[0], base[differing[0]])
         else:
@@ -197,7 +216,7 @@ def ranked(records: pd.DataFrame, metric: str, among: str) -> list:
     table = tidy.medians(records, metric)
     least = {name: found.value for name, found in zip(table[among], table[metric], strict=True) if found}
     for name in least:
-        base = baselines.of(records.attrs["experiment"], {among: name})
+        base = baselines.of(records.experiment, {among: name})
         if base and base[among] in least and (compared := comparison(records, metric, {among: name}, base)):
             least[name] = compared.ratio.value * least[base[among]]
     return sorted(least, key=least.get)

@@ -4,8 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
+from scipy import stats
 
+from lib.records.frame import Frame
 from lib.report import compare, tables, tidy
 from lib.stats.intervals import ACROSS, INSIDE, Interval
 
@@ -14,6 +17,7 @@ AGREES, WIDE, KEPT, BROKEN, OPEN = "agrees", "too uncertain to test", "kept", "b
 NO_INTERVAL, NO_CEILING, NOT_MEASURED = "no interval", "no ceiling", "not measured"
 COUNTED = 1e-3  # within which part of it a count, which has no interval, agrees
 WIDEST = 1.25  # the factor to either side beyond which an interval is too wide to test a prediction
+_NORMAL = stats.norm.ppf(0.975)
 WORDS = (
     "By the interval of 95%: what was measured is above or below the prediction where the whole interval is. It agrees "
     f"where the interval holds the prediction and reaches no further than a factor of {WIDEST} to either side. A least "
@@ -61,14 +65,6 @@ def counted(value: float | None) -> Interval | None:
     return None if value is None or math.isnan(value) else Interval(value, value, value, 1, 1)
 
 
-def power(ratio: Interval | None, times: float) -> Interval | None:
-    """Return the exponent by which `times` the size gives this ratio; None without a ratio."""
-    if ratio is None:
-        return None
-    ends = (math.log(end) / math.log(times) for end in (ratio.value, ratio.low, ratio.high))
-    return Interval(*ends, ratio.n, ratio.rounds)
-
-
 def median(records: pd.DataFrame, metric: str, case: Mapping) -> Interval | None:
     """Return the median of a metric of a case with its interval; None where it was not measured."""
     return tidy.median(tidy.select(records, **case), metric)
@@ -91,9 +87,32 @@ def ratio(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> Inter
     return found.ratio if found else None
 
 
-def exponent(records: pd.DataFrame, metric: str, axis: str, low: Mapping, high: Mapping) -> Interval | None:
-    """Find the exponent of a metric in an axis from two cases; None where they were not both measured."""
-    return power(ratio(records, metric, high, low), high[axis] / low[axis]) if high[axis] else None
+def exponent(records: pd.DataFrame, metric: str, axis: str, case: Mapping) -> Interval | None:
+    """Fit the exponent of a metric in an axis over all its measured values; None for fewer than two.
+
+    It is the median slope between the medians of processes on log axes (Theil and Sen), with Kendall's interval: the
+    ranks of slopes that chance leaves outside with 5%. Without noise the interval is the range of the slopes. Unknown
+    where so few points allow none."""
+    chosen = tidy.select(records, **{name: value for name, value in case.items() if name != axis}, status="ok")
+    found = tidy.column(chosen, metric).map(_middle).dropna().astype(float)
+    x, y = np.log(chosen.loc[found.index, axis].to_numpy(dtype=float)), np.log(found.to_numpy())
+    one, other = np.triu_indices(len(x), 1)
+    apart = x[one] != x[other]
+    slopes = np.sort(((y[other] - y[one])[apart] / (x[other] - x[one])[apart]).round(12))  # equal ones stay equal
+    if not len(slopes):
+        return None
+    n = np.array([len(x), *np.unique(x, return_counts=True)[1]])
+    squares = n * (n - 1) * (2 * n + 5) / 18
+    reach = _NORMAL * math.sqrt(squares[0] - squares[1:].sum())
+    skipped = max(0, round((len(slopes) - reach) / 2))
+    known = reach <= len(slopes) or slopes[0] == slopes[-1]
+    ends = (float(slopes[skipped]), float(slopes[-1 - skipped])) if known else (math.nan, math.nan)
+    return Interval(float(np.median(slopes)), *ends, len(x), chosen["round"].nunique())
+
+
+def _middle(value) -> float:
+    """Return the median of samples, or a recorded number."""
+    return float(np.median(value)) if isinstance(value, list) and value else value
 
 
 def ends(records: pd.DataFrame, axis: str, case: Mapping, longest: bool = True) -> list[dict]:
@@ -117,7 +136,7 @@ def table(
     ]
     frame = pd.DataFrame(rows, columns=names)
     frame["predicted"] = frame["predicted"].astype(float)
-    sources = frame.assign(hardware=", ".join(dict.fromkeys(records["hardware"])))
-    sources.attrs["what"] = "Median, ratio or count"
+    sources = Frame(frame.assign(hardware=", ".join(dict.fromkeys(records["hardware"]))))
+    sources = sources.with_origin(what="Median, ratio or count")
     note = " ".join(filter(None, [tables.provenance(sources), WORDS]))
     return tables.Table(frame, caption, note)

@@ -19,13 +19,13 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFor
 from lib.catalog import CATALOG, PRECISIONS
 from lib.report import tables
 from lib.report.headings import heading
-from lib.stats import digits
 from lib.stats.intervals import Interval
 
 INK = "#010203"  # the report replaces it by the page's ink, for dark mode and for print
 QUIET = "#040506"  # the report replaces it by the page's quieter ink
-BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"
-YELLOW, VERMILION = "#F0E442", "#D55E00"
+# the hues of Okabe and Ito (2008), as light as 3:1 on a white and on a black page allows
+BLUE, ORANGE, GREEN, PURPLE, SKY = "#0072B2", "#C08500", "#009E73", "#C76FA1", "#1D98DD"
+YELLOW, VERMILION = "#9C920C", "#D55E00"
 _HUES = {
     "ink": INK,
     "orange": ORANGE,
@@ -35,7 +35,7 @@ _HUES = {
     "sky": SKY,
     "vermilion": VERMILION,
 }
-COLOURS = {  # Okabe and Ito 2008; the reference of each family in ink
+COLOURS = {  # the reference of each family in ink
     **{name: _HUES[hue] for each in CATALOG.values() for name, hue in each.variants.items() if hue},
     **{name: _HUES[hue] for name, hue in PRECISIONS.items()},
     "forward": SKY, "backward": BLUE, "optimizer": ORANGE, "whole": INK,
@@ -43,6 +43,7 @@ COLOURS = {  # Okabe and Ito 2008; the reference of each family in ink
     "T=16": INK, "T=32": ORANGE, "T=64": GREEN, "T=128": BLUE, "T=256": PURPLE, "T=512": SKY, "T=1024": VERMILION,
     "matrix_product": BLUE, "attention": YELLOW, "elementwise": GREEN, "reduction": SKY, "copy": PURPLE,
     "overhead": QUIET, "other": VERMILION,
+    "products": BLUE, "functions": SKY, "bytes": ORANGE, "faults": PURPLE, "calls": GREEN, "unexplained": QUIET,
 }  # fmt: skip
 # tell variants apart without colours: markers and dashes for lines, hatches for bars
 MARKERS = {INK: "o", ORANGE: "s", GREEN: "^", BLUE: "D", PURPLE: "v", SKY: "<", YELLOW: "p", VERMILION: ">"}
@@ -51,25 +52,32 @@ HATCHES = {
     BLUE: "", ORANGE: "///", GREEN: "\\\\\\", SKY: "|", PURPLE: "xxx", YELLOW: "---", VERMILION: "+++",
     QUIET: "||||", INK: "x",
 }  # fmt: skip
+WIDTH = 5.2  # inches; the page scales it to the width of the text
+FONT = 10  # points, of all text: 9.3 pixels where a phone shows a figure 349 pixels wide
+LETTER = 0.62 * FONT  # points; the mean width of a letter in the widest typeface
+LONG = 16  # letters; a longer name of a line stands in a legend
 HATCH = (*mpl.colors.to_rgb(INK), 0.45)
 STYLE = {
     "axes.edgecolor": QUIET, "axes.labelcolor": INK, "axes.spines.right": False, "axes.spines.top": False,
-    "axes.titlelocation": "left", "axes.titlesize": 10.5, "figure.constrained_layout.use": True,
-    "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "font.size": 10.5,
+    "axes.titlelocation": "left", "axes.titlesize": FONT, "legend.fontsize": FONT,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "font.size": FONT,
     "grid.color": QUIET, "grid.alpha": 0.25, "grid.linewidth": 0.6, "hatch.linewidth": 0.5, "lines.linewidth": 1.6,
     "svg.fonttype": "none", "text.color": INK, "xtick.color": INK, "ytick.color": INK,
     "xtick.labelcolor": INK, "ytick.labelcolor": INK,
 }  # fmt: skip
-WIDTH = 6.6  # inches; the page stretches it to the width of the text
-MARGINS = (0.025, 0, 0.95, 1)  # left, bottom, width and height: browsers set small text wider than matplotlib
+MARGINS = (0.02, 0, 0.95, 1)  # left, bottom, width and height: browsers set small text wider than matplotlib
 
 
 @mpl.rc_context(STYLE)
-def axes(columns: int = 1, height: float = 3.6, **options) -> list[Axes]:
-    """Return `columns` empty Axes side by side, as wide as the text."""
-    figure, grid = plt.subplots(1, columns, figsize=(WIDTH, height), squeeze=False, **options)
-    figure.get_layout_engine().set(rect=MARGINS)
-    return list(grid[0])
+def axes(count: int = 1, height: float = 3.6, **options) -> list[Axes]:
+    """Return `count` empty Axes, two to a row of this height in inches, as wide as the text."""
+    across, down = min(count, 2), math.ceil(count / 2)
+    figure, grid = plt.subplots(down, across, figsize=(WIDTH, height * down), squeeze=False, **options)
+    figure.get_layout_engine().set(rect=MARGINS, wspace=0.06 * (across > 1))  # the last tick of one clear of the next
+    for unused in grid.flat[count:]:
+        unused.remove()
+    return list(grid.flat[:count])
 
 
 def colour_of(name: str) -> str:
@@ -91,8 +99,8 @@ def lines(
 ) -> Axes:  # fmt: skip
     """Draw medians `y` with intervals against `x` on log axes, one line per value of `line`.
 
-    Ticks are the measured sizes. Lines, or only those `named`, are labelled at their ends. A hollow marker means a
-    noisy machine. A column `colour` overrides the colours of the names."""
+    Ticks are the measured sizes. Lines, or only those `named`, are labelled at their ends, or in a legend if a name is
+    long. A hollow marker means a noisy machine. A column `colour` overrides the colours of the names."""
     table = table[table[y].notna()]
     ends = []
     for name, group in table.groupby(line, sort=False):
@@ -109,13 +117,39 @@ def lines(
             ax.plot(part[x], heights, MARKERS[colour], color=colour, markerfacecolor=face, markersize=5)
         ends.append((group[x].iloc[-1], values[-1], name, colour))
     ax.set(xscale="log", yscale="log", xlabel=heading(x), ylabel=heading(y))
-    sizes = sorted(table[x].unique())
-    ax.set_xticks(sizes, [_size_label(value) for value in sizes])
+    sizes = sorted(size for size in table[x].unique() if size > 0)  # zero has no place on a log axis
+    ax.set_xticks(sizes, _without_overlap(ax, sizes))
     ax.xaxis.set_minor_locator(NullLocator())
     round_ticks(ax.yaxis)
     ax.grid(axis="y")
-    label_ends(ax, [end for end in ends if named is None or end[2] in named])
+    names = [end[2] for end in ends]
+    if named is None and max(map(len, names), default=0) > LONG:
+        legend(ax, names)
+    else:
+        label_ends(ax, [end for end in ends if named is None or end[2] in named])
     return ax
+
+
+def _without_overlap(ax: Axes, sizes: list[float]) -> list[str]:
+    """Return the labels of these ticks of a log axis, empty where one would touch the next larger one."""
+    labels, next_left = [], math.inf
+    scale = 0.72 * _panel_width(ax) / math.log(max(sizes[-1] / sizes[0], 2)) if sizes else 0
+    for size in reversed(sizes):
+        text, middle = _size_label(size), scale * math.log(size)
+        half = LETTER * len(text) / 2
+        labels.append(text if middle + half < next_left else "")
+        next_left = middle - half - LETTER if labels[-1] else next_left
+    return labels[::-1]
+
+
+def _panel_width(ax: Axes) -> float:
+    """Return about how wide one panel of a figure is, in points."""
+    return 72 * ax.figure.get_figwidth() / ax.get_subplotspec().get_gridspec().ncols
+
+
+def _panel_height(ax: Axes) -> float:
+    """Return about how high the axes of one panel of a figure are, in points."""
+    return 72 * ax.figure.get_figheight() / ax.get_subplotspec().get_gridspec().nrows - 5 * FONT
 
 
 def _size_label(value: float) -> str:
@@ -147,25 +181,18 @@ def round_ticks(axis: Axis) -> None:
     axis.set_major_formatter(StrMethodFormatter("{x:,.9g}"))
 
 
+@mpl.rc_context(STYLE)
 def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str) -> Axes:
-    """Draw `lines` in one panel per value of `panel`, on a common scale.
-
-    Names stand at the line ends in the last panel if it has all lines, and otherwise above the panels."""
+    """Draw `lines` in one panel per value of `panel`, on a common scale, with a legend above."""
     table = table[table[y].notna()]
     values = sorted(table[panel].unique())
-    grid = axes(max(1, len(values)), 3.4, sharey=True)
-    grid[0].figure.get_layout_engine().set(wspace=0.06)  # keeps the last size of a panel clear of the first of the next
-    names = list(dict.fromkeys(table[line]))
-    in_last = set(table.loc[table[panel] == values[-1], line]) if values else set()
-    for value, ax in zip(values, grid, strict=False):
-        lines(
-            ax, table[table[panel] == value], x, y, line, names if in_last == {*names} and value == values[-1] else []
-        )
+    grid = axes(max(1, len(values)), 2.6, sharey=True)
+    for number, (value, ax) in enumerate(zip(values, grid, strict=False)):
+        lines(ax, table[table[panel] == value], x, y, line, [])
         ax.set_title(f"{heading(panel)}: {value:,}", loc="left")
-        if value != values[0]:
+        if number % 2:
             ax.set_ylabel("")
-    if in_last != {*names}:
-        legend(grid[0], names)
+    legend(grid[0], list(dict.fromkeys(table[line])))
     return grid[-1]
 
 
@@ -176,18 +203,28 @@ def legend(ax: Axes, names: Sequence[str]) -> None:
         Line2D([], [], color=colour, marker=MARKERS[colour], markersize=5, linestyle=DASHES[colour])
         for colour in map(colour_of, names)
     ]
-    ax.figure.legend(keys, names, loc="outside upper left", ncols=3, frameon=False, fontsize=9.5)
+    above(ax, keys, names)
+
+
+def above(ax: Axes, keys: list, names: Sequence[str]) -> None:
+    """Draw a legend above all panels, in as many columns as its names leave room for."""
+    column = LETTER * max(map(len, names), default=0) + 4.5 * FONT
+    columns = max(1, min(len(names), int(72 * ax.figure.get_figwidth() // column)))
+    ax.figure.legend(
+        keys, names, loc="outside upper left", ncols=columns, frameon=False, columnspacing=1.2, handlelength=1.8,
+        borderpad=0,
+    )  # fmt: skip
 
 
 def label_ends(ax: Axes, ends: list[tuple]) -> None:
     """Label lines at their ends on a log axis, moved apart so that none overlap."""
     low, high = ax.get_ylim()
-    least = (high / low) ** (0.062 * 3.6 / ax.figure.get_figheight())
+    least = (high / low) ** (1.35 * FONT / _panel_height(ax))
     placed = 0.0
     for x, y, name, colour in sorted(ends, key=lambda end: end[1]):
         placed = max(y, placed * least)
         ax.annotate(
-            name, (x, placed), xytext=(8, 0), textcoords="offset points", color=colour, va="center", fontsize=10,
+            name, (x, placed), xytext=(8, 0), textcoords="offset points", color=colour, va="center",
             annotation_clip=False,
         )  # fmt: skip
 
@@ -199,12 +236,13 @@ def bar(colour: str) -> dict:
 
 @mpl.rc_context(STYLE)
 def phases(
-    ax: Axes, table: pd.DataFrame, unit: str, xlabel: str, names: Sequence[str] = ("forward", "backward", "optimizer")
-) -> Axes:
+    ax: Axes, table: pd.DataFrame, unit: str, xlabel: str, names: Sequence[str] = ("forward", "backward", "optimizer"),
+    least: str = "",
+) -> Axes:  # fmt: skip
     """Draw a stacked bar per row, at its `label`, from columns such as `forward_<unit>`.
 
     `names` are the parts, by default the phases. Each has its own interval at its end; a legend stands above the
-    bars."""
+    bars. The column `least` is marked on each bar as the least possible."""
     table = table[table[f"{names[0]}_{unit}"].notna()] if names else table
     left = [0.0] * len(table)
     for name in names:
@@ -218,14 +256,15 @@ def phases(
         )
         left = [start + i.value for start, i in zip(left, parts, strict=True)]
         ax.errorbar(left, table["label"], xerr=errors(parts), fmt="none", ecolor=INK, elinewidth=1, capsize=2.5)
+    marks = [(i.value, row) for row, i in enumerate(table[least]) if isinstance(i, Interval)] if least else []
+    for number, (value, row) in enumerate(mark for mark in marks if math.isfinite(mark[0])):
+        label = "_" * bool(number) + "least possible"
+        ax.plot([value] * 2, [row - 0.42, row + 0.42], color=INK, linewidth=2.4, label=label)
     ax.invert_yaxis()
     ax.set(xlabel=xlabel)
     ax.grid(axis="x")
-    position = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": len(names)}
-    if len(names) > 3:  # from the right, to use the width of the labels too
-        position = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
     if names:
-        ax.legend(**position, frameon=False, borderaxespad=0, columnspacing=1.2, handlelength=1.4)
+        above(ax, *ax.get_legend_handles_labels())
     return ax
 
 
@@ -250,24 +289,6 @@ def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
     return ax
 
 
-@mpl.rc_context(STYLE)
-def arrangements(table: pd.DataFrame) -> Axes:
-    """Draw the samples of two programs in the order in which they ran, with their ratio.
-
-    One panel per arrangement; the table is that of `simulated_noise.on_a_drifting_machine`."""
-    grid = axes(table["arrangement"].nunique(), 3.0, sharey=True)
-    for ax, (name, panel) in zip(grid, table.groupby("arrangement", sort=False), strict=True):
-        for (program, samples), colour in zip(panel.groupby("program"), (BLUE, ORANGE), strict=True):
-            ax.plot(samples["order"], samples["ms"], MARKERS[colour], color=colour, markersize=3.5, label=program)
-        ax.set(xlabel="order in time", title=name)
-        ratio = f"B to A: {digits.interval(panel['ratio'].iloc[0])}"
-        ax.text(0.98, 0.03, ratio, transform=ax.transAxes, ha="right", fontsize=10)
-        ax.grid(axis="y")
-    grid[0].set_ylabel("time, ms")
-    grid[0].legend(loc="upper left", frameon=False, handletextpad=0.1)
-    return grid[0]
-
-
 class Figure:
     """A figure as SVG, with its caption and alternative text; the report numbers it."""
 
@@ -275,8 +296,9 @@ class Figure:
         self.svg, self.caption, self.alt, self.note = svg, caption, alt, note
 
     def _repr_html_(self) -> str:
-        svg = self.svg or tables.ABSENT
-        svg = svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(self.alt, quote=True)}" ', 1)
+        if not self.svg:
+            return ""
+        svg = self.svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(self.alt, quote=True)}" ', 1)
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         caption = f'<figcaption><b class="label">Figure</b> {html.escape(self.caption)}</figcaption>'
         return f'<figure class="plot"><div class="scroll" tabindex="0">{svg}</div>{caption}{note}</figure>'
@@ -286,7 +308,7 @@ def show(ax: Axes, caption: str, alt: str, table: pd.DataFrame | str) -> Figure:
     """Return the figure of `ax` with caption, alternative text and a note; close it.
 
     The note states the table's hardware, samples and rounds, or is `table` itself if that is a text. Without a note
-    nothing was measured, and the figure says so."""
+    nothing was measured, and nothing is shown."""
     svg = _svg(ax, STYLE | {"svg.hashsalt": caption + alt})
     note = table if isinstance(table, str) else tables.provenance(table)
     return Figure(_page_svg(svg, salt=caption + alt) if note else "", caption, alt, note)

@@ -142,7 +142,7 @@ def with_peak_percent(rows: pd.DataFrame, metric: str, flops: Callable[[pd.Serie
         found = tables.as_interval(row[metric])
         if peak is None or found is None:
             return None
-        value, high, low = (1e5 * flops(row) / (peak * ms) for ms in (found.value, found.low, found.high))
-        return Interval(float(value), float(low), float(high), found.n, found.rounds)
+        most = tables.as_interval(peak)
+        return found.inverse.scaled(float(1e5 * flops(row) / most.value)).widened(most.log_error)
 
     return rows.assign(peak_percent=[percent(row) for _, row in rows.iterrows()])

@@ -11,7 +11,7 @@ from lib import cli, validate
 from lib.records import results
 from lib.report import tidy
 from lib.stats import comparisons, digits, intervals, steady_state
-from lib.stats.comparisons import FASTER, PAIRS, SLOWER, Measured
+from lib.stats.comparisons import FASTER, PAIRS, SLOWER, UNCLEAR, Measured
 from lib.stats.intervals import ACROSS, ENOUGH_ROUNDS, INSIDE, Interval
 
 FEWEST = 50  # comparisons of programs of which a share is judged
@@ -20,7 +20,7 @@ FEWEST = 50  # comparisons of programs of which a share is judged
 def table(records: pd.DataFrame) -> pd.DataFrame:
     """Return one row per finding of the calibration; stale records are left out.
 
-    `holds` is yes, no, or not shown where the data do not decide. `quiet` is the noise probe's verdict on the
+    `holds` is yes, no, or unclear where the data do not decide. `quiet` is the noise probe's verdict on the
     machine."""
     records = tidy.current(records)
     rows = []
@@ -33,7 +33,7 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _finding(tried: str, found: str, bound: str, holds: bool | None) -> dict:
-    said = {True: "yes", False: "no", None: "not shown"}[holds]
+    said = {True: "yes", False: "no", None: UNCLEAR}[holds]
     return {"tried": tried, "found": found, "must hold": bound, "holds": said}
 
 
@@ -42,7 +42,9 @@ def _judge_spin(record: pd.Series) -> list[dict]:
     for known, median in zip(record["known_ms"], record["median_ms"], strict=True):
         wrong_us, allowed_us = 1e3 * (median - known), 2.5 + 2 * known
         limit = f"at most {allowed_us:.1f} µs"
-        rows.append(_finding(f"a wait of {known:g} ms", f"{wrong_us:+.2f} µs", limit, abs(wrong_us) <= allowed_us))
+        rows.append(
+            _finding(f"a wait of {digits.exact(known)} ms", f"{wrong_us:+.2f} µs", limit, abs(wrong_us) <= allowed_us)
+        )
     return rows
 
 
@@ -62,7 +64,7 @@ def _judge_timer(record: pd.Series) -> list[dict]:
 def _judge_overhead(record: pd.Series) -> list[dict]:
     found = comparisons.paired(record["marked_ms"], record["plain_ms"])
     ratio, holds = digits.interval(found.ratio), _within(found.ratio, 1.005)
-    return [_finding("a step of 1 ms with its marks to one without", ratio, "at most 1.005", holds)]
+    return [_finding("a step of a millisecond with its marks to one without", ratio, "at most 1.005", holds)]
 
 
 def _judge_programs(*rounds: pd.Series) -> list[dict]:
@@ -70,14 +72,14 @@ def _judge_programs(*rounds: pd.Series) -> list[dict]:
     equal, planted = (_verdicts(kind, rounds) for kind in ("equal", "planted"))
     called, found = sum(verdict in (FASTER, SLOWER) for verdict in equal), planted.count(SLOWER)
     enough = len(rounds) >= ENOUGH_ROUNDS and len(equal) >= FEWEST
-    over = f"over {len(rounds)} process{'es' * (len(rounds) > 1)}"
+    over = f"over {digits.count(len(rounds))} process{'es' * (len(rounds) > 1)}"
     return [
         _finding(
             f"equal programs called different, {over}", f"{called} of {len(equal)}", "at most 1%",
             called <= 0.01 * len(equal) if enough else None,
         ),
         _finding(
-            f"10% more work called slower, {over}", f"{found} of {len(planted)}", "at least 90%",
+            f"a tenth more work called slower, {over}", f"{found} of {len(planted)}", "at least 90%",
             found >= 0.9 * len(planted) if enough else None,
         ),
     ]  # fmt: skip
@@ -106,7 +108,11 @@ def _judge_repeated(record: pd.Series) -> list[dict]:
     for what, rates in (("a matrix product", record["product_gflops"]), ("a copy", record["copy_gbs"])):
         apart = max(rates) / min(rates) - 1
         found = f"{100 * apart:.1f}% apart"
-        rows.append(_finding(f"the ceiling of {what}, {len(rates)} times", found, "at most 5% apart", apart <= 0.05))
+        rows.append(
+            _finding(
+                f"the ceiling of {what}, {digits.count(len(rates))} times", found, "at most 5% apart", apart <= 0.05
+            )
+        )
     return rows
 
 

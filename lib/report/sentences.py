@@ -5,6 +5,7 @@ A sentence is a `Statement`, and its wording follows from what was measured. If 
 
 import functools
 import html
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,28 +15,33 @@ import pandas as pd
 from lib.records.record import called
 from lib.records.staleness import left_out
 from lib.report import compare as verdicts
-from lib.report import hypotheses, tidy
+from lib.report import hypotheses, quantities, tidy
 from lib.report.headings import heading
+from lib.report.quantities import Quantity, marked
 from lib.stats import comparisons, digits
 from lib.stats.comparisons import FASTER, SAME, SLOWER, UNCLEAR
 from lib.stats.intervals import Interval
 
 NO_DATA = "no data"
+ABOUT = 0.15  # how far an exponent may lie from a whole number that is said in its place
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A sentence, its verdict, its evidence, and the names of the records that it rests on."""
+    """Hold a sentence, its verdict, evidence, names of records, and numbers in the order of the text."""
 
     text: str
     verdict: str
     evidence: str
     records: tuple[str, ...] = ()
+    quantities: tuple[Quantity, ...] = ()
 
     def _repr_html_(self) -> str:
+        if self.verdict == NO_DATA:  # what is missing is listed once, by the chapter on method
+            return ""
         mark = html.escape(self.verdict)
         return (
-            f'<div class="claim" data-verdict="{mark}"><p>{html.escape(self.text)}</p>'
+            f'<div class="claim" data-verdict="{mark}"><p>{marked(self.text, self.quantities)}</p>'
             f"<details><summary>evidence</summary>{self._evidence()}</details></div>"
         )
 
@@ -60,7 +66,7 @@ def anchor(record: str) -> str:
 
 def names(records: pd.DataFrame, *cases: Mapping) -> tuple[str, ...]:
     """Return the names of the records of these cases, as the report links them: experiment/case.rN."""
-    fields, experiment = records.attrs["fields"], records.attrs["experiment"]
+    fields, experiment = records.fields, records.experiment
     chosen = [row for case in cases for _, row in tidy.select(records, **case).iterrows()]
     return tuple(dict.fromkeys(called(experiment, row[fields], row["round"]) for row in chosen))
 
@@ -101,10 +107,13 @@ def _nothing(text: str, evidence: str, records: pd.DataFrame, *cases: Mapping) -
 
 
 def together(*statements: Statement) -> Statement:
-    """Join several statements to one paragraph, with their evidence in the same order."""
+    """Join statements to one paragraph, their evidence in the same order; leave out those without data."""
+    statements = tuple(one for one in statements if one.verdict != NO_DATA) or statements[:1]
     marks = ", ".join(dict.fromkeys(s.verdict for s in statements))
     records = tuple(dict.fromkeys(name for s in statements for name in s.records))
-    return Statement(" ".join(s.text for s in statements), marks, " ".join(s.evidence for s in statements), records)
+    numbers = tuple(itertools.chain.from_iterable(s.quantities for s in statements))
+    text, evidence = (" ".join(getattr(s, part) for s in statements) for part in ("text", "evidence"))
+    return Statement(text, marks, evidence, records, numbers)
 
 
 def compare(
@@ -127,7 +136,23 @@ def compare(
         UNCLEAR: f"which of {subject} and {other} is faster is unclear: the ratio is {digits.interval(found.ratio)}",
     }[verdict]
     evidence = f"{_picked(of, to)}; by {found.by}, {_counted(found.ratio)}{_disturbances(records, of, to)}."
-    return Statement(_sentence(f"{where}, {said}" if where else said), verdict, evidence, names(records, of, to))
+    shown = times(found.ratio.inverse) if verdict == FASTER else times(found.ratio) if verdict == SLOWER else ""
+    shown = shown or digits.interval(found.ratio)
+    number = quantity(records, of, f"{metric}/{verdicts.baseline_text(records, of, to)}", found.ratio, shown, verdict)
+    text = _sentence(f"{where}, {said}" if where else said)
+    return Statement(text, verdict, evidence, names(records, of, to), number)
+
+
+def quantity(
+    records: pd.DataFrame, of: Mapping, metric: str, value: Interval, shown: str, verdict: str = ""
+) -> tuple[Quantity, ...]:
+    """Return a number of a case as its text shows it; none if `of` picks several cases."""
+    chosen = tidy.select(records, **of)
+    if chosen.empty or len(chosen[records.fields].drop_duplicates()) > 1 or "machine" not in chosen:
+        return ()
+    row = chosen.iloc[0]
+    name = quantities.name(row["machine"], records.experiment, row[records.fields], metric)
+    return (Quantity(name, value, shown, verdict),)
 
 
 def listed(words: list[str], by: str = "and") -> str:
@@ -147,7 +172,9 @@ def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Stat
     if found is None:
         return _nothing("This was not measured here.", fields(of), records, of)
     evidence = f"{metric}, {fields(of)}; median, {_counted(found)}{_disturbances(records, of)}."
-    return Statement(wording.format(digits.interval(found)), "measured", evidence, names(records, of))
+    shown = digits.interval(found)
+    number = quantity(records, of, metric, found, shown)
+    return Statement(wording.format(shown), "measured", evidence, names(records, of), number)
 
 
 def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> Statement:
@@ -156,20 +183,8 @@ def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> S
     if any(one.verdict == NO_DATA for one in found):
         return _nothing("This was not measured here.", fields(of), records, of)
     evidence = " ".join(one.evidence for one in found)
-    return Statement(wording.format(*(one.text for one in found)), "measured", evidence, names(records, of))
-
-
-def list_values(records: pd.DataFrame, lead: str, unit: str, values: Mapping[str, float]) -> Statement:
-    """Say `lead`, then values of these records with their unit, each with the name of its precision."""
-    shown = " and ".join(f"{digits.number(value)} {unit} in {name}" for name, value in values.items())
-    if not shown:
-        return _nothing("A ceiling was not measured here.", unit, records, {})
-    return Statement(
-        f"{lead} {shown}.",
-        "measured",
-        f"{unit}: the largest over the measured sizes and processes, at the median time of the process.",
-        names(records, {}),
-    )
+    numbers = tuple(itertools.chain.from_iterable(one.quantities for one in found))
+    return Statement(wording.format(*(one.text for one in found)), "measured", evidence, names(records, of), numbers)
 
 
 def at(wording: str, case: Mapping) -> str:
@@ -177,22 +192,36 @@ def at(wording: str, case: Mapping) -> str:
     return "" if None in case.values() or not case else wording.format(**case)
 
 
+LETTERS = {
+    "seq_len": "T",
+    "context_length": "T",
+    "d_head": "d",
+    "d_model": "C",
+    "param_size": "n",
+}  # of axes, in powers
+
+
 def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject: str, unit: str = "") -> Statement:
-    """Say how a metric grows between the two largest values of an axis, as a power law.
+    """Say how a metric grows with an axis, as a power law fitted over all its values.
 
     `unit` is what the axis counts, if its heading does not say it."""
-    chosen = tidy.select(records, **of)
-    measured = tidy.medians(chosen, metric)
-    sizes = sorted(set(measured.loc[measured[metric].notna(), axis]))
-    compared = verdicts.comparison(chosen, metric, {axis: sizes[-1]}, {axis: sizes[-2]}) if len(sizes) > 1 else None
-    if compared is None:
+    chosen = tidy.select(records, **{name: value for name, value in of.items() if name != axis})
+    found = hypotheses.exponent(records, metric, axis, of)
+    if found is None:
         return _nothing(f"How {subject} grows was not measured here.", fields(of), records, of)
-    found, (below, above) = compared.ratio, sizes[-2:]
-    power = hypotheses.power(found, above / below)
-    unit = unit or heading(axis)
-    text = f"From {below:,} to {above:,} {unit}, {subject} grows as that number to the power {digits.interval(power)}"
-    evidence = f"{metric}, {fields(of)}, ratio {digits.interval(found)}; by {compared.by}, {_counted(found)}."
-    return Statement(text + ".", "measured", evidence, names(chosen, {axis: below}, {axis: above}))
+    measured = chosen[tidy.column(chosen, metric).notna()]
+    ends = f"from {measured[axis].min():,} to {measured[axis].max():,} {unit or heading(axis)}"
+    whole, shown = round(found.value), digits.brief(found)
+    if whole in (1, 2, 3) and abs(found.value - whole) <= ABOUT:
+        law = f"about as {LETTERS.get(axis, heading(axis))}{'  ²³'[whole].strip()}"
+        text = f"{subject} grows {law} (exponent {shown.replace(' (', ', ').rstrip(')')}, {ends})"
+    else:
+        text = f"{subject} grows as {LETTERS.get(axis, heading(axis))} to the power {shown} {ends}"
+    rest = {name: chosen.iloc[0][name] for name in records.fields if name != axis}
+    name = quantities.name(chosen.iloc[0]["machine"], records.experiment, rest, f"{metric}/exponent")
+    number = (Quantity(name, found, digits.number(found.value, found.reach)),)
+    evidence = f"{metric}, {fields(of)}; median of all slopes on log axes between {found.n} medians of processes."
+    return Statement(_sentence(text), "measured", evidence, names(measured, {}), number)
 
 
 def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: str) -> Statement:

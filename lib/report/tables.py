@@ -3,24 +3,27 @@
 import html
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 from markupsafe import escape
 
 from lib.config import SIZES
+from lib.records.frame import Frame
 from lib.report.headings import heading
+from lib.report.quantities import Quantity
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
 UNAVAILABLE = "not available"
 LONG = 16  # cells with more characters may break
+STACKED, SMALLER = 4, 9  # tables with more columns stack their cells on a phone, or are set smaller
 LATEX = str.maketrans(
     {"×": r"$\times$", "µ": r"\textmu{}", "²": "$^2$", "−": "$-$", "→": r"$\to$", "≥": r"$\ge$", "≤": r"$\le$"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "[": "{[}", "]": "{]}"}
 )  # pandas leaves these, and not every typeface has them
-ABSENT = '<p class="absent">Not measured on this machine.</p>'
 
 
 class Bold(Interval):
@@ -33,14 +36,18 @@ def anchor(chapter: str, heading: str) -> str:
 
 
 def as_interval(value) -> Interval | None:
-    """Return a value as an Interval, a bare number with no width known; None for text."""
-    if isinstance(value, Interval | str) or pd.isna(value):
-        return value if isinstance(value, Interval) else None
+    """Return a value as an Interval, a bare number with no width known; None for text or NaN."""
+    if isinstance(value, Interval):
+        return None if math.isnan(value.value) else value
+    if isinstance(value, str) or pd.isna(value):
+        return None
     return Interval(value, math.nan, math.nan, 0, 0)
 
 
-def _column_cells(values: pd.Series) -> tuple[list[str], bool]:
-    """Return a column's cells as HTML, and True if they are numbers."""
+def _column_cells(values: pd.Series, names: Sequence[tuple[str, str]] | None = None) -> tuple[list[str], bool]:
+    """Return a column's cells as HTML, and True if they are numbers.
+
+    `names` are the quantities of the cells and their verdicts, empty where there is none."""
     if any(isinstance(value, Interval) for value in values):
         shown = [as_interval(value) for value in values]
         heads = digits.aligned([digits.number(i.value, i.reach) if i else digits.MISSING for i in shown])
@@ -48,6 +55,11 @@ def _column_cells(values: pd.Series) -> tuple[list[str], bool]:
             f"{digits.number(i.low, i.reach)}–{digits.number(i.high, i.reach)}" if i and i.reach > 0 else ""
             for i in shown
         ]
+        if names is not None:
+            heads = [
+                Quantity(name, i, h, verdict).__html__() if i and name else h
+                for (name, verdict), i, h in zip(names, shown, heads, strict=True)
+            ]
         heads = [f"<b>{h}</b>" if isinstance(i, Bold) else h for i, h in zip(shown, heads, strict=True)]
         words = [
             str(escape(value)) if isinstance(value, str) else f"{h}<small>{t}</small>"
@@ -68,14 +80,20 @@ def _column_cells(values: pd.Series) -> tuple[list[str], bool]:
 class Table:
     """Show a table with its caption, as HTML, Markdown and LaTeX; the report numbers it.
 
-    `reasons`, one per row, replace cells without a value. `markupsafe.Markup` is kept as HTML."""
+    `reasons`, one per row, replace cells without a value. `names` has the quantities of a column's cells, each with its
+    verdict or "". `markupsafe.Markup` is kept as HTML. Without rows nothing is shown."""
 
-    def __init__(self, frame: pd.DataFrame, caption: str, note: str = "", reasons: list[str] | None = None):
+    def __init__(
+        self, frame: pd.DataFrame, caption: str, note: str = "", reasons: list[str] | None = None,
+        names: Mapping[str, list[tuple[str, str]]] = MappingProxyType({}),
+    ):  # fmt: skip
         self.frame, self.caption, self.note = frame, caption, note
-        self.reasons = reasons or [""] * len(frame)
+        self.reasons, self.names = reasons or [""] * len(frame), names
 
     def _repr_html_(self) -> str:
-        cells = [_column_cells(self.frame[name]) for name in self.frame]
+        if self.frame.empty:
+            return ""
+        cells = [_column_cells(self.frame[name], self.names.get(name)) for name in self.frame]
         kinds = [
             "number" if is_number else "long" if max(map(len, texts), default=0) > LONG else "word"
             for texts, is_number in cells
@@ -85,13 +103,16 @@ class Table:
             for name, kind in zip(self.frame, kinds, strict=True)
         )
         texts = zip(*(texts for texts, _ in cells), strict=True)
-        rows = "".join(_row_html(row, kinds, reason) for row, reason in zip(texts, self.reasons, strict=True))
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        heads = list(map(str, self.frame)) if len(kinds) > STACKED else []
+        rows = "".join(_row_html(row, kinds, reason, heads) for row, reason in zip(texts, self.reasons, strict=True))
+        kind = "wide" * (len(kinds) > STACKED) + " wider" * (len(kinds) > SMALLER)
+        table = f'<table class="{kind}">' if kind else "<table>"
+        table += f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         return (
             f'<figure class="table"><figcaption><b class="label">Table</b> {html.escape(self.caption)}</figcaption>'
             f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(self.caption, quote=True)}">'
-            f"{table if rows else ABSENT}</div>{note}</figure>"
+            f"{table}</div>{note}</figure>"
         )
 
     def _repr_markdown_(self) -> str:
@@ -100,7 +121,7 @@ class Table:
         rule = ["---:" if number else "---" for number in numbers]
         lines = "\n".join(f"| {' | '.join(map(_as_markdown, line))} |" for line in (names, rule, *rows))
         caption, note = (_as_markdown(html.escape(text)) for text in (self.caption, self.note))
-        return "\n\n".join(filter(None, [f'<b class="label">Table</b> {caption}', lines if rows else ABSENT, note]))
+        return "\n\n".join(filter(None, [f'<b class="label">Table</b> {caption}', lines, note])) if rows else ""
 
     def _repr_latex_(self) -> str | None:
         """Return a table for the package booktabs, or None if it has no rows."""
@@ -145,9 +166,10 @@ def _head_html(name: str) -> str:
     return " ".join(word.replace("_", "_<wbr>" if len(word) > LONG else "_") for word in html.escape(name).split(" "))
 
 
-def _row_html(texts: tuple[str, ...], kinds: list[str], reason: str) -> str:
-    """Return a row as HTML; a reason spans the cells that it replaces."""
-    cells = [f'<td class="{kind}">{text}</td>' for text, kind in zip(texts, kinds, strict=True)]
+def _row_html(texts: tuple[str, ...], kinds: list[str], reason: str, heads: list[str]) -> str:
+    """Return a row as HTML; a reason spans the cells that it replaces. `heads` label the cells on a phone."""
+    labels = [f' data-label="{html.escape(head, quote=True)}"' for head in heads] or [""] * len(texts)
+    cells = [f'<td class="{kind}"{label}>{text}</td>' for text, kind, label in zip(texts, kinds, labels, strict=True)]
     if reason:
         filled, begin, end = _with_reason(texts, reason)
         cells[begin:end] = [f'<td class="reason" colspan="{end - begin}">{filled[begin]}</td>']
@@ -171,8 +193,9 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
     """Return the named columns, separated by spaces, as a table under their headings.
 
     Empty columns are left out. Fields that are equal in all rows move to the note, beside hardware, samples and
-    rounds. Memory that was not counted is called not available, a size comes with its d_model, and `noisy` comes
-    last if any row is. `why` stands in place of missing times."""
+    rounds. Memory that was not counted is called not available, and a size comes with its d_model. Last come `n`,
+    processes by samples of each, if rows differ in it, and `noisy` if any row is. `why` stands in place of missing
+    times."""
     if "status" in frame:
         for name in (name for name in columns.split() if name.endswith("_mib") and name in frame):
             uncounted = frame[name].isna() & (frame["status"] == "ok")
@@ -187,22 +210,53 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
         for name in names
         if len(frame) > 1 and not isinstance(frame[name].iloc[0], Interval) and len(set(frame[name])) == 1
     }
-    shown = frame[[name for name in names if name not in alike]].rename(columns=heading)
+    kept = [name for name in names if name not in alike]
+    shown = frame[kept].rename(columns=heading)
+    quantities = {heading(name): _quantity_names(frame, name, kept) for name in kept} if "quantity" in frame else {}
+    counts = [_counted(row) for row in frame[kept].to_numpy()]
+    if len(set(filter(None, counts))) > 1:
+        shown = shown.assign(n=counts)
     if "noisy" in frame and frame["noisy"].any():
         shown = shown.assign(noisy=frame["noisy"])
     setting = "; ".join(f"{heading(name)}: {_plain_value(value)}" for name, value in alike.items())
     note = " ".join(
-        filter(None, (provenance(frame), f"{setting}." if setting else "", frame.attrs.get("left_out", "")))
+        filter(None, (provenance(frame), f"{setting}." if setting else "", Frame.origin(frame, "left_out")))
     )
-    return Table(shown, caption, note, list(frame["why"].fillna("")) if "why" in frame else None)
+    return Table(shown, caption, note, list(frame["why"].fillna("")) if "why" in frame else None, quantities)
 
 
-def peaks(sheets: pd.DataFrame, products: dict[str, float], copies: dict[str, float], caption: str) -> Table:
+def _counted(row: Sequence) -> str:
+    """Return processes by samples of each behind a row's first interval: 3 × 6; empty without one."""
+    found = next(filter(_has_samples, row), None)
+    if found is None:
+        return ""
+    each = found.n / found.rounds
+    return f"{found.rounds} × {each:.0f}" if each > 1 else f"{found.rounds}"
+
+
+def _quantity_names(frame: pd.DataFrame, column: str, shown: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the name of each cell's quantity, and the verdict if it is the ratio that the row judges.
+
+    Rows of the same case differ in what has no interval, such as the phase, which is part of the name then."""
+    if frame["quantity"].dropna().duplicated().any():
+        named = [name for name in shown if not frame[name].map(lambda value: isinstance(value, Interval)).any()]
+        rows = frame[["quantity", *named]].itertuples(index=False)
+        whole = [None if pd.isna(of) else f"{of}/{'-'.join(map(str, texts))}" for of, *texts in rows]
+        frame = frame.assign(quantity=whole)
+    judged = column == "ratio" and {"of", "baseline", "verdict"} <= set(frame)
+    return [
+        (f"{row['quantity']}/{row['of']}/{row['baseline']}", row["verdict"]) if judged
+        else ("" if pd.isna(row["quantity"]) else f"{row['quantity']}/{column}", "")
+        for _, row in frame.iterrows()
+    ]  # fmt: skip
+
+
+def peaks(sheets: pd.DataFrame, products: Mapping[str, Interval], memory: Interval, caption: str) -> Table:
     """Return `published.datasheets` below the ceilings (FLOP/s, bytes/s) measured here."""
     wide = sheets.pivot_table(index=["hardware", "memory_gb_per_s"], columns="precision", values="tflops")
     wide = wide.reset_index().rename(columns={"memory_gb_per_s": "memory, GB/s"})
-    own = {"hardware": "this machine, measured", **{name: rate / 1e12 for name, rate in products.items()}}
-    own["memory, GB/s"] = max(copies.values(), default=math.nan) / 1e9
+    own = {"hardware": "this machine, measured", **{name: rate.scaled(1e-12) for name, rate in products.items()}}
+    own["memory, GB/s"] = memory.scaled(1e-9)
     wide = pd.concat([pd.DataFrame([own]), wide])[["hardware", "memory, GB/s", "fp32", "tf32", "bf16"]]
     short = sheets["source"].str.replace(r",? (as re|https?:).*", "", regex=True)
     sources = sheets.groupby(short, sort=False)["hardware"].agg(lambda names: " and ".join(dict.fromkeys(names)))
@@ -231,13 +285,13 @@ def provenance(frame: pd.DataFrame) -> str:
     hardware = ", ".join(dict.fromkeys(measured["hardware"]))
     sampled = [i for i in intervals if i.n > i.rounds]  # the others are one count per process, such as memory
     if not sampled:
-        return f"{hardware}. One value per process, of at most {max(i.rounds for i in intervals)} processes."
+        return f"{hardware}. One value per process."
     counts = sorted({i.n for i in sampled})
-    many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    many = f"; n = {counts[0]}" if len(counts) == 1 else f"; n = {counts[0]} to {counts[-1]}"
     scopes = " or ".join(sorted({i.scope for i in sampled}))
     versions = len(frozenset().union(*measured["codes"])) if "codes" in measured else 1
     mixed = f" Measured by {versions} versions of the code." if versions > 1 else ""
     noisy = measured["noisy"].astype(bool).sum() if "noisy" in measured else 0
     marked = f" {noisy} of {len(measured)} rows have rounds on a noisy machine, or whose times changed."
-    what = frame.attrs.get("what") or ("Ratio" if "ratio" in frame else "Median")
-    return f"{hardware}. {what} and its 95% interval {scopes}; n = {many}.{mixed}{marked if noisy else ''}"
+    what = Frame.origin(frame, "what") or ("Ratio" if "ratio" in frame else "Median")
+    return f"{hardware}. {what} and its 95% interval {scopes}{many}.{mixed}{marked if noisy else ''}"

@@ -5,16 +5,22 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from lib.catalog import CATALOG, MODES, PRECISIONS
 from lib.config import SIZES
+from lib.records.frame import Frame
 from lib.records.staleness import STALE, left_out
+from lib.report import quantities
 from lib.stats import intervals, steady_state
+from lib.stats.intervals import Interval
 
 NOISY = "a noisy machine"
+MOVING = ["copy", "triad", "add", "adamw"]  # operations whose best rate is the ceiling of memory
+LOG_ERROR = "_log_error"  # ends the name of a metric's further relative error, such as that of a ceiling
 BUSY_PERCENT = 10  # losing a tenth of the cores may slow work on all of them by a tenth; the probe allows that too
 STATUS = {
     "ok": "",
@@ -36,13 +42,22 @@ def samples(records: pd.DataFrame, metric: str) -> dict[int, list[float]]:
     return dict(zip(rows["round"], rows[metric], strict=True))
 
 
-def median(records: pd.DataFrame, metric: str) -> intervals.Interval | None:
-    """Return the median of a metric of one case with its interval, or None."""
+def median(records: pd.DataFrame, metric: str) -> Interval | None:
+    """Return the median of a metric of one case with its interval, or None.
+
+    The interval of a share of a ceiling has the ceiling's error in it; that of a share of a whole ends at 100%."""
     rounds = list(samples(records, metric).values())
     middles = [statistics.median(times) for times in rounds]
-    if rounds and min(middles) <= 0:  # a count, such as of page faults, whose logarithm does not exist
+    if not rounds:
+        return None
+    if min(middles) <= 0:  # a count, such as of page faults, whose logarithm does not exist
         return intervals.of_processes(middles, len(rounds[0]))
-    return intervals.median(rounds) if rounds else None
+    found, errors = intervals.median(rounds), samples(records, metric + LOG_ERROR)
+    if errors:
+        return found.widened(max(each[0] for each in errors.values()))
+    if metric.endswith("_percent") and max(map(max, rounds)) <= 100 and found.known:
+        return replace(found, high=min(found.high, 100.0))
+    return found
 
 
 def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
@@ -50,14 +65,16 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
 
     `status` is that of the last round and `why` explains missing times. `codes` are digests of the measuring code;
     `noisy` counts the rounds with `disturbances`. A metric is an `Interval`, a recorded number or text, or
-    None. A `size` comes with its `d_model`; `attrs` has what is `left_out` as stale."""
+    None. A `size` comes with its `d_model`; `quantity` names the case (see `quantities`), and
+    `left_out` is set."""
     rows = []
-    fields = records.attrs.get("fields", [])
+    fields = records.fields
     for key, group in records.groupby([*fields, "machine"], sort=False) if len(records) else ():
         last = group.sort_values("round").iloc[-1]
         row = dict(zip([*fields, "machine"], key, strict=True))
         row |= {"hardware": last["hardware"], "status": last["status"], "why": _missing_reason(last)}
         row["codes"] = frozenset(group["code"])
+        row["quantity"] = quantities.case(row["machine"], records.experiment, group.iloc[0][fields])
         disturbed = sum(bool(disturbances(record)) for _, record in group.iterrows())
         row["noisy"] = f"{disturbed} of {len(group)}" if disturbed else ""
         for metric in metrics:
@@ -65,12 +82,10 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
         if row.get("size") in SIZES:
             row["d_model"] = SIZES[row["size"]].d_model
         rows.append(row)
-    columns = [*fields, "machine", "hardware", "status", "why", "codes", "noisy", *metrics]
+    columns = [*fields, "machine", "hardware", "status", "why", "codes", "quantity", "noisy", *metrics]
     columns += ["d_model"] if "size" in fields and "d_model" not in columns else []
-    frame = pd.DataFrame(rows, columns=columns)
-    frame = frame.sort_values(fields, key=in_order, ignore_index=True) if fields else frame
-    frame.attrs["left_out"] = left_out(records)
-    return frame
+    frame = Frame(rows, columns=columns).with_origin(records, left_out=left_out(records))
+    return frame.sort_values(fields, key=in_order, ignore_index=True) if fields else frame
 
 
 def _as_scalar(value) -> float | str | None:
@@ -171,31 +186,50 @@ def with_rate(records: pd.DataFrame, name: str, amount: str, metric: str, scale:
 
 
 def with_percent_of(
-    records: pd.DataFrame, name: str, amount: str, limit: dict[str, float], times: float = 1
+    records: pd.DataFrame, name: str, amount: str, limit: Mapping[str, float | Interval], times: float = 1
 ) -> pd.DataFrame:
     """Add a metric: `times` the fact `amount` per second, in percent of a limit.
 
-    The time is that of the whole iteration, and `limit` is keyed by precision; missing where it was not measured."""
-    known = records.assign(limit=records["precision"].map(limit).astype(float))
-    return derive(
-        known, name, lambda total, ms, most: 100 * times * total * 1e3 / ms / most, amount, "total_ms", "limit"
-    )
+    The time is that of the whole iteration, and `limit` is keyed by precision; missing where it was not measured. If
+    the limit is an interval, medians of the metric include its error."""
+    known = _with_limit(records, "limit", records["precision"].map(dict(limit)))
+    facts = (amount, "total_ms", "limit", "limit_error")
+    known = derive(known, name, lambda total, ms, most, _: 100 * times * total * 1e3 / ms / most, *facts)
+    return derive(known, name + LOG_ERROR, lambda *facts: facts[-1], *facts)
 
 
-def with_least_time(records: pd.DataFrame, flops: dict[str, float], bandwidth: float) -> pd.DataFrame:
+def _with_limit(records: pd.DataFrame, name: str, values: pd.Series) -> pd.DataFrame:
+    """Add `name`, a limit of each record or NaN, and its relative error, `name`_error."""
+    known = [value if isinstance(value, Interval) else Interval(value, math.nan, math.nan, 0, 0) for value in values]
+    floats = {name: [each.value for each in known], f"{name}_error": [each.log_error for each in known]}
+    return records.assign(**{key: pd.Series(each, records.index, dtype=float) for key, each in floats.items()})
+
+
+def with_least_time(
+    records: pd.DataFrame, flops: Mapping[str, float | Interval], bandwidth: float | Interval
+) -> pd.DataFrame:
     """Add `least_ms` and `least_percent`, its share of the measured time, to training steps.
 
     It is the time of the matrix products at the ceiling of the precision, and then of all other least bytes at the
-    ceiling of memory. Missing where a ceiling was not measured."""
-    known = records.assign(limit=records["precision"].map(flops).astype(float), speed=bandwidth)
+    ceiling of memory. Missing where a ceiling was not measured. Medians include the errors of ceilings that are
+    intervals."""
+    known = _with_limit(records, "limit", records["precision"].map(dict(flops)))
+    known = _with_limit(known, "speed", pd.Series([bandwidth] * len(records), records.index, dtype=object))
     parts = [f"{phase}_{unit}" for unit in ("flops", "bytes") for phase in ("forward", "backward")]
+    facts = ("total_ms", *parts, "optimizer_bytes", "limit", "speed", "limit_error", "speed_error")
 
-    def least(total_ms, forward_flops, backward_flops, forward_bytes, backward_bytes, optimizer_bytes, limit, speed):
+    def times_ms(_, forward_flops, backward_flops, forward_bytes, backward_bytes, optimizer_bytes, limit, speed, *__):
         moved = forward_bytes + backward_bytes + optimizer_bytes
-        return 1e3 * ((forward_flops + backward_flops) / limit + moved / speed)
+        return 1e3 * (forward_flops + backward_flops) / limit, 1e3 * moved / speed
 
-    known = derive(known, "least_ms", least, "total_ms", *parts, "optimizer_bytes", "limit", "speed")
-    return with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
+    def log_error(*values):
+        products_ms, moved_ms = times_ms(*values)
+        return math.hypot(products_ms * values[-2], moved_ms * values[-1]) / (products_ms + moved_ms)
+
+    known = derive(known, "least_ms", lambda *values: sum(times_ms(*values)), *facts)
+    known = with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
+    known = derive(known, "least_ms" + LOG_ERROR, log_error, *facts)
+    return derive(known, "least_percent" + LOG_ERROR, log_error, *facts)
 
 
 def with_cold_start(records: pd.DataFrame) -> pd.DataFrame:
@@ -205,28 +239,42 @@ def with_cold_start(records: pd.DataFrame) -> pd.DataFrame:
     return records.assign(first_iteration_s=first.reindex(records.index).astype(object))
 
 
-def ceiling(ceilings: pd.DataFrame, operation: str | list[str], fact: str) -> dict[str, float]:
-    """Return the best rate of an operation over all sizes and processes, by precision.
+def ceiling(ceilings: pd.DataFrame, operation: str | list[str], fact: str) -> dict[str, Interval]:
+    """Return the best rate of an operation by precision, with its interval over processes.
 
-    The rate is `fact` (flops or moved_bytes) per second at the median time of a process."""
+    The rate is `fact` (flops or moved_bytes) per second, and the case is the one with the largest median."""
     chosen = with_rate(select(ceilings, operation=operation, status="ok"), "rate", fact, "total_ms")
-    best: dict[str, float] = {}
-    for precision, rates in zip(chosen["precision"], chosen["rate"], strict=True):
-        best[precision] = max(statistics.median(rates), best.get(precision, 0))
+    best: dict[str, Interval] = {}
+    for _, case in chosen.groupby(ceilings.fields, sort=False, dropna=False):
+        precision, found = case["precision"].iloc[0], median(case, "rate")
+        best[precision] = max(best.get(precision, found), found, key=lambda one: one.value)
     return best
+
+
+def limit_intervals(ceilings: pd.DataFrame) -> tuple[dict[str, Interval], Interval]:
+    """Return the ceilings of products by precision, FLOP/s, and of memory, bytes/s, with their intervals."""
+    moving = ceiling(ceilings, MOVING, "moved_bytes").values()
+    unknown = Interval(math.nan, math.nan, math.nan, 0, 0)
+    return ceiling(ceilings, "matmul", "flops"), max(moving, key=lambda found: found.value, default=unknown)
+
+
+def call_us(ceilings: pd.DataFrame) -> Interval | None:
+    """Return the microseconds of a call that computes next to nothing, or None."""
+    calls = with_quotient(select(ceilings, operation="call"), "call_us", "total_ms", "calls", scale=1e3)
+    return median(calls, "call_us")
 
 
 def limits(ceilings: pd.DataFrame) -> tuple[dict[str, float], float]:
     """Return FLOP/s of products by precision, and bytes/s of memory or NaN."""
-    copies = ceiling(ceilings, ["copy", "triad", "add"], "moved_bytes")
-    return ceiling(ceilings, "matmul", "flops"), max(copies.values(), default=math.nan)
+    products, memory = limit_intervals(ceilings)
+    return {precision: found.value for precision, found in products.items()}, memory.value
 
 
 def largest(records: pd.DataFrame, by: str, sign: int = 1, **where) -> dict:
     """Return the fields of the selected, timed case with the largest column `by`.
 
     With `sign` -1 the smallest; each field is None if there is no such case."""
-    fields, chosen = records.attrs["fields"], select(records, status="ok", **where)
+    fields, chosen = records.fields, select(records, status="ok", **where)
     return dict.fromkeys(fields) if chosen.empty else chosen.loc[(sign * chosen[by]).idxmax(), fields].to_dict()
 
 
@@ -253,7 +301,7 @@ def with_table(records: pd.DataFrame, name: str) -> pd.DataFrame:
 def by_case(records: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
     """Yield each case as its row of `medians`, with its records."""
     for _, row in medians(records).iterrows():
-        yield row.to_dict(), select(records, **row[records.attrs["fields"]])
+        yield row.to_dict(), select(records, **row[records.fields])
 
 
 def current(records: pd.DataFrame) -> pd.DataFrame:

@@ -30,7 +30,7 @@ def listing(found: Tables) -> str:
     """Return a text table of each verdict: cases, baselines, ratios and what they rest on."""
     rows = [
         {
-            "verdict": row["verdict"], "experiment": name, "case": results.name(row[records.attrs["fields"]]),
+            "verdict": row["verdict"], "experiment": name, "case": results.name(row[records.fields]),
             "baseline": row["baseline"], "ratio": digits.interval(row["ratio"]), "rests on": row["by"],
         }
         for name, (records, compared) in found.items() for _, row in compared.iterrows()
@@ -57,7 +57,7 @@ def rounds_needed(found: Comparison) -> int:
 
 def write_unclear(machine: str, found: Tables) -> str:
     """Write the sweep of a machine's unclear cases; return how long it takes, or why nothing is written."""
-    if not any(UNCLEAR in set(compared["verdict"]) for _, compared in found.values()):
+    if not unclear(found)[0]:
         return "nothing is unclear: no sweep to write"
     if not (paths.results() / machine).is_dir():
         return f"{machine}: all its records come from git, expected some measured here; `make report` measures them"
@@ -66,7 +66,6 @@ def write_unclear(machine: str, found: Tables) -> str:
     latest = max(case["started"] for each in cases.values() for case in each)
     if file.exists() and datetime.fromisoformat(latest).timestamp() > file.stat().st_mtime:
         return f"{file}: already measured; a table is judged at most {LOOKS} times, so what is unclear stays unclear"
-    seconds = sum(case["more"] * case["seconds"] for each in cases.values() for case in each)
     blocks = {name: _blocks(name, [case for case in each if case["more"]]) for name, each in cases.items()}
     count = sum(more for each in blocks.values() for more, _ in each)
     if not count:
@@ -76,9 +75,21 @@ def write_unclear(machine: str, found: Tables) -> str:
         lines += [f"{name}:"] * bool(each) + [f"  - {json.dumps(block)}" for _, block in each]
     file.write_text("\n".join([*lines, ""]))
     return (
-        f"{file}: {math.ceil(seconds / 60)} minutes, and the start of {count} processes; "
+        f"{file}: {_minutes(cases)} minutes, and the start of {count} processes; "
         f"`make sweep SWEEP={file.name}` measures them"
     )
+
+
+def unclear(found: Tables) -> tuple[int, int, int]:
+    """Count the unclear comparisons and all, and the minutes of a sweep of the unclear ones."""
+    decided = [verdict for _, compared in found.values() for verdict in compared["verdict"]]
+    cases = {name: _unclear_cases(name, *pair) for name, pair in found.items()}
+    return decided.count(UNCLEAR), len(decided), _minutes(cases)
+
+
+def _minutes(cases: dict[str, list[dict]]) -> int:
+    """Return the minutes of the further rounds of cases."""
+    return math.ceil(sum(case["more"] * case["seconds"] for each in cases.values() for case in each) / 60)
 
 
 def _unclear_cases(experiment: str, records: pd.DataFrame, compared: pd.DataFrame) -> list[dict]:
@@ -88,7 +99,7 @@ def _unclear_cases(experiment: str, records: pd.DataFrame, compared: pd.DataFram
     `started` and `seconds` of its records."""
     cases: dict[str, dict] = {}
     for _, row in compared[compared["verdict"] == UNCLEAR].iterrows():
-        case = row[records.attrs["fields"]].to_dict()
+        case = row[records.fields].to_dict()
         base = baselines.of(experiment, case)
         judged = compare.comparison(records, "total_ms", case, base)
         more, paired = max(0, rounds_needed(judged) - judged.ratio.rounds), not row["by"].startswith(MEDIANS)

@@ -10,7 +10,7 @@ import functools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -52,6 +52,22 @@ class Interval:
     def inverse(self) -> "Interval":
         """Return the interval of one over the value, which must be positive."""
         return Interval(1 / self.value, 1 / self.high, 1 / self.low, self.n, self.rounds)
+
+    @property
+    def log_error(self) -> float:
+        """Return half the interval's width on the log scale: the relative error; 0 where it is unknown."""
+        return math.log(self.high / self.low) / 2 if self.known and self.low > 0 else 0.0
+
+    def widened(self, log_error: float) -> "Interval":
+        """Return the interval with one more relative error, added in quadrature on the log scale."""
+        if not self.known or self.low <= 0:
+            return self
+        down, up = (math.hypot(math.log(one), log_error) for one in (self.value / self.low, self.high / self.value))
+        return replace(self, low=self.value * math.exp(-down), high=self.value * math.exp(up))
+
+    def scaled(self, factor: float) -> "Interval":
+        """Return the interval of the value times a positive factor."""
+        return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
 
     def against(self, limits: tuple[float, float]) -> str:
         """Return where the interval lies: `INSIDE` the limits, `BELOW`, `ABOVE`, or `ACROSS` one.

@@ -6,16 +6,12 @@ Each noise function draws `n` factors with a median of 1 and an interquartile ra
 from collections.abc import Callable
 
 import numpy as np
-import pandas as pd
 from scipy import signal
 from scipy.stats import norm
-
-from lib.stats import comparisons
 
 Noise = Callable[[np.random.Generator, int, float], np.ndarray]
 QUARTILE = norm.ppf(0.75)
 DRIFT = 0.00075  # relative slowdown at each sample: 6% over 80
-SAMPLES, SPREAD = 40, 0.01  # of each program in on_a_drifting_machine
 
 
 def normal(random: np.random.Generator, n: int, spread: float) -> np.ndarray:
@@ -57,23 +53,3 @@ def autocorrelated(random: np.random.Generator, n: int, spread: float) -> np.nda
 
 INDEPENDENT: dict[str, Noise] = {f.__name__: f for f in (normal, lognormal, bimodal, spiky)}
 NOISES = INDEPENDENT | {f.__name__: f for f in (drifting, autocorrelated)}
-
-
-def on_a_drifting_machine(seed: int = 3) -> pd.DataFrame:
-    """Simulate two equal programs of 1 ms, A and B, on a machine that slows down.
-
-    Each row is a sample: its `arrangement` (one program after the other, or pairs in random order), its `order`, its
-    `program`, its time in `ms`, and the `ratio` of B to A that the arrangement leads to."""
-    random, tables = np.random.default_rng(seed), []
-    for arrangement in ("one after the other", "interleaved"):
-        ms = drifting(random, 2 * SAMPLES, SPREAD)
-        if arrangement == "interleaved":
-            programs = np.concatenate([random.permutation(["A", "B"]) for _ in range(SAMPLES)])
-            ratio = comparisons.paired(ms[programs == "B"], ms[programs == "A"]).ratio
-        else:
-            programs = np.repeat(["A", "B"], SAMPLES)
-            found = comparisons.of_medians({1: list(ms[SAMPLES:])}, {1: list(ms[:SAMPLES])})
-            ratio = comparisons.moderated(found).ratio
-        table = pd.DataFrame({"order": np.arange(2 * SAMPLES), "program": programs, "ms": ms})
-        tables.append(table.assign(arrangement=arrangement, ratio=[ratio] * 80))
-    return pd.concat(tables, ignore_index=True)

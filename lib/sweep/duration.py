@@ -118,5 +118,5 @@ def case_seconds(case, settings: Mapping, rates: UnitSeconds) -> float:
     if _compiles(case):
         again = CACHED if settings["round"] > 1 else 1
         return BESIDE_S + seconds + again * (COMPILED_S[0] + COMPILED_S[1] * costs.operations)
-    followed = {"allocator": 0, "warmup": 0, "memory": 2, "precision": 0, "kernels": 1 + settings.get("recorded", 0)}
+    followed = {"allocator": 0, "warmup": 0, "memory": 2, "precision": 0, "kernels": 4 + settings.get("recorded", 0)}
     return BESIDE_S + seconds + followed.get(case.experiment, 1) * FOLLOWED_S * costs.operations

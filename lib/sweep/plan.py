@@ -71,7 +71,7 @@ class Task:
         """Return the status of a record, or None if it is missing or to be made again."""
         file = results.folder() / self.machine / f"{name}.json"
         found = results.status(file)
-        return None if found in again or ("stale" in again and results.stale(file)) else found
+        return None if found in again or (found and "stale" in again and results.stale(file)) else found
 
 
 def planned(sweep: str) -> list[Task]:

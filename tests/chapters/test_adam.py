@@ -5,7 +5,7 @@ import pytest
 
 from lib.chapters import adam
 from lib.records import results
-from lib.report import compare, plots, tables
+from lib.report import compare, plots, tables, tidy
 from lib.stats.intervals import Interval
 
 CASE = {"variant": "fused", "shapes": "equal", "num_params": 1, "param_size": 16, "amsgrad": True, "cold": False}
@@ -60,7 +60,38 @@ def test_the_map_names_the_best_and_how_many_share_its_place(steps):
 
 def test_the_tally_counts_the_only_best_and_says_what_is_not_shown(steps):
     text = adam.tally(adam.wins(steps)).text
-    assert text == ("Of 2 points measured, fused takes the least time at 1; at 1 it is unclear which of several does.")
+    assert text == "Of 2 lists of equal parameters, fused is fastest at 1 and at 1 several tie."
+
+
+def test_the_answer_and_the_line_are_about_a_models_own_parameters(steps, save_step):
+    for variant, ms in (("single_tensor", 12.0), ("foreach", 10.0), ("fused", 4.0)):
+        save_step(ms, variant=variant, shapes="small", num_params=0, param_size=0)
+    records = results.load("adam", "test-1c")
+    case = adam.headline_case(records)
+    assert case["shapes"] == "small"
+    said = adam.answer(records, case)
+    assert said.text.startswith("Fused AdamW takes 4.00")
+    assert "for small's parameters, single_tensor 12.0" in said.text
+    assert said.verdict == "faster"
+    line = adam.first_line(records)
+    assert line.text.startswith("small's parameters: single_tensor 12.0")
+    assert [one.shown in line.text for one in line.quantities] == [True] * 3
+    assert adam.headline_case(steps)["param_size"] == 64
+
+
+def test_bars_stand_beside_the_time_of_the_bytes(steps):
+    table = tidy.medians(tidy.select(steps, param_size=64), "total_ms")
+    ax = adam.bars(plots.axes()[0], table, 1.5)
+    assert [text.get_text() for text in ax.texts][-1] == "1.50 ms"
+    assert len(ax.patches) == 4
+    assert len(adam.bars(plots.axes()[0], table, float("nan")).patches) == 3
+
+
+def test_without_records_the_optimizer_says_nothing(own_results):
+    nothing = results.load("adam", "test-1c")
+    assert adam.first_line(nothing).verdict == "no data"
+    assert adam.answer(nothing, adam.headline_case(nothing)).verdict == "no data"
+    assert adam.compiling(nothing, adam.headline_case(nothing)).verdict == "no data"
 
 
 def test_a_contrast_is_the_ratio_to_the_case_that_differs_in_one_field(steps, save_step):

@@ -1,11 +1,13 @@
 """Where memory ends is found by formula and by record, and which limit is nearer by the shares of both."""
 
+import itertools
+
 import pytest
 
 from lib.chapters import attention
-from lib.cost import flops, memory
+from lib.cost import memory
 from lib.records import results
-from lib.report import published, sentences, tables, tidy
+from lib.report import published, sentences, tidy
 
 CASE = {
     "variant": "naive", "seq_len": 1024, "d_head": 16, "batch_size": 8, "causal": True, "precision": "fp32",
@@ -73,15 +75,56 @@ def test_what_fits_names_the_first_length_of_the_grid_that_does_not(own_results)
     assert first.isna()[1]
 
 
-def test_the_nearer_limit_is_that_of_the_larger_share(save_record):
-    for variant, products, moved in (("naive", 10, 60), ("sdpa", 50, 5)):
-        save_record(
-            case=CASE | {"variant": variant}, ceiling_percent=[products + x / 100 for x in range(8)],
-            bandwidth_percent=[moved + x / 100 for x in range(8)],
-        )  # fmt: skip
-    of = {"seq_len": 1024, "d_head": 16}
-    text = attention.nearer_limit(results.load("attention", "test-1c"), of).text
-    assert text.endswith("So the nearer limit is memory for naive, and the nearer limit is the products for sdpa.")
+@pytest.fixture
+def two_variants(save_record):
+    """Naive attention, and sdpa in a fifth of the time and an eighth of the memory, at three lengths."""
+    for (variant, factor), length in itertools.product((("naive", 1), ("sdpa", 0.2)), (256, 512, 1024)):
+        for round in (1, 2, 3):
+            base, own = [length**2 / 1e4 * x for x in (1.01, 0.99, 1.0, 1.02) * 3], {}
+            if factor < 1:
+                own = {"paired_ms": [factor * x for x in base], "baseline_ms": base}
+            save_record(
+                case=CASE | {"variant": variant, "seq_len": length, "d_head": 64}, round=round,
+                total_ms=[factor * x for x in base], causal_flops=4e6,
+                forward_end_mib=[length if factor == 1 else length / 8],
+                **own,
+            )  # fmt: skip
+    return results.load("attention", "test-1c")
+
+
+def test_the_answer_names_the_fastest_variant_its_factor_and_what_it_keeps(two_variants):
+    said = attention.answer(two_variants, attention.longest_case(two_variants))
+    assert said.text.startswith("At 1,024 tokens sdpa is 5.0")
+    assert said.text.endswith("faster than naive attention, forward and backward, and keeps 128 MiB for the backward "
+                              "pass instead of 1,024.")  # fmt: skip
+    assert said.verdict == "faster"
+    line = attention.first_line(two_variants)
+    assert line.text.startswith("1,024 tokens, forward and backward: naive 105")
+    assert line.text.endswith("× faster, 128 MiB.")
+    assert all(one.shown in line.text for one in line.quantities)
+    assert len(line.quantities) == 4
+
+
+def test_growth_is_fitted_over_all_lengths(two_variants):
+    at = {"variant": "naive", "d_head": 64}
+    assert "grows about as T² (exponent 2.0" in attention.growth(two_variants, at).text
+    assert "from 256 to 1,024 tokens" in attention.growth(two_variants, at).text
+
+
+def test_rates_count_the_flops_of_the_scores_that_a_query_may_see(two_variants):
+    rated = attention.with_rates(two_variants, {"fp32": 1e12})
+    found = tidy.medians(
+        tidy.select(rated, variant="naive", seq_len=1024), "causal_gflops", "causal_percent", "total_ms"
+    )
+    row = found.iloc[0]
+    assert row["causal_gflops"].value == pytest.approx(3 * 4e6 / row["total_ms"].value / 1e6, rel=0.01)
+    assert row["causal_percent"].value == pytest.approx(row["causal_gflops"].value / 1e3 * 100, rel=0.01)
+
+
+def test_without_records_attention_says_nothing(own_results):
+    nothing = results.load("attention", "test-1c")
+    assert attention.first_line(nothing).verdict == sentences.NO_DATA
+    assert attention.answer(nothing, attention.longest_case(nothing)).verdict == sentences.NO_DATA
 
 
 def test_published_attention_has_its_memory_and_stands_beside_the_formula():
@@ -99,16 +142,3 @@ def test_several_values_are_one_sentence_or_none(save_record):
     records = results.load("attention", "test-1c")
     assert sentences.values(records, CASE, "{} and {}.", "forward_ms", "backward_ms").text == "1.000 and 2.000."
     assert sentences.values(records, CASE, "{} and {}.", "forward_ms", "no_ms").verdict == sentences.NO_DATA
-
-
-def test_a_published_row_beside_ours_has_a_share_of_its_peak_and_can_be_shown(save_record):
-    save_record(case=CASE, forward_ms=[1.0] * 8, backward_ms=[2.0] * 8, total_ms=[3.0] * 8)
-    own = tidy.medians(results.load("attention", "test-1c"), "forward_ms", "backward_ms", "total_ms")
-    keys = ["variant", "seq_len", "d_head", "batch_size", "precision"]
-    same = published.same_cases(own, [published.published_attention()], keys)
-    same = published.with_peak_percent(same, "total_ms", attention.total_flops)
-    html = tables.show(same, "case hardware source total_ms peak_percent", "x")._repr_html_()
-    assert "H100 80GB" in html
-    ms, peak = same["total_ms"].iloc[1], 67e12
-    rate = 3 * flops.attention_flops(8, 1024, 16) / (ms / 1e3)
-    assert same["peak_percent"].iloc[1].value == pytest.approx(100 * rate / peak)

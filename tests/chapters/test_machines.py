@@ -60,17 +60,18 @@ def test_verdicts_are_given_machine_by_machine_on_the_same_case(second):
     assert list(adam["machine"]) == [ORIGINAL]
 
 
-def test_what_only_one_machine_measured_is_said_so(second):
-    *tables, last = machines.sheets(second)
-    assert len(tables) == 1
-    assert "same case of: training steps" in last.text
-    assert "attention with" in last.text
+def test_only_shared_experiments_have_a_table(second):
+    (sheet,) = machines.sheets(second)
+    assert sheet.caption.startswith("Attention on each machine")
+    assert machines.side_by_side(second).text.startswith(f"2 machines have records here: {ORIGINAL} and {COPY}.")
 
 
-def test_one_machine_alone_is_said_in_a_sentence(own_results):
+def test_one_machine_alone_shows_nothing(own_results):
     assert machines.chosen(ORIGINAL, "") == [ORIGINAL]
-    assert machines.alone([ORIGINAL]).text.startswith(f"Only {ORIGINAL} has records")
-    assert len(machines.sheets([ORIGINAL])) == 1
+    assert machines.side_by_side([ORIGINAL]).verdict == "no data"
+    assert machines.sheets([ORIGINAL]) == []
+    assert machines.ceilings([ORIGINAL]).empty
+    assert machines.ratios([ORIGINAL]).empty
 
 
 def test_an_unknown_machine_is_refused_with_the_nearest_name(own_results, capsys):
@@ -86,4 +87,4 @@ def test_the_report_follows_from_the_machines_too(second):
 
 def test_only_chapters_that_have_the_parameter_are_given_the_machines():
     having = [file.stem for file in notebooks.CHAPTERS.glob("*.ipynb") if "machines" in notebooks.parameters(file)]
-    assert having == ["80_machines"]
+    assert having == ["84_machines"]

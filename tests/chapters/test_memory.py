@@ -50,22 +50,20 @@ def test_a_thinned_series_keeps_its_ends_and_every_high_and_low():
     assert memory_timeline.thinned_indices([1, 2], 60) == [0, 1]
 
 
-def test_the_kinds_of_bytes_differ_in_more_than_colour():
-    hatches = [plots.HATCHES[colour] for colour in memory.KINDS.values()]
-    assert len(set(hatches)) == len(memory.KINDS)
+def with_parts(**sizes):
+    """A breakdown of the peak: weights, gradients, moments and all else in MiB."""
+    kinds = ["parameters", "gradients", "optimizer states", "activations", "temporaries"]
+    return {"breakdown": {"kind": kinds, "module": [""] * 5, "part_mib": [1.0, 1.0, 2.0, 0.5, 0.5]}} | sizes
 
 
-def test_kinds_of_bytes_are_told_by_their_modules():
-    table = {
-        "kind": ["parameters", *["activations"] * 5],
-        "module": ["", "layers.*.attn.q_proj", "layers.*.ffn", "layers.*.ln1", "lm_head", "Global"],
-        "part_mib": [1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
-    }
-    found = memory.breakdown(pd.Series({"breakdown": table}))
-    assert found["parameters"] == 1
-    assert (found["attention"], found["feed-forward"], found["norms and residuals"]) == (2, 4, 8)
-    assert found["embedding, head, loss"] == 48
-    assert found["gradients"] == 0
+def test_the_four_parts_of_the_peak_add_up_and_their_bars_differ_in_more_than_colour():
+    found = memory.parts(pd.Series(with_parts()))
+    assert list(found.values()) == [1, 1, 2, 1]
+    assert len({plots.HATCHES[hue] for _, hue, _ in memory.PARTS.values()}) == len(memory.PARTS)
+    ax = memory.bars(plots.axes()[0], pd.Series(with_parts()))
+    assert [text.get_text() for text in ax.texts] == ["1 MiB, 20%", "1 MiB, 20%", "2 MiB, 40%", "1 MiB, 20%"]
+    assert memory.parts(pd.Series(dtype=object)) == {}
+    plt.close(ax.figure)
 
 
 def test_the_figure_of_a_timeline_shows_the_highest_point(save_record):
@@ -86,20 +84,48 @@ def test_predictions_grow_with_the_context_and_a_published_peak_has_its_own_row(
 
 
 def test_sentences_say_what_the_records_hold(save_record):
-    phases = {"forward_peak_mib": [3.0], "backward_peak_mib": [5.0], "optimizer_peak_mib": [2.0]}
-    ends = {"forward_end_mib": [3.0], "backward_end_mib": [1.0], "optimizer_end_mib": [1.0]}
+    here = {
+        "forward_end_mib": [3.0],
+        "parameters": 2**20 // 4,
+        "environment": {"memory_mib": 24 * 2**10},
+        **with_parts(),
+    }
     found = records(
-        save_record, {**phases, **ends}, {"precision": "bf16", "peak_mib": [4.0]},
-        {"context_length": 32, "peak_mib": [2.5]}, {"checkpoint": 2, "peak_mib": [4.0], "forward_end_mib": [1.5]},
+        save_record, {}, {"precision": "bf16", "peak_mib": [4.0]}, {"mode": "no_grad", "peak_mib": [2.0]},
+        {"mode": "no_grad", "precision": "bf16", "peak_mib": [2.5]}, {"checkpoint": 2, "peak_mib": [4.0]}, **here,
     )  # fmt: skip
-    assert "is in its backward" in memory.phases_told(found, CASE).text
-    assert "falls by 2" in memory.phases_told(found, CASE).text
-    assert "a step by -20.0%" in memory.narrower(found, CASE, {"train_step": "a step"}).text
-    assert "an exponent of 1.00" in memory.growth(found, CASE, "the peak").text
-    assert "32 tokens" not in memory.growth(found, CASE, "the peak").text
-    (saved,) = memory.saved(found, CASE)
-    assert "Groups of 2 save 50.0% of what is alive after the forward pass and 20.0% of the peak" in saved.text
-    assert "The least peak is that of groups of 2" in memory.best_group(found, CASE).text
+    said = memory.answer(found, CASE).text
+    assert said.startswith("5.000 MiB at the peak of a step of tiny (0 M parameters, 4 × 64 tokens, fp32)")
+    assert said.endswith("16 bytes a parameter are 80% of it.")
+    assert memory.narrower(found, CASE).text == (
+        "bf16 lowers a training step's peak by 20% but raises inference's by 25%, because it halves activations and "
+        "adds half-precision copies of the weights (tiny, 64 tokens)."
+    )
+    assert (
+        memory.saved(found, CASE).text
+        == "Checkpointing in groups of 2 layers lowers the peak by 20% (tiny, 64 tokens)."
+    )
     assert "2 of the 2 largest allocations have just that, made by attention.naive" in memory.scores(found, CASE).text
-    assert "the formula is at most 100% too high" in memory.agreement(found).text
+    assert "the formula predicts the peaks of 5 cases at most 150% too high" in memory.agreement(found).text
     assert memory.residual("xl", 256).text.endswith("= 6.25 MiB.")
+    line = memory.first_line(found)
+    assert line.text.startswith(
+        "5.000 MiB = weights 1 + gradients 1 + Adam 2 + other 1; bf16 −20%, checkpointing −20%."
+    )
+    assert [one.shown for one in line.quantities] == ["5.000", "1", "1", "2", "1", "20%", "20%"]
+    assert "The largest step that fits here is large at 256 tokens" in memory.fits(found).text
+    assert line.text.endswith("The largest step that fits here, by formula: large at 256 tokens.")
+
+
+def test_what_fits_does_and_one_token_more_does_not(save_record):
+    found = records(save_record, {}, environment={"memory_mib": 24 * 2**10})
+    row = memory.fitting(found).set_index("size").loc["small"]
+    usable, most = memory.usable_bytes(found), int(row["most tokens"])
+    assert memory.step_bytes("small", most) <= usable < memory.step_bytes("small", most + 1)
+
+
+def test_without_records_memory_says_nothing(own_results):
+    nothing = results.load("memory", "test-1c")
+    assert memory.first_line(nothing).verdict == "no data"
+    assert memory.fits(nothing).verdict == "no data"
+    assert memory.fitting(nothing).empty

@@ -1,4 +1,4 @@
-"""What was measured is counted, beside what the whole grid would be."""
+"""The chapter says what disturbed the records, what the self-check found and what is missing."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from lib import notebooks
 from lib.chapters import method
 from lib.experiments import cases
 from lib.records import results
+from lib.report.sentences import NO_DATA
 from lib.sweep import sweep_file
 
 
@@ -32,3 +33,68 @@ def test_the_whole_grid_is_that_of_the_gpu_sweep(experiment):
         if case.experiment == experiment
     }
     assert method.whole_grid(experiment) == expected
+
+
+CALM, SLOW = [1.0] * 20, [1.4] * 20
+CASE = {"variant": "naive", "seq_len": 64}
+
+
+def test_the_badge_counts_noisy_records_and_says_how_much_others_used(save_record):
+    save_record(case=CASE, total_ms=[5.0] * 6, noise_probe_ms=CALM)
+    assert method.badge("test-1c").text == (
+        "Quiet machine: nothing disturbed its 1 timed records. "
+        "The measuring was not checked here; make calibrate checks it."
+    )
+    save_record(case=CASE, round=2, total_ms=[5.0] * 6, noise_probe_ms=SLOW)
+    save_record(case=CASE, round=3, total_ms=[5.0] * 6, noise_probe_ms=CALM, environment={"others_percent": 48.7})
+    said = method.badge("test-1c").text
+    assert said.startswith("Noisy machine: 2 of 3 timed records were disturbed; other programs used up to 49% of")
+    assert method.badge("no-machine").verdict == NO_DATA
+
+
+def test_the_badge_says_which_checks_hold(save_record):
+    save_record(case=CASE, total_ms=[5.0] * 6, noise_probe_ms=CALM)
+    save_record(
+        "calibration", {"check": "spin", "device": "cpu"}, known_ms=[1.0, 10.0], median_ms=[1.0, 11.0],
+        noise_probe_ms=CALM,
+    )  # fmt: skip
+    assert method.badge("test-1c").text.endswith(" 1 of 2 checks of the measuring hold; these do not: a wait of 10 ms.")
+    shown = method.checks("test-1c")
+    assert list(shown.frame["found"]) == ["+0.00 µs (must be at most 4.5 µs)", "+1000.00 µs (must be at most 22.5 µs)"]
+    assert shown.note == ""
+    assert "self-check" not in set(method.missing("test-1c")["what"])
+
+
+def test_the_badge_says_how_long_the_unclear_comparisons_take(save_record):
+    for round, factor in ((1, 0.5), (2, 1.0), (3, 2.0)):
+        for variant, ms in (("naive", 1.0), ("tiled", factor)):
+            save_record(case=CASE | {"variant": variant}, round=round, total_ms=[ms] * 8)
+    said = method.badge("test-1c").text
+    assert "1 of 1 comparisons are unclear: python -m lib.report verdicts writes unclear.yaml, and make sweep " in said
+    assert said.endswith("SWEEP=unclear.yaml measures them again in 1 minutes.")
+
+
+@pytest.mark.usefixtures("closed_figures")
+def test_noisy_records_are_hollow_and_counted(save_record):
+    for round, probe in ((1, CALM), (2, SLOW), (3, CALM)):
+        save_record(case=CASE, round=round, total_ms=[5.0] * 6, noise_probe_ms=probe)
+    records = {"attention": results.load("attention", "test-1c")}
+    ax = method.draw_noise(method.disturbances(records))
+    assert [(bar.get_width(), bar.get_facecolor()[3]) for bar in ax.patches] == [(2, 1), (1, 0)]
+    assert [text.get_text() for text in ax.texts] == ["1 of 3"]
+    assert method.probed(records).startswith("a test. Noisy: ")
+
+
+def test_what_is_missing_is_listed_once_with_its_reason(save_record):
+    lacking = {"lacks": ["tf32 needs a CUDA device"]}
+    save_record(case=CASE, total_ms=[1.0], environment=lacking)
+    for seq_len in (1024, 2048, 4096, 8192):
+        save_record(case=CASE | {"seq_len": seq_len}, status="oom", environment=lacking)
+    save_record("kernels", {"size": "tiny"}, total_ms=[1.0], nsys_missing="it traces only CUDA")
+    table = method.missing("test-1c").set_index("what")
+    assert table["why"]["tf32"] == "tf32 needs a CUDA device"
+    assert table["why"]["Nsight Systems"] == "it traces only CUDA"
+    assert tuple(table.loc["attention"]) == ("1024; 2048; 4096; and 1 more", "ran out of memory")
+    assert table["why"]["step"] == "no records"
+    assert "kernels" not in table.index
+    assert table["why"]["self-check"].startswith("no records; make calibrate")

@@ -1,4 +1,4 @@
-"""The chapter on the training step sets each phase below the roof, and its predictions turn with the records."""
+"""The chapter on the training step says its time and parts, and its predictions turn with the records."""
 
 import pytest
 
@@ -10,13 +10,42 @@ MACHINE = "epyc-2c"
 pytestmark = pytest.mark.usefixtures("own_results")  # so that it is what git keeps, whatever was measured here
 
 
-def test_the_intensity_of_the_optimizer_is_its_flops_over_its_bytes():
-    points = step.points(tidy.select(results.load("step", MACHINE), mode="train_step"))
-    assert set(points.query("name == 'optimizer'")["intensity"]) == {14 / 28}
+@pytest.fixture
+def steps():
+    return step.prepared(results.load("step", MACHINE), results.load("ceilings", MACHINE))
 
 
-def test_without_records_there_is_no_point_and_no_number_for_a_claim():
-    assert step.points(results.load("step", "no-machine")).empty
+def test_the_answer_has_the_time_of_the_largest_step_and_its_parts(steps):
+    case = step.head(steps)
+    assert (case["size"], case["precision"]) == ("small", "fp32")
+    said = step.answer(steps, case)
+    assert " ms for a step of small (129 M parameters, 12 layers, 4 × 128 tokens, fp32, " in said.text
+    shown = {one.name.rpartition("/")[2]: one for one in said.quantities}
+    assert list(shown)[:4] == ["total_ms", "forward_ms", "backward_ms", "optimizer_ms"]
+    assert shown["total_ms"].value == tidy.median(tidy.select(steps, **case), "total_ms")
+    assert f"a step takes {shown['least_ms'].shown} ms" in said.text
+
+
+def test_every_size_has_its_time_or_the_reason_why_not(steps):
+    table = step.sizes(steps)
+    assert set(table["size"]) == set(step.SIZES)
+    assert (table["total_ms"].isna() == (table["why"].fillna("") != "")).all()
+    assert tidy.select(table, size="10B")["why"].iloc[0] == "not in this sweep; needs 192 GiB"
+    assert list(step.shapes().query("size == 'small'")["parameters, M"]) == [128.6]
+
+
+def test_a_bar_has_three_parts_the_whole_time_and_a_mark(steps):
+    drawn = step.drawn(steps)
+    ax = step.draw(drawn)
+    assert len(ax.patches) == 3 * len(drawn)
+    assert len(ax.texts) == len(drawn)
+    assert [text.get_text() for text in ax.figure.legends[0].texts] == ["least possible", *step.PHASES]
+
+
+def test_without_records_nothing_is_said():
+    nothing = step.prepared(results.load("step", "no-machine"), results.load("ceilings", "no-machine"))
+    assert step.answer(nothing, step.head(nothing)).verdict == "no data"
+    assert step.drawn(nothing).empty
     assert step.backward_twice_forward({}) == []
 
 
@@ -25,6 +54,5 @@ def test_faster_records_turn_the_verdict():
     fast = steps.assign(
         total_ms=steps["total_ms"].map(lambda ms: [x / 100 for x in ms] if isinstance(ms, list) else ms)
     )
-    fast.attrs = steps.attrs
     before, after = (step.theory(records, ceilings)[2].verdict for records in (steps, fast))
     assert (before, after) == ("kept", "broken")

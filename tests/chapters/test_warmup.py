@@ -20,7 +20,7 @@ def starts(save_record):
         forward = [11 if earlier == 0 else 99.0, *later]
         parts = {"first_forward_ms": forward, "first_backward_ms": [1.0] * 30, "first_optimizer_ms": [0.5] * 30}
         totals = [sum(step) for step in zip(*parts.values(), strict=True)]
-        save_record("warmup", CASE, round, **parts, first_total_ms=totals, earlier_cases=earlier)
+        save_record("warmup", CASE, round, **parts, first_total_ms=totals, earlier_cases=earlier, forward_flops=1)
     return warmup.cold(results.load("warmup", "test-1c"))
 
 
@@ -51,21 +51,34 @@ def test_where_a_process_is_steady_and_where_its_first_step_was_long(starts):
     assert row["first_ratio"].value == pytest.approx(12.5 / 2.503, rel=1e-2)
     assert row["forward_excess_percent"] == pytest.approx(100)
     assert row["optimizer_excess_percent"] == pytest.approx(0)
-    said = warmup.answer(starts, CASE, "here")
-    assert "steady from step 2 on in 3 of 3 processes" in said.text
-    assert "3 are steady after one warm-up" in warmup.steady_after(starts).text
+    assert warmup.answer(starts).text.startswith("Discard five steps: at tiny, context 8, the first step of a process ")
+    assert "times are steady from step 2. After five warm-up steps, times vary by 0.0" in warmup.answer(starts).text
+    assert warmup.first_line(starts).text == (
+        "At tiny, context 8, the first step takes 4.996× as long as later ones, steady from step 2: discard five."
+    )
+    assert warmup.without(starts, CASE).text.endswith("after one, 0.0421% after two and 0.0421% after five.")
+
+
+def test_steps_that_vary_throughout_are_noise_and_no_long_start(starts):
+    for early, late, word in ((0.2, 0.2, "that is noise"), (0.2, 0.0, "the start lasts longer")):
+        varied = starts.copy()
+        varied["first_total_ms"] = [[1 + (early if i < 15 else late) * (i % 2) for i in range(30)]] * len(starts)
+        assert word in warmup.noise(varied, CASE).text
+
+
+def test_without_records_nothing_is_said():
+    assert warmup.first_line(warmup.cold(results.load("warmup", "test-1c"))).verdict == "no data"
 
 
 def test_one_warm_up_is_called_the_same_as_five_only_where_it_is(starts):
     assert warmup.equivalence(starts).verdict == "same"
     slow = starts.copy()
-    slow.attrs = starts.attrs
     slow["first_total_ms"] = [
         [ms * (2 if i < 5 else 1) for i, ms in enumerate(times)] for times in slow["first_total_ms"]
     ]
     said = warmup.equivalence(slow)
     assert said.verdict == "slower"
-    assert "is more than" in said.text
+    assert said.text.endswith("as long as that after five: longer.")
 
 
 def test_published_means_are_relative_to_their_own_source():
@@ -76,11 +89,3 @@ def test_published_means_are_relative_to_their_own_source():
     assert cold["ratio"] == pytest.approx(105.1 / 37.73)
     assert cold["deviation_percent"] == pytest.approx(100 * 209.74 / 105.1)
     assert set(table["phase"]) == {"forward", "forward and backward"}
-
-
-def test_the_description_has_a_row_a_source_statistic_and_number_of_warm_ups(starts):
-    table = warmup.describe(starts)
-    ours = table[table["source"] == "this report"]
-    assert list(ours["warmups"]) == ["0", "1", "2", "5"] * 2
-    assert set(ours["count"]) == {2}  # forward, and forward and backward
-    assert set(table[table["source"] == "write-up 002"]["count"]) == {20}

@@ -1,19 +1,20 @@
 """The checks of the measuring run and keep what they find."""
 
-import functools
-
 import pytest
 
 from lib.experiments import calibration
 from lib.instruments import environment
 from lib.records import results
 from lib.report import self_check
+from lib.stats import intervals
 
 
 @pytest.fixture
 def small(own_results, monkeypatch):
-    monkeypatch.setattr(calibration, "PROCESSES", 2)
-    monkeypatch.setitem(calibration.CHECKS, "programs", functools.partial(calibration.programs, count=3))
+    for name in ("PROCESSES", "SHORT_PROCESSES"):
+        monkeypatch.setattr(calibration, name, 2)
+    for name in ("COMPARISONS", "SHORT_COMPARISONS"):
+        monkeypatch.setattr(calibration, name, 3)
     monkeypatch.setattr(environment, "device", lambda: "cpu")
 
 
@@ -32,9 +33,29 @@ def test_checks_become_records_and_rows_of_programs_one_a_process(small, capsys)
     ]
     table = self_check.table(records)
     assert sum(table["tried"].str.startswith("a wait of")) == 4
-    assert list(table["holds"])[-2:] == ["not shown"] * 2  # too few
+    assert list(table["holds"])[-2:] == ["unclear"] * 2  # too few
     assert table["tried"].iloc[-1].endswith("over 2 processes")
     assert "a wait of 10 ms" in capsys.readouterr().out
+
+
+def test_the_short_form_measures_what_has_no_record_of_todays_code(small, monkeypatch, capsys):
+    monkeypatch.setattr(calibration, "SHORT", ("spin", "programs"))
+    assert calibration.main(["--short", "spin"]) == 0
+    (spin,) = results.files(environment.machine("cpu"), "calibration")
+    before = spin.read_bytes()
+    capsys.readouterr()
+    assert calibration.main(["--short"]) == 0
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == ["programs"]
+    assert spin.read_bytes() == before
+    assert len(results.files(environment.machine("cpu"), "calibration")) == 3
+    monkeypatch.setattr(results, "stale", lambda _: "measured by other code")
+    assert calibration.main(["--short", "spin"]) == 0
+    assert spin.read_bytes() != before
+
+
+def test_the_short_form_is_long_enough_to_be_judged():
+    assert calibration.SHORT_COMPARISONS >= self_check.FEWEST
+    assert calibration.SHORT_PROCESSES >= intervals.ENOUGH_ROUNDS
 
 
 def test_what_lies_between_two_cases_is_measured_beside_its_probes(small):

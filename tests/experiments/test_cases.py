@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lib.cost import flops
 from lib.experiments import measure
 from plain import one
 
@@ -14,10 +15,13 @@ from plain import one
         ("copy", {"moved_bytes": 2 * 4 * 6 * 4}),
         ("triad", {"moved_bytes": 3 * 4 * 6 * 4}),
         ("add", {"moved_bytes": 3 * 4 * 6 * 4}),
+        ("adamw", {"moved_bytes": flops.adam_bytes(4 * 6, amsgrad=False)}),
     ],
 )
 def test_a_ceiling_knows_what_it_computes_or_moves(operation, facts):
-    assert one("ceilings", operation=operation, rows=4, columns=6).setup().facts == facts
+    case = one("ceilings", operation=operation, rows=4, columns=6)
+    assert case.setup().facts == facts
+    assert case.costs().flops + case.costs().bytes == sum(facts.values())
 
 
 def test_a_call_is_made_a_thousand_times():

@@ -25,7 +25,7 @@ from plain import measured, one
         one("attention", precision="fp16"),
         *(one("adam", variant=v, amsgrad=a) for v in ("single_tensor", "foreach", "fused") for a in (True, False)),
         one("adam", shapes="tiny", num_params=0, param_size=0),
-        *(one("ceilings", operation=o, rows=8, columns=24) for o in ("matmul", "copy", "triad", "add")),
+        *(one("ceilings", operation=o, rows=8, columns=24) for o in ("matmul", "copy", "triad", "add", "adamw")),
         one("ceilings", operation="matmul", rows=24, precision="bf16"),
         one("ceilings", operation="call", rows=1, columns=1),
     ],
@@ -153,7 +153,7 @@ def test_memory_is_predicted_from_above_for_every_family(own_results):
         one("ceilings", operation="matmul", rows=512, columns=512),
         one("ceilings", operation="matmul", rows=1024, columns=256),
         one("ceilings", operation="matmul", rows=256, columns=1024),
-        *(one("ceilings", operation=o, rows=512, columns=256) for o in ("copy", "triad")),
+        *(one("ceilings", operation=o, rows=512, columns=256) for o in ("copy", "triad", "add", "adamw")),
     ]
     for case in big:
         peak = measured(case)["metrics"]["peak_mib"][0]

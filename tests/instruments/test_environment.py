@@ -59,3 +59,19 @@ def test_what_nvidia_smi_does_not_tell_is_not_in_the_environment(tmp_path, monke
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="0"))
     monkeypatch.setattr(environment, "SMI_S", 1)
     assert environment._nvidia_smi() == found
+
+
+@pytest.mark.parametrize(
+    ("text", "sets"),
+    [
+        ("flags : fpu avx avx2 avx512f amx_tile", ["AVX-512", "AMX"]),
+        ("flags : fpu avx avx2", ["AVX2"]),
+        ("Features : fp asimd sve", ["NEON", "SVE"]),
+        ("model name : unknown", []),
+    ],
+)
+def test_instruction_sets_are_named_by_the_systems_flags(monkeypatch, text, sets):
+    monkeypatch.setattr(processor.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(processor.Path, "read_text", lambda _: f"processor : 0\n{text}\n")
+    monkeypatch.setattr(processor.Path, "exists", lambda _: True)
+    assert processor.instruction_sets.__wrapped__() == sets

@@ -96,7 +96,7 @@ def test_loading_gives_a_row_a_record_with_the_fields_of_the_case(save_record):
     save_record(forward_ms=[1.0])
     save_record(round=2, forward_ms=[2.0])
     frame = results.load("attention", "test-1c")
-    assert frame.attrs["fields"] == ["variant", "seq_len"]
+    assert frame.fields == ["variant", "seq_len"]
     assert sorted(frame["round"]) == [1, 2]
     assert set(frame["hardware"]) == {"a test"}
 
@@ -117,7 +117,7 @@ def test_an_experiment_without_records_still_knows_the_fields_of_its_case(own_re
     frame = results.load("adam", "test-1c")
     assert frame.empty
     fields = ["variant", "shapes", "num_params", "param_size", "amsgrad", "cold", "device"]
-    assert frame.attrs["fields"] == fields
+    assert frame.fields == fields
     assert set(fields) <= set(frame)
 
 

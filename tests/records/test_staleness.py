@@ -81,13 +81,12 @@ def test_the_reader_is_told_how_many_why_and_what_measures_them_again(save_recor
     row = tables.show(tidy.medians(records, "total_ms"), "variant seq_len total_ms", "Times")
     assert said in row._repr_html_()
     assert "stale: measured by other code" in row._repr_html_()
-    assert said in tables.show(compare.against_baselines(records), "variant ratio", "Compared")._repr_html_()
     assert said.replace("6", "3", 1) in sentences.value(records, "total_ms", OTHER, "It takes {}.").text
     assert said in sentences.compare(records, "total_ms", OTHER, CASE, "sdpa", "naive").text
     assert title.facts("test-1c")["Stale"] == said
     environments = method.environments([records]).set_index("what")["value"]
     assert environments["stale"] == said
-    assert said in machines.alone(["test-1c"]).text
+    assert said in machines.side_by_side(["test-1c", "test-2c"]).text
 
 
 def test_the_lists_show_a_stale_record_whole_and_marked(save_record, capsys):

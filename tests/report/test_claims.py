@@ -11,9 +11,10 @@ import pytest
 
 from lib.chapters import write_ups
 from lib.records import results
+from lib.records.frame import Frame
 from lib.report import claims, tidy
-from lib.report.claims import CONTRADICTED, LESS, MORE, SAME, SUPPORTED, Claim, about
-from lib.report.published import published_table
+from lib.report.claims import CONTRADICTED, LESS, MORE, NOT_COMPARABLE, SAME, SUPPORTED, Claim, about
+from lib.report.published import PUBLISHED, published_table
 from lib.report.sentences import NO_DATA
 from lib.stats.comparisons import UNCLEAR
 
@@ -40,9 +41,7 @@ def attention(ratio=1.0, noise=0.01, rounds=3, exponent=2.0, seed=0, pairs=12):
                         "precision": "fp32", "cold": False, "device": "cpu"}  # fmt: skip
                 rows.append(case | times | {"round": round_, "status": "ok", "code": "one", "machine": "m",
                                             "hardware": "h", "share_percent": [100 * ratio / 2] * 6})  # fmt: skip
-    frame = pd.DataFrame(rows)
-    frame.attrs = {"fields": list(case), "experiment": "attention"}
-    return frame
+    return Frame(rows).with_origin(fields=list(case), experiment="attention")
 
 
 def compiled(within):
@@ -119,7 +118,6 @@ def test_without_the_rows_there_is_no_number():
     data = attention(ratio=0.8)
     for gone in (data["variant"] == "compiled", data["variant"] != "none"):
         left = data[~gone]
-        left.attrs = data.attrs
         found = verdict(ordering, left)
         assert found.verdict == NO_DATA
         assert not re.search(r"\d", found.statement.text)
@@ -234,7 +232,6 @@ def inverted(data):
             column: frame[column].map(lambda v: [1 / x for x in v] if isinstance(v, list) else v) for column in times
         }
         found[name] = frame.assign(**turned)
-        found[name].attrs = frame.attrs
     return found
 
 
@@ -258,9 +255,7 @@ def test_a_published_claim_without_its_records_has_no_number():
 
 def without(experiment, gone):
     frame = results.load(experiment, "epyc-2c")
-    kept = frame[[name not in gone for name in claims.names(frame)]]
-    kept.attrs = frame.attrs
-    return kept
+    return frame[[name not in gone for name in claims.names(frame)]]
 
 
 def test_whether_bf16_is_faster_depends_on_the_machine():
@@ -277,12 +272,32 @@ def test_whether_bf16_is_faster_depends_on_the_machine():
 
 
 def test_the_ledger_has_a_row_a_claim_and_a_column_a_source():
-    table = write_ups.Ledger("epyc-2c", "adam")
+    table = write_ups.Ledger("epyc-2c")
     text = table._repr_html_()
-    assert text.count('<th scope="row">') == 4
+    assert text.count('<th scope="row">') == len(write_ups.published())
     assert table.columns == ["its own table", "this machine"]
     assert text.count('data-verdict="contradicted"') == sum(
         one.verdict == CONTRADICTED for row in table.rows for one in row
     )
     assert "record-adam-compiled-single-tensor" in text
-    assert table.counts[0][CONTRADICTED] == 3
+    assert table.counts[0][CONTRADICTED] == len(CONTRADICTING) + 1
+    assert "contradict 7." in table.summary().text
+
+
+def test_a_cpu_contradicts_no_statement_about_a_gpu():
+    bound = replace(claim(compiled(LESS)), about="a GPU")
+    data = {"attention": attention(ratio=1.25)}
+    judged = [claims.judge([bound], data, comparable=comparable)[0] for comparable in (True, False)]
+    assert [one.verdict for one in judged] == [CONTRADICTED, NOT_COMPARABLE]
+    assert judged[1].statement.text.startswith("The statement is about a GPU; here it is not so: 1.2")
+    free = claims.judge([claim(compiled(LESS))], data, comparable=False)[0]
+    assert free.verdict == CONTRADICTED
+    here = {one.claim.id: one.verdict for one in write_ups.on_records("epyc-2c")}
+    assert here["matmul-85-of-forward"] == NOT_COMPARABLE
+    assert here["residual-12-5-mb"] == CONTRADICTED
+
+
+def test_every_source_of_a_published_table_is_described():
+    known = {name.partition("<br>")[0] for name in write_ups.sources()["source"]}
+    used = {name for file in PUBLISHED.glob("*.csv") for name in pd.read_csv(file).get("source", [])}
+    assert {name for name in used if not name[0].isdigit()} <= known

@@ -39,6 +39,15 @@ def test_a_variant_and_its_baseline_are_compared_by_the_pairs_that_ran_in_turns(
     assert verdict(back) == "slower"
 
 
+def test_rows_stand_beside_their_baselines_which_have_no_ratio(save_record):
+    records, _ = paired_records(save_record, 0.8)
+    table = compare.beside_baselines(tidy.medians(records, "total_ms"), records)
+    naive, tiled = (table[table["variant"] == name].iloc[0] for name in ("naive", "tiled"))
+    assert (naive["ratio"], naive["verdict"]) == (None, "–")
+    assert (tiled["baseline"], tiled["verdict"]) == ("naive", "faster")
+    assert tables.show(table, "variant total_ms ratio verdict", "x")._repr_html_().count("data-verdict") == 1
+
+
 def test_a_phase_is_compared_by_its_own_times_in_the_pairs(save_record):
     for round in (1, 2, 3):
         save_record(case=CASE | {"precision": "fp32"}, round=round, forward_ms=[1.0] * 8, total_ms=[3.0] * 8)

@@ -1,6 +1,7 @@
 """What theory predicts is computed, and the verdict on it follows from the interval of what was measured."""
 
 import math
+import random
 
 import pandas as pd
 import pytest
@@ -44,10 +45,37 @@ def test_a_count_agrees_within_a_thousandth(off, verdict):
     assert Hypothesis("bytes", "a formula", 100.0, hypotheses.counted(100 * off)).verdict == verdict
 
 
-def test_an_exponent_is_that_of_the_ratio():
-    found = hypotheses.power(measured(4.0, 16.0), 2)
-    assert (found.low, found.high) == (2.0, 4.0)
-    assert hypotheses.power(None, 2) is None
+def growing(save_record, power, rounds=3, spread=0.01, lengths=(256, 512, 1024, 2048), **one_off):
+    """Save times that grow as a power of the length, with noise between rounds and one_off[length] times as long."""
+    chance = random.Random(power)
+    for length in lengths:
+        for round in range(1, rounds + 1):
+            ms = (length / 256) ** power * math.exp(chance.gauss(0, spread)) * one_off.get(f"of_{length}", 1)
+            save_record(case={"variant": "naive", "seq_len": length}, round=round, total_ms=[ms] * 8, kept_mib=[length])
+    return results.load("attention", "test-1c")
+
+
+def test_an_exponent_is_fitted_over_the_whole_range_and_one_disturbed_length_moves_it_little(save_record):
+    records = growing(save_record, 1.8, of_2048=1.5)
+    found = hypotheses.exponent(records, "total_ms", "seq_len", {"variant": "naive", "seq_len": 256})
+    assert found.value == pytest.approx(1.8, abs=0.12)
+    two = math.log(1.5 * 2**1.8) / math.log(2)  # what the two longest alone would say
+    assert two > 2.3
+    exact = hypotheses.exponent(records, "kept_mib", "seq_len", {})
+    assert (exact.value, exact.low, exact.high) == (1, 1, 1)
+
+
+def test_without_disturbance_the_interval_of_an_exponent_holds_it(save_record):
+    found = hypotheses.exponent(growing(save_record, 1.8), "total_ms", "seq_len", {})
+    assert found.low < 1.8 < found.high
+    assert found.high - found.low < 0.05
+
+
+def test_an_exponent_of_too_few_points_has_no_interval_and_of_one_length_is_none(save_record):
+    records = growing(save_record, 2, rounds=2, lengths=(256, 512))
+    assert not hypotheses.exponent(records, "total_ms", "seq_len", {}).known
+    assert hypotheses.exponent(records, "total_ms", "seq_len", {"variant": "tiled"}) is None
+    assert hypotheses.exponent(tidy.select(records, seq_len=256), "total_ms", "seq_len", {}) is None
 
 
 def chapters(machine):

@@ -1,11 +1,13 @@
 """Figures can be read without their colours, and hold their intervals and their labels."""
 
 import itertools
+import re
 
 import pandas as pd
 import pytest
 
 from lib.report import plots
+from lib.report.document import page
 from lib.stats.intervals import Interval
 
 pytestmark = pytest.mark.usefixtures("closed_figures")
@@ -68,6 +70,40 @@ def test_every_line_of_panels_is_named_also_where_the_last_panel_lacks_it():
     assert [text.get_text() for text in legend.get_texts()] == ["fused", "foreach"]
 
 
+def luminance(colour):
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(colour, ground):
+    low, high = sorted((luminance(colour), luminance(ground)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_marks_and_text_stand_out_from_the_page_in_both_schemes():
+    schemes = (page.TEMPLATE / "report.css").read_text().split("prefers-color-scheme: dark")
+    hues = set(plots.COLOURS.values()) - {plots.INK, plots.QUIET}
+    for scheme in schemes[:2]:
+        shades = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", scheme))
+        assert min(contrast(hue, shades["page"]) for hue in hues) >= 3
+        assert min(contrast(shades[f"text-{hue[1:].lower()}"], shades["page"]) for hue in hues) >= 4.5
+
+
+def test_all_text_has_nine_pixels_where_a_phone_shows_a_figure():
+    figure = plots.lines(*plots.axes(), lines(["naive", "tiled"]), "param_size", "total_ms", "variant")
+    shown = plots.show(figure, "a figure", "a figure", "a note").svg
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?: ?([0-9.]+)px", shown)]
+    width = float(re.search(r'viewBox="0 0 ([0-9.]+)', shown)[1])
+    assert min(sizes) * 349 / width >= 9
+
+
+def test_panels_stand_two_to_a_row():
+    grid = plots.axes(3, 2.0)
+    assert [ax.get_subplotspec().rowspan.start for ax in grid] == [0, 0, 1]
+    assert len(grid[0].figure.axes) == 3
+
+
 def test_ticks_are_the_measured_sizes_and_intervals_are_drawn():
     ax = plots.lines(*plots.axes(), lines(["naive"]), "param_size", "total_ms", "variant")
     assert [text.get_text() for text in ax.get_xticklabels()] == ["16 Ki", "1 Mi"]
@@ -89,3 +125,12 @@ def test_a_log_axis_has_a_few_round_ticks_also_within_a_decade(low, high):
     assert [float(text.replace(",", "")) for text in texts] == pytest.approx(shown)
     assert max(len(text.replace(",", "").strip("0.").replace(".", "")) for text in texts) <= 4
     assert not len(ax.xaxis.get_minorticklocs())
+
+
+def test_a_size_of_zero_has_no_tick_on_a_log_axis():
+    """The parameters of a model count as no parameter of no size."""
+    table = pd.DataFrame({"param_size": [0, 64], "variant": ["fused"] * 2, "noisy": [""] * 2})
+    table["total_ms"] = [Interval(2.0, 1.0, 3.0, 8, 3)] * 2
+    (ax,) = plots.axes()
+    plots.lines(ax, table, "param_size", "total_ms", "variant")
+    assert list(ax.get_xticks()) == [64]

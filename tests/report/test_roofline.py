@@ -5,7 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 
-from lib.chapters import attention, kernels, step
+from lib.chapters import kernels
 from lib.records import results
 from lib.report import plots, roofline, tidy
 
@@ -14,34 +14,32 @@ pytestmark = pytest.mark.usefixtures("closed_figures")
 
 
 @pytest.fixture(scope="module")
-def points():
+def shown():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RESULTS", "/nowhere")
-        steps = tidy.select(results.load("step", MACHINE), mode="train_step")
-        cases = tidy.select(results.load("attention", MACHINE), precision="fp32", causal=True, d_head=64)
         profiled = results.load("kernels", MACHINE)
-        parts = kernels.points(profiled, kernels.head(profiled))
-        limits = tidy.limits(results.load("ceilings", MACHINE))
-        yield {"steps": step.points(steps), "attention": attention.points(cases), "parts": parts}, limits
+        yield kernels.points(profiled, kernels.head(profiled))
 
 
-@pytest.mark.parametrize("name", ["steps", "attention", "parts"])
-def test_points_stand_below_a_labelled_roof(points, name):
-    (shown, (products, bandwidth)) = points[0][name], points[1]
+@pytest.fixture(scope="module")
+def limits():
+    return tidy.limits(results.load("ceilings", MACHINE))
+
+
+def test_points_stand_below_a_labelled_roof(shown, limits):
+    products, bandwidth = limits
     for _, point in shown.iterrows():
         roof = min(products[point["precision"]], bandwidth * point["intensity"]) / 1e9
         assert point["gflops"].low <= roof
-    ax = roofline.draw(shown, products, bandwidth, joined=name == "attention")
+    ax = roofline.draw(shown, products, bandwidth)
     said = " ".join(text.get_text() for text in ax.texts)
-    assert "memory, 51.2 GB/s" in said
-    assert "products in fp32, 204 GFLOP/s; ridge at 3.99" in said
+    assert "memory, 50.4 GB/s" in said
+    assert "fp32: 202 GFLOP/s, ridge at 4.00" in said
     assert {text.get_text() for text in ax.texts} >= set(shown["label"]) - {""}
 
 
-@pytest.mark.parametrize("name", ["steps", "attention", "parts"])
-def test_labels_of_a_roofline_cover_neither_each_other_nor_a_point(points, name):
-    shown = points[0][name]
-    ax = roofline.draw(shown, *points[1], joined=name == "attention")
+def test_labels_of_a_roofline_cover_neither_each_other_nor_a_point(shown, limits):
+    ax = roofline.draw(shown, *limits)
     ax.figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in ax.texts]
     assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
@@ -49,15 +47,10 @@ def test_labels_of_a_roofline_cover_neither_each_other_nor_a_point(points, name)
     assert not any(box.contains(*place) for box in boxes for place in places)
 
 
-def test_labels_have_the_same_places_each_time(points):
-    axes = [roofline.draw(points[0]["steps"], *points[1]) for _ in range(2)]
+def test_labels_have_the_same_places_each_time(shown, limits):
+    axes = [roofline.draw(shown, *limits) for _ in range(2)]
     first, second = ([text.get_position() for text in ax.texts] for ax in axes)
     assert first == second
-
-
-def test_the_intensity_of_the_optimizer_is_its_flops_over_its_bytes(points):
-    optimizer = points[0]["steps"].query("name == 'optimizer'")
-    assert set(optimizer["intensity"]) == {14 / 28}
 
 
 def test_without_records_a_roofline_is_empty():

@@ -259,6 +259,7 @@ def test_a_case_that_is_too_large_is_a_row_without_a_process(supervise):
 
 def test_stale_records_and_crashes_are_made_anew_when_asked_for(supervise):
     one = task({"n": 1}, {"n": 2})
+    assert one.todo(frozenset({"stale"})) == ["step/1.r1", "step/2.r1"]  # neither has a record yet
     supervise([one], [Pretended(dies, dies, well)])
     assert statuses(one) == ["crashed", "ok"]
     assert one.todo() == []

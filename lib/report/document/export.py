@@ -30,7 +30,7 @@ NO_CHROMIUM = (
 XMLNS = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 ALT = re.compile(r'aria-label="([^"]*)"')
 CLAIM = re.compile(r'<div class="claim" data-verdict="(?!measured")([^"]+)"><p>(.*?)</p>')
-RECORDS = re.compile(r'<p class="records">.*?</p>')
+RECORDS = re.compile(r'<p class="records">.*?</p>|</?data[^>]*>')  # what only the page needs
 ONLY_PAGE = ('class="sortable"', 'class="downloads"')
 
 

@@ -20,9 +20,11 @@ from lib.report.document import page_diff, sanitize, title
 TEMPLATE = Path(__file__).parent / "template"
 LANES = 2  # kernels that execute chapters in parallel
 STYLES = ("report", "title", "parts")  # in the order in which they are joined
-CONTENTS = re.compile(
-    r'<h2 id="([^"]+)">(.*?)</h2>(?:\s*<p>(.*?)</p>)?', re.DOTALL
-)  # id, title and question of a chapter
+DETAIL = re.compile(r'<h3 id="[^"]*-in-detail">.*?</h3>')  # what follows this heading of a chapter is folded
+QUESTION = re.compile(r"</h2>\s*<p>.*?</p>", re.DOTALL)
+HEADINGS = re.compile(r"<h[34][^>]*>(.*?)</h[34]>")
+FIRST_APPENDIX = "80"  # the number of the first chapter that is an appendix, all of it folded
+CONTENTS = re.compile(r'<h2 id="([^"]+)">(.*?)</h2>')  # id and title of a chapter
 
 
 def page() -> Path:
@@ -122,7 +124,18 @@ def section(file: Path) -> str:
     exporter = HTMLExporter(extra_loaders=[loader], template_file="chapter.html.j2", exclude_input_prompt=True)
     exporter.register_filter("markdown2html", functools.partial(_as_html, file.stem))
     body, _ = exporter.from_notebook_node(nbformat.read(file, as_version=4))
-    return f'<section id="{file.stem}">{sanitize.clean(body)}</section>'
+    kind = "appendix" if file.stem >= FIRST_APPENDIX else "chapter"
+    found = (QUESTION if kind == "appendix" else DETAIL).search(body)
+    if found:
+        begin = found.end() if kind == "appendix" else found.start()
+        body = f"{body[:begin]}{_fold(body[found.end() :])}"
+    return f'<section id="{file.stem}" class="{kind}">{sanitize.clean(body)}</section>'
+
+
+def _fold(body: str) -> str:
+    """Fold a part of a chapter; its summary lists the headings in it."""
+    listed = "; ".join(HEADINGS.findall(body))
+    return f'<details class="detail"><summary>In detail<span>{listed}</span></summary>{body}</details>'
 
 
 def _as_html(chapter: str, source: str) -> str:

@@ -12,15 +12,15 @@ import re
 import nh3
 
 TAGS = """
-a abbr b blockquote br caption code col colgroup dd del details div dl dt em figcaption figure h2 h3 h4 h5 h6 hr i img
-ins kbd li ol p pre q s samp section small span strong sub summary sup table tbody td tfoot th thead tr u ul var wbr
+a abbr b blockquote br caption code col colgroup data dd del details div dl dt em figcaption figure h2 h3 h4 h5 h6 hr i
+img ins kbd li ol p pre q s samp section small span strong sub summary sup table tbody td tfoot th thead tr u ul var wbr
 svg g defs clipPath pattern path rect circle line polygon polyline use text tspan title desc
 math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup mover munder munderover mtable mtr mtd mstyle
 mpadded mphantom
 """
 ATTRIBUTES = """
-alt aria-hidden aria-label aria-sort class colspan data-verdict download height href id lang open role rowspan scope
-src style tabindex title width
+alt aria-hidden aria-label aria-sort class colspan data-label data-q data-verdict download height href id lang open role
+rowspan scope src style tabindex title value width
 clip-path d dx dy cx cy fill patternUnits points preserveAspectRatio r rx ry transform version viewBox x x1 x2 y y1 y2
 accent accentunder columnalign display displaystyle fence form linethickness lspace mathvariant maxsize minsize rspace
 scriptlevel separator stretchy

@@ -1,6 +1,7 @@
 """Collect the title page's facts: which machine was measured, when and with what."""
 
 import datetime
+import re
 from collections.abc import Iterable
 from operator import itemgetter
 from pathlib import Path
@@ -19,12 +20,28 @@ def facts(machine: str) -> dict[str, str]:
     rounds = len({record["round"] for record in found})
     return {
         "Machine": _join(each["hardware"] for each in around),
+        **_processor_facts(around),
         "Measured": _date_range(record["started"][:10] for record in found),
         "PyTorch": _join(each["torch"] for each in around),
         "Python": _join(each.get("python", "") for each in around),
         "Commit": _join(_commit_text(record["environment"]) for record in sorted(found, key=itemgetter("started"))),
         "Records": f"{len(found):,}, of {len(cases):,} cases in {rounds} round{'s' * (rounds > 1)}",
     } | _stale_facts(files, found)
+
+
+def _processor_facts(around: list[dict]) -> dict[str, str]:
+    """Return instruction sets, last cache and memory, if the records have them."""
+    known = [each for each in around if each.get("instruction_sets")]
+    return {"Processor": _join(map(_processor_text, known))} if known else {}
+
+
+def _processor_text(environment: dict) -> str:
+    """Describe a processor and its memory: AVX-512, AMX · L3 32 MiB · 23.5 GiB."""
+    caches = sorted(name for name in environment if re.fullmatch(r"l\d_mib", name))
+    last = [f"{name[:2].upper()} {environment[name]:g} MiB" for name in caches[-1:]]
+    return " · ".join(
+        [", ".join(environment["instruction_sets"]), *last, f"{environment['memory_mib'] / 1024:.1f} GiB"]
+    )
 
 
 def _stale_facts(files: list[Path], found: list[dict]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import mistune
 import nbformat
 import pytest
 
-from lib.report import __main__, tables
+from lib.report import __main__
 from lib.report.document import export
 
 
@@ -48,7 +48,7 @@ def addresses(tokens, kind):
 
 
 def test_the_markup_is_what_a_repository_shows(tokens, written):
-    shown = "a b br details div em figcaption figure img p sub summary sup"
+    shown = "a b br code dd details div dl dt em figcaption figure img p small sub summary sup wbr"
     raw = "".join(token["raw"] for token in tokens if "html" in token["type"])
     assert set(re.findall(r"<([a-z0-9]+)", raw)) <= set(shown.split())
     assert not re.search(r"<svg|style=|\\operatorname|Traceback", written.read_text())
@@ -68,7 +68,7 @@ def test_every_link_and_image_leads_to_what_exists(tokens, written):
 
 def test_each_figure_is_a_file_that_stands_alone_in_light_inks_on_white(written):
     found = images(written.read_text())
-    assert len(found) >= 15
+    assert len(found) >= 10
     assert sorted(found) == sorted(f"figures/{file.name}" for file in (written.parent / "figures").iterdir())
     for image in found:
         text = (written.parent / image).read_text()
@@ -81,13 +81,13 @@ def test_each_figure_is_a_file_that_stands_alone_in_light_inks_on_white(written)
 
 def test_sentences_tables_and_figures_are_those_of_the_page(tokens, written, rendered):
     text, page = written.read_text(), rendered.read_text()
-    said = re.findall(r'<div class="claim"[^>]*><p>(.*?)</p>', page)
+    said = re.findall(r'<div class="claim"[^>]*><p>(.*?)</p>', re.sub("</?data[^>]*>", "", page))
     assert len(said) > 30
     assert all(sentence in text for sentence in said)
     for kind in ("Figure", "Table"):
         count = page.count(f'<b class="label">{kind} ')
         assert [str(i + 1) for i in range(count)] == re.findall(rf'<b class="label">{kind} (\d+)\.</b>', text)
-    drawn = len([token for token in tokens if token["type"] == "table"]) + text.count(tables.ABSENT)
+    drawn = len([token for token in tokens if token["type"] == "table"])
     assert drawn >= page.count('<b class="label">Table ')
 
 

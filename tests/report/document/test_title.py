@@ -17,3 +17,12 @@ def test_the_title_names_machine_days_versions_commits_and_records(own_results, 
     assert facts["Measured"] == "1 January 2026 to 3 February 2026"
     assert (facts["PyTorch"], facts["Python"], facts["Commit"]) == ("2.11.0", "3.12.1", "abc, def")
     assert facts["Records"] == "2, of 1 cases in 2 rounds"
+
+
+def test_the_title_has_the_processors_instructions_last_cache_and_memory(own_results, save_record):
+    around = {"torch": "2.11.0", "python": "3.12.1", "uncommitted": False, "commit": "abc"}
+    save_record(environment=around, total_ms=[1.0])
+    assert "Processor" not in title.facts("test-1c")
+    around |= {"instruction_sets": ["AVX-512", "AMX"], "l2_mib": 2.0, "l3_mib": 32.0, "memory_mib": 24_064}
+    save_record(environment=around, round=2, total_ms=[1.0])
+    assert title.facts("test-1c")["Processor"] == "AVX-512, AMX · L3 32 MiB · 23.5 GiB"
