@@ -179,7 +179,9 @@ def answer(records: pd.DataFrame, case: Mapping, ceilings: pd.DataFrame) -> Stat
     why = "launches overlap" if case["device"] == "cuda" else "some bytes come from a cache"
     end = "stay unexplained" if rest > 0 else f"are accounted for twice, since {why}"
     text = (
-        sentences.at("Matrix products take SHARE% of a step of {size} (context {context_length}, {precision}): ", case)
+        sentences.at(
+            "Matrix products account for SHARE% of a step of {size} (context {context_length}, {precision}): ", case
+        )
         + f"{ms['products']} of {_milliseconds(measured.value, measured.value)}, at the rate that their shapes reach "
         f"alone. {listed[:1].upper()}{listed[1:]}; {_milliseconds(abs(rest), measured.value)} "
         f"({digits.number(abs(row['unexplained_percent']), 0.5)}%) {end}."

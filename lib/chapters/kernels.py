@@ -283,10 +283,8 @@ def besides(records: pd.DataFrame, case: Mapping) -> Statement:
     named = [(name, of) for name, of in zip(found["kernel"], found["share_percent"], strict=True)]
     shown = [f"{name} with {digits.brief(of)}%" for name, of in named if of.value >= NON_TRIVIAL]
     whole = share(tidy.select(records, **case), "forward")
-    end = f"; of it {NON_TRIVIAL}% and more go to {sentences.listed(shown)}" if shown else (
-        f", and none of it as much as {NON_TRIVIAL}%"
-    )  # fmt: skip
-    return _state(f"What is no matrix product takes {digits.brief(whole)}% of the forward pass{end}.", case, whole)
+    end = f"at least {NON_TRIVIAL}% each: {sentences.listed(shown)}" if shown else f"none of it takes {NON_TRIVIAL}%"
+    return _state(f"{digits.brief(whole)}% of the forward pass is no matrix product; {end}.", case, whole)
 
 
 @of_records()

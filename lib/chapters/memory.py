@@ -28,7 +28,7 @@ PARTS = {  # of the peak: the kinds of bytes of each, its hue, and its word on t
     "weights": (("parameters",), INK, "weights"),
     "gradients": (("gradients",), BLUE, "gradients"),
     "AdamW's two moments": (("optimizer states",), ORANGE, "Adam"),
-    "activations, others": (("activations", "temporaries", "others"), GREEN, "other"),
+    "all else": (("activations", "temporaries", "others"), GREEN, "other"),
 }
 CONTEXTS = (128, 256, 512, 1024)  # the course's context lengths
 USABLE = 0.9  # of the memory: a case is tried if its prediction is below that part of what is free
@@ -264,7 +264,9 @@ def first_line(records: pd.DataFrame) -> Statement:
         if not math.isnan(change):
             savings.append(f"{name} {'+' if change > 0 else '−'}{percent}")
             numbers += number
-    text += f"; {', '.join(savings)}." if savings else "."
+    text += (
+        sentences.at("; on {size} at {context_length} tokens ", group) + f"{', '.join(savings)}." if savings else "."
+    )
     largest = largest_fitting(records)
     text += f" The largest step that fits here, by formula: {largest[0]} at {largest[1]:,} tokens." if largest else ""
     evidence = (

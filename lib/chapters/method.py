@@ -54,7 +54,7 @@ def _check_text(machine: str) -> str:
         return "The measuring was not checked here; make calibrate checks it."
     holding, failed = (judged["holds"] == "yes").sum(), list(judged.loc[judged["holds"] == "no", "tried"])
     undecided = (judged["holds"] == comparisons.UNCLEAR).sum()
-    said = f"{digits.count(holding)} of {digits.count(len(judged))} checks of the measuring hold"
+    said = f"{digits.count(holding)} of {digits.count(len(judged))} self-checks of the measuring hold"
     said += f", {digits.count(undecided)} too noisy to tell" if undecided else ""
     return f"{said}; these do not: {'; '.join(failed)}." if failed else f"{said}."
 

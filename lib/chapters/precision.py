@@ -210,7 +210,7 @@ def observed(records: pd.DataFrame, narrow: str) -> Statement:
     asked = {
         "parameters": "parameters", "output of the first layer": "the first layer's output",
         "output of layer norm": "layer norm's output", "logits": "logits", "loss": "loss",
-        "gradients of the parameters": "gradients",
+        "gradients of the parameters": "the parameters' gradients",
     }  # fmt: skip
     of = {dtype: [words for name, words in asked.items() if found[name] == dtype] for dtype in dict.fromkeys(found)}
     parts = [f"{sentences.listed(words)} {'are' if len(words) > 1 else 'is'} in {dtype}" for dtype, words in of.items()]

@@ -20,18 +20,19 @@ from lib.stats.intervals import Interval
 PLAIN = {name: value for name, value in reversed(CATALOG["step"].baseline.items()) if name != "mode"}
 OPTIONS = {  # how to switch each on
     "tf32": 'torch.set_float32_matmul_precision("high")',
-    "bf16": "torch.autocast(dtype=torch.bfloat16)",
-    "fp16": "torch.autocast(dtype=torch.float16)",
-    "foreach": "AdamW(foreach=True)",
-    "fused": "AdamW(fused=True)",
-    "sdpa": "F.scaled_dot_product_attention",
-    "flex": "flex_attention",
+    "bf16": "torch.autocast(device, torch.bfloat16)",
+    "fp16": "torch.autocast(device, torch.float16)",
+    "foreach": "AdamW(parameters, foreach=True)",
+    "fused": "AdamW(parameters, fused=True)",
+    "sdpa": "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+    "flex": "flex_attention(q, k, v)",
     "compiled": "torch.compile(model)",
     "tiled": 'lib.attention.VARIANTS["tiled"]',
     "compiled_single_tensor": 'lib.adam.AdamW(variant="compiled_single_tensor")',
     "compiled_foreach": 'lib.adam.AdamW(variant="compiled_foreach")',
 }
 KEEPS = "freed memory kept"
+ALLOCATOR = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647 MALLOC_TOP_PAD_=67108864"  # in the environment
 MANY = 3  # switches from which a combination stands beside the switches alone
 METRICS = (
     *("total_ms", "forward_ms", "backward_ms", "optimizer_ms", "least_ms", "forward_flops", "peak_mib"),
@@ -126,17 +127,18 @@ def answer(steps: pd.DataFrame, found: pd.DataFrame) -> Statement:
         text = f"No switch makes {of} faster than the plain one: fp32, eager, naive attention, single_tensor AdamW."
         return Statement(text, "measured", "compared with the plain step", sentences.names(steps, case))
     times, number = [_number(row, "total_ms") for row in (best, plain)], _number(best, "gain")
-    numbers = [*times, number]
+    numbers, rounds = [number, *times], best["gain"].rounds
     text = (
-        f"Switch on {sentences.listed(list(best['on']))}: {of} takes {times[0].shown} ms instead of "
-        f"{times[1].shown}, {number.shown} faster."
+        f"Switch on {sentences.listed(list(best['on']))}: {of} is then {number.shown} faster in interleaved pairs of "
+        f"{digits.count(rounds)} process{'es' * (rounds > 1)} ({times[0].shown} ms against {times[1].shown}, each "
+        "measured by itself)."
     )
     alone = found[(found["on"].map(len) == 1) & (found["verdict"] == FASTER)]
     alone = alone[alone["switch"] != KEEPS]
     if len(alone) and len(best["on"]) > 1:
         first = alone.loc[alone["ratio"].map(lambda ratio: ratio.value).idxmin()]
         numbers.append(_number(first, "gain"))
-        text += f" Alone, {first['switch']} brings the most: {numbers[-1].shown}."
+        text += f" Of the switches tried alone, {first['switch']} brings the most: {numbers[-1].shown}."
     price, paid = _price(best)
     evidence = (
         f"Gains are ratios of interleaved pairs with the plain step, n = {best['gain'].n}, {best['gain'].rounds} "
@@ -173,16 +175,19 @@ def _number(row: pd.Series, metric: str) -> Quantity:
 def use_line(found: pd.DataFrame) -> Statement:
     """Name the options that turn the best switches on, in one line to copy; takes the rows of `table`."""
     on = best_of(found)["on"] if len(found) else ()
+    kept = [row["verdict"] == FASTER for _, row in found.iterrows() if KEEPS in row["on"]]
     if not on:
         return Statement("No switch made a step faster.", sentences.NO_DATA, "step")
     evidence = "The switches of the combination with the largest gain over the plain step."
-    return Statement("; ".join(OPTIONS[name] for name in on), "measured", evidence)
+    return Statement("; ".join([ALLOCATOR] * any(kept) + [OPTIONS[name] for name in on]), "measured", evidence)
 
 
 def show(found: pd.DataFrame) -> tables.Table:
     """Show each switch with its option, its step, its gain over the plain step and the verdict."""
     names = [_named(row, found["size"].iloc[0]) for _, row in found.iterrows()]
-    caption = "Each switch alone, then several: the whole step, and how many times faster it is than the plain one"
+    caption = (
+        "Each switch alone, then several: the whole step, and how many times faster it is in pairs with the plain one"
+    )
     narrow = found.drop(columns="noisy").assign(switch=pd.Series(names, found.index, dtype=object))
     return tables.show(narrow, "switch total_ms gain verdict", caption)
 

@@ -248,7 +248,9 @@ def _starts(records: pd.DataFrame) -> tuple[list[int | None], pd.Series | None]:
 def _span(starts: list[int | None]) -> str:
     """Write the steps from which processes are steady: from step 2 to 4."""
     found = sorted(filter(None, starts))
-    return "from step " + " to ".join(map(digits.count, dict.fromkeys((found[0], found[-1]))))
+    if found[0] == found[-1]:
+        return f"from step {digits.count(found[0])}"
+    return f"from step {digits.count(found[0])} to {digits.count(found[-1])}, by process"
 
 
 def _often(starts: list[int | None]) -> str:
@@ -283,7 +285,7 @@ def noise(records: pd.DataFrame, of: Mapping) -> Statement:
     if middle < NOISE_PERCENT:
         text = f"After five warm-up steps, {vary}."
     elif late > middle / 2:
-        text = f"Even after five warm-up steps, {vary}, and as much at the end: that is noise, not the start."
+        text = f"Even after five warm-up steps, {vary}, and by {digits.number(late)}% at the end: that is noise."
     else:
         text = (
             f"After five warm-up steps, {vary}, and by {digits.number(late)}% at the end: the start lasts longer here."

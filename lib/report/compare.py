@@ -133,7 +133,7 @@ def beside_baselines(table: pd.DataFrame, records: pd.DataFrame, metric: str = "
     wider = table.merge(against_baselines(records, metric)[[*fields, *columns]], on=fields, how="left")
     wider["ratio"] = [found if isinstance(found, Interval) else None for found in wider["ratio"]]
     wider = Frame(wider).with_origin(table, what="Median or ratio")
-    return wider.assign(verdict=wider["verdict"].fillna(digits.MISSING))
+    return wider.assign(verdict=wider["verdict"].astype(object).fillna(digits.MISSING))
 
 
 def against_plain(records: pd.DataFrame) -> pd.DataFrame:

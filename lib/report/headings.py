@@ -57,7 +57,7 @@ HEADINGS = {  # exceptions, where the rule of `heading` would say less
     "last_update_error": "error of the last update",
     "later_ms": "later steps, ms",
     "least_ms": "at least, ms",
-    "least_percent": "at least, % of it",
+    "least_percent": "limit, % of the step",
     "logits_error": "error of the logits",
     "max_us": "most, µs",
     "mfu_percent": "MFU, %",

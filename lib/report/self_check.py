@@ -73,9 +73,10 @@ def _judge_programs(*rounds: pd.Series) -> list[dict]:
     called, found = sum(verdict in (FASTER, SLOWER) for verdict in equal), planted.count(SLOWER)
     enough = len(rounds) >= ENOUGH_ROUNDS and len(equal) >= FEWEST
     over = f"over {digits.count(len(rounds))} process{'es' * (len(rounds) > 1)}"
+    few = len(equal) < 100
     return [
         _finding(
-            f"equal programs called different, {over}", f"{called} of {len(equal)}", "at most 1%",
+            f"equal programs called different, {over}", f"{called} of {len(equal)}", "none" if few else "at most 1%",
             called <= 0.01 * len(equal) if enough else None,
         ),
         _finding(

@@ -213,7 +213,8 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
     kept = [name for name in names if name not in alike]
     shown = frame[kept].rename(columns=heading)
     quantities = {heading(name): _quantity_names(frame, name, kept) for name in kept} if "quantity" in frame else {}
-    counts = [_counted(row) for row in frame[kept].to_numpy()]
+    judged = [name for name in ("gain", "ratio") if name in kept]
+    counts = [_counted(row) for row in frame[[*judged, *kept]].to_numpy()]
     if len(set(filter(None, counts))) > 1:
         shown = shown.assign(n=counts)
     if "noisy" in frame and frame["noisy"].any():
@@ -285,7 +286,7 @@ def provenance(frame: pd.DataFrame) -> str:
     hardware = ", ".join(dict.fromkeys(measured["hardware"]))
     sampled = [i for i in intervals if i.n > i.rounds]  # the others are one count per process, such as memory
     if not sampled:
-        return f"{hardware}. One value per process."
+        return f"{hardware}. One value per process{', with its 95% interval' * any(i.reach > 0 for i in intervals)}."
     counts = sorted({i.n for i in sampled})
     many = f"; n = {counts[0]}" if len(counts) == 1 else f"; n = {counts[0]} to {counts[-1]}"
     scopes = " or ".join(sorted({i.scope for i in sampled}))

@@ -101,7 +101,7 @@ def test_the_leader_of_both_may_be_the_same(profiled):
 
 def test_what_is_no_product_is_named_from_two_percent_on(profiled):
     said = kernels.besides(profiled(), CASE).text
-    assert said.startswith("What is no matrix product takes 20.00% of the forward pass")
+    assert said.startswith("20.00% of the forward pass is no matrix product")
     assert "aten::_softmax with 20.00%" in said
 
 

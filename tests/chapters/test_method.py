@@ -58,7 +58,9 @@ def test_the_badge_says_which_checks_hold(save_record):
         "calibration", {"check": "spin", "device": "cpu"}, known_ms=[1.0, 10.0], median_ms=[1.0, 11.0],
         noise_probe_ms=CALM,
     )  # fmt: skip
-    assert method.badge("test-1c").text.endswith(" 1 of 2 checks of the measuring hold; these do not: a wait of 10 ms.")
+    assert method.badge("test-1c").text.endswith(
+        " 1 of 2 self-checks of the measuring hold; these do not: a wait of 10 ms."
+    )
     shown = method.checks("test-1c")
     assert list(shown.frame["found"]) == ["+0.00 µs (must be at most 4.5 µs)", "+1000.00 µs (must be at most 22.5 µs)"]
     assert shown.note == ""

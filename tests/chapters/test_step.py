@@ -23,7 +23,7 @@ def test_the_answer_has_the_time_of_the_largest_step_and_its_parts(steps):
     shown = {one.name.rpartition("/")[2]: one for one in said.quantities}
     assert list(shown)[:4] == ["total_ms", "forward_ms", "backward_ms", "optimizer_ms"]
     assert shown["total_ms"].value == tidy.median(tidy.select(steps, **case), "total_ms")
-    assert f"a step takes {shown['least_ms'].shown} ms" in said.text
+    assert f"a step would take {shown['least_ms'].shown} ms" in said.text
 
 
 def test_every_size_has_its_time_or_the_reason_why_not(steps):
