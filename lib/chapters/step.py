@@ -12,8 +12,8 @@ from functools import partial
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lib.chapters import memory
 from lib.config import SIZES
-from lib.cost import memory
 from lib.cost.flops import model_shape
 from lib.records.frame import Frame
 from lib.report import claims, hypotheses, plots, sentences, tidy
@@ -100,7 +100,7 @@ def sizes(steps: pd.DataFrame) -> pd.DataFrame:
     context = head(steps)["context_length"] or 128
     missing = [
         {"size": size, "context_length": context, "d_model": config.d_model, "status": "absent"}
-        | {"why": f"not in this sweep; needs {digits.number(needed_gib(size, context))} GiB"}
+        | {"why": f"not in this sweep; needs {digits.number(memory.step_bytes(size, context) / 2**30)} GiB"}
         for size, config in SIZES.items()
         if size not in set(table["size"])
     ]
@@ -108,12 +108,6 @@ def sizes(steps: pd.DataFrame) -> pd.DataFrame:
     rows["model"] = rows["size"] + " (" + rows["d_model"].astype(int).astype(str) + ")"
     rows["seq_len"] = rows["context_length"]
     return tidy.ordered(Frame(rows).with_origin(table), "size context_length")
-
-
-def needed_gib(size: str, context_length: int) -> float:
-    """Return the peak memory of a plain fp32 step by formula, in GiB."""
-    plain = "fp32", PLAIN["attention"], PLAIN["optimizer"], "train_step"
-    return memory.peak_bytes(model_shape(size, context_length), *plain) / 2**30
 
 
 def shapes() -> pd.DataFrame:

@@ -90,7 +90,6 @@ HEADINGS = {  # exceptions, where the rule of `heading` would say less
     "scope": "of",
     "seq_len": "tokens",
     "squares": "squares of scores",
-    "statistic": "of ten steps",
     "std_ms": "deviation, ms",
     "steady_from": "steady from step",
     "stored_error": "by storing 0.01",
