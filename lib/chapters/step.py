@@ -144,7 +144,7 @@ def drawn(steps: pd.DataFrame) -> pd.DataFrame:
     table = tidy.medians(plain, "total_ms", "least_ms", *(f"{phase}_ms" for phase in PHASES))
     table = table[table["total_ms"].notna()].reset_index(drop=True)
     most = max((i.value for i in table["total_ms"]), default=0)
-    table = table[[i.value >= SHOWN * most for i in table["total_ms"]]]
+    table = table[table["total_ms"].map(lambda i: i.value >= SHOWN * most).astype(bool)].reset_index(drop=True)
     words = [f"{row['size']}, {row['context_length']:,} tokens, {row['precision']}" for _, row in table.iterrows()]
     return table.assign(label=words)
 

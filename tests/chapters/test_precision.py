@@ -127,7 +127,7 @@ def test_the_sentences_say_what_the_records_hold(records):
     assert "up to 39% of a term is lost" in precision.reasons(records, "fp16").text
     assert "square overflows" in precision.sensitive(records, "layer_norm", "fp16").text
     assert "nothing overflows" in precision.sensitive(records, "layer_norm", "bf16").text
-    assert "parameters, loss and gradients are in fp32" in precision.observed(records, "fp16").text
+    assert "parameters, loss and the parameters' gradients are in fp32" in precision.observed(records, "fp16").text
     assert precision.kernel(records, "fp16").verdict == "measured"
 
 

@@ -64,7 +64,7 @@ def test_the_best_combination_and_the_best_switch_are_named(save):
     assert switches.use_line(rows).text == options
     shown = switches.show(rows)._repr_html_()
     assert "AdamW" not in shown  # only what was measured alone has its option
-    assert "torch.<wbr>autocast(<wbr>dtype=<wbr>torch.<wbr>bfloat16)" in shown
+    assert "torch.<wbr>autocast(<wbr>device, torch.<wbr>bfloat16)" in shown
     assert "4.9" in switches.prices(rows)._repr_html_()
 
 
@@ -103,7 +103,7 @@ def test_keeping_freed_memory_stands_in_a_row_of_its_own(save, save_record):
     assert list(rows["switch"]) == ["plain", switches.KEEPS, "bf16"]
     kept = rows.iloc[1]
     assert (kept["verdict"], kept["gain"].value) == ("faster", pytest.approx(2))
-    assert switches.use_line(rows).text == "torch.autocast(device, torch.bfloat16)"
+    assert switches.use_line(rows).text == f"{switches.ALLOCATOR}; torch.autocast(device, torch.bfloat16)"
 
 
 def test_without_records_nothing_is_said(own_results):
