@@ -81,6 +81,18 @@ def save_record(own_results):
 
 
 @pytest.fixture
+def save_rounds(save_record):
+    """Save three rounds of a case, their metrics from a function of the round and of changes; load them."""
+
+    def save(experiment, case, metrics, **changed):
+        for round in (1, 2, 3):
+            save_record(experiment, case, round, **metrics(round, **changed))
+        return results.load(experiment, "test-1c")
+
+    return save
+
+
+@pytest.fixture
 def kept(tmp_path, monkeypatch):
     """An empty folder in the place of the one that git keeps."""
     monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")

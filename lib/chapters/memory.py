@@ -1,10 +1,8 @@
-"""Analyse memory: timelines, the peak's content, predictions, checkpointing and what fits.
+"""Analyse the memory that was measured: timelines, the content of a peak, and what lowers it.
 
 Sentences rest on one iteration of each case. They state counts, which have no interval.
 """
 
-import bisect
-import itertools
 import math
 from collections.abc import Mapping
 
@@ -12,14 +10,13 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.config import SIZES
-from lib.cost import flops, memory
+from lib.chapters import fitting
+from lib.cost import flops
 from lib.report import claims, compare, plots, sentences, tables, tidy
 from lib.report.claims import MORE, Found, about
 from lib.report.headings import heading
 from lib.report.hypotheses import LEAST, Hypothesis, counted, value
 from lib.report.plots import BLUE, COLOURS, GREEN, INK, ORANGE, STYLE
-from lib.report.published import published_table
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits
 from lib.stats.comparisons import FASTER, SLOWER
@@ -30,9 +27,7 @@ PARTS = {  # of the peak: the kinds of bytes of each, its hue, and its word on t
     "AdamW's two moments": (("optimizer states",), ORANGE, "Adam"),
     "all else": (("activations", "temporaries", "others"), GREEN, "other"),
 }
-CONTEXTS = (128, 256, 512, 1024)  # the course's context lengths
-USABLE = 0.9  # of the memory: a case is tried if its prediction is below that part of what is free
-MIB, GIB = 2**20, 2**30
+MIB = 2**20
 MISSING = Statement("This was not measured here.", NO_DATA, "memory")
 
 
@@ -187,58 +182,6 @@ def saved(records: pd.DataFrame, case: Mapping) -> Statement:
     return Statement(text, "measured", "peak_mib and paired times against no checkpointing.", (), numbers)
 
 
-def usable_bytes(records: pd.DataFrame) -> float:
-    """Return the bytes of memory that a case may take on the records' machine; NaN without records."""
-    if records.empty:
-        return math.nan
-    environment = records["environment"].iloc[-1]
-    return USABLE * environment.get("gpu_memory_mib", environment["memory_mib"]) * MIB
-
-
-def step_bytes(size: str, context_length: int, device: str = "cpu") -> int:
-    """Return the peak of the plain fp32 training step of a size, by formula."""
-    return memory.peak_bytes(
-        flops.model_shape(size, context_length), "fp32", "naive", "single_tensor", "train_step", device
-    )
-
-
-def fitting(records: pd.DataFrame) -> pd.DataFrame:
-    """Return each size's GiB of a step at `CONTEXTS`, and the most tokens that fit this machine."""
-    usable, device = usable_bytes(records), records["device"].iloc[-1] if len(records) else "cpu"
-    rows = []
-    for size in SIZES if len(records) else ():
-        row = {"size": size} | {
-            f"{tokens:,} tokens, GiB": step_bytes(size, tokens, device) / GIB for tokens in CONTEXTS
-        }
-        most = bisect.bisect_right(
-            range(1 << 20), usable, lo=1, key=lambda tokens, of=size: step_bytes(of, tokens, device)
-        )
-        rows.append(row | {"most tokens": most - 1})
-    return pd.DataFrame(rows)
-
-
-def largest_fitting(records: pd.DataFrame) -> tuple[str, int] | None:
-    """Return the largest size whose step fits, with the longest of `CONTEXTS`; None for none."""
-    table = fitting(records)
-    fits = [(row["size"], row["most tokens"]) for _, row in table.iterrows() if row["most tokens"] >= CONTEXTS[0]]
-    return (fits[-1][0], max(tokens for tokens in CONTEXTS if tokens <= fits[-1][1])) if fits else None
-
-
-@of_records()
-def fits(records: pd.DataFrame) -> Statement:
-    """State the largest model and context whose training step fits this machine, by formula."""
-    found = largest_fitting(records)
-    if not found:
-        return MISSING
-    size, tokens = found
-    gib, usable = step_bytes(size, tokens) / GIB, usable_bytes(records) / GIB
-    text = (
-        f"The largest step that fits here is {size} at {tokens:,} tokens, which needs {digits.number(gib)} of "
-        f"{digits.number(usable)} GiB by the formula."
-    )
-    return Statement(text, "derived", f"batch 4, fp32, naive attention; {USABLE:.0%} of the memory is used.")
-
-
 def first_line(records: pd.DataFrame) -> Statement:
     """State the peak's parts, what bf16 and checkpointing save of one, and what fits, in a line."""
     plain = tidy.select(records, checkpoint=0)
@@ -267,7 +210,7 @@ def first_line(records: pd.DataFrame) -> Statement:
     text += (
         sentences.at("; on {size} at {context_length} tokens ", group) + f"{', '.join(savings)}." if savings else "."
     )
-    largest = largest_fitting(records)
+    largest = fitting.largest(records)
     text += f" The largest step that fits here, by formula: {largest[0]} at {largest[1]:,} tokens." if largest else ""
     evidence = (
         f"Parts of the peak, {described(tidy.one(plain, head))} Savings of the peak: bf16 at the longest context "
@@ -284,35 +227,6 @@ def labelled(peaks: pd.DataFrame) -> pd.DataFrame:
         f"{row['size']} ({row['d_model']}), {row['context_length']}, {row['precision']}" for _, row in peaks.iterrows()
     ]
     return peaks.drop(columns="noisy").assign(step=pd.Series(words, peaks.index, dtype=object))
-
-
-def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:
-    """Predict peaks in GiB on a GPU with naive attention, one column per mode."""
-    rows = []
-    for size, context_length, precision in itertools.product(sizes, contexts, ("fp32", "bf16")):
-        of, ways = flops.model_shape(size, context_length), (precision, "naive", "single_tensor")
-        row = {"size": size, "context_length": context_length, "precision": precision}
-        for mode in ("no_grad", "forward", "train_step"):
-            row[f"{mode}_gib"] = memory.peak_bytes(of, *ways, mode, "cuda") / GIB
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def published() -> pd.DataFrame:
-    """Return the published peaks in GiB, one row per case."""
-    table = published_table("memory").rename(columns={"model": "size", "phase": "mode", "peak_gib": "published_gib"})
-    return table.replace({"precision": {"float32": "fp32", "mixed": "bf16"}})
-
-
-def beside_published() -> pd.DataFrame:
-    """Return published peaks and the formula's, also in percent of the GPU's memory."""
-    table = published()
-    keys = ["size", "context_length", "precision"]
-    known = predictions(["xl"], sorted(table["context_length"].unique().tolist())).set_index(keys)
-    table["by_formula_gib"] = [known.loc[tuple(row[keys]), f"{row['mode']}_gib"] for _, row in table.iterrows()]
-    whole = table["hardware"].str.extract(r"(\d+)GB")[0].astype(float)
-    table["published_percent"] = 100 * table["published_gib"] / whole
-    return table
 
 
 @of_records()

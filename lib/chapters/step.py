@@ -12,7 +12,7 @@ from functools import partial
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.chapters import memory
+from lib.chapters import fitting
 from lib.config import SIZES
 from lib.cost.flops import model_shape
 from lib.records.frame import Frame
@@ -100,7 +100,7 @@ def sizes(steps: pd.DataFrame) -> pd.DataFrame:
     context = head(steps)["context_length"] or 128
     missing = [
         {"size": size, "context_length": context, "d_model": config.d_model, "status": "absent"}
-        | {"why": f"not in this sweep; needs {digits.number(memory.step_bytes(size, context) / 2**30)} GiB"}
+        | {"why": f"not in this sweep; needs {digits.number(fitting.step_bytes(size, context) / fitting.GIB)} GiB"}
         for size, config in SIZES.items()
         if size not in set(table["size"])
     ]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pandas as pd
 from markupsafe import Markup
 
-from lib.chapters import adam, attention, compile, kernels, memory, precision, step, warmup
+from lib.chapters import adam, attention, compile, fitting, kernels, memory, precision, step, warmup
 from lib.records import results, staleness
 from lib.records.frame import Frame
 from lib.report import claims, tables, tidy
@@ -235,7 +235,7 @@ def printed(write_up: str) -> dict[str, pd.DataFrame]:
     Metrics are lists of one number, and the attribute `printed` is set. The tables are cached: do not change them. A
     step's `total_ms` is that of forward and backward if no more was printed. Warm-ups and kernels have the tables of
     their chapters."""
-    steps, peaks = published_step(), memory.published()
+    steps, peaks = published_step(), fitting.published()
     found = {
         "step": steps.assign(total_ms=steps["total_ms"].fillna(steps["forward_backward_ms"])),
         "attention": published_attention(),

@@ -1,5 +1,7 @@
 """The time of a step is accounted for: products, functions, bytes, faults and calls, and the rest by its size."""
 
+import functools
+
 import pytest
 
 from lib.chapters import accounts
@@ -37,13 +39,8 @@ def ceilings(save_record):
 
 
 @pytest.fixture
-def profiled(save_record):
-    def save(**changed):
-        for round in (1, 2, 3):
-            save_record("kernels", CASE, round, **metrics(round, **changed))
-        return results.load("kernels", "test-1c")
-
-    return save
+def profiled(save_rounds):
+    return functools.partial(save_rounds, "kernels", CASE, metrics)
 
 
 def test_the_parts_of_a_phase_add_up_to_the_time_measured(profiled, ceilings):

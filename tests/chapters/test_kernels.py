@@ -1,5 +1,7 @@
 """Records of profiled steps become shares, rankings and sentences that say what they show and nothing else."""
 
+import functools
+
 import pytest
 
 from lib.chapters import kernels
@@ -37,13 +39,8 @@ def metrics(round, product=800.0, optimizer=2000.0, profiled=1.0, leader="aten::
 
 
 @pytest.fixture
-def profiled(save_record):
-    def save(**changed):
-        for round in (1, 2, 3):
-            save_record("kernels", CASE, round, **metrics(round, **changed))
-        return results.load("kernels", "test-1c")
-
-    return save
+def profiled(save_rounds):
+    return functools.partial(save_rounds, "kernels", CASE, metrics)
 
 
 def test_shares_are_of_the_scope_and_add_up(profiled):

@@ -8,7 +8,6 @@ from lib.instruments import memory_timeline
 from lib.instruments.memory_timeline import Allocation, History
 from lib.records import results
 from lib.report import plots
-from lib.report.published import published_table
 
 CASE = {
     "size": "tiny", "context_length": 64, "batch_size": 4, "precision": "fp32", "compiled": False,
@@ -73,16 +72,6 @@ def test_the_figure_of_a_timeline_shows_the_highest_point(save_record):
     plt.close(ax.figure)
 
 
-def test_predictions_grow_with_the_context_and_a_published_peak_has_its_own_row():
-    table = memory.predictions(["xl"], [128, 256])
-    assert list(table["context_length"]) == [128, 128, 256, 256]
-    assert (table["no_grad_gib"] < table["forward_gib"]).all()
-    assert (table["forward_gib"] < table["train_step_gib"]).all()
-    published = memory.beside_published()
-    assert len(published) == len(published_table("memory"))
-    assert published["published_percent"].between(1, 100).all()
-
-
 def test_sentences_say_what_the_records_hold(save_record):
     here = {
         "forward_end_mib": [3.0],
@@ -113,19 +102,9 @@ def test_sentences_say_what_the_records_hold(save_record):
         "5.000 MiB = weights 1 + gradients 1 + Adam 2 + other 1; on tiny at 64 tokens bf16 −20%, checkpointing −20%."
     )
     assert [one.shown for one in line.quantities] == ["5.000", "1", "1", "2", "1", "20%", "20%"]
-    assert "The largest step that fits here is large at 256 tokens" in memory.fits(found).text
     assert line.text.endswith("The largest step that fits here, by formula: large at 256 tokens.")
-
-
-def test_what_fits_does_and_one_token_more_does_not(save_record):
-    found = records(save_record, {}, environment={"memory_mib": 24 * 2**10})
-    row = memory.fitting(found).set_index("size").loc["small"]
-    usable, most = memory.usable_bytes(found), int(row["most tokens"])
-    assert memory.step_bytes("small", most) <= usable < memory.step_bytes("small", most + 1)
 
 
 def test_without_records_memory_says_nothing(own_results):
     nothing = results.load("memory", "test-1c")
     assert memory.first_line(nothing).verdict == "no data"
-    assert memory.fits(nothing).verdict == "no data"
-    assert memory.fitting(nothing).empty
