@@ -23,7 +23,7 @@ STEP = "step"  # the row of all phases together
 PARTS = ("products", "attention", "functions", "bytes", "faults", "calls")
 KINDS = {"product": "products", "attention": "attention", "function": "functions"}  # timed alone
 NAMED = 3  # operators that a sentence names
-COLUMNS = "operator step_percent spent_ms accounted_ms"
+COLUMNS = "operator operators_percent spent_ms accounted_ms"
 
 
 def rows_of(table: Mapping) -> Iterator[dict]:
@@ -109,7 +109,7 @@ def operators(records: pd.DataFrame, ceilings: pd.DataFrame, case: Mapping) -> p
     """Return the operators of a step on a CPU, the longest first.
 
     `spent_ms` is their time inside the step, `accounted_ms` that of their products and functions alone, or of their
-    bytes and calls. `step_percent` is their share of all operators."""
+    bytes and calls. `operators_percent` is their share of all operators."""
     bandwidth, call, rows = tidy.limits(ceilings)[1], call_ms(ceilings), []
     chosen = tidy.select(records, **{name: case[name] for name in records.fields})
     for row, group in tidy.by_case(tidy.with_table(chosen, "operators")):
@@ -120,7 +120,7 @@ def operators(records: pd.DataFrame, ceilings: pd.DataFrame, case: Mapping) -> p
         for name in by_process[0]["calls"]:
             spent, accounted = ([one[key][name] for one in by_process] for key in ("spent_ms", "accounted_ms"))
             percent = statistics.median(100 * ms / every for ms, every in zip(spent, whole, strict=True))
-            found = {"operator": name, "calls": by_process[0]["calls"][name], "step_percent": percent}
+            found = {"operator": name, "calls": by_process[0]["calls"][name], "operators_percent": percent}
             found |= {
                 "spent_ms": intervals.of_processes(spent),
                 "accounted_ms": intervals.of_processes(accounted).value,
@@ -177,16 +177,15 @@ def answer(records: pd.DataFrame, case: Mapping, ceilings: pd.DataFrame) -> Stat
     }  # fmt: skip
     listed = sentences.listed([text for part, text in named.items() if own[part].value > measured.value / 500])
     why = "launches overlap" if case["device"] == "cuda" else "some bytes come from a cache"
-    end = "stay unexplained" if rest > 0 else f"are accounted for twice, since {why}"
+    end = "stay unexplained" if rest > 0 else f"more than measured are accounted for, since {why}"
+    of = sentences.at("a step of {size} (context {context_length}, {precision})", case)
     text = (
-        sentences.at(
-            "Matrix products account for SHARE% of a step of {size} (context {context_length}, {precision}): ", case
-        )
-        + f"{ms['products']} of {_milliseconds(measured.value, measured.value)}, at the rate that their shapes reach "
+        f"Matrix products account for {digits.count(share.value)}% of {of}: "
+        f"{ms['products']} of {_milliseconds(measured.value, measured.value)}, at the rate that their shapes reach "
         f"alone. {listed[:1].upper()}{listed[1:]}; {_milliseconds(abs(rest), measured.value)} "
         f"({digits.number(abs(row['unexplained_percent']), 0.5)}%) {end}."
         + (f" {row['noisy']} processes were noisy." if row["noisy"] else "")
-    ).replace("SHARE", digits.count(share.value))
+    )
     evidence = f"Parts of {sentences.fields(case)}, each measured on its own; 95% interval {measured.scope}."
     number = sentences.quantity(records, case, "products_percent", share, digits.count(share.value))
     return Statement(text, "measured", evidence, (), number)

@@ -1,4 +1,4 @@
-"""Tell by the formula of peak memory which training steps fit: on this machine, and on the GPUs of write-ups."""
+"""Tell by the formula of peak memory which training steps fit this machine and the write-ups' GPUs."""
 
 import bisect
 import itertools

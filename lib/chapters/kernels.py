@@ -55,8 +55,9 @@ def _summary(name: str, values: list[float]) -> Interval | None:
 def _sum_us(table: Mapping, **where) -> float:
     """Add the microseconds of the rows with these values; a tuple admits any of its own."""
     admitted = {name: value if isinstance(value, tuple) else (value,) for name, value in where.items()}
-    rows = (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
-    return sum(row["total_us"] for row in rows if all(row[name] in of for name, of in admitted.items()))
+    return sum(
+        row["total_us"] for row in accounts.rows_of(table) if all(row[name] in of for name, of in admitted.items())
+    )
 
 
 def _class_percents(records: pd.DataFrame, scope: str, kind: str | tuple[str, ...]) -> list[float]:

@@ -69,6 +69,7 @@ HEADINGS = {  # exceptions, where the rule of `heading` would say less
     "no_grad_gib": "no_grad, GiB",
     "num_heads": "heads",
     "num_params": "parameters",
+    "operators_percent": "of all operators, %",
     "offset": "mean of the inputs, deviations",
     "out_error": "error of the output",
     "pair": "variants",
