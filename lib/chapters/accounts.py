@@ -96,8 +96,7 @@ def draw(table: pd.DataFrame) -> Axes:
         ax.errorbar([i.value for i in measured], table["phase"], xerr=ends, label="measured", capsize=3, **style)
         handles, names = ax.get_legend_handles_labels()
         handles[names.index("measured")] = mpl.lines.Line2D([], [], **style | {"markersize": 9})
-        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 4}
-        ax.legend(handles, names, **place, frameon=False, borderaxespad=0, columnspacing=1.2, handlelength=1.4)
+        plots.above(ax, handles, names)
         ax.set_xlim(0, 1.1 * max([*left, *(i.value for i in measured)]))  # an interval may reach further
     ax.invert_yaxis()
     ax.set(xlabel="time, ms")

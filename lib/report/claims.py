@@ -1,8 +1,8 @@
 """Decide claims: each says that some numbers lie between certain limits.
 
 A claim is supported if all its numbers are shown to lie there, and contradicted if one is shown not to. Other hardware
-or another size than it names cannot contradict it: that is not comparable. Claims are
-judged together, so that on average at most 2.5% of the decisions are wrong (Benjamini and Hochberg 1995).
+or another size than it names cannot contradict it: that is not comparable. Claims are judged together, so that on
+average at most 2.5% of the decisions are wrong (Benjamini and Hochberg 1995).
 """
 
 import math

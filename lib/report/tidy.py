@@ -47,11 +47,8 @@ def median(records: pd.DataFrame, metric: str) -> Interval | None:
 
     The interval of a share of a ceiling has the ceiling's error in it; that of a share of a whole ends at 100%."""
     rounds = list(samples(records, metric).values())
-    middles = [statistics.median(times) for times in rounds]
     if not rounds:
         return None
-    if min(middles) <= 0:  # a count, such as of page faults, whose logarithm does not exist
-        return intervals.of_processes(middles, len(rounds[0]))
     found, errors = intervals.median(rounds), samples(records, metric + LOG_ERROR)
     if errors:
         return found.widened(max(each[0] for each in errors.values()))

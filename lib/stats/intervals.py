@@ -129,10 +129,13 @@ def median(rounds: Sequence[Sequence[float]], confidence: float = 0.95) -> Inter
     """Return the median with its 95% interval.
 
     Three or more rounds have a t interval over the logarithms of their medians. Fewer have the order-statistic interval
-    of the first round's samples, which speaks for that process."""
-    n = sum(map(len, rounds))
+    of the first round's samples, which speaks for that process. Medians that are not all positive, such as of counts,
+    have that of `of_processes`."""
+    n, middles = sum(map(len, rounds)), [statistics.median(samples) for samples in rounds]
+    if min(middles) <= 0:
+        return of_processes(middles, len(rounds[0]))
     if len(rounds) >= ENOUGH_ROUNDS:
-        return Interval(*log_t([statistics.median(samples) for samples in rounds], confidence), n, len(rounds))
+        return Interval(*log_t(middles, confidence), n, len(rounds))
     return Interval(statistics.median(rounds[0]), *order_statistics(rounds[0], confidence), len(rounds[0]), 1)
 
 

@@ -100,7 +100,7 @@ def test_what_was_timed_alone_has_the_rate_of_products(profiled):
 def test_the_figure_has_a_bar_for_each_part_and_a_mark_for_the_time(profiled, ceilings):
     table = accounts.accounts(profiled(), ceilings)
     ax = accounts.draw(table)
-    names = {text.get_text() for text in ax.figure.axes[0].get_legend().get_texts()}
+    names = {text.get_text() for text in ax.figure.legends[0].get_texts()}
     assert names == {"products", "functions", "bytes", "faults", "calls", "unexplained", "measured"}
     assert plots.show(accounts.draw(table.iloc[:0]), "", "", table.iloc[:0])._repr_html_() == ""
     assert set(accounts.PARTS) | {"unexplained"} <= set(plots.COLOURS)

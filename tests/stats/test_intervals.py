@@ -59,3 +59,10 @@ def test_one_interval_speaks_for_one_process_and_three_for_processes():
 
 def test_the_median_is_not_moved_by_one_outlier():
     assert intervals.median([[1, 1, 1, 1, 1, 1, 1000]]).value == 1
+
+
+def test_counts_of_zero_have_a_median_though_no_logarithm():
+    found = intervals.median([[0, 0, 1], [0, 2, 0], [5, 5, 5]])
+    assert (found.value, found.n, found.rounds) == (0, 9, 3)
+    assert not found.known
+    assert intervals.median([[0, 0, 0]] * 3).reach == 0
