@@ -144,4 +144,7 @@ class AdamW(torch.optim.Optimizer):
             for p in params:
                 self.state[p] = self.state[p] or state(p, self.variant, hyper.amsgrad)
             if params:
-                step(self.variant, params, [p.grad for p in params], [self.state[p] for p in params], hyper)
+                self._update(params, hyper)
+
+    def _update(self, params: list[Tensor], hyper: Hyper) -> None:
+        step(self.variant, params, [p.grad for p in params], [self.state[p] for p in params], hyper)

@@ -55,6 +55,22 @@ CATALOG = {
         },
         plain=True,
     ),
+    "ladder": Experiment(  # the last rung first
+        title="Training steps with one switch more at a time",
+        ceiling="products",
+        compared={"mode": "train_step"},
+        baseline={
+            "compile_mode": "default",
+            "attention": "naive",
+            "cast_once": False,
+            "projections": False,
+            "precision": "fp32",
+            "compiled": False,
+            "optimizer": "single_tensor",
+        },
+        plain=True,
+        settings={"steps": 0, "search": False},
+    ),
     "warmup": Experiment(title="Steps of fresh processes", metric="first_total_ms"),
     "kernels": Experiment(
         title="Profiled steps",

@@ -1,10 +1,12 @@
 """Train a model for one iteration, and compute what the iteration should give."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lib import adam, model, precision
+from lib import adam, fast, model, precision
 from lib.timing import Mark
 
 MODES = {  # each runs part of a training step and marks these phases
@@ -40,10 +42,10 @@ def regroup(module: nn.Module, size: int) -> None:
 class Training:
     """A model in training, with its optimizer and a batch of random tokens.
 
-    `case` has the fields of `step.Step`; layers run in groups of `checkpoint` (see `regroup`). `weights` holds the
-    parameters and buffers under the names of the plain model."""
+    `case` has the fields of `step.Step`; layers run in groups of `checkpoint` (see `regroup`), and `switches` are those
+    of `fast.accelerate`. `weights` holds the parameters and buffers under the names of the plain model."""
 
-    def __init__(self, case, checkpoint: int = 0):
+    def __init__(self, case, checkpoint: int = 0, switches: Iterable[str] = ()):
         self.case, self.autocast = case, precision.activate(case.precision, case.device)
         with torch.device(case.device):
             self.module = model.TransformerLM(case.config, case.attention)
@@ -51,10 +53,13 @@ class Training:
         self.inputs_BT, self.targets_BT = self.batch[:, :-1], self.batch[:, 1:]
         self.weights = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         self.first = self.module.layers[0].attn.q_proj.weight  # its gradient passes through every layer
+        fast.accelerate(self.module, switches, precision.AUTOCAST[case.precision])
         regroup(self.module, checkpoint)
         self.start = self.first.detach().clone()
-        self.optimizer = adam.AdamW(self.module.parameters(), case.optimizer)
-        self.network = torch.compile(self.module, dynamic=False) if case.compiled else self.module
+        narrow, params = "cast_once" in switches, self.module.parameters()
+        self.optimizer = fast.AdamW(params) if narrow else adam.AdamW(params, case.optimizer)
+        mode = getattr(case, "compile_mode", None)
+        self.network = torch.compile(self.module, dynamic=False, mode=mode) if case.compiled else self.module
         self.last = {}
 
     @property
@@ -66,10 +71,10 @@ class Training:
         """Run the phases of the mode; the logits stay, with their graph if there is one."""
         with self.autocast, torch.set_grad_enabled(self.case.mode != "no_grad"):
             self.last["logits"] = self.network(self.inputs_BT)
-            loss = model.loss(self.last["logits"], self.targets_BT)
+            self.last["loss"] = model.loss(self.last["logits"], self.targets_BT)
         mark("forward")
         if "backward" in self.phases:
-            loss.backward()
+            self.last["loss"].backward()
             mark("backward")
         if "optimizer" in self.phases:
             self.optimizer.step()

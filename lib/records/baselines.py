@@ -14,18 +14,18 @@ def of(experiment: str, case: Mapping) -> dict | None:
     """Return the baseline of a case, or None if the case is itself the reference.
 
     The first field that differs from the reference takes the reference's value."""
-    return next(({**case, name: value} for name, value in _switched(experiment, case).items()), None)
+    return next(({**case, name: value} for name, value in switched(experiment, case).items()), None)
 
 
 def plain(experiment: str, case: Mapping) -> dict | None:
     """Return the reference of a case that differs from it in several fields.
 
     None for other cases, and where the experiment does not compare the two."""
-    switched = _switched(experiment, case)
-    return {**case, **switched} if len(switched) > 1 and CATALOG[experiment].plain else None
+    found = switched(experiment, case)
+    return {**case, **found} if len(found) > 1 and CATALOG[experiment].plain else None
 
 
-def _switched(experiment: str, case: Mapping) -> dict[str, object]:
+def switched(experiment: str, case: Mapping) -> dict[str, object]:
     """Return the fields in which a case differs from the reference, with the reference's values."""
     values = {
         name: value.get(case.get(name), case.get(name)) if isinstance(value, Mapping) else value
