@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 
 from lib import notebooks, paths
 from lib.catalog import CATALOG
+from lib.config import SIZES
 from lib.records import results, staleness
 from lib.report import compare, plots, self_check, sentences, tables, tidy, verdicts
 from lib.report.quantities import Quantity
@@ -101,6 +102,15 @@ def limits(ceilings: pd.DataFrame) -> Statement:
     text += f"; a call that computes next to nothing takes {said['call']}." if call else "."
     evidence = "The case with the largest median over its processes; 95% intervals."
     return Statement(text, "measured", evidence, sentences.names(ceilings, {}), tuple(numbers.values()))
+
+
+def own_products(ceilings: pd.DataFrame) -> pd.DataFrame:
+    """Return the rate of each step's own products, and its share of the ceiling."""
+    chosen = tidy.with_rate(tidy.select(ceilings, operation="products"), "gflops", "flops", "total_ms", scale=1e-9)
+    chosen = tidy.with_percent_of(chosen, "ceiling_percent", "flops", tidy.limit_intervals(ceilings)[0])
+    table = tidy.medians(chosen, "gflops", "ceiling_percent", "total_ms")
+    sizes = {config.d_model: size for size, config in SIZES.items()}
+    return table.assign(size=table["columns"].map(sizes), tokens=table["rows"])
 
 
 def probed(experiments: Mapping[str, pd.DataFrame]) -> str:

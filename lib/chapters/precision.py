@@ -304,17 +304,16 @@ def theory(records: pd.DataFrame, steps: pd.DataFrame, ceilings: pd.DataFrame) -
             bound = TERMS * 2.0**-bits * TERMS * TERM  # n roundings: n - 1 additions and the stored term
             off = counted(abs(total - TERMS * TERM))
             found.append(Hypothesis(f"error of a thousand times 0.01 in {name}", "n u Σ|x|, u = 2⁻ᵖ", bound, off, MOST))
-    peaks, speed = tidy.limits(ceilings)
-    steps = tidy.with_least_time(steps, peaks, speed)
+    steps = tidy.with_least_time(steps, *tidy.limits(ceilings), tidy.own_products(ceilings))
     half = tidy.largest(steps, "parameters", precision="bf16", compiled=False, **PLAIN)
     single = {**half, "precision": "fp32"} if half["precision"] else half
-    faster = peaks.get("fp32", math.nan) / peaks.get("bf16", math.nan)
+    faster = hypotheses.value(steps, "limit", single) / hypotheses.value(steps, "limit", half)
     least = hypotheses.value(steps, "least_ms", half) / hypotheses.value(steps, "least_ms", single)
     at = sentences.at(", {size} at {context_length}", half)
     forward, whole = (hypotheses.ratio(steps, name, half, single) for name in ("forward_ms", "total_ms"))
     return [
         *found,
-        Hypothesis(f"forward pass, bf16 to fp32{at}", "the ceilings of products", faster, forward),
+        Hypothesis(f"forward pass, bf16 to fp32{at}", "the rates of products", faster, forward),
         Hypothesis(f"whole step, bf16 to fp32{at}", "least times, products and bytes", least, whole),
     ]
 

@@ -1,7 +1,7 @@
 """Tell how long a training step takes, what its parts take, and the least time that it could take.
 
-The least time follows the roofline (Williams, Waterman and Patterson 2009): operations at the ceiling of matrix
-products, then all other bytes at the ceiling of memory.
+The least time follows the roofline (Williams, Waterman and Patterson 2009): operations at the rate of the step's own
+matrix products, or of the best one where those were not measured, then all other bytes at the ceiling of memory.
 """
 
 import itertools
@@ -38,7 +38,7 @@ def prepared(every: pd.DataFrame, ceilings: pd.DataFrame) -> pd.DataFrame:
     steps = tidy.select(every, mode="train_step")
     steps = tidy.with_quotient(steps, "backward_to_forward", "backward_ms", "forward_ms")
     steps = tidy.with_percent_of(steps, "mfu_percent", "forward_flops", peaks, times=3)
-    steps = tidy.with_least_time(steps, peaks, speed)
+    steps = tidy.with_least_time(steps, peaks, speed, tidy.own_products(ceilings))
     steps = tidy.with_rate(steps, "tokens_per_s", "tokens", "total_ms")
     return tidy.with_moments(steps, "total_ms")
 
@@ -64,7 +64,7 @@ def answer(steps: pd.DataFrame, case: Mapping) -> Statement:
         "million": digits.number(chosen["parameters"].iloc[0] / 1e6),
         "layers": digits.count(SIZES[case["size"]].num_layers),
     }
-    facts |= {"tokens_take": duration(1e6 / found["tokens_per_s"].value)}
+    facts |= {"limit_of": chosen["limit_of"].iloc[0], "tokens_take": duration(1e6 / found["tokens_per_s"].value)}
     text = (
         "{total_ms} ms for a step of {size} ({million} M parameters, {layers} layers, {batch_size} × {context_length} "
         "tokens, {precision}, freed memory kept, no other switch): forward {forward_ms} ms ({forward_percent}%), "
@@ -72,7 +72,7 @@ def answer(steps: pd.DataFrame, case: Mapping) -> Statement:
         "{tokens_per_s} tokens a second, a million in {tokens_take}."
     )
     if "least_ms" in found:
-        text += " At this machine's limits a step would take {least_ms} ms, {least_percent}% of that."
+        text += " At the rates of {limit_of} and of memory, a step would take {least_ms} ms, {least_percent}% of that."
     numbers = [sentences.quantity(steps, case, name, i, shown[name]) for name, i in found.items()]
     evidence = f"Medians, {sentences.fields(case)}; 95% interval {found['total_ms'].scope}, n = {found['total_ms'].n}."
     said = text.format(**case, **shown, **percent, **facts)
@@ -96,7 +96,7 @@ def sizes(steps: pd.DataFrame) -> pd.DataFrame:
 
     `model` is the size with its d_model, `seq_len` the context."""
     plain = tidy.select(steps, precision="fp32", compiled=False, **PLAIN)
-    table = tidy.medians(plain, "total_ms", "least_percent")
+    table = tidy.medians(plain, "total_ms", "least_percent", "limit_of")
     context = head(steps)["context_length"] or 128
     missing = [
         {"size": size, "context_length": context, "d_model": config.d_model, "status": "absent"}
@@ -176,8 +176,8 @@ def theory(every: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
             1e3 * optimizer / speed,
             took("optimizer_ms"),
         ),
-        (f"whole step, ms{at}", "products, then bytes, at the ceilings", least, took("total_ms"), LEAST),
-        (f"MFU, %{at}", "the products' part of that time", mfu, took("mfu_percent"), MOST),
+        (f"whole step, ms{at}", "products, then bytes, at their best rates", least, took("total_ms"), LEAST),
+        (f"MFU, %{at}", "its FLOPs in that time", mfu, took("mfu_percent"), MOST),
         (f"growth of the forward pass{tokens}", "FLOPs, 2NBT + 4LBT²d", grown, grew("forward_ms")),
         (f"growth of the whole step{tokens}", "the least times of both", longer, grew("total_ms")),
     ]

@@ -58,6 +58,7 @@ HEADINGS = {  # exceptions, where the rule of `heading` would say less
     "later_ms": "later steps, ms",
     "least_ms": "at least, ms",
     "least_percent": "limit, % of the step",
+    "limit_of": "limit by",
     "logits_error": "error of the logits",
     "max_us": "most, µs",
     "mfu_percent": "MFU, %",

@@ -4,8 +4,9 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from lib.stats.intervals import Interval
 
 NOISY = "a noisy machine"
 MOVING = ["copy", "triad", "add", "adamw"]  # operations whose best rate is the ceiling of memory
+OWN, BEST = "its own matrix products", "the best matrix product"  # whose rate a step's least time takes
 LOG_ERROR = "_log_error"  # ends the name of a metric's further relative error, such as that of a ceiling
 BUSY_PERCENT = 10  # losing a tenth of the cores may slow work on all of them by a tenth; the probe allows that too
 STATUS = {
@@ -195,7 +197,7 @@ def with_percent_of(
     return derive(known, name + LOG_ERROR, lambda *facts: facts[-1], *facts)
 
 
-def _with_limit(records: pd.DataFrame, name: str, values: pd.Series) -> pd.DataFrame:
+def _with_limit(records: pd.DataFrame, name: str, values: Iterable[float | Interval]) -> pd.DataFrame:
     """Add `name`, a limit of each record or NaN, and its relative error, `name`_error."""
     known = [value if isinstance(value, Interval) else Interval(value, math.nan, math.nan, 0, 0) for value in values]
     floats = {name: [each.value for each in known], f"{name}_error": [each.log_error for each in known]}
@@ -203,15 +205,23 @@ def _with_limit(records: pd.DataFrame, name: str, values: pd.Series) -> pd.DataF
 
 
 def with_least_time(
-    records: pd.DataFrame, flops: Mapping[str, float | Interval], bandwidth: float | Interval
+    records: pd.DataFrame,
+    flops: Mapping[str, float | Interval],
+    bandwidth: float | Interval,
+    own: Mapping[tuple[str, int, int], Interval] = MappingProxyType({}),
 ) -> pd.DataFrame:
     """Add `least_ms` and `least_percent`, its share of the measured time, to training steps.
 
-    It is the time of the matrix products at the ceiling of the precision, and then of all other least bytes at the
-    ceiling of memory. Missing where a ceiling was not measured. Medians include the errors of ceilings that are
-    intervals."""
-    known = _with_limit(records, "limit", records["precision"].map(dict(flops)))
-    known = _with_limit(known, "speed", pd.Series([bandwidth] * len(records), records.index, dtype=object))
+    It is the time of all matrix products at the rate of the step's own, and then of all other least bytes at the
+    ceiling of memory. `own` is as from `own_products`; a step that it lacks takes the ceiling of its precision.
+    Attention's products count at the same rate. `limit` is the rate, in FLOP/s, and `limit_of` says whose it is.
+    Missing where no rate was measured. Medians include the errors of rates that are intervals."""
+    widths = records["size"].map({size: config.d_model for size, config in SIZES.items()})
+    cases = list(zip(records["precision"], widths, column(records, "tokens"), strict=True))
+    rates = [own.get(case, flops.get(case[0], math.nan)) for case in cases]
+    names = [OWN if case in own else BEST if case[0] in flops else None for case in cases]
+    known = _with_limit(records.assign(limit_of=pd.Series(names, records.index, dtype=object)), "limit", rates)
+    known = _with_limit(known, "speed", [bandwidth] * len(records))
     parts = [f"{phase}_{unit}" for unit in ("flops", "bytes") for phase in ("forward", "backward")]
     facts = ("total_ms", *parts, "optimizer_bytes", "limit", "speed", "limit_error", "speed_error")
 
@@ -253,6 +263,12 @@ def limit_intervals(ceilings: pd.DataFrame) -> tuple[dict[str, Interval], Interv
     moving = ceiling(ceilings, MOVING, "moved_bytes").values()
     unknown = Interval(math.nan, math.nan, math.nan, 0, 0)
     return ceiling(ceilings, "matmul", "flops"), max(moving, key=lambda found: found.value, default=unknown)
+
+
+def own_products(ceilings: pd.DataFrame) -> dict[tuple[str, int, int], Interval]:
+    """Return the rates of steps' own products, FLOP/s, by precision, d_model and tokens."""
+    chosen = with_rate(select(ceilings, operation="products", status="ok"), "rate", "flops", "total_ms")
+    return {key: median(case, "rate") for key, case in chosen.groupby(["precision", "columns", "rows"], sort=False)}
 
 
 def call_us(ceilings: pd.DataFrame) -> Interval | None:

@@ -35,6 +35,17 @@ def test_the_whole_grid_is_that_of_the_gpu_sweep(experiment):
     assert method.whole_grid(experiment) == expected
 
 
+def test_own_products_stand_beside_the_best_product(save_record):
+    case = {"operation": "matmul", "rows": 1024, "columns": 1024, "precision": "fp32"}
+    save_record("ceilings", case, total_ms=[2.0] * 6, flops=1e9)
+    assert method.own_products(results.load("ceilings", "test-1c")).empty
+    own = case | {"operation": "products", "columns": 768, "rows": 512}
+    save_record("ceilings", own, total_ms=[5.0] * 6, flops=1e9)
+    (row,) = method.own_products(results.load("ceilings", "test-1c")).to_dict("records")
+    assert (row["size"], row["tokens"]) == ("small", 512)
+    assert (row["gflops"].value, row["ceiling_percent"].value) == (pytest.approx(200), pytest.approx(40))
+
+
 CALM, SLOW = [1.0] * 20, [1.4] * 20
 CASE = {"variant": "naive", "seq_len": 64}
 

@@ -1,5 +1,6 @@
 """Records become medians, ratios and sentences that say what the data shows and nothing else."""
 
+import itertools
 import math
 import statistics
 
@@ -306,6 +307,33 @@ def test_the_least_time_of_a_step_is_its_flops_and_bytes_at_the_ceilings(save_re
     assert row["least_percent"].value == pytest.approx(50)
     unknown = tidy.with_least_time(results.load("step", "test-1c"), {"fp32": 1e12}, float("nan"))
     assert tidy.medians(unknown, "least_ms")["least_ms"].isna().all()
+
+
+def test_a_step_whose_own_products_were_measured_takes_their_rate(save_record):
+    for tokens, precision in itertools.product((512, 1024), ("fp32", "bf16")):
+        save_record(
+            experiment="step", case={"size": "tiny", "context_length": tokens // 4, "precision": precision},
+            total_ms=[80.0] * 6, tokens=tokens, forward_flops=1e9, backward_flops=2e9, forward_bytes=1e6,
+            backward_bytes=2e6, optimizer_bytes=3e6,
+        )  # fmt: skip
+    for round, ms in enumerate((99.0, 100.0, 101.0), 1):
+        case = {"operation": "products", "rows": 512, "columns": 128, "precision": "fp32"}
+        save_record(experiment="ceilings", case=case, round=round, total_ms=[ms] * 6, flops=1e10)
+    save_record(experiment="ceilings", case=case | {"rows": 1024}, status="oom")
+    save_record(experiment="ceilings", case=case | {"operation": "matmul"}, total_ms=[1.0] * 6, flops=64e6)
+    ceilings = results.load("ceilings", "test-1c")
+    own = tidy.own_products(ceilings)
+    ((key, rate),) = own.items()
+    assert key == ("fp32", 128, 512)
+    assert (rate.value, rate.rounds) == (pytest.approx(1e11, rel=1e-3), 3)
+    assert tidy.limits(ceilings)[0] == {"fp32": pytest.approx(6.4e10)}  # the own products are no ceiling
+    known = tidy.with_least_time(results.load("step", "test-1c"), {"fp32": 1e12}, 6e9, own)
+    table = tidy.medians(known, "least_ms", "limit_of").set_index(["precision", "context_length"])
+    assert list(table.loc[[("fp32", 128), ("fp32", 256)], "limit_of"]) == [tidy.OWN, tidy.BEST]
+    assert table.loc[("fp32", 128), "least_ms"].value == pytest.approx(30 + 1, rel=1e-3)
+    assert table.loc[("fp32", 128), "least_ms"].log_error == pytest.approx(30 / 31 * rate.log_error, rel=1e-3)
+    assert table.loc[("fp32", 256), "least_ms"].value == pytest.approx(3 + 1)
+    assert table.loc["bf16", ["least_ms", "limit_of"]].isna().all(axis=None)
 
 
 def test_memory_that_is_not_counted_is_called_not_available(save_record):
