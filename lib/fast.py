@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from lib import adam, model, validate
+from lib.adam import Hyper
 
 SWITCHES = ("projections", "cast_once")
+DEFAULTS = Hyper()
 
 
 def accelerate(network: model.TransformerLM, switches: Iterable[str], dtype: torch.dtype = torch.bfloat16) -> None:
@@ -24,11 +26,13 @@ def accelerate(network: model.TransformerLM, switches: Iterable[str], dtype: tor
     keeps a copy of each matrix in `dtype`, the type of autocast around the model. Gradients then have that type too,
     and `AdamW` writes the copy in the pass that updates the weight.
     All parameters stay the same fp32 tensors under the same names. Call it once the model is on its device. Raises
-    ValueError for an unknown switch."""
+    ValueError for an unknown switch, or a `dtype` that is not narrower."""
     switches = set(switches)
     for switch in switches:
         validate.choice("switches", switch, SWITCHES)
     narrow = dtype if "cast_once" in switches else None
+    if narrow is not None and narrow.itemsize >= torch.float32.itemsize:
+        raise ValueError(f"dtype: got {dtype}, expected a narrower type than torch.float32")
     if "projections" in switches:
         for layer in network.layers:
             layer.attn, layer.ffn = Attention(layer.attn, narrow), SwiGLU(layer.ffn, narrow)
@@ -135,13 +139,13 @@ class AdamW(adam.AdamW):
     Reads gradients in their own type and writes the copies of weights. Parameters without a copy take the variant
     `fused`. Raises ValueError for amsgrad."""
 
-    def __init__(self, params, hyper: adam.Hyper = adam.Hyper()):
+    def __init__(self, params, hyper: Hyper = DEFAULTS):
         if hyper.amsgrad:
             raise ValueError("amsgrad: got True, expected False")
         super().__init__(params, "fused", hyper)
 
     @torch.no_grad()
-    def _update(self, params: list[Tensor], hyper: adam.Hyper) -> None:
+    def _update(self, params: list[Tensor], hyper: Hyper) -> None:
         copied = _with_copies(params)
         if len(copied) < len(params):
             super()._update([param for param in params if not hasattr(param, "rounded")], hyper)
@@ -156,7 +160,7 @@ def _compiled():
     return torch.compile(_update_and_copy, dynamic=True, fullgraph=True)  # one graph for vectors of any length
 
 
-def _update_and_copy(param_N, grad_N, exp_avg_N, exp_avg_sq_N, rounded_N, step, hyper: adam.Hyper) -> None:
+def _update_and_copy(param_N, grad_N, exp_avg_N, exp_avg_sq_N, rounded_N, step, hyper: Hyper) -> None:
     wide_N = grad_N.to(param_N.dtype)
     adam.single_tensor([param_N], [wide_N], [exp_avg_N], [exp_avg_sq_N], [], [step], hyper)
     rounded_N.copy_(param_N)

@@ -1,0 +1,314 @@
+"""Tell which switches of a training step to turn on: the rungs from plain to fastest, their gains and prices."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+import pandas as pd
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+
+from lib.catalog import CATALOG
+from lib.chapters import allocator, compile
+from lib.records.frame import Frame
+from lib.report import compare, plots, sentences, tables, tidy
+from lib.report.compare import OPPOSITE
+from lib.report.quantities import Quantity
+from lib.report.sentences import Statement
+from lib.stats import digits
+from lib.stats.comparisons import FASTER, SLOWER
+from lib.stats.intervals import Interval
+
+PLAIN = dict(reversed(CATALOG["ladder"].baseline.items()))  # in the order of the rungs
+ACCELERATED = ("projections", "cast_once")
+OPTIONS = {  # how to switch each on
+    "tf32": 'torch.set_float32_matmul_precision("high")',
+    "bf16": "torch.autocast(device, torch.bfloat16)",
+    "fp16": "torch.autocast(device, torch.float16)",
+    "foreach": "AdamW(parameters, foreach=True)",
+    "fused": "AdamW(parameters, fused=True)",
+    "sdpa": "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+    "flex": "flex_attention(q, k, v)",
+    "compiled": "torch.compile(model)",
+    "reduce-overhead": 'torch.compile(model, mode="reduce-overhead")',
+    "max-autotune": 'torch.compile(model, mode="max-autotune")',
+    "projections": 'lib.fast.accelerate(model, ["projections"])',
+    "cast_once": 'lib.fast.accelerate(model, ["cast_once"]); lib.fast.AdamW(parameters)',
+    "tiled": 'lib.attention.VARIANTS["tiled"]',
+    "compiled_single_tensor": 'lib.adam.AdamW(parameters, "compiled_single_tensor")',
+    "compiled_foreach": 'lib.adam.AdamW(parameters, "compiled_foreach")',
+}
+KEEPS = "freed memory kept"
+ALLOCATOR = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647 MALLOC_TOP_PAD_=67108864"  # in the environment
+METRICS = (
+    *("total_ms", "forward_ms", "backward_ms", "optimizer_ms", "least_ms", "least_percent", "forward_flops"),
+    *("peak_mib", "logits_error", "gradient_error"),
+)
+SHADES = {FASTER: plots.GREEN, SLOWER: plots.VERMILION}
+
+
+def switched(case: Mapping) -> list[str]:
+    """Return the switches that a case has on, by name, in the order of the rungs."""
+    return [tidy.word(name, case[name]) for name, plain in PLAIN.items() if case[name] != plain]
+
+
+def _where(rows: pd.DataFrame, chosen: Iterable[bool]) -> pd.DataFrame:
+    """Select rows by a truth value each."""
+    return rows[pd.Series(list(chosen), rows.index, dtype=bool)]
+
+
+def compared(rungs: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Compare each rung with the rung before and with the plain step.
+
+    Takes `step.prepared` records of `ladder` and of `step`, of which the plain ones stand below all rungs. Has the
+    medians of `METRICS`; `on`, the switches; `rung_ratio` and `rung_verdict` against the case with one switch less;
+    `ratio`, `baseline` and `verdict` against the plain step, which has none of these."""
+    fields, off = rungs.fields, {name: plain for name, plain in PLAIN.items() if name in steps}
+    bottom = tidy.medians(tidy.select(steps, **off), *METRICS, "limit_of").assign(**PLAIN)
+    found = pd.concat([bottom, tidy.medians(rungs, *METRICS, "limit_of")], ignore_index=True)
+    found = Frame(found).with_origin(tidy.medians(rungs))
+    found["on"] = pd.Series([tuple(switched(row)) for _, row in found.iterrows()], found.index, dtype=object)
+    before, plain = compare.against_baselines(rungs), compare.against_plain(rungs)
+    first = _where(before, (len(switched(row)) == 1 for _, row in before.iterrows()))  # both are the same there
+    plain = pd.concat([first, plain], ignore_index=True)[[*fields, "baseline", "ratio", "verdict"]]
+    names = {"baseline": "rung_baseline", "ratio": "rung_ratio", "verdict": "rung_verdict"}
+    before = before[[*fields, *names]].rename(columns=names)
+    wide = Frame(found.merge(plain, on=fields, how="left").merge(before, on=fields, how="left")).with_origin(found)
+    return _where(wide, (wide["ratio"].notna() | (wide["on"].map(len) == 0)) & wide["total_ms"].notna())
+
+
+def table(rungs: pd.DataFrame, steps: pd.DataFrame, allocators: pd.DataFrame) -> pd.DataFrame:
+    """Return the rungs at the largest case that has several, the plain step first.
+
+    Takes `step.prepared` records of `ladder` and of `step`, and those of `allocator`. Columns are those of `compared`;
+    `switch`, the one that a rung adds; `label`; `gain` and `rung_gain`, how many times faster; `compile_s`, and
+    `payback_steps` of the rung that compiles. Empty where no switch was measured."""
+    found = compared(rungs, steps)
+    at = ["size", "context_length", "batch_size", "device"]
+    plain = set(found.loc[found["on"].map(len) == 0, at].itertuples(index=False, name=None))
+    found = _where(found, (row in plain for row in found[at].itertuples(index=False, name=None)))
+    if found["ratio"].isna().all():
+        return found.iloc[:0].assign(switch=[], label=[], gain=[], rung_gain=[])
+    top = found[found["ratio"].notna()].sort_values(["forward_flops"]).iloc[-1]
+    rows = tidy.select(found, **top[at])
+    rows = rows.iloc[rows["on"].map(len).argsort(kind="stable")]
+    timed = compile.with_compile_time(rungs)
+    paid = compile.paid(timed)
+    paid = _where(paid, (str(text).startswith("not compiled") for text in paid["baseline"]))
+    seconds = tidy.medians(timed, "compile_s")[[*rungs.fields, "compile_s"]]
+    rows = rows.merge(seconds, on=rungs.fields, how="left")
+    rows = rows.merge(paid.reindex(columns=[*rungs.fields, "payback_steps"]), on=rungs.fields, how="left")
+    rows["switch"] = [_added(row) for _, row in rows.iterrows()]
+    rows["label"] = [name if name == "plain" else f"+ {name}" for name in rows["switch"]]
+    rows["gain"], rows["rung_gain"] = ([_inverse(i) for i in rows[name]] for name in ("ratio", "rung_ratio"))
+    kept = _kept(allocators).assign(hardware=rows["hardware"].iloc[0])
+    kept["codes"] = [rows["codes"].iloc[0]] * len(kept)
+    return Frame(pd.concat([rows, kept], ignore_index=True)).with_origin(found, what="Median or gain")
+
+
+def _added(row: pd.Series) -> str:
+    """Return the switch that a case has and its baseline has not, or `plain`."""
+    base = row["rung_baseline"]
+    names = [name for name, plain in PLAIN.items() if row[name] != plain]
+    added = [name for name in names if (tidy.word(name, PLAIN[name]) or f"not {name}") == base]
+    return tidy.word(added[-1], row[added[-1]]) if added else "plain"
+
+
+def _inverse(ratio) -> Interval | None:
+    return ratio.inverse if isinstance(ratio, Interval) else None
+
+
+def _kept(allocators: pd.DataFrame) -> pd.DataFrame:
+    """Return the row of keeping freed memory, from the steps of the experiment `allocator`."""
+    rows = allocator.compared(allocators)
+    rows = rows[rows["program"].str.endswith("_step")].tail(1)
+    size = rows["program"].str.removesuffix("_step")
+    gain, on = rows["ratio"], [(KEEPS,)] * len(rows)
+    verdict = rows["verdict"].map(lambda word: OPPOSITE.get(word, word))
+    names = ["machine", "quantity", "noisy"]
+    return rows[names].assign(size=size, on=on, switch=KEEPS, label=KEEPS, gain=gain, verdict=verdict)
+
+
+def climbed(found: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of `table` that are steps of the ladder."""
+    return _where(found, (KEEPS not in on for on in found["on"])).reset_index(drop=True)
+
+
+def best_of(found: pd.DataFrame) -> pd.Series:
+    """Return the rung with the largest gain, or the plain one where none is faster."""
+    steps = climbed(found)
+    faster = steps[steps["verdict"] == FASTER]
+    return steps.iloc[0] if faster.empty else faster.loc[faster["ratio"].map(lambda ratio: ratio.value).idxmin()]
+
+
+def answer(rungs: pd.DataFrame, found: pd.DataFrame) -> Statement:
+    """Say what to switch on, its gain and its price; takes the records of `ladder` and the rows of `table`."""
+    if found.empty:
+        return Statement("No step was measured with a switch on.", sentences.NO_DATA, "ladder")
+    best, plain = best_of(found), found.iloc[0]
+    case = {name: best[name] for name in rungs.fields}
+    of = f"a step of {best['size']} ({best['batch_size']:.0f} × {best['context_length']:.0f} tokens)"
+    if not best["on"]:
+        text = f"No switch makes {of} faster than the plain one: fp32, eager, naive attention, single_tensor AdamW."
+        return Statement(text, "measured", "compared with the plain step", sentences.names(rungs, case))
+    times, number = [_number(row, "total_ms") for row in (best, plain)], _number(best, "gain")
+    numbers, rounds = [number, *times], best["gain"].rounds
+    limit = ""
+    if isinstance(best["least_percent"], Interval):
+        numbers.append(_number(best, "least_percent"))
+        limit = (
+            f", {numbers[-1].shown}% of its time the least possible at the rates of {best['limit_of']} and of memory"
+        )
+    text = (
+        f"Switch on {sentences.listed(list(best['on']))}: {of} is then {number.shown} faster in interleaved pairs of "
+        f"{digits.count(rounds)} process{'es' * (rounds > 1)} ({times[0].shown} ms against {times[1].shown}, each "
+        f"measured by itself{limit})."
+    )
+    faster = climbed(found)
+    faster = faster[(faster["rung_verdict"] == FASTER) & (faster["on"].map(len) > 0)]
+    if len(faster) > 1:
+        first = faster.loc[faster["rung_ratio"].map(lambda ratio: ratio.value).idxmin()]
+        numbers.append(_number(first, "rung_gain"))
+        text += f" The switch that brings the most is {first['switch']}: {numbers[-1].shown} over the rung before it."
+    price, paid = _price(found, best)
+    evidence = (
+        f"Gains are ratios of interleaved pairs with the plain step, n = {best['gain'].n}, {best['gain'].rounds} "
+        "processes; ms are medians of each."
+    )
+    names = sentences.names(rungs, case)
+    return Statement(text + price, best["verdict"], evidence, names, (*numbers, *paid))
+
+
+def _price(found: pd.DataFrame, best: pd.Series) -> tuple[str, tuple[Quantity, ...]]:
+    """Say what the switches cost: the time to compile, and how far the logits move."""
+    said, numbers = [], []
+    compiled = found[found["switch"] == "compiled"]
+    if len(compiled) and "compiled" in best["on"] and isinstance(compiled.iloc[0]["compile_s"], Interval):
+        row = compiled.iloc[0]
+        numbers.append(_number(row, "compile_s"))
+        said.append(f"Compiling takes {numbers[-1].shown} s")
+        if isinstance(row["payback_steps"], Interval):
+            numbers.append(_number(row, "payback_steps"))
+            said[-1] += f", repaid after {numbers[-1].shown} steps"
+    if isinstance(best["logits_error"], Interval) and best["precision"] != PLAIN["precision"]:
+        percent = 100 * best["logits_error"].value
+        said.append(f"the logits differ by {digits.number(percent, percent)}% from those in {PLAIN['precision']}")
+    text = "; ".join(said)
+    return f" {text[:1].upper()}{text[1:]}." if text else "", tuple(numbers)
+
+
+def _number(row: pd.Series, metric: str) -> Quantity:
+    """Return a number of a row of `table` as a sentence shows it; a gain is that of its ratio."""
+    i = row[metric]
+    if metric in ("gain", "rung_gain"):
+        rung = "rung_" * (metric == "rung_gain")
+        name = f"{row['quantity']}/total_ms/{row[f'{rung}baseline']}"
+        return Quantity(name, i.inverse, sentences.times(i), row[f"{rung}verdict"])
+    return Quantity(f"{row['quantity']}/{metric}", i, digits.number(i.value, i.reach))
+
+
+def use_line(found: pd.DataFrame) -> Statement:
+    """Name the options that turn the best switches on, in one line to copy; takes the rows of `table`."""
+    on = best_of(found)["on"] if len(found) else ()
+    kept = [row["verdict"] == FASTER for _, row in found.iterrows() if KEEPS in row["on"]]
+    if not on:
+        return Statement("No switch made a step faster.", sentences.NO_DATA, "ladder")
+    own = [name for name in on if name in ACCELERATED]
+    lines = [ALLOCATOR] * any(kept) + [f"lib.fast.accelerate(model, {own})".replace("'", '"')] * bool(own)
+    by_lib = {"fused": "lib.fast.AdamW(parameters)"} if "cast_once" in on else {}
+    lines += [(OPTIONS | by_lib)[name] for name in on if name not in ACCELERATED]
+    evidence = "The switches of the combination with the largest gain over the plain step."
+    return Statement("; ".join(lines), "measured", evidence)
+
+
+def draw(found: pd.DataFrame) -> Axes:
+    """Draw the way from the plain step to the last rung in ms, and the least time; takes the rows of `table`.
+
+    A bar is what a rung saves or adds, from the plain step's median times the ratios over the plain step."""
+    steps = climbed(found)
+    (ax,) = plots.axes(height=1.2 + 0.4 * len(steps))
+    plain = steps["total_ms"].iloc[0].value if len(steps) else 0
+    ends = [plain * (row["ratio"].value if isinstance(row["ratio"], Interval) else 1) for _, row in steps.iterrows()]
+    for at, (_, row) in enumerate(steps.iterrows()):
+        start, end = (ends[at - 1], ends[at]) if at else (0, ends[0])
+        colour = SHADES.get(row["rung_verdict"], plots.QUIET) if at else plots.SKY
+        ax.barh(at, end - start, left=start, **plots.bar(colour))
+        gain = f"{sentences.times(row['rung_gain'])} " if at and isinstance(row["rung_gain"], Interval) else ""
+        ax.annotate(
+            f"{digits.number(end, 0.02 * end)} ms" + (f", {gain.split(' (')[0]}" if gain else ""),
+            (max(start, end), at), xytext=(6, 0), textcoords="offset points", va="center", color=plots.INK,
+        )  # fmt: skip
+    least = [i for i in steps["least_ms"] if isinstance(i, Interval)] if len(steps) else []
+    if least:
+        ax.axvline(least[-1].value, color=plots.INK, linestyle="--", linewidth=1)
+        ax.annotate(
+            "least possible", (least[-1].value, 1.01), xycoords=("data", "axes fraction"), ha="center", va="bottom",
+            color=plots.QUIET,
+        )  # fmt: skip
+    ax.set_yticks(range(len(steps)), steps["label"])
+    ax.invert_yaxis()
+    ax.set(xlabel="time of a step, ms", xlim=(0, 1.45 * max(ends, default=1)))
+    return ax
+
+
+def show(found: pd.DataFrame) -> tables.Table:
+    """Show each rung with its option, its step, its gains and verdicts."""
+    names = [_named(row, found["size"].iloc[0]) for _, row in found.iterrows()]
+    caption = (
+        "Each rung has one switch more than the one above it: the whole step, how many times faster it is than the "
+        "rung before, and than the plain step, each in interleaved pairs"
+    )
+    narrow = found.drop(columns="noisy").assign(switch=pd.Series(names, found.index, dtype=object))
+    return tables.show(narrow, "switch total_ms rung_gain rung_verdict gain verdict", caption)
+
+
+def _named(row: pd.Series, size: str) -> Markup:
+    """Return a switch with its option below, which may break after its punctuation."""
+    name = Markup("<b>{}</b>").format(row["label"])
+    if row["switch"] == KEEPS:
+        where = "" if row["size"] == size else f", by a step of {row['size']}"
+        return name + Markup("<br>MALLOC_ variables{}").format(where)
+    if row["switch"] not in OPTIONS:
+        return name
+    option = re.sub(r"([._(=])(?=\w)", r"\1<wbr>", str(escape(OPTIONS[row["switch"]])))
+    return name + Markup(f"<br><code>{option}</code>")
+
+
+def prices(found: pd.DataFrame) -> tables.Table:
+    """Show each rung's peak memory, error of the results, time to compile and when it has paid."""
+    return tables.show(
+        climbed(found), "switch peak_mib logits_error gradient_error compile_s payback_steps",
+        "The price of each rung: peak memory, how far logits and gradients move, the time to compile, and after how "
+        "many steps compiling has paid for itself",
+    )  # fmt: skip
+
+
+def learning(records: pd.DataFrame) -> pd.DataFrame:
+    """Compare the losses of training with those of the plain step, one row per case that has them.
+
+    `steps` were trained on one batch from equal weights; `last_loss` and `plain_loss` are the last losses in nats, and
+    `apart_percent` is the largest distance between two losses of the same step."""
+    rows = []
+    for row, group in tidy.by_case(records):
+        known = group[tidy.column(group, "loss_nats").notna()].sort_values("round")
+        if known.empty:
+            continue
+        own, plain = known["loss_nats"].iloc[-1], known["plain_loss_nats"].iloc[-1]
+        apart = max(abs(a - b) / b for a, b in zip(own, plain, strict=True))
+        told = {"steps": len(own), "last_loss": own[-1], "plain_loss": plain[-1], "apart_percent": 100 * apart}
+        rows.append(row | {"switches": " + ".join(switched(row)) or "plain"} | told)
+    return Frame(rows, columns=None if rows else ["switches", "size"]).with_origin(records)
+
+
+def order(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials of the last greedy search: rung, switch, the ratio of times and whether it was taken.
+
+    At each rung, every switch that is left was tried against the rung before."""
+    searched = tidy.with_table(records, "search").sort_values("round")
+    if searched.empty:
+        return Frame(columns=["rung", "switch", "ratio", "taken"])
+    last = searched.iloc[-1]
+    found = pd.DataFrame(last["search"])
+    found["switch"] = [tidy.word(name, last[name]) for name in found["switch"]]
+    ends = found[["ratio", "low", "high"]].itertuples(index=False)
+    found["ratio"] = [Interval(*row, 1, 1) for row in ends]
+    return Frame(found.assign(size=last["size"], hardware=last["hardware"])).with_origin(searched)

@@ -1,0 +1,118 @@
+"""An accelerated model keeps the plain one's weights, names, logits, gradients and losses."""
+
+import pytest
+import torch
+
+from lib import adam, fast, model, precision
+from lib.config import Config
+from lib.model import TransformerLM
+
+TINY = Config(vocab_size=96, context_length=16, d_model=32, num_layers=2, num_heads=4, d_ff=48)
+BOTH = ["projections", "cast_once"]
+SWITCHES = [["projections"], ["cast_once"], BOTH]
+CASES = [(["projections"], "fp32"), (["projections"], "bf16"), (["cast_once"], "bf16"), (BOTH, "bf16")]
+
+
+def trained(switches, name, steps=1, seed=3):
+    """Return the model, its optimizer, the logits and the losses of some steps; without switches plain."""
+    torch.manual_seed(seed)
+    network = TransformerLM(TINY)
+    tokens_BT = torch.randint(96, (2, 17))
+    if switches:
+        fast.accelerate(network, switches)
+    make = fast.AdamW if switches else lambda params: adam.AdamW(params, "fused")
+    optimizer, losses = make(network.parameters()), []
+    for step in range(steps):
+        if step:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        with precision.activate(name, "cpu"):
+            logits = network(tokens_BT[:, :-1])
+            loss = model.loss(logits, tokens_BT[:, 1:])
+        loss.backward()
+        losses.append(loss.item())
+    return network, optimizer, logits.detach(), losses
+
+
+@pytest.mark.parametrize(("switches", "name"), CASES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_logits_and_every_gradient_are_those_of_the_plain_model(switches, name, seed):
+    tolerance = 1e-6 if name == "fp32" else 0.02
+    plain, _, expected, _ = trained([], name, seed=seed)
+    network, _, logits, _ = trained(switches, name, seed=seed)
+    torch.testing.assert_close(logits, expected, rtol=tolerance, atol=tolerance)
+    named = dict(network.named_parameters())
+    assert list(named) == sorted(named, key=list(dict(plain.named_parameters())).index)
+    for key, weight in plain.named_parameters():
+        gradient = named[key].grad.float()
+        assert (gradient - weight.grad).norm() <= tolerance * weight.grad.norm().clamp(min=1e-3), key
+
+
+@pytest.mark.parametrize(("switches", "name"), CASES)
+def test_fifty_steps_have_the_losses_of_the_plain_model(switches, name):
+    *_, expected = trained([], name, steps=50)
+    *_, losses = trained(switches, name, steps=50)
+    assert losses == pytest.approx(expected, rel=1e-4 if name == "fp32" else 0.01)
+    assert losses[-1] < 0.99 * losses[0]
+
+
+@pytest.mark.parametrize("switches", SWITCHES, ids="+".join)
+def test_weights_of_the_plain_model_load_strictly_and_are_used(switches):
+    name = "bf16" if "cast_once" in switches else "fp32"
+    torch.manual_seed(5)
+    plain, tokens_BT = TransformerLM(TINY), torch.randint(96, (2, 16))
+    network = trained(switches, name)[0]
+    network.load_state_dict(plain.state_dict(), strict=True)
+    with precision.activate(name, "cpu"):
+        torch.testing.assert_close(network(tokens_BT), plain(tokens_BT), rtol=1e-6, atol=1e-6)
+    assert list(network.state_dict()) == list(plain.state_dict())
+    for key, value in network.state_dict().items():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, plain.state_dict()[key])
+
+
+def test_gradients_add_up_over_several_backward_passes():
+    network = trained(["projections"], "fp32")[0]
+    weight = network.layers[0].attn.q_proj.weight
+    once = weight.grad.clone()
+    tokens_BT = torch.randint(96, (2, 17), generator=torch.Generator().manual_seed(0))
+    weight.grad = None
+    for _ in range(2):
+        model.loss(network(tokens_BT[:, :-1]), tokens_BT[:, 1:]).backward()
+    twice, weight.grad = weight.grad, None
+    model.loss(network(tokens_BT[:, :-1]), tokens_BT[:, 1:]).backward()
+    torch.testing.assert_close(twice, 2 * weight.grad)
+    assert once.shape == weight.shape
+
+
+def test_with_cast_once_gradients_are_narrow_and_the_copy_follows_the_weight():
+    network, optimizer, *_ = trained(["cast_once"], "bf16", steps=3)
+    weight = network.layers[1].ffn.w2.weight
+    assert (weight.dtype, weight.grad.dtype) == (torch.float32, torch.bfloat16)
+    optimizer.step()
+    assert torch.equal(weight.rounded, weight.to(torch.bfloat16))
+
+
+def test_parameters_stay_the_same_objects():
+    network = TransformerLM(TINY)
+    before = {name: id(parameter) for name, parameter in network.named_parameters()}
+    fast.accelerate(network, ["projections", "cast_once"])
+    assert {name: id(parameter) for name, parameter in network.named_parameters()} == before
+
+
+def test_the_whole_model_compiles_to_one_graph():
+    network = TransformerLM(TINY)
+    fast.accelerate(network, ["projections"])
+    tokens_BT = torch.randint(96, (1, 16))
+    expected = network(tokens_BT)
+    compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(tokens_BT), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="nearest: projections"):
+        fast.accelerate(TransformerLM(TINY), ["projection"])
+    with pytest.raises(ValueError, match="expected a narrower type"):
+        fast.accelerate(TransformerLM(TINY), ["cast_once"], torch.float32)
+    with pytest.raises(ValueError, match="amsgrad: got True, expected False"):
+        fast.AdamW(TransformerLM(TINY).parameters(), adam.Hyper(amsgrad=True))
