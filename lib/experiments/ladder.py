@@ -87,7 +87,7 @@ def search(record: Recording, most: int, seconds: float) -> dict[str, dict[str, 
         ratios = {name: _ratio(record, case, now, most, seconds) for name, case in trials.items()}
         best = min(ratios, key=lambda name: ratios[name][0], default=None)
         taken = best is not None and ratios[best][0] < 1
-        found += [(rung, name, *ratio, taken and name == best) for name, ratio in ratios.items()]
+        found += [(rung, name, *ratio, "yes" if taken and name == best else "no") for name, ratio in ratios.items()]
         if not taken:
             break
         now, left = trials[best], left - {best}
