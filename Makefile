@@ -17,7 +17,7 @@ CHOSEN = $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MAC
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help report test torture sweep status render pdf markdown calibrate publish lab wheels clean
+.PHONY: help report test torture sweep status render pdf markdown calibrate publish peers lab wheels clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ report: .venv/ready ## Measure this machine with the quick sweep and write repor
 	  $(PY) -m lib.experiments.calibration --short || ended=1; \
 	  $(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES)) && exit $$ended
 
-test: .venv/dev .venv/cluster .venv/browser ## Check the style and run the tests
+test: .venv/dev .venv/cluster .venv/peers .venv/browser ## Check the style and run the tests
 	@$(PY) -m ruff check && $(PY) -m ruff format --check && .venv/bin/lint-imports && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
 
 torture: .venv/dev .venv/cluster ## Run all fault tests (half an hour); print how many faults were injected, survived and lost
@@ -56,6 +56,9 @@ calibrate: .venv/ready ## Check the measurement itself: known times, another tim
 publish: .venv/ready ## Copy the records in reports/results to reports/reference, which git keeps; replaces those of the same experiments
 	@$(PY) -m lib.report publish
 
+peers: .venv/peers ## Time our training step beside that of Hugging Face transformers, in pairs, and print them
+	@$(PY) -m lib.sweep peers; ended=$$?; [ $$ended -le 1 ] || exit $$ended; $(PY) -m lib.chapters.peers && exit $$ended
+
 lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb
 	@.venv/bin/jupyter lab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -79,6 +82,10 @@ clean: ## Remove the report and the executed notebooks; records, saved figures a
 # Ray, for a cluster on this machine in the tests, if it supports this Python.
 .venv/cluster: .venv/ready
 	@$(INSTALL) '.[cluster]' && touch $@ || echo "Ray cannot be installed here; the tests that need it are skipped"
+
+# Hugging Face transformers, whose Llama is timed beside our model.
+.venv/peers: .venv/ready
+	@$(INSTALL) '.[peers]' && touch $@ || echo "transformers cannot be installed here; what needs it is skipped"
 
 # Chromium prints the report and shows it to the tests: the installed one, else Debian's package, else Playwright's.
 HAS_BROWSER = $(PY) -c 'import sys; from lib.report.document import export; sys.exit(not export.chromium())'

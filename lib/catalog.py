@@ -121,5 +121,11 @@ CATALOG = {
         baseline={"allocator": "keeps"},
         variants={"keeps": "ink", "default": "orange"},
     ),
+    "peers": Experiment(
+        title="Training steps of other libraries",
+        ceiling="products",
+        baseline={"program": "ours"},
+        variants={"ours": "ink", "transformers": "orange"},
+    ),
     "ceilings": Experiment(title="Limits of the machine", metric="", alone=True),
 }

@@ -25,8 +25,9 @@ PINS = {canonicalize_name(name): pin for name, pin in LINES}
 # not all of sys.path, to which an import of setuptools adds the copies that it brings
 HERE = list(distributions(path=[sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-USER = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["cluster"]
-DEVELOPER = PROJECT["optional-dependencies"]["dev"]
+EXTRA = PROJECT["optional-dependencies"]
+USER = PROJECT["dependencies"] + EXTRA["cluster"] + EXTRA["peers"]
+DEVELOPER = EXTRA["dev"]
 
 
 def named(requirements):

@@ -78,6 +78,7 @@ HEADINGS = {  # exceptions, where the rule of `heading` would say less
     "part_ms": "time, ms",
     "payback_steps": "paid back after, iterations",
     "peak_percent": "of its hardware's peak, %",
+    "peer_version": "version of transformers",
     "per_element_ns": "an element, ns",
     "predicted_peak_mib": "predicted, MiB",
     "predicted_ratio": "by bytes",

@@ -49,7 +49,7 @@ def test_rounds_follow_each_other_and_entries_the_file(load):
     assert [(k.round, k.experiment, getattr(k.cases[0], "size", None)) for k in kernels] == expected
 
 
-@pytest.mark.parametrize("name", ["smoke", "quick", "cpu", "gpu"])
+@pytest.mark.parametrize("name", ["smoke", "quick", "cpu", "gpu", "peers"])
 def test_the_sweeps_of_the_repository_are_valid(name):
     assert sweep_file.load(name)
 

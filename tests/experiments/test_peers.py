@@ -1,0 +1,88 @@
+"""The Llama of transformers computes what our model does, from the same weights, before it is timed beside it."""
+
+import importlib.util
+
+import pytest
+import torch
+
+import plain
+from lib.experiments import measure, peers
+from lib.records import baselines, results
+
+
+def one(**changed):
+    return plain.one("peers", **{"program": "transformers"} | changed)
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Nothing is compiled, which takes long and is tried once."""
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+
+
+@pytest.mark.usefixtures("eager", "former_precision")
+def test_logits_gradient_and_update_of_the_llama_are_those_of_the_plain_model():
+    torch.manual_seed(0)
+    work = one(batch_size=2).setup()
+    expected = work.expected()
+    work.iteration(lambda phase: None)
+    found = measure._check(work.result(), expected, 1e-4)
+    assert set(found) == {"logits_error", "gradient_error", "update_error"}
+    assert work.tolerance == 1e-4
+    assert work.facts["peer_version"].split(".")[0].isdigit()
+
+
+@pytest.mark.usefixtures("eager", "former_precision")
+def test_rows_in_another_order_are_noticed(monkeypatch):
+    monkeypatch.setattr(peers, "_by_halves", lambda name, weight, heads: weight)
+    monkeypatch.setattr(peers, "_by_pairs", lambda name, weight, heads: weight)
+    work = one().setup()
+    expected = work.expected()
+    work.iteration(lambda phase: None)
+    with pytest.raises(measure.WrongResult, match="logits"):
+        measure._check(work.result(), expected, work.tolerance)
+
+
+@pytest.mark.usefixtures("eager", "former_precision")
+def test_both_programs_begin_with_the_same_weights_and_batch():
+    built = []
+    for program in peers.PROGRAMS:
+        torch.manual_seed(0)
+        case = one(program=program)
+        built.append(peers.Llama(case.step) if program == peers.PEER else case.step.training())
+    ours, llama = built
+    assert torch.equal(ours.batch, llama.batch)
+    assert ours.weights.keys() == llama.weights.keys()
+    assert all(torch.equal(ours.weights[name], llama.weights[name]) for name in ours.weights)
+    assert sum(p.numel() for p in ours.module.parameters()) == sum(p.numel() for p in llama.module.parameters())
+
+
+@pytest.mark.usefixtures("forget_graphs")
+def test_a_record_has_the_pairs_of_both_compiled(own_results, one_thread):
+    pytest.importorskip("transformers")
+    metrics = plain.measured(one())["metrics"]
+    assert len(metrics["paired_ms"]) == len(metrics["baseline_ms"]) >= 5
+    assert metrics["peer_version"]
+    records = results.load("peers", results.machines()[0])
+    assert list(records["program"]) == ["transformers"]
+
+
+def test_the_baseline_is_our_step():
+    case = {"size": "tiny", "program": "transformers"}
+    assert baselines.of("peers", case) == case | {"program": "ours"}
+    assert baselines.of("peers", case | {"program": "ours"}) is None
+
+
+def test_where_transformers_is_missing_it_is_left_out_and_ours_is_not(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else find(name))
+    assert one().unavailable() == "transformers is not installed (make peers)"
+    assert one(program="ours").unavailable() == one(program="ours").step.unavailable()
+
+
+def test_impossible_values_are_refused():
+    with pytest.raises(ValueError, match=r"program: got 'transformer', .*nearest: transformers"):
+        one(program="transformer")
+    with pytest.raises(ValueError, match="precision: got 'fp23'"):
+        one(precision="fp23")
