@@ -8,16 +8,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lib import adam, validate
+from lib import adam, precision, validate
 from lib.config import Config
 from lib.cost import flops
+from lib.experiments.ladder import Ladder
 from lib.experiments.measure import Work
-from lib.experiments.step import Step
 from lib.experiments.training import Training
 from lib.instruments import environment
 
 PEER = "transformers"  # the name of its package
 PROGRAMS = ("ours", PEER)
+SHORT = 256  # tokens
 NAMES = {  # parts of our parameters' names, and of the Llama's
     "token_embeddings.": "model.embed_tokens.",
     "layers.": "model.layers.",
@@ -53,14 +54,20 @@ class Peers:
         object.__setattr__(self, "device", environment.device(self.device))
         validate.fields(self)
         validate.choice("program", self.program, PROGRAMS)
+        validate.choice("precision", self.precision, precision.NAMES)
         _ = self.step  # refuses the values that no step can have
 
     @property
-    def step(self) -> Step:
-        """Return our training step in its fastest mode."""
-        return Step(
+    def step(self) -> Ladder:
+        """Return our training step in its fastest mode.
+
+        On a CPU, compiled naive attention is faster than PyTorch's kernel up to `SHORT` tokens (see chapter 2)."""
+        short = self.device == "cpu" and self.context_length <= SHORT
+        return Ladder(
             size=self.size, context_length=self.context_length, batch_size=self.batch_size, precision=self.precision,
-            compiled=True, attention="sdpa", optimizer="fused", mode="train_step", device=self.device,
+            compiled=True, attention="naive" if short else "sdpa", optimizer="fused", mode="train_step",
+            device=self.device, projections=True, cast_once=precision.AUTOCAST[self.precision] is not None,
+            compile_mode="default",
         )  # fmt: skip
 
     def unavailable(self) -> str | None:
@@ -88,7 +95,7 @@ class Peers:
 class Llama(Training):
     """Train the Llama of transformers, with the weights and the batch that `Training` draws."""
 
-    def __init__(self, case: Step):
+    def __init__(self, case: Ladder):
         super().__init__(case)
         ours, heads = self.module, case.config.num_heads
         with torch.device(case.device):
