@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from lib.catalog import CATALOG
 from lib.chapters import allocator, compile
@@ -32,7 +33,7 @@ OPTIONS = {  # how to switch each on
     "reduce-overhead": 'torch.compile(model, mode="reduce-overhead")',
     "max-autotune": 'torch.compile(model, mode="max-autotune")',
     "projections": 'lib.fast.accelerate(model, ["projections"])',
-    "cast_once": 'lib.fast.accelerate(model, ["cast_once"]); lib.fast.AdamW(parameters)',
+    "cast_once": 'lib.fast.accelerate(model, ["cast_once"])',
     "tiled": 'lib.attention.VARIANTS["tiled"]',
     "compiled_single_tensor": 'lib.adam.AdamW(parameters, "compiled_single_tensor")',
     "compiled_foreach": 'lib.adam.AdamW(parameters, "compiled_foreach")',
@@ -41,7 +42,7 @@ KEEPS = "freed memory kept"
 ALLOCATOR = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647 MALLOC_TOP_PAD_=67108864"  # in the environment
 METRICS = (
     *("total_ms", "forward_ms", "backward_ms", "optimizer_ms", "least_ms", "least_percent", "forward_flops"),
-    *("peak_mib", "logits_error", "gradient_error"),
+    *("resident_peak_mib", "logits_error", "gradient_error"),
 )
 SHADES = {FASTER: plots.GREEN, SLOWER: plots.VERMILION}
 
@@ -92,25 +93,16 @@ def table(rungs: pd.DataFrame, steps: pd.DataFrame, allocators: pd.DataFrame) ->
     rows = tidy.select(found, **top[at])
     rows = rows.iloc[rows["on"].map(len).argsort(kind="stable")]
     timed = compile.with_compile_time(rungs)
-    paid = compile.paid(timed)
-    paid = _where(paid, (str(text).startswith("not compiled") for text in paid["baseline"]))
     seconds = tidy.medians(timed, "compile_s")[[*rungs.fields, "compile_s"]]
     rows = rows.merge(seconds, on=rungs.fields, how="left")
-    rows = rows.merge(paid.reindex(columns=[*rungs.fields, "payback_steps"]), on=rungs.fields, how="left")
-    rows["switch"] = [_added(row) for _, row in rows.iterrows()]
+    rows = rows.merge(compile.paid(timed)[[*rungs.fields, "payback_steps"]], on=rungs.fields, how="left")
+    rows["switch"] = [on[-1] if on else "plain" for on in rows["on"]]
+    rows["payback_steps"] = rows["payback_steps"].where(rows["switch"] == "compiled", None)
     rows["label"] = [name if name == "plain" else f"+ {name}" for name in rows["switch"]]
     rows["gain"], rows["rung_gain"] = ([_inverse(i) for i in rows[name]] for name in ("ratio", "rung_ratio"))
     kept = _kept(allocators).assign(hardware=rows["hardware"].iloc[0])
     kept["codes"] = [rows["codes"].iloc[0]] * len(kept)
     return Frame(pd.concat([rows, kept], ignore_index=True)).with_origin(found, what="Median or gain")
-
-
-def _added(row: pd.Series) -> str:
-    """Return the switch that a case has and its baseline has not, or `plain`."""
-    base = row["rung_baseline"]
-    names = [name for name, plain in PLAIN.items() if row[name] != plain]
-    added = [name for name in names if (tidy.word(name, PLAIN[name]) or f"not {name}") == base]
-    return tidy.word(added[-1], row[added[-1]]) if added else "plain"
 
 
 def _inverse(ratio) -> Interval | None:
@@ -134,9 +126,11 @@ def climbed(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_of(found: pd.DataFrame) -> pd.Series:
-    """Return the rung with the largest gain, or the plain one where none is faster."""
+    """Return the rung with the largest gain, or the plain one where none is faster.
+
+    It is faster than the plain step and than the rung before it."""
     steps = climbed(found)
-    faster = steps[steps["verdict"] == FASTER]
+    faster = steps[(steps["verdict"] == FASTER) & (steps["rung_verdict"] == FASTER)]
     return steps.iloc[0] if faster.empty else faster.loc[faster["ratio"].map(lambda ratio: ratio.value).idxmin()]
 
 
@@ -246,6 +240,7 @@ def draw(found: pd.DataFrame) -> Axes:
         )  # fmt: skip
     ax.set_yticks(range(len(steps)), steps["label"])
     ax.invert_yaxis()
+    ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.set(xlabel="time of a step, ms", xlim=(0, 1.45 * max(ends, default=1)))
     return ax
 
@@ -276,10 +271,20 @@ def _named(row: pd.Series, size: str) -> Markup:
 def prices(found: pd.DataFrame) -> tables.Table:
     """Show each rung's peak memory, error of the results, time to compile and when it has paid."""
     return tables.show(
-        climbed(found), "switch peak_mib logits_error gradient_error compile_s payback_steps",
-        "The price of each rung: peak memory, how far logits and gradients move, the time to compile, and after how "
-        "many steps compiling has paid for itself",
+        climbed(found), "switch resident_peak_mib logits_error gradient_error compile_s payback_steps",
+        "The price of each rung: the most memory of the process, how far logits and gradients move, the time to "
+        "compile, and after how many steps compiling has paid for itself",
     )  # fmt: skip
+
+
+def elsewhere(rungs: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+    """Return the best switches at other sizes and batches, by tokens a second; takes the rows of `table`.
+
+    A larger batch is no rung, since it changes the work. Empty if they were only measured on the ladder."""
+    best = best_of(found) if len(found) else dict.fromkeys(PLAIN)
+    same = tidy.select(rungs, **{name: best[name] for name in PLAIN})
+    rows = tidy.medians(same, "tokens_per_s", "total_ms", "formula_mib")
+    return rows if len(rows) > 1 else rows.iloc[:0]
 
 
 def learning(records: pd.DataFrame) -> pd.DataFrame:

@@ -251,10 +251,10 @@ def times(work: Work, plan: timing.Plan) -> dict[str, list[float]]:
 
 
 def peaks(work: Work) -> dict[str, list[float]]:
-    """Return the peak memory of each phase, named as in `peak_memory.peaks`."""
-    if work.compiled and work.device == "cpu":  # operations inside its graph cannot be followed
-        return {}
+    """Return the peak memory of each phase, named as in `peak_memory.peaks`; of the process if it is compiled."""
     work.before()
+    if work.compiled and work.device == "cpu":  # operations inside its graph cannot be followed
+        return peak_memory.resident_peak(work.iteration)
     return peak_memory.peaks(work.iteration, work.device)
 
 

@@ -82,6 +82,16 @@ def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
     return _metrics({"cuda": _cuda_peaks, "mps": _mps_ends}.get(device, _cpu_peaks)(iteration))
 
 
+def resident_peak(iteration: Iteration) -> dict[str, list[float]]:
+    """Run one untimed iteration on a CPU, and return the `resident_peak_mib` of `peaks`; nothing if not on Linux.
+
+    It needs no operation to be followed, so it also tells of compiled graphs."""
+    allocator.release()  # kept pages of earlier iterations are no part of this one
+    counted = _reset_resident_peak()
+    iteration(lambda phase: None)
+    return _metrics({"resident_peak": _resident_peak()} if counted else {})
+
+
 def _metrics(sizes: dict[str, int]) -> dict[str, list[float]]:
     """Convert bytes to the metrics of `peaks` in MiB, with the largest of the peaks."""
     metrics = {f"{name}_mib": [value / MIB] for name, value in sizes.items()}
