@@ -151,8 +151,11 @@ class AdamW(adam.AdamW):
             super()._update([param for param in params if not hasattr(param, "rounded")], hyper)
         for param in copied:
             state = self.state[param]
+            state["step"] += 1
+            rate = hyper.lr / (1 - hyper.beta1 ** state["step"])
+            scale = (1 - hyper.beta2 ** state["step"]).rsqrt()
             tensors = param.data, param.grad, state["exp_avg"], state["exp_avg_sq"], param.rounded
-            _compiled()(*(tensor.view(-1) for tensor in tensors), state["step"], hyper)
+            _compiled()(*(tensor.view(-1) for tensor in tensors), rate, scale, hyper)
 
 
 @functools.cache
@@ -160,7 +163,14 @@ def _compiled():
     return torch.compile(_update_and_copy, dynamic=True, fullgraph=True)  # one graph for vectors of any length
 
 
-def _update_and_copy(param_N, grad_N, exp_avg_N, exp_avg_sq_N, rounded_N, step, hyper: Hyper) -> None:
+def _update_and_copy(param_N, grad_N, exp_avg_N, exp_avg_sq_N, rounded_N, rate, scale, hyper: Hyper) -> None:
+    """Apply the equations of `adam.single_tensor` and round the result.
+
+    `rate` and `scale` correct the biases of the moments. Compiled inside, their powers would be computed for every
+    element."""
     wide_N = grad_N.to(param_N.dtype)
-    adam.single_tensor([param_N], [wide_N], [exp_avg_N], [exp_avg_sq_N], [], [step], hyper)
+    exp_avg_N.mul_(hyper.beta1).add_(wide_N, alpha=1 - hyper.beta1)
+    exp_avg_sq_N.mul_(hyper.beta2).addcmul_(wide_N, wide_N, value=1 - hyper.beta2)
+    param_N.mul_(1 - hyper.lr * hyper.weight_decay)
+    param_N.sub_(exp_avg_N / (exp_avg_sq_N.sqrt() * scale + hyper.eps) * rate)
     rounded_N.copy_(param_N)
