@@ -1,4 +1,4 @@
-"""Make a plain model faster from outside: swap its submodules, keep its weights, their names and its results.
+"""Make a plain model faster: swap its submodules, keep its weights, their names and its results.
 
 >>> accelerate(network, ["projections", "cast_once"], torch.bfloat16)  # doctest: +SKIP
 >>> optimizer = AdamW(network.parameters())  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Tell which switches of a training step to turn on: the rungs from plain to fastest, their gains and prices."""
+"""Tell which switches of a training step to turn on: what each brings, and at what price."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -135,7 +135,9 @@ def best_of(found: pd.DataFrame) -> pd.Series:
 
 
 def answer(rungs: pd.DataFrame, found: pd.DataFrame) -> Statement:
-    """Say what to switch on, its gain and its price; takes the records of `ladder` and the rows of `table`."""
+    """Say what to switch on, its gain and its price.
+
+    Takes the records of `ladder` and the rows of `table`."""
     if found.empty:
         return Statement("No step was measured with a switch on.", sentences.NO_DATA, "ladder")
     best, plain = best_of(found), found.iloc[0]
@@ -149,9 +151,7 @@ def answer(rungs: pd.DataFrame, found: pd.DataFrame) -> Statement:
     limit = ""
     if isinstance(best["least_percent"], Interval):
         numbers.append(_number(best, "least_percent"))
-        limit = (
-            f", {numbers[-1].shown}% of its time the least possible at the rates of {best['limit_of']} and of memory"
-        )
+        limit = f"; at the rates of {best['limit_of']} and of memory it would take {numbers[-1].shown}% of that"
     text = (
         f"Switch on {sentences.listed(list(best['on']))}: {of} is then {number.shown} faster in interleaved pairs of "
         f"{digits.count(rounds)} process{'es' * (rounds > 1)} ({times[0].shown} ms against {times[1].shown}, each "
@@ -215,9 +215,10 @@ def use_line(found: pd.DataFrame) -> Statement:
 
 
 def draw(found: pd.DataFrame) -> Axes:
-    """Draw the way from the plain step to the last rung in ms, and the least time; takes the rows of `table`.
+    """Draw the way from the plain step to the last rung in ms, and the least time.
 
-    A bar is what a rung saves or adds, from the plain step's median times the ratios over the plain step."""
+    Takes the rows of `table`. A bar is what a rung saves or adds, from the plain step's median times the ratios over
+    the plain step."""
     steps = climbed(found)
     (ax,) = plots.axes(height=1.2 + 0.4 * len(steps))
     plain = steps["total_ms"].iloc[0].value if len(steps) else 0
@@ -305,9 +306,10 @@ def learning(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def order(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials of the last greedy search: rung, switch, the ratio of times and whether it was taken.
+    """Return the trials of the last greedy search.
 
-    At each rung, every switch that is left was tried against the rung before."""
+    Columns: rung, switch, the ratio of times and whether it was taken. At each rung, every switch that is left was
+    tried against the rung before."""
     searched = tidy.with_table(records, "search").sort_values("round")
     if searched.empty:
         return Frame(columns=["rung", "switch", "ratio", "taken"])

@@ -251,7 +251,9 @@ def times(work: Work, plan: timing.Plan) -> dict[str, list[float]]:
 
 
 def peaks(work: Work) -> dict[str, list[float]]:
-    """Return the peak memory of each phase, named as in `peak_memory.peaks`; of the process if it is compiled."""
+    """Return the peak memory of each phase, named as in `peak_memory.peaks`.
+
+    Of a compiled case on a CPU, only the peak of the process is known."""
     work.before()
     if work.compiled and work.device == "cpu":  # operations inside its graph cannot be followed
         return peak_memory.resident_peak(work.iteration)

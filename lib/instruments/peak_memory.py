@@ -83,9 +83,9 @@ def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
 
 
 def resident_peak(iteration: Iteration) -> dict[str, list[float]]:
-    """Run one untimed iteration on a CPU, and return the `resident_peak_mib` of `peaks`; nothing if not on Linux.
+    """Run one untimed iteration on a CPU, and return the `resident_peak_mib` of `peaks`.
 
-    It needs no operation to be followed, so it also tells of compiled graphs."""
+    Nothing if not on Linux. It needs no operation to be followed, so it also tells of compiled graphs."""
     allocator.release()  # kept pages of earlier iterations are no part of this one
     counted = _reset_resident_peak()
     iteration(lambda phase: None)

@@ -62,7 +62,7 @@ def test_the_gpu_sweep_is_the_assignments_grid_in_a_bearable_number_of_kernels()
             counts[kernel.experiment] = counts.get(kernel.experiment, 0) + len(kernel.cases)
     cold = [kernel for kernel in kernels if kernel.experiment == "warmup"]  # each case in a process of its own
     assert len(cold) == 3 * counts["warmup"] == 3 * 5 * 2
-    assert len(kernels) - len(cold) < 120  # each costs seconds to start
+    assert len(kernels) - len(cold) < 140  # each costs seconds to start
     assert counts["step"] == 5 * 4 * 3 * (2 + 2)  # eager and compiled; forward alone with and without a graph
     assert counts["attention"] == 5 * 5 * 4 * 3 * 2
     assert counts["adam"] == 5 * 6 * 5 * 2 * 2 + 5 * 2
