@@ -232,7 +232,7 @@ def _counted(row: Sequence) -> str:
     if found is None:
         return ""
     each = found.n / found.rounds
-    return f"{found.rounds}\u00a0×\u00a0{each:.0f}" if each > 1 else f"{found.rounds}"
+    return f"{found.rounds} × {each:.0f}" if each > 1 else f"{found.rounds}"
 
 
 def _quantity_names(frame: pd.DataFrame, column: str, shown: Sequence[str]) -> list[tuple[str, str]]:
