@@ -128,9 +128,9 @@ def climbed(found: pd.DataFrame) -> pd.DataFrame:
 def best_of(found: pd.DataFrame) -> pd.Series:
     """Return the rung with the largest gain, or the plain one where none is faster.
 
-    It is faster than the plain step and than the rung before it."""
+    A rung that is slower than the one before is left out."""
     steps = climbed(found)
-    faster = steps[(steps["verdict"] == FASTER) & (steps["rung_verdict"] == FASTER)]
+    faster = steps[(steps["verdict"] == FASTER) & (steps["rung_verdict"] != SLOWER)]
     return steps.iloc[0] if faster.empty else faster.loc[faster["ratio"].map(lambda ratio: ratio.value).idxmin()]
 
 
