@@ -88,4 +88,4 @@ for size in ("2.7B", "10B"):
         weights, total, highest = map(int, line.split())
         assert weights == 4 * parameters
         assert total > 16 * parameters
-        assert highest < 512 * MIB
+        assert highest < 640 * MIB  # 478 as a rule, 522 once beside other tests
