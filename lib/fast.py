@@ -146,10 +146,9 @@ class AdamW(adam.AdamW):
 
     @torch.no_grad()
     def _update(self, params: list[Tensor], hyper: Hyper) -> None:
-        copied = _with_copies(params)
-        if len(copied) < len(params):
-            super()._update([param for param in params if not hasattr(param, "rounded")], hyper)
-        for param in copied:
+        if others := [param for param in params if not hasattr(param, "rounded")]:
+            super()._update(others, hyper)
+        for param in _with_copies(params):
             state = self.state[param]
             state["step"] += 1
             rate = hyper.lr / (1 - hyper.beta1 ** state["step"])

@@ -48,7 +48,9 @@ class Ladder(Step):
 
     def training(self) -> Training:
         """Build the accelerated model, its optimizer and a batch."""
-        return Training(self, switches=[name for name in fast.SWITCHES if getattr(self, name)])
+        return Training(
+            self, switches=[name for name in fast.SWITCHES if getattr(self, name)], compile_mode=self.compile_mode
+        )
 
 
 def losses(case: Ladder, steps: int) -> dict[str, list[float]]:

@@ -42,10 +42,11 @@ def regroup(module: nn.Module, size: int) -> None:
 class Training:
     """A model in training, with its optimizer and a batch of random tokens.
 
-    `case` has the fields of `step.Step`; layers run in groups of `checkpoint` (see `regroup`), and `switches` are those
-    of `fast.accelerate`. `weights` holds the parameters and buffers under the names of the plain model."""
+    `case` has the fields of `step.Step`; layers run in groups of `checkpoint` (see `regroup`), `switches` are those of
+    `fast.accelerate`, and `compile_mode` is the mode of torch.compile. `weights` holds the parameters and buffers under
+    the names of the plain model."""
 
-    def __init__(self, case, checkpoint: int = 0, switches: Iterable[str] = ()):
+    def __init__(self, case, checkpoint: int = 0, switches: Iterable[str] = (), compile_mode: str = "default"):
         self.case, self.autocast = case, precision.activate(case.precision, case.device)
         with torch.device(case.device):
             self.module = model.TransformerLM(case.config, case.attention)
@@ -58,8 +59,9 @@ class Training:
         self.start = self.first.detach().clone()
         narrow, params = "cast_once" in switches, self.module.parameters()
         self.optimizer = fast.AdamW(params) if narrow else adam.AdamW(params, case.optimizer)
-        mode = getattr(case, "compile_mode", None)
-        self.network = torch.compile(self.module, dynamic=False, mode=mode) if case.compiled else self.module
+        self.network = self.module
+        if case.compiled:
+            self.network = torch.compile(self.module, dynamic=False, mode=compile_mode)
         self.last = {}
 
     @property
