@@ -10,22 +10,16 @@ AUTOCAST = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.fl
 NAMES = tuple(AUTOCAST)
 
 
-def unavailable(name: str, device: str) -> str | None:
-    """Return why the device cannot compute in that precision, or None if it can."""
-    validate.choice("precision", name, NAMES)
-    if name == "tf32" and (device != "cuda" or torch.cuda.get_device_capability() < (8, 0)):
-        return "tf32 needs a CUDA device of compute capability 8.0 or more"
-    return None
-
-
 def activate(name: str, device: str) -> torch.autocast:
     """Set the precision of matrix products, and return autocast for the forward pass.
 
     The backward pass follows the dtypes of the forward pass. `fp32` is strict: TF32 is off. `tf32` keeps values in fp32
     and rounds the factors of matrix products to 10 bits of mantissa. `bf16` and `fp16` are autocast, without loss
-    scaling; parameters, norms and loss stay in fp32. Raises ValueError for a name that is unknown or unavailable."""
-    if reason := unavailable(name, device):
-        raise ValueError(f"precision: {reason}")
+    scaling; parameters, norms and loss stay in fp32. Raises ValueError for an unknown name, and for tf32 without CUDA
+    (see `device.lacks` for what a GPU cannot do)."""
+    validate.choice("precision", name, NAMES)
+    if name == "tf32" and device != "cuda":
+        raise ValueError("precision: tf32 needs a CUDA device")
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
     return torch.autocast(device, dtype=AUTOCAST[name], enabled=AUTOCAST[name] is not None)
 

@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import torch
-
 from lib.stats import intervals, steady_state
 
 Mark = Callable[[str], None]
@@ -46,34 +44,6 @@ class HostClock:
         """Return nanoseconds between the marks, and of wall time since the start."""
         wall_ns = self.now() - self.instants[0]
         return [b - a for a, b in zip(self.instants, self.instants[1:], strict=False)], wall_ns
-
-
-class CudaClock:
-    """Record a CUDA event at each mark, and wait for the device once, after the iteration."""
-
-    def start(self) -> None:
-        torch.cuda.synchronize()
-        self.began_ns = time.perf_counter_ns()
-        self.events = []
-        self.mark()
-
-    def mark(self) -> None:
-        self.events.append(torch.cuda.Event(enable_timing=True))
-        self.events[-1].record()
-
-    def stop(self) -> tuple[list[int], int]:
-        """Return nanoseconds of device time between marks, and of wall time since the start."""
-        torch.cuda.synchronize()
-        wall_ns = time.perf_counter_ns() - self.began_ns
-        pairs = zip(self.events, self.events[1:], strict=False)
-        return [round(a.elapsed_time(b) * 1e6) for a, b in pairs], wall_ns
-
-
-def clock(device: str) -> HostClock | CudaClock:
-    """Return the clock for a device: cpu, cuda or mps."""
-    if device == "cuda":
-        return CudaClock()
-    return HostClock(synchronize=torch.mps.synchronize) if device == "mps" else HostClock()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from lib import adam, model, validate
 from lib.cost import flops
 from lib.experiments.measure import Work
-from lib.instruments import cache, environment
+from lib.instruments import cache, device, environment
 from lib.timing import Mark
 
 DRAWN = 2**18  # random values of a tensor; a larger one repeats them, since drawing takes longer than measuring
@@ -35,7 +35,7 @@ class Adam:
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", environment.device(self.device))
+        object.__setattr__(self, "device", device.named(self.device))
         own = ("num_params", "param_size")
         validate.fields(self)
         validate.choice("variant", self.variant, adam.VARIANTS)

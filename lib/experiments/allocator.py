@@ -9,7 +9,7 @@ from lib.experiments.adam import Adam
 from lib.experiments.attention import Attention
 from lib.experiments.measure import Work
 from lib.experiments.step import Step
-from lib.instruments import allocator, environment
+from lib.instruments import allocator, device
 
 PROGRAMS = {  # by the name that a table shows; all in fp32
     "naive_attention": (Attention, {"variant": "naive"}),
@@ -40,7 +40,7 @@ class Allocator:
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", environment.device(self.device))
+        object.__setattr__(self, "device", device.named(self.device))
         validate.fields(self)
         validate.choice("program", self.program, PROGRAMS)
         validate.choice("allocator", self.allocator, allocator.ALLOCATORS)

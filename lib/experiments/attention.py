@@ -8,7 +8,7 @@ import torch
 from lib import attention, precision, validate
 from lib.cost import flops, memory
 from lib.experiments.measure import Work
-from lib.instruments import cache, environment
+from lib.instruments import cache, device, environment
 from lib.timing import Mark
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
@@ -29,7 +29,7 @@ class Attention:
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", environment.device(self.device))
+        object.__setattr__(self, "device", device.named(self.device))
         validate.fields(self)
         validate.choice("variant", self.variant, attention.VARIANTS)
         validate.choice("precision", self.precision, precision.NAMES)
@@ -43,7 +43,7 @@ class Attention:
         """Return why this machine cannot run the case, or None."""
         missing = environment.compiler_missing(self.device) if self.compiles else None
         missing = missing or attention.unavailable(self.variant, self.device, self.d_head)
-        return missing or precision.unavailable(self.precision, self.device)
+        return missing or device.on(self.device).lacks(self.precision)
 
     def predicted_bytes(self) -> int:
         """Predict the peak of the variant, or of the reference if that is larger.

@@ -8,7 +8,7 @@ import torch
 from lib import model, precision, validate
 from lib.cost import flops
 from lib.experiments.measure import Work
-from lib.instruments import environment, peak_memory
+from lib.instruments import device, environment, peak_memory
 from lib.timing import Mark
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 2e-2}
@@ -28,7 +28,7 @@ class AttentionModule:
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", environment.device(self.device))
+        object.__setattr__(self, "device", device.named(self.device))
         validate.fields(self)
         validate.choice("precision", self.precision, precision.NAMES)
         _ = self.config  # refuses a num_heads that does not divide d_model
@@ -53,7 +53,7 @@ class AttentionModule:
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
         missing = environment.compiler_missing(self.device) if self.compiled else None
-        return missing or precision.unavailable(self.precision, self.device)
+        return missing or device.on(self.device).lacks(self.precision)
 
     def predicted_bytes(self) -> int:
         """Predict the peak, reached when the gradient of one weight is compared.
@@ -84,7 +84,7 @@ class AttentionModule:
             dout_BTC = torch.randn_like(x_BTC)
             dout_narrow_BTC = dout_BTC.to(precision.AUTOCAST[self.precision] or torch.float32)
         held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        built_bytes = torch.cuda.memory_allocated() if self.device == "cuda" else None
+        built_bytes = device.on(self.device).memory_bytes().get("end")
         network, last = torch.compile(module, dynamic=False) if self.compiled else module, {}
 
         def iteration(mark: Mark) -> None:

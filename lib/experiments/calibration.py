@@ -27,7 +27,8 @@ from torch.utils.benchmark import Timer
 from lib import cli, execution, timing
 from lib.experiments import measure
 from lib.experiments.ceilings import Ceilings
-from lib.instruments import environment, noise
+from lib.instruments import noise
+from lib.instruments.device import named, on
 from lib.records import results
 from lib.stats import comparisons
 from lib.stats.comparisons import Measured
@@ -78,7 +79,7 @@ def timer(device: str) -> dict[str, list[float]]:
         mark("run")
 
     def ours_ms() -> float:
-        return statistics.median(timing.measure(iteration, timing.clock(device), Plan(2, 10)).metrics()["run_ms"])
+        return statistics.median(timing.measure(iteration, on(device).clock(), Plan(2, 10)).metrics()["run_ms"])
 
     def timer_ms() -> float:
         theirs.timeit(2)
@@ -114,7 +115,7 @@ def _program(operands: tuple[torch.Tensor, torch.Tensor], calls: int) -> Iterati
 
 def _ratio(device: str, first: Iteration, second: Iteration, most: int, seed: int) -> Measured:
     """Return the ratio of two programs by at most `most` pairs."""
-    pairs = timing.compare(first, second, timing.clock(device), most=most, seed=seed).metrics()
+    pairs = timing.compare(first, second, on(device).clock(), most=most, seed=seed).metrics()
     return comparisons.of_pairs(pairs["paired_ms"], pairs["baseline_ms"])
 
 
@@ -151,10 +152,10 @@ def overhead(device: str) -> dict[str, list[float]]:
             mark(phase)
 
     def marked_ms() -> float:
-        return statistics.fmean(timing.measure(iteration, timing.clock(device), Plan(0, block)).metrics()["total_ms"])
+        return statistics.fmean(timing.measure(iteration, on(device).clock(), Plan(0, block)).metrics()["total_ms"])
 
     def plain_ms() -> float:
-        clock = timing.clock(device)
+        clock = on(device).clock()
         clock.start()
         for _ in range(block):
             iteration(lambda phase: None)
@@ -172,7 +173,7 @@ def repeated(device: str) -> dict[str, list[float]]:
     for _ in range(5):
         for (name, rates), work in zip(found.items(), works, strict=True):
             fact = work.facts["flops" if name == "product_gflops" else "moved_bytes"]
-            times = timing.measure(work.iteration, timing.clock(device), Plan(2, 20)).metrics()["run_ms"]
+            times = timing.measure(work.iteration, on(device).clock(), Plan(2, 20)).metrics()["run_ms"]
             rates.append(fact / statistics.median(times) / 1e6)
     return found
 
@@ -236,7 +237,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Run every check, or those named on the command line; return 0."""
     given = parser().parse_args(arguments)
-    device = environment.device()
+    device = named()
     count, processes = (SHORT_COMPARISONS, SHORT_PROCESSES) if given.short else (COMPARISONS, PROCESSES)
     for name in given.checks or (SHORT if given.short else CHECKS):
         rounds = [r + 1 for r in range(processes if name == programs.__name__ else 1)]

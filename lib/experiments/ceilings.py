@@ -10,7 +10,7 @@ from lib import precision, validate
 from lib.config import SIZES, Config
 from lib.cost import flops
 from lib.experiments.measure import Work
-from lib.instruments import environment
+from lib.instruments import device
 from lib.timing import Mark
 
 OPERATIONS = ("matmul", "products", "copy", "triad", "add", "adamw", "call")
@@ -56,7 +56,7 @@ class Ceilings:
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", environment.device(self.device))
+        object.__setattr__(self, "device", device.named(self.device))
         validate.fields(self)
         validate.choice("operation", self.operation, OPERATIONS)
         validate.choice("precision", self.precision, precision.NAMES)
@@ -81,7 +81,7 @@ class Ceilings:
 
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
-        return precision.unavailable(self.precision, self.device)
+        return device.on(self.device).lacks(self.precision)
 
     def predicted_bytes(self) -> int:
         """Predict the peak: operands and result, and a few rows in double for the check."""

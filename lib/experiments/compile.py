@@ -8,7 +8,7 @@ from lib.cost import flops
 from lib.experiments.attention import Attention
 from lib.experiments.measure import Work
 from lib.experiments.step import Step
-from lib.instruments import compilation, environment
+from lib.instruments import compilation, device
 
 ATTENTION = "attention"
 
@@ -30,7 +30,7 @@ class Compile:
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", environment.device(self.device))
+        object.__setattr__(self, "device", device.named(self.device))
         validate.fields(self)
         validate.choice("model", self.model, (ATTENTION, *model.SIZES))
         validate.choice("precision", self.precision, precision.NAMES)

@@ -14,7 +14,7 @@ from lib.cost import flops
 from lib.experiments.measure import Work
 from lib.experiments.step import Step
 from lib.experiments.training import Training
-from lib.instruments import compilation, environment, operators, profiler
+from lib.instruments import compilation, device, environment, operators, profiler
 from lib.records import results
 
 
@@ -31,7 +31,7 @@ class Kernels(Step):
 
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
-        unseen = "torch.profiler does not see kernels on mps" if self.device == "mps" else None
+        unseen = None if device.on(self.device).profiled else f"torch.profiler does not see kernels on {self.device}"
         return unseen or super().unavailable()
 
     def annotate(

@@ -10,6 +10,7 @@ from lib.experiments import measure
 from lib.experiments.measure import Recording
 from lib.experiments.step import Step
 from lib.experiments.training import Training
+from lib.instruments.device import on
 from lib.records import baselines
 from lib.stats import intervals
 
@@ -112,7 +113,7 @@ def _ratio(record: Recording, case: Ladder, other: Ladder, most: int, seconds: f
     measure.errors(works[0])  # right before fast
     before = works[0].before, works[1].before
     iterations = works[0].iteration, works[1].iteration
-    pairs = timing.compare(*iterations, timing.clock(case.device), most, seconds, before=before)
+    pairs = timing.compare(*iterations, on(case.device).clock(), most, seconds, before=before)
     for work in works:
         record.built.remove(work)
         vars(work).clear()

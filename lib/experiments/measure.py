@@ -22,6 +22,7 @@ import torch
 
 from lib import paths, timing
 from lib.instruments import allocator, compilation, environment, noise, peak_memory
+from lib.instruments.device import on
 from lib.records import baselines, code_digest, results
 from lib.timing import Iteration
 
@@ -161,8 +162,7 @@ def recording(case, round: int, cold: bool = False):
             vars(work).clear()  # the notebook's variable must not keep the tensors alive
     gc.collect()
     allocator.release()
-    if case.device == "cuda":
-        torch.cuda.empty_cache()
+    on(case.device).release()
     save(case, round, status, record.metrics, period.started, period.end(), period.noticed)
 
 
@@ -195,7 +195,7 @@ def errors(work: Work) -> dict[str, list[float]]:
     if work.compiled:
         compilation.start(work.device)
     with compilation.hits() if work.compiled else contextlib.nullcontext({}) as cached, work.around_first() as noted:
-        first = timing.measure(work.iteration, timing.clock(work.device), once, work.before)
+        first = timing.measure(work.iteration, on(work.device).clock(), once, work.before)
     found = _check(work.result(), expected, work.tolerance)
     found["first_iteration_ms"] = first.metrics()["wall_ms"]
     return found | noted | cached
@@ -221,7 +221,7 @@ def first_steps(record: Recording, samples: int) -> dict[str, list[float] | int]
     process, so it is computed last, on the case built again from the same seed. The first iteration is checked against
     it. Raises WrongResult beyond the tolerance."""
     work = record.setup()
-    clock = timing.clock(work.device)
+    clock = on(work.device).clock()
     series = [timing.measure(work.iteration, clock, timing.Plan(0, 1), work.before).metrics()]
     got = {name: tensor.detach().clone() for name, tensor in work.result().items()}
     if samples > 1:
@@ -247,7 +247,7 @@ def _relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
 
 def times(work: Work, plan: timing.Plan) -> dict[str, list[float]]:
     """Return the samples of each phase, named as in `timing.Samples.metrics`."""
-    return timing.measure(work.iteration, timing.clock(work.device), plan, work.before).metrics()
+    return timing.measure(work.iteration, on(work.device).clock(), plan, work.before).metrics()
 
 
 def peaks(work: Work) -> dict[str, list[float]]:
@@ -295,7 +295,7 @@ def _pairs_with(record: Recording, other, most: int, seconds: float) -> dict[str
         peak_memory.preflight(max(record.case.predicted_bytes(), other.predicted_bytes()), other.device)
         work, base = record.built[0], record.build(other)
         found = timing.compare(
-            work.iteration, base.iteration, timing.clock(other.device), most, seconds, seed, (work.before, base.before)
+            work.iteration, base.iteration, on(other.device).clock(), most, seconds, seed, (work.before, base.before)
         )
     except peak_memory.TooLarge as error:
         return {f"pair_{name}": number for name, number in error.metrics().items()}

@@ -26,7 +26,7 @@ from lib.experiments import cases
 from lib.experiments.kernels import Kernels
 from lib.experiments.measure import Recording
 from lib.experiments.training import Training
-from lib.instruments import peak_memory
+from lib.instruments import device, peak_memory
 
 WARMUP = 5
 LIMIT_S = 120  # for each of the two commands; a case has far more
@@ -82,7 +82,7 @@ def metrics(record: Recording) -> dict:
     for work in record.built:
         vars(work).clear()
     gc.collect()
-    torch.cuda.empty_cache()
+    device.on(case.device).release()
     try:
         peak_memory.preflight(case.predicted_bytes(), case.device)
     except peak_memory.TooLarge:
@@ -151,7 +151,7 @@ def capture(case: Kernels) -> None:
     # nsys looks for ranges in the thread that launched a kernel; the backward pass would have a thread of its own
     with torch.autograd.set_multithreading_enabled(False), torch.cuda.profiler.profile():
         iterate_in_ranges(training, torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop)
-        torch.cuda.synchronize()
+        device.on(case.device).synchronize()
 
 
 def parse(arguments: list[str]) -> Kernels:

@@ -14,7 +14,7 @@ from lib.cost import flops
 from lib.experiments.ladder import Ladder
 from lib.experiments.measure import Work
 from lib.experiments.training import Training
-from lib.instruments import environment
+from lib.instruments import device
 
 PEER = "transformers"  # the name of its package
 PROGRAMS = ("ours", PEER)
@@ -51,7 +51,7 @@ class Peers:
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", environment.device(self.device))
+        object.__setattr__(self, "device", device.named(self.device))
         validate.fields(self)
         validate.choice("program", self.program, PROGRAMS)
         validate.choice("precision", self.precision, precision.NAMES)

@@ -7,7 +7,7 @@ import torch
 
 from lib import model, precision, validate
 from lib.cost import flops, memory
-from lib.instruments import dtypes, environment, rounding
+from lib.instruments import device, dtypes, rounding
 
 SUBJECTS = ("accumulation", "toy", "transformer", *rounding.NORMS)
 CONFIG = replace(model.SIZES["tiny"], context_length=16)  # dtypes do not depend on the size
@@ -26,7 +26,7 @@ class Precision:
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", environment.device(self.device))
+        object.__setattr__(self, "device", device.named(self.device))
         validate.fields(self)
         validate.choice("subject", self.subject, SUBJECTS)
         validate.choice("precision", self.precision, precision.NAMES)

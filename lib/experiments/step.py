@@ -7,7 +7,7 @@ from lib import adam, attention, model, precision, validate
 from lib.cost import flops, memory
 from lib.experiments.measure import Work
 from lib.experiments.training import MODES, Training
-from lib.instruments import environment, peak_memory
+from lib.instruments import device, environment, peak_memory
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 5e-2, "bf16": 1e-1, "fp16": 1e-1}  # in fp16 gradients underflow without scaling
 
@@ -28,7 +28,7 @@ class Step:
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", environment.device(self.device))
+        object.__setattr__(self, "device", device.named(self.device))
         validate.fields(self)
         validate.choice("size", self.size, model.SIZES)
         validate.choice("precision", self.precision, precision.NAMES)
@@ -55,7 +55,7 @@ class Step:
         """Return why this machine cannot run the case, or None."""
         missing = environment.compiler_missing(self.device) if self.compiles else None
         missing = missing or attention.unavailable(self.attention, self.device, self.config.d_head)
-        return missing or precision.unavailable(self.precision, self.device)
+        return missing or device.on(self.device).lacks(self.precision)
 
     def predicted_bytes(self) -> int:
         """Predict the peak: the step's or the reference's, plus the logits to compare."""

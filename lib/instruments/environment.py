@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import torch
 
-from lib import precision, validate
-from lib.instruments import allocator, cache, processor
+from lib import precision
+from lib.instruments import allocator, processor
+from lib.instruments.device import on
 from lib.paths import ROOT
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
 ALLOWED_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "MKL_NUM_THREADS",
@@ -25,22 +25,7 @@ ALLOWED_VARIABLES = (
     "PYTORCH_CUDA_ALLOC_CONF",
     "TRITON_INTERPRET",
 )
-SMI_S = 20  # seconds within which nvidia-smi must answer; loading the driver first takes long
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-
-
-def device(name: str = "auto") -> str:
-    """Return the device of that name; `auto` picks the fastest one here.
-
-    Raises ValueError for a device that is unknown or not on this machine."""
-    validate.choice("device", name, DEVICES)
-    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        return next(kind for kind, present in here.items() if present)
-    if not here[name]:
-        present = ", ".join(kind for kind in here if here[kind])
-        raise ValueError(f"device: got {name!r}, expected one on this machine: {present}")
-    return name
 
 
 def compiler_missing(device: str) -> str | None:
@@ -63,14 +48,8 @@ def cores() -> int:
 
 def hardware(device: str) -> str:
     """Return the name of the GPU, or of the processor with its number of cores."""
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    return processor.name() if device == "mps" else f"{processor.name()}, {cores()} cores"
-
-
-def gpus() -> list[str]:
-    """List the names of the GPUs that this process sees, in CUDA's order."""
-    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    name = on(device).hardware()
+    return f"{name}, {cores()} cores" if device == "cpu" else name
 
 
 def machine(device: str) -> str:
@@ -90,20 +69,6 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _nvidia_smi() -> dict[str, str]:
-    """Return the GPU's driver, power limit and highest clock, or {} if nvidia-smi fails."""
-    if not shutil.which("nvidia-smi"):
-        return {}
-    names = {"driver": "driver_version", "power_limit": "power.limit", "largest_sm_clock": "clocks.max.sm"}
-    card = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
-    query = ["nvidia-smi", f"--id={card}", f"--query-gpu={','.join(names.values())}", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=SMI_S, check=True).stdout.strip()
-        return dict(zip(names, answer.split(", "), strict=True))
-    except (OSError, subprocess.SubprocessError, ValueError):  # for a part of a GPU it may find no device
-        return {}
-
-
 def describe(device: str) -> dict:
     """Return the environment of a measurement on `device`, as plain values for the record."""
     found = {
@@ -112,7 +77,7 @@ def describe(device: str) -> dict:
         "device": device,
         "processor": processor.name(),
         "instruction_sets": processor.instruction_sets(),
-        **cache.levels_mib(),
+        **processor.cache_levels_mib(),
         "cores": cores(),
         "memory_mib": psutil.virtual_memory().total // 2**20,
         "system": f"{platform.system()} {platform.machine()}",
@@ -125,11 +90,8 @@ def describe(device: str) -> dict:
         "load": round(os.getloadavg()[0], 2),
         "commit": _git("rev-parse", "--short=12", "HEAD") or "no checkout",
         "uncommitted": bool(_git("status", "--porcelain", "--", "lib", "notebooks")),
-        "lacks": [reason for reason in (compiler_missing(device), precision.unavailable("tf32", device)) if reason],
+        "lacks": [reason for reason in (compiler_missing(device), *map(on(device).lacks, precision.NAMES)) if reason],
         "variables": {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ},
         "run": os.environ.get("SWEEP_RUN", "by hand"),
     }
-    if device == "cuda":
-        memory_mib = torch.cuda.get_device_properties(0).total_memory // 2**20
-        found |= {"gpu_memory_mib": memory_mib, "cuda": torch.version.cuda} | _nvidia_smi()
-    return found
+    return found | on(device).facts()

@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from lib.instruments.device import on
 from lib.timing import Iteration
 
 POINTS = 600  # at most, of a timeline in a record: a figure cannot show more
@@ -146,7 +147,7 @@ class _LiveStorage(TorchDispatchMode):
         if not isinstance(leaf, torch.Tensor):
             return
         storage, now = leaf.untyped_storage(), time.perf_counter_ns()
-        key, size = storage._cdata, _rounded_up(storage.nbytes(), leaf.device.type)
+        key, size = storage._cdata, on(leaf.device.type).rounded_up(storage.nbytes())
         former = self.alive.get(key)
         if former is None:
             self.ends[key] = weakref.finalize(storage, self._freed, key)
@@ -165,11 +166,6 @@ class _LiveStorage(TorchDispatchMode):
     def _freed(self, key: int) -> None:
         del self.ends[key]
         self.history.free(time.perf_counter_ns(), self.alive.pop(key))
-
-
-def _rounded_up(size: int, device: str) -> int:
-    """Return the bytes that a storage takes: CUDA's allocator rounds up to 512."""
-    return -(-size // 512) * 512 if device == "cuda" else size
 
 
 def _maker(operator: str) -> str:
@@ -216,14 +212,14 @@ def _function_name(filename: str, name: str) -> str:
     return ".".join([*path.relative_to(_LIB).with_suffix("").parts, name.split(".<locals>")[0]])
 
 
-def from_snapshot(snapshot: dict, device: int, marks: list[tuple[str, int]], began: int, older: int) -> History:
-    """Build the history of one CUDA device from `torch.cuda.memory._snapshot()`.
+def from_snapshot(snapshot: dict, marks: list[tuple[str, int]], began: int, older: int) -> History:
+    """Build the history of the first CUDA device from `torch.cuda.memory._snapshot()`.
 
     It starts at `began`, when `older` bytes were there. Instants are Unix time in ns; bytes are those requested,
     before rounding. Makers are named by the recorded frames, C++ ones too if there are any."""
     history, pending, alive = History(), list(marks), {}
     history.began, history.older = began, older
-    for entry in snapshot["device_traces"][device]:
+    for entry in snapshot["device_traces"][0]:
         instant = 1000 * entry["time_us"]
         while pending and pending[0][1] < instant:
             history.mark(*pending.pop(0))

@@ -10,6 +10,7 @@ import psutil
 import torch
 
 from lib import precision, timing
+from lib.instruments.device import on
 
 LEAST_SECONDS = 0.5  # between two readings; the counters count hundredths of a second
 NOTICEABLE_SECONDS = 1.0  # of a step of the wall clock
@@ -28,7 +29,7 @@ def probe(device: str) -> list[float]:
         mark("run")
 
     with precision.strict():  # whatever the case's precision
-        return timing.measure(iteration, timing.clock(device), timing.Plan(3, 10)).metrics()["total_ms"]
+        return timing.measure(iteration, on(device).clock(), timing.Plan(3, 10)).metrics()["total_ms"]
 
 
 @dataclass(frozen=True)

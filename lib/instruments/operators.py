@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from lib import timing
+from lib.instruments.device import on
 from lib.timing import Iteration
 
 PRODUCT, ATTENTION, FUNCTION, MEMORY, VIEW = "product", "attention", "function", "memory", "view"
@@ -98,7 +99,7 @@ class Call:
             tree_map_only(Layout, lambda x: values[x].clone().as_strided(x.shape, x.strides), self.arguments)
             for _ in range(max(1, min(calls, COLD_BYTES // self.moved_bytes)))
         ]
-        clock, samples = timing.clock(device), []
+        clock, samples = on(device).clock(), []
         while len(samples) <= LEAST_RUNS or (sum(samples) < LEAST_MS and len(samples) <= MOST_RUNS):
             args, kwargs = copies[len(samples) % len(copies)]
             clock.start()

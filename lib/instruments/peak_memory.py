@@ -1,21 +1,19 @@
 """Measure memory: the bytes available, the peak of each phase, and a timeline of allocations."""
 
-import platform
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import torch
 
 from lib.instruments import allocator
+from lib.instruments.device import Cpu, on
 from lib.instruments.memory_timeline import History, follow, from_snapshot
 from lib.timing import Iteration
 
 MIB = 2**20
 _PROCESS = Path("/proc/self")
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 class TooLarge(Exception):
@@ -32,19 +30,7 @@ class TooLarge(Exception):
 
 def available_bytes(device: str) -> int:
     """Return 90% of the free bytes, on a CPU within the container's limit."""
-    if device == "cuda":
-        free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    elif device == "mps":
-        free = torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
-    else:
-        free = psutil.virtual_memory().available
-        limit = _CGROUP / "memory.max"
-        if limit.exists() and limit.read_text().strip().isdigit():
-            # a cache that the kernel frees when needed
-            cached = re.search(r"inactive_file (\d+)", (_CGROUP / "memory.stat").read_text())
-            used = int((_CGROUP / "memory.current").read_text()) - int(cached[1])
-            free = min(free, int(limit.read_text()) - used)
-    return int(0.9 * free)
+    return int(0.9 * on(device).free_bytes())
 
 
 def preflight(predicted: int, device: str) -> None:
@@ -79,7 +65,7 @@ def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
     CPU: followed through every operation, to the byte, but not inside compiled graphs. On Linux `resident_peak_mib` is
     the most memory of the process, Python's own included. MPS reports no peaks, only ends and `<phase>_reserved_mib`,
     held by the driver at each end."""
-    return _metrics({"cuda": _cuda_peaks, "mps": _mps_ends}.get(device, _cpu_peaks)(iteration))
+    return _metrics(_cpu_history(iteration)[0] if device == "cpu" else _counted(iteration, on(device)))
 
 
 def resident_peak(iteration: Iteration) -> dict[str, list[float]]:
@@ -99,33 +85,17 @@ def _metrics(sizes: dict[str, int]) -> dict[str, list[float]]:
     return metrics | ({"peak_mib": [max(highest) / MIB]} if highest else {})
 
 
-def _cuda_peaks(iteration: Iteration) -> dict[str, int]:
+def _counted(iteration: Iteration, device: Cpu) -> dict[str, int]:
+    """Run one iteration and return what the device counts at the end of each phase."""
     sizes = {}
 
     def mark(phase: str) -> None:
-        sizes[f"{phase}_peak"], sizes[f"{phase}_end"] = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
-        sizes[f"{phase}_reserved"] = torch.cuda.max_memory_reserved()
-        torch.cuda.reset_peak_memory_stats()
+        sizes.update({f"{phase}_{name}": size for name, size in device.memory_bytes().items()})
+        device.reset_peaks()
 
-    torch.cuda.reset_peak_memory_stats()
+    device.reset_peaks()
     iteration(mark)
     return sizes
-
-
-def _mps_ends(iteration: Iteration) -> dict[str, int]:
-    sizes = {}
-
-    def mark(phase: str) -> None:
-        torch.mps.synchronize()
-        sizes[f"{phase}_end"] = torch.mps.current_allocated_memory()
-        sizes[f"{phase}_reserved"] = torch.mps.driver_allocated_memory()
-
-    iteration(mark)
-    return sizes
-
-
-def _cpu_peaks(iteration: Iteration) -> dict[str, int]:
-    return _cpu_history(iteration)[0]
 
 
 def _cpu_history(iteration: Iteration) -> tuple[dict[str, int], History]:
@@ -161,23 +131,9 @@ def peaks_and_timeline(
         sizes, history = _cpu_history(iteration)
         return _metrics(sizes) | history.tables(count)
     metrics = peaks(iteration, device)
-    if device == "mps":
+    if device != "cuda":
         return metrics
     before()
-    return metrics | _cuda_history(iteration, pickle).tables(count)
-
-
-def _cuda_history(iteration: Iteration, pickle: Path | None) -> History:
-    marks = []
-    torch.cuda.synchronize()
-    older = torch.cuda.memory_stats()["requested_bytes.all.current"]
-    native = (platform.system(), platform.machine()) == ("Linux", "x86_64")  # elsewhere PyTorch sees no C++ frames
-    torch.cuda.memory._record_memory_history(context="alloc", stacks="all" if native else "python")
-    try:
-        began = time.time_ns()  # the clock of the allocator's history
-        iteration(lambda phase: marks.append((phase, time.time_ns())))
-        if pickle:
-            torch.cuda.memory._dump_snapshot(str(pickle))
-        return from_snapshot(torch.cuda.memory._snapshot(), torch.cuda.current_device(), marks, began, older)
-    finally:
-        torch.cuda.memory._record_memory_history(None)
+    marks, began = [], time.time_ns()  # the clock of the allocator's history
+    snapshot, older = on(device).history(lambda: iteration(lambda phase: marks.append((phase, time.time_ns()))), pickle)
+    return metrics | from_snapshot(snapshot, marks, began, older).tables(count)

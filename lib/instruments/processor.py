@@ -1,5 +1,6 @@
-"""Name the processor of this machine and its widest instructions, as its system does."""
+"""Name the processor of this machine, its widest instructions and its caches, as its system does."""
 
+import contextlib
 import functools
 import platform
 import re
@@ -9,6 +10,8 @@ from pathlib import Path
 SETS = {  # by the flags of Linux, in lower case those of macOS too
     "avx2": "AVX2", "avx512f": "AVX-512", "amx_tile": "AMX", "asimd": "NEON", "neon": "NEON", "sve": "SVE",
 }  # fmt: skip
+CPUS = Path("/sys/devices/system/cpu")
+CACHE_BYTES = 128 * 2**20  # of the last cache, where the system does not say
 
 
 @functools.cache
@@ -29,6 +32,35 @@ def instruction_sets() -> list[str]:
     known = flags.lower().split()
     found = list(dict.fromkeys(said for flag, said in SETS.items() if flag in known))
     return [said for said in found if said != SETS["avx2"] or SETS["avx512f"] not in found]
+
+
+def cache_levels_mib() -> dict[str, float]:
+    """Return the sizes of one core's caches from the second level on, as `l2_mib` and so on."""
+    if platform.system() == "Darwin":
+        sizes = {f"l{level}_mib": sysctl(f"hw.l{level}cachesize") for level in (2, 3)}
+        return {name: int(size) / 2**20 for name, size in sizes.items() if size.isdecimal() and int(size)}
+    return {f"l{level}_mib": size / 2**20 for level, _, size in _caches("cpu0") if level > 1}
+
+
+def last_caches_bytes() -> int:
+    """Return the size of all caches of the last level together: several, where groups of cores have their own."""
+    if platform.system() == "Darwin":
+        return round(max(cache_levels_mib().values(), default=0) * 2**20) or CACHE_BYTES
+    found = _caches("cpu[0-9]*")
+    last = max((level for level, _, _ in found), default=0)
+    return sum(size for level, _, size in found if level == last) or CACHE_BYTES
+
+
+def _caches(cores: str) -> list[tuple[int, str, int]]:
+    """List level, sharing cores and bytes of each cache of data that Linux knows, once."""
+    found = set()
+    for folder in CPUS.glob(f"{cores}/cache/index*"):
+        with contextlib.suppress(OSError):
+            said = (folder.joinpath(name).read_text().strip() for name in ("type", "level", "shared_cpu_list", "size"))
+            holds, level, shared, size = said
+            if holds != "Instruction":
+                found.add((int(level), shared, int(size.removesuffix("K")) * 1024))
+    return sorted(found)
 
 
 def sysctl(key: str) -> str:

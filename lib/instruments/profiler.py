@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from lib.instruments import kernel_classes
+from lib.instruments.device import on
 from lib.timing import Iteration
 
 START, END = "iteration begins", "phase ends: "  # the names of the marks in a trace
@@ -66,21 +67,18 @@ def profile(
 
     `before` runs before each, outside its phases. `parts` are ranges of torch.profiler.record_function inside the first
     phase. If `keep` is given, the compressed trace is written there."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if device == "cuda":
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         file = Path(folder, "trace.json")
+        schedule = torch.profiler.schedule(wait=0, warmup=1, active=count, repeat=1)
         with torch.profiler.profile(
-            activities=activities, schedule=torch.profiler.schedule(wait=0, warmup=1, active=count, repeat=1),
-            on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)), acc_events=True,
+            activities=on(device).activities(), schedule=schedule, acc_events=True,
+            on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)),
         ) as profiler:  # fmt: skip
             for _ in range(1 + count):
                 before()
                 _note(START)
                 iteration(lambda name: _note(END + name))
-                if device == "cuda":
-                    torch.cuda.synchronize()  # else the next one would be launched while this one runs
+                on(device).synchronize()  # else the next one would be launched while this one runs
                 profiler.step()
         if keep:
             keep.parent.mkdir(parents=True, exist_ok=True)

@@ -103,7 +103,7 @@ def case_seconds(case, settings: Mapping, rates: UnitSeconds) -> float:
     costs, each = case.costs(), rates.iteration_s(case)
     baseline, plain = (find(case.experiment, asdict(case)) for find in (baselines.of, baselines.plain))
     others = [type(case)(**fields) for fields in (baseline, plain) if fields and settings["pairs"]]
-    flush = 2 * cache.size_bytes(case.device) * rates.byte if getattr(case, "cold", False) else 0.0
+    flush = cache.flushed_bytes(case.device) * rates.byte if getattr(case, "cold", False) else 0.0
     most, limit = (settings["warmup"], settings["samples"]), settings["seconds"]
     if settings["target_percent"]:
         most = [min(n, max(least, limit / each)) for n, least in zip(most, (2, timing.LEAST), strict=True)]

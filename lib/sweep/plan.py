@@ -18,6 +18,7 @@ from tqdm import tqdm
 from lib.catalog import CATALOG
 from lib.experiments import measure
 from lib.instruments import environment, peak_memory
+from lib.instruments.device import on
 from lib.records import code_digest, results
 from lib.report import tidy
 from lib.sweep import sweep_file
@@ -166,7 +167,7 @@ def pins(tasks: list[Task]) -> list[str]:
     They must be of the same model as the first, which names the machine. Others are reported on standard error."""
     if not any(task.device == "cuda" for task in tasks):
         return []
-    gpus = environment.gpus()
+    gpus = on("cuda").models()
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     named = [pin.strip() for pin in given.split(",")] if given else [str(number) for number in range(len(gpus))]
     if named and named[0].startswith("MIG"):  # a process sees only the first MIG part, and cannot query the others

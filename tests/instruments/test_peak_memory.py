@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib.instruments import memory_timeline, peak_memory
+from lib.instruments import device, memory_timeline, peak_memory
+from lib.instruments.device import Cuda, Mps
 from lib.instruments.peak_memory import MIB
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -183,13 +184,14 @@ def test_cuda_tells_what_is_allocated_and_what_is_reserved_in_each_phase(monkeyp
         Counts.now += mib * MIB
         Counts.highest = max(Counts.highest, Counts.now)
 
-    for name, counter in {
-        "max_memory_allocated": lambda: Counts.highest,
-        "memory_allocated": lambda: Counts.now,
-        "max_memory_reserved": lambda: 10 * Counts.highest,
-        "reset_peak_memory_stats": lambda: setattr(Counts, "highest", Counts.now),
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, counter)
+    class Gpu(Cuda):
+        def memory_bytes(self):
+            return {"peak": Counts.highest, "end": Counts.now, "reserved": 10 * Counts.highest}
+
+        def reset_peaks(self):
+            Counts.highest = Counts.now
+
+    monkeypatch.setitem(device.KINDS, "cuda", Gpu())
 
     def iteration(mark):
         allocate(5), allocate(-3)
@@ -204,9 +206,7 @@ def test_cuda_tells_what_is_allocated_and_what_is_reserved_in_each_phase(monkeyp
 
 
 def test_mps_tells_what_is_held_at_the_end_of_each_phase_and_no_peak(monkeypatch):
-    monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 2 * MIB)
-    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 3 * MIB)
+    monkeypatch.setattr(Mps, "memory_bytes", lambda _: {"end": 2 * MIB, "reserved": 3 * MIB})
     for found in (
         peak_memory.peaks(lambda mark: mark("forward"), "mps"),
         peak_memory.peaks_and_timeline(lambda mark: mark("forward"), lambda: None, "mps", 10),

@@ -178,12 +178,13 @@ def settle_in() -> None:
     from lib.catalog import CATALOG, Experiment
     from lib.experiments import cases
     from lib.instruments import environment, peak_memory
+    from lib.instruments.device import Cuda
     from lib.records import code_digest
 
     CATALOG["cheap"], cases.EXPERIMENTS["cheap"] = Experiment(title="Cheap", metric="total_ms"), Cheap
     code_digest.code = lambda *_: CODE
     if "CHEAP_GPUS" in os.environ:
-        environment.gpus = lambda: [GPU] * 8
+        Cuda.models = lambda _: [GPU] * 8
         machine, describe, available = environment.machine, environment.describe, peak_memory.available_bytes
         environment.machine = lambda device: GPU if device == "cuda" else machine(device)
         environment.describe = lambda device: surroundings(device) if device == "cuda" else describe(device)

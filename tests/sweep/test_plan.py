@@ -4,8 +4,8 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import torch
 
+from lib.instruments.device import Cuda
 from lib.records import results
 from lib.sweep import plan
 from lib.sweep.lock import Shard
@@ -31,8 +31,7 @@ def test_each_gpu_that_is_here_and_like_the_first_is_a_slot(monkeypatch, capsys,
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if given is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number=0: names[number])
+    monkeypatch.setattr(Cuda, "models", lambda _: names)
     assert plan.pins(TASKS) == pins
     lines = capsys.readouterr().err.splitlines()
     assert [line.startswith(f"left out: GPU {said}, not") for line in lines] == [True] * bool(said)

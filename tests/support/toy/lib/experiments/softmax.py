@@ -9,7 +9,7 @@ from torch import Tensor
 from lib import validate
 from lib.cost import flops
 from lib.experiments.measure import Work
-from lib.instruments import environment
+from lib.instruments import device
 from lib.timing import Mark
 
 ROWS = 64
@@ -35,7 +35,7 @@ class Softmax:
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", environment.device(self.device))
+        object.__setattr__(self, "device", device.named(self.device))
         validate.fields(self)
         validate.choice("variant", self.variant, VARIANTS)
 

@@ -1,0 +1,306 @@
+"""Answer what differs between devices: a CPU, a CUDA GPU, Apple's GPU by MPS.
+
+No other module of the measurement asks torch.cuda or torch.mps. `KINDS` has the devices by name, the fastest first.
+"""
+
+import functools
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import torch
+
+from lib import validate
+from lib.instruments import processor
+from lib.timing import HostClock
+
+SMI_S = 20  # seconds within which nvidia-smi must answer; loading the driver first takes long
+TRIAL_S = 120  # for a process that tries the GPU, with its import of torch
+TRIAL = "import torch; torch.ones(8, 8, device='cuda').matmul(torch.ones(8, 8, device='cuda')).sum().item()"
+NATIVE_BF16 = (8, 0)  # least compute capability with TF32 and bf16 products; older GPUs emulate bf16
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+class EventClock:
+    """Record an event of the device at each mark, and wait for it once, after the iteration."""
+
+    def __init__(self, event: Callable, synchronize: Callable[[], None]):
+        self.event, self.synchronize = event, synchronize
+
+    def start(self) -> None:
+        self.synchronize()
+        self.began_ns = time.perf_counter_ns()
+        self.events = []
+        self.mark()
+
+    def mark(self) -> None:
+        self.events.append(self.event())
+        self.events[-1].record()
+
+    def stop(self) -> tuple[list[int], int]:
+        """Return nanoseconds of device time between marks, and of wall time since the start."""
+        self.synchronize()
+        wall_ns = time.perf_counter_ns() - self.began_ns
+        pairs = zip(self.events, self.events[1:], strict=False)
+        return [round(a.elapsed_time(b) * 1e6) for a, b in pairs], wall_ns
+
+
+class Cpu:
+    """Describe the processor, and any device as far as it does not say otherwise."""
+
+    name = "cpu"
+    profiled = True  # torch.profiler sees what runs on it
+
+    def missing(self) -> str | None:
+        """Return why this process cannot use the device, or None."""
+        return None
+
+    def lacks(self, precision: str) -> str | None:
+        """Return why it cannot compute in a precision, or None if it can."""
+        return "tf32 needs a CUDA device of compute capability 8.0 or more" if precision == "tf32" else None
+
+    def hardware(self) -> str:
+        """Name the processor or GPU."""
+        return processor.name()
+
+    def facts(self) -> dict:
+        """Return what a record's environment says of this device alone."""
+        return {}
+
+    def cache_bytes(self) -> int:
+        """Return the size of the last caches before memory."""
+        return processor.last_caches_bytes()
+
+    def free_bytes(self) -> int:
+        """Return the bytes that this process could still take, within the container's limit."""
+        free, limit = psutil.virtual_memory().available, _CGROUP / "memory.max"
+        if limit.exists() and limit.read_text().strip().isdigit():
+            # a cache that the kernel frees when needed
+            cached = re.search(r"inactive_file (\d+)", (_CGROUP / "memory.stat").read_text())
+            used = int((_CGROUP / "memory.current").read_text()) - int(cached[1])
+            free = min(free, int(limit.read_text()) - used)
+        return free
+
+    def clock(self) -> HostClock | EventClock:
+        """Return a clock for the phases of an iteration."""
+        return HostClock()
+
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given."""
+
+    def release(self) -> None:
+        """Give back memory that PyTorch keeps for the device."""
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Return the bytes of live tensors at the `end` and their `peak` since the reset, and those `reserved`.
+
+        Each only where the device counts it; nothing for a CPU."""
+        return {}
+
+    def reset_peaks(self) -> None:
+        """Count the peak from now on."""
+
+    def rounded_up(self, size: int) -> int:
+        """Return the bytes that a storage of this size takes."""
+        return size
+
+    def activities(self) -> list:
+        """List what torch.profiler is to record."""
+        return [torch.profiler.ProfilerActivity.CPU]
+
+
+class Cuda(Cpu):
+    """Describe the first GPU of NVIDIA that this process sees."""
+
+    name = "cuda"
+
+    def missing(self) -> str | None:
+        """Return why this process cannot use a GPU, or None."""
+        if torch.cuda.is_available():
+            return None if "SWEEP_RUN" in os.environ else _failed_trial()  # the sweep has tried it for its kernels
+        return "PyTorch sees no CUDA device"
+
+    def lacks(self, precision: str) -> str | None:
+        """Return why it cannot compute in a precision, or None if it can."""
+        if precision not in ("tf32", "bf16") or self.capability() >= NATIVE_BF16:
+            return None
+        return super().lacks(precision) or "bf16 is only emulated below compute capability 8.0"
+
+    def hardware(self) -> str:
+        """Name the GPU."""
+        return torch.cuda.get_device_name()
+
+    def capability(self) -> tuple[int, int]:
+        """Return the compute capability."""
+        return torch.cuda.get_device_capability()
+
+    def models(self) -> list[str]:
+        """Name all GPUs that this process sees, in CUDA's order."""
+        return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+
+    def facts(self) -> dict:
+        """Return the GPU's memory, CUDA's version, and what nvidia-smi says of it."""
+        properties = torch.cuda.get_device_properties(0)
+        names = {"driver": "driver_version", "power_limit": "power.limit", "largest_sm_clock": "clocks.max.sm"}
+        said = nvidia_smi(*names.values(), card=f"GPU-{properties.uuid}")  # for a part of a GPU it may find no device
+        found = dict(zip(names, said[0], strict=True)) if said else {}
+        return {"gpu_memory_mib": properties.total_memory // 2**20, "cuda": torch.version.cuda} | found
+
+    def cache_bytes(self) -> int:
+        """Return the size of the second level's cache."""
+        return torch.cuda.get_device_properties(0).L2_cache_size
+
+    def free_bytes(self) -> int:
+        """Return the bytes free on the GPU, with those that PyTorch keeps unused."""
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+
+    def clock(self) -> EventClock:
+        """Return a clock that reads events of the stream."""
+        return EventClock(lambda: torch.cuda.Event(enable_timing=True), self.synchronize)
+
+    def synchronize(self) -> None:
+        """Wait until the GPU has done what it was given."""
+        torch.cuda.synchronize()
+
+    def release(self) -> None:
+        """Give back blocks that PyTorch keeps unused."""
+        torch.cuda.empty_cache()
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Return what the allocator counts: live bytes, their peak, and the most that it held of the GPU."""
+        return {
+            "peak": torch.cuda.max_memory_allocated(),
+            "end": torch.cuda.memory_allocated(),
+            "reserved": torch.cuda.max_memory_reserved(),
+        }
+
+    def reset_peaks(self) -> None:
+        """Count the peaks from now on."""
+        torch.cuda.reset_peak_memory_stats()
+
+    def rounded_up(self, size: int) -> int:
+        """Return the bytes that a storage of this size takes: blocks are multiples of 512."""
+        return -(-size // 512) * 512
+
+    def history(self, run: Callable[[], None], pickle: Path | None) -> tuple[dict, int]:
+        """Run something; return the allocator's snapshot of it, and the bytes requested before.
+
+        `pickle` is a path for the snapshot, to be opened at pytorch.org/memory_viz."""
+        self.synchronize()
+        older = torch.cuda.memory_stats()["requested_bytes.all.current"]
+        native = (platform.system(), platform.machine()) == ("Linux", "x86_64")  # elsewhere PyTorch sees no C++ frames
+        torch.cuda.memory._record_memory_history(context="alloc", stacks="all" if native else "python")
+        try:
+            run()
+            if pickle:
+                torch.cuda.memory._dump_snapshot(str(pickle))
+            return torch.cuda.memory._snapshot(), older
+        finally:
+            torch.cuda.memory._record_memory_history(None)
+
+    def activities(self) -> list:
+        """List what torch.profiler is to record: calls of the CPU and kernels of the GPU."""
+        return [*super().activities(), torch.profiler.ProfilerActivity.CUDA]
+
+
+class Mps(Cpu):
+    """Describe the GPU of an Apple processor."""
+
+    name = "mps"
+    profiled = False
+
+    def missing(self) -> str | None:
+        """Return why this process cannot use the GPU, or None."""
+        return None if torch.backends.mps.is_available() else "PyTorch sees no Apple GPU"
+
+    def free_bytes(self) -> int:
+        """Return what Metal recommends to use at most, less what live tensors use."""
+        return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
+
+    def clock(self) -> EventClock:
+        """Return a clock that reads events of the stream."""
+        return EventClock(lambda: torch.mps.event.Event(enable_timing=True), self.synchronize)
+
+    def synchronize(self) -> None:
+        """Wait until the GPU has done what it was given."""
+        torch.mps.synchronize()
+
+    def release(self) -> None:
+        """Give back blocks that PyTorch keeps unused."""
+        torch.mps.empty_cache()
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Return the bytes of live tensors and those that the driver holds; peaks are not counted."""
+        self.synchronize()
+        return {"end": torch.mps.current_allocated_memory(), "reserved": torch.mps.driver_allocated_memory()}
+
+
+KINDS: dict[str, Cpu] = {kind.name: kind for kind in (Cuda(), Mps(), Cpu())}
+NAMES = ("auto", *KINDS)
+
+
+def on(name: str) -> Cpu:
+    """Return what is known of the device of that name: cpu, cuda or mps."""
+    return KINDS[name]
+
+
+def named(name: str = "auto") -> str:
+    """Return the device of that name; `auto` picks the fastest one here.
+
+    Raises ValueError for a device that is unknown or cannot be used, and for `auto` where nvidia-smi lists a GPU that
+    PyTorch cannot use: measuring the processor instead would surprise."""
+    validate.choice("device", name, NAMES)
+    missing = {each: on(each).missing() for each in (KINDS if name == "auto" else [name])}
+    if missing.get("cuda") and (gpu := _listed_gpu()):
+        build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
+        raise ValueError(
+            f"device: nvidia-smi lists {gpu}, but PyTorch {torch.__version__}, built for {build}, cannot use it: "
+            f"{missing['cuda']}; device=cpu measures the processor"
+        )
+    if name != "auto" and missing[name]:
+        here = ", ".join(each for each in KINDS if not on(each).missing())
+        raise ValueError(f"device: got {name!r}, expected one on this machine: {here}; {missing[name]}")
+    return next(each for each, reason in missing.items() if not reason)
+
+
+@functools.cache
+def _failed_trial() -> str | None:
+    """Try the GPU in a process of its own, which frees its memory again; return what went wrong, or None."""
+    try:
+        done = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, text=True, timeout=TRIAL_S)
+    except subprocess.TimeoutExpired:
+        return f"a product on the GPU took longer than {TRIAL_S} s"
+    return (done.stderr.strip() or "a product on the GPU failed").splitlines()[-1] if done.returncode else None
+
+
+@functools.cache
+def _listed_gpu() -> str | None:
+    """Return the name of a GPU that nvidia-smi lists, or None if it lists none or the user hides all from PyTorch."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return None
+    return next((name for (name,) in nvidia_smi("name")), None)
+
+
+def nvidia_smi(*fields: str, card: str = "") -> list[list[str]]:
+    """Return these fields of nvidia-smi, a row for each GPU or only for `card`; nothing if it fails."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    query = [
+        "nvidia-smi",
+        *([f"--id={card}"] if card else []),
+        f"--query-gpu={','.join(fields)}",
+        "--format=csv,noheader",
+    ]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=SMI_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [line.split(", ") for line in answer.strip().splitlines()]
+    return rows if all(len(row) == len(fields) for row in rows) else []

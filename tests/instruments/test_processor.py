@@ -1,0 +1,35 @@
+"""The processor is named by the words of its system, with its instructions and caches."""
+
+import pytest
+
+from lib.instruments import processor
+
+
+@pytest.mark.parametrize(
+    ("text", "sets"),
+    [
+        ("flags : fpu avx avx2 avx512f amx_tile", ["AVX-512", "AMX"]),
+        ("flags : fpu avx avx2", ["AVX2"]),
+        ("Features : fp asimd sve", ["NEON", "SVE"]),
+        ("model name : unknown", []),
+    ],
+)
+def test_instruction_sets_are_named_by_the_systems_flags(monkeypatch, text, sets):
+    monkeypatch.setattr(processor.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(processor.Path, "read_text", lambda _: f"processor : 0\n{text}\n")
+    monkeypatch.setattr(processor.Path, "exists", lambda _: True)
+    assert processor.instruction_sets.__wrapped__() == sets
+
+
+def test_caches_of_the_last_level_count_once_for_each_group_of_cores(tmp_path, monkeypatch):
+    for core, group in (("cpu0", "0-1"), ("cpu1", "0-1"), ("cpu2", "2-3"), ("cpu3", "2-3")):
+        own, common = [("1", "Data", core, "32K"), ("1", "Instruction", core, "32K")], ("3", "Unified", group, "32768K")
+        for index, said in enumerate([*own, ("2", "Unified", core, "1024K"), common]):
+            folder = tmp_path / core / "cache" / f"index{index}"
+            folder.mkdir(parents=True)
+            for name, text in zip(("level", "type", "shared_cpu_list", "size"), said, strict=True):
+                (folder / name).write_text(f"{text}\n")
+    monkeypatch.setattr(processor, "CPUS", tmp_path)
+    monkeypatch.setattr(processor.platform, "system", lambda: "Linux")
+    assert processor.last_caches_bytes() == 64 * 2**20
+    assert processor.cache_levels_mib() == {"l2_mib": 1.0, "l3_mib": 32.0}
