@@ -99,9 +99,9 @@ class Cpu:
         """Give back memory that PyTorch keeps for the device."""
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return the bytes of live tensors at the `end` and their `peak` since the reset, and those `reserved`.
+        """Return the bytes of live tensors (`end`), their `peak` since the reset, and those `reserved`.
 
-        Each only where the device counts it; nothing for a CPU."""
+        Each is there only where the device counts it; nothing for a CPU."""
         return {}
 
     def reset_peaks(self) -> None:
@@ -282,7 +282,7 @@ def _failed_trial() -> str | None:
 
 @functools.cache
 def _listed_gpu() -> str | None:
-    """Return the name of a GPU that nvidia-smi lists, or None if it lists none or the user hides all from PyTorch."""
+    """Return the name of a GPU that nvidia-smi lists; None if it lists none or the user hides all."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return None
     return next((name for (name,) in nvidia_smi("name")), None)

@@ -43,7 +43,7 @@ def cache_levels_mib() -> dict[str, float]:
 
 
 def last_caches_bytes() -> int:
-    """Return the size of all caches of the last level together: several, where groups of cores have their own."""
+    """Return the bytes of all caches of the last level: several, where groups of cores have their own."""
     if platform.system() == "Darwin":
         return round(max(cache_levels_mib().values(), default=0) * 2**20) or CACHE_BYTES
     found = _caches("cpu[0-9]*")
