@@ -109,6 +109,7 @@ class Recording:
     round: int
     metrics: dict = field(default_factory=dict)
     built: list[Work] = field(default_factory=list)
+    compiled: bool = False  # one of the built did
     earlier_cases: int = field(default_factory=lambda: next(_record_numbers))  # how many this process began already
 
     def setup(self) -> Work:
@@ -130,8 +131,10 @@ class Recording:
     def build(self, case) -> Work:
         """Set up a case from a fixed seed; it is freed with the record."""
         torch.manual_seed(0)
-        self.built.append(case.setup())
-        return self.built[-1]
+        work = case.setup()
+        self.built.append(work)
+        self.compiled = self.compiled or work.compiled
+        return work
 
 
 @contextlib.contextmanager
@@ -145,7 +148,7 @@ def recording(case, round: int, cold: bool = False):
     gc.collect()
     gc.freeze()  # later collections need not search what is alive now
     record, status = Recording(case, round), "ok"
-    period = noise.Period()
+    period, retries = noise.Period(), on(case.device).retries()
     probed = [] if cold else noise.probe(case.device)
     try:
         yield record
@@ -160,8 +163,12 @@ def recording(case, round: int, cold: bool = False):
     finally:
         for work in record.built:
             vars(work).clear()  # the notebook's variable must not keep the tensors alive
+    if record.compiled:
+        compilation.reset()  # its graphs hold memory, with CUDA graphs much of it
     gc.collect()
     allocator.release()
+    if retries is not None:
+        record.metrics["alloc_retries"] = on(case.device).retries() - retries
     on(case.device).release()
     save(case, round, status, record.metrics, period.started, period.end(), period.noticed)
 

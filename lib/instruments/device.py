@@ -4,6 +4,7 @@ No other module of the measurement asks torch.cuda or torch.mps. `KINDS` has the
 """
 
 import functools
+import hashlib
 import os
 import platform
 import re
@@ -104,6 +105,10 @@ class Cpu:
         Each is there only where the device counts it; nothing for a CPU."""
         return {}
 
+    def retries(self) -> int | None:
+        """Return how often the allocator gave memory back to find room; None if not counted."""
+        return None
+
     def reset_peaks(self) -> None:
         """Count the peak from now on."""
 
@@ -146,12 +151,13 @@ class Cuda(Cpu):
         return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
 
     def facts(self) -> dict:
-        """Return the GPU's memory, CUDA's version, and what nvidia-smi says of it."""
+        """Return a hash of the GPU's identity, its memory, CUDA's version, and what nvidia-smi says of it."""
         properties = torch.cuda.get_device_properties(0)
         names = {"driver": "driver_version", "power_limit": "power.limit", "largest_sm_clock": "clocks.max.sm"}
         said = nvidia_smi(*names.values(), card=f"GPU-{properties.uuid}")  # for a part of a GPU it may find no device
         found = dict(zip(names, said[0], strict=True)) if said else {}
-        return {"gpu_memory_mib": properties.total_memory // 2**20, "cuda": torch.version.cuda} | found
+        gpu = hashlib.sha256(str(properties.uuid).encode()).hexdigest()[:8]  # tells GPUs apart, but names none
+        return {"gpu": gpu, "gpu_memory_mib": properties.total_memory // 2**20, "cuda": torch.version.cuda} | found
 
     def cache_bytes(self) -> int:
         """Return the size of the second level's cache."""
@@ -181,6 +187,10 @@ class Cuda(Cpu):
             "reserved": torch.cuda.max_memory_reserved(),
         }
 
+    def retries(self) -> int:
+        """Return how often the allocator gave memory back to find room."""
+        return torch.cuda.memory_stats().get("num_alloc_retries", 0)
+
     def reset_peaks(self) -> None:
         """Count the peaks from now on."""
         torch.cuda.reset_peak_memory_stats()
@@ -193,6 +203,7 @@ class Cuda(Cpu):
         """Run something; return the allocator's snapshot of it, and the bytes requested before.
 
         `pickle` is a path for the snapshot, to be opened at pytorch.org/memory_viz."""
+        os.environ.setdefault("TORCH_SYMBOLIZE_MODE", "dladdr")  # by default each C++ frame would start addr2line
         self.synchronize()
         older = torch.cuda.memory_stats()["requested_bytes.all.current"]
         native = (platform.system(), platform.machine()) == ("Linux", "x86_64")  # elsewhere PyTorch sees no C++ frames

@@ -18,11 +18,15 @@ from lib.instruments.device import on
 from lib.paths import ROOT
 
 ALLOWED_VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_LAUNCH_BLOCKING",
     "CUDA_VISIBLE_DEVICES",
     "MKL_NUM_THREADS",
+    "NVIDIA_TF32_OVERRIDE",
     "OMP_NUM_THREADS",
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ENABLE_MPS_FALLBACK",
     "TRITON_INTERPRET",
 )
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -69,6 +73,12 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
+def _variables() -> dict[str, str]:
+    """Return the environment variables that change what PyTorch does; none that holds a path."""
+    compiler = [name for name in os.environ if name.startswith("TORCHINDUCTOR_") and os.sep not in os.environ[name]]
+    return {name: os.environ[name] for name in (*ALLOWED_VARIABLES, *sorted(compiler)) if name in os.environ}
+
+
 def describe(device: str) -> dict:
     """Return the environment of a measurement on `device`, as plain values for the record."""
     found = {
@@ -91,7 +101,7 @@ def describe(device: str) -> dict:
         "commit": _git("rev-parse", "--short=12", "HEAD") or "no checkout",
         "uncommitted": bool(_git("status", "--porcelain", "--", "lib", "notebooks")),
         "lacks": [reason for reason in (compiler_missing(device), *map(on(device).lacks, precision.NAMES)) if reason],
-        "variables": {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ},
+        "variables": _variables(),
         "run": os.environ.get("SWEEP_RUN", "by hand"),
     }
     return found | on(device).facts()

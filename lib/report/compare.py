@@ -6,7 +6,7 @@ The spread between processes is moderated by that of all comparisons of the expe
 import functools
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import pandas as pd
@@ -26,15 +26,26 @@ def comparison(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> 
     """Compare two cases, each picked by the values of its fields.
 
     Times are compared by interleaved pairs if one case is the other's baseline, or if both share a baseline. All else
-    is compared by the medians of the rounds. The baseline needs no records of its own if it ran in the pairs. Stale
-    records are left out. None without data, or if different versions of the code measured the two."""
+    is compared by the medians of the rounds, on the GPUs that both ran on. The baseline needs no records of its own if
+    it ran in the pairs. Stale records are left out. None without data, or if different versions of the code measured
+    the two."""
     records = tidy.current(records)
     one, other = tidy.select(records, **of), tidy.select(records, **to)
     if one.empty or (len(other) and set(one["code"]) != set(other["code"])):
         return None
     found = _by_pairs(one, other, metric, to) if metric.endswith("_ms") else None
-    found = found or comparisons.of_medians(tidy.samples(one, metric), tidy.samples(other, metric))
+    found = found or comparisons.of_medians(*(tidy.samples(each, metric) for each in _on_same_gpus(one, other)))
     return comparisons.moderated(found, _prior_of(records, metric, found.by)) if found else None
+
+
+def _on_same_gpus(one: pd.DataFrame, other: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Yield both without the rounds of GPUs that the other did not run on.
+
+    Two GPUs of one model differ by percents."""
+    gpus = [frame["environment"].map(lambda around: around.get("gpu", "")) for frame in (one, other)]
+    both = set.intersection(*map(set, gpus))
+    for frame, own in zip((one, other), gpus, strict=True):
+        yield frame[own.isin(both)]
 
 
 def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) -> Measured | None:

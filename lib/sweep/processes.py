@@ -117,6 +117,23 @@ def guard(mark: str, *folders: str) -> None:
         time.sleep(0.5)
 
 
+@contextlib.contextmanager
+def on_share_of_cores(number: int, of: int) -> Iterator[None]:
+    """Start processes of this thread on share `number` of `of` shares of the cores.
+
+    A process counts its cores by this, and takes as many threads to compute and to compile. Linux only."""
+    if of == 1 or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    every = sorted(os.sched_getaffinity(0))
+    own = every[number * len(every) // of : (number + 1) * len(every) // of]
+    os.sched_setaffinity(0, own or every)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, every)
+
+
 def killed_for_memory() -> int:
     """Count processes killed for lack of memory, in this control group or else the system; 0 if unknown.
 

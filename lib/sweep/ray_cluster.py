@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from tqdm import tqdm
 
@@ -175,8 +176,8 @@ class Nodes:
             self._queues[kind] = deque(task for task in tasks if task.machine not in taken)
         cpus, gpus = counts
         used = gpus if any(not task.alone for task in tasks) else 0
-        slots = [Slot(identity, name, cpus // max(gpus, 1), 1) for _ in range(used)]
-        return Box(self._queues[kind], Slot(identity, name, cpus, gpus, whole=True), slots)
+        slots = [Slot(identity, name, cpus // max(gpus, 1), 1, (number, used)) for number in range(used)]
+        return Box(self._queues[kind], Slot(identity, name, cpus, gpus), slots)
 
     def follow(self, over: threading.Event) -> None:
         """Update the nodes again and again until `over` is set; runs in a thread."""
@@ -218,15 +219,15 @@ def refuse_mismatch(view: ray_worker.View, sweep: str) -> None:
 
 
 class Slot:
-    """A slot on a node: one of its GPUs or the whole node; it runs one kernel at a time."""
+    """A slot on a node: a `share` of its GPUs and cores, or the whole node; it runs one kernel at a time."""
 
-    def __init__(self, node: str, name: str, cpus: int, gpus: int, whole: bool = False):
-        self.node, self.name, self.whole = node, name, whole
+    def __init__(self, node: str, name: str, cpus: int, gpus: int, share: tuple[int, int] | None = None):
+        self.node, self.name, self.whole, self.share = node, name, share is None, share or (0, 1)
         self.needs = {"num_cpus": cpus, "num_gpus": gpus}
 
     def pieces(self, run: Run) -> Iterator[Piece]:
         """Execute a run on the node and yield its pieces. Raises SlotLost if the node is gone."""
-        stream = _pieces.options(**self.needs, **_pinned(self.node)).remote(run, self.whole)
+        stream = _pieces.options(**self.needs, **_pinned(self.node)).remote(replace(run, share=self.share), self.whole)
         try:
             for reference in stream:
                 yield Piece(*ray.get(reference))

@@ -26,7 +26,8 @@ class Run:
     """One execution of a measurement notebook, in plain values that can be sent to another machine.
 
     `name` is the name of the executed notebook, and `todo` lists the records to make. `timeout` is the seconds that
-    each case may take, `seconds_left` the seconds left to the sweep. `variables` are environment variables."""
+    each case may take, `seconds_left` the seconds left to the sweep. `variables` are environment variables. `share` has
+    the slot's number and how many slots there are: each has its own part of the cores."""
 
     name: str
     machine: str
@@ -36,6 +37,7 @@ class Run:
     timeout: float
     seconds_left: float
     variables: dict[str, str] = field(default_factory=dict)
+    share: tuple[int, int] = (0, 1)
 
 
 class Piece(NamedTuple):
@@ -67,7 +69,8 @@ def pieces(run: Run, workspace: processes.Workspace) -> Iterator[Piece]:
     source, log = notebooks.NOTEBOOKS / f"{run.experiment}.ipynb", output.with_suffix(".log")
     sockets = tempfile.mkdtemp(prefix="kernel-", dir=workspace.sockets)
     kernel = execution.Kernel(sockets)
-    executing = _threads.submit(execution.execute_in, kernel, source, output, run.parameters, own | run.variables, log)
+    arguments = kernel, source, output, run.parameters, own | run.variables, log
+    executing = _threads.submit(_execute, run.share, *arguments)
     try:
         ended = yield from _followed(run, folder / "results", executing)
     finally:
@@ -79,6 +82,12 @@ def pieces(run: Run, workspace: processes.Workspace) -> Iterator[Piece]:
     for each in (folder, sockets):
         shutil.rmtree(each, ignore_errors=True)
     yield ended
+
+
+def _execute(share: tuple[int, int], *arguments) -> None:
+    """Execute a notebook as `execution.execute_in` does, on the slot's share of the cores."""
+    with processes.on_share_of_cores(*share):
+        execution.execute_in(*arguments)
 
 
 def _followed(run: Run, store: Path, executing: concurrent.futures.Future) -> Iterator[Piece]:

@@ -30,14 +30,15 @@ class SlotLost(Exception):
 
 
 class Slot:
-    """A slot on this machine; it runs one kernel at a time, with its own environment variables."""
+    """A slot on this machine: all of it, or a GPU and a share of the cores, for one kernel at a time."""
 
-    def __init__(self, workspace: processes.Workspace, variables: dict[str, str] | None = None):
-        self.workspace, self.variables = workspace, variables or {}
+    def __init__(self, workspace: processes.Workspace, pin: str = "", share: tuple[int, int] = (0, 1)):
+        self.workspace, self.variables = workspace, {"CUDA_VISIBLE_DEVICES": pin} if pin else {}
+        self.share = share
 
     def pieces(self, run: Run) -> Iterator[Piece]:
         """Execute a run and yield its pieces. Slots on other machines may raise SlotLost."""
-        return pieces(replace(run, variables=run.variables | self.variables), self.workspace)
+        return pieces(replace(run, variables=run.variables | self.variables, share=self.share), self.workspace)
 
 
 @dataclass
@@ -278,5 +279,5 @@ class Supervisor:
 def local(tasks: list[Task], pins: list[str]) -> Iterator[list[Box]]:
     """Yield this machine as the only box, with a slot for each GPU in `pins` (see `plan.pins`)."""
     with processes.workspace() as workspace:
-        slots = [Slot(workspace, {"CUDA_VISIBLE_DEVICES": pin}) for pin in pins]
+        slots = [Slot(workspace, pin, (number, len(pins))) for number, pin in enumerate(pins)]
         yield [Box(deque(tasks), Slot(workspace), slots)]

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ import torch
 from lib import adam, precision, timing
 from lib.experiments import cases, measure
 from lib.experiments.measure import Work
-from lib.instruments import cache, peak_memory
+from lib.instruments import cache, device, peak_memory
 from lib.records import baselines, results
 from plain import measured, one
 
@@ -258,3 +258,23 @@ def test_a_model_without_its_last_layer_is_wrong_in_narrow_types_too(own_results
     object.__setattr__(case, "setup", broken)
     with pytest.raises(measure.WrongResult, match="logits"):
         measured(case)
+
+
+def test_what_a_case_compiled_is_forgotten_after_it(own_results, monkeypatch):
+    resets = []
+    monkeypatch.setattr(measure.compilation, "reset", lambda: resets.append(1))
+    for compiled, count in ((False, 0), (True, 2)):  # before and after the case
+        built = Work("cpu", wrong, dict, dict, 1e-3, {}, compiled=compiled)
+        monkeypatch.setattr(cases.EXPERIMENTS["attention"], "setup", lambda _, built=built: replace(built))
+        with measure.recording(one("attention"), 0) as record:
+            record.setup()
+        assert len(resets) == count
+
+
+def test_an_allocator_that_had_to_give_memory_back_is_in_the_record(own_results, monkeypatch):
+    counts = iter((3, 5))
+    monkeypatch.setattr(device.Cpu, "retries", lambda _: next(counts))
+    with measure.recording(one("attention"), 1):
+        pass
+    (file,) = own_results.rglob("*.json")
+    assert json.loads(file.read_text())["metrics"]["alloc_retries"] == 2

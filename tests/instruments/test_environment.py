@@ -28,3 +28,12 @@ def test_a_machine_is_named_after_its_processor_and_cores(monkeypatch, name, slu
     monkeypatch.setattr(processor, "name", lambda: name)
     monkeypatch.setattr(environment, "cores", lambda: 2)
     assert environment.machine("cpu") == slug
+
+
+def test_settings_of_the_compiler_are_kept_but_no_path(monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/home/somebody/cache")
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    found = environment.describe("cpu")["variables"]
+    assert (found["TORCHINDUCTOR_MAX_AUTOTUNE"], found["NVIDIA_TF32_OVERRIDE"]) == ("1", "0")
+    assert "TORCHINDUCTOR_CACHE_DIR" not in found

@@ -206,3 +206,17 @@ def test_few_processes_borrow_from_the_other_comparisons_of_the_experiment(save_
     one = measured(99, (0.7,))
     assert one.by == "interleaved pairs, one process"
     assert verdict(one) == "faster"
+
+
+def test_medians_are_compared_within_one_gpu(save_record):
+    for round, gpu in ((1, "a"), (2, "a"), (3, "b")):
+        around = {"gpu": gpu}
+        save_record(
+            "step", CASE | {"seq_len": 64}, round, total_ms=[1.0 if gpu == "a" else 9.0] * 8, environment=around
+        )
+    for round in (1, 2):
+        save_record("step", CASE | {"seq_len": 128}, round, total_ms=[2.0] * 8, environment={"gpu": "a"})
+    records = results.load("step", "test-1c")
+    found = compare.comparison(records, "total_ms", {"seq_len": 128}, {"seq_len": 64})
+    assert found.ratio.value == pytest.approx(2.0)
+    assert found.ratio.rounds == 2

@@ -1,5 +1,6 @@
 """A process ends with all that it started, also where no environment can be read."""
 
+import os
 import re
 import subprocess
 import sys
@@ -49,3 +50,28 @@ def test_what_the_own_group_tells_of_kills_counts_alone_and_the_whole_only_witho
     assert processes.killed_for_memory() == int(whole[1])
     (tmp_path / "memory.events").write_text("oom 9\noom_kill 123456\noom_group_kill 7\n")
     assert processes.killed_for_memory() == 123456
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system cannot bind a thread to cores")
+def test_slots_share_the_cores_and_none_has_anothers(monkeypatch):
+    cores, seen = {0, 1, 2, 3, 6, 7, 8}, []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, own: seen.append(own))
+    for number in range(3):
+        with processes.on_share_of_cores(number, 3):
+            pass
+    assert seen[::2] == [[0, 1], [2, 3], [6, 7, 8]]
+    assert seen[1::2] == [sorted(cores)] * 3
+    with processes.on_share_of_cores(0, 1):
+        assert len(seen) == 6
+
+
+def test_a_process_started_on_a_share_counts_only_its_cores():
+    if not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("the system cannot bind a thread, or has one core")
+    before = os.sched_getaffinity(0)
+    with processes.on_share_of_cores(1, 2):
+        program = "import os; print(*os.sched_getaffinity(0))"
+        started = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.split()
+    assert set(map(int, started)) == set(sorted(before)[len(before) // 2 :])
+    assert os.sched_getaffinity(0) == before
