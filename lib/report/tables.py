@@ -227,12 +227,12 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
 
 
 def _counted(row: Sequence) -> str:
-    """Return processes by samples of each behind a row's first interval: 3 × 6; empty without one."""
+    """Return processes by samples of each behind a row's first interval: 3×6; empty without one."""
     found = next(filter(_has_samples, row), None)
     if found is None:
         return ""
     each = found.n / found.rounds
-    return f"{found.rounds} × {each:.0f}" if each > 1 else f"{found.rounds}"
+    return f"{found.rounds}×{each:.0f}" if each > 1 else f"{found.rounds}"
 
 
 def _quantity_names(frame: pd.DataFrame, column: str, shown: Sequence[str]) -> list[tuple[str, str]]:
