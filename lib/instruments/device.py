@@ -26,6 +26,7 @@ SMI_S = 20  # seconds within which nvidia-smi must answer; loading the driver fi
 TRIAL_S = 120  # for a process that tries the GPU, with its import of torch
 TRIAL = "import torch; torch.ones(8, 8, device='cuda').matmul(torch.ones(8, 8, device='cuda')).sum().item()"
 NATIVE_BF16 = (8, 0)  # least compute capability with TF32 and bf16 products; older GPUs emulate bf16
+MPS_EVENTS = (2, 14)  # version before which events end in any order (github.com/pytorch/pytorch/pull/196395)
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -235,8 +236,10 @@ class Mps(Cpu):
         """Return what Metal recommends to use at most, less what live tensors use."""
         return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
 
-    def clock(self) -> EventClock:
-        """Return a clock that reads events of the stream."""
+    def clock(self) -> HostClock | EventClock:
+        """Return a clock that reads events, or with an older PyTorch waits for the GPU at each mark."""
+        if torch.__version__ < MPS_EVENTS:
+            return HostClock(synchronize=self.synchronize)
         return EventClock(lambda: torch.mps.event.Event(enable_timing=True), self.synchronize)
 
     def synchronize(self) -> None:

@@ -3,9 +3,11 @@
 import subprocess
 
 import pytest
+from torch.torch_version import TorchVersion
 
 from lib.instruments import device
-from lib.instruments.device import Cpu, Cuda
+from lib.instruments.device import Cpu, Cuda, EventClock, Mps
+from lib.timing import HostClock
 
 
 class Absent(Cuda):
@@ -92,3 +94,9 @@ def test_what_nvidia_smi_does_not_tell_is_left_out(smi, monkeypatch, script, row
     smi(script)
     monkeypatch.setattr(device, "SMI_S", 1)
     assert device.nvidia_smi("driver_version", "power.limit") == rows
+
+
+@pytest.mark.parametrize(("version", "clock"), [("2.13.0", HostClock), ("2.14.0", EventClock)])
+def test_apples_events_are_read_only_where_they_are_in_order(monkeypatch, version, clock):
+    monkeypatch.setattr(device.torch, "__version__", TorchVersion(version))
+    assert type(Mps().clock()) is clock
