@@ -43,6 +43,7 @@ ALLOCATOR = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647 MALLOC_TOP_PAD
 METRICS = (
     *("total_ms", "forward_ms", "backward_ms", "optimizer_ms", "least_ms", "least_percent", "forward_flops"),
     *("resident_peak_mib", "logits_error", "gradient_error"),
+    *("paired_ms", "baseline_ms", "plain_paired_ms", "plain_baseline_ms"),
 )
 SHADES = {FASTER: plots.GREEN, SLOWER: plots.VERMILION}
 
@@ -140,22 +141,26 @@ def answer(rungs: pd.DataFrame, found: pd.DataFrame) -> Statement:
     Takes the records of `ladder` and the rows of `table`."""
     if found.empty:
         return Statement("No step was measured with a switch on.", sentences.NO_DATA, "ladder")
-    best, plain = best_of(found), found.iloc[0]
+    best = best_of(found)
     case = {name: best[name] for name in rungs.fields}
     of = f"a step of {best['size']} ({best['batch_size']:.0f} × {best['context_length']:.0f} tokens)"
     if not best["on"]:
         text = f"No switch makes {of} faster than the plain one: fp32, eager, naive attention, single_tensor AdamW."
         return Statement(text, "measured", "compared with the plain step", sentences.names(rungs, case))
-    times, number = [_number(row, "total_ms") for row in (best, plain)], _number(best, "gain")
-    numbers, rounds = [number, *times], best["gain"].rounds
-    limit = ""
-    if isinstance(best["least_percent"], Interval):
-        numbers.append(_number(best, "least_percent"))
-        limit = f"; at the rates of {best['limit_of']} and of memory it would take {numbers[-1].shown}% of that"
+    prefix = "plain_" * (len(best["on"]) > 1)  # with one switch, the rung before is the plain step
+    times = [_number(best, f"{prefix}{side}_ms") for side in ("paired", "baseline")]
+    number, rounds = _number(best, "gain"), best["gain"].rounds
+    numbers, limit = [number, *times], ""
+    if isinstance(best["least_ms"], Interval):
+        share = best["least_ms"].scaled(100 / times[0].value.value)
+        numbers.append(
+            Quantity(f"{best['quantity']}/least_percent_of_pairs", share, digits.number(share.value, share.reach))
+        )
+        limit = f", of which {numbers[-1].shown}% is the least possible"
     text = (
-        f"Switch on {sentences.listed(list(best['on']))}: {of} is then {number.shown} faster in interleaved pairs of "
-        f"{digits.count(rounds)} process{'es' * (rounds > 1)} ({times[0].shown} ms against {times[1].shown}, each "
-        f"measured by itself{limit})."
+        f"Switch on {sentences.listed(list(best['on']))}: {of} then takes {times[0].shown} ms instead of "
+        f"{times[1].shown}, {number.shown} faster in interleaved pairs of {digits.count(rounds)} "
+        f"process{'es' * (rounds > 1)}{limit}."
     )
     faster = climbed(found)
     faster = faster[(faster["rung_verdict"] == FASTER) & (faster["on"].map(len) > 0)]
@@ -165,8 +170,8 @@ def answer(rungs: pd.DataFrame, found: pd.DataFrame) -> Statement:
         text += f" The switch that brings the most is {first['switch']}: {numbers[-1].shown} over the rung before it."
     price, paid = _price(found, best)
     evidence = (
-        f"Gains are ratios of interleaved pairs with the plain step, n = {best['gain'].n}, {best['gain'].rounds} "
-        "processes; ms are medians of each."
+        f"Gains are ratios of interleaved pairs with the plain step, n = {best['gain'].n}, {rounds} processes; ms are "
+        f"medians in these pairs. The least possible is the time at the rates of {best['limit_of']} and of memory."
     )
     names = sentences.names(rungs, case)
     return Statement(text + price, best["verdict"], evidence, names, (*numbers, *paid))
