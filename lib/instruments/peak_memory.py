@@ -47,7 +47,7 @@ def preflight(predicted: int, device: str) -> None:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return True if an error, or one that it wraps, says that memory or a resource of the device ran out."""
+    """Return True if an error or one that it wraps says that a resource ran out."""
     return any(
         isinstance(each, (MemoryError, torch.OutOfMemoryError)) or any(words in str(each) for words in RAN_OUT)
         for each in _wrapped(error)

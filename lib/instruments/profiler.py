@@ -167,7 +167,9 @@ def _kernels(events: list[dict], find: Callable[[float], Window | None]) -> list
 
 
 def _missing(windows: list[Window], calls: list[Call]) -> str | None:
-    """Return why the kernels of a trace tell no times: each phase of each iteration must have some. None if so."""
+    """Return why the kernels of a trace tell no times, or None.
+
+    Each phase of each iteration must have some."""
     seen = {call.window for call in calls}
     lacking = dict.fromkeys(window.phase for window in windows if window not in seen)
     return (f"the trace lacks kernels of the {' and '.join(lacking)}" if calls else NO_KERNELS) if lacking else None
