@@ -67,7 +67,7 @@ def shortage(error: BaseException) -> dict[str, int]:
 
 
 def _wrapped(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, then those that it was raised from or beside; a compiler wraps the error that counts."""
+    """Yield an error and then those that it wraps, as a compiler does."""
     while error:
         yield error
         error = error.__cause__ or error.__context__

@@ -98,9 +98,9 @@ def render(machine: str, target: Path, machines: str = "") -> dict[Path, str]:
 
 
 def _execute(chapters: list[tuple[Path, Path, dict]]) -> list[tuple[Path, tuple[str, str]]]:
-    """Execute chapters, with their outputs and parameters; return the HTML of each, and why it failed or nothing.
+    """Execute chapters, with their outputs and parameters; return HTML and why it failed.
 
-    They share a kernel, until one fails and may have ended it."""
+    The reason is empty if it did not. They share a kernel, until one fails and may have ended it."""
     from lib import execution
 
     found, left = [], iter(chapters)
@@ -120,7 +120,7 @@ def _execute(chapters: list[tuple[Path, Path, dict]]) -> list[tuple[Path, tuple[
 
 
 def _keep_failure(source: Path, output: Path, error: Exception) -> str:
-    """Note in a chapter that ended early why it failed, in one line without folders, and return that."""
+    """Note in an executed chapter why it failed, in one line without folders."""
     kept = nbformat.read(output if output.exists() else source, as_version=4)
     kept.cells = [cell for cell in kept.cells if not MARKED.intersection(cell.metadata.get("tags", []))]
     outputs = itertools.chain.from_iterable(cell.get("outputs", []) for cell in kept.cells)
