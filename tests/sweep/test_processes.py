@@ -1,7 +1,9 @@
-"""Kills for want of memory are counted in the own control group, or else in the whole system."""
+"""Kills for want of memory are counted in the own group or the whole system; a slot has its own share of cores."""
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
