@@ -74,8 +74,10 @@ def share(records: pd.DataFrame, scope: str, kind: str | tuple[str, ...] = NO_PR
 
 
 def kept_share(records: pd.DataFrame) -> Interval | None:
-    """Divide matrix products' share of the whole step by that of the forward pass."""
-    ends = (_class_percents(records, scope, PRODUCT) for scope in ("whole step", "forward"))
+    """Divide matrix products' share of the whole step by that of the forward pass; None if that has none."""
+    ends = [_class_percents(records, scope, PRODUCT) for scope in ("whole step", "forward")]
+    if not all(ends[1]):
+        return None
     return intervals.of_processes([step / forward for step, forward in zip(*ends, strict=False)])
 
 
@@ -160,6 +162,8 @@ def parts(records: pd.DataFrame) -> pd.DataFrame:
             took = [_sum_us(table, phase=phase, part=part) for table in group["parts"]]
             whole = [_sum_us(table, phase=phase) for table in group["parts"]]
             product = [_sum_us(table, phase=phase, part=part, **{"class": PRODUCT}) for table in group["parts"]]
+            if not all(took):
+                continue  # nothing was seen in its range
             found = {
                 "part_ms": [us / 1e3 for us in took], "product_ms": [us / 1e3 for us in product],
                 "time_percent": [100 * a / b for a, b in zip(took, whole, strict=True)],
@@ -183,13 +187,17 @@ def points(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
 
 
 def softmax_to_products(records: pd.DataFrame, phase: str) -> dict | None:
-    """Divide softmax by attention's matrix products, in one case; None without parts."""
+    """Divide softmax by attention's matrix products, in one case; None without parts or products."""
     group = tidy.with_table(records, "parts")
     if group.empty or phase not in group["parts"].iloc[0]["phase"]:
         return None
     costs = pd.DataFrame(group["part_costs"].iloc[0]).query("phase == @phase").set_index("part")
     product = {"part": ("scores", "values"), "class": PRODUCT}
-    times = [_sum_us(t, phase=phase, part="softmax") / _sum_us(t, phase=phase, **product) for t in group["parts"]]
+    products = [_sum_us(table, phase=phase, **product) for table in group["parts"]]
+    if not all(products):
+        return None
+    both = zip(group["parts"], products, strict=True)
+    times = [_sum_us(table, phase=phase, part="softmax") / us for table, us in both]
     counted = {
         unit: costs.loc["softmax", unit] / costs.loc[["scores", "values"], unit].sum() for unit in ("flops", "bytes")
     }
@@ -228,8 +236,24 @@ def published_shares() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _not_measured(what: str) -> Statement:
-    return Statement(f"{what} was not measured here.", NO_DATA, "records of profiled steps in fp32")
+def _not_measured(what: str, records: pd.DataFrame) -> Statement:
+    """Say that something was not measured, and why the profiler saw nothing if these records tell."""
+    text = ": ".join(filter(None, (f"{what} was not measured here", _unseen_reasons(records))))
+    return Statement(f"{text}.", NO_DATA, "records of profiled steps in fp32")
+
+
+def _unseen_reasons(records: pd.DataFrame) -> str:
+    """Return why the profiler saw no kernels in some of these records, or nothing."""
+    return "; ".join(dict.fromkeys(tidy.column(records, "profiler_missing").dropna()))
+
+
+@of_records()
+def unseen(records: pd.DataFrame) -> Statement:
+    """Say in how many records the profiler saw no kernels, and why; no data if in none."""
+    lacking = digits.count(tidy.column(records, "profiler_missing").notna().sum())
+    text = f"The profiler saw no kernels in {lacking} of {digits.count(len(records))} records"
+    reasons = _unseen_reasons(records)
+    return Statement(f"{text}: {reasons}.", "measured" if reasons else NO_DATA, "profiler_missing in these records.")
 
 
 def _state(text: str, case: Mapping, of: Interval, verdict: str = "measured") -> Statement:
@@ -242,7 +266,7 @@ def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
     """State how long the forward pass takes under the profiler and by the timer."""
     row = tidy.one(against_timer(tidy.select(records, **case)), {"phase": "forward"})
     if row.empty:
-        return _not_measured("The forward pass under the profiler")
+        return _not_measured("The forward pass under the profiler", tidy.select(records, **case))
     ratio = row["profiled_ratio"]
     profiled, timed = (digits.brief(row[name]) for name in ("profiled_ms", "timed_ms"))
     verdict = comparisons.verdicts([comparisons.estimated(ratio)])[0] if ratio.known else "measured"
@@ -258,7 +282,7 @@ def leader(records: pd.DataFrame, case: Mapping) -> Statement:
     chosen = tidy.select(records, **case)
     first, both = (leaders(chosen, scope) for scope in ("forward", "forward and backward"))
     if not first:
-        return _not_measured("Which kernel takes the most of the forward pass")
+        return _not_measured("Which kernel takes the most of the forward pass", chosen)
     names = [list(dict.fromkeys(one["kernel"] for one in found)) for found in (first, both)]
     share = [_summary("percent", [one["share_percent"] for one in found]) for found in (first, both)]
     calls = [f"{digits.count(found[0]['calls'])} calls" for found in (first, both)]
@@ -279,7 +303,7 @@ def besides(records: pd.DataFrame, case: Mapping) -> Statement:
     """State which kernels besides matrix products take much of the forward pass."""
     found = tidy.select(top(records, case, most=100), phase="forward")
     if found.empty:
-        return _not_measured("What else takes time in the forward pass")
+        return _not_measured("What else takes time in the forward pass", tidy.select(records, **case))
     found = found[found["class"] != PRODUCT]
     named = [(name, of) for name, of in zip(found["kernel"], found["share_percent"], strict=True)]
     shown = [f"{name} with {digits.brief(of)}%" for name, of in named if of.value >= NON_TRIVIAL]
@@ -293,10 +317,10 @@ def fall(records: pd.DataFrame, case: Mapping) -> Statement:
     """State how matrix products' share changes from forward pass to whole step."""
     chosen = tidy.select(records, **case)
     found = [share(chosen, scope, PRODUCT) for scope in SCOPES]
-    if None in found:
-        return _not_measured("The share of matrix products in a whole step")
-    forward, both, step = map(digits.brief, found)
     change = kept_share(chosen)
+    if None in found or change is None:
+        return _not_measured("The share of matrix products in a whole step", chosen)
+    forward, both, step = map(digits.brief, found)
     why = ": AdamW has no products" if change.value < 1 else ""
     text = sentences.at("At size {size}, context {context_length}, ", case) + (
         f"matrix products take {forward}% of the operators' time in the forward pass, {both}% in forward and backward "
@@ -310,7 +334,7 @@ def softmax(records: pd.DataFrame, case: Mapping) -> Statement:
     """Compare softmax with attention's matrix products in time, FLOPs and bytes."""
     found = {phase: softmax_to_products(tidy.select(records, **case), phase) for phase in ("forward", "backward")}
     if not found["forward"]:
-        return _not_measured("Softmax inside attention")
+        return _not_measured("Softmax inside attention", tidy.select(records, **case))
     said = [
         f"in the {phase} pass {digits.brief(of['time'])} times as long as the two products, with "
         f"{digits.number(100 * of['flops'])}% of their FLOPs and {digits.number(100 * of['bytes'])}% of their bytes"

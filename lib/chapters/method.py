@@ -20,6 +20,10 @@ from lib.report.sentences import NO_DATA, Statement
 from lib.stats import comparisons, digits
 
 FEW = 3  # cases or reasons that a row lists
+UNSEEN = {  # metrics that give a reason, with the instrument and what it would have shown
+    "profiler_missing": ("torch.profiler", "kernels and their times"),
+    "nsys_missing": ("Nsight Systems", "kernels by name"),
+}
 NOISE = [
     "experiment", "records", "median spread, %", "20 samples or more", "noisy machine", "others at most, %",
     "series that change",
@@ -155,8 +159,9 @@ def missing(machine: str) -> pd.DataFrame:
             rows.append((name, _some(list(ended["label"]), len(ended)), _some(list(dict.fromkeys(ended["why"])))))
         for reason in itertools.chain.from_iterable(one.get("lacks", []) for one in records["environment"]):
             said[reason] = (reason.partition(" ")[0], "everywhere", reason)
-        for reason in tidy.column(records, "nsys_missing").dropna():
-            said[reason] = ("Nsight Systems", "kernels by name", reason)
+        for metric, what in UNSEEN.items():
+            for reason in tidy.column(records, metric).dropna():
+                said[reason] = (*what, reason)
     if self_check.table(results.load("calibration", machine)).empty:
         rows.append(("self-check", "all of it", "no records; make calibrate measures them"))
     return pd.DataFrame([*said.values(), *rows], columns=["what", "not measured", "why"])

@@ -177,7 +177,7 @@ def theory(every: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
             took("optimizer_ms"),
         ),
         (f"whole step, ms{at}", "products, then bytes, at their best rates", least, took("total_ms"), LEAST),
-        (f"MFU, %{at}", "its FLOPs in that time", mfu, took("mfu_percent"), MOST),
+        (f"MFU, % of the ceiling{at}", "its FLOPs in that time", mfu, took("mfu_percent"), MOST),
         (f"growth of the forward pass{tokens}", "FLOPs, 2NBT + 4LBT²d", grown, grew("forward_ms")),
         (f"growth of the whole step{tokens}", "the least times of both", longer, grew("total_ms")),
     ]

@@ -158,8 +158,7 @@ def recording(case, round: int, cold: bool = False):
     except Exception as error:
         if not peak_memory.out_of_memory(error):
             raise
-        asked = peak_memory.asked_bytes(error)
-        status, record.metrics = "oom", {} if asked is None else {"asked_bytes": asked}
+        status, record.metrics = "oom", peak_memory.shortage(error)
     finally:
         for work in record.built:
             vars(work).clear()  # the notebook's variable must not keep the tensors alive
@@ -309,7 +308,7 @@ def _pairs_with(record: Recording, other, most: int, seconds: float) -> dict[str
     except Exception as error:
         if not peak_memory.out_of_memory(error):
             raise
-        return {"pair_asked_bytes": peak_memory.asked_bytes(error) or 0}  # the case's own times remain valid
+        return {"pair_asked_bytes": peak_memory.shortage(error).get("asked_bytes", 0)}  # the case's own times hold
     finally:
         for each in record.built[1:]:
             vars(each).clear()  # room for the next

@@ -9,12 +9,14 @@ import argparse
 import ast
 import csv
 import gc
+import math
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +28,7 @@ from lib.experiments import cases
 from lib.experiments.kernels import Kernels
 from lib.experiments.measure import Recording
 from lib.experiments.training import Training
-from lib.instruments import device, peak_memory
+from lib.instruments import device, peak_memory, processes
 
 WARMUP = 5
 LIMIT_S = 120  # for each of the two commands; a case has far more
@@ -75,7 +77,7 @@ def metrics(record: Recording) -> dict:
     It frees what the record built, to make room. Returns nothing for a compiled case, whose kernels have other names,
     and before the last round of a sweep."""
     case = record.case
-    if case.compiled or "SWEEP_ROUND_FOLLOWS" in os.environ:
+    if case.compiles or "SWEEP_ROUND_FOLLOWS" in os.environ:
         return {}
     if reason := missing(case):
         return {"nsys_missing": reason}
@@ -95,36 +97,58 @@ def _run_nsys(case: Kernels) -> dict:
         report = str(Path(folder, "kernels"))
         for step in (command(case, report, sys.executable), stats(report)):  # PATH may name another Python first
             try:
-                done = subprocess.run(
-                    step, capture_output=True, text=True, timeout=LIMIT_S, cwd=notebooks.NOTEBOOKS.parent
-                )
+                done = _finished(step)
             except subprocess.TimeoutExpired:
                 return {"nsys_missing": f"nsys {step[1]} took longer than {LIMIT_S} s"}
             if done.returncode:
                 reason = (done.stderr.strip() or "it gave no reason").splitlines()[-1]
                 return {"nsys_missing": f"nsys {step[1]} failed: {reason}"}
-    return {"nsys": table(done.stdout)}
+    try:
+        return {"nsys": table(done.stdout)}
+    except ValueError as error:
+        return {"nsys_missing": f"nsys stats cannot be read: {error}"}
+
+
+def _finished(step: list[str]) -> subprocess.CompletedProcess:
+    """Run a command to its end or for `LIMIT_S`, and leave nothing that it started.
+
+    nsys starts the program in a session of its own, so both are found by a mark. It continues that of a sweep, which
+    finds them too. Raises subprocess.TimeoutExpired."""
+    mark = f"{os.environ.get(processes.MARK, '')}/nsys-{uuid.uuid4().hex}"
+    with subprocess.Popen(
+        step, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=notebooks.NOTEBOOKS.parent,
+        env=os.environ | {processes.MARK: mark}, start_new_session=True,
+    ) as started:  # fmt: skip
+        try:
+            printed, said = started.communicate(timeout=LIMIT_S)
+        finally:
+            processes.end(mark, started.pid)
+    return subprocess.CompletedProcess(step, started.returncode, printed, said)
 
 
 def table(text: str) -> dict[str, list]:
-    """Read the output of `stats` as a table in microseconds, empty if no kernel ran in a range.
+    """Read the output of `stats` as a table in microseconds.
 
-    Ranges are named without their domain. A kernel is listed in every range that encloses its launch."""
+    Ranges are named without their domain. A kernel is listed in every range that encloses its launch. Raises
+    ValueError without kernels, without one of `COLUMNS`, or for a cell that is no number."""
     lines = text.splitlines()
     header = next((i for i, line in enumerate(lines) if "NVTX Range" in line and "Kernel Name" in line), len(lines))
-    found: dict[str, list] = {name: [] for name in COLUMNS.values()}
-    for row in csv.DictReader(lines[header:]):
-        if row["NVTX Range"]:
-            for heading, name in COLUMNS.items():
-                cell = row[heading].rpartition(":")[2] if name == "range" else row[heading]
-                found[name].append(_parse_cell(cell, name))
-    return found
+    read = csv.DictReader(lines[header:])
+    if lacking := [name for name in COLUMNS if name not in (read.fieldnames or COLUMNS)]:
+        raise ValueError(f"it has no column {', '.join(lacking)}")
+    rows = [row for row in read if row["NVTX Range"]]
+    if not rows:
+        raise ValueError("it lists no kernel in a range")
+    return {name: [_parse_cell(row[heading] or "", name) for row in rows] for heading, name in COLUMNS.items()}
 
 
 def _parse_cell(cell: str, name: str) -> str | int | float:
     if name in ("range", "kernel"):
-        return cell
-    return int(cell) if name == "calls" else float(cell) / 1e3
+        return cell.rpartition(":")[2] if name == "range" else cell
+    number = int(cell) if name == "calls" else float(cell) / 1e3
+    if not math.isfinite(number):
+        raise ValueError(f"{name}: got {cell}, expected a finite number")
+    return number
 
 
 def iterate_in_ranges(training: Training, push: Callable[[str], object], pop: Callable[[], object]) -> None:

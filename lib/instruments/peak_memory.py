@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -13,6 +13,12 @@ from lib.instruments.memory_timeline import History, follow, from_snapshot
 from lib.timing import Iteration
 
 MIB = 2**20
+RAN_OUT = (  # in messages of a CPU's allocator, CUDA, cuBLAS, Metal, Triton and ptxas
+    "can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED", "Invalid buffer size", "out of resource", "uses too much shared data",
+)  # fmt: skip
+ASKED = re.compile(r"(?:allocate|Invalid buffer size:) ([\d.]+) (?:bytes|([KMG])i?B)")
+SHARED_MEMORY = re.compile(r"out of resource: (?:shared memory,|\w+)\s+Required: (\d+),?\s+Hardware limit: ?(\d+)")
 _PROCESS = Path("/proc/self")
 
 
@@ -41,20 +47,30 @@ def preflight(predicted: int, device: str) -> None:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return True if an error's class or message says that memory ran out."""
-    sentences = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        isinstance(error, RuntimeError) and any(sentence in str(error) for sentence in sentences)
+    """Return True if an error or one that it wraps says that a resource ran out."""
+    return any(
+        isinstance(each, (MemoryError, torch.OutOfMemoryError)) or any(words in str(each) for words in RAN_OUT)
+        for each in _wrapped(error)
     )
 
 
-def asked_bytes(error: BaseException) -> int | None:
-    """Return the bytes that a failed allocation asked for, if the message says so."""
-    if found := re.search(r"allocate (\d+) bytes", str(error)):
-        return int(found[1])
-    if found := re.search(r"allocate ([\d.]+) (GiB|MiB)", str(error)):
-        return int(float(found[1]) * {"GiB": 2**30, "MiB": MIB}[found[2]])
-    return None
+def shortage(error: BaseException) -> dict[str, int]:
+    """Return the `asked_bytes` of what ran out, if a message says so.
+
+    Where a kernel asked for more than the `shared_memory_bytes` of a multiprocessor, those too."""
+    texts = [str(each) for each in _wrapped(error)]
+    for found in filter(None, map(SHARED_MEMORY.search, texts)):
+        return {"asked_bytes": int(found[1]), "shared_memory_bytes": int(found[2])}
+    for found in filter(None, map(ASKED.search, texts)):
+        return {"asked_bytes": int(float(found[1]) * 2 ** (10 * " KMG".index(found[2] or " ")))}
+    return {}
+
+
+def _wrapped(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and then those that it wraps, as a compiler does."""
+    while error:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:

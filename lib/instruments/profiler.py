@@ -26,6 +26,7 @@ START, END = "iteration begins", "phase ends: "  # the names of the marks in a t
 TOP = 12  # rows of a phase in the table of kernels, above one row for all others
 OTHERS = "all others"
 ON_DEVICE, LAUNCHES = ("kernel", "gpu_memcpy", "gpu_memset"), ("cuda_runtime", "cuda_driver")
+NO_KERNELS = "the trace has no kernels; CUPTI, which reports them, is missing or not permitted here"
 NODE = "autograd::engine::evaluate_function"  # in which the engine runs one node of the backward graph
 
 
@@ -93,7 +94,7 @@ def _note(name: str) -> None:
 
 
 def metrics(events: list[dict], device: str, parts: Sequence[str] = ()) -> dict:
-    """Compute metrics and tables from the events of a trace.
+    """Compute metrics and tables from the events of a trace, or say why not in `profiler_missing`.
 
     `profiled_<phase>_ms` and `profiled_total_ms` list one time for each iteration. The tables give `calls` and
     `total_us` as the mean of one iteration. `kernels` has the most expensive kernels of each phase, with statistics
@@ -102,7 +103,9 @@ def metrics(events: list[dict], device: str, parts: Sequence[str] = ()) -> dict:
     events = sorted((e for e in events if e.get("ph") == "X"), key=lambda e: (e["ts"], -e["dur"]))
     windows = _windows(events)
     find = _finder([(window.start_us, window.end_us, window) for window in windows])
-    calls = (_kernels if device == "cuda" else _operators)(events, find)
+    calls = (_operators if device == "cpu" else _kernels)(events, find)
+    if device != "cpu" and (reason := _missing(windows, calls)):
+        return {"profiler_missing": reason}
     found = _durations(windows, calls, device)
     found |= {"kernels": _by_name(windows, calls), "classes": _by_class(windows, calls)}
     return found | ({"parts": _by_part(events, windows, find, calls, parts)} if parts else {})
@@ -163,11 +166,20 @@ def _kernels(events: list[dict], find: Callable[[float], Window | None]) -> list
     return calls
 
 
+def _missing(windows: list[Window], calls: list[Call]) -> str | None:
+    """Return why the kernels of a trace tell no times, or None.
+
+    Each phase of each iteration must have some."""
+    seen = {call.window for call in calls}
+    lacking = dict.fromkeys(window.phase for window in windows if window not in seen)
+    return (f"the trace lacks kernels of the {' and '.join(lacking)}" if calls else NO_KERNELS) if lacking else None
+
+
 def _durations(windows: list[Window], calls: list[Call], device: str) -> dict[str, list[float]]:
     """Compute the milliseconds of each phase, on a CPU from mark to mark.
 
-    On CUDA a phase ends with the last kernel launched in it, as an event on the stream would show. It begins at the end
-    of the phase before, or at the iteration's begin."""
+    On a GPU a phase ends with the last kernel launched in it, as an event on the stream would show. It begins at the
+    end of the phase before, or at the iteration's begin."""
     ends: dict[Window, float] = {}
     for call in calls:
         ends[call.window] = max(ends.get(call.window, 0.0), call.end_us)
@@ -175,9 +187,9 @@ def _durations(windows: list[Window], calls: list[Call], device: str) -> dict[st
     for i, window in enumerate(windows):
         first = i == 0 or windows[i - 1].iteration != window.iteration
         start_us, end_us = window.start_us, window.end_us
-        if device == "cuda":
-            start_us = start_us if first else ends.get(windows[i - 1], start_us)
-            end_us = ends.get(window, end_us)
+        if device != "cpu":
+            start_us = start_us if first else ends[windows[i - 1]]
+            end_us = ends[window]
         found.setdefault(f"profiled_{window.phase}_ms", []).append((end_us - start_us) / 1e3)
     total = [sum(phases) for phases in zip(*found.values(), strict=True)]
     return found | {"profiled_total_ms": total}

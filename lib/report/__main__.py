@@ -60,7 +60,7 @@ def chosen(given: argparse.Namespace, stored: list[str]) -> tuple[str, str]:
 
 
 def _run(given: argparse.Namespace) -> int:
-    """Run a verb; return 1 if the stored report does not match its records."""
+    """Run a verb; return 1 if a chapter failed or the stored report does not match its records."""
     if given.verb == "publish":
         print(*publish.publish_all(), sep="\n")
         return 0
@@ -76,8 +76,7 @@ def _run(given: argparse.Namespace) -> int:
         print(f"{found}\n{target} does not match its records; `make render` without CHECK updates it")
         return 1
     current = given.check or page.up_to_date(target, page.inputs(machine, beside))
-    if not current:
-        page.render(machine, target, beside)
+    failed = {} if current else page.render(machine, target, beside)
     if given.verb == "latex":
         print(export.latex(machine, target, given.number))
     elif given.verb == "pdf":
@@ -86,7 +85,9 @@ def _run(given: argparse.Namespace) -> int:
         print(export.as_markdown(machine, target))
     else:
         print(f"{target} is up to date" if current else target)
-    return 0
+    for file, reason in failed.items():
+        print(f"{file}: {reason}", file=sys.stderr)
+    return int(bool(failed))
 
 
 def main(arguments: list[str] | None = None) -> int:

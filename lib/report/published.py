@@ -28,7 +28,7 @@ def published_table(table: str) -> pd.DataFrame:
 def datasheets() -> pd.DataFrame:
     """Read the peaks that makers state, one row per GPU and precision.
 
-    They are in TFLOP/s and GB/s, each with its convention and source."""
+    They are in TFLOP/s and GB/s, each with its convention and source. `device` is the name, or two, that CUDA gives."""
     return pd.read_csv(results.REFERENCE / "datasheets.csv")
 
 
@@ -127,22 +127,35 @@ def other_machines(experiment: str, machine: str, *metrics: str, **where) -> pd.
     return medians.assign(source="records of " + medians["machine"])
 
 
-def with_peak_percent(rows: pd.DataFrame, metric: str, flops: Callable[[pd.Series], float]) -> pd.DataFrame:
-    """Add `peak_percent`: the row's FLOPs per second in percent of a peak.
+def with_mfu(rows: pd.DataFrame, metric: str, flops: Callable[[pd.Series], float]) -> pd.DataFrame:
+    """Add `mfu_percent` and `datasheet_mfu_percent`, the FLOPs per second as shares of two peaks.
 
-    The peak is the ceiling measured on the row's `machine` if it names one, and otherwise the maker's for its
-    hardware and precision. `metric` is in milliseconds. Missing where the peak is unknown."""
-    stated = datasheets().set_index(["hardware", "precision"])["tflops"] * 1e12
+    The first peak is the ceiling measured on the row's `machine`; a row that has this share keeps it. The second is
+    the maker's for its hardware. Both are for its precision. `metric` is in milliseconds. Missing where the peak is
+    unknown."""
+    stated = _stated_flops()
     machines = tidy.column(rows, "machine").dropna().unique()
     measured = {name: tidy.ceiling(results.load("ceilings", name), "matmul", "flops") for name in machines}
 
-    def percent(row: pd.Series) -> Interval | None:
-        own = measured.get(row.get("machine"))
-        peak = stated.get((row["hardware"], row["precision"])) if own is None else own.get(row["precision"])
-        found = tables.as_interval(row[metric])
-        if peak is None or found is None:
+    def percent(row: pd.Series, peak: float | Interval | None) -> Interval | None:
+        found, most = tables.as_interval(row[metric]), tables.as_interval(peak)
+        if found is None or most is None:
             return None
-        most = tables.as_interval(peak)
         return found.inverse.scaled(float(1e5 * flops(row) / most.value)).widened(most.log_error)
 
-    return rows.assign(peak_percent=[percent(row) for _, row in rows.iterrows()])
+    own, makers = [], []
+    for _, row in rows.iterrows():
+        known = tables.as_interval(row.get("mfu_percent"))
+        own.append(known or percent(row, measured.get(row.get("machine"), {}).get(row["precision"])))
+        makers.append(percent(row, stated.get((row["hardware"].partition(",")[0], row["precision"]))))
+    return rows.assign(mfu_percent=own, datasheet_mfu_percent=makers)
+
+
+def _stated_flops() -> dict[tuple[str, str], float]:
+    """Return makers' FLOP/s by hardware and precision.
+
+    The hardware goes by its name in write-ups and by that of CUDA."""
+    return {
+        (name, row["precision"]): row["tflops"] * 1e12
+        for _, row in datasheets().iterrows() for name in (row["hardware"], *row["device"].split(" or "))
+    }  # fmt: skip

@@ -118,6 +118,9 @@ def _missing_reason(record: pd.Series) -> str:
     if record["status"] == "too_large":
         needed, available = (record[name] / 2**30 for name in ("predicted_bytes", "available_bytes"))
         text += f" ({needed:,.1f} GiB of {available:,.1f})"
+    if record["status"] == "oom" and pd.notna(record.get("shared_memory_bytes")):  # of a multiprocessor
+        needed, available = (record[name] / 2**10 for name in ("asked_bytes", "shared_memory_bytes"))
+        text = f"ran out of shared memory ({needed:,.0f} KiB of {available:,.0f})"
     return text
 
 

@@ -1,6 +1,6 @@
-"""Find and kill the processes of a sweep, by a mark that they inherit in their environment.
+"""Give a sweep a workspace whose processes and folders go with it.
 
-A separate process, the guard, does this when the process that started them has ended in any way.
+A separate process, the guard, kills and removes them when the process that made the workspace has ended in any way.
 """
 
 import contextlib
@@ -17,11 +17,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
+from lib.instruments.processes import end
 from lib.paths import ROOT
 
-MARK = "SWEEP_MARK"
 DONE = b"done"  # tells the guard that nothing is left to do
 
 
@@ -32,47 +30,6 @@ class Workspace:
     mark: str
     folder: Path
     sockets: Path
-
-
-def marked(mark: str) -> list[psutil.Process]:
-    """List the running processes whose mark starts with `mark`."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK, "").startswith(mark) and is_alive(process):
-                found.append(process)
-        except (psutil.Error, OSError):  # of another user, or gone in the meantime
-            continue
-    return found
-
-
-def family(leader: int) -> list[psutil.Process]:
-    """List the running processes of a leader's session, and their descendants."""
-    found = set()
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if os.getsid(process.pid) == leader:
-                found |= {process, *process.children(recursive=True)}
-    return list(filter(is_alive, found))
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """Tell if a process is running and not a zombie."""
-    with contextlib.suppress(psutil.Error):
-        return process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def end(mark: str, leader: int | None = None, within_s: float = 4.0) -> None:
-    """Kill all processes with a mark, and those that they start meanwhile.
-
-    With a `leader`, also kills the processes of its session, whose environment may be unreadable."""
-    deadline = time.monotonic() + within_s
-    while (found := {*marked(mark), *(family(leader) if leader else ())}) and time.monotonic() < deadline:
-        for process in found:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(found, timeout=1)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,8 @@ from typing import TextIO
 import psutil
 from tqdm import tqdm
 
-from lib.sweep import lock, processes
+from lib.instruments.processes import is_alive
+from lib.sweep import lock
 from lib.sweep.lock import Shard
 
 FIELDS = {
@@ -61,7 +62,7 @@ def _is_running(one: dict) -> bool:
     with contextlib.suppress(psutil.Error, OverflowError):
         process = psutil.Process(one["process"])
         later_s = process.create_time() - datetime.fromisoformat(one["started"]).timestamp()
-        return processes.is_alive(process) and later_s < CLOCK_STEP_S  # later: another process has its number
+        return is_alive(process) and later_s < CLOCK_STEP_S  # later: another process has its number
     return False
 
 

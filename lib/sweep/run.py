@@ -14,6 +14,7 @@ from typing import NamedTuple
 from nbclient.exceptions import DeadKernelError
 
 from lib import execution, notebooks
+from lib.instruments.processes import MARK, end
 from lib.notebooks import NotebookFailed
 from lib.sweep import processes
 
@@ -58,7 +59,7 @@ def pieces(run: Run, workspace: processes.Workspace) -> Iterator[Piece]:
     todo = folder / "todo.json"
     todo.write_text(json.dumps(run.todo))
     own = {
-        processes.MARK: mark,
+        MARK: mark,
         "RESULTS": str(folder / "results"),
         "SWEEP_RUN": run.name,
         "SWEEP_CASES": str(todo),
@@ -74,7 +75,7 @@ def pieces(run: Run, workspace: processes.Workspace) -> Iterator[Piece]:
     try:
         ended = yield from _followed(run, folder / "results", executing)
     finally:
-        processes.end(mark, kernel.pid)
+        end(mark, kernel.pid)
     concurrent.futures.wait([executing], 5)  # the notebook is written a last time after its kernel ended
     for file in sorted((folder / "runs").rglob("*")):
         if file.is_file() and file.stat().st_size:

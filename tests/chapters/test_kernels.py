@@ -4,9 +4,12 @@ import functools
 
 import pytest
 
+from executed import shown, sources
+from lib import notebooks
 from lib.chapters import kernels
 from lib.records import results
-from lib.report import plots
+from lib.report import plots, tables, tidy
+from lib.report.sentences import NO_DATA
 
 CASE = {"size": "tiny", "context_length": 64, "precision": "fp32", "compiled": False}
 PHASES = ["forward", "forward", "backward", "optimizer"]
@@ -134,6 +137,29 @@ def test_the_case_of_the_chapter_is_measured_in_the_most_processes(profiled, sav
     profiled()
     save_record("kernels", CASE | {"size": "small"}, 1, **metrics(1) | {"forward_flops": 99})
     assert kernels.head(results.load("kernels", "test-1c")) == CASE
+
+
+def test_where_the_profiler_saw_no_kernels_the_chapter_says_why_and_is_whole(save_record):
+    seen = ("kernels", "classes", "parts", "profiled_forward_ms", "profiled_backward_ms", "profiled_optimizer_ms")
+    plain = {name: value for name, value in metrics(1).items() if name not in seen} | {"total_ms": [3.0] * 6}
+    reason = "the trace has no kernels; CUPTI is missing"
+    chosen = notebooks.parameters("kernels") | CASE | {"device": "cuda"}
+    case = {name: chosen[name] for name in notebooks.fields("kernels")}
+    for round in (1, 2, 3):
+        save_record("kernels", case, round, **plain, profiler_missing=reason)
+    records = results.load("kernels", "test-1c")
+    chapter = notebooks.CHAPTERS / "03_kernels.ipynb"
+    said = "\n".join(one._repr_html_() for one in shown(chapter, "test-1c"))
+    assert f"<p>The profiler saw no kernels in 3 of 3 records: {reason}.</p>" in said
+    answer = kernels.agreement(records, CASE)
+    assert answer.text == f"The forward pass under the profiler was not measured here: {reason}."
+    assert answer.verdict == kernels.fall(records, CASE).verdict == NO_DATA
+    assert kernels.theory(records, results.load("ceilings", "test-1c"))
+    fields = " ".join(records.fields) + " "
+    names = {"records": records, "fields": fields, "plots": plots, "tables": tables, "tidy": tidy, "chapter": kernels}
+    for cell in sources(notebooks.NOTEBOOKS / "kernels.ipynb"):
+        if "chapter." in cell:  # what it shows of the profiler
+            exec(cell, names)
 
 
 def test_the_published_tables_are_summed_by_class():

@@ -103,10 +103,12 @@ def test_what_is_missing_is_listed_once_with_its_reason(save_record):
     save_record(case=CASE, total_ms=[1.0], environment=lacking)
     for seq_len in (1024, 2048, 4096, 8192):
         save_record(case=CASE | {"seq_len": seq_len}, status="oom", environment=lacking)
-    save_record("kernels", {"size": "tiny"}, total_ms=[1.0], nsys_missing="it traces only CUDA")
+    unseen = {"nsys_missing": "it traces only CUDA", "profiler_missing": "no kernels"}
+    save_record("kernels", {"size": "tiny"}, total_ms=[1.0], **unseen)
     table = method.missing("test-1c").set_index("what")
     assert table["why"]["tf32"] == "tf32 needs a CUDA device"
     assert table["why"]["Nsight Systems"] == "it traces only CUDA"
+    assert table["why"]["torch.profiler"] == "no kernels"
     assert tuple(table.loc["attention"]) == ("1024; 2048; 4096; and 1 more", "ran out of memory")
     assert table["why"]["step"] == "no records"
     assert "kernels" not in table.index

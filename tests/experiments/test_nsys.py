@@ -1,14 +1,16 @@
 """What nsys prints becomes a table, and what it watches has ranges that nest as the phases do. No nsys is needed."""
 
 import subprocess
+import sys
 from dataclasses import replace
 
+import psutil
 import pytest
 
 from lib.experiments import cases, nsys
 from lib.experiments.measure import Recording
 from lib.experiments.training import Training
-from lib.instruments import peak_memory
+from lib.instruments import peak_memory, processes
 
 HEADER = "NVTX Range,Style,PID,TID,NVTX Inst,Kern Inst,Total Time (ns),Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns)"
 PRINTED = f"""Generating SQLite file kernels.sqlite from kernels.nsys-rep
@@ -35,9 +37,26 @@ def test_the_table_is_found_below_what_else_is_printed():
     assert table["kernel"][1] == "void f<int, float>(int, T3)"
 
 
-def test_without_kernels_the_table_is_empty():
-    assert set(map(tuple, nsys.table("SKIPPED: no CUDA kernel data\n").values())) == {()}
-    assert nsys.table(f"{HEADER},Kernel Name\n")["range"] == []
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("SKIPPED: no CUDA kernel data\n", "it lists no kernel in a range"),
+        (f"{HEADER},Kernel Name\n", "it lists no kernel in a range"),
+        (PRINTED.replace("Med (ns)", "Median").replace("Kern Inst", "N"), "it has no column Kern Inst, Med (ns)"),
+        (PRINTED.replace("363704.0", "nan"), "deviation_us: got nan, expected a finite number"),
+        (PRINTED.replace("363704.0", "N/A"), "could not convert"),
+        (PRINTED.replace(",softmax_warp_forward", "").replace(",10.5", ""), "could not convert"),
+    ],
+)
+def test_what_cannot_be_read_as_the_table_is_said_and_loses_no_record(case, printed, reason, monkeypatch):
+    monkeypatch.setattr(nsys, "_finished", lambda step: subprocess.CompletedProcess(step, 0, printed, ""))
+    (said,) = nsys._run_nsys(case).values()
+    assert said.startswith(f"nsys stats cannot be read: {reason}")
+
+
+def test_a_column_that_is_not_known_is_left_out():
+    more = PRINTED.replace("StdDev (ns)", "StdDev (ns),Skewness").replace(",363704.0", ",363704.0,1.5")
+    assert nsys.table(more.replace(",132.0", ",132.0,1").replace(",10.5", ",10.5,1")) == nsys.table(PRINTED)
 
 
 def test_the_command_names_every_field_and_parses_back_to_the_case(case):
@@ -87,14 +106,14 @@ def test_phases_and_parts_are_ranges_that_nest(case):
 def test_on_cuda_both_commands_run_and_a_failure_is_said(case, failing, monkeypatch):
     ran = []
 
-    def run(arguments, **_):
+    def run(arguments):
         ran.append(arguments)
         fails = arguments[1] == failing
         return subprocess.CompletedProcess(arguments, int(fails), stdout=PRINTED, stderr="a line\nno permission\n")
 
     monkeypatch.setattr(nsys, "missing", lambda case: None)
     monkeypatch.setattr(peak_memory, "preflight", lambda predicted, device: None)
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(nsys, "_finished", run)
     record = Recording(case, 1)
     work = record.setup()
     found = nsys.metrics(record)
@@ -108,11 +127,37 @@ def test_on_cuda_both_commands_run_and_a_failure_is_said(case, failing, monkeypa
         assert ran[1][-1] == f"{report}.nsys-rep"
 
 
+PROGRAM = """
+import subprocess, sys, time
+sleep = "import time; time.sleep(60)"
+for own in (False, True):
+    print(subprocess.Popen([sys.executable, "-c", sleep], start_new_session=own).pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_command_that_takes_too_long_ends_with_the_programs_that_it_started(case, monkeypatch):
+    started = []
+
+    def too_late(process, timeout):
+        started.extend([process.pid, *(int(process.stdout.readline()) for _ in range(2))])
+        assert {psutil.Process(one).environ()[processes.MARK].partition("/")[0] for one in started} == {"a sweep"}
+        raise subprocess.TimeoutExpired(process.args, timeout)
+
+    monkeypatch.setenv(processes.MARK, "a sweep")
+    monkeypatch.setattr(subprocess.Popen, "communicate", too_late)
+    monkeypatch.setattr(nsys, "command", lambda *_: [sys.executable, "-c", PROGRAM])
+    assert nsys._run_nsys(case) == {"nsys_missing": f"nsys -c took longer than {nsys.LIMIT_S} s"}
+    assert len(started) == 3
+    assert not [one for one in started if psutil.pid_exists(one) and processes.is_alive(psutil.Process(one))]
+
+
 def test_only_the_last_round_of_an_eager_case_is_watched(case, monkeypatch):
     monkeypatch.setattr(nsys, "missing", lambda case: None)
     monkeypatch.setattr(nsys, "_run_nsys", lambda case: {"nsys": {}})
     assert nsys.metrics(Recording(case, 3)) == {"nsys": {}}
-    assert nsys.metrics(Recording(replace(case, compiled=True), 3)) == {}
+    for compiles in ({"compiled": True}, {"attention": "compiled"}):
+        assert nsys.metrics(Recording(replace(case, **compiles), 3)) == {}
     monkeypatch.setattr(peak_memory, "available_bytes", lambda device: 0)
     assert nsys.metrics(Recording(case, 3)).keys() == {"nsys_missing"}
     monkeypatch.setenv("SWEEP_ROUND_FOLLOWS", "1")

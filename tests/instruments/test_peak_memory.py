@@ -1,9 +1,12 @@
 """Memory is counted to the byte, and what cannot fit is refused before it is built."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
+from torch._inductor.exc import InductorError
 
 from lib.instruments import device, memory_timeline, peak_memory
 from lib.instruments.device import Cuda, Mps
@@ -227,17 +230,58 @@ def test_out_of_memory_on_a_cpu_is_recognised_with_the_bytes_asked_for():
     with pytest.raises(RuntimeError) as raised:
         torch.empty(2**50)
     assert peak_memory.out_of_memory(raised.value)
-    assert peak_memory.asked_bytes(raised.value) == 2**52
+    assert peak_memory.shortage(raised.value) == {"asked_bytes": 2**52}
 
 
-def test_other_errors_are_not_taken_for_out_of_memory():
-    assert not peak_memory.out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    assert not peak_memory.out_of_memory(ValueError("out of range"))
+class OutOfResources(Exception):
+    """As Triton's, which is no RuntimeError."""
+
+
+def wrapped(error, wrap):
+    """Return what is raised where an error is caught and hidden, as the compiler does."""
+    try:
+        try:
+            raise error
+        except Exception as inner:
+            raise wrap(inner, None) from None
+    except RuntimeError as raised:
+        return raised
+
+
+SHARED = "shared memory, Required: 131074, Hardware limit: 101376. Reducing block sizes or `num_stages` may help."
+STATIC = "triton_tem_fused_0 Required: 131074 Hardware limit:101376 Reducing block sizes or `num_stages` may help."
+LACKING = {"asked_bytes": 131074, "shared_memory_bytes": 101376}
 
 
 @pytest.mark.parametrize(
-    ("text", "asked"),
-    [("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has", int(2.5 * 2**30)), ("no number", None)],
+    ("error", "said"),
+    [
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has"), {"asked_bytes": 5 * 2**29}),
+        (RuntimeError("MPS backend out of memory. Tried to allocate 1.00 GB on private pool"), {"asked_bytes": 2**30}),
+        (RuntimeError("MPS backend out of memory. Tried to allocate 256 bytes on shared pool"), {"asked_bytes": 256}),
+        (RuntimeError("Invalid buffer size: 8.00 GiB"), {"asked_bytes": 2**33}),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), {}),
+        (OutOfResources(f"out of resource: {SHARED}"), LACKING),
+        (OutOfResources("out of resource: threads, Required: 2048, Hardware limit: 1024."), {}),
+        (RuntimeError(f"No valid triton configs. OutOfMemoryError: out of resource: {STATIC}"), LACKING),
+        (RuntimeError("PTXASError: ptxas error: Entry function 'triton_' uses too much shared data"), {}),
+        (MemoryError(), {}),
+    ],
 )
-def test_the_bytes_asked_for_are_read_from_cudas_sentence(text, asked):
-    assert peak_memory.asked_bytes(RuntimeError(text)) == asked
+def test_what_ran_out_is_read_from_the_message_of_an_error_and_of_those_that_wrap_it(error, said):
+    for wrap in (InductorError, partial(BackendCompilerFailed, None), lambda *_: RuntimeError("compiling failed")):
+        for each in (error, wrapped(error, wrap)):
+            assert peak_memory.out_of_memory(each)
+            assert peak_memory.shortage(each) == said
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied"), ValueError("out of range"),
+        RuntimeError("No valid triton configs. PTXASError: PTXAS error: Internal Triton PTX codegen error"),
+    ],
+)  # fmt: skip
+def test_other_errors_are_not_taken_for_out_of_memory(error):
+    assert not peak_memory.out_of_memory(error)
+    assert not peak_memory.shortage(error)

@@ -67,6 +67,17 @@ def test_a_kernel_belongs_to_the_phase_that_launched_it_though_it_runs_later():
     assert found["profiled_backward_ms"] == [0.065]
 
 
+def test_a_trace_without_the_kernels_of_a_gpu_gives_their_lack_and_no_times():
+    launches = [event("cuda_runtime", "cudaLaunchKernel", at, 2, correlation=at) for at in (90, 150)]
+    kernels = [event("kernel", "ampere_sgemm_128x64_tn", at + 30, 40, tid=7, correlation=at) for at in (90, 150)]
+    launched = [*MARKS, event("cpu_op", "aten::mm", 20, 30), *launches]
+    found = profiling.metrics(launched, "cuda", ("scores",))
+    assert found == {"profiler_missing": profiling.NO_KERNELS}
+    found = profiling.metrics([*launched, kernels[0]], "cuda")
+    assert found == {"profiler_missing": "the trace lacks kernels of the backward"}
+    assert "profiled_total_ms" in profiling.metrics([*launched, *kernels], "cuda")
+
+
 def test_times_of_a_call_are_over_all_iterations_and_totals_are_of_one():
     second = [e | {"ts": e["ts"] + 1000} for e in MARKS]
     took = (10, 20, 30, 60)

@@ -51,23 +51,29 @@ def test_published_steps_know_their_model():
     assert (row["d_model"], row["forward_flops"]) == (1600, products + 4 * 48 * 4 * 256**2 * 1600)
 
 
-def test_a_time_is_divided_by_the_limit_of_its_own_hardware(save_record):
+def test_the_mfu_of_the_ceiling_and_of_the_datasheet_are_two_columns(save_record):
     case = {"operation": "matmul", "precision": "fp32"}
     save_record(experiment="ceilings", case=case, flops=2e9, total_ms=[1.0, 1.0])  # 2 TFLOP/s
+    gpu = "NVIDIA A100-PCIE-40GB, freed memory kept"
+    known = Interval(7.0, 6.0, 8.0, 9, 3)
     rows = pd.DataFrame(
         {
-            "machine": ["test-1c", None, None, None], "precision": ["fp32", "fp32", "tf32", "fp32"],
-            "hardware": ["a test", "A100 40GB", "A100 40GB", "not stated"], "forward_flops": [1e9] * 4,
-            "total_ms": [Interval(3.0, 2.0, 6.0, 9, 3), 3.0, math.nan, 3.0],
+            "machine": ["test-1c", "test-1c", "test-1c", "other", None, None, None],
+            "precision": ["fp32", "fp32", "bf16", "fp32", "fp32", "tf32", "fp32"],
+            "hardware": ["a test", gpu, gpu, "a test", "A100 40GB", "A100 40GB", "not stated"],
+            "forward_flops": [1e9] * 7, "total_ms": [Interval(3.0, 2.0, 6.0, 9, 3), 3.0, 3.0, 3.0, 3.0, math.nan, 3.0],
         }
     )  # fmt: skip
-    own, stated, *unknown = published.with_peak_percent(rows, "total_ms", lambda row: 3 * row["forward_flops"])[
-        "peak_percent"
-    ]
+    table = published.with_mfu(rows, "total_ms", lambda row: 3 * row["forward_flops"])
+    measured, stated = (list(table[name]) for name in ("mfu_percent", "datasheet_mfu_percent"))
+    own = measured[0]
     assert (own.value, own.low, own.high, own.rounds) == pytest.approx((50.0, 25.0, 75.0, 3))
-    assert stated.value == pytest.approx(100 * 1e12 / 19.5e12)
-    assert math.isnan(stated.low)
-    assert unknown == [None, None]
+    assert [found and found.value for found in measured[1:]] == [pytest.approx(50.0), None, None, None, None, None]
+    of_fp32, of_bf16 = pytest.approx(100 * 1e12 / 19.5e12), pytest.approx(100 * 1e12 / 312e12)
+    assert [found and found.value for found in stated] == [None, of_fp32, of_bf16, None, of_fp32, None, None]
+    assert math.isnan(stated[4].low)
+    again = published.with_mfu(rows.assign(mfu_percent=[known, *[None] * 6]), "total_ms", lambda row: 1e9)
+    assert again["mfu_percent"][0] is known
 
 
 def test_other_machines_are_those_of_the_records_kept_and_of_the_cases_asked_for(save_record, monkeypatch, tmp_path):
@@ -83,7 +89,7 @@ def test_other_machines_are_those_of_the_records_kept_and_of_the_cases_asked_for
 
 def test_every_stated_peak_is_a_number_with_its_convention_and_source():
     peaks = published.datasheets()
-    assert list(peaks) == ["hardware", "precision", "tflops", "memory_gb_per_s", "convention", "source"]
+    assert list(peaks) == ["hardware", "device", "precision", "tflops", "memory_gb_per_s", "convention", "source"]
     assert not peaks.duplicated(["hardware", "precision"]).any()
     assert set(peaks["precision"]) == {"fp32", "tf32", "bf16"}
     assert (peaks[["tflops", "memory_gb_per_s"]] > 0).all(axis=None)

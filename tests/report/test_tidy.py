@@ -55,6 +55,15 @@ def test_a_case_that_ended_badly_is_a_row_that_says_why(records, save_record):
     assert "64<br>predicted not" in tables.show(table, "variant seq_len", "a caption")._repr_html_()
 
 
+def test_a_kernel_that_needs_too_much_shared_memory_is_told_apart_from_one_without_memory(save_record):
+    found = {"asked_bytes": 131074, "shared_memory_bytes": 101376}
+    save_record(case=CASE | {"variant": "flex"}, status="oom", **found)
+    save_record(case=CASE | {"variant": "naive"}, status="oom", asked_bytes=2**40)
+    why = tidy.medians(results.load("attention", "test-1c")).set_index("variant")["why"]
+    assert why["flex"] == "ran out of shared memory (128 KiB of 99)"
+    assert why["naive"] == "ran out of memory"
+
+
 def test_quotients_sums_and_rates_are_formed_sample_by_sample(records):
     row = records.iloc[0]
     share = tidy.with_quotient(records, "share", "forward_ms", "total_ms", scale=100)

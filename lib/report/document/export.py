@@ -101,12 +101,16 @@ def _chapter_cells(file: Path, folder: Path) -> list[NotebookNode]:
     def heading(found: re.Match) -> str:
         return f'#{found[1]} <a id="{tables.anchor(file.stem, found[2])}"></a>{found[2]}'
 
-    cells, inks = nbformat.read(file, as_version=4).cells, light_inks()
+    chapter, inks = nbformat.read(file, as_version=4), light_inks()
+    cells = chapter.cells
+    cells[0].source += f"\n\n{page.failure_box(chapter)}"
     for number, cell in enumerate(cells):
         cell.id = f"{file.stem}-{number}"
         if cell.cell_type == "markdown":  # GitHub refuses this macro
             cell.source = re.sub(r"^(#+) (.+)$", heading, cell.source, flags=re.MULTILINE)
             cell.source = cell.source.replace(r"\operatorname{", r"\mathrm{")
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if output.output_type != "error"]
         for data in (output.data for output in cell.get("outputs", []) if "text/html" in output.get("data", {})):
             shown = CLAIM.sub(r"<div><p>\2 <em>(\1)</em></p>", RECORDS.sub("", sanitize.clean(data["text/html"])))
             shown = re.sub(r"<svg .*?</svg>", filed, shown, flags=re.DOTALL)

@@ -3,6 +3,7 @@
 import concurrent.futures
 import functools
 import hashlib
+import html
 import itertools
 import os
 import re
@@ -13,7 +14,9 @@ import jinja2
 import nbformat
 
 from lib import notebooks, paths
+from lib.notebooks import NotebookFailed
 from lib.records import damaged, results, staleness
+from lib.records.record import one_line
 from lib.report import tables
 from lib.report.document import page_diff, sanitize, title
 
@@ -24,6 +27,8 @@ DETAIL = re.compile(r'<h3 id="[^"]*-in-detail">.*?</h3>')  # what follows this h
 QUESTION = re.compile(r"</h2>\s*<p>.*?</p>", re.DOTALL)
 HEADINGS = re.compile(r"<h[34][^>]*>(.*?)</h[34]>")
 FIRST_APPENDIX = "80"  # the number of the first chapter that is an appendix, all of it folded
+MARKED = {"papermill-error-cell-tag"}  # of the cells that papermill adds to a notebook that failed
+FOLDERS = re.compile(r"(?<![\w/])/(?:[^\s/'\"]+/)+")  # of a path, which an error may name
 CONTENTS = re.compile(r'<h2 id="([^"]+)">(.*?)</h2>')  # id and title of a chapter
 
 
@@ -57,26 +62,28 @@ def executed(machine: str, target: Path) -> list[Path]:
     ]
 
 
-def render(machine: str, target: Path, machines: str = "") -> None:
+def render(machine: str, target: Path, machines: str = "") -> dict[Path, str]:
     """Execute every chapter and write the page; `machines` are those to compare.
 
-    Raises NotebookFailed if a chapter fails."""
+    Returns the executed chapters that failed, and why. A page with one has no digest, so that it is rendered again."""
     digest = inputs(machine, machines)
     chapters = sorted(notebooks.CHAPTERS.glob("*.ipynb"))
     os.environ["RESULTS"] = str(results.folder().resolve())
     given = {"machine": machine, "machines": machines}
     taken = [{name: given[name] for name in notebooks.parameters(chapter) if name in given} for chapter in chapters]
-    todo = sorted(zip(chapters, executed(machine, target), taken, strict=True), key=lambda one: -one[0].stat().st_size)
+    outputs = executed(machine, target)
+    todo = sorted(zip(chapters, outputs, taken, strict=True), key=lambda one: -one[0].stat().st_size)
     with concurrent.futures.ProcessPoolExecutor(max_workers=LANES) as pool:
         found = dict(itertools.chain.from_iterable(pool.map(_execute, (todo[lane::LANES] for lane in range(LANES)))))
-    bodies = [found[chapter] for chapter in chapters]
+    bodies, reasons = zip(*(found[chapter] for chapter in chapters), strict=True)
+    failed = {output: reason for output, reason in zip(outputs, reasons, strict=True) if reason}
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True)
     script = (TEMPLATE / "report.js").read_text()
     text = environment.get_template("page.html.j2").render(
         css="".join((TEMPLATE / f"{name}.css").read_text() for name in STYLES),
         script=script,
         policy=sanitize.policy(script),
-        inputs=digest,
+        inputs="" if failed else digest,
         machine=machine,
         machines=machines,
         facts=title.facts(machine),
@@ -87,18 +94,50 @@ def render(machine: str, target: Path, machines: str = "") -> None:
     temporary = target.with_suffix(".tmp")
     temporary.write_text(text)
     os.replace(temporary, target)
+    return failed
 
 
-def _execute(chapters: list[tuple[Path, Path, dict]]) -> list[tuple[Path, str]]:
-    """Execute chapters, with their outputs and parameters, in one kernel; return HTML."""
+def _execute(chapters: list[tuple[Path, Path, dict]]) -> list[tuple[Path, tuple[str, str]]]:
+    """Execute chapters, with their outputs and parameters; return HTML and why it failed.
+
+    The reason is empty if it did not. They share a kernel, until one fails and may have ended it."""
     from lib import execution
 
-    found = []
-    with execution.shared_kernel() as kept:
-        for source, output, parameters in chapters:
-            execution.execute(source, output, parameters, kept=kept)
-            found.append((source, section(output)))
+    found, left = [], iter(chapters)
+    while len(found) < len(chapters):
+        with execution.shared_kernel() as kept:
+            for source, output, parameters in left:
+                reason = ""
+                output.unlink(missing_ok=True)
+                try:
+                    execution.execute(source, output, parameters, kept=kept)
+                except Exception as error:
+                    reason = _keep_failure(source, output, error)
+                found.append((source, (section(output), reason)))
+                if reason:
+                    break
     return found
+
+
+def _keep_failure(source: Path, output: Path, error: Exception) -> str:
+    """Note in an executed chapter why it failed, in one line without folders."""
+    kept = nbformat.read(output if output.exists() else source, as_version=4)
+    kept.cells = [cell for cell in kept.cells if not MARKED.intersection(cell.metadata.get("tags", []))]
+    outputs = itertools.chain.from_iterable(cell.get("outputs", []) for cell in kept.cells)
+    raised = [f"{each.ename}: {each.evalue}" for each in outputs if each.output_type == "error"]
+    reason = one_line(FOLDERS.sub("", [*raised, f"{type(error).__name__}: {error}"][0]))
+    kept.metadata["failed"] = reason
+    output.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(kept, output)
+    return reason
+
+
+def failure_box(chapter: nbformat.NotebookNode) -> str:
+    """Return the box below the title of an executed chapter that failed, or nothing."""
+    if "failed" not in chapter.metadata:
+        return ""
+    reason = f"<code>{html.escape(chapter.metadata['failed'])}</code>"
+    return f'<p class="failed">This chapter stopped at an error: {reason}. What would follow there is missing.</p>'
 
 
 def numbered(body: str) -> str:
@@ -123,12 +162,14 @@ def section(file: Path) -> str:
     loader = jinja2.FileSystemLoader(TEMPLATE)
     exporter = HTMLExporter(extra_loaders=[loader], template_file="chapter.html.j2", exclude_input_prompt=True)
     exporter.register_filter("markdown2html", functools.partial(_as_html, file.stem))
-    body, _ = exporter.from_notebook_node(nbformat.read(file, as_version=4))
+    chapter = nbformat.read(file, as_version=4)
+    body, _ = exporter.from_notebook_node(chapter)
     kind = "appendix" if file.stem >= FIRST_APPENDIX else "chapter"
     found = (QUESTION if kind == "appendix" else DETAIL).search(body)
     if found:
         begin = found.end() if kind == "appendix" else found.start()
         body = f"{body[:begin]}{_fold(body[found.end() :])}"
+    body = body.replace("</h2>", f"</h2>{failure_box(chapter)}", 1)
     return f'<section id="{file.stem}" class="{kind}">{sanitize.clean(body)}</section>'
 
 
@@ -164,5 +205,6 @@ def difference(stored: Path, machine: str, machines: str = "") -> str:
     Raises NotebookFailed if a chapter fails."""
     with tempfile.TemporaryDirectory() as folder:
         rendered = Path(folder) / stored.name
-        render(machine, rendered, machines)
+        if failed := render(machine, rendered, machines):
+            raise NotebookFailed("\n".join(f"{file.stem}: {reason}" for file, reason in failed.items()))
         return page_diff.difference(stored.read_text(), rendered.read_text())

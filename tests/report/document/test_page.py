@@ -9,12 +9,13 @@ import shutil
 
 import pytest
 
+import cells
 from browser import MACHINE
 from executed import told
 from lib import notebooks, paths, timing
 from lib.chapters.questions import QUESTIONS
 from lib.experiments import measure
-from lib.records import results
+from lib.records import results, staleness
 from lib.report import __main__ as report
 from lib.report.document import page, sanitize, title
 from plain import one
@@ -208,6 +209,43 @@ def test_a_second_call_renders_nothing_and_a_changed_record_does(rendered, capsy
     shutil.copy(kept, changed)
     reseal(changed, seconds=1.5)
     assert page.inputs(machine) != digest
+
+
+SHOWN = "from lib.report.sentences import Statement\nStatement('Shown before the error.', 'measured', 'evidence')"
+
+
+def test_a_chapter_that_fails_is_a_box_in_the_page_and_the_others_are_whole(
+    save_record, monkeypatch, tmp_path, capsys
+):  # fmt: skip
+    around = {"torch": staleness.installed(), "commit": "0", "uncommitted": False}
+    save_record(total_ms=[1.0], environment=around)
+    folder = tmp_path / "chapters"
+    folder.mkdir()
+    for name, *sources in (
+        ("01_raises", SHOWN, f"open('{tmp_path}/deep/<b>none.json')"), ("02_dies", "import os\nos._exit(3)"),
+        ("03_whole", SHOWN), ("80_raises", SHOWN, "1 / 0"), ("81_whole", SHOWN),
+    ):  # fmt: skip
+        cells.write(folder / f"{name}.ipynb", "machine = 'none'", *sources, title=f"# Title of {name}\n\nA question?")
+    monkeypatch.setattr(notebooks, "CHAPTERS", folder)
+    assert report.main(["markdown", "--machine", "test-1c"]) == 1
+    said = capsys.readouterr().err.splitlines()
+    text, written = (page.page().with_suffix(suffix).read_text() for suffix in (".html", ".md"))
+    raised = "FileNotFoundError: [Errno 2] No such file or directory: '<b>none.json'"
+    reasons = {"01_raises": raised, "02_dies": "DeadKernelError", "80_raises": "ZeroDivisionError: division by zero"}
+    for (name, reason), line in zip(reasons.items(), said, strict=True):
+        assert f"{name}.ipynb: {reason}" in line
+        box = f'<p class="failed">This chapter stopped at an error: <code>{html.escape(reason, quote=False)}'
+        assert f"Title of {name}</h2>{box}" in text
+        assert re.search(rf"Title of {name}\n\nA question\?\n\n{re.escape(box)}", written.replace("&#x27;", "'"))
+    for made, failed in ((text, 'class="failed"'), (written, "This chapter stopped")):
+        assert made.count(failed) == 3
+        assert made.count("Shown before the error.") == 4 + (made is text) * 4  # the page shows the code too
+        assert "Traceback" not in made
+    assert str(tmp_path) not in re.sub('<details class="code">.*?</details>', "", text, flags=re.DOTALL)
+    assert not page.up_to_date(page.page(), page.inputs("test-1c")), "it is to be rendered again"
+    monkeypatch.setattr(page, "render", lambda *_: {folder / "01_raises.ipynb": "an error"})
+    assert report.main(["--check", "--machine", "test-1c"]) == 1
+    assert capsys.readouterr().err == "01_raises: an error\n"
 
 
 def test_an_unknown_machine_is_refused_with_the_nearest(capsys, own_results, save_record):
