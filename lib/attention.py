@@ -73,7 +73,9 @@ def sdpa_cudnn(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True)
 
 
 def sdpa_backend(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> str | None:
-    """Name the kernel that `sdpa` picks for these inputs, as `flash` or `math`; None where PyTorch does not say."""
+    """Name the kernel that `sdpa` picks for these inputs, as `flash` or `math`.
+
+    None where PyTorch does not say."""
     inputs = _as_4d(*_in_autocast_type(q_XTD, k_XSD, v_XSD))
     try:
         number = torch._fused_sdp_choice(*inputs, is_causal=causal)

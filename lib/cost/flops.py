@@ -1,8 +1,8 @@
 """Compute parameters, FLOPs and bytes by formula, in plain arithmetic without tensors.
 
-A multiplication and an addition are two FLOPs. Attention counts every score, whatever the mask or the kernel, as
-Chowdhery et al. (2022, appendix B) do. So a variant that skips the masked half shows a rate above its own work, and
-recomputation counts for nothing. Model FLOP utilisation (MFU, same authors, section 4.1) is the FLOPs of a forward
+A multiplication and an addition are two FLOPs. In a model attention counts every score, whatever the mask or the
+kernel, as Chowdhery et al. (2022, appendix B) do; rates of attention alone count only the scores that a query may see.
+Recomputation counts for nothing. Model FLOP utilisation (MFU, same authors, section 4.1) is the FLOPs of a forward
 and backward pass over the time of a whole step, as a share of the ceiling. They take the peak that the maker
 states; `tidy.with_percent_of` takes the measured one.
 """
@@ -208,10 +208,11 @@ def attention_moved_bytes(
     """Return the least bytes that attention alone must move, by phase.
 
     Each kernel reads its inputs and writes its outputs once. Q, K, V, the output and their gradients are in fp32, or
-    with `native` in the products' type: four in the forward pass, eight in the backward. Scores have the products' width. `naive` writes them, then scales,
-    masks, normalises and reads them, each in a kernel of its own; `compiled` has one kernel between the two products.
-    The backward pass repeats all steps, and reads the weights twice, for the gradients of V and of the scores. Tiled
-    variants move no scores. Their logarithms, one for each query, and the mask are neglected."""
+    with `native` in the products' type: four in the forward pass, eight in the backward. Scores have the products'
+    width. `naive` writes them, then scales, masks, normalises and reads them, each in a kernel of its own; `compiled`
+    has one kernel between the two products. The backward pass repeats all steps, and reads the weights twice, for the
+    gradients of V and of the scores. Tiled variants move no scores. Their logarithms, one for each query, and the mask
+    are neglected."""
     each = (width(precision) if native else 4) * batch_size * seq_len * d_head
     scores = width(precision) * batch_size * seq_len**2
     forward, backward = {"naive": (8, 11) if causal else (6, 9), "compiled": (4, 7)}.get(variant, (0, 0))

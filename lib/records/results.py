@@ -200,7 +200,9 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
 
 
 def _with_switches(experiment: str, case: Mapping) -> Mapping:
-    """Add to a case the fields of its notebook that it lacks, if these are all switches that are off by default."""
+    """Add to a case the fields of its notebook that it lacks, as off.
+
+    Only if each of these is a switch that is off by default."""
     fields = notebooks.fields(experiment)
     missing = [name for name in fields if name not in case]
     off = all(notebooks.parameters(experiment)[name] is False for name in missing)
