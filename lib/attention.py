@@ -10,6 +10,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 def naive(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
@@ -44,13 +45,44 @@ def annotated(
 
 def sdpa(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
     """Call PyTorch's scaled_dot_product_attention, which picks a kernel for the device."""
-    # its fused kernels need four dimensions; with fewer it silently falls back on the formula
+    # its fused kernels need four dimensions; with others it silently falls back on the formula
     out = torch.nn.functional.scaled_dot_product_attention(*_as_4d(q_XTD, k_XSD, v_XSD), is_causal=causal)
     return out.reshape(*q_XTD.shape[:-1], v_XSD.shape[-1])
 
 
 def _as_4d(*tensors):
-    return [x[(None,) * (4 - x.dim())] for x in tensors]
+    return [x[(None,) * (4 - x.dim())].flatten(0, max(0, x.dim() - 4)) for x in tensors]
+
+
+def sdpa_flash(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
+    """Call `sdpa` with PyTorch's FlashAttention, on CUDA that of Dao 2023, and with no other kernel."""
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return sdpa(q_XTD, k_XSD, v_XSD, causal)
+
+
+def sdpa_efficient(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
+    """Call `sdpa` with the memory-efficient kernel of xFormers, and with no other."""
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        return sdpa(q_XTD, k_XSD, v_XSD, causal)
+
+
+def sdpa_cudnn(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
+    """Call `sdpa` with the kernel of cuDNN, and with no other."""
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        return sdpa(q_XTD, k_XSD, v_XSD, causal)
+
+
+def sdpa_backend(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> str | None:
+    """Name the kernel that `sdpa` picks for these inputs, as `flash` or `math`.
+
+    None where PyTorch does not say."""
+    inputs = _as_4d(*_in_autocast_type(q_XTD, k_XSD, v_XSD))
+    try:
+        number = torch._fused_sdp_choice(*inputs, is_causal=causal)
+    except NotImplementedError:  # on MPS
+        return None
+    names = {backend.value: name for name, backend in SDPBackend.__members__.items()}
+    return names[number].lower().removesuffix("_attention")
 
 
 @functools.cache
@@ -160,12 +192,27 @@ def _scores(q_XTD, k_XSD, keys, rows, causal):
     return scores_XTN.to(torch.promote_types(scores_XTN.dtype, torch.float32))
 
 
-VARIANTS = {"naive": naive, "tiled": tiled, "sdpa": sdpa, "flex": flex, "compiled": compiled}
+VARIANTS = {
+    "naive": naive,
+    "tiled": tiled,
+    "sdpa": sdpa,
+    "sdpa_flash": sdpa_flash,
+    "sdpa_efficient": sdpa_efficient,
+    "sdpa_cudnn": sdpa_cudnn,
+    "flex": flex,
+    "compiled": compiled,
+}
 COMPILING = {"flex", "compiled"}  # variants that go through torch.compile
 
 
-def unavailable(variant: str, device: str, d_head: int) -> str | None:
+def unavailable(variant: str, device: str, d_head: int, precision: str) -> str | None:
     """Return why a variant cannot run forward and backward on the device, or None if it can."""
+    if variant in ("sdpa_efficient", "sdpa_cudnn") and device != "cuda":
+        return f"{variant} is for CUDA"
+    if variant == "sdpa_flash" and device == "mps":
+        return "sdpa_flash is for CPUs and CUDA"
+    if variant in ("sdpa_flash", "sdpa_cudnn") and device == "cuda" and precision not in ("bf16", "fp16"):
+        return f"{variant} needs bf16 or fp16 on CUDA, got {precision}"
     if variant == "flex" and device != "cuda":
         return "flex_attention has a backward pass on CUDA only"
     if variant == "flex" and d_head < 16:

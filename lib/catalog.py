@@ -21,7 +21,8 @@ class Experiment:
     - `baseline`: the fields in which variants differ, each with the reference's value, or a dict from a value to its
       reference. A case's baseline differs in one field: the first that does not have the reference's value.
     - `plain`: True if a case with several fields unlike the reference's is also compared with the reference.
-    - `variants`: names in the order in which the chapter introduces them, each with its hue in figures or "".
+    - `variants`: names in the order in which the chapter introduces them, each with its look in figures or "": the hue
+      of its family, and a dash within it, dashed, dotted or dashdot.
     - `settings`: parameters that only its notebook has, each with its least value, or False for a yes-or-no one.
     - `alone`: True if a case needs the whole machine, even one with several GPUs.
     """
@@ -88,8 +89,17 @@ CATALOG = {
         title="Attention",
         ceiling="products",
         compared={"cold": False},
-        baseline={"variant": "naive", "precision": "fp32"},
-        variants={"naive": "ink", "tiled": "orange", "sdpa": "green", "flex": "purple", "compiled": "blue"},
+        baseline={"native": False, "variant": "naive", "precision": "fp32"},
+        variants={
+            "naive": "ink",
+            "tiled": "orange",
+            "sdpa": "green",
+            "sdpa_flash": "green dashed",
+            "sdpa_efficient": "green dotted",
+            "sdpa_cudnn": "green dashdot",
+            "flex": "purple",
+            "compiled": "ink dashed",
+        },
     ),
     "attention_module": Experiment(
         title="Attention with its projections",
@@ -112,8 +122,8 @@ CATALOG = {
             "single_tensor": "ink",
             "foreach": "orange",
             "fused": "green",
-            "compiled_single_tensor": "blue",
-            "compiled_foreach": "purple",
+            "compiled_single_tensor": "ink dashed",
+            "compiled_foreach": "orange dashed",
         },
     ),
     "allocator": Experiment(

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -12,7 +13,8 @@ from lib import attention
 from lib.attention import COMPILING, VARIANTS, naive, tiled
 from lib.instruments import environment
 
-EAGER = [name for name in VARIANTS if name not in COMPILING]
+EAGER = [name for name in VARIANTS if name not in COMPILING and not attention.unavailable(name, "cpu", 64, "fp32")]
+KERNELS = {"sdpa_flash": "flash", "sdpa_efficient": "efficient", "sdpa_cudnn": "cudnn"}
 pytestmark = pytest.mark.usefixtures("forget_graphs")
 needs_compiler = pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
 
@@ -179,13 +181,62 @@ def test_flex_follows_autocast(monkeypatch):
 
 
 def test_flex_is_refused_where_it_has_no_backward_pass_or_too_small_heads_and_nothing_else_is():
-    assert "CUDA" in attention.unavailable("flex", "cpu", 64)
-    assert "CUDA" in attention.unavailable("flex", "mps", 64)
-    assert "16 features" in attention.unavailable("flex", "cuda", 8)
-    assert attention.unavailable("flex", "cuda", 16) is None
-    assert not [name for name in VARIANTS if name != "flex" and attention.unavailable(name, "cpu", 4)]
+    assert "CUDA" in attention.unavailable("flex", "cpu", 64, "fp32")
+    assert "CUDA" in attention.unavailable("flex", "mps", 64, "fp32")
+    assert "16 features" in attention.unavailable("flex", "cuda", 8, "fp32")
+    assert attention.unavailable("flex", "cuda", 16, "fp32") is None
+    others = set(VARIANTS) - {"flex", *KERNELS}
+    assert not [name for name in others if attention.unavailable(name, "cpu", 4, "fp32")]
+
+
+def test_a_kernel_of_sdpa_is_refused_where_pytorch_has_none():
+    found = {
+        (device, precision): {name for name in KERNELS if not attention.unavailable(name, device, 64, precision)}
+        for device in ("cpu", "cuda", "mps")
+        for precision in ("fp32", "tf32", "bf16", "fp16")
+    }
+    wide, narrow = ("fp32", "tf32"), ("bf16", "fp16")
+    assert all(found["cpu", precision] == {"sdpa_flash"} for precision in (*wide, *narrow))
+    assert all(found["mps", precision] == set() for precision in (*wide, *narrow))
+    assert all(found["cuda", precision] == {"sdpa_efficient"} for precision in wide)
+    assert all(found["cuda", precision] == set(KERNELS) for precision in narrow)
+    assert attention.unavailable("sdpa_cudnn", "cuda", 64, "fp32") == "sdpa_cudnn needs bf16 or fp16 on CUDA, got fp32"
+
+
+@pytest.mark.parametrize("variant", KERNELS)
+def test_a_variant_of_sdpa_allows_its_own_kernel_and_no_other(monkeypatch, variant):
+    """PyTorch's switches are global, so the call sees which are on, also of kernels that a CPU lacks."""
+    on, cuda = [], torch.backends.cuda
+    asked = {
+        "flash": cuda.flash_sdp_enabled, "efficient": cuda.mem_efficient_sdp_enabled,
+        "cudnn": cuda.cudnn_sdp_enabled, "math": cuda.math_sdp_enabled,
+    }  # fmt: skip
+    monkeypatch.setattr(attention, "sdpa", lambda *_: on.extend(name for name, enabled in asked.items() if enabled()))
+    VARIANTS[variant](*(x.detach() for x in draw((2,), 5, 5, 8)[:3]))
+    assert on == [KERNELS[variant]]
+
+
+def test_the_kernel_that_sdpa_picks_is_named(monkeypatch):
+    inputs = draw((2,), 37, 37, 8)[:3]
+    assert attention.sdpa_backend(*inputs) == "flash"
+    assert inputs[0].grad_fn is None
+    with sdpa_kernel(SDPBackend.MATH):
+        assert attention.sdpa_backend(*inputs) == "math"
+    seen = []
+    monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *x, is_causal: seen.append((x[0].dtype, is_causal)) or 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attention.sdpa_backend(*inputs, causal=False) == "cudnn"
+    assert seen == [(torch.bfloat16, False)]  # autocast casts before PyTorch picks
+
+
+def test_where_pytorch_does_not_say_which_kernel_it_picks_nothing_is_named(monkeypatch):
+    def missing(*_, is_causal):
+        raise NotImplementedError("Could not run 'aten::_fused_sdp_choice' with arguments from the 'MPS' backend")
+
+    monkeypatch.setattr(torch, "_fused_sdp_choice", missing)
+    assert attention.sdpa_backend(*draw((2,), 5, 5, 8)[:3]) is None
 
 
 def test_what_compiles_is_a_variant_and_the_reference_does_not():
-    assert set(VARIANTS) - set(EAGER) == COMPILING
+    assert set(VARIANTS) > COMPILING
     assert next(iter(VARIANTS)) not in COMPILING

@@ -17,7 +17,7 @@ TARGETS = torch.randint(23, (2, 9), generator=torch.Generator().manual_seed(1))
 
 pytestmark = pytest.mark.usefixtures("forget_graphs")
 needs_compiler = pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
-HERE = [name for name in VARIANTS if not unavailable(name, "cpu", CONFIG.d_head)]
+HERE = [name for name in VARIANTS if not unavailable(name, "cpu", CONFIG.d_head, "fp32")]
 ATTENTIONS = [pytest.param(name, marks=needs_compiler) if name == "compiled" else name for name in HERE]
 
 

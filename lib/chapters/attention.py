@@ -158,6 +158,21 @@ def growth(attention: pd.DataFrame, at: Mapping) -> Statement:
     )
 
 
+def sdpa_kernels(attention: pd.DataFrame) -> Statement:
+    """State which of its kernels sdpa ran, in which precisions."""
+    known = attention[tidy.column(attention, "sdpa_backend").notna()]
+    if known.empty:
+        return Statement("Which kernel sdpa ran was not recorded here.", NO_DATA, "sdpa_backend")
+    found = {
+        kernel: sorted(set(group["precision"]), key=tidy.ORDER.index)
+        for kernel, group in known.groupby("sdpa_backend", sort=False)
+    }
+    said = [f"{kernel} in {sentences.listed(precisions)}" for kernel, precisions in found.items()]
+    text = f"Of PyTorch's kernels sdpa ran {'; '.join(said)}."
+    evidence = "As PyTorch picked it for the case's own inputs; math is the formula, without a kernel of its own."
+    return Statement(text, "measured", evidence, sentences.names(known, {}))
+
+
 @of_records("variant")
 def answer(attention: pd.DataFrame, alike: Mapping) -> Statement:
     """State how much faster the fastest variant is than naive attention, and what both keep."""

@@ -16,9 +16,9 @@ KEYS = ["d_model", "context_length", "batch_size", "precision", "compiled"]
 
 
 def total_flops(row: pd.Series) -> int:
-    """Return FLOPs of both passes: the projections, and attention over all scores."""
+    """Return FLOPs of both passes: the projections, and attention over the scores that a query may see."""
     batch, context, width = (row[name] for name in ("batch_size", "context_length", "d_model"))
-    return 3 * (8 * batch * context * width**2 + flops.attention_flops(batch, context, width))
+    return 3 * (8 * batch * context * width**2 + flops.attention_flops(batch, context, width, causal=True))
 
 
 def with_least_time(records: pd.DataFrame, peaks: dict[str, float], speed: float) -> pd.DataFrame:

@@ -28,6 +28,9 @@ OPTIONS = {  # how to switch each on
     "foreach": "AdamW(parameters, foreach=True)",
     "fused": "AdamW(parameters, fused=True)",
     "sdpa": "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+    "sdpa_flash": "sdpa_kernel(SDPBackend.FLASH_ATTENTION)",
+    "sdpa_efficient": "sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION)",
+    "sdpa_cudnn": "sdpa_kernel(SDPBackend.CUDNN_ATTENTION)",
     "flex": "flex_attention(q, k, v)",
     "compiled": "torch.compile(model)",
     "reduce-overhead": 'torch.compile(model, mode="reduce-overhead")',
@@ -223,13 +226,14 @@ def draw(found: pd.DataFrame) -> Axes:
     """Draw the way from the plain step to the last rung in ms, and the least time.
 
     Takes the rows of `table`. A bar is what a rung saves or adds, from the plain step's median times the ratios over
-    the plain step."""
+    the plain step. Two values of one field, as tf32 and bf16, both begin at the rung before."""
     steps = climbed(found)
     (ax,) = plots.axes(height=1.2 + 0.4 * len(steps))
     plain = steps["total_ms"].iloc[0].value if len(steps) else 0
     ends = [plain * (row["ratio"].value if isinstance(row["ratio"], Interval) else 1) for _, row in steps.iterrows()]
+    reached = dict(zip(steps["on"], ends, strict=True))
     for at, (_, row) in enumerate(steps.iterrows()):
-        start, end = (ends[at - 1], ends[at]) if at else (0, ends[0])
+        start, end = reached.get(row["on"][:-1], ends[at - 1]) if at else 0, ends[at]
         colour = SHADES.get(row["rung_verdict"], plots.QUIET) if at else plots.SKY
         ax.barh(at, end - start, left=start, **plots.bar(colour))
         gain = f"{sentences.times(row['rung_gain'])} " if at and isinstance(row["rung_gain"], Interval) else ""
@@ -255,8 +259,9 @@ def show(found: pd.DataFrame) -> tables.Table:
     """Show each rung with its option, its step, its gains and verdicts."""
     names = [_named(row, found["size"].iloc[0]) for _, row in found.iterrows()]
     caption = (
-        "Each rung has one switch more than the one above it: the whole step, how many times faster it is than the "
-        "rung before, and than the plain step, each in interleaved pairs"
+        "Each rung has one switch more than the rung before, which tf32 and bf16, or two kernels of attention, share: "
+        "the whole step, how many times faster it is than the rung before, and than the plain step, each in "
+        "interleaved pairs"
     )
     narrow = found.drop(columns="noisy").assign(switch=pd.Series(names, found.index, dtype=object))
     return tables.show(narrow, "switch total_ms rung_gain rung_verdict gain verdict", caption)

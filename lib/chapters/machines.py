@@ -16,7 +16,7 @@ from lib.stats.intervals import Interval
 STEP = {"mode": "train_step", "attention": "naive", "optimizer": "single_tensor"}
 COMPARED = [name for name, entry in CATALOG.items() if entry.metric]
 CEILINGS = {  # by kind: the recorded amount of work, how often an iteration does it, and words for a caption
-    "products": ("forward_flops", 3, ", beside its own ceiling of products"),
+    "products": ("counted_flops", 3, ", beside its own ceiling of products"),
     "memory": ("moved_bytes", 1, ", beside its own memory's"),
     "": (None, 0, ""),
 }
@@ -106,7 +106,8 @@ def _machine_medians(experiment: str, name: str) -> pd.DataFrame:
     records = tidy.select(results.load(experiment, name), **entry.compared)
     if fact and len(records):
         products, copies = tidy.limits(results.load("ceilings", name))
-        known = records.assign(precision="fp32") if entry.ceiling == "memory" else records
+        known = tidy.with_counted_flops(records)
+        known = known.assign(precision="fp32") if entry.ceiling == "memory" else known
         limit = {"fp32": copies} if entry.ceiling == "memory" else products
         records = tidy.with_percent_of(known, "ceiling_percent", fact, limit, times=times)
     table = tidy.medians(records, entry.metric, "ceiling_percent")

@@ -100,7 +100,7 @@ def published_speed() -> pd.DataFrame:
 
 def _line_style(precision: str) -> dict:
     colour = plots.COLOURS[precision]
-    return {"color": colour, "marker": plots.MARKERS[colour], "linestyle": plots.DASHES[colour], "markersize": 4}
+    return {"color": colour, "marker": plots.MARKERS[colour], "markersize": 4}
 
 
 def draw_sums(records: pd.DataFrame) -> Axes:

@@ -1,8 +1,8 @@
 """Compute parameters, FLOPs and bytes by formula, in plain arithmetic without tensors.
 
-A multiplication and an addition are two FLOPs. Attention counts every score, whatever the mask or the kernel, as
-Chowdhery et al. (2022, appendix B) do. So a variant that skips the masked half shows a rate above its own work, and
-recomputation counts for nothing. Model FLOP utilisation (MFU, same authors, section 4.1) is the FLOPs of a forward
+A multiplication and an addition are two FLOPs. In a model attention counts every score, whatever the mask or the
+kernel, as Chowdhery et al. (2022, appendix B) do; rates of attention alone count only the scores that a query may see.
+Recomputation counts for nothing. Model FLOP utilisation (MFU, same authors, section 4.1) is the FLOPs of a forward
 and backward pass over the time of a whole step, as a share of the ceiling. They take the peak that the maker
 states; `tidy.with_percent_of` takes the measured one.
 """
@@ -189,28 +189,31 @@ def step_costs(shape: Shape, precision: str, attention: str, optimizer: str, pha
     return Costs(*map(sum, zip(*found, strict=True)))
 
 
-def attention_costs(variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool, precision: str) -> Costs:
+def attention_costs(
+    variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool, precision: str, native: bool = False
+) -> Costs:
     """Return the costs of attention alone, forward and backward.
 
-    A variant in tiles passes over its scores about as often as the compiled formula, in a cache. Only `sdpa` skips the
-    masked half."""
+    A variant in tiles passes over its scores about as often as the compiled formula, in a cache. Only variants in one
+    kernel skip the masked half in full."""
     shape, held = (batch_size, seq_len, d_head), variant if variant in FORMULA else "compiled"
-    moved = sum(attention_moved_bytes(held, *shape, causal, precision).values())
-    share = 0.5 if causal and variant == "sdpa" else 1
+    moved = sum(attention_moved_bytes(held, *shape, causal, precision, native).values())
+    share = 0.5 if causal and variant not in (*FORMULA, "tiled") else 1
     return Costs(share * 3 * attention_flops(*shape), share * moved, 60)
 
 
 def attention_moved_bytes(
-    variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool, precision: str
+    variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool, precision: str, native: bool = False
 ) -> dict[str, int]:
     """Return the least bytes that attention alone must move, by phase.
 
-    Each kernel reads its inputs and writes its outputs once. Q, K, V, the output and their gradients are in fp32: four
-    in the forward pass, eight in the backward. Scores have the products' width. `naive` writes them, then scales,
-    masks, normalises and reads them, each in a kernel of its own; `compiled` has one kernel between the two products.
-    The backward pass repeats all steps, and reads the weights twice, for the gradients of V and of the scores. Tiled
-    variants move no scores. Their logarithms, one for each query, and the mask are neglected."""
-    each = 4 * batch_size * seq_len * d_head
+    Each kernel reads its inputs and writes its outputs once. Q, K, V, the output and their gradients are in fp32, or
+    with `native` in the products' type: four in the forward pass, eight in the backward. Scores have the products'
+    width. `naive` writes them, then scales, masks, normalises and reads them, each in a kernel of its own; `compiled`
+    has one kernel between the two products. The backward pass repeats all steps, and reads the weights twice, for the
+    gradients of V and of the scores. Tiled variants move no scores. Their logarithms, one for each query, and the mask
+    are neglected."""
+    each = (width(precision) if native else 4) * batch_size * seq_len * d_head
     scores = width(precision) * batch_size * seq_len**2
     forward, backward = {"naive": (8, 11) if causal else (6, 9), "compiled": (4, 7)}.get(variant, (0, 0))
     return {"forward": 4 * each + forward * scores, "backward": 8 * each + backward * scores}

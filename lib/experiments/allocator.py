@@ -19,7 +19,10 @@ PROGRAMS = {  # by the name that a table shows; all in fp32
     "tiny_step": (Step, {}),
 }
 SHAPES = {
-    Attention: {"seq_len": 1024, "d_head": 64, "batch_size": 8, "causal": True, "precision": "fp32", "cold": False},
+    Attention: {
+        "seq_len": 1024, "d_head": 64, "batch_size": 8, "causal": True, "precision": "fp32", "native": False,
+        "cold": False,
+    },
     Adam: {"shapes": "equal", "num_params": 8, "param_size": 2**20, "amsgrad": True, "cold": False},
     Step: {
         "size": "tiny", "context_length": 128, "batch_size": 4, "precision": "fp32", "compiled": False,

@@ -1,5 +1,6 @@
 """Measure attention on queries, keys and values alone: no projections, no heads."""
 
+import contextlib
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,6 +26,7 @@ class Attention:
     batch_size: int
     causal: bool
     precision: str
+    native: bool  # Q, K and V are in the narrow type, without autocast
     cold: bool  # flush the caches before each iteration
     device: str
 
@@ -33,6 +35,8 @@ class Attention:
         validate.fields(self)
         validate.choice("variant", self.variant, attention.VARIANTS)
         validate.choice("precision", self.precision, precision.NAMES)
+        if self.native and precision.AUTOCAST[self.precision] is None:
+            raise ValueError(f"native: got True, expected False in {self.precision}, which casts nothing")
 
     @property
     def compiles(self) -> bool:
@@ -42,7 +46,7 @@ class Attention:
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
         missing = environment.compiler_missing(self.device) if self.compiles else None
-        missing = missing or attention.unavailable(self.variant, self.device, self.d_head)
+        missing = missing or attention.unavailable(self.variant, self.device, self.d_head, self.precision)
         return missing or device.on(self.device).lacks(self.precision)
 
     def predicted_bytes(self) -> int:
@@ -63,15 +67,19 @@ class Attention:
     def costs(self) -> flops.Costs:
         """Return the costs of an iteration."""
         shape = (self.batch_size, self.seq_len, self.d_head)
-        return flops.attention_costs(self.variant, *shape, self.causal, self.precision)
+        return flops.attention_costs(self.variant, *shape, self.causal, self.precision, self.native)
 
     def setup(self) -> Work:
         """Draw Q, K, V and the gradient of the output from a standard normal."""
         autocast = precision.activate(self.precision, self.device)
-        shape = (self.batch_size, self.seq_len, self.d_head)
-        inputs = [torch.randn(shape, device=self.device, requires_grad=True) for _ in range(3)]
+        shape, narrow = (self.batch_size, self.seq_len, self.d_head), precision.AUTOCAST[self.precision]
+        inputs = [torch.randn(shape, device=self.device) for _ in range(3)]
         dout_BTD = torch.randn(shape, device=self.device)
-        dout_narrow_BTD = dout_BTD.to(precision.AUTOCAST[self.precision] or torch.float32)
+        dout_narrow_BTD = dout_BTD.to(narrow or torch.float32)
+        if self.native:
+            autocast, inputs = contextlib.nullcontext(), [tensor.to(narrow) for tensor in inputs]
+        for tensor in inputs:
+            tensor.requires_grad_()
         attend, last = attention.VARIANTS[self.variant], {}
         flush = cache.flush(self.device) if self.cold else lambda: None
 
@@ -99,10 +107,14 @@ class Attention:
             gradient = torch.stack([tensor.grad[0] for tensor in inputs])
             return {"out": last["out"][0].detach(), "gradient": gradient}
 
-        moved = flops.attention_moved_bytes(self.variant, *shape, self.causal, self.precision)
+        moved = flops.attention_moved_bytes(self.variant, *shape, self.causal, self.precision, self.native)
         facts = {"forward_flops": flops.attention_flops(*shape), "moved_bytes": sum(moved.values())}
         if self.causal:
             facts["causal_flops"] = flops.attention_flops(*shape, causal=True)
+        if self.variant == "sdpa":
+            with autocast:
+                kernel = attention.sdpa_backend(*inputs, self.causal)
+            facts |= {"sdpa_backend": kernel} if kernel else {}
         return Work(
             self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
             compiled=self.compiles, before=before,

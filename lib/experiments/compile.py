@@ -46,7 +46,8 @@ class Compile:
         if self.model == ATTENTION:
             variant = "compiled" if self.compiled else "naive"
             return Attention(
-                variant=variant, seq_len=self.seq_len, d_head=self.d_head, causal=True, cold=False, **alike
+                variant=variant, seq_len=self.seq_len, d_head=self.d_head, causal=True, native=False, cold=False,
+                **alike,
             )  # fmt: skip
         return Step(
             size=self.model, context_length=self.seq_len, compiled=self.compiled, attention="naive",

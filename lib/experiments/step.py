@@ -54,7 +54,7 @@ class Step:
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
         missing = environment.compiler_missing(self.device) if self.compiles else None
-        missing = missing or attention.unavailable(self.attention, self.device, self.config.d_head)
+        missing = missing or attention.unavailable(self.attention, self.device, self.config.d_head, self.precision)
         return missing or device.on(self.device).lacks(self.precision)
 
     def predicted_bytes(self) -> int:

@@ -172,13 +172,15 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
     code, started, seconds`, `quietest_ms` (see `quietest`), and `stale`, the reason or empty. The table's
     `experiment` and `fields` are set. A stale record has no metrics and the status `stale`, except with `whole`.
     Of each case only one version of code and PyTorch is returned: the latest that is not stale, else the latest.
-    `round` selects one round; records measured by hand are loaded only with `round=BY_HAND`."""
+    `round` selects one round; records measured by hand are loaded only with `round=BY_HAND`. A switch that came to the
+    notebook after a record was measured is off in it."""
     kept = ("round", "status", "environment", "code", "started", "seconds", "stale")
     own = sorted((folder() / machine).glob(f"{experiment}/*.r{round}.json"))
     found, rows, best = [], [], quietest(machine)
     for file in files(machine, experiment) if round is None else own:
         try:
-            found.append(cached(file) | {"stale": stale(file)})
+            record = cached(file)
+            found.append(record | {"case": _with_switches(experiment, record["case"]), "stale": stale(file)})
         except ValueError as error:
             warnings.warn(f"{file.name!r} left out: {error}", stacklevel=2)
     newest = max(found, key=lambda record: record["started"], default=None)
@@ -195,6 +197,16 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
     if rows:
         frame = frame[staleness.latest(frame, fields)].reset_index(drop=True)
     return frame.with_origin(fields=fields, experiment=experiment)
+
+
+def _with_switches(experiment: str, case: Mapping) -> Mapping:
+    """Add to a case the fields of its notebook that it lacks, as off.
+
+    Only if each of these is a switch that is off by default."""
+    fields = notebooks.fields(experiment)
+    missing = [name for name in fields if name not in case]
+    off = all(notebooks.parameters(experiment)[name] is False for name in missing)
+    return {name: case.get(name, False) for name in fields} if missing and off and {*case} <= {*fields} else case
 
 
 def _setting(environment: Mapping) -> str:

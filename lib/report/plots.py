@@ -35,8 +35,9 @@ _HUES = {
     "sky": SKY,
     "vermilion": VERMILION,
 }
+_LOOKS = {name: look.split() for each in CATALOG.values() for name, look in each.variants.items() if look}
 COLOURS = {  # the reference of each family in ink
-    **{name: _HUES[hue] for each in CATALOG.values() for name, hue in each.variants.items() if hue},
+    **{name: _HUES[look[0]] for name, look in _LOOKS.items()},
     **{name: _HUES[hue] for name, hue in PRECISIONS.items()},
     "forward": SKY, "backward": BLUE, "optimizer": ORANGE, "whole": INK,
     "scores": BLUE, "softmax": ORANGE, "values": GREEN,
@@ -45,9 +46,10 @@ COLOURS = {  # the reference of each family in ink
     "overhead": QUIET, "other": VERMILION,
     "products": BLUE, "functions": SKY, "bytes": ORANGE, "faults": PURPLE, "calls": GREEN, "unexplained": QUIET,
 }  # fmt: skip
-# tell variants apart without colours: markers and dashes for lines, hatches for bars
+# tell variants apart without colours: a marker for each hue, dashes within one, hatches for bars
 MARKERS = {INK: "o", ORANGE: "s", GREEN: "^", BLUE: "D", PURPLE: "v", SKY: "<", YELLOW: "p", VERMILION: ">"}
-DASHES = dict.fromkeys(MARKERS, "-") | {GREEN: (0, (5, 1.5)), PURPLE: (0, (2, 1)), SKY: (0, (8, 1.5))}
+_DASHES = {"dashed": (0, (4, 1.5)), "dotted": (0, (1, 1.2)), "dashdot": (0, (4, 1.2, 1, 1.2))}
+DASHES = {name: _DASHES[look[1]] for name, look in _LOOKS.items() if look[1:]}
 HATCHES = {
     BLUE: "", ORANGE: "///", GREEN: "\\\\\\", SKY: "|", PURPLE: "xxx", YELLOW: "---", VERMILION: "+++",
     QUIET: "||||", INK: "x",
@@ -85,6 +87,11 @@ def colour_of(name: str) -> str:
     return COLOURS.get(name.split()[0], INK)
 
 
+def dash_of(name: str) -> str | tuple:
+    """Return the dash of a line, chosen like its colour."""
+    return DASHES.get(name.split()[0], "-")
+
+
 def errors(intervals: list[Interval]) -> list[list[float]]:
     """Return distances down and up to interval ends, zero without an interval."""
     return [
@@ -109,7 +116,7 @@ def lines(
         values = [i.value for i in group[y]]
         ax.errorbar(
             group[x], values, yerr=errors(list(group[y])), color=colour, capsize=2.5, elinewidth=1,
-            linestyle=DASHES[colour],
+            linestyle=dash_of(name),
         )  # fmt: skip
         for noisy, part in group.groupby(group["noisy"].astype(bool)):
             face = "none" if noisy else colour
@@ -200,18 +207,18 @@ def panels(table: pd.DataFrame, panel: str, x: str, y: str, line: str) -> Axes:
 def legend(ax: Axes, names: Sequence[str]) -> None:
     """Draw the names of lines above all panels, with their markers and dashes."""
     keys = [
-        Line2D([], [], color=colour, marker=MARKERS[colour], markersize=5, linestyle=DASHES[colour])
-        for colour in map(colour_of, names)
+        Line2D([], [], color=colour_of(name), marker=MARKERS[colour_of(name)], markersize=5, linestyle=dash_of(name))
+        for name in names
     ]
     above(ax, keys, names)
 
 
 def above(ax: Axes, keys: list, names: Sequence[str]) -> None:
     """Draw a legend above all panels, in as many columns as its names leave room for."""
-    column = LETTER * max(map(len, names), default=0) + 4.5 * FONT
+    column = LETTER * max(map(len, names), default=0) + 5.5 * FONT
     columns = max(1, min(len(names), int(72 * ax.figure.get_figwidth() // column)))
     ax.figure.legend(
-        keys, names, loc="outside upper left", ncols=columns, frameon=False, columnspacing=1.2, handlelength=1.8,
+        keys, names, loc="outside upper left", ncols=columns, frameon=False, columnspacing=1.2, handlelength=2.8,
         borderpad=0,
     )  # fmt: skip
 

@@ -187,6 +187,12 @@ def with_rate(records: pd.DataFrame, name: str, amount: str, metric: str, scale:
     return derive(records, name, lambda total, ms: scale * total * 1e3 / ms, amount, metric)
 
 
+def with_counted_flops(records: pd.DataFrame) -> pd.DataFrame:
+    """Add `counted_flops`: of causal attention those of the scores that a query may see, of others all."""
+    causal = column(records, "causal_flops")
+    return records.assign(counted_flops=causal.where(causal.notna(), column(records, "forward_flops")))
+
+
 def with_percent_of(
     records: pd.DataFrame, name: str, amount: str, limit: Mapping[str, float | Interval], times: float = 1
 ) -> pd.DataFrame:

@@ -121,8 +121,18 @@ def test_rates_count_the_flops_of_the_scores_that_a_query_may_see(two_variants):
     assert row["causal_percent"].value == pytest.approx(row["causal_gflops"].value / 1e3 * 100, rel=0.01)
 
 
+def test_the_kernels_that_sdpa_ran_are_named_with_their_precisions(save_record):
+    for precision, kernel in (("bf16", "flash"), ("fp16", "flash"), ("fp32", "efficient"), ("tf32", "efficient")):
+        save_record(case=CASE | {"variant": "sdpa", "precision": precision}, total_ms=[1.0], sdpa_backend=kernel)
+    save_record(case=CASE, total_ms=[1.0])
+    said = attention.sdpa_kernels(results.load("attention", "test-1c"))
+    assert said.text == "Of PyTorch's kernels sdpa ran flash in bf16 and fp16; efficient in fp32 and tf32."
+    assert len(said.records) == 4
+
+
 def test_without_records_attention_says_nothing(own_results):
     nothing = results.load("attention", "test-1c")
+    assert attention.sdpa_kernels(nothing).verdict == "no data"
     assert attention.first_line(nothing).verdict == sentences.NO_DATA
     assert attention.answer(nothing, attention.longest_case(nothing)).verdict == sentences.NO_DATA
 

@@ -8,6 +8,8 @@ from lib.chapters import ladder, step
 from lib.records import results
 from lib.report import plots
 
+pytestmark = pytest.mark.usefixtures("closed_figures")
+
 PLAIN = {
     "size": "tiny", "context_length": 128, "batch_size": 4, "precision": "fp32", "compiled": False,
     "attention": "naive", "optimizer": "single_tensor", "mode": "train_step", "device": "cpu",
@@ -89,6 +91,25 @@ def test_the_figure_goes_from_the_plain_step_to_the_last_rung(save):
     assert widths == [100, -10, -45]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["plain", "+ fused", "+ compiled"]
     assert plots.show(ladder.draw(rows.iloc[:0]), "", "", rows.iloc[:0])._repr_html_() == ""
+
+
+def test_two_values_of_one_field_begin_at_the_same_rung(save):
+    save()
+    save(0.9, 0.9, **FUSED)
+    save(0.8, 0.89, **COMPILED)
+    save(0.6, 0.75, **COMPILED, precision="tf32")
+    save(0.4, 0.5, **ALL)
+    save(0.36, 0.9, **ALL, attention="sdpa_flash")
+    save(0.34, 0.85, **ALL, attention="sdpa_cudnn")
+    rungs, rows = found()
+    switches = ["plain", "fused", "compiled", "tf32", "bf16", "sdpa_flash", "sdpa_cudnn"]
+    assert list(rows["switch"]) == switches
+    bars = ladder.draw(rows).patches
+    starts = [0, 100, 90, 80, 80, 40, 40]
+    assert [bar.get_x() for bar in bars] == pytest.approx(starts, rel=0.02)
+    assert [bar.get_x() + bar.get_width() for bar in bars] == pytest.approx([100, 90, 80, 60, 40, 36, 34], rel=0.02)
+    assert ladder.answer(rungs, rows).text.startswith("Switch on fused, compiled, bf16 and sdpa_cudnn")
+    assert ladder.use_line(rows).text.endswith("sdpa_kernel(SDPBackend.CUDNN_ATTENTION)")
 
 
 def test_the_largest_size_with_a_plain_step_is_taken(save):

@@ -50,6 +50,20 @@ def test_shared_cases_have_a_row_a_machine_and_the_share_of_its_own_ceiling(seco
         assert shares[0] == pytest.approx(shares[1])
 
 
+def test_the_share_of_the_ceiling_of_causal_attention_counts_the_scores_that_a_query_may_see(save_record):
+    ceiling = {"operation": "matmul", "rows": 8, "columns": 8, "precision": "fp32", "device": "cpu"}
+    for name in ("test-1c", "test-2c"):
+        save_record("ceilings", ceiling, machine=name, total_ms=[1.0] * 6, flops=2 * 10**9)
+        for causal in (True, False):
+            case = {"variant": "sdpa", "seq_len": 64, "causal": causal, "precision": "fp32", "cold": False}
+            facts = {"forward_flops": 10**9} | ({"causal_flops": 5 * 10**8} if causal else {})
+            save_record("attention", case, machine=name, total_ms=[2.0] * 6, **facts)
+    table = machines.shared(["test-1c", "test-2c"], "attention").set_index("case")
+    shares = table["ceiling_percent"].map(lambda share: share.value)
+    assert shares["causal"].tolist() == pytest.approx([37.5] * 2)
+    assert sorted(set(shares.round(6))) == [37.5, 75]
+
+
 def test_verdicts_are_given_machine_by_machine_on_the_same_case(second):
     table = machines.ratios(second)
     sdpa = table[table["pair"] == "sdpa to naive attention"]

@@ -14,9 +14,9 @@ COPIES = ("aten.new_empty_strided", "aten.copy_")  # of K's gradient, which was 
 VIEWS = ("aten.view", "aten.transpose", "aten.expand", "aten._unsafe_view", "aten.unsqueeze", "aten.detach", "aten.t.")
 
 
-def one(variant, batch_size, seq_len, d_head, causal, precision="fp32"):
+def one(variant, batch_size, seq_len, d_head, causal, precision="fp32", native=False):
     axes = {"variant": variant, "seq_len": seq_len, "d_head": d_head, "batch_size": batch_size, "causal": causal}
-    (case,) = cases.grid("attention", **axes, precision=precision, cold=False, device="cpu")
+    (case,) = cases.grid("attention", **axes, precision=precision, native=native, cold=False, device="cpu")
     return case
 
 
@@ -44,12 +44,12 @@ def test_the_peak_of_naive_attention_is_the_sum_of_its_parts_and_what_is_predict
     assert case.predicted_bytes() == max(sum(parts.values()), 5 * parts["output"] + 4 * 8 * shape[1] ** 2)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("precision", "native"), [("fp32", False), ("bf16", False), ("bf16", True)])
 @pytest.mark.parametrize("shape", [*SHAPES, (2, 16, 64), (8, 256, 16), (2, 300, 64)])
 @pytest.mark.parametrize("variant", ["naive", "tiled", "sdpa"])
-def test_no_variant_holds_more_than_predicted(variant, shape, precision):
+def test_no_variant_holds_more_than_predicted(variant, shape, precision, native):
     for causal in (True, False):
-        case = one(variant, *shape, causal, precision)
+        case = one(variant, *shape, causal, precision, native)
         found = followed(case)
         assert max(found["forward_peak"], found["backward_peak"]) <= case.predicted_bytes()
 
@@ -95,3 +95,16 @@ def test_a_fused_kernel_moves_no_scores_and_a_compiled_formula_fewer_than_the_ea
     assert sum(moved["naive"].values()) == 12 * each + 19 * scores
     narrow = flops.attention_moved_bytes("compiled", *shape, True, "bf16")
     assert moved["compiled"]["forward"] - narrow["forward"] == 4 * scores // 2
+    native = flops.attention_moved_bytes("sdpa", *shape, True, "bf16", native=True)
+    assert native == {"forward": 4 * each // 2, "backward": 8 * each // 2}
+
+
+def test_only_one_kernel_skips_the_masked_half():
+    costs = {
+        (name, causal): flops.attention_costs(name, 8, 512, 64, causal, "bf16")
+        for name in ("naive", "compiled", "tiled", "sdpa", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "flex")
+        for causal in (True, False)
+    }
+    halved = {name for name, causal in costs if costs[name, True].flops == costs[name, False].flops / 2}
+    assert halved == {"sdpa", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "flex"}
+    assert len({costs[name, True].bytes for name in halved}) == 1

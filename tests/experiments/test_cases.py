@@ -1,7 +1,27 @@
 """A case knows what it computes in theory, whether the machine has the means for it, and refuses what cannot be."""
 
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
 from lib.experiments import measure
-from plain import one
+from plain import measured, one
+
+
+class Dtypes(TorchDispatchMode):
+    """Remembers the operations inside, and the dtypes of their results of several dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.dtypes = set(), set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        tensors = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor) and x.shape[-1:] == (4,)]
+        self.names.add(str(function))
+        self.dtypes |= {x.dtype for x in tensors}
+        return result
 
 
 def test_the_facts_of_a_step_and_of_attention_hold_what_theory_says_of_each_phase():
@@ -23,3 +43,26 @@ def test_what_the_machine_has_no_means_for_is_left_out_and_says_why():
     case = one("attention", precision="tf32")
     assert "CUDA" in case.unavailable()
     assert measure.available([case]) == []
+
+
+def test_attention_with_native_inputs_casts_nothing():
+    case = one("attention", variant="sdpa", precision="bf16", native=True)
+    work = case.setup()
+    work.before()
+    with Dtypes() as seen:
+        work.iteration(lambda _: None)
+    assert seen.dtypes == {torch.bfloat16}
+    assert "aten._to_copy.default" not in seen.names
+    assert set(measure.errors(work)) >= {"out_error", "gradient_error"}
+    by_autocast = one("attention", variant="sdpa", precision="bf16").setup()
+    by_autocast.before()
+    with Dtypes() as seen:
+        by_autocast.iteration(lambda _: None)
+    assert "aten._to_copy.default" in seen.names
+    with pytest.raises(ValueError, match="native: got True, expected False in fp32"):
+        one("attention", native=True)
+
+
+def test_the_kernel_that_sdpa_runs_stands_in_its_record(own_results):
+    assert measured(one("attention", variant="sdpa"))["metrics"]["sdpa_backend"] == "flash"
+    assert "sdpa_backend" not in one("attention").setup().facts

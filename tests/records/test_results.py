@@ -150,3 +150,14 @@ def test_records_whose_cases_have_other_fields_than_newer_ones_are_left_out_with
     with pytest.warns(UserWarning, match="other fields"):
         frame = results.load("attention", "test-1c")
     assert list(frame["seq_len"]) == [64]
+
+
+def test_a_switch_that_came_after_a_record_is_off_in_it(save_record):
+    old = {"variant": "sdpa", "seq_len": 64, "d_head": 64, "batch_size": 8, "causal": True, "precision": "bf16"}
+    save_record(case=old | {"cold": False, "device": "cpu"}, total_ms=[1.0])
+    assert results.load("attention", "test-1c")["native"].tolist() == [False]
+    new = old | {"native": True, "cold": False, "device": "cpu"}
+    save_record(case=new, total_ms=[2.0], started="2026-02-01T00:00:00+00:00")
+    frame = results.load("attention", "test-1c")
+    assert frame.fields == list(new)
+    assert sorted(frame["native"]) == [False, True]

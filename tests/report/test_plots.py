@@ -13,7 +13,7 @@ from lib.stats.intervals import Interval
 pytestmark = pytest.mark.usefixtures("closed_figures")
 
 FAMILIES = {  # what stands in one figure
-    "attention": ("naive", "tiled", "sdpa", "flex", "compiled"),
+    "attention": ("naive", "tiled", "sdpa", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "flex", "compiled"),
     "adam": ("single_tensor", "foreach", "fused", "compiled_single_tensor", "compiled_foreach"),
     "precisions": ("fp32", "tf32", "bf16", "fp16"),
     "phases": ("forward", "backward", "optimizer", "whole"),
@@ -28,9 +28,29 @@ BARS = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_lines_of_a_figure_differ_in_more_than_colour(family):
-    colours = [plots.COLOURS[name] for name in FAMILIES[family]]
-    looks = [(plots.MARKERS[colour], plots.DASHES[colour]) for colour in colours]
-    assert len(set(looks)) == len(set(colours)) == len(FAMILIES[family])
+    looks = {(plots.MARKERS[plots.COLOURS[name]], plots.dash_of(name)) for name in FAMILIES[family]}
+    assert len(looks) == len(FAMILIES[family])
+
+
+def test_variants_of_one_family_share_a_hue_and_differ_in_dashes():
+    families = (("naive", "compiled"), ("sdpa", "sdpa_flash", "sdpa_efficient", "sdpa_cudnn"))
+    hues = [{plots.COLOURS[name] for name in family} for family in families]
+    assert [len(hue) for hue in hues] == [1, 1]
+    assert hues[0] != hues[1]
+    assert [len({plots.dash_of(name) for name in family}) for family in families] == [2, 4]
+
+
+def test_lines_and_the_legend_have_the_dash_of_their_name():
+    names = ["sdpa bf16", "sdpa_flash bf16", "sdpa_cudnn bf16"]
+    (ax,) = plots.axes()
+    plots.lines(ax, lines(names), "param_size", "total_ms", "variant", [])
+    plots.legend(ax, names)
+    (legend,) = ax.figure.legends
+    wanted = [plots.dash_of(name) for name in names]
+    assert wanted == ["-", plots.DASHES["sdpa_flash"], plots.DASHES["sdpa_cudnn"]]
+    dashes = [key._unscaled_dash_pattern[1] for key in legend.get_lines()]
+    drawn = [container.lines[0]._unscaled_dash_pattern[1] for container in ax.containers]
+    assert dashes == drawn == [None, *(dash[1] for dash in wanted[1:])]
 
 
 @pytest.mark.parametrize("family", BARS)

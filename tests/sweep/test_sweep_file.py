@@ -64,7 +64,10 @@ def test_the_gpu_sweep_is_the_assignments_grid_in_a_bearable_number_of_kernels()
     assert len(cold) == 3 * counts["warmup"] == 3 * 5 * 2
     assert len(kernels) - len(cold) < 140  # each costs seconds to start
     assert counts["step"] == 5 * 4 * 3 * (2 + 2)  # eager and compiled; forward alone with and without a graph
-    assert counts["attention"] == 5 * 5 * 4 * 3 * 2
+    assert counts["attention"] == 5 * 5 * 4 * 3 * 2 + 7 * 3 * 2  # and in bf16 without autocast
+    ladder = [case for kernel in kernels for case in kernel.cases if case.experiment == "ladder"]
+    rungs = {(case.precision, case.attention) for case in ladder}
+    assert rungs >= {("fp32", "naive"), ("tf32", "naive"), ("bf16", "sdpa_flash"), ("bf16", "sdpa_cudnn")}
     assert counts["adam"] == 5 * 6 * 5 * 2 * 2 + 5 * 2
     assert counts["kernels"] == 2 * 3 * 3 * 2
     assert counts["memory"] == 2 * 4 * 2 * 4 + 8

@@ -19,7 +19,8 @@ WRONG = (None, -1, 0, "12", "1e3", 1.5, float("nan"), "naiv", [], {}, True, 10**
 POOLS = {
     "size": ["tiny"], "context_length": [1, 2, 5, 8, 17], "batch_size": [1, 2, 3], "compiled": [False, True],
     "precision": ["fp32", "tf32", "bf16", "fp16"], "mode": ["train_step", "forward_backward", "forward", "no_grad"],
-    "attention": ["naive", "tiled", "sdpa", "flex", "compiled"], "checkpoint": [0, 1, 2, 3, 4, 9],
+    "attention": ["naive", "tiled", "sdpa", "sdpa_flash", "sdpa_cudnn", "flex", "compiled"],
+    "checkpoint": [0, 1, 2, 3, 4, 9], "native": [False, True],
     "optimizer": ["single_tensor", "foreach", "fused", "compiled_single_tensor", "compiled_foreach"],
     "seq_len": [1, 2, 7, 16, 130], "d_head": [1, 2, 3, 8, 32], "causal": [False, True], "cold": [False, True],
     "d_model": [2, 4, 6, 8, 24], "num_heads": [1, 2, 3], "model": ["attention", "tiny"], "amsgrad": [False, True],
