@@ -28,8 +28,10 @@ STATUS = {
     "ok": "",
     "oom": "ran out of memory",
     "too_large": "predicted not to fit",
+    "no_room": "no room at the time",
     "timeout": "took longer than its time limit",
     "crashed": "its process died",
+    "failed": "raised an error",
     STALE: STALE,
 }
 
@@ -115,7 +117,9 @@ def _missing_reason(record: pd.Series) -> str:
     text = STATUS[record["status"]]
     if record["status"] == STALE:
         return f"{text}: {record['stale']}"
-    if record["status"] == "too_large":
+    if record["status"] == "failed":
+        text += f": {record['reason']}"
+    if record["status"] in ("too_large", "no_room"):
         needed, available = (record[name] / 2**30 for name in ("predicted_bytes", "available_bytes"))
         text += f" ({needed:,.1f} GiB of {available:,.1f})"
     return text

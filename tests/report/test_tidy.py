@@ -44,7 +44,16 @@ def test_a_case_that_ended_badly_is_a_row_that_says_why(records, save_record):
     save_record(
         case=CASE | {"variant": "sdpa"}, status="too_large", predicted_bytes=2**33, available_bytes=2**31
     )  # fmt: skip
+    save_record(case=CASE | {"variant": "flex"}, status="failed", reason="KeyError: '<b>'")
+    save_record(case=CASE | {"variant": "compiled"}, status="no_room", predicted_bytes=2**33, available_bytes=2**31)
     table = tidy.medians(results.load("attention", "test-1c"), "forward_ms")
+    why = table.set_index("variant")["why"]
+    assert (why["flex"], why["compiled"]) == (
+        "raised an error: KeyError: '<b>'",
+        "no room at the time (8.0 GiB of 2.0)",
+    )
+    assert "<b>" not in tables.show(table, "variant forward_ms", "a caption")._repr_html_()
+    table = table[~table["variant"].isin(["flex", "compiled"])]
     row = table[table["variant"] == "sdpa"].iloc[0]
     assert row["why"] == "predicted not to fit (8.0 GiB of 2.0)"
     assert row["forward_ms"] is None
