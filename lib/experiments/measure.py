@@ -186,7 +186,9 @@ def recording(case, round: int, cold: bool = False):
 
 
 def _reason(error: Exception) -> str:
-    """Describe an exception in one printable line, of files only the names; its own lines are divided by `|`."""
+    """Describe an exception in one printable line.
+
+    Its own lines are divided by `|`, and files lose their folders, which may name a person."""
     said = " | ".join(filter(str.strip, str(error).splitlines()))
     return one_line(f"{type(error).__name__}: {FOLDERS.sub('', said)}")
 

@@ -56,7 +56,9 @@ def _cores_seen() -> int:
 
 
 def keep_quota() -> None:
-    """Let PyTorch use no more threads than a container's quota has cores; the system would stop them in turn."""
+    """Let PyTorch use no more threads than a container's quota has cores.
+
+    The system would stop further ones in turn."""
     if cores() < _cores_seen() and torch.get_num_threads() > cores():
         torch.set_num_threads(cores())
 

@@ -18,7 +18,9 @@ _PROCESS = Path("/proc/self")
 
 
 class TooLarge(Exception):
-    """Refuse a case whose `predicted` bytes exceed those `available`: `too_large` for good, or `no_room` now."""
+    """Refuse a case that is predicted not to fit, with `predicted` and `available` bytes.
+
+    The `status` of its record is `too_large` if it never will, and `no_room` if it does not now."""
 
     def __init__(self, status: str, predicted: int, available: int):
         super().__init__(f"needs {predicted / MIB:,.0f} MiB, {available / MIB:,.0f} MiB are available")

@@ -167,9 +167,9 @@ def _quietest(versions: tuple[tuple[Path, int], ...]) -> float:
 
 
 def ceilings(machine: str) -> dict[str, float]:
-    """Return a machine's best rate of matrix products by precision, FLOP/s, once its measurement is complete.
+    """Return a machine's best FLOP/s of matrix products by precision, where complete.
 
-    That is when products with different numbers of rows reach about the same rate: no larger one would be faster."""
+    That is where products with different numbers of rows reach about the same rate: no larger one would be faster."""
     return _ceilings(versions(machine))
 
 
