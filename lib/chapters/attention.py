@@ -117,7 +117,7 @@ def out_of_memory(records: pd.DataFrame, machine: str) -> Statement:
     said = "ran out of memory" if refused["status"] == "oom" else "is predicted not to fit, and so was not run"
     text = f"On this machine, with {digits.number(size / GIB)} GiB, naive attention in fp32 of {what} {said}: {shares}."
     if refused["status"] == "too_large":
-        evidence += f" Available were {refused['available_bytes'] / GIB:.1f} GiB, nine tenths of what was free."
+        evidence += f" It may take nine tenths of the memory, {refused['available_bytes'] / GIB:.1f} GiB."
     return Statement(text, "measured" if refused["status"] == "oom" else "derived", evidence)
 
 

@@ -26,7 +26,7 @@ UNSEEN = {  # metrics that give a reason, with the instrument and what it would 
 }
 NOISE = [
     "experiment", "records", "median spread, %", "20 samples or more", "noisy machine", "others at most, %",
-    "series that change",
+    "above the ceiling", "series that change",
 ]  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def badge(machine: str) -> Statement:
     noise = disturbances({name: results.load(name, machine) for name in notebooks.experiments()})
     if noise.empty:
         return Statement("Nothing was timed here.", NO_DATA, machine)
-    said = [_noise_text(noise), _check_text(machine), _unclear_text(machine)]
+    said = [_noise_text(noise), _too_fast_text(noise), _check_text(machine), _unclear_text(machine)]
     evidence = (
         "A timed record is noisy if the noise probe beside it was slow or unsteady, or if other programs used more "
         f"than {tidy.BUSY_PERCENT}% of the cores. The verdicts are those of the tables."
@@ -50,6 +50,13 @@ def _noise_text(noise: pd.DataFrame) -> str:
     busy = noise["others at most, %"].max()
     others = f"; other programs used up to {digits.count(busy)}% of the cores" if busy > tidy.BUSY_PERCENT else ""
     return f"Noisy machine: {noisy} of {timed} timed records were disturbed{others}."
+
+
+def _too_fast_text(noise: pd.DataFrame) -> str:
+    fast = noise["above the ceiling"].sum()
+    return (
+        f"{digits.count(fast)} training steps are faster than the ceiling allows: one of both is wrong." if fast else ""
+    )
 
 
 def _check_text(machine: str) -> str:
@@ -244,8 +251,8 @@ def disturbances(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
     `others at most` is what other programs used of the cores beside a record, if the system tells. `median spread` is
     the interquartile range of a case's samples relative to their median. A record is noisy if the noise probe was slow
-    or unsteady, or if other processes used much of the machine. A series changes if its samples drift, jump or slow
-    down late."""
+    or unsteady, or if other processes used much of the machine. It is above the ceiling if a training step is faster
+    than the ceiling allows. A series changes if its samples drift, jump or slow down late."""
     rows = []
     for name, records in experiments.items():
         timed = records[tidy.column(records, "total_ms").map(lambda times: isinstance(times, list))]
@@ -254,18 +261,15 @@ def disturbances(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         found = [tidy.disturbances(record) for _, record in timed.iterrows()]
         spread = statistics.median(map(_spread_percent, timed["total_ms"]))
         many = sum(len(times) >= 20 for times in timed["total_ms"])
-        noisy, changed = (sum(map(of, found)) for of in (_is_noisy, _is_changed))
+        noisy, fast = (sum(kind in said for said in found) for kind in (tidy.NOISY, tidy.TOO_FAST))
+        changed = sum(map(_is_changed, found))
         others = max(one.get("others_percent", 0.0) for one in timed["environment"])
-        rows.append((name, len(timed), spread, many, noisy, others, changed))
+        rows.append((name, len(timed), spread, many, noisy, others, fast, changed))
     return pd.DataFrame(rows, columns=NOISE)
 
 
-def _is_noisy(disturbances: str) -> bool:
-    return tidy.NOISY in disturbances
-
-
 def _is_changed(disturbances: str) -> bool:
-    return disturbances not in ("", tidy.NOISY)
+    return bool(set(disturbances.split(", ")) - {"", tidy.NOISY, tidy.TOO_FAST})
 
 
 def _spread_percent(times: list[float]) -> float:

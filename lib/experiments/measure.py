@@ -9,7 +9,9 @@ import itertools
 import json
 import os
 import random
+import re
 import time
+import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -23,12 +25,15 @@ import torch
 from lib import paths, timing
 from lib.instruments import allocator, compilation, environment, noise, peak_memory
 from lib.instruments.device import on
-from lib.records import baselines, code_digest, results
+from lib.records import atomic, baselines, code_digest, results
+from lib.records.record import one_line
 from lib.timing import Iteration
 
 LARGEST_ALLOCATIONS = 100  # kept in a record; similar ones among them are then counted together
 FEW = 1024  # a result with no more values may miss its tolerance tenfold: rounding averages out less
-FATAL = ("oom", "too_large", "timeout", "crashed")
+FATAL = ("oom", "too_large", "timeout", "crashed", "failed")  # not tried in later rounds
+NOT_YET = (None, "no_room")  # tried again: without a record, or for want of memory at the time
+FOLDERS = re.compile(r"(?<![\w:/])/[^ ]*/")  # before the name of a file
 _BEGAN = time.monotonic()
 _record_numbers = itertools.count()  # counts the records that this process begins
 
@@ -88,7 +93,7 @@ def shuffled(items: list, round: int) -> list:
 def done(case, round: int) -> bool:
     """Return True if the case has a record in this round, or failed in an earlier one."""
     earlier = (results.status(record_path(case, r)) for r in range(1, round))
-    return results.status(record_path(case, round)) is not None or any(s in FATAL for s in earlier)
+    return results.status(record_path(case, round)) not in NOT_YET or any(s in FATAL for s in earlier)
 
 
 def record_name(case, round: int) -> str:
@@ -141,10 +146,11 @@ class Recording:
 def recording(case, round: int, cold: bool = False):
     """Free what the block built, then save its metrics as the record of `case`.
 
-    Running out of memory gives a record too; any other exception propagates and leaves none.
-    `noise_probe_ms` holds the noise probe's times before and after the block, in a `cold` process only after it. The
-    environment includes what `noise.Period` noticed."""
+    Running out of memory gives a record too. In a sweep, so does any other exception, with its `reason`; otherwise it
+    propagates and leaves none. `noise_probe_ms` holds the noise probe's times before and after the block, in a `cold`
+    process only after it. The environment includes what `noise.Period` noticed."""
     allocator.use(getattr(case, "allocator", allocator.chosen()))
+    environment.keep_quota()
     gc.collect()
     gc.freeze()  # later collections need not search what is alive now
     record, status = Recording(case, round), "ok"
@@ -154,22 +160,36 @@ def recording(case, round: int, cold: bool = False):
         yield record
         record.metrics["noise_probe_ms"] = probed + noise.probe(case.device)
     except peak_memory.TooLarge as error:
-        status, record.metrics = "too_large", error.metrics()
+        status, record.metrics = error.status, error.metrics()
+    except atomic.CannotWrite:
+        raise
     except Exception as error:
-        if not peak_memory.out_of_memory(error):
+        if peak_memory.out_of_memory(error):
+            status, record.metrics = "oom", peak_memory.shortage(error)
+        elif "SWEEP_RUN" in os.environ:
+            traceback.print_exc()  # kept in the executed notebook
+            status, record.metrics = "failed", {"reason": _reason(error)}
+        else:
             raise
-        status, record.metrics = "oom", peak_memory.shortage(error)
     finally:
         for work in record.built:
             vars(work).clear()  # the notebook's variable must not keep the tensors alive
+    if retries is not None:
+        record.metrics["alloc_retries"] = on(case.device).retries() - retries
+    save(case, round, status, record.metrics, period.started, period.end(), period.noticed)
     if record.compiled:
         compilation.reset()  # its graphs hold memory, with CUDA graphs much of it
     gc.collect()
     allocator.release()
-    if retries is not None:
-        record.metrics["alloc_retries"] = on(case.device).retries() - retries
-    on(case.device).release()
-    save(case, round, status, record.metrics, period.started, period.end(), period.noticed)
+    on(case.device).release()  # last: it raises where an error has made the GPU unusable
+
+
+def _reason(error: Exception) -> str:
+    """Describe an exception in one printable line.
+
+    Its own lines are divided by `|`, and files lose their folders, which may name a person."""
+    said = " | ".join(filter(str.strip, str(error).splitlines()))
+    return one_line(f"{type(error).__name__}: {FOLDERS.sub('', said)}")
 
 
 def save(

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import psutil
 import torch
 
 from lib import validate
-from lib.instruments import processor
+from lib.instruments import container, processor
 from lib.timing import HostClock
 
 SMI_S = 20  # seconds within which nvidia-smi must answer; loading the driver first takes long
@@ -27,7 +26,6 @@ TRIAL_S = 120  # for a process that tries the GPU, with its import of torch
 TRIAL = "import torch; torch.ones(8, 8, device='cuda').matmul(torch.ones(8, 8, device='cuda')).sum().item()"
 NATIVE_BF16 = (8, 0)  # least compute capability with TF32 and bf16 products; older GPUs emulate bf16
 MPS_EVENTS = (2, 14)  # version before which events end in any order (github.com/pytorch/pytorch/pull/196395)
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 class EventClock:
@@ -82,13 +80,11 @@ class Cpu:
 
     def free_bytes(self) -> int:
         """Return the bytes that this process could still take, within the container's limit."""
-        free, limit = psutil.virtual_memory().available, _CGROUP / "memory.max"
-        if limit.exists() and limit.read_text().strip().isdigit():
-            # a cache that the kernel frees when needed
-            cached = re.search(r"inactive_file (\d+)", (_CGROUP / "memory.stat").read_text())
-            used = int((_CGROUP / "memory.current").read_text()) - int(cached[1])
-            free = min(free, int(limit.read_text()) - used)
-        return free
+        return min(psutil.virtual_memory().available, container.memory_bytes()[1])
+
+    def total_bytes(self) -> int:
+        """Return the bytes of memory, free or not, within the container's limit."""
+        return min(psutil.virtual_memory().total, container.memory_bytes()[0])
 
     def clock(self) -> HostClock | EventClock:
         """Return a clock for the phases of an iteration."""
@@ -168,6 +164,10 @@ class Cuda(Cpu):
         """Return the bytes free on the GPU, with those that PyTorch keeps unused."""
         return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
+    def total_bytes(self) -> int:
+        """Return the bytes of the GPU's memory."""
+        return torch.cuda.get_device_properties(0).total_memory
+
     def clock(self) -> EventClock:
         """Return a clock that reads events of the stream."""
         return EventClock(lambda: torch.cuda.Event(enable_timing=True), self.synchronize)
@@ -234,7 +234,11 @@ class Mps(Cpu):
 
     def free_bytes(self) -> int:
         """Return what Metal recommends to use at most, less what live tensors use."""
-        return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
+        return self.total_bytes() - torch.mps.current_allocated_memory()
+
+    def total_bytes(self) -> int:
+        """Return what Metal recommends to use at most."""
+        return torch.mps.recommended_max_memory()
 
     def clock(self) -> HostClock | EventClock:
         """Return a clock that reads events, or with an older PyTorch waits for the GPU at each mark."""

@@ -1,6 +1,7 @@
 """Describe this machine with its versions and settings, but no person, path or host."""
 
 import functools
+import math
 import os
 import platform
 import re
@@ -9,11 +10,10 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-import psutil
 import torch
 
 from lib import precision
-from lib.instruments import allocator, processor
+from lib.instruments import allocator, container, processor
 from lib.instruments.device import on
 from lib.paths import ROOT
 
@@ -46,8 +46,21 @@ def compiler_missing(device: str) -> str | None:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of cores that this process may use, whole ones of a container's quota."""
+    return max(1, math.floor(min(_cores_seen(), container.cores())))
+
+
+def _cores_seen() -> int:
+    """Return the number of cores that the system offers this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def keep_quota() -> None:
+    """Let PyTorch use no more threads than a container's quota has cores.
+
+    The system would stop further ones in turn."""
+    if cores() < _cores_seen() and torch.get_num_threads() > cores():
+        torch.set_num_threads(cores())
 
 
 def hardware(device: str) -> str:
@@ -89,7 +102,7 @@ def describe(device: str) -> dict:
         "instruction_sets": processor.instruction_sets(),
         **processor.cache_levels_mib(),
         "cores": cores(),
-        "memory_mib": psutil.virtual_memory().total // 2**20,
+        "memory_mib": on("cpu").total_bytes() // 2**20,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "torch": torch.__version__,

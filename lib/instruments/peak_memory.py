@@ -19,31 +19,39 @@ RAN_OUT = (  # in messages of a CPU's allocator, CUDA, cuBLAS, Metal, Triton and
 )  # fmt: skip
 ASKED = re.compile(r"(?:allocate|Invalid buffer size:) ([\d.]+) (?:bytes|([KMG])i?B)")
 SHARED_MEMORY = re.compile(r"out of resource: (?:shared memory,|\w+)\s+Required: (\d+),?\s+Hardware limit: ?(\d+)")
+USABLE = 0.9  # of memory: the rest is for what no formula counts, such as the libraries and their workspaces
 _PROCESS = Path("/proc/self")
 
 
 class TooLarge(Exception):
-    """Refuse a case that is predicted not to fit, with `predicted` and `available` bytes."""
+    """Refuse a case that is predicted not to fit, with `predicted` and `available` bytes.
 
-    def __init__(self, predicted: int, available: int):
+    The `status` of its record is `too_large` if it never will, and `no_room` if it does not now."""
+
+    def __init__(self, status: str, predicted: int, available: int):
         super().__init__(f"needs {predicted / MIB:,.0f} MiB, {available / MIB:,.0f} MiB are available")
-        self.predicted, self.available = predicted, available
+        self.status, self.predicted, self.available = status, predicted, available
 
     def metrics(self) -> dict[str, int]:
         """Return both numbers as metrics of a record."""
         return {"predicted_bytes": self.predicted, "available_bytes": self.available}
 
 
+def most_bytes(device: str) -> int:
+    """Return 90% of all bytes: what a case can get at best."""
+    return int(USABLE * on(device).total_bytes())
+
+
 def available_bytes(device: str) -> int:
-    """Return 90% of the free bytes, on a CPU within the container's limit."""
-    return int(0.9 * on(device).free_bytes())
+    """Return 90% of the free bytes."""
+    return int(USABLE * on(device).free_bytes())
 
 
 def preflight(predicted: int, device: str) -> None:
-    """Raise TooLarge when `predicted` bytes do not fit in what is available."""
-    available = available_bytes(device)
-    if predicted > available:
-        raise TooLarge(predicted, available)
+    """Raise TooLarge when `predicted` bytes can never fit, or do not fit now."""
+    for status, of in (("too_large", most_bytes), ("no_room", available_bytes)):
+        if predicted > (available := of(device)):
+            raise TooLarge(status, predicted, available)
 
 
 def out_of_memory(error: BaseException) -> bool:

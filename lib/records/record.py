@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 SCHEMA = 1
-STATUSES = ("ok", "oom", "too_large", "timeout", "crashed")
+STATUSES = ("ok", "oom", "too_large", "no_room", "timeout", "crashed", "failed")
 FIELDS = {  # in this order, each with its types
     "schema": (int,), "experiment": (str,), "case": (dict,), "round": (int,), "status": (str,), "metrics": (dict,),
     "environment": (dict,), "code": (str,), "started": (str,), "seconds": (int, float), "checksum": (str,),
@@ -121,6 +121,8 @@ def validate(record: Mapping) -> None:
             raise ValueError(f"environment.{field}: expected a text")
     _validate_start(record["started"])
     _validate_metrics(record["metrics"])
+    if record["status"] == "failed" and type(record["metrics"].get("reason")) is not str:
+        raise ValueError("metrics.reason: expected a text in a record with status failed")
     if record["checksum"] != checksum(record):
         raise ValueError("checksum: expected that of the record's other fields")
 

@@ -19,6 +19,7 @@ from lib.records.frame import Frame
 from lib.records.record import LARGEST_BYTES, called, create, location, name, parse, too_large
 
 REFERENCE = REPORTS / "reference"
+STEADY = 1.05  # largest ratio of two rates that count as the same, as where a product's no longer grows with its size
 BY_HAND = 0  # the round of what is measured in JupyterLab: overwritten each time, left out of reports
 
 
@@ -165,18 +166,41 @@ def _quietest(versions: tuple[tuple[Path, int], ...]) -> float:
     return min((statistics.median(times) for times in probes if times), default=math.nan)
 
 
+def ceilings(machine: str) -> dict[str, float]:
+    """Return a machine's best FLOP/s of matrix products by precision, where complete.
+
+    That is where products with different numbers of rows reach about the same rate: no larger one would be faster."""
+    return _ceilings(versions(machine))
+
+
+@functools.lru_cache(maxsize=100)
+def _ceilings(versions: tuple[tuple[Path, int], ...]) -> dict[str, float]:
+    """Compute `ceilings` from files and the times of their last change."""
+    rates: dict[str, dict[int, float]] = {}  # by precision and rows
+    for file, _ in versions:
+        if file.parent.name == "ceilings" and status(file) == "ok" and not stale(file):
+            record = cached(file)
+            case, metrics = record["case"], record["metrics"]
+            if case["operation"] == "matmul":
+                by_rows = rates.setdefault(case["precision"], {})
+                rate = metrics["flops"] / (statistics.median(metrics["total_ms"]) / 1e3)
+                by_rows[case["rows"]] = max(rate, by_rows.get(case["rows"], 0.0))
+    best = {precision: sorted(by_rows.values())[-2:] for precision, by_rows in rates.items()}
+    return {precision: two[-1] for precision, two in best.items() if len(two) > 1 and two[-1] <= STEADY * two[0]}
+
+
 def load(experiment: str, machine: str, round: int | None = None, whole: bool = False) -> pd.DataFrame:
     """Load a machine's records of an experiment, one per row; damaged files are left out with a warning.
 
     Columns: the fields of the case, the metrics (lists of samples), `machine, hardware, round, status, environment,
-    code, started, seconds`, `quietest_ms` (see `quietest`), and `stale`, the reason or empty. The table's
-    `experiment` and `fields` are set. A stale record has no metrics and the status `stale`, except with `whole`.
-    Of each case only one version of code and PyTorch is returned: the latest that is not stale, else the latest.
-    `round` selects one round; records measured by hand are loaded only with `round=BY_HAND`. A switch that came to the
-    notebook after a record was measured is off in it."""
+    code, started, seconds`, `quietest_ms` (see `quietest`), `known_ceiling` (that of its precision in `ceilings`), and
+    `stale`, the reason or empty. The table's `experiment` and `fields` are set. A stale record has no metrics and the
+    status `stale`, except with `whole`. Of each case only one version of code and PyTorch is returned: the latest that
+    is not stale, else the latest. `round` selects one round; records measured by hand need `round=BY_HAND`. A switch
+    that came to the notebook after a record was measured is off in it."""
     kept = ("round", "status", "environment", "code", "started", "seconds", "stale")
     own = sorted((folder() / machine).glob(f"{experiment}/*.r{round}.json"))
-    found, rows, best = [], [], quietest(machine)
+    found, rows, best, known = [], [], quietest(machine), ceilings(machine)
     for file in files(machine, experiment) if round is None else own:
         try:
             record = cached(file)
@@ -192,8 +216,11 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
         if record["stale"] and not whole:
             record |= {"status": staleness.STALE, "metrics": {}}
         where = {"machine": machine, "hardware": _setting(record["environment"]), "quietest_ms": best}
+        where["known_ceiling"] = known.get(record["case"].get("precision"), math.nan)
         rows.append(record["case"] | record["metrics"] | {key: record[key] for key in kept} | where)
-    frame = Frame(rows, columns=None if rows else [*fields, *kept, "machine", "hardware", "quietest_ms"])
+    frame = Frame(
+        rows, columns=None if rows else [*fields, *kept, "machine", "hardware", "quietest_ms", "known_ceiling"]
+    )
     if rows:
         frame = frame[staleness.latest(frame, fields)].reset_index(drop=True)
     return frame.with_origin(fields=fields, experiment=experiment)

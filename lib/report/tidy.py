@@ -20,6 +20,8 @@ from lib.stats import intervals, steady_state
 from lib.stats.intervals import Interval
 
 NOISY = "a noisy machine"
+TOO_FAST = "a rate above the ceiling"
+MOST_MFU = 1.05  # relative to the measured ceiling, which itself varies a little
 MOVING = ["copy", "triad", "add", "adamw"]  # operations whose best rate is the ceiling of memory
 OWN, BEST = "its own matrix products", "the best matrix product"  # whose rate a step's least time takes
 LOG_ERROR = "_log_error"  # ends the name of a metric's further relative error, such as that of a ceiling
@@ -28,8 +30,10 @@ STATUS = {
     "ok": "",
     "oom": "ran out of memory",
     "too_large": "predicted not to fit",
+    "no_room": "no room at the time",
     "timeout": "took longer than its time limit",
     "crashed": "its process died",
+    "failed": "raised an error",
     STALE: STALE,
 }
 
@@ -93,10 +97,11 @@ def _as_scalar(value) -> float | str | None:
 
 
 def disturbances(record: pd.Series) -> str:
-    """Describe what disturbed a record's times; empty if nothing did.
+    """Describe what disturbed a record's times or makes them doubtful; empty if nothing does.
 
     The machine is noisy if the noise probe was slower or less steady than it can be here, or if other processes used
-    more than `BUSY_PERCENT` of the cores. Otherwise the samples may have changed over time."""
+    more than `BUSY_PERCENT` of the cores. A training step may be faster than its `known_ceiling` allows. Otherwise the
+    samples may have changed over time."""
     probe, times = record.get("noise_probe_ms"), record.get("total_ms")
     best = record.get("quietest_ms", math.nan)
     busy = (record.get("environment") or {}).get("others_percent", 0) > BUSY_PERCENT
@@ -104,7 +109,15 @@ def disturbances(record: pd.Series) -> str:
         probe, statistics.median(probe) if math.isnan(best) else best
     )
     change = _cached_change(tuple(times)) if isinstance(times, list) else None
-    return ", ".join([NOISY] * (busy or noisy) + [str(change)] * bool(change))
+    return ", ".join([NOISY] * (busy or noisy) + [TOO_FAST] * _too_fast(record) + [str(change)] * bool(change))
+
+
+def _too_fast(record: pd.Series) -> bool:
+    """Tell if the MFU of a training step exceeds `MOST_MFU`, where the ceiling is known."""
+    times, flops = record.get("total_ms"), record.get("forward_flops", math.nan)
+    if record.get("mode") != "train_step" or not isinstance(times, list):
+        return False
+    return 3 * flops / (statistics.median(times) / 1e3) > MOST_MFU * record.get("known_ceiling", math.nan)
 
 
 _cached_change = functools.cache(steady_state.change)  # every table asks again for the same series
@@ -115,7 +128,9 @@ def _missing_reason(record: pd.Series) -> str:
     text = STATUS[record["status"]]
     if record["status"] == STALE:
         return f"{text}: {record['stale']}"
-    if record["status"] == "too_large":
+    if record["status"] == "failed":
+        text += f": {record['reason']}"
+    if record["status"] in ("too_large", "no_room"):
         needed, available = (record[name] / 2**30 for name in ("predicted_bytes", "available_bytes"))
         text += f" ({needed:,.1f} GiB of {available:,.1f})"
     if record["status"] == "oom" and pd.notna(record.get("shared_memory_bytes")):  # of a multiprocessor

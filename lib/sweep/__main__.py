@@ -18,7 +18,7 @@ from lib.sweep.lock import Busy, Shard
 
 FAILED, BAD_INPUT, CANNOT_WRITE, BUSY = 1, 2, 74, 75  # the last two as in sysexits.h
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
-AGAIN = {"stale": ("stale",), "retry": ("crashed", "timeout")}  # statuses that an option measures again
+AGAIN = {"stale": ("stale",), "retry": ("failed", "crashed", "timeout", "oom")}  # what an option measures again
 
 
 class Stopped(BaseException):
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
             "status",
         ),
         {
-            FAILED: "a notebook failed, a case crashed or took too long, or a record was refused; the rest is measured",
+            FAILED: "a notebook or case failed, crashed or took too long, or a record was refused; the rest is done",
             BAD_INPUT: cli.BAD_INPUT,
             CANNOT_WRITE: "the results or the scratch folder cannot be written",
             BUSY: "another sweep is running on these results",
@@ -59,7 +59,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--noisy", metavar="SECONDS", help="then measure noisy cases once more, for at most so long")
     made.add_argument("--dry", action="store_true", help="list the cases, predict memory and duration; run nothing")
     made.add_argument("--stale", action="store_true", help="measure again what other code or another PyTorch measured")
-    made.add_argument("--retry", action="store_true", help="measure again what crashed or took too long")
+    made.add_argument(
+        "--retry", action="store_true", help="measure again what failed, crashed, took too long or got no memory"
+    )
     made.add_argument("--shard", default="1/1", metavar="K/N", help="run shard K of N; other processes run the others")
     made.add_argument("--address", metavar="HOST:PORT", help="run on the Ray cluster with this head")
     return made

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -30,8 +30,8 @@ class Task:
     """A kernel's work on one machine; all dicts are keyed by the name of a record.
 
     `cases` has each case's fields in the order of measuring, `predicted` its bytes. `too_large` has the metrics of
-    cases that do not fit, `unavailable` the reasons why others cannot run. The supervisor puts `environment` and `code`
-    into the records that it writes itself. `last` is true in the cases' last round."""
+    cases that can never fit, `unavailable` the reasons why others cannot run. The supervisor puts `environment` and
+    `code` into the records that it writes itself. `last` is true in the cases' last round."""
 
     experiment: str
     parameters: dict
@@ -56,23 +56,35 @@ class Task:
         """Tell if it needs the whole machine to itself."""
         return self.device != "cuda" or CATALOG[self.experiment].alone
 
-    def todo(self, again: frozenset[str] = frozenset()) -> list[str]:
+    def todo(self, again: frozenset[str] = frozenset(), finished: Container[tuple[str, str]] = ()) -> list[str]:
         """List the records to make, in order.
 
-        `again` names the statuses that are measured again: `stale`, `crashed` or `timeout`."""
-        return [name for name in self.cases if name not in self.unavailable and not self._done(name, again)]
+        `again` names the statuses that are measured again, or `stale`; not those `finished` since the sweep began, by
+        machine and name."""
+        able = (name for name in self.cases if name not in self.unavailable)
+        return [name for name in able if not self._done(name, again, finished)]
 
-    def _done(self, name: str, again: frozenset[str]) -> bool:
+    def _done(self, name: str, again: frozenset[str], finished: Container[tuple[str, str]]) -> bool:
         """Tell if a case has its record, or failed in an earlier round and is not tried again."""
-        earlier = (results.called(self.experiment, self.cases[name], r) for r in range(1, self.round))
-        ends = [self.status(each, again) for each in earlier]
-        return self.status(name, again) is not None or any(end in measure.FATAL for end in ends)
+        if (self.machine, name) in finished:
+            return True
+        earlier = [results.called(self.experiment, self.cases[name], r) for r in range(1, self.round)]
+        ends = [self.status(each, frozenset() if (self.machine, each) in finished else again) for each in earlier]
+        return self.status(name, again) not in measure.NOT_YET or any(end in measure.FATAL for end in ends)
 
     def status(self, name: str, again: frozenset[str] = frozenset()) -> str | None:
         """Return the status of a record, or None if it is missing or to be made again."""
         file = results.folder() / self.machine / f"{name}.json"
         found = results.status(file)
-        return None if found in again or (found and "stale" in again and results.stale(file)) else found
+        retried = found in again and not (found == "oom" and _asked_too_much(file))
+        return None if retried or (found and "stale" in again and results.stale(file)) else found
+
+
+def _asked_too_much(file: Path) -> bool:
+    """Tell if a case that ran out of memory asked for more than its device can give at best."""
+    record = results.cached(file)
+    total_mib = record["environment"].get("gpu_memory_mib") or record["environment"].get("memory_mib", math.inf)
+    return record["metrics"].get("asked_bytes", 0) > peak_memory.USABLE * peak_memory.MIB * total_mib
 
 
 def planned(sweep: str) -> list[Task]:
@@ -98,16 +110,12 @@ def _task(kernel: sweep_file.Kernel) -> Task:
 
 
 def _too_large(predicted: dict[str, int], device: str) -> dict[str, dict]:
-    """Return the metrics of the cases that will not fit in memory; they are recorded without a process.
+    """Return the metrics of the cases that can never fit in memory; they are recorded without a process.
 
     Only for CPUs. A GPU's memory is queried by the process that measures, because the query itself takes memory."""
-    found = {}
-    for name, size in predicted.items() if device == "cpu" else ():
-        try:
-            peak_memory.preflight(size, device)
-        except peak_memory.TooLarge as error:
-            found[name] = error.metrics()
-    return found
+    most = peak_memory.most_bytes(device) if device == "cpu" else math.inf
+    refused = {name: size for name, size in predicted.items() if size > most}
+    return {name: peak_memory.TooLarge("too_large", size, most).metrics() for name, size in refused.items()}
 
 
 @functools.cache
@@ -191,14 +199,16 @@ def earlier_s(experiment: str, case: dict, machine: str = "*") -> float | None:
     return next((results.cached(file)["seconds"] for file in files if results.status(file)), None)
 
 
-def table(tasks: list[Task], available: Mapping[str, int]) -> pd.DataFrame:
+def table(tasks: list[Task], limits: Mapping[str, Mapping[str, int]]) -> pd.DataFrame:
     """Tabulate the cases, one per row: rounds, predicted memory, fate, and the statuses of their records.
 
-    The fate is `runs`, `too large` for the bytes available on the device, or the reason why it is left out."""
+    `limits` has the bytes beyond which a case on a device has a fate: `too large`, or `no room now`. Others have the
+    fate `runs`, or the reason why they are left out."""
     rows: dict = {}
     for task in tasks:
         for name, case in task.cases.items():
-            fate = "too large" if task.predicted[name] > available.get(task.device, math.inf) else "runs"
+            fates = (fate for fate, most in limits.get(task.device, {}).items() if task.predicted[name] > most)
+            fate = next(fates, "runs")
             row = rows.setdefault(
                 (task.machine, task.experiment, results.name(case)),
                 {
@@ -218,13 +228,18 @@ def dry(tasks: list[Task]) -> str:
     """Describe what a sweep would do, one line per case, and the totals."""
     if not tasks:
         return "0 cases: this shard is empty, since there are more shards than kernels"
-    available = {device: peak_memory.available_bytes(device) for device in {task.device for task in tasks}}
-    found = table(tasks, available)
+    found = table(tasks, {device: _limits(device) for device in {task.device for task in tasks}})
     fates = "; ".join(f"{count} {fate}" for fate, count in found["fate"].value_counts().items())
     lines = found[["experiment", "case", "rounds", "predicted, MiB", "fate", "records"]].to_string(index=False)
     device = tasks[0].device
-    mib = available[device] / peak_memory.MIB
-    return f"{lines}\n{len(found)} cases in {len(tasks)} kernels, {mib:,.0f} MiB available on {device}: {fates}"
+    most, now = (f"{limit / peak_memory.MIB:,.0f}" for limit in _limits(device).values())
+    memory = f"{most} MiB at best and {now} MiB now for a case on {device}"
+    return f"{lines}\n{len(found)} cases in {len(tasks)} kernels, {memory}: {fates}"
+
+
+def _limits(device: str) -> dict[str, int]:
+    """Return the limits of `table`, the one of all memory first."""
+    return {"too large": peak_memory.most_bytes(device), "no room now": peak_memory.available_bytes(device)}
 
 
 def summary(tasks: list[Task]) -> str:
@@ -233,7 +248,7 @@ def summary(tasks: list[Task]) -> str:
     able = found[found["fate"] == "runs"]
     ended = able["records"].where(able["records"] != "", "not measured yet")
     lines = ["  ".join(f"{status}: {count}" for status, count in ended.value_counts().items())]
-    bad = able[able["records"].str.contains("|".join(measure.FATAL))]
+    bad = able[able["records"].str.contains("|".join([*measure.FATAL, "no_room"]))]
     if len(bad):
         lines.append(bad[["records", "experiment", "case", "predicted, MiB"]].to_string(index=False))
     for reason, left_out in found.drop(able.index).groupby("fate"):

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from lib.instruments import container
 from lib.instruments.processes import end
 from lib.paths import ROOT
 
@@ -95,18 +96,11 @@ def killed_for_memory() -> int:
     """Count processes killed for lack of memory, in this control group or else the system; 0 if unknown.
 
     Source: docs.kernel.org, cgroup-v2 (memory.events) and proc (vmstat)."""
-    for file in (_own_group() / "memory.events", Path("/proc/vmstat")):
+    for file in (*(group / "memory.events" for group in container.groups("memory")), Path("/proc/vmstat")):
         with contextlib.suppress(OSError):
             if found := re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE):
                 return int(found[1])
     return 0
-
-
-def _own_group() -> Path:
-    with contextlib.suppress(OSError):
-        if found := re.search(r"^0::/?(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE):
-            return Path("/sys/fs/cgroup", found[1])
-    return Path("/sys/fs/cgroup")
 
 
 if __name__ == "__main__":

@@ -94,7 +94,8 @@ def _execute(share: tuple[int, int], *arguments) -> None:
 def _followed(run: Run, store: Path, executing: concurrent.futures.Future) -> Iterator[Piece]:
     """Yield the records as they appear and return the end of the run.
 
-    A record with status oom ends the run, so that the next case begins in a new process."""
+    A record with status oom or failed ends the run: the next case begins in a new process, since an error may have
+    left this one without memory or its GPU unusable."""
     seen, began, killed = set(), time.monotonic(), processes.killed_for_memory()
     while True:
         over = bool(concurrent.futures.wait([executing], LOOK_S).done)
@@ -104,7 +105,7 @@ def _followed(run: Run, store: Path, executing: concurrent.futures.Future) -> It
             content, began, killed = file.read_bytes(), time.monotonic(), processes.killed_for_memory()
             yield Piece("record", f"{file.parent.name}/{file.stem}", content)
             with contextlib.suppress(ValueError):
-                if json.loads(content)["status"] == "oom":
+                if json.loads(content)["status"] in ("oom", "failed"):
                     return Piece("end", "complete")
         if over:
             ended = _end_of(executing)

@@ -22,6 +22,8 @@ from lib.sweep.progress import Progress, now
 from lib.sweep.run import Piece, Run, pieces
 
 ATTEMPTS = 2  # per case, since something else may have killed its first process
+ALIKE = 5  # cases of a kernel that fail alike before the rest is left out, unless one succeeds
+NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?")
 LOOK_S = 5  # between checks of the list of boxes while nothing happens
 
 
@@ -84,6 +86,7 @@ class Supervisor:
         self.events: queue.Queue[tuple[ActiveRun, Piece]] = queue.Queue()
         self.queues = list({id(box.tasks): box.tasks for box in boxes}.values())
         self.failed_attempts: Counter[tuple[str, str]] = Counter()  # by machine and name of the record
+        self.alike: Counter[tuple[int, str]] = Counter()  # failed cases of a task, by the first line without numbers
         self.without_record: Counter[int] = Counter()  # consecutive runs of a task that raised before any record
         self.lost_reason = ""
         self.finished: set[tuple[str, str]] = set()
@@ -128,7 +131,7 @@ class Supervisor:
 
     def todo(self, task: Task) -> list[str]:
         """List the records of a task that are still to be made, in order."""
-        return [name for name in task.todo(self.again) if (task.machine, name) not in self.finished]
+        return task.todo(self.again, self.finished)
 
     def _current(self, active: ActiveRun) -> str | None:
         """Return the record that a run makes next, or None when it has made all."""
@@ -184,11 +187,27 @@ class Supervisor:
                 self._finish(active.slot, task, name, failed=True)
         else:
             results.write(piece.content)
-            self._finish(active.slot, task, name)
+            self._finish(active.slot, task, name, failed=found["status"] == "failed")
+            if found["status"] == "failed":
+                self._report_failed(task, name, found["metrics"]["reason"])
         active.received.add(name)
         active.began, active.started = time.monotonic(), now()
         if following := self._current(active):
             self.progress.begins(active.slot, (task.machine, following))
+
+    def _report_failed(self, task: Task, name: str, reason: str) -> None:
+        """Report a case that raised an exception; leave out the rest of its kernel if it makes no sense.
+
+        That is after `ALIKE` cases failed with the same type and first line, apart from numbers, and none succeeded."""
+        self.failures.append(f"{name}: {record.one_line(reason)}")
+        kind = id(task), NUMBER.sub("", reason.partition(" | ")[0])
+        self.alike[kind] += 1
+        left = self.todo(task)
+        if self.alike[kind] >= ALIKE and left and not any(task.status(each) == "ok" for each in task.cases):
+            self.failures.append(f"{task.experiment}: {len(left)} cases are left out, since {ALIKE} failed alike")
+            for each in left:
+                self.finished.add((task.machine, each))
+                self.progress.drops((task.machine, each))
 
     def _finish(self, slot: Slot | None, task: Task, name: str, failed: bool = False) -> None:
         key = task.machine, name

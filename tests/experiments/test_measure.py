@@ -10,8 +10,8 @@ import torch
 from lib import adam, precision, timing
 from lib.experiments import cases, measure
 from lib.experiments.measure import Work
-from lib.instruments import cache, device, peak_memory
-from lib.records import baselines, results
+from lib.instruments import cache, container, device, environment, peak_memory
+from lib.records import atomic, baselines, results
 from plain import measured, one
 
 
@@ -92,11 +92,81 @@ def test_running_out_of_memory_is_recorded_with_the_bytes_asked_for(own_results,
     assert (record["status"], record["metrics"]) == ("oom", {"asked_bytes": 2**52})
 
 
-def test_any_other_error_goes_on_and_leaves_no_record(own_results, monkeypatch):
-    monkeypatch.setattr(cases.EXPERIMENTS["ceilings"], "setup", lambda self: 1 / 0)
+def fails(monkeypatch, error):
+    def setup(self):
+        raise error
+
+    monkeypatch.setattr(cases.EXPERIMENTS["ceilings"], "setup", setup)
+
+
+def test_by_hand_any_other_error_is_shown_and_leaves_no_record(own_results, monkeypatch):
+    fails(monkeypatch, ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
+        measured(one("ceilings"), results.BY_HAND)
+    assert not list(own_results.rglob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (measure.WrongResult("out: got 2"), "WrongResult: out: got 2"),
+        (RuntimeError("in /home/me/a b/x.py:\n\n\tno kernel \x00"), "RuntimeError: in a b/x.py: | no kernel"),
+        (KeyError("https://pytorch.org/a/b or a/b"), "KeyError: 'https://pytorch.org/a/b or a/b'"),
+        (ValueError(""), "ValueError:"),
+    ],
+)
+def test_in_a_sweep_any_other_error_is_a_record_with_the_reason(own_results, monkeypatch, capsys, error, reason):
+    monkeypatch.setenv("SWEEP_RUN", "a run")
+    fails(monkeypatch, error)
+    record = measured(one("ceilings"))
+    assert (record["status"], record["metrics"]) == ("failed", {"reason": reason})
+    assert "Traceback" in capsys.readouterr().err  # for the executed notebook
+
+
+def test_an_error_that_spoils_the_device_is_recorded_before_the_notebook_ends(own_results, monkeypatch):
+    class Spoilt(device.Cpu):
+        def release(self):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setenv("SWEEP_RUN", "a run")
+    monkeypatch.setitem(device.KINDS, "cpu", Spoilt())
+    fails(monkeypatch, RuntimeError("CUDA error: an illegal memory access was encountered"))
+    case = one("ceilings")
+    with pytest.raises(RuntimeError, match="illegal"):
+        measured(case)
+    assert results.status(measure.record_path(case, 1)) == "failed"
+
+
+def test_a_store_that_cannot_be_written_is_no_fault_of_the_case(own_results, monkeypatch):
+    monkeypatch.setenv("SWEEP_RUN", "a run")
+    fails(monkeypatch, atomic.CannotWrite(28, "the disk is full", "/tmp/x"))
+    with pytest.raises(atomic.CannotWrite):
         measured(one("ceilings"))
     assert not list(own_results.rglob("*.json"))
+
+
+def test_what_finds_no_room_is_tried_again_and_what_can_never_fit_is_not(own_results, monkeypatch):
+    case = one("ceilings")
+    for total, status, left in ((10**9, "no_room", [case]), (0, "too_large", [])):
+        monkeypatch.setattr(device.Cpu, "total_bytes", lambda _, total=total: total)
+        monkeypatch.setattr(device.Cpu, "free_bytes", lambda _: 10)
+        record = measured(case)
+        assert record["status"] == status
+        assert record["metrics"] == {
+            "predicted_bytes": case.predicted_bytes(), "available_bytes": 9 if status == "no_room" else 0
+        }  # fmt: skip
+        assert measure.remaining([case], 1) == measure.remaining([case], 2) == left
+
+
+def test_a_case_uses_no_more_threads_than_the_quota_of_the_container(own_results, monkeypatch):
+    monkeypatch.setattr(environment, "_cores_seen", lambda: 8)
+    monkeypatch.setattr(container, "cores", lambda: 2.0)
+    former = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        assert measured(one("ceilings"))["environment"]["threads"] == 2
+    finally:
+        torch.set_num_threads(former)
 
 
 def test_what_a_case_built_is_freed_although_the_notebook_still_names_it(own_results):

@@ -1,8 +1,11 @@
 """The environment names the machine, and no person, path or secret."""
 
-import pytest
+import math
 
-from lib.instruments import environment, processor
+import pytest
+import torch
+
+from lib.instruments import container, environment, processor
 from lib.paths import ROOT
 
 
@@ -37,3 +40,16 @@ def test_settings_of_the_compiler_are_kept_but_no_path(monkeypatch):
     found = environment.describe("cpu")["variables"]
     assert (found["TORCHINDUCTOR_MAX_AUTOTUNE"], found["NVIDIA_TF32_OVERRIDE"]) == ("1", "0")
     assert "TORCHINDUCTOR_CACHE_DIR" not in found
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores", "threads"), [(math.inf, 8, 6), (8.0, 8, 6), (2.5, 2, 2), (0.5, 1, 1), (7.0, 7, 6)]
+)
+@pytest.mark.usefixtures("one_thread")
+def test_a_quota_of_a_container_bounds_cores_and_threads(monkeypatch, quota, cores, threads):
+    monkeypatch.setattr(environment, "_cores_seen", lambda: 8)
+    monkeypatch.setattr(container, "cores", lambda: quota)
+    assert environment.cores() == cores
+    torch.set_num_threads(6)
+    environment.keep_quota()
+    assert torch.get_num_threads() == threads

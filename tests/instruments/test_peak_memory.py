@@ -8,7 +8,7 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._inductor.exc import InductorError
 
-from lib.instruments import device, memory_timeline, peak_memory
+from lib.instruments import container, device, memory_timeline, peak_memory
 from lib.instruments.device import Cuda, Mps
 from lib.instruments.peak_memory import MIB
 
@@ -217,13 +217,27 @@ def test_mps_tells_what_is_held_at_the_end_of_each_phase_and_no_peak(monkeypatch
         assert found == {"forward_end_mib": [2], "forward_reserved_mib": [3]}
 
 
-def test_a_prediction_beyond_what_is_available_is_refused_with_both_numbers():
-    available = peak_memory.available_bytes("cpu")
-    peak_memory.preflight(available // 2, "cpu")
+class Small(device.Cpu):
+    def total_bytes(self):
+        return 1000
+
+    def free_bytes(self):
+        return 500
+
+
+@pytest.mark.parametrize(("predicted", "status", "available"), [(451, "no_room", 450), (901, "too_large", 900)])
+def test_what_does_not_fit_now_is_told_from_what_never_will(monkeypatch, predicted, status, available):
+    monkeypatch.setitem(device.KINDS, "cpu", Small())
+    peak_memory.preflight(450, "cpu")
     with pytest.raises(peak_memory.TooLarge) as raised:
-        peak_memory.preflight(10**15, "cpu")
-    assert raised.value.predicted == 10**15
-    assert raised.value.available == pytest.approx(available, rel=0.2)
+        peak_memory.preflight(predicted, "cpu")
+    assert raised.value.status == status
+    assert raised.value.metrics() == {"predicted_bytes": predicted, "available_bytes": available}
+
+
+def test_the_memory_of_a_container_is_that_of_its_tightest_group(monkeypatch):
+    monkeypatch.setattr(container, "memory_bytes", lambda: (2**20, 2**10))
+    assert (device.on("cpu").total_bytes(), device.on("cpu").free_bytes()) == (2**20, 2**10)
 
 
 def test_out_of_memory_on_a_cpu_is_recognised_with_the_bytes_asked_for():

@@ -44,7 +44,16 @@ def test_a_case_that_ended_badly_is_a_row_that_says_why(records, save_record):
     save_record(
         case=CASE | {"variant": "sdpa"}, status="too_large", predicted_bytes=2**33, available_bytes=2**31
     )  # fmt: skip
+    save_record(case=CASE | {"variant": "flex"}, status="failed", reason="KeyError: '<b>'")
+    save_record(case=CASE | {"variant": "compiled"}, status="no_room", predicted_bytes=2**33, available_bytes=2**31)
     table = tidy.medians(results.load("attention", "test-1c"), "forward_ms")
+    why = table.set_index("variant")["why"]
+    assert (why["flex"], why["compiled"]) == (
+        "raised an error: KeyError: '<b>'",
+        "no room at the time (8.0 GiB of 2.0)",
+    )
+    assert "<b>" not in tables.show(table, "variant forward_ms", "a caption")._repr_html_()
+    table = table[~table["variant"].isin(["flex", "compiled"])]
     row = table[table["variant"] == "sdpa"].iloc[0]
     assert row["why"] == "predicted not to fit (8.0 GiB of 2.0)"
     assert row["forward_ms"] is None
@@ -303,6 +312,31 @@ def test_what_was_measured_on_a_noisy_machine_is_marked(save_record):
     assert "2 of 3 rows have rounds on a noisy machine" in shown
     (row,) = method.disturbances({"attention": records}).to_dict("records")
     assert (row["records"], row["noisy machine"], row["series that change"]) == (5, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("products", "ms", "marked"),
+    [
+        ({8: 1.0, 16: 1.04}, 3 / 1.06, True),
+        ({8: 1.0, 16: 1.04}, 3 / 1.04, False),
+        ({8: 1.0}, 3 / 1.06, False),  # one size alone may not be the fastest
+        ({8: 1.0, 16: 1.2}, 3 / 1.06, False),  # a larger one may be faster still
+        ({}, 3 / 1.06, False),
+    ],
+)
+def test_a_step_faster_than_the_ceiling_is_marked_once_the_ceiling_is_complete(save_record, products, ms, marked):
+    for rows, product_ms in products.items():
+        case = {"operation": "matmul", "rows": rows, "columns": 8, "precision": "fp32"}
+        save_record("ceilings", case, total_ms=[product_ms] * 3, flops=1e9)
+    for precision in ("fp32", "bf16"):  # of bf16 there is no ceiling at all
+        case = {"size": "tiny", "precision": precision, "mode": "train_step"}
+        save_record("step", case, total_ms=[ms] * 6, forward_flops=1e9)
+    records = results.load("step", "test-1c")
+    found = dict(zip(records["precision"], (tidy.disturbances(row) for _, row in records.iterrows()), strict=True))
+    assert found == {"fp32": tidy.TOO_FAST if marked else "", "bf16": ""}
+    (row,) = method.disturbances({"step": records}).to_dict("records")
+    assert (row["above the ceiling"], row["noisy machine"], row["series that change"]) == (int(marked), 0, 0)
+    assert ("faster than the ceiling allows" in method.badge("test-1c").text) == marked
 
 
 def test_the_least_time_of_a_step_is_its_flops_and_bytes_at_the_ceilings(save_record):

@@ -177,18 +177,18 @@ def settle_in() -> None:
     """Add the experiment to the house: its case, its code, and GPUs where none are, if the case asks for some."""
     from lib.catalog import CATALOG, Experiment
     from lib.experiments import cases
-    from lib.instruments import environment, peak_memory
-    from lib.instruments.device import Cuda
+    from lib.instruments import environment
+    from lib.instruments.device import Cpu, Cuda
     from lib.records import code_digest
 
     CATALOG["cheap"], cases.EXPERIMENTS["cheap"] = Experiment(title="Cheap", metric="total_ms"), Cheap
     code_digest.code = lambda *_: CODE
     if "CHEAP_GPUS" in os.environ:
         Cuda.models = lambda _: [GPU] * 8
-        machine, describe, available = environment.machine, environment.describe, peak_memory.available_bytes
+        Cuda.free_bytes, Cuda.total_bytes = Cpu.free_bytes, Cpu.total_bytes
+        machine, describe = environment.machine, environment.describe
         environment.machine = lambda device: GPU if device == "cuda" else machine(device)
         environment.describe = lambda device: surroundings(device) if device == "cuda" else describe(device)
-        peak_memory.available_bytes = lambda device: available("cpu")
 
 
 class _Late:

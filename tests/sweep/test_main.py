@@ -191,6 +191,7 @@ def spoiled(tmp_path, monkeypatch, line):
     ("line", "statuses", "said"),
     [
         ("raise KeyError('a bug')", [None], "a bug"),
+        ("cases.EXPERIMENTS['ceilings'].setup = lambda self: 1 / 0", ["failed"], ".r1: ZeroDivisionError: division"),
         ("import sys; sys.exit(0)", [None], "ended before its last cell"),
         ("import os; os._exit(0)", ["crashed"], "its process died"),
         ("measure.pending = lambda *_: ()", [None], "made no record"),

@@ -1,13 +1,15 @@
 """A slot is made for each GPU that measures the same machine, and each kernel is in one shard."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from lib.instruments.device import Cuda
+from lib.instruments import device
+from lib.instruments.device import Cpu, Cuda
 from lib.records import results
-from lib.sweep import plan
+from lib.sweep import __main__, plan
 from lib.sweep.lock import Shard
 
 TASKS = [SimpleNamespace(device="cuda")]
@@ -61,6 +63,57 @@ def test_a_noisy_case_gets_one_round_more(save_record, own_results):
     (more,) = plan.further_rounds(tasks)
     assert (more.round, list(more.cases.values())) == (3, [noisy])
     assert more.todo() == ["attention/sdpa-64.r3"]
+
+
+class Small(Cpu):
+    def total_bytes(self):
+        return 1000
+
+    def free_bytes(self):
+        return 500
+
+
+def test_a_plan_refuses_what_can_never_fit_and_leaves_what_has_no_room_to_its_kernel(monkeypatch, own_results):
+    monkeypatch.setitem(device.KINDS, "cpu", Small())
+    predicted = {"attention/naive-64.r1": 450, "attention/sdpa-64.r1": 451, "attention/tiled-64.r1": 901}
+    assert plan._too_large(predicted, "cpu") == {
+        "attention/tiled-64.r1": {"predicted_bytes": 901, "available_bytes": 900}
+    }  # fmt: skip
+    cases = {name: {"variant": name, "seq_len": 64} for name in ("naive", "sdpa", "tiled")}
+    one = replace(task(1, cases, last=True), predicted=predicted)
+    *rows, totals = plan.dry([one]).splitlines()
+    fates = {"naive": "runs", "sdpa": "no room now", "tiled": "too large"}
+    assert all(any(f"{name}-64" in row and fate in row for row in rows) for name, fate in fates.items())
+    assert set(totals.rpartition(": ")[2].split("; ")) == {f"1 {fate}" for fate in fates.values()}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "around", "again"),
+    [
+        ({"asked_bytes": 91 * 2**20}, {"memory_mib": 100}, False),
+        ({"asked_bytes": 89 * 2**20}, {"memory_mib": 100}, True),
+        ({"asked_bytes": 89 * 2**20}, {"memory_mib": 200, "gpu_memory_mib": 90}, False),
+        ({}, {"memory_mib": 100}, True),  # the system killed its process
+    ],
+)
+def test_a_retry_leaves_what_asked_for_more_than_the_machine_has(save_record, metrics, around, again):
+    case = {"variant": "naive", "seq_len": 64}
+    save_record(case=case, status="oom", environment=around, **metrics)
+    one = task(1, {"naive": case}, last=True)
+    assert one.todo() == []
+    assert one.todo(frozenset(__main__.AGAIN["retry"])) == (["attention/naive-64.r1"] if again else [])
+
+
+def test_the_summary_counts_and_lists_what_failed_and_what_had_no_room(save_record):
+    cases = {name: {"variant": name, "seq_len": 64} for name in ("naive", "sdpa", "tiled")}
+    save_record(case=cases["naive"], total_ms=[1.0])
+    save_record(case=cases["sdpa"], status="failed", reason="KeyError: 'a bug'")
+    save_record(case=cases["tiled"], status="no_room", predicted_bytes=2, available_bytes=1)
+    counts, *listed = plan.summary([task(1, cases, last=True)]).splitlines()
+    assert set(counts.split("  ")) == {"ok: 1", "failed: 1", "no_room: 1"}
+    assert [line.split()[:3] for line in listed[1:]] == [
+        ["failed", "attention", "sdpa-64"], ["no_room", "attention", "tiled-64"]
+    ]  # fmt: skip
 
 
 def task(round, cases, last):

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from lib.instruments import container
 from lib.sweep import processes
 
 
 def test_what_the_own_group_tells_of_kills_counts_alone_and_the_whole_only_without_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "_own_group", lambda: tmp_path)
+    monkeypatch.setattr(container, "groups", lambda _: [tmp_path])
     vmstat = Path("/proc/vmstat").read_text() if Path("/proc/vmstat").exists() else ""
     whole = re.search(r"^oom_kill (\d+)$", vmstat, re.MULTILINE)
     if not whole:

@@ -1,6 +1,8 @@
 """A run yields its records and how it ended, and leaves no process and no file behind."""
 
 import concurrent.futures
+import json
+import os
 import tempfile
 from unittest.mock import Mock
 
@@ -49,6 +51,18 @@ def test_a_kernel_that_hangs_ends_though_its_environment_cannot_be_read(tmp_path
         assert ended.name == "timeout"
         alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
         assert not [child for child in alive if "ipykernel_launcher" in child.cmdline()]
+
+
+@pytest.mark.parametrize(("status", "kinds"), [("ok", ["record"] * 2), ("oom", ["record"]), ("failed", ["record"])])
+def test_an_error_ends_the_run_so_that_the_next_case_has_a_new_process(tmp_path, status, kinds):
+    folder = tmp_path / "test-1c" / "one"
+    folder.mkdir(parents=True)
+    for number, name in enumerate(("a.r1", "b.r1")):
+        (folder / f"{name}.json").write_text(json.dumps({"status": status if name == "a.r1" else "ok"}))
+        os.utime(folder / f"{name}.json", (number, number))
+    executing = concurrent.futures.Future()
+    executing.set_result(None)
+    assert [piece.kind for piece in run._followed(run_of(), tmp_path, executing)] == kinds
 
 
 @pytest.mark.parametrize(("counts", "end"), [([0, 1, 1], "died"), ([0, 0, 1], "oom")])

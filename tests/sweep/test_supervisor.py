@@ -9,7 +9,7 @@ import pytest
 
 from lib import paths
 from lib.records import atomic, record, results
-from lib.sweep import acceptance, lock
+from lib.sweep import __main__, acceptance, lock
 from lib.sweep.plan import Task
 from lib.sweep.progress import Progress
 from lib.sweep.run import Piece
@@ -20,10 +20,10 @@ STEP = {"size": "tiny", "precision": "fp32", "mode": "train_step"}
 TIMES = {"forward_ms": [1.0, 2.0], "backward_ms": [2.0, 4.0], "optimizer_ms": [1.0, 1.0], "total_ms": [4.0, 7.0]}
 
 
-def made(case, experiment="step", round=1, code=CODE, machine=MACHINE, **metrics):
+def made(case, experiment="step", round=1, code=CODE, machine=MACHINE, status="ok", **metrics):
     around = {"machine": machine, "hardware": "a test"}
     return record.create(
-        experiment=experiment, case=case, round=round, status="ok", metrics=metrics or {"total_ms": [1.0]},
+        experiment=experiment, case=case, round=round, status=status, metrics=metrics or {"total_ms": [1.0]},
         environment=around, code=code, started="2026-01-01T00:00:00+00:00", seconds=1.0,
     )  # fmt: skip
 
@@ -61,16 +61,11 @@ def test_a_record_that_is_another_or_cannot_be_true_is_refused(changed, said):
         acceptance.check(json.loads(made(given.pop("case"), **given)), task(STEP), NAME)
 
 
-@pytest.mark.parametrize(("flops", "accepted"), [(1.04e9, True), (1.06e9, False)])
-def test_more_than_the_machines_ceiling_is_refused(save_record, flops, accepted):
-    product = {"operation": "matmul", "rows": 8, "columns": 8, "precision": "fp32", "device": "cpu"}
-    save_record(experiment="ceilings", case=product, machine=MACHINE, flops=1e9, run_ms=[1.0, 1.0, 1.0])
-    found = json.loads(made(STEP, total_ms=[3.0], forward_flops=flops))
-    if accepted:
-        acceptance.check(found, task(STEP), NAME)
-    else:
-        with pytest.raises(ValueError, match="an MFU of at most"):
-            acceptance.check(found, task(STEP), NAME)
+def test_a_step_above_the_ceiling_is_accepted_since_the_ceiling_may_not_be_measured_yet(save_record):
+    for rows in (8, 16):
+        product = {"operation": "matmul", "rows": rows, "columns": 8, "precision": "fp32", "device": "cpu"}
+        save_record(experiment="ceilings", case=product, machine=MACHINE, flops=1e9, total_ms=[1.0, 1.0, 1.0])
+    acceptance.check(json.loads(made(STEP, total_ms=[3.0], forward_flops=2e9)), task(STEP), NAME)
 
 
 class Pretended:
@@ -203,6 +198,97 @@ def test_an_exception_costs_the_case_in_hand_alone(supervise):
     assert statuses(one) == ["ok", None, "ok"]
     assert [run.todo for run in slot.runs][1] == ("step/3.r1",)
     assert found.failures == ["WrongResult: too far off"]
+
+
+def failing(*reasons):
+    """Fails the cases in hand for these reasons, one a run; then a run goes well."""
+
+    def fails(reason):
+        def play(run):
+            experiment, name = run.todo[0].split("/")
+            case, round = {"n": int(name[0])}, int(name[-1])
+            yield Piece("record", run.todo[0], made(case, experiment, round, status="failed", reason=reason))
+            yield Piece("end", "complete")
+
+        return play
+
+    return [*map(fails, reasons), well]
+
+
+def test_a_case_that_fails_is_a_row_and_a_line_and_costs_itself_alone(supervise):
+    one = task({"n": 1}, {"n": 2}, {"n": 3})
+    found = supervise([one], [Pretended(*failing("WrongResult: out: got 1, expected at most 0.1"))])
+    assert statuses(one) == ["failed", "ok", "ok"]
+    assert found.failures == ["step/1.r1: WrongResult: out: got 1, expected at most 0.1"]
+    assert found.progress.failed == 1
+
+
+def test_a_record_of_a_failed_case_without_a_reason_is_refused():
+    with pytest.raises(ValueError, match=r"metrics\.reason: expected a text"):
+        record.parse(made(STEP, status="failed", total_ms=[1.0]))
+
+
+ALIKE = [f"InductorError: no kernel {n}.5e-{n}, in c{n} | at {'abcdefgh'[n]}" for n in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("reasons", "succeeded", "left"),
+    [
+        (ALIKE[:5], (), 2),
+        (ALIKE[:4], (), 0),
+        ([*ALIKE[:4], "ValueError: other"], (), 0),
+        (ALIKE[:5], (9,), 0),
+    ],
+)
+def test_a_kernel_is_given_up_after_five_cases_failed_alike_and_none_succeeded(supervise, reasons, succeeded, left):
+    one, other = task(*({"n": n} for n in (*succeeded, *range(1, 8)))), task({"n": 8}, experiment="attention")
+    for n in succeeded:
+        results.folder().joinpath(MACHINE, "step").mkdir(parents=True)
+        results.write(made({"n": n}))
+
+    def well_elsewhere(run):
+        yield Piece("record", run.todo[0], made({"n": 8}, "attention"))
+        yield Piece("end", "complete")
+
+    plays = failing(*reasons)[: None if left == 0 else -1]
+    found = supervise([one, other], [Pretended(*plays, well_elsewhere)])
+    ended = ["failed"] * len(reasons) + [None if left else "ok"] * (7 - len(reasons))
+    assert statuses(one, other) == ["ok"] * len(succeeded) + ended + ["ok"]
+    lines = [line for line in found.failures if "left out" in line]
+    assert lines == ["step: 2 cases are left out, since 5 failed alike"] * bool(left)
+    assert len(found.failures) == len(reasons) + len(lines)
+    assert not found.progress.left
+
+
+RETRIED = frozenset(__main__.AGAIN["retry"])
+
+
+def test_a_failed_case_is_left_alone_until_a_retry_and_then_tried_once(supervise):
+    first, second = task({"n": 1}), task({"n": 1}, round=2)
+    for again in (frozenset(), RETRIED):
+        slot = Pretended(*failing("KeyError: 'a bug'"))
+        found = supervise([first, second], [slot], again=again)
+        assert len(slot.runs) == len(found.failures) == 1  # not in round 2, also where round 1 was a retry
+        assert statuses(first, second) == ["failed", None]
+        assert supervise([first, second], [Pretended()]).failures == []
+    assert first.todo(RETRIED) == ["step/1.r1"]
+
+
+def test_a_case_without_room_is_tried_once_a_run_and_again_in_the_next_round_and_run(supervise):
+    def no_room(run):
+        made_now = made({"n": 1}, round=1, status="no_room", predicted_bytes=2, available_bytes=1)
+        yield Piece("record", "step/1.r1", made_now)
+        yield Piece("end", "complete")
+
+    def well_in_round_2(run):
+        yield Piece("record", "step/1.r2", made({"n": 1}, round=2))
+        yield Piece("end", "complete")
+
+    first, second = task({"n": 1}), task({"n": 1}, round=2)
+    found = supervise([first, second], [Pretended(no_room, well_in_round_2)])
+    assert (statuses(first, second), found.failures) == (["no_room", "ok"], [])
+    supervise([first, second], [Pretended(well)])
+    assert statuses(first, second) == ["ok", "ok"]
 
 
 def test_a_kernel_that_cannot_write_ends_the_sweep_in_that_line(supervise):
