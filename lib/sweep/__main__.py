@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
         "`status` shows the progress of the sweeps on these results.",
         (
             "smoke",
-            "quick",
+            "report",
             "gpu --dry",
             "gpu --budget 3000",
             "gpu --shard 2/4",
@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
             143: "stopped by SIGTERM or SIGHUP; the same command continues",
         },
     )
-    made.add_argument("sweep", help=f"a file in notebooks/sweeps ({names}), or status")
+    made.add_argument("sweep", help=f"a file in notebooks/sweeps ({names}), report (the quick one here), or status")
     made.add_argument("--budget", default="inf", help="stop between cases after this many seconds")
     made.add_argument("--noisy", metavar="SECONDS", help="then measure noisy cases once more, for at most so long")
     made.add_argument("--dry", action="store_true", help="list the cases, predict memory and duration; run nothing")
@@ -105,10 +105,11 @@ def _print_status() -> int:
 
 
 def _dry(name: str, shard: Shard) -> int:
-    from lib.sweep import duration, plan
+    from lib.sweep import duration, plan, sweep_file
 
-    tasks = plan.in_shard(plan.planned(name), shard)
-    return _say("\n".join([plan.dry(tasks), *([duration.sentence(tasks)] if tasks else [])]))
+    name = sweep_file.picked(name)
+    tasks = plan.in_shard(plan.planned(name, dry=True), shard)
+    return _say("\n".join([f"the sweep {name}", plan.dry(tasks), *([duration.sentence(tasks)] if tasks else [])]))
 
 
 @contextlib.contextmanager
@@ -145,12 +146,13 @@ def _signals_delayed() -> Iterator[None]:
 def _supervise(given: argparse.Namespace, shard: Shard, budget: float) -> int:
     with _signals_delayed():
         from lib.records import damaged
-        from lib.sweep import plan, supervisor
+        from lib.sweep import plan, supervisor, sweep_file
 
     again = frozenset(kind for option, kinds in AGAIN.items() if getattr(given, option) for kind in kinds)
     os.environ["RESULTS"] = str(paths.results().resolve())
     with contextlib.ExitStack() as stack:
         try:
+            given.sweep = sweep_file.picked(given.sweep)
             boxes = stack.enter_context(_boxes(given, shard))
             tasks = list({id(task): task for box in boxes for task in box.tasks}.values())
             for task in tasks:
@@ -158,6 +160,8 @@ def _supervise(given: argparse.Namespace, shard: Shard, budget: float) -> int:
                 paths.within(paths.runs(), task.machine)
         except ValueError as error:
             return _say(error, BAD_INPUT)
+        if hardware := sorted({f"{task.environment['hardware']} ({task.device})" for task in tasks}):
+            _say(f"measuring on {', '.join(hardware)}: the sweep {given.sweep}")
         damaged.clean_store(shard == lock.WHOLE)
         if not any(task.todo(again) for task in tasks):
             return _say(f"{given.sweep}: every case has a record; nothing to measure")

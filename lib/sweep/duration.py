@@ -1,7 +1,7 @@
 """Predict how long a sweep will take on this machine.
 
 A case with a record should take what it took before. For others, costs by theory are multiplied by the iterations that
-the settings ask for, at recorded rates or ones measured in a second.
+the settings ask for, at recorded rates, ones measured in a second, or those of a GPU's datasheet.
 """
 
 import functools
@@ -14,6 +14,7 @@ from lib import model, timing
 from lib.experiments import cases, measure
 from lib.instruments import allocator, cache, environment
 from lib.records import baselines, results
+from lib.report.published import datasheets
 from lib.sweep import plan
 from lib.sweep.plan import Task
 from lib.sweep.progress import clock
@@ -21,32 +22,62 @@ from lib.sweep.progress import clock
 # as seen on two machines of two cores, an Intel Xeon and an AMD EPYC
 SLOWDOWN = 1.4  # how much longer an iteration takes than its costs, each at its best rate
 EAGER_SLOWDOWN = 4  # how much longer an operation takes with Python and autograd around it
-FOLLOWED_S = 0.5e-3  # more for each operation while memory is followed
-COMPILED_S = 1.2, 0.008  # to compile a graph, and more for each of its operations
+FOLLOWED_S = 0.5e-3  # more for each operation while memory or kernels are followed
+GRAPH_S = 1.2  # to compile a graph, and more for each of its operations
 COMPILER_S = 5.0  # the compiler's own start in a process
 CACHED = 0.3  # of the time to compile, where an earlier round of the sweep has compiled the graph
-BESIDE_S = 0.03  # for each case, mostly noise probes
 START_S = 2 * time.process_time()  # to start a kernel: twice what this process's imports took
 
 
 class UnitSeconds(NamedTuple):
-    """Hold the least seconds for one FLOP (by precision), byte, operation and drawn number."""
+    """Hold the least seconds for one FLOP (by precision), byte, operation and drawn number.
+
+    `compiled` is to compile an operation, `peaks` for one while the peaks of its iteration are found, `beside` for each
+    case, mostly noise probes, and `start` to start a kernel. Where it `overlaps`, the device computes while Python calls
+    the next operations."""
 
     flop: Mapping[str, float]
     byte: float
     operation: float
     draw: float
+    compiled: float = 0.008
+    peaks: float = FOLLOWED_S
+    beside: float = 0.03
+    start: float = START_S
+    overlaps: bool = False
 
     def iteration_s(self, case) -> float:
         """Predict the time of an iteration of a case."""
         costs, precision = case.costs(), getattr(case, "precision", "fp32")
-        parts = costs.flops * self.flop[precision], costs.bytes * self.byte, costs.operations * self.operation
-        return SLOWDOWN * sum(parts)
+        computed = costs.flops * self.flop[precision] + costs.bytes * self.byte
+        called = costs.operations * self.operation
+        return SLOWDOWN * (max(computed, called) if self.overlaps else computed + called)
+
+
+# what is unlike a CPU; assumed, since none was measured
+UNLIKE = {
+    "cuda": {
+        "compiled": 1.5 / 400,  # 1 to 2 s for a layer, which is about 400 operations forward, backward and of AdamW
+        "peaks": 0.0,  # counted by the allocator
+        "beside": 0.5,  # two noise probes of 50 ms, and the least wall times of warm-ups and samples
+        "start": 6.0,  # of which half for CUDA's context and libraries
+        "overlaps": True,
+    }
+}
+LAUNCH_S = 5e-6  # of an eager operation on a GPU: assumed, most of it Python's
+DRAWN_BYTES = 40  # to draw a weight: five kernels that each read and write it
 
 
 @functools.cache
 def rates(device: str) -> UnitSeconds:
-    """Return the rates of this machine: the best in its records of its limits, else measured now."""
+    """Return the rates of this machine: the best in its records of its limits, else measured now.
+
+    Those of `plan.CARD` are from its datasheet."""
+    if device == plan.CARD:
+        sheet = datasheets().set_index(["hardware", "precision"]).loc[plan.CARD]
+        products, byte = (1e-12 / sheet["tflops"]).to_dict(), 1e-9 / sheet["memory_gb_per_s"].iloc[0]
+        products["fp16"] = products["bf16"]
+        return UnitSeconds(products, byte, LAUNCH_S, DRAWN_BYTES * byte, **UNLIKE["cuda"])
     files = results.files(environment.machine(device), "ceilings")
     records = [results.cached(file) for file in files if results.status(file) == "ok"]
 
@@ -68,7 +99,8 @@ def rates(device: str) -> UnitSeconds:
     drawn = model.linear(1024, 1024).weight.numel()
     draw_s = (time.perf_counter() - began) / drawn
     products |= {"tf32": products["fp32"], "fp16": products["bf16"]}
-    return UnitSeconds(products, best_s("copy", 4096), EAGER_SLOWDOWN * best_s("call", 1), draw_s)
+    call_s = EAGER_SLOWDOWN * best_s("call", 1)
+    return UnitSeconds(products, best_s("copy", 4096), call_s, draw_s, **UNLIKE.get(device, {}))
 
 
 def predicted(tasks: list[Task]) -> dict[str, float]:
@@ -80,7 +112,7 @@ def predicted(tasks: list[Task]) -> dict[str, float]:
             continue
         built = {name: cases.EXPERIMENTS[task.experiment](**case) for name, case in todo.items()}
         here, settings = rates(task.device), task.parameters
-        seconds = START_S + COMPILER_S * any(map(_compiles, built.values()))
+        seconds = here.start + COMPILER_S * any(map(_compiles, built.values()))
         for name, case in built.items():
             earlier = plan.earlier_s(task.experiment, todo[name], task.machine)
             seconds += min(task.timeout, earlier or case_seconds(case, settings, here))
@@ -89,10 +121,17 @@ def predicted(tasks: list[Task]) -> dict[str, float]:
 
 
 def sentence(tasks: list[Task]) -> str:
-    """Say how long a sweep takes, by experiment, the longest first."""
-    found = sorted(predicted(tasks).items(), key=lambda pair: -pair[1])
-    parts = ", ".join(f"{name} {clock(seconds)}" for name, seconds in found)
-    return f"predicted to take {clock(sum(seconds for _, seconds in found))}: {parts}"
+    """Say how long a sweep takes, by tier and experiment, the longest first."""
+    tiers = {tier: predicted([task for task in tasks if task.tier == tier]) for tier in sorted({t.tier for t in tasks})}
+    total = sum(sum(found.values()) for found in tiers.values())
+    by_sheet = tasks[0].device == plan.CARD
+    where = f" on an {plan.CARD}, by its datasheet since no CUDA device is here" if by_sheet else ""
+    lines = [f"predicted to take {clock(total)}{where}:"]
+    for tier, found in tiers.items():
+        parts = [f"{name} {clock(seconds)}" for name, seconds in sorted(found.items(), key=lambda pair: -pair[1])]
+        whole = f"tier {tier} {clock(sum(found.values()))}: " if len(tiers) > 1 else ""
+        lines.append(f"  {whole}{', '.join(parts)}")
+    return "\n".join(lines)
 
 
 def _compiles(case) -> bool:
@@ -112,12 +151,20 @@ def case_seconds(case, settings: Mapping, rates: UnitSeconds) -> float:
     if case.experiment == "memory" and not (case.checkpoint and settings["pairs"]):
         counted = 0  # it only follows memory
     seconds = (3 + counted) * (each + flush)  # with the check, the first and the peaks
-    for both in (each + rates.iteration_s(other) for other in others):
+    switches = len(baselines.switched(case.experiment, asdict(case)))
+    trials = switches * (switches + 1) // 2 if settings.get("search") else 0  # each with one switch less left
+    for both in [each + rates.iteration_s(other) for other in others] + trials * [2 * each]:
         paired = min(settings["pairs"], max(timing.LEAST_PAIRS, limit / both))
         seconds += (paired + min(timing.UNCOUNTED, max(1, 0.2 * limit / both))) * (both + 2 * flush)
+    seconds += 2 * settings.get("steps", 0) * each + trials * _compile_s(case, rates) / 2  # half of them from the cache
     seconds += costs.drawn * rates.draw * (1 + len(others) + (case.experiment == "warmup"))
+    seconds += rates.beside + sum(CACHED * _compile_s(other, rates) for other in others)
     if _compiles(case):
-        again = CACHED if settings["round"] > 1 else 1
-        return BESIDE_S + seconds + again * (COMPILED_S[0] + COMPILED_S[1] * costs.operations)
+        return seconds + (CACHED if settings["round"] > 1 else 1) * _compile_s(case, rates)
     followed = {"allocator": 0, "warmup": 0, "memory": 2, "precision": 0, "kernels": 4 + settings.get("recorded", 0)}
-    return BESIDE_S + seconds + followed.get(case.experiment, 1) * FOLLOWED_S * costs.operations
+    each_s = FOLLOWED_S if case.experiment in followed else rates.peaks
+    return seconds + followed.get(case.experiment, 1) * each_s * costs.operations
+
+
+def _compile_s(case, rates: UnitSeconds) -> float:
+    return GRAPH_S + rates.compiled * case.costs().operations if _compiles(case) else 0.0

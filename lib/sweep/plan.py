@@ -24,6 +24,8 @@ from lib.report import tidy
 from lib.sweep import sweep_file
 from lib.sweep.lock import Shard
 
+CARD, CARD_BYTES = "H100 80GB", 80 * 10**9  # of the datasheets: a dry run without CUDA predicts for it
+
 
 @dataclass(frozen=True)
 class Task:
@@ -31,7 +33,7 @@ class Task:
 
     `cases` has each case's fields in the order of measuring, `predicted` its bytes. `too_large` has the metrics of
     cases that can never fit, `unavailable` the reasons why others cannot run. The supervisor puts `environment` and
-    `code` into the records that it writes itself. `last` is true in the cases' last round."""
+    `code` into the records that it writes itself. `last` is true in the cases' last round. Lower tiers come first."""
 
     experiment: str
     parameters: dict
@@ -45,6 +47,7 @@ class Task:
     environment: dict
     code: str
     last: bool
+    tier: int = 1
 
     @property
     def round(self) -> int:
@@ -87,33 +90,42 @@ def _asked_too_much(file: Path) -> bool:
     return record["metrics"].get("asked_bytes", 0) > peak_memory.USABLE * peak_memory.MIB * total_mib
 
 
-def planned(sweep: str) -> list[Task]:
-    """Plan a sweep on this machine; tasks that need the whole machine come first in each round.
+def planned(sweep: str, dry: bool = False) -> list[Task]:
+    """Plan a sweep on this machine, ordered by tier, then round, then what needs the whole machine.
 
-    Raises ValueError as `sweep_file.load` does."""
-    tasks = [_task(kernel) for kernel in sweep_file.load(sweep)]
-    return sorted(tasks, key=lambda task: (task.round, not task.alone))
+    A `dry` plan of a sweep that needs CUDA is for `CARD` where there is none. Raises ValueError as `sweep_file.load`
+    does, and for a sweep that this machine has no device for."""
+    kernels = sweep_file.load(sweep)
+    needs = kernels[0].needs
+    missing = on(needs).missing() if needs else None
+    if missing and not dry:
+        raise ValueError(f"{sweep}.yaml: needs {needs}: {missing}; --dry still lists the cases")
+    tasks = [_task(kernel, bool(missing)) for kernel in kernels]
+    return sorted(tasks, key=lambda task: (task.tier, task.round, not task.alone))
 
 
-def _task(kernel: sweep_file.Kernel) -> Task:
-    device = kernel.cases[0].device
+def _task(kernel: sweep_file.Kernel, on_card: bool) -> Task:
+    """Return the task of a kernel on this machine, or as if `CARD` were here and could run every case."""
+    device = CARD if on_card else kernel.cases[0].device
+    machine, around = (CARD, {}) if on_card else (environment.machine(device), _environment(device))
     ordered = dict.fromkeys([*measure.shuffled(measure.available(kernel.cases), kernel.round), *kernel.cases])
     named = {results.called(kernel.experiment, asdict(case), kernel.round): case for case in ordered}
-    unavailable = {name: reason for name, case in named.items() if (reason := case.unavailable())}
+    reasons = {} if on_card else {name: case.unavailable() for name, case in named.items()}
     predicted = {name: case.predicted_bytes() for name, case in named.items()}
     return Task(
-        kernel.experiment, kernel.parameters, kernel.timeout, device, environment.machine(device),
+        kernel.experiment, kernel.parameters, kernel.timeout, device, machine,
         cases={name: asdict(case) for name, case in named.items()}, predicted=predicted,
-        too_large=_too_large(predicted, device), unavailable=unavailable, environment=_environment(device),
-        code=code_digest.code(kernel.experiment), last=kernel.last,
+        too_large=_too_large(predicted, device), unavailable={name: why for name, why in reasons.items() if why},
+        environment=around, code=code_digest.code(kernel.experiment), last=kernel.last, tier=kernel.tier,
     )  # fmt: skip
 
 
 def _too_large(predicted: dict[str, int], device: str) -> dict[str, dict]:
     """Return the metrics of the cases that can never fit in memory; they are recorded without a process.
 
-    Only for CPUs. A GPU's memory is queried by the process that measures, because the query itself takes memory."""
-    most = peak_memory.most_bytes(device) if device == "cpu" else math.inf
+    Only for CPUs and `CARD`. A GPU's memory is queried by the process that measures, because the query itself takes
+    memory."""
+    most = _limits(device)["too large"] if device in ("cpu", CARD) else math.inf
     refused = {name: size for name, size in predicted.items() if size > most}
     return {name: peak_memory.TooLarge("too_large", size, most).metrics() for name, size in refused.items()}
 
@@ -239,6 +251,8 @@ def dry(tasks: list[Task]) -> str:
 
 def _limits(device: str) -> dict[str, int]:
     """Return the limits of `table`, the one of all memory first."""
+    if device == CARD:
+        return dict.fromkeys(("too large", "no room now"), int(peak_memory.USABLE * CARD_BYTES))
     return {"too large": peak_memory.most_bytes(device), "no room now": peak_memory.available_bytes(device)}
 
 

@@ -17,8 +17,12 @@ from ruamel.yaml.error import StreamMark, YAMLError
 
 from lib import notebooks, validate
 from lib.experiments import cases, measure
+from lib.instruments import device
 
-OPTIONS = {"rounds": 1, "timeout": 600, "fresh": []}  # for a block or for the whole sweep
+REPORT, QUICK = "report", {"cuda": "quick-gpu"}  # what `make report` measures on a device, elsewhere `quick`
+OPTIONS = {"rounds": 1, "timeout": 600, "fresh": [], "tier": 1}  # for a block or for the whole sweep
+NEEDS, NEEDED = "needs", ("cuda",)  # an option of the whole sweep: the device without which it is not measured
+TIERS = 3
 FRACTIONS = ("target_percent", "seconds")  # settings that may be fractions
 BYTES = 16_384  # of a file: three times the longest here, and still read within a second
 CHARACTERS = 100  # of one value: longer than any name or number
@@ -28,18 +32,27 @@ CASES = 100_000  # of a sweep in all rounds: each is built and looked up before 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A notebook's parameters and cases in a round; `timeout` is in seconds, `last` marks the last round."""
+    """A notebook's parameters and cases in a round; `timeout` is in seconds, `last` marks the last round.
+
+    Lower tiers are measured first. `needs` is the device without which the sweep is not measured, if any."""
 
     experiment: str
     parameters: dict
     cases: list
     timeout: float
     last: bool
+    tier: int
+    needs: str | None
 
     @property
     def round(self) -> int:
         """Return the round of its records."""
         return self.parameters["round"]
+
+
+def picked(name: str) -> str:
+    """Return the name of a sweep; `report` stands for the one that shows this machine's device in short."""
+    return QUICK.get(device.named(), "quick") if name == REPORT else name
 
 
 def load(name: str) -> list[Kernel]:
@@ -63,17 +76,20 @@ def read(file: Path) -> list[Kernel]:
     if not isinstance(content, dict):
         raise ValueError("expected a mapping of experiments to axes")
     options = {name: content.pop(name, default) for name, default in OPTIONS.items()}
+    needs = content.pop(NEEDS, None)
+    if needs is not None:
+        validate.choice(NEEDS, needs, NEEDED)
     if not content:
         raise ValueError("expected at least one experiment")
     entries, count = [], 0
     for experiment, axes in content.items():
-        validate.choice("experiment", experiment, [*cases.EXPERIMENTS, *OPTIONS])
+        validate.choice("experiment", experiment, [*cases.EXPERIMENTS, *OPTIONS, NEEDS])
         for block in _blocks(experiment, axes):
             full = _with_defaults(experiment, options | block)
             count += _count_cases(experiment, full)
             if count > CASES:
                 raise ValueError(f"{experiment}: the sweep has more than {CASES:,} cases in all rounds")
-            entries.append(_kernels(experiment, full))
+            entries.append(_kernels(experiment, full, needs))
     _refuse_duplicates(list(itertools.chain.from_iterable(entries)))
     rounds = sorted({kernel.round for entry in entries for kernel in entry})
     mixed = [measure.shuffled([k for k in entry if k.round == r], r) for r in rounds for entry in entries]
@@ -154,8 +170,9 @@ def _with_defaults(experiment: str, block: dict) -> dict:
     for name in block:
         validate.choice(experiment, name, [*OPTIONS, *(name for name in axes if name != "round")])
     full = axes | block
-    for name, least in {"rounds": 1, "timeout": 1, **settings}.items():
+    for name, least in {"rounds": 1, "timeout": 1, "tier": 1, **settings}.items():
         _refuse_setting(f"{experiment}.{name}", full[name], least, name in FRACTIONS)
+    validate.at_most(f"{experiment}.tier", full["tier"], TIERS)
     for name in notebooks.fields(experiment):
         if full[name] is None or full[name] == [] or isinstance(full[name], dict):
             got = validate.shown(full[name])
@@ -182,7 +199,7 @@ def _count_cases(experiment: str, block: dict) -> int:
     return block["rounds"] * math.prod(len(_as_list(block[name])) for name in notebooks.fields(experiment))
 
 
-def _kernels(experiment: str, block: dict) -> list[Kernel]:
+def _kernels(experiment: str, block: dict, needs: str | None) -> list[Kernel]:
     """Make a kernel of a block for each round and each combination of its fresh axes."""
     fields, kernels = notebooks.fields(experiment), []
     parameters = {name: block[name] for name in notebooks.parameters(experiment)}
@@ -195,7 +212,8 @@ def _kernels(experiment: str, block: dict) -> list[Kernel]:
             raise ValueError(f"{experiment}.{error}") from None
         last = block["rounds"]
         for round in range(1, last + 1):
-            kernels.append(Kernel(experiment, chosen | {"round": round}, grid, block["timeout"], round == last))
+            mine, ended = chosen | {"round": round}, round == last
+            kernels.append(Kernel(experiment, mine, grid, block["timeout"], ended, block["tier"], needs))
     return kernels
 
 
