@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 # for `make wheels`, PYTHON is the version on the other machine
 BASE = $(if $(filter wheels,$(MAKECMDGOALS)),python3,$(patsubst 3.%,python3.%,$(PYTHON)))
-SWEEP ?= quick
+SWEEP ?= report
 BUDGET ?=
 NOISY ?=
 MACHINE ?=
@@ -11,8 +11,17 @@ MACHINES ?=
 SHARD ?=
 ADDRESS ?=
 WITH ?=
+# pip's index is the user's own; this one is for PyTorch alone, which may be another build
+TORCH_INDEX ?=
+# the wheel of torch 2.13.0 for Python 3.12 in pip's default index; its metadata name CUDA's libraries beside it
+PLATFORM := $(shell uname -sm | tr ' ' -)
+WHEEL_Linux-x86_64 := 530 MB, and CUDA's libraries take more
+WHEEL_Linux-aarch64 := 430 MB, and CUDA's libraries take more
+WHEEL_Darwin-arm64 := 110 MB
+SIZE = $(if $(TORCH_INDEX),PyTorch comes from TORCH_INDEX,PyTorch is a download of $(or $(WHEEL_$(PLATFORM)),unknown size))
 PY := .venv/bin/python
-INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALL := $(PIP) --editable
 CHOSEN = $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
 export PYTHONUNBUFFERED := 1
 
@@ -22,8 +31,8 @@ export PYTHONUNBUFFERED := 1
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-report: .venv/ready ## Measure this machine with the quick sweep and write reports/report.html
-	@$(PY) -m lib.sweep quick --noisy 90; ended=$$?; [ $$ended -le 1 ] || exit $$ended; \
+report: .venv/ready ## Measure this machine with the quick sweep for its device and write reports/report.html
+	@$(PY) -m lib.sweep report --noisy 90; ended=$$?; [ $$ended -le 1 ] || exit $$ended; \
 	  $(PY) -m lib.experiments.calibration --short || ended=1; \
 	  $(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES)) && exit $$ended
 
@@ -33,7 +42,7 @@ test: .venv/dev .venv/cluster .venv/peers .venv/browser ## Check the style and r
 torture: .venv/dev .venv/cluster ## Run all fault tests (half an hour); print how many faults were injected, survived and lost
 	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/torture tests/sweep/test_ray_cluster.py -n 2 --dist worksteal
 
-sweep: .venv/ready ## Run a sweep: SWEEP=smoke, quick, cpu, gpu or unclear.yaml; BUDGET=seconds, DRY=1, STALE=1, RETRY=1, NOISY=seconds, SHARD=k/n, ADDRESS=host:port
+sweep: .venv/ready ## Run a sweep: SWEEP=report, smoke, quick, quick-gpu, cpu, gpu or unclear.yaml; BUDGET=seconds, DRY=1, STALE=1, RETRY=1, NOISY=seconds, SHARD=k/n, ADDRESS=host:port
 	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(NOISY),--noisy $(NOISY)) $(if $(filter-out 0,$(DRY)),--dry) \
 	  $(if $(filter-out 0,$(STALE)),--stale) $(if $(filter-out 0,$(RETRY)),--retry) \
 	  $(if $(SHARD),--shard $(SHARD)) $(if $(ADDRESS),--address $(ADDRESS))
@@ -71,9 +80,9 @@ clean: ## Remove the report and the executed notebooks; records, saved figures a
 # A setup that fails is removed, and only the last step creates `ready`.
 .venv/ready: pyproject.toml constraints.txt
 	@$(BASE) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "Setting up .venv; this takes a few minutes, once"
+	@echo "Setting up .venv; this takes a few minutes, once. $(SIZE)"
 	@rm -rf .venv
-	@{ $(BASE) -m venv .venv && $(INSTALL) . && touch $@; } || { rm -rf .venv; exit 1; }
+	@{ $(BASE) -m venv .venv && $(if $(TORCH_INDEX),$(PIP) --no-deps --index-url '$(TORCH_INDEX)' torch &&) $(INSTALL) . && touch $@; } || { rm -rf .venv; exit 1; }
 
 # Tools for development: tests and style checks.
 .venv/dev: .venv/ready

@@ -1,4 +1,4 @@
-"""A new experiment costs five files and edits in four: tests/support/toy, added to a copy of the repository."""
+"""A new experiment costs five files and edits in six: tests/support/toy, added to a copy of the repository."""
 
 import os
 import shutil
@@ -44,7 +44,7 @@ def repository(tmp_path):
     catalog = tmp_path / "lib" / "catalog.py"
     assert catalog.read_text().endswith("),\n}\n")
     catalog.write_text(catalog.read_text().removesuffix("}\n") + ENTRY)
-    for name in ("smoke", "quick", "cpu", "gpu"):
+    for name in ("smoke", "quick", "quick-gpu", "cpu", "gpu"):
         with (tmp_path / "notebooks" / "sweeps" / f"{name}.yaml").open("a") as file:
             file.write(LINE)
     (tmp_path / "notebooks" / "sweeps" / "one.yaml").write_text(LINE)  # the line alone, to run nothing else here
@@ -60,7 +60,7 @@ def run(folder: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_a_new_experiment_is_measured_and_told_and_costs_five_files_and_five_edits(repository):
+def test_a_new_experiment_is_measured_and_told_and_costs_five_files_and_six_edits(repository):
     added = [file.relative_to(TOY).as_posix() for file in sorted(TOY.rglob("*.*")) if "__pycache__" not in file.parts]
     assert added == [
         "lib/chapters/softmax.py", "lib/experiments/softmax.py", "notebooks/report/12_softmax.ipynb",

@@ -113,6 +113,37 @@ def test_bare_make_and_the_readme_name_every_command():
     assert all(f"make {verb}" in readme for verb in verbs if verb != "help")
 
 
+def set_up(*variables):
+    """What make would run to set up .venv."""
+    command = ["make", "-nB", ".venv/ready", *variables]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_setting_up_says_first_how_large_pytorch_is_and_names_no_index_of_its_own():
+    linux, mac, other = (set_up(f"PLATFORM={name}") for name in ("Linux-x86_64", "Darwin-arm64", "Plan9-mips"))
+    assert "PyTorch is a download of 530 MB, and CUDA's libraries take more" in linux
+    assert 'PyTorch is a download of 110 MB"' in mac
+    assert 'PyTorch is a download of unknown size"' in other
+    assert linux.index("530 MB") < linux.index("pip install")
+    assert "index" not in linux
+    assert "://" not in (ROOT / "Makefile").read_text()
+
+
+def test_an_index_is_for_pytorch_alone_whose_dependencies_come_from_the_users_own():
+    said = set_up("TORCH_INDEX=https://user:secret@index.test/cpu")
+    (first, second) = (part for part in said.split("&&") if "pip install" in part)
+    assert first.endswith("--no-deps --index-url 'https://user:secret@index.test/cpu' torch ")
+    assert second.endswith("--editable . ")
+    (spoken,) = (line for line in said.splitlines() if "Setting up" in line)
+    assert spoken.endswith('PyTorch comes from TORCH_INDEX"')
+
+
+def test_make_report_leaves_the_choice_of_the_sweep_to_one_place():
+    command = ["make", "-n", "-o", ".venv/ready", "report"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "-m lib.sweep report " in said
+
+
 def test_every_module_says_what_it_does_in_its_first_line():
     modules = [file for file in ROOT.glob("lib/**/*.py") if file.name != "__init__.py"]
     docstrings = {file: ast.get_docstring(ast.parse(file.read_text())) for file in modules}

@@ -33,7 +33,7 @@ class UnitSeconds(NamedTuple):
     """Hold the least seconds for one FLOP (by precision), byte, operation and drawn number.
 
     `compiled` is to compile an operation, `peaks` for one while the peaks of its iteration are found, `beside` for each
-    case, mostly noise probes, and `start` to start a kernel. Where it `overlaps`, the device computes while Python calls
+    case, mostly noise probes, and `start` to start a kernel. If it `overlaps`, the device computes while Python calls
     the next operations."""
 
     flop: Mapping[str, float]

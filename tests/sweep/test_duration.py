@@ -4,8 +4,9 @@ import pytest
 
 from lib import notebooks
 from lib.experiments import cases
-from lib.instruments import cache, environment
+from lib.instruments import cache, device, environment
 from lib.records import results
+from lib.report.published import datasheets
 from lib.sweep import duration, plan
 
 FLOP_S = dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), 1e-11)
@@ -54,7 +55,7 @@ def test_a_case_with_a_record_takes_as_long_again_and_one_that_is_done_nothing(m
 def test_the_reference_machines_records_took_about_as_long(monkeypatch, own_results):
     """The settings are those that each record shows; the machine's speed comes from the records of its limits."""
     monkeypatch.setattr(environment, "machine", lambda device: "epyc-2c")
-    monkeypatch.setattr(cache, "size_bytes", lambda device: 32 * 2**20)  # of its last cache
+    monkeypatch.setattr(cache, "flushed_bytes", lambda device: 2 * 32 * 2**20)  # twice its last cache, at that time
     duration.rates.cache_clear()
     rates = duration.rates("cpu")._replace(draw=2.5e-8)  # as no record tells
     duration.rates.cache_clear()
@@ -71,3 +72,42 @@ def test_the_reference_machines_records_took_about_as_long(monkeypatch, own_resu
                 predicted += duration.case_seconds(case, SETTINGS | settings | {"round": record["round"]}, rates)
                 taken += record["seconds"]
     assert 1 / 1.5 < predicted / taken < 1.5
+
+
+@pytest.fixture
+def without_cuda(monkeypatch):
+    monkeypatch.setitem(device.KINDS, "cuda", Absent())
+
+
+class Absent(device.Cuda):
+    def missing(self):
+        return "PyTorch sees no CUDA device"
+
+
+@pytest.mark.usefixtures("without_cuda", "own_results")
+@pytest.mark.parametrize(("sweep", "minutes"), [("gpu", 25), ("quick-gpu", 15)])
+def test_the_first_tier_of_a_gpu_sweep_fits_by_the_datasheet_of_a_gpu_that_is_not_here(sweep, minutes):
+    tasks = plan.planned(sweep, dry=True)
+    assert {task.device for task in tasks} == {plan.CARD} <= set(datasheets()["hardware"])
+    first = [task for task in tasks if task.tier == 1]
+    assert first == tasks[: len(first)]
+    assert 0.8 * minutes < sum(duration.predicted(first).values()) / 60 < minutes
+    said = duration.sentence(tasks)
+    assert f"on an {plan.CARD}, by its datasheet since no CUDA device is here:" in said
+    assert [line.split()[1] for line in said.splitlines() if "tier" in line] == list("123" if sweep == "gpu" else "")
+
+
+def test_a_gpu_computes_while_python_calls_and_a_processor_after():
+    case = made("step")
+    both = RATES.iteration_s(case), RATES._replace(overlaps=True).iteration_s(case)
+    called = duration.SLOWDOWN * case.costs().operations * RATES.operation
+    assert both[1] == pytest.approx(max(called, both[0] - called))
+
+
+def test_what_the_ladder_searches_and_trains_takes_time():
+    case = made("ladder", compiled=True, projections=True)
+    plain, trained, searched = (
+        duration.case_seconds(case, SETTINGS | own, RATES) for own in ({}, {"steps": 50}, {"search": True})
+    )
+    assert trained == pytest.approx(plain + 2 * 50 * RATES.iteration_s(case))
+    assert searched > plain + 2 * SETTINGS["pairs"] * RATES.iteration_s(case)

@@ -13,9 +13,9 @@ import pytest
 
 from executed import told
 from lib import notebooks, paths
-from lib.instruments import environment, noise
+from lib.instruments import device, environment, noise
 from lib.records import results
-from lib.sweep import __main__, lock, plan
+from lib.sweep import __main__, lock, plan, sweep_file
 
 QUICKEST = "ceilings: {operation: copy, rows: [8, 16], precision: fp32, device: cpu, warmup: 0, samples: 6}"
 ONE = QUICKEST.replace("[8, 16]", "8")
@@ -103,6 +103,49 @@ def test_nobody_need_read_what_it_says(own_results):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
     assert (process.wait(60), process.stderr.read()) == (0, b"")
+
+
+class Absent(device.Cuda):
+    def missing(self):
+        return "PyTorch sees no CUDA device"
+
+
+def test_a_sweep_for_a_gpu_ends_at_once_without_one_and_its_dry_run_is_for_a_datasheet(planted, monkeypatch, capsys):
+    monkeypatch.setitem(device.KINDS, "cuda", Absent())
+    planted("big", "needs: cuda\nattention: {variant: sdpa, seq_len: [64, 262144]}")
+    assert __main__.main(["big"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "big.yaml: needs cuda: PyTorch sees no CUDA device; --dry still lists the cases\n",
+    )
+    assert __main__.main(["big", "--dry"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("the sweep big\n")
+    assert f"available on {plan.CARD}: 1 runs; 1 too large" in said
+
+
+@pytest.mark.parametrize("options", [[], ["--dry"]])
+@pytest.mark.parametrize("sweep", ["smoke", "report"])
+def test_a_gpu_that_cannot_be_used_ends_every_command_with_exit_code_2_and_the_reason(
+    own_results, monkeypatch, capsys, sweep, options
+):
+    def refuse(name="auto"):
+        raise ValueError("device: nvidia-smi lists a GPU that PyTorch cannot use")
+
+    monkeypatch.setattr(device, "named", refuse)
+    assert __main__.main([sweep, *options]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "nvidia-smi lists a GPU that PyTorch cannot use" in err
+
+
+def test_the_first_line_names_the_device_and_the_sweep_that_was_picked(tmp_path, own_results, monkeypatch, capsys):
+    monkeypatch.setattr(sweep_file, "picked", lambda name: {"report": "own"}.get(name, name))
+    monkeypatch.setattr(notebooks, "SWEEPS", tmp_path)
+    (tmp_path / "own.yaml").write_text(ONE)
+    assert __main__.main(["report", "--budget", "0.001"]) == 0
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first == f"measuring on {environment.hardware('cpu')} (cpu): the sweep own"
 
 
 def test_a_dry_run_lists_every_case_and_measures_nothing(own_results, capsys):

@@ -53,6 +53,16 @@ def test_shards_are_disjoint_complete_and_hold_all_rounds_of_a_kernel():
         assert sum(map(len, kernels)) == len(set().union(*kernels))
 
 
+def test_tiers_come_before_rounds_and_these_before_what_needs_the_whole_machine(planted, monkeypatch):
+    adam = "[{num_params: 1, param_size: 8, tier: 2}, {num_params: 2, param_size: 8}]"
+    planted("tiers", f"rounds: 2\nadam: {adam}\nceilings: {{operation: copy, rows: 8}}")
+    monkeypatch.setattr(plan.Task, "alone", property(lambda task: task.experiment == "ceilings"))
+    order = [(task.tier, task.round, task.experiment) for task in plan.planned("tiers")]
+    assert order == [
+        (1, 1, "ceilings"), (1, 1, "adam"), (1, 2, "ceilings"), (1, 2, "adam"), (2, 1, "adam"), (2, 2, "adam"),
+    ]  # fmt: skip
+
+
 def test_a_noisy_case_gets_one_round_more(save_record, own_results):
     calm, noisy = {"variant": "naive", "seq_len": 64}, {"variant": "sdpa", "seq_len": 64}
     for round in (1, 2):

@@ -49,7 +49,7 @@ def test_rounds_follow_each_other_and_entries_the_file(load):
     assert [(k.round, k.experiment, getattr(k.cases[0], "size", None)) for k in kernels] == expected
 
 
-@pytest.mark.parametrize("name", ["smoke", "quick", "cpu", "gpu", "peers"])
+@pytest.mark.parametrize("name", ["smoke", "quick", "quick-gpu", "cpu", "gpu", "peers"])
 def test_the_sweeps_of_the_repository_are_valid(name):
     assert sweep_file.load(name)
 
@@ -63,7 +63,8 @@ def test_the_gpu_sweep_is_the_assignments_grid_in_a_bearable_number_of_kernels()
     cold = [kernel for kernel in kernels if kernel.experiment == "warmup"]  # each case in a process of its own
     assert len(cold) == 3 * counts["warmup"] == 3 * 5 * 2
     assert len(kernels) - len(cold) < 140  # each costs seconds to start
-    assert counts["step"] == 5 * 4 * 3 * (2 + 2)  # eager and compiled; forward alone with and without a graph
+    # eager and compiled; forward alone with and without a graph; the tiny one that the ladder starts from
+    assert counts["step"] == 5 * 4 * 3 * (2 + 2) + 4
     assert counts["attention"] == 5 * 5 * 4 * 3 * 2 + 7 * 3 * 2  # and in bf16 without autocast
     ladder = [case for kernel in kernels for case in kernel.cases if case.experiment == "ladder"]
     rungs = {(case.precision, case.attention) for case in ladder}
@@ -71,6 +72,31 @@ def test_the_gpu_sweep_is_the_assignments_grid_in_a_bearable_number_of_kernels()
     assert counts["adam"] == 5 * 6 * 5 * 2 * 2 + 5 * 2
     assert counts["kernels"] == 2 * 3 * 3 * 2
     assert counts["memory"] == 2 * 4 * 2 * 4 + 8
+
+
+def test_what_make_report_measures_is_part_of_the_gpu_sweep_in_the_same_words():
+    grid = {case: kernel.parameters for kernel in sweep_file.load("gpu") for case in kernel.cases}
+    quick = {case: kernel.parameters for kernel in sweep_file.load("quick-gpu") for case in kernel.cases}
+    assert {case.experiment for case in quick.keys() - grid.keys()} <= {"precision"}  # one that is left out anyway
+    for case, parameters in quick.items():
+        settings = notebooks.settings(case.experiment).keys() - {"round"}
+        assert {name: parameters[name] for name in settings} == {
+            name: grid.get(case, parameters)[name] for name in settings
+        }
+
+
+def test_the_report_has_a_sweep_for_each_device_and_every_chapter_its_experiment(monkeypatch):
+    for kind, sweep in (("cpu", "quick"), ("mps", "quick"), ("cuda", "quick-gpu")):
+        monkeypatch.setattr(sweep_file.device, "named", lambda kind=kind: kind)
+        assert sweep_file.picked("report") == sweep
+        assert sweep_file.picked("gpu") == "gpu"
+    measured = [{kernel.experiment for kernel in sweep_file.load(name)} for name in ("quick", "quick-gpu")]
+    assert measured[0] - measured[1] == {"allocator"}  # of the C library, which holds no memory of a GPU
+
+
+def test_a_tier_is_of_a_block_or_of_the_whole_sweep(load):
+    kernels = load("tier: 2\nadam: [{num_params: 1}, {num_params: 2, tier: 3}]")
+    assert [(kernel.cases[0].num_params, kernel.tier) for kernel in kernels] == [(1, 2), (2, 3)]
 
 
 BAD = [
@@ -151,6 +177,11 @@ BAD = [
     ("rounds: 0\nattention: {}", r"attention.rounds: got 0, expected at least 1"),
     ("rounds: many\nattention: {}", r"attention.rounds: got 'many', expected a whole number"),
     ("rounds: 2000000\nattention: {}", r"attention: the sweep has more than 100,000 cases"),
+    ("attention: {tier: 0}", r"attention.tier: got 0, expected at least 1"),
+    ("attention: {tier: 4}", r"attention.tier: got 4, expected at most 3"),
+    ("tier: first\nattention: {}", r"attention.tier: got 'first', expected a whole number"),
+    ("needs: gpu\nattention: {}", r"needs: got 'gpu', expected one of cuda"),
+    ("attention: {needs: cuda}", r"attention: got 'needs', expected one of"),
     ("timeout: 1.5\nattention: {}", r"attention.timeout: got 1.5, expected a whole number"),
     ("timeout: 0\nattention: {}", r"attention.timeout: got 0, expected at least 1"),
     (f"timeout: {10**20}\nattention: {{}}", r"attention.timeout: got 1(0+), expected at most 1000000000"),
