@@ -69,7 +69,7 @@ def test_the_history_of_cudas_allocator_becomes_a_timeline():
     node = [("??", "at::_ops::mm::call()"), ("??", "torch::autograd::generated::MmBackward0::apply(std::vector)")]
     caller = [("??", "at::_ops::ones::call()"), ("a.py", "own")]
     caller += [(f"{lib}/instruments/peak_memory.py", "f"), (f"{lib}/experiments/measure.py", "g")]
-    snapshot = {"segments": [], "device_traces": [[], [
+    snapshot = {"segments": [], "device_traces": [[
         entry("alloc", -5, 1, 999, *naive),  # before the iteration
         entry("segment_alloc", 5, 1, 2**21),
         entry("alloc", 10, 2, 100, *naive),
@@ -81,7 +81,7 @@ def test_the_history_of_cudas_allocator_becomes_a_timeline():
         entry("alloc", 65, 4, 5, *step),
     ]]}  # fmt: skip
     marks = [("forward", began + 30_000), ("backward", began + 55_000), ("optimizer", began + 70_000)]
-    found = memory_timeline.from_snapshot(snapshot, 1, marks, began, older=1000)
+    found = memory_timeline.from_snapshot(snapshot, marks, began, older=1000)
 
     assert found.peaks() == {
         "forward_peak": 1100, "forward_end": 101, "backward_peak": 401, "backward_end": 301,
