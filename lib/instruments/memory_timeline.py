@@ -144,7 +144,7 @@ class _LiveStorage(TorchDispatchMode):
         return result
 
     def _see(self, leaf, function) -> None:
-        if not isinstance(leaf, torch.Tensor):
+        if not isinstance(leaf, torch.Tensor) or leaf.is_meta:
             return
         storage, now = leaf.untyped_storage(), time.perf_counter_ns()
         key, size = storage._cdata, on(leaf.device.type).rounded_up(storage.nbytes())
