@@ -13,17 +13,19 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
-def naive(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
-    """Compute softmax(Q K^T / sqrt(D)) V, the reference (Vaswani et al. 2017, equation 1)."""
-    scores_XTS = _masked_scores(q_XTD, k_XSD, causal)
+def naive(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, first: int = 0) -> Tensor:
+    """Compute softmax(Q K^T / sqrt(D)) V, the reference (Vaswani et al. 2017, equation 1).
+
+    The queries may be some rows of more, from number `first` on."""
+    scores_XTS = _masked_scores(q_XTD, k_XSD, causal, first)
     return torch.softmax(scores_XTS, dim=-1) @ v_XSD
 
 
-def _masked_scores(q_XTD: Tensor, k_XSD: Tensor, causal: bool) -> Tensor:
+def _masked_scores(q_XTD: Tensor, k_XSD: Tensor, causal: bool, first: int = 0) -> Tensor:
     """Compute Q K^T / sqrt(D), with -inf where a key is in the future."""
     scores_XTS = q_XTD @ k_XSD.mT / math.sqrt(q_XTD.shape[-1])
     if causal:
-        future_TS = torch.ones(scores_XTS.shape[-2:], dtype=torch.bool, device=q_XTD.device).triu(1)
+        future_TS = torch.ones(scores_XTS.shape[-2:], dtype=torch.bool, device=q_XTD.device).triu(1 + first)
         scores_XTS = scores_XTS.masked_fill(future_TS, -math.inf)
     return scores_XTS
 

@@ -9,11 +9,13 @@ import torch
 
 from lib import adam, model, validate
 from lib.cost import flops
+from lib.experiments import exact
 from lib.experiments.measure import Work
 from lib.instruments import cache, device, environment
 from lib.timing import Mark
 
 DRAWN = 2**18  # random values of a tensor; a larger one repeats them, since drawing takes longer than measuring
+CHECKED = 2**16  # elements of a parameter that are compared, since all are computed alike
 EQUAL = "equal"  # parameters of one size
 TOLERANCE = 2e-3  # of the update: beside a parameter near 1, fp32 rounds an update of 1e-3 by up to 3e-4 of it
 
@@ -63,12 +65,13 @@ class Adam:
     def predicted_bytes(self) -> int:
         """Predict the peak: parameters, gradients, moments, temporaries and the check's copies.
 
-        single_tensor holds temporaries of one parameter at a time, the others of all. The check holds the first and
-        the last parameter with their states in double precision."""
+        single_tensor holds temporaries of one parameter at a time, the others of all. The check holds a part of the
+        first and of the last parameter with their states in double precision."""
         sizes = [math.prod(shape) for shape in self.parameter_shapes]
         lists = 5 if self.amsgrad else 4
         temporaries = 2 * (max(sizes) if self.variant == "single_tensor" else sum(sizes))
-        return 4 * (lists * sum(sizes) + temporaries) + 8 * (lists + 2) * (sizes[0] + sizes[-1])
+        checked = min(CHECKED, sizes[0]) + min(CHECKED, sizes[-1])
+        return 4 * (lists * sum(sizes) + temporaries) + 8 * (lists + 3) * checked
 
     def costs(self) -> flops.Costs:
         """Return the costs of a step."""
@@ -81,8 +84,14 @@ class Adam:
         shapes = self.parameter_shapes
         params, grads = ([_fill_normal(torch.empty(shape, device=self.device)) for shape in shapes] for _ in range(2))
         states = [self._state_in_progress(p) for p in params]
-        ends = {"update": 0, "last_update": -1}  # the parameters that are checked, each as one row
-        old = {name: params[i].double() for name, i in ends.items()}
+        # the beginning of the first parameter and the end of the last, each checked as one row
+        ends = {"update": (0, slice(CHECKED)), "last_update": (-1, slice(-CHECKED, None))}
+
+        def checked(name: str, tensors: list[torch.Tensor]) -> torch.Tensor:
+            number, part = ends[name]
+            return exact.double(tensors[number].flatten()[part])
+
+        old = {name: checked(name, params) for name in ends}
 
         def iteration(mark: Mark) -> None:
             adam.step(self.variant, params, grads, states, hyper)
@@ -90,13 +99,13 @@ class Adam:
 
         def expected() -> dict[str, torch.Tensor]:
             new = {name: tensor.clone() for name, tensor in old.items()}
-            copies = [{name: tensor.double() for name, tensor in states[i].items()} for i in ends.values()]
-            doubles = [grads[i].double() for i in ends.values()]
+            copies = [{kind: checked(name, [each[kind] for each in states]) for kind in states[0]} for name in ends]
+            doubles = [checked(name, grads) for name in ends]
             adam.step("single_tensor", list(new.values()), doubles, copies, hyper)
-            return {name: (new[name] - old[name]).flatten() for name in ends}
+            return {name: new[name] - old[name] for name in ends}
 
         def result() -> dict[str, torch.Tensor]:
-            return {name: (params[i].double() - old[name]).flatten() for name, i in ends.items()}
+            return {name: checked(name, params) - old[name] for name in ends}
 
         elements = sum(math.prod(shape) for shape in shapes)
         facts = {"elements": elements, "moved_bytes": flops.adam_bytes(elements, self.amsgrad)}

@@ -7,6 +7,7 @@ import torch
 
 from lib import model, precision, validate
 from lib.cost import flops
+from lib.experiments import exact
 from lib.experiments.measure import Work
 from lib.instruments import device, environment, peak_memory
 from lib.timing import Mark
@@ -56,16 +57,20 @@ class AttentionModule:
         return missing or device.on(self.device).lacks(self.precision)
 
     def predicted_bytes(self) -> int:
-        """Predict the peak, reached when the gradient of one weight is compared.
+        """Predict the peak: the module's, or the reference's if that is larger, beside what is compared.
 
-        It holds the weights and their gradients; that one gradient, the reference's and their difference; at most nine
-        arrays of the input's shape and three of the scores'; the mask and the tables of the rotary embeddings."""
+        The module holds the weights and their gradients; at most nine arrays of the input's shape and three of the
+        scores'; the mask and the tables of the rotary embeddings. The reference holds the weights and the gradient of
+        one, the arrays of one sequence, and a block of scores."""
         squares = self.context_length**2
         scores = 4 * self.batch_size * self.num_heads * squares
         tables = 4 * self.context_length * self.config.d_head
-        iteration = 11 * self.weights_bytes // 4 + 9 * self.input_bytes + 3 * scores
-        reference = 14 * self.weights_bytes // 4 + 2 * (13 * self.input_bytes + 3 * scores)
-        return max(iteration, reference) + squares + tables
+        sequence = self.input_bytes // self.batch_size
+        compared = 3 * 4 * min(exact.CHECKED, self.d_model) * self.d_model + 2 * sequence
+        iteration = 2 * self.weights_bytes + 9 * self.input_bytes + 3 * scores + squares
+        block = exact.block_bytes(self.num_heads, self.context_length, width=4)
+        reference = 5 * self.weights_bytes // 4 + 2 * self.input_bytes + 13 * sequence + block
+        return max(iteration, reference) + compared + tables
 
     def costs(self) -> flops.Costs:
         """Return the costs of an iteration: its attention, and the projections as 3 products."""
@@ -103,16 +108,23 @@ class AttentionModule:
         def expected() -> dict[str, torch.Tensor]:
             with torch.device("meta"):
                 reference = self._module()
-            doubles = {name: tensor.detach().double().requires_grad_() for name, tensor in held.items()}
-            first_BTC = x_BTC.detach().double().requires_grad_()
-            out_BTC = torch.func.functional_call(reference, doubles, first_BTC)
-            wanted = first_BTC, doubles["q_proj.weight"]
-            gradients = torch.autograd.grad(out_BTC, wanted, dout_BTC.double())
-            return {"out": out_BTC.detach(), **dict(zip(("gradient", "weight_gradient"), gradients, strict=True))}
+            reference.attend, weight = exact.by_rows, module.q_proj.weight
+
+            def sequence(x_BTC: torch.Tensor, dout_BTC: torch.Tensor) -> tuple[torch.Tensor, ...]:
+                out_BTC = torch.func.functional_call(reference, held, x_BTC)
+                gradient_BTC, weight_gradient = torch.autograd.grad(out_BTC, (x_BTC, weight), dout_BTC)
+                return out_BTC[0].detach().cpu(), gradient_BTC[0].cpu(), exact.checked(weight_gradient)
+
+            with precision.strict():
+                found = map(sequence, x_BTC.split(1), dout_BTC.split(1))
+                out_TC, gradient_TC, weight_gradient = next(found)
+                for *_, other in found:
+                    weight_gradient += other
+            return {"out": out_TC, "gradient": gradient_TC, "weight_gradient": weight_gradient}
 
         def result() -> dict[str, torch.Tensor]:
-            gradients = {"gradient": x_BTC.grad, "weight_gradient": module.q_proj.weight.grad}
-            return {"out": last["out"].detach(), **gradients}
+            gradients = {"gradient": x_BTC.grad[0], "weight_gradient": exact.checked(module.q_proj.weight.grad)}
+            return {"out": last["out"][0].detach(), **gradients}
 
         facts = self._facts() | {"model_mib": [sum(tensor.nbytes for tensor in held.values()) / peak_memory.MIB]}
         if built_bytes is not None:

@@ -9,6 +9,7 @@ import torch
 from lib import precision, validate
 from lib.config import SIZES, Config
 from lib.cost import flops
+from lib.experiments import exact
 from lib.experiments.measure import Work
 from lib.instruments import device
 from lib.timing import Mark
@@ -21,7 +22,8 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
 SCALE = 3.0  # of the triad, as in STREAM
 CALLS = 1000
 DRAWN_ROWS = 256  # of a matrix; the others repeat them, since drawing all takes longer than timing an operation
-CHECKED = slice(0, 8)  # rows of a result that are compared with double precision
+ROWS, COLUMNS = slice(8), slice(256)  # of a result that are compared with double precision
+CHECKED = ROWS, COLUMNS
 
 
 def weights(config: Config) -> list[tuple[int, int]]:
@@ -29,6 +31,11 @@ def weights(config: Config) -> list[tuple[int, int]]:
     square, wide, narrow = (config.d_model,) * 2, (config.d_ff, config.d_model), (config.d_model, config.d_ff)
     layer = [square] * 4 + [wide, wide, narrow]  # q, k, v and output projection; w1, w3, w2
     return [*layer * config.num_layers, (config.vocab_size, config.d_model)]
+
+
+def checked_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return the rows and columns of a product that are checked."""
+    return exact.double(left[ROWS]) @ exact.double(right[:, COLUMNS])
 
 
 @dataclass(frozen=True)
@@ -84,17 +91,18 @@ class Ceilings:
         return device.on(self.device).lacks(self.precision)
 
     def predicted_bytes(self) -> int:
-        """Predict the peak: operands and result, and a few rows in double for the check."""
+        """Predict the peak: operands and result, and a few rows and columns in double for the check."""
         each, width = self.rows * self.columns, flops.width(self.precision)
-        checked = 16 * 8 * (self.rows + self.columns)
+        results = 4 * 8 * ROWS.stop * COLUMNS.stop
+        factors = 8 * (ROWS.stop + COLUMNS.stop) * max(self.rows, self.columns)
         if self.operation == "matmul":
-            return width * (2 * each + self.rows**2) + 8 * each + checked
+            return width * (2 * each + self.rows**2) + factors + results
         if self.operation == "products":
             outputs, inputs = zip(*self.shapes, strict=True)
             features = sum(outputs) + sum(set(outputs)) + sum(set(inputs)) + 2 * max(inputs)
             held = self.product_flops // (3 * self.rows) + self.rows * features  # first weights and their gradients
-            return width * held + 8 * self.columns**2 + 16 * each
-        return width * HELD[self.operation] * each + 2 * checked
+            return width * held + factors + results
+        return width * HELD[self.operation] * each + results
 
     def costs(self) -> flops.Costs:
         """Return the costs of an iteration."""
@@ -139,8 +147,9 @@ class Ceilings:
                 made["weights"].append(torch.mm(gradient.t(), inputs[weight.shape[1]]))
 
         def expected() -> torch.Tensor:
-            weight, x, gradient = (one.double() for one in (layers[0], inputs[self.columns], gradients[self.columns]))
-            return torch.cat([x[CHECKED] @ weight.t(), gradient[CHECKED] @ weight, gradient.t()[CHECKED] @ x])
+            weight, x, gradient = layers[0], inputs[self.columns], gradients[self.columns]
+            pairs = (x, weight.t()), (gradient, weight), (gradient.t(), x)
+            return torch.cat([checked_product(*pair) for pair in pairs])
 
         def result() -> torch.Tensor:
             first = made["outputs"][0], made["inputs"][0], made["weights"][-1]
@@ -168,23 +177,23 @@ class Ceilings:
                 triad()
 
         def triad_expected() -> torch.Tensor:
-            return left[CHECKED].double() + SCALE * right[CHECKED].double()
+            return exact.double(left[CHECKED]) + SCALE * exact.double(right[CHECKED])
 
         def first_adamw() -> torch.Tensor:
             """Return the parameter after the first step, when both moments are the gradient's own."""
-            was, gradient, hyper = out[CHECKED].double(), left[CHECKED].double(), optimizer.defaults
+            was, gradient, hyper = exact.double(out[CHECKED]), exact.double(left[CHECKED]), optimizer.defaults
             return was - hyper["lr"] * (hyper["weight_decay"] * was + gradient / (gradient.abs() + hyper["eps"]))
 
         moved = {"moved_bytes": PASSES.get(self.operation, 0) * out.nbytes}
         operate, expect, facts = {
             "matmul": (
                 lambda: torch.mm(left, right, out=out),
-                lambda: left[CHECKED].double() @ right.double(),
+                lambda: checked_product(left, right),
                 {"flops": self.product_flops},
             ),
-            "copy": (lambda: out.copy_(left), lambda: left[CHECKED].double(), moved),
+            "copy": (lambda: out.copy_(left), lambda: exact.double(left[CHECKED]), moved),
             "triad": (triad, triad_expected, moved),
-            "add": (lambda: out.add_(left), lambda: left[CHECKED].double() + out[CHECKED], moved),
+            "add": (lambda: out.add_(left), lambda: exact.double(left[CHECKED]) + exact.double(out[CHECKED]), moved),
             "adamw": (optimizer.step, first_adamw, moved),
             "call": (call, triad_expected, {"calls": CALLS}),
         }[self.operation]

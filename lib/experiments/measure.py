@@ -44,7 +44,8 @@ class Work:
 
     device: str
     iteration: Iteration  # marks its phases
-    expected: Callable[[], dict[str, torch.Tensor | Callable]]  # the reference's tensors, or functions of the result
+    # the reference's tensors, on the CPU, or functions of the result
+    expected: Callable[[], dict[str, torch.Tensor | Callable]]
     result: Callable[[], dict[str, torch.Tensor]]  # the tensors that the last iteration produced
     tolerance: float  # the largest relative error allowed
     facts: dict[str, float | list[float]]  # numbers from theory for the record
@@ -249,7 +250,7 @@ def first_steps(record: Recording, samples: int) -> dict[str, list[float] | int]
     work = record.setup()
     clock = on(work.device).clock()
     series = [timing.measure(work.iteration, clock, timing.Plan(0, 1), work.before).metrics()]
-    got = {name: tensor.detach().clone() for name, tensor in work.result().items()}
+    got = {name: tensor.detach().to("cpu", copy=True) for name, tensor in work.result().items()}
     if samples > 1:
         series.append(timing.measure(work.iteration, clock, timing.Plan(0, samples - 1), work.before).metrics())
     vars(record.built.pop()).clear()  # two builds might not fit
@@ -262,12 +263,13 @@ def first_steps(record: Recording, samples: int) -> dict[str, list[float] | int]
 
 
 def _relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the root mean square of the rows' relative errors, by norms.
+    """Return the root mean square of the rows' relative errors, by norms, in the dtype of `expected`.
 
-    Rows run along the last dimension, and small ones count like large ones. An error is divided by a tenth of the mean
-    norm where its row's own norm is below that, since some are zero."""
+    That is on the CPU, since not every device has double precision. Rows run along the last dimension, and small ones
+    count like large ones. An error is divided by a tenth of the mean norm where its row's own norm is below that, since
+    some are zero."""
     norms = expected.norm(dim=-1)
-    errors = (got.detach().to(expected.dtype) - expected).norm(dim=-1) / norms.clamp(min=0.1 * norms.mean())
+    errors = (got.detach().cpu().to(expected.dtype) - expected).norm(dim=-1) / norms.clamp(min=0.1 * norms.mean())
     return errors.square().mean().sqrt().item()
 
 

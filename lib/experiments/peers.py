@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lib import adam, precision, validate
 from lib.config import Config
 from lib.cost import flops
+from lib.experiments import exact
 from lib.experiments.ladder import Ladder
 from lib.experiments.measure import Work
 from lib.experiments.training import Training
@@ -107,7 +108,7 @@ class Llama(Training):
             name: _by_pairs(name, llama.get_parameter(_theirs(name)), heads) for name, _ in ours.named_parameters()
         }
         self.first = llama.get_parameter(_theirs("layers.0.attn.q_proj.weight"))
-        self.start = self.first.detach().clone()
+        self.start = exact.double(exact.checked(self.first))
         self.optimizer = adam.AdamW(llama.parameters(), case.optimizer)
         self.network = torch.compile(lambda tokens_BT: llama(tokens_BT).logits, dynamic=False)
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from lib import adam, attention, model, precision, validate
 from lib.cost import flops, memory
+from lib.experiments import exact
 from lib.experiments.measure import Work
 from lib.experiments.training import MODES, Training
 from lib.instruments import device, environment, peak_memory
@@ -58,10 +59,16 @@ class Step:
         return missing or device.on(self.device).lacks(self.precision)
 
     def predicted_bytes(self) -> int:
-        """Predict the peak: the step's or the reference's, plus the logits to compare."""
-        logits, reference = 4 * self.shape.tokens * self.shape.vocab_size, ("fp32", "naive", "fused")
-        mode = "forward_backward" if "backward" in MODES[self.mode] else "no_grad"  # the optimizer has no moments yet
-        return logits + max(self.formula_bytes(), memory.peak_bytes(self.shape, *reference, mode, self.device))
+        """Predict the peak: the step's, beside what the check keeps, or the reference's if that is larger.
+
+        The reference takes one sequence, of which it keeps the layers' inputs and a block of scores."""
+        logits = min(exact.CHECKED, self.context_length) * self.shape.vocab_size
+        gradient = min(exact.CHECKED, self.shape.d_model) * self.shape.d_model
+        one, way = replace(self.shape, batch_size=1), ("fp32", "sdpa", "fused")
+        mode = "forward_backward" if "backward" in MODES[self.mode] else "no_grad"
+        reference = memory.peak_bytes(one, *way, mode, self.device, checkpoint=1)
+        scores = exact.block_bytes(one.num_heads, self.context_length, width=4)
+        return max(self.formula_bytes() + 3 * 4 * logits + 8 * 4 * gradient, reference + scores)
 
     def formula_bytes(self) -> int:
         """Return the peak memory of the step by `cost.memory.peak_bytes`."""

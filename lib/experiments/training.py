@@ -1,5 +1,6 @@
 """Train a model for one iteration, and compute what the iteration should give."""
 
+import itertools
 from collections.abc import Iterable
 
 import torch
@@ -7,6 +8,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lib import adam, fast, model, precision
+from lib.experiments import exact
+from lib.experiments.exact import checked
 from lib.timing import Mark
 
 MODES = {  # each runs part of a training step and marks these phases
@@ -56,7 +59,7 @@ class Training:
         self.first = self.module.layers[0].attn.q_proj.weight  # its gradient passes through every layer
         fast.accelerate(self.module, switches, precision.AUTOCAST[case.precision])
         regroup(self.module, checkpoint)
-        self.start = self.first.detach().clone()
+        self.start = exact.double(checked(self.first))
         narrow, params = "cast_once" in switches, self.module.parameters()
         self.optimizer = fast.AdamW(params) if narrow else adam.AdamW(params, case.optimizer)
         self.network = self.module
@@ -89,34 +92,53 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
 
     def expected(self) -> dict:
-        """Compute the results of the plain model in fp32 with the same weights.
+        """Compute the results of the plain model in fp32 with the same weights, one sequence after the other.
 
-        They are the logits; with a backward pass also the gradient of the first layer's query weights; with an
-        optimizer also their first update. The update is a function that takes the iteration's own results."""
+        They are the logits of the first sequence; with a backward pass also the gradient of the first layer's query
+        weights; with an optimizer also their first update. Of each, `checked` rows. The update is a function that takes
+        the iteration's own results."""
+        reference = self._reference()
+
+        def gradient(tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+            loss = model.loss(reference(tokens_BT), targets_BT)
+            return checked(*torch.autograd.grad(loss, self.first))
+
+        with precision.strict():
+            with torch.no_grad():
+                found = {"logits": checked(reference(self.inputs_BT[:1])[0])}
+            if "backward" in self.phases:
+                sequences = zip(self.inputs_BT.split(1), self.targets_BT.split(1), strict=True)
+                found["gradient"] = sum(itertools.starmap(gradient, sequences)) / len(self.inputs_BT)
+        return found | ({"update": self._reference_update} if "optimizer" in self.phases else {})
+
+    def _reference(self) -> nn.Module:
+        """Build the plain model of the same weights, which keeps only the inputs of its layers."""
         with torch.device("meta"):
             reference = model.TransformerLM(self.case.config)
-        with precision.strict(), torch.set_grad_enabled("backward" in self.phases):
-            logits = torch.func.functional_call(reference, self.weights, self.inputs_BT)
-            if "backward" not in self.phases:
-                return {"logits": logits}
-            (gradient,) = torch.autograd.grad(model.loss(logits, self.targets_BT), self.first)
-        found = {"logits": logits.detach(), "gradient": gradient}
-        return found | ({"update": self._reference_update} if "optimizer" in self.phases else {})
+        for name, weight in self.weights.items():
+            module, _, own = name.rpartition(".")
+            owner = reference.get_submodule(module)
+            delattr(owner, own)  # a parameter cannot be replaced by a tensor that depends on others
+            setattr(owner, own, weight)
+        for layer in reference.layers:
+            layer.attn.attend = exact.by_rows
+        regroup(reference, 1)
+        return reference
 
     def _reference_update(self, results: dict[str, Tensor]) -> Tensor:
         """Return the reference's first update from the gradient in `results`, in double."""
-        new = self.start.double()
+        new = self.start.clone()
         state = adam.state(new, "single_tensor", amsgrad=False)
-        adam.step("single_tensor", [new], [results["gradient"].double()], [state], adam.Hyper())
-        return new - self.start.double()
+        adam.step("single_tensor", [new], [exact.double(results["gradient"])], [state], adam.Hyper())
+        return new - self.start
 
     def result(self) -> dict[str, Tensor]:
         """Return the results of the first iteration.
 
-        Call it after exactly one: `update` is the change of the weights since the start."""
-        found = {"logits": self.last["logits"].detach()}
+        Call it after exactly one: `update` is the change of the weights since the start. Of each, `checked` rows."""
+        found = {"logits": checked(self.last["logits"][0])}
         if "backward" in self.phases:
-            found["gradient"] = self.first.grad
+            found["gradient"] = checked(self.first.grad)
         if "optimizer" in self.phases:
-            found["update"] = self.first.detach().double() - self.start.double()
+            found["update"] = exact.double(checked(self.first)) - self.start
         return found

@@ -65,7 +65,7 @@ def test_predicted_bytes_bound_the_check_and_the_passes_from_near_above(changed)
         mark("run")
 
     most = peak_memory.peaks(check, "cpu")["peak_mib"][0] * peak_memory.MIB
-    assert most <= case.predicted_bytes() <= 1.3 * most
+    assert most <= case.predicted_bytes() <= 1.5 * most
 
 
 def test_facts_follow_the_formulas():
