@@ -17,8 +17,11 @@ CHANGED = {  # beside each experiment's plain case
     "ladder": [{"precision": "bf16", "optimizer": "fused", "projections": True, "cast_once": True}],
     "precision": [{"subject": name} for name in ("toy", "transformer", "layer_norm", "rms_norm")],
     "memory": [{"checkpoint": 1, "precision": "bf16"}],
-    "attention": [{"variant": "tiled", "precision": "bf16"}, {"variant": "sdpa", "cold": True}]
-    + [{"precision": "bf16", "native": True}],
+    "attention": [
+        {"variant": "tiled", "precision": "bf16"},
+        {"variant": "sdpa", "cold": True},
+        {"precision": "bf16", "native": True},
+    ],
     "attention_module": [{"precision": "bf16"}],
     "compile": [{"model": "tiny", "d_head": WIDTH // 2}],
     "adam": [{"variant": name} for name in ("single_tensor", "foreach")],
