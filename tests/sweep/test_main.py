@@ -112,7 +112,7 @@ class Absent(device.Cuda):
 
 def test_a_sweep_for_a_gpu_ends_at_once_without_one_and_its_dry_run_is_for_a_datasheet(planted, monkeypatch, capsys):
     monkeypatch.setitem(device.KINDS, "cuda", Absent())
-    planted("big", "needs: cuda\nattention: {variant: sdpa, seq_len: [64, 262144]}")
+    planted("big", "needs: cuda\nattention: {variant: naive, seq_len: [64, 262144]}")
     assert __main__.main(["big"]) == 2
     assert capsys.readouterr() == (
         "",
@@ -121,7 +121,7 @@ def test_a_sweep_for_a_gpu_ends_at_once_without_one_and_its_dry_run_is_for_a_dat
     assert __main__.main(["big", "--dry"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("the sweep big\n")
-    assert f"available on {plan.CARD}: 1 runs; 1 too large" in said
+    assert f"for a case on {plan.CARD}: 1 runs; 1 too large" in said
 
 
 @pytest.mark.parametrize("options", [[], ["--dry"]])
