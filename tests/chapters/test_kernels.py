@@ -149,7 +149,7 @@ def test_where_the_profiler_saw_no_kernels_the_chapter_says_why_and_is_whole(sav
         save_record("kernels", case, round, **plain, profiler_missing=reason)
     records = results.load("kernels", "test-1c")
     chapter = notebooks.CHAPTERS / "03_kernels.ipynb"
-    said = "\n".join(one._repr_html_() for one in shown(chapter, "test-1c"))
+    said = "\n".join(one._repr_html_() for one in shown(chapter, machine="test-1c"))
     assert f"<p>The profiler saw no kernels in 3 of 3 records: {reason}.</p>" in said
     answer = kernels.agreement(records, CASE)
     assert answer.text == f"The forward pass under the profiler was not measured here: {reason}."

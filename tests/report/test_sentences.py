@@ -45,7 +45,7 @@ def test_every_numeral_is_computed_and_what_was_measured_names_its_records(monke
 
         monkeypatch.setattr(digits, name, watched)
     monkeypatch.setattr(warnings, "warn", lambda *args, **kwargs: None)
-    said = [one for one in shown(chapter, MACHINE) if isinstance(one, Statement)]
+    said = [one for one in shown(chapter, machine=MACHINE) if isinstance(one, Statement)]
     steps = published_table("end_to_end")
     texts = {*lacks(), *steps["hardware"], *steps["model"], *sources(chapter)}
     known = WRITE_UPS | computed | {numeral for text in texts for numeral in NUMERAL.findall(text)}
@@ -61,7 +61,7 @@ def test_every_numeral_is_computed_and_what_was_measured_names_its_records(monke
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda file: file.stem)
 def test_without_records_no_number_of_the_machine_is_shown(own_results, chapter):
-    found = [one for one in shown(chapter, "no-machine") if one is not None]
+    found = [one for one in shown(chapter, machine="no-machine") if one is not None]
     said = [one for one in found if isinstance(one, Statement)]
     assert not {one.text for one in said if one.verdict == NO_DATA and re.search(r"\b\d(?! warm-ups)", one.text)}
     pages = [one._repr_html_() for one in found]

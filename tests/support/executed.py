@@ -1,26 +1,26 @@
-"""Runs the cells of a chapter in this process, which takes a second where a kernel takes many."""
+"""Runs the cells of a notebook in this process, which takes a second where a kernel takes many."""
 
 import ast
 import json
-import re
 from pathlib import Path
 
 from lib import notebooks
 
 
-def sources(chapter: Path, kind: str = "code") -> list[str]:
+def sources(notebook: Path, kind: str = "code") -> list[str]:
     """Return the sources of a notebook's cells of a kind, `code` or `markdown`."""
-    return ["".join(cell["source"]) for cell in json.loads(chapter.read_text())["cells"] if cell["cell_type"] == kind]
+    return ["".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == kind]
 
 
-def shown(chapter: Path, machine: str) -> list:
-    """Run a chapter for a machine and return every object that it shows."""
+def shown(notebook: Path, **parameters) -> list:
+    """Run a notebook with these parameters and return every object that it shows."""
     found: list = []
     names: dict = {"display": lambda *shown: found.extend(shown)}
-    for cell in sources(chapter):
-        tree = ast.parse(re.sub(r'^machine = ".*"$', f'machine = "{machine}"', cell, flags=re.MULTILINE))
+    for number, cell in enumerate(sources(notebook)):
+        tree = ast.parse(cell)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, "cell", "exec"), names)
+        names |= parameters if number == 0 else {}
         if last:
             found.append(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
     return found
@@ -28,5 +28,6 @@ def shown(chapter: Path, machine: str) -> list:
 
 def told(machine: str) -> str:
     """Return all that all chapters show of a machine, as HTML."""
-    objects = [one for chapter in sorted(notebooks.CHAPTERS.glob("*.ipynb")) for one in shown(chapter, machine)]
+    chapters = sorted(notebooks.CHAPTERS.glob("*.ipynb"))
+    objects = [one for chapter in chapters for one in shown(chapter, machine=machine)]
     return "\n".join(one._repr_html_() for one in objects if one is not None)

@@ -1,0 +1,66 @@
+"""Every experiment goes from its notebook to the page on devices that are not here.
+
+One is the GPU of an Apple processor, the other a GPU of NVIDIA's whose kernels the profiler does not see.
+"""
+
+import pytest
+import torch
+
+import executed
+from lib import model, notebooks
+from lib.catalog import CATALOG
+from lib.experiments import ceilings
+from lib.instruments import environment, noise
+from lib.records import results
+from pretended import pretended
+
+WIDTH, FEW = 16, {"warmup": 1, "samples": 2, "target_percent": 0, "seconds": 0.01, "pairs": 1, "round": 1}
+STEP = {"size": "tiny", "context_length": 8, "batch_size": 1}
+CASES = {
+    "step": [STEP | {"precision": ["fp32", "bf16"]}, STEP | {"mode": ["forward", "no_grad"]}],
+    "ladder": [STEP | {"precision": "bf16", "optimizer": "fused", "projections": [False, True], "steps": 2}],
+    "warmup": [STEP],
+    "kernels": [STEP],
+    "precision": [{"subject": ["toy", "transformer", "layer_norm", "rms_norm"], "precision": ["fp32", "bf16"]}],
+    "memory": [STEP | {"mode": ["forward", "train_step"], "checkpoint": 0}],
+    "attention": [{"variant": ["naive", "tiled", "sdpa"], "seq_len": [8, 16], "d_head": 4, "batch_size": 2}],
+    "attention_module": [{"d_model": WIDTH, "num_heads": 2, "context_length": 8, "batch_size": 1}],
+    "compile": [{"model": "tiny", "d_head": WIDTH // 2, "seq_len": 8, "batch_size": 1, "compiled": False}],
+    "adam": [{"variant": ["single_tensor", "foreach", "fused"], "num_params": 2, "param_size": 8}],
+    "allocator": [],
+    "peers": [],
+    "ceilings": [
+        {"operation": ["matmul", "copy", "triad", "add", "adamw"], "rows": 8, "columns": 8},
+        {"operation": "products", "rows": 8, "columns": WIDTH},
+        {"operation": "call", "rows": 1, "columns": 1},
+    ],
+}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The smallest model that has all parts, and programs that are not compiled."""
+    config = model.Config(vocab_size=32, d_model=WIDTH, d_ff=32, num_layers=1, num_heads=2)
+    monkeypatch.setitem(model.SIZES, "tiny", config)
+    monkeypatch.setitem(ceilings.MODELS, WIDTH, config)
+    monkeypatch.setattr(ceilings, "CALLS", 3)
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(noise, "probe", lambda _: [1.0] * 10)  # sized for a GPU
+
+
+@pytest.mark.usefixtures("small", "own_results", "former_precision", "one_thread", "little_garbage", "closed_figures")
+@pytest.mark.parametrize("kind", ["mps", "cuda"])
+def test_every_experiment_goes_from_its_notebook_to_the_page(kind):
+    assert CASES.keys() == CATALOG.keys()
+    unmeasured = {"allocator", "peers"} | ({"kernels"} if kind == "mps" else set())
+    with pretended(kind):
+        machine = environment.machine(kind)
+        for experiment in CATALOG.keys() - unmeasured:
+            for parameters in CASES[experiment]:
+                given = {name: FEW[name] for name in FEW if name in notebooks.parameters(experiment)}
+                executed.shown(notebooks.NOTEBOOKS / f"{experiment}.ipynb", **given, **parameters, device=kind)
+    found = [results.read(file) for file in results.folder().glob("*/*/*.json")]
+    assert {one["status"] for one in found} == {"ok"}
+    assert {one["experiment"] for one in found} == CATALOG.keys() - unmeasured
+    page = executed.told(machine)
+    assert "the trace has no kernels" in page or kind == "mps"
