@@ -8,7 +8,7 @@ import torch
 
 from lib import attention, precision, validate
 from lib.cost import flops, memory
-from lib.experiments import exact
+from lib.experiments import blocks, exact
 from lib.experiments.measure import Work
 from lib.instruments import cache, device, environment
 from lib.timing import Mark
@@ -51,12 +51,12 @@ class Attention:
         return missing or device.on(self.device).lacks(self.precision)
 
     def predicted_bytes(self) -> int:
-        """Predict the peak of the variant beside the reference's results, or of the reference if that is larger.
+        """Predict the peak: the variant's, or the reference's if that is larger.
 
         A variant that holds all scores takes `cost.memory.attention_peak_bytes`, plus a copy of them in single
         precision under autocast. A tiled one holds six numbers for each score of a tile. Either holds at least Q, K,
         V, the output, their gradients and a copy. The reference takes one sequence in double beside all inputs, and a
-        block of scores."""
+        block of scores. Its results are held beside the variant."""
         shape = (self.batch_size, self.seq_len, self.d_head)
         each = 4 * self.batch_size * self.seq_len * self.d_head
         if self.variant in flops.FORMULA:
@@ -65,7 +65,7 @@ class Attention:
         else:
             held = 9 * each + 6 * 4 * self.batch_size * self.seq_len * min(memory.TILE, self.seq_len)
         one = 2 * each // self.batch_size  # a sequence in double
-        return max(held + 4 * one, 5 * each + 13 * one + exact.block_bytes(1, self.seq_len, width=8))
+        return max(held + 4 * one, 5 * each + 13 * one + blocks.block_bytes(1, self.seq_len, width=8))
 
     def costs(self) -> flops.Costs:
         """Return the costs of an iteration."""
@@ -102,7 +102,7 @@ class Attention:
 
         def expected() -> dict[str, torch.Tensor]:
             first = [exact.double(tensor[0]).requires_grad_() for tensor in inputs]
-            out_TD = exact.by_rows(*first, self.causal)
+            out_TD = blocks.by_rows(*first, self.causal)
             out_TD.backward(exact.double(dout_BTD[0]))
             return {"out": out_TD.detach(), "gradient": torch.stack([tensor.grad for tensor in first])}
 

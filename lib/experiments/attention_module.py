@@ -7,7 +7,7 @@ import torch
 
 from lib import model, precision, validate
 from lib.cost import flops
-from lib.experiments import exact
+from lib.experiments import blocks, exact
 from lib.experiments.measure import Work
 from lib.instruments import device, environment, peak_memory
 from lib.timing import Mark
@@ -57,7 +57,7 @@ class AttentionModule:
         return missing or device.on(self.device).lacks(self.precision)
 
     def predicted_bytes(self) -> int:
-        """Predict the peak: the module's, or the reference's if that is larger, beside what is compared.
+        """Predict the peak: the module's or the reference's, beside what is compared.
 
         The module holds the weights and their gradients; at most nine arrays of the input's shape and three of the
         scores'; the mask and the tables of the rotary embeddings. The reference holds the weights and the gradient of
@@ -68,7 +68,7 @@ class AttentionModule:
         sequence = self.input_bytes // self.batch_size
         compared = 3 * 4 * min(exact.CHECKED, self.d_model) * self.d_model + 2 * sequence
         iteration = 2 * self.weights_bytes + 9 * self.input_bytes + 3 * scores + squares
-        block = exact.block_bytes(self.num_heads, self.context_length, width=4)
+        block = blocks.block_bytes(self.num_heads, self.context_length, width=4)
         reference = 5 * self.weights_bytes // 4 + 2 * self.input_bytes + 13 * sequence + block
         return max(iteration, reference) + compared + tables
 
@@ -108,7 +108,7 @@ class AttentionModule:
         def expected() -> dict[str, torch.Tensor]:
             with torch.device("meta"):
                 reference = self._module()
-            reference.attend, weight = exact.by_rows, module.q_proj.weight
+            reference.attend, weight = blocks.by_rows, module.q_proj.weight
 
             def sequence(x_BTC: torch.Tensor, dout_BTC: torch.Tensor) -> tuple[torch.Tensor, ...]:
                 out_BTC = torch.func.functional_call(reference, held, x_BTC)

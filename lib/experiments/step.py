@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from lib import adam, attention, model, precision, validate
 from lib.cost import flops, memory
-from lib.experiments import exact
+from lib.experiments import blocks, exact
 from lib.experiments.measure import Work
 from lib.experiments.training import MODES, Training
 from lib.instruments import device, environment, peak_memory
@@ -67,7 +67,7 @@ class Step:
         one, way = replace(self.shape, batch_size=1), ("fp32", "sdpa", "fused")
         mode = "forward_backward" if "backward" in MODES[self.mode] else "no_grad"
         reference = memory.peak_bytes(one, *way, mode, self.device, checkpoint=1)
-        scores = exact.block_bytes(one.num_heads, self.context_length, width=4)
+        scores = blocks.block_bytes(one.num_heads, self.context_length, width=4)
         return max(self.formula_bytes() + 3 * 4 * logits + 8 * 4 * gradient, reference + scores)
 
     def formula_bytes(self) -> int:

@@ -1,0 +1,29 @@
+"""Compute the reference of attention for a block of queries at a time, which holds few scores."""
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from lib import attention
+
+SCORES = 2**22  # of a block of queries
+
+
+def by_rows(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
+    """Compute `attention.naive` for a block of queries at a time.
+
+    A block holds at most SCORES scores, or those of one query, until its end; the backward pass computes them again."""
+    size = max(1, SCORES // k_XSD[..., 0].numel())
+    blocks = []
+    for first in range(0, q_XTD.shape[-2], size):
+        rows, seen = slice(first, first + size), slice(first + size if causal else None)
+        inputs = q_XTD[..., rows, :], k_XSD[..., seen, :], v_XSD[..., seen, :]
+        again = {"use_reentrant": False, "preserve_rng_state": False}
+        blocks.append(checkpoint(attention.naive, *inputs, causal, first, **again))
+    return torch.cat(blocks, dim=-2)
+
+
+def block_bytes(heads: int, seq_len: int, width: int) -> int:
+    """Return the most bytes that a block of `by_rows` holds, in numbers of `width` bytes."""
+    scores = min(max(SCORES, heads * seq_len), heads * seq_len**2)
+    return (4 * width + 1) * scores
