@@ -188,13 +188,14 @@ def _launch(name, tensors, sums, causal):
 
     q, k, *_ = tensors = [_as_4d(x) for x in tensors]
     (batch, heads, queries, d_head), keys = q.shape, k.shape[-2]
-    tile = tile_of(name, d_head, q.dtype, flash_kernels.capability())
+    numbers = numbers_of(q.dtype)
+    tile = tile_of(name, numbers, d_head, flash_kernels.capability())
     programs = -(-keys // tile.keys) if name == "flash_backward_kv" else -(-queries // tile.queries)
     getattr(flash_kernels, name)[batch * heads, programs](
         *tensors, *sums, *(x.stride() for x in tensors), heads, queries, keys,
         SCALE=math.log2(math.e) / math.sqrt(d_head), CAUSAL=causal, HEAD=d_head, WIDE=padded(d_head),
         WIDER=tl.float64 if q.dtype == torch.float64 else tl.float32,
-        PRECISION="ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
+        PRECISION="tf32" if numbers == "tf32" else "ieee",
         TILE_T=tile.queries, TILE_S=tile.keys, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
@@ -208,45 +209,46 @@ class Tile(NamedTuple):
     stages: int
 
 
-# Shared memory of a program in KiB by compute capability (CUDA C++ Programming Guide 13.0, section 20.2, table 29)
-SHARED_KIB = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227, (10, 0): 227, (10, 3): 227}
-LEAST_KIB = 99  # also of 12.0 and 12.1
+# KiB of shared memory of a program, by compute capability (CUDA C++ Programming Guide 13.0, table 30)
+SHARED_KIB = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
+LEAST_KIB = 99  # 8.6, 8.9, 12.0, 12.1
 
-# By shared memory, bytes of a number and padded head size. Forward and first choices are those of PyTorch's
-# flex_attention (torch/_inductor/template_heuristics/triton.py, version 2.13).
+# By kernel, kind of numbers and padded head size: the tile for programs with so many KiB. Those of narrow numbers are
+# PyTorch's choices for flex_attention (version 2.13, torch/_inductor/template_heuristics/triton.py), with more warps or
+# less rows where these kernels would spill registers. Exact products of fp32 hold whole rows in registers.
 TILES = {
-    "flash_forward": {
-        (227, 2, 64): Tile(128, 128, 4, 3), (227, 2, 128): Tile(128, 64, 8, 3),
-        (163, 2, 64): Tile(128, 64, 4, 3), (163, 2, 128): Tile(128, 64, 8, 3),
-        (99, 2, 64): Tile(128, 64, 4, 2), (99, 2, 128): Tile(128, 64, 8, 2),
-        (227, 4, 64): Tile(128, 32, 4, 3), (227, 4, 128): Tile(32, 64, 4, 3),
-        (163, 4, 64): Tile(128, 32, 4, 3), (163, 4, 128): Tile(64, 32, 4, 3),
-        (99, 4, 64): Tile(128, 32, 4, 2), (99, 4, 128): Tile(64, 32, 4, 2),
-    },
-    "flash_backward_q": {
-        (227, 2, 64): Tile(128, 64, 8, 3), (227, 2, 128): Tile(128, 64, 8, 3),
-        (163, 2, 64): Tile(64, 64, 4, 2), (163, 2, 128): Tile(64, 64, 4, 2),
-        (99, 2, 64): Tile(64, 64, 4, 2), (99, 2, 128): Tile(64, 64, 4, 1),
-        (227, 4, 64): Tile(64, 32, 4, 2), (227, 4, 128): Tile(32, 32, 4, 2),
-        (163, 4, 64): Tile(64, 32, 4, 2), (163, 4, 128): Tile(32, 32, 4, 2),
-        (99, 4, 64): Tile(32, 32, 4, 2), (99, 4, 128): Tile(32, 32, 4, 1),
-    },
-    "flash_backward_kv": {
-        (227, 2, 64): Tile(64, 128, 8, 3), (227, 2, 128): Tile(64, 128, 8, 3),
-        (163, 2, 64): Tile(64, 64, 4, 2), (163, 2, 128): Tile(64, 64, 4, 2),
-        (99, 2, 64): Tile(64, 64, 4, 2), (99, 2, 128): Tile(64, 64, 4, 1),
-        (227, 4, 64): Tile(32, 64, 4, 2), (227, 4, 128): Tile(32, 32, 4, 2),
-        (163, 4, 64): Tile(32, 64, 4, 2), (163, 4, 128): Tile(32, 32, 4, 2),
-        (99, 4, 64): Tile(32, 32, 4, 2), (99, 4, 128): Tile(32, 32, 4, 1),
-    },
-}  # fmt: skip
+    ("flash_forward", "narrow", 64): {227: Tile(128, 128, 8, 3), 99: Tile(128, 64, 4, 3)},
+    ("flash_forward", "narrow", 128): {163: Tile(128, 64, 8, 3), 99: Tile(128, 64, 8, 2)},
+    ("flash_forward", "tf32", 64): {99: Tile(128, 32, 4, 3)},
+    ("flash_forward", "tf32", 128): {163: Tile(64, 32, 4, 3), 99: Tile(64, 32, 4, 2)},
+    ("flash_forward", "ieee", 64): {99: Tile(32, 16, 4, 2)},
+    ("flash_forward", "ieee", 128): {99: Tile(32, 16, 8, 2)},
+    ("flash_backward_q", "narrow", 64): {227: Tile(128, 64, 8, 3), 99: Tile(64, 64, 4, 2)},
+    ("flash_backward_q", "narrow", 128): {227: Tile(128, 64, 8, 3), 99: Tile(64, 64, 8, 2)},
+    ("flash_backward_q", "tf32", 64): {99: Tile(64, 32, 4, 2)},
+    ("flash_backward_q", "tf32", 128): {227: Tile(64, 32, 4, 2), 99: Tile(32, 32, 4, 2)},
+    ("flash_backward_q", "ieee", 64): {99: Tile(32, 16, 4, 2)},
+    ("flash_backward_q", "ieee", 128): {99: Tile(32, 16, 8, 1)},
+    ("flash_backward_kv", "narrow", 64): {227: Tile(64, 128, 8, 3), 99: Tile(64, 64, 4, 2)},
+    ("flash_backward_kv", "narrow", 128): {227: Tile(32, 128, 8, 3), 99: Tile(64, 64, 8, 2)},
+    ("flash_backward_kv", "tf32", 64): {99: Tile(32, 64, 4, 2)},
+    ("flash_backward_kv", "tf32", 128): {99: Tile(32, 32, 4, 2)},
+    ("flash_backward_kv", "ieee", 64): {99: Tile(16, 32, 4, 2)},
+    ("flash_backward_kv", "ieee", 128): {99: Tile(16, 32, 8, 1)},
+}
 
 
-def tile_of(kernel: str, d_head: int, dtype: torch.dtype, capability: tuple[int, int]) -> Tile:
-    """Return the tile of a kernel; numbers in double precision take the least of it."""
-    if dtype == torch.float64:
-        return Tile(16, 16, 4, 1)
-    return TILES[kernel][SHARED_KIB.get(capability, LEAST_KIB), dtype.itemsize, max(64, padded(d_head))]
+def tile_of(kernel: str, numbers: str, d_head: int, capability: tuple[int, int]) -> Tile:
+    """Return the tile of a kernel for a kind of numbers on a GPU."""
+    shared = SHARED_KIB.get(capability, LEAST_KIB)
+    return next(tile for kib, tile in TILES[kernel, numbers, max(64, padded(d_head))].items() if kib <= shared)
+
+
+def numbers_of(dtype: torch.dtype) -> str:
+    """Return how numbers are multiplied: as narrow ones, as tf32, or as they are."""
+    if dtype.itemsize == 2:
+        return "narrow"
+    return "tf32" if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest" else "ieee"
 
 
 def padded(d_head: int) -> int:
