@@ -182,8 +182,6 @@ def _as_4d(x):
 
 def _launch(name, tensors, sums, causal):
     """Start a kernel, one program for each head and tile of the rows that it owns."""
-    import triton.language as tl
-
     from lib import flash_kernels
 
     q, k, *_ = tensors = [_as_4d(x) for x in tensors]
@@ -193,11 +191,16 @@ def _launch(name, tensors, sums, causal):
     programs = -(-keys // tile.keys) if name == "flash_backward_kv" else -(-queries // tile.queries)
     getattr(flash_kernels, name)[batch * heads, programs](
         *tensors, *sums, *(x.stride() for x in tensors), heads, queries, keys,
-        SCALE=math.log2(math.e) / math.sqrt(d_head), CAUSAL=causal, HEAD=d_head, WIDE=padded(d_head),
-        WIDER=tl.float64 if q.dtype == torch.float64 else tl.float32,
-        PRECISION="tf32" if numbers == "tf32" else "ieee",
-        TILE_T=tile.queries, TILE_S=tile.keys, num_warps=tile.warps, num_stages=tile.stages,
+        **constants(numbers, d_head, tile, causal), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
+
+
+def constants(numbers: str, d_head: int, tile: "Tile", causal: bool) -> dict[str, object]:
+    """Return what a kernel is compiled for."""
+    return {
+        "SCALE": math.log2(math.e) / math.sqrt(d_head), "CAUSAL": causal, "HEAD": d_head, "WIDE": padded(d_head),
+        "PRECISION": "tf32" if numbers == "tf32" else "ieee", "TILE_T": tile.queries, "TILE_S": tile.keys,
+    }  # fmt: skip
 
 
 class Tile(NamedTuple):

@@ -111,18 +111,18 @@ def _attend(
 @triton.jit
 def flash_forward(
     Q, K, V, OUT, LOGSUMEXP, q_strides, k_strides, v_strides, out_strides, heads, queries, keys,
-    SCALE: tl.constexpr, CAUSAL: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr, WIDER: tl.constexpr,
+    SCALE: tl.constexpr, CAUSAL: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
     PRECISION: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr,
 ):  # fmt: skip
-    """Compute output and log-sum-exp of a tile of queries; sums have the type WIDER."""
+    """Compute output and log-sum-exp of a tile of queries."""
     start = (tl.num_programs(1) - 1 - tl.program_id(1)) * TILE_T  # under a mask the last tiles take longest: first
     t_T = start + tl.arange(0, TILE_T)
     Q, K, V = _of_head(Q, q_strides, heads), _of_head(K, k_strides, heads), _of_head(V, v_strides, heads)
     q_TD = _load(Q, q_strides, start, queries, TILE_T, WIDE, HEAD, True)
     state = (
-        tl.zeros((TILE_T, WIDE), WIDER),
-        tl.zeros((TILE_T,), WIDER),
-        tl.full((TILE_T,), -float("inf"), WIDER),
+        tl.zeros((TILE_T, WIDE), LOGSUMEXP.dtype.element_ty),
+        tl.zeros((TILE_T,), LOGSUMEXP.dtype.element_ty),
+        tl.full((TILE_T,), -float("inf"), LOGSUMEXP.dtype.element_ty),
     )
     whole, end = _bounds_of_keys(start, keys, CAUSAL, TILE_T, TILE_S)
     state = _attend(
@@ -163,7 +163,7 @@ def _differentiate_queries(
 def flash_backward_q(
     Q, K, V, OUT, DOUT, DQ, LOGSUMEXP, MEAN, q_strides, k_strides, v_strides, out_strides, dout_strides, dq_strides,
     heads, queries, keys,
-    SCALE: tl.constexpr, CAUSAL: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr, WIDER: tl.constexpr,
+    SCALE: tl.constexpr, CAUSAL: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
     PRECISION: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of a tile of queries, and MEAN, the sums of dO * O that `flash_backward_kv` reads."""
@@ -173,11 +173,11 @@ def flash_backward_q(
     Q, K, V = _of_head(Q, q_strides, heads), _of_head(K, k_strides, heads), _of_head(V, v_strides, heads)
     out_TD = _load(_of_head(OUT, out_strides, heads), out_strides, start, queries, TILE_T, WIDE, HEAD, True)
     dout_TD = _load(_of_head(DOUT, dout_strides, heads), dout_strides, start, queries, TILE_T, WIDE, HEAD, True)
-    mean_T = tl.sum(out_TD.to(WIDER) * dout_TD.to(WIDER), 1)
+    mean_T = tl.sum(out_TD.to(LOGSUMEXP.dtype.element_ty) * dout_TD.to(LOGSUMEXP.dtype.element_ty), 1)
     tl.store(MEAN + row + t_T, mean_T, mask=t_T < queries)
     q_TD = _load(Q, q_strides, start, queries, TILE_T, WIDE, HEAD, True)
     logsumexp_T = tl.load(LOGSUMEXP + row + t_T, mask=t_T < queries, other=float("inf")) * LOG2_E
-    dq_TD = tl.zeros((TILE_T, WIDE), WIDER)
+    dq_TD = tl.zeros((TILE_T, WIDE), LOGSUMEXP.dtype.element_ty)
     whole, end = _bounds_of_keys(start, keys, CAUSAL, TILE_T, TILE_S)
     dq_TD = _differentiate_queries(
         dq_TD, q_TD, dout_TD, logsumexp_T, mean_T, t_T, K, V, k_strides, v_strides, 0, whole, keys,
@@ -223,7 +223,7 @@ def _differentiate_keys(
 def flash_backward_kv(
     Q, K, V, DOUT, DK, DV, LOGSUMEXP, MEAN, q_strides, k_strides, v_strides, dout_strides, dk_strides, dv_strides,
     heads, queries, keys,
-    SCALE: tl.constexpr, CAUSAL: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr, WIDER: tl.constexpr,
+    SCALE: tl.constexpr, CAUSAL: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
     PRECISION: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of a tile of keys and of its values."""
@@ -235,7 +235,7 @@ def flash_backward_kv(
     # keys beyond the last are zeros: they reach only rows of the gradients that are not stored
     k_SD = _load(_of_head(K, k_strides, heads), k_strides, start, keys, TILE_S, WIDE, HEAD, True)
     v_SD = _load(_of_head(V, v_strides, heads), v_strides, start, keys, TILE_S, WIDE, HEAD, True)
-    dk_SD, dv_SD = tl.zeros((TILE_S, WIDE), WIDER), tl.zeros((TILE_S, WIDE), WIDER)
+    dk_SD, dv_SD = tl.zeros((TILE_S, WIDE), LOGSUMEXP.dtype.element_ty), tl.zeros((TILE_S, WIDE), LOGSUMEXP.dtype.element_ty)
     first, whole = 0, 0  # the first tile with a query that sees any of the keys, and the first that sees all
     if CAUSAL:
         first, whole = start // TILE_T * TILE_T, tl.cdiv(start + TILE_S - 1, TILE_T) * TILE_T

@@ -54,7 +54,7 @@ class Attention:
         """Predict the peak of the variant beside the reference's results, or of the reference if that is larger.
 
         A variant that holds all scores takes `cost.memory.attention_peak_bytes`, plus a copy of them in single
-        precision under autocast. A tiled one holds six numbers for each score of a tile. Either holds at least Q, K,
+        precision under autocast. A tiled one holds three numbers for each score of a tile. Either holds at least Q, K,
         V, the output, their gradients and a copy. The reference takes one sequence in double beside all inputs, and a
         block of scores."""
         shape = (self.batch_size, self.seq_len, self.d_head)
@@ -63,7 +63,7 @@ class Attention:
             copy = 0 if precision.AUTOCAST[self.precision] is None else 4 * self.batch_size * self.seq_len**2
             held = max(copy + sum(memory.attention_peak_bytes(*shape, self.causal).values()), 9 * each)
         else:
-            held = 9 * each + 6 * 4 * self.batch_size * self.seq_len * min(memory.TILE, self.seq_len)
+            held = 9 * each + 3 * 4 * self.batch_size * self.seq_len * min(memory.TILE, self.seq_len)
         one = 2 * each // self.batch_size  # a sequence in double
         return max(held + 4 * one, 5 * each + 13 * one + exact.block_bytes(1, self.seq_len, width=8))
 
