@@ -56,9 +56,7 @@ def _load(
 
 
 @triton.jit
-def _store(
-    tensor, strides, start, length, tile, ROWS: tl.constexpr, WIDE: tl.constexpr, HEAD: tl.constexpr
-):  # fmt: skip
+def _store(tensor, strides, start, length, tile, ROWS: tl.constexpr, WIDE: tl.constexpr, HEAD: tl.constexpr):
     """Store what of a tile lies within the tensor, in its type."""
     pointers = _pointers(tensor, strides, start, ROWS, WIDE)
     tl.store(pointers, tile.to(tensor.dtype.element_ty), mask=_inside(start, length, ROWS, WIDE, HEAD))
@@ -119,11 +117,8 @@ def flash_forward(
     t_T = start + tl.arange(0, TILE_T)
     Q, K, V = _of_head(Q, q_strides, heads), _of_head(K, k_strides, heads), _of_head(V, v_strides, heads)
     q_TD = _load(Q, q_strides, start, queries, TILE_T, WIDE, HEAD, True)
-    state = (
-        tl.zeros((TILE_T, WIDE), LOGSUMEXP.dtype.element_ty),
-        tl.zeros((TILE_T,), LOGSUMEXP.dtype.element_ty),
-        tl.full((TILE_T,), -float("inf"), LOGSUMEXP.dtype.element_ty),
-    )
+    wide = LOGSUMEXP.dtype.element_ty
+    state = tl.zeros((TILE_T, WIDE), wide), tl.zeros((TILE_T,), wide), tl.full((TILE_T,), -float("inf"), wide)
     whole, end = _bounds_of_keys(start, keys, CAUSAL, TILE_T, TILE_S)
     state = _attend(
         state, q_TD, t_T, K, V, k_strides, v_strides, 0, whole, keys,
@@ -173,11 +168,12 @@ def flash_backward_q(
     Q, K, V = _of_head(Q, q_strides, heads), _of_head(K, k_strides, heads), _of_head(V, v_strides, heads)
     out_TD = _load(_of_head(OUT, out_strides, heads), out_strides, start, queries, TILE_T, WIDE, HEAD, True)
     dout_TD = _load(_of_head(DOUT, dout_strides, heads), dout_strides, start, queries, TILE_T, WIDE, HEAD, True)
-    mean_T = tl.sum(out_TD.to(LOGSUMEXP.dtype.element_ty) * dout_TD.to(LOGSUMEXP.dtype.element_ty), 1)
+    wide = LOGSUMEXP.dtype.element_ty
+    mean_T = tl.sum(out_TD.to(wide) * dout_TD.to(wide), 1)
     tl.store(MEAN + row + t_T, mean_T, mask=t_T < queries)
     q_TD = _load(Q, q_strides, start, queries, TILE_T, WIDE, HEAD, True)
     logsumexp_T = tl.load(LOGSUMEXP + row + t_T, mask=t_T < queries, other=float("inf")) * LOG2_E
-    dq_TD = tl.zeros((TILE_T, WIDE), LOGSUMEXP.dtype.element_ty)
+    dq_TD = tl.zeros((TILE_T, WIDE), wide)
     whole, end = _bounds_of_keys(start, keys, CAUSAL, TILE_T, TILE_S)
     dq_TD = _differentiate_queries(
         dq_TD, q_TD, dout_TD, logsumexp_T, mean_T, t_T, K, V, k_strides, v_strides, 0, whole, keys,
@@ -235,7 +231,8 @@ def flash_backward_kv(
     # keys beyond the last are zeros: they reach only rows of the gradients that are not stored
     k_SD = _load(_of_head(K, k_strides, heads), k_strides, start, keys, TILE_S, WIDE, HEAD, True)
     v_SD = _load(_of_head(V, v_strides, heads), v_strides, start, keys, TILE_S, WIDE, HEAD, True)
-    dk_SD, dv_SD = tl.zeros((TILE_S, WIDE), LOGSUMEXP.dtype.element_ty), tl.zeros((TILE_S, WIDE), LOGSUMEXP.dtype.element_ty)
+    wide = LOGSUMEXP.dtype.element_ty
+    dk_SD, dv_SD = tl.zeros((TILE_S, WIDE), wide), tl.zeros((TILE_S, WIDE), wide)
     first, whole = 0, 0  # the first tile with a query that sees any of the keys, and the first that sees all
     if CAUSAL:
         first, whole = start // TILE_T * TILE_T, tl.cdiv(start + TILE_S - 1, TILE_T) * TILE_T

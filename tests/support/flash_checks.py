@@ -23,7 +23,8 @@ def draw(queries, keys, d_head, dtype=torch.float32, leading=(1, 2)):
     """Queries, keys, values and the gradient of the output."""
     generator = torch.Generator().manual_seed(queries + keys + d_head)
     lengths = (queries, keys, keys, queries)
-    drawn = [torch.randn(*leading, n, d_head, generator=generator, dtype=torch.float64).to(dtype) for n in lengths]
+    drawn = [torch.randn(*leading, n, d_head, generator=generator, dtype=torch.float64, device="cpu") for n in lengths]
+    drawn = [x.to(torch.get_default_device(), dtype) for x in drawn]
     return [x.requires_grad_() for x in drawn[:3]], drawn[3]
 
 
@@ -109,13 +110,10 @@ def _unseen():
 
 def _far():
     """Offsets beyond 2^31 numbers are right; memory that is not touched costs nothing."""
-    (q, k, v), dout = draw(16, 16, 16, torch.float16, leading=(3, 1))
-    near = found(flash.FlashAttentionTriton, (q, k, v), dout, True)
-    apart = torch.empty(2**31 + 256, dtype=torch.float16).as_strided(q.shape, (2**30, 256, 16, 1))
-    apart.copy_(q.detach())
-    far = [flash.attend(apart, k, v, True)[0], *flash.attend(q, apart, v, True)]
-    assert all(torch.equal(a, b) for a, b in zip(far[:1], near[:1], strict=True))
-    torch.testing.assert_close(far[1:], list(flash.attend(q, q, v, True)))
+    (q, _, v), _ = draw(16, 16, 16, torch.float16, leading=(3, 1))
+    apart = torch.empty(2**31 + 256, dtype=torch.float16).as_strided(q.shape, (2**30, 256, 16, 1)).copy_(q.detach())
+    near, far = (flash.attend(x, x, v, True) for x in (q, apart))
+    assert all(torch.equal(a, b) for a, b in zip(near, far, strict=True))
 
 
 def _registered():
@@ -200,7 +198,7 @@ def compiled(*capabilities):
             _compile, kernel, numbers, d_head, tuple(map(int, capability.split(".")))
         )
         for capability in capabilities for kernel, numbers, d_head in flash.TILES
-        if numbers == "narrow" or os.environ.get("TORTURE")
+        if (numbers, d_head) == ("narrow", 64) or os.environ.get("TORTURE")
     }  # fmt: skip
 
 
