@@ -55,7 +55,7 @@ def sdpa(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Te
 
 
 def _as_4d(*tensors):
-    return [x[(None,) * (4 - x.dim())].flatten(0, max(0, x.dim() - 4)) for x in tensors]
+    return [flash.as_4d(x) for x in tensors]
 
 
 def sdpa_flash(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:

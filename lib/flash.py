@@ -172,19 +172,20 @@ attend.register_autograd(_gradients, setup_context=_setup_context)
 
 
 def _like(x):
-    """Return an empty tensor whose strides let `_as_4d` view it."""
+    """Return an empty tensor whose strides let `as_4d` view it."""
     return torch.empty_like(x) if x.dim() <= 4 else x.new_empty(x.shape)
 
 
-def _as_4d(x):
-    return x.flatten(0, -4) if x.dim() > 4 else x[(None,) * (4 - x.dim())]
+def as_4d(x: Tensor) -> Tensor:
+    """View a tensor in four dimensions, (batch, heads, rows, features), which kernels take."""
+    return x[(None,) * (4 - x.dim())].flatten(0, max(0, x.dim() - 4))
 
 
 def _launch(name, tensors, sums, causal):
     """Start a kernel, one program for each head and tile of the rows that it owns."""
     from lib import flash_kernels
 
-    q, k, *_ = tensors = [_as_4d(x) for x in tensors]
+    q, k, *_ = tensors = [as_4d(x) for x in tensors]
     (batch, heads, queries, d_head), keys = q.shape, k.shape[-2]
     numbers = numbers_of(q.dtype)
     tile = tile_of(name, numbers, d_head, flash_kernels.capability())
@@ -260,13 +261,13 @@ def padded(d_head: int) -> int:
 
 
 def missing(d_head: int, capability: tuple[int, int] | None) -> str | None:
-    """Return why a GPU of this capability (None: no GPU) cannot run the Triton kernels, or None."""
+    """Return why a device of this compute capability (None: not of NVIDIA) cannot run the kernels, or None."""
     if capability is None:
-        return "its Triton kernels run on CUDA only"
+        return "triton is for CUDA"
     if capability < (8, 0):
-        return f"its Triton kernels need compute capability 8.0, got {capability[0]}.{capability[1]}"
+        return f"triton needs compute capability 8.0 or more, got {capability[0]}.{capability[1]}"
     if d_head > WIDEST:
-        return f"its Triton kernels need heads of at most {WIDEST} features, got {d_head}"
+        return f"triton has tiles for heads of at most {WIDEST} features, got {d_head}"
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     return None

@@ -158,7 +158,7 @@ def test_what_keeps_the_kernels_from_running_is_said(monkeypatch):
     monkeypatch.setattr(flash.importlib.util, "find_spec", lambda name: object())
     assert flash.missing(128, (8, 0)) is None
     assert "CUDA" in flash.missing(64, None)
-    assert "8.0, got 7.5" in flash.missing(64, (7, 5))
+    assert "8.0 or more, got 7.5" in flash.missing(64, (7, 5))
     assert "at most 128 features, got 256" in flash.missing(256, (9, 0))
     monkeypatch.setattr(flash.importlib.util, "find_spec", lambda name: None)
     assert "not installed" in flash.missing(64, (9, 0))
