@@ -1,8 +1,8 @@
-"""Compute attention by FlashAttention-2, in plain PyTorch, compiled PyTorch, and Triton (Dao 2023, algorithms 1 and 2).
+"""Compute attention by FlashAttention-2: plain PyTorch, compiled PyTorch, Triton.
 
-Each class has `apply(Q, K, V, is_causal=False)` over (..., T, D) and keeps for the backward pass Q, K, V, the output
-and the natural log-sum-exp (..., T) of each query's scores, T (4 D + 1) numbers instead of T^2. Shapes in names:
-X any leading dimensions, T queries, S keys, N keys of one block, D head size.
+It follows Dao (2023), algorithms 1 and 2. Each class has `apply(Q, K, V, is_causal=False)` over (..., T, D). For the
+backward pass it keeps Q, K, V, the output, and the natural log-sum-exp (..., T) of each query's scores: T (4 D + 1)
+numbers instead of T^2. Shapes in names: X any leading dimensions, T queries, S keys, N keys of one block, D head size.
 """
 
 import functools
@@ -205,7 +205,7 @@ def constants(numbers: str, d_head: int, tile: "Tile", causal: bool) -> dict[str
 
 
 class Tile(NamedTuple):
-    """Hold the rows of a tile of queries and of keys, the warps of its program, and loads under way at once."""
+    """Hold the queries and keys of a tile, warps, and stages of its loads."""
 
     queries: int
     keys: int
@@ -261,7 +261,9 @@ def padded(d_head: int) -> int:
 
 
 def missing(d_head: int, capability: tuple[int, int] | None) -> str | None:
-    """Return why a device of this compute capability (None: not of NVIDIA) cannot run the kernels, or None."""
+    """Return why a GPU cannot run the kernels, or None.
+
+    `capability` is its compute capability; None stands for a device that is no GPU of NVIDIA."""
     if capability is None:
         return "triton is for CUDA"
     if capability < (8, 0):

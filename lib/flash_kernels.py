@@ -161,7 +161,9 @@ def flash_backward_q(
     SCALE: tl.constexpr, CAUSAL: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
     PRECISION: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradient of a tile of queries, and MEAN, the sums of dO * O that `flash_backward_kv` reads."""
+    """Compute the gradient of a tile of queries.
+
+    Also writes MEAN, the sums of dO * O, which `flash_backward_kv` reads."""
     start = (tl.num_programs(1) - 1 - tl.program_id(1)) * TILE_T
     t_T = start + tl.arange(0, TILE_T)
     row = tl.program_id(0).to(tl.int64) * queries
