@@ -138,6 +138,16 @@ def tiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, bloc
     return _without_autocast(flash.FlashAttentionTorch, q_XTD, k_XSD, v_XSD, causal, block)
 
 
+def flash_compiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
+    """Run `tiled` with what it does for each block compiled."""
+    return _without_autocast(flash.FlashAttentionCompiled, q_XTD, k_XSD, v_XSD, causal)
+
+
+def triton(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
+    """Run our FlashAttention-2 in Triton."""
+    return _without_autocast(flash.FlashAttentionTriton, q_XTD, k_XSD, v_XSD, causal)
+
+
 def _without_autocast(function: type[torch.autograd.Function], q_XTD, k_XSD, v_XSD, *settings) -> Tensor:
     """Cast the inputs as autocast would, which does not reach the backward of a custom function."""
     inputs = _in_autocast_type(q_XTD, k_XSD, v_XSD)
@@ -154,12 +164,20 @@ VARIANTS = {
     "sdpa_cudnn": sdpa_cudnn,
     "flex": flex,
     "compiled": compiled,
+    "flash_compiled": flash_compiled,
+    "triton": triton,
 }
-COMPILING = {"flex", "compiled"}  # variants that go through torch.compile
+COMPILING = {"flex", "compiled", "flash_compiled"}  # variants that go through torch.compile
 
 
-def unavailable(variant: str, device: str, d_head: int, precision: str) -> str | None:
-    """Return why a variant cannot run forward and backward on the device, or None if it can."""
+def unavailable(
+    variant: str, device: str, d_head: int, precision: str, capability: tuple[int, int] | None = None
+) -> str | None:
+    """Return why a variant cannot run forward and backward on the device, or None if it can.
+
+    `capability` is that of a CUDA device."""
+    if variant == "triton":
+        return flash.missing(d_head, capability)
     if variant in ("sdpa_efficient", "sdpa_cudnn") and device != "cuda":
         return f"{variant} is for CUDA"
     if variant == "sdpa_flash" and device == "mps":

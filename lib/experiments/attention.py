@@ -47,8 +47,11 @@ class Attention:
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
         missing = environment.compiler_missing(self.device) if self.compiles else None
-        missing = missing or attention.unavailable(self.variant, self.device, self.d_head, self.precision)
-        return missing or device.on(self.device).lacks(self.precision)
+        here = device.on(self.device)
+        missing = missing or attention.unavailable(
+            self.variant, self.device, self.d_head, self.precision, here.capability()
+        )
+        return missing or here.lacks(self.precision)
 
     def predicted_bytes(self) -> int:
         """Predict the peak of the variant beside the reference's results, or of the reference if that is larger.
