@@ -36,11 +36,11 @@ report: .venv/ready ## Measure this machine with the quick sweep for its device 
 	  $(PY) -m lib.experiments.calibration --short || ended=1; \
 	  $(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES)) && exit $$ended
 
-test: .venv/dev .venv/cluster .venv/peers .venv/browser ## Check the style and run the tests
+test: .venv/dev .venv/cluster .venv/peers .venv/triton .venv/browser ## Check the style and run the tests
 	@$(PY) -m ruff check && $(PY) -m ruff format --check && .venv/bin/lint-imports && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
 
-torture: .venv/dev .venv/cluster ## Run all fault tests (half an hour); print how many faults were injected, survived and lost
-	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/torture tests/sweep/test_ray_cluster.py -n 2 --dist worksteal
+torture: .venv/dev .venv/cluster .venv/triton ## Run all fault tests (half an hour); print how many faults were injected, survived and lost
+	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/torture tests/sweep/test_ray_cluster.py tests/test_flash.py -n 2 --dist worksteal
 
 sweep: .venv/ready ## Run a sweep: SWEEP=report, smoke, quick, quick-gpu, cpu, gpu or unclear.yaml; BUDGET=seconds, DRY=1, STALE=1, RETRY=1, NOISY=seconds, SHARD=k/n, ADDRESS=host:port
 	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(NOISY),--noisy $(NOISY)) $(if $(filter-out 0,$(DRY)),--dry) \
@@ -95,6 +95,10 @@ clean: ## Remove the report and the executed notebooks; records, saved figures a
 # Hugging Face transformers, whose Llama is timed beside our model.
 .venv/peers: .venv/ready
 	@$(INSTALL) '.[peers]' && touch $@ || echo "transformers cannot be installed here; what needs it is skipped"
+
+# Triton, which compiles and, without a GPU, interprets our kernels.
+.venv/triton: .venv/ready
+	@$(INSTALL) '.[triton]' && touch $@ || echo "Triton cannot be installed here; the tests that need it are skipped"
 
 # Chromium prints the report and shows it to the tests: the installed one, else Debian's package, else Playwright's.
 HAS_BROWSER = $(PY) -c 'import sys; from lib.report.document import export; sys.exit(not export.chromium())'

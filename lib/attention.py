@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from lib import flash
+
 
 def naive(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, first: int = 0) -> Tensor:
     """Compute softmax(Q K^T / sqrt(D)) V, the reference (Vaswani et al. 2017, equation 1).
@@ -53,7 +55,7 @@ def sdpa(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Te
 
 
 def _as_4d(*tensors):
-    return [x[(None,) * (4 - x.dim())].flatten(0, max(0, x.dim() - 4)) for x in tensors]
+    return [flash.as_4d(x) for x in tensors]
 
 
 def sdpa_flash(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
@@ -129,69 +131,28 @@ def _in_autocast_type(*tensors):
     return [x.to(torch.get_autocast_dtype(kind)) for x in tensors] if torch.is_autocast_enabled(kind) else tensors
 
 
-def tiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, block: int = 128) -> Tensor:
+def tiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, block: int = flash.BLOCK) -> Tensor:
     """Compute an online softmax over blocks of keys, forward and backward, in plain PyTorch.
 
     It holds at most T x `block` scores for each leading index (Dao 2023, FlashAttention-2, algorithms 1 and 2)."""
-    inputs = _in_autocast_type(q_XTD, k_XSD, v_XSD)  # autocast does not reach the backward of a custom function
+    return _without_autocast(flash.FlashAttentionTorch, q_XTD, k_XSD, v_XSD, causal, block)
+
+
+def flash_compiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
+    """Run `tiled` with what it does for each block compiled."""
+    return _without_autocast(flash.FlashAttentionCompiled, q_XTD, k_XSD, v_XSD, causal)
+
+
+def triton(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
+    """Run our FlashAttention-2 in Triton."""
+    return _without_autocast(flash.FlashAttentionTriton, q_XTD, k_XSD, v_XSD, causal)
+
+
+def _without_autocast(function: type[torch.autograd.Function], q_XTD, k_XSD, v_XSD, *settings) -> Tensor:
+    """Cast the inputs as autocast would, which does not reach the backward of a custom function."""
+    inputs = _in_autocast_type(q_XTD, k_XSD, v_XSD)
     with torch.autocast(q_XTD.device.type, enabled=False):
-        return _Tiled.apply(*inputs, causal, block)
-
-
-class _Tiled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q_XTD, k_XSD, v_XSD, causal, block):
-        out_XTD = torch.zeros_like(q_XTD, dtype=torch.promote_types(q_XTD.dtype, torch.float32))
-        largest_XT1 = out_XTD.new_full((*q_XTD.shape[:-1], 1), -math.inf)
-        total_XT1 = torch.zeros_like(largest_XT1)
-        for keys, rows in _blocks(q_XTD, k_XSD, causal, block):
-            scores_XTN = _scores(q_XTD, k_XSD, keys, rows, causal)
-            old_XT1 = largest_XT1[..., rows, :]
-            new_XT1 = torch.maximum(old_XT1, scores_XTN.amax(-1, keepdim=True))
-            weights_XTN = torch.exp(scores_XTN - new_XT1)
-            shrink_XT1 = torch.exp(old_XT1 - new_XT1)
-            total_XT1[..., rows, :] = shrink_XT1 * total_XT1[..., rows, :] + weights_XTN.sum(-1, keepdim=True)
-            values_XTD = weights_XTN.to(v_XSD.dtype) @ v_XSD[..., keys, :]
-            out_XTD[..., rows, :] = shrink_XT1 * out_XTD[..., rows, :] + values_XTD
-            largest_XT1[..., rows, :] = new_XT1
-        out_XTD = (out_XTD / total_XT1).to(q_XTD.dtype)
-        ctx.save_for_backward(q_XTD, k_XSD, v_XSD, out_XTD, largest_XT1 + total_XT1.log())
-        ctx.causal, ctx.block = causal, block
-        return out_XTD
-
-    @staticmethod
-    def backward(ctx, dout_XTD):
-        q_XTD, k_XSD, v_XSD, out_XTD, logsumexp_XT1 = ctx.saved_tensors
-        scale = 1 / math.sqrt(q_XTD.shape[-1])
-        dq_XTD, dk_XSD, dv_XSD = (torch.zeros_like(x) for x in (q_XTD, k_XSD, v_XSD))
-        mean_XT1 = (dout_XTD * out_XTD).sum(-1, keepdim=True)
-        for keys, rows in _blocks(q_XTD, k_XSD, ctx.causal, ctx.block):
-            scores_XTN = _scores(q_XTD, k_XSD, keys, rows, ctx.causal)
-            weights_XTN = torch.exp(scores_XTN - logsumexp_XT1[..., rows, :])
-            dweights_XTN = dout_XTD[..., rows, :] @ v_XSD[..., keys, :].mT
-            dscores_XTN = weights_XTN * (dweights_XTN - mean_XT1[..., rows, :]) * scale
-            dscores_XTN = dscores_XTN.to(q_XTD.dtype)
-            dv_XSD[..., keys, :] = weights_XTN.to(v_XSD.dtype).mT @ dout_XTD[..., rows, :]
-            dk_XSD[..., keys, :] = dscores_XTN.mT @ q_XTD[..., rows, :]
-            dq_XTD[..., rows, :] += dscores_XTN @ k_XSD[..., keys, :]
-        return dq_XTD, dk_XSD, dv_XSD, None, None
-
-
-def _blocks(q_XTD, k_XSD, causal, block):
-    """Yield slices of keys, each with the slice of the queries that see any of them."""
-    for start in range(0, k_XSD.shape[-2], block):
-        if causal and start >= q_XTD.shape[-2]:
-            return
-        yield slice(start, start + block), slice(start if causal else 0, None)
-
-
-def _scores(q_XTD, k_XSD, keys, rows, causal):
-    """Compute scores (..., rows, keys) in at least fp32, -inf where a key is in the future."""
-    scores_XTN = (q_XTD[..., rows, :] @ k_XSD[..., keys, :].mT) / math.sqrt(q_XTD.shape[-1])
-    if causal:
-        future_TN = torch.ones(scores_XTN.shape[-2:], dtype=torch.bool, device=q_XTD.device).triu(1)
-        scores_XTN.masked_fill_(future_TN, -math.inf)
-    return scores_XTN.to(torch.promote_types(scores_XTN.dtype, torch.float32))
+        return function.apply(*inputs, *settings)
 
 
 VARIANTS = {
@@ -203,12 +164,20 @@ VARIANTS = {
     "sdpa_cudnn": sdpa_cudnn,
     "flex": flex,
     "compiled": compiled,
+    "flash_compiled": flash_compiled,
+    "triton": triton,
 }
-COMPILING = {"flex", "compiled"}  # variants that go through torch.compile
+COMPILING = {"flex", "compiled", "flash_compiled"}  # variants that go through torch.compile
 
 
-def unavailable(variant: str, device: str, d_head: int, precision: str) -> str | None:
-    """Return why a variant cannot run forward and backward on the device, or None if it can."""
+def unavailable(
+    variant: str, device: str, d_head: int, precision: str, capability: tuple[int, int] | None = None
+) -> str | None:
+    """Return why a variant cannot run forward and backward on the device, or None if it can.
+
+    `capability` is that of a CUDA device."""
+    if variant == "triton":
+        return flash.missing(d_head, capability)
     if variant in ("sdpa_efficient", "sdpa_cudnn") and device != "cuda":
         return f"{variant} is for CUDA"
     if variant == "sdpa_flash" and device == "mps":

@@ -99,6 +99,8 @@ CATALOG = {
             "sdpa_cudnn": "green dashdot",
             "flex": "purple",
             "compiled": "ink dashed",
+            "flash_compiled": "orange dashed",
+            "triton": "blue",
         },
     ),
     "attention_module": Experiment(

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from lib import attention
 from lib.attention import COMPILING, VARIANTS, naive, tiled
-from lib.instruments import environment
+from lib.instruments import device, environment
 
 EAGER = [name for name in VARIANTS if name not in COMPILING and not attention.unavailable(name, "cpu", 64, "fp32")]
 KERNELS = {"sdpa_flash": "flash", "sdpa_efficient": "efficient", "sdpa_cudnn": "cudnn"}
@@ -185,8 +185,27 @@ def test_flex_is_refused_where_it_has_no_backward_pass_or_too_small_heads_and_no
     assert "CUDA" in attention.unavailable("flex", "mps", 64, "fp32")
     assert "16 features" in attention.unavailable("flex", "cuda", 8, "fp32")
     assert attention.unavailable("flex", "cuda", 16, "fp32") is None
-    others = set(VARIANTS) - {"flex", *KERNELS}
+    others = set(VARIANTS) - {"flex", "triton", *KERNELS}
     assert not [name for name in others if attention.unavailable(name, "cpu", 4, "fp32")]
+
+
+def test_our_kernels_are_refused_where_they_cannot_run(monkeypatch):
+    monkeypatch.setattr(attention.flash.importlib.util, "find_spec", lambda name: object())
+    assert attention.unavailable("triton", "cpu", 64, "fp32") == "triton is for CUDA"
+    assert "got 7.5" in attention.unavailable("triton", "cuda", 64, "fp32", (7, 5))
+    assert attention.unavailable("triton", "cuda", 64, "fp32", (8, 0)) is None
+    assert device.on("cpu").capability() is None
+
+
+@needs_compiler
+def test_flash_compiled_follows_autocast():
+    q, k, v, dout = draw((2,), 40, 40, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = VARIANTS["flash_compiled"](q, k, v)
+    gradients = torch.autograd.grad(out, (q, k, v), dout.bfloat16())
+    assert [x.dtype for x in (out, *gradients)] == [torch.bfloat16, *[torch.float32] * 3]
+    expected = with_gradients(lambda q, k, v: formula(q, k, v, True), q, k, v, dout)
+    torch.testing.assert_close([x.double() for x in (out, *gradients)], expected, atol=5e-2, rtol=2e-2)
 
 
 def test_a_kernel_of_sdpa_is_refused_where_pytorch_has_none():

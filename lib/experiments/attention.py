@@ -47,14 +47,17 @@ class Attention:
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
         missing = environment.compiler_missing(self.device) if self.compiles else None
-        missing = missing or attention.unavailable(self.variant, self.device, self.d_head, self.precision)
-        return missing or device.on(self.device).lacks(self.precision)
+        here = device.on(self.device)
+        missing = missing or attention.unavailable(
+            self.variant, self.device, self.d_head, self.precision, here.capability()
+        )
+        return missing or here.lacks(self.precision)
 
     def predicted_bytes(self) -> int:
         """Predict the peak: the variant's, or the reference's if that is larger.
 
         A variant that holds all scores takes `cost.memory.attention_peak_bytes`, plus a copy of them in single
-        precision under autocast. A tiled one holds six numbers for each score of a tile. Either holds at least Q, K,
+        precision under autocast. A tiled one holds three numbers for each score of a tile. Either holds at least Q, K,
         V, the output, their gradients and a copy. The reference takes one sequence in double beside all inputs, and a
         block of scores. Its results are held beside the variant."""
         shape = (self.batch_size, self.seq_len, self.d_head)
@@ -63,7 +66,7 @@ class Attention:
             copy = 0 if precision.AUTOCAST[self.precision] is None else 4 * self.batch_size * self.seq_len**2
             held = max(copy + sum(memory.attention_peak_bytes(*shape, self.causal).values()), 9 * each)
         else:
-            held = 9 * each + 6 * 4 * self.batch_size * self.seq_len * min(memory.TILE, self.seq_len)
+            held = 9 * each + 3 * 4 * self.batch_size * self.seq_len * min(memory.TILE, self.seq_len)
         one = 2 * each // self.batch_size  # a sequence in double
         return max(held + 4 * one, 5 * each + 13 * one + blocks.block_bytes(1, self.seq_len, width=8))
 

@@ -55,8 +55,11 @@ class Step:
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
         missing = environment.compiler_missing(self.device) if self.compiles else None
-        missing = missing or attention.unavailable(self.attention, self.device, self.config.d_head, self.precision)
-        return missing or device.on(self.device).lacks(self.precision)
+        here = device.on(self.device)
+        missing = missing or attention.unavailable(
+            self.attention, self.device, self.config.d_head, self.precision, here.capability()
+        )
+        return missing or here.lacks(self.precision)
 
     def predicted_bytes(self) -> int:
         """Predict the peak: the step's, beside what the check keeps, or the reference's if that is larger.

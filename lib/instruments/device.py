@@ -66,6 +66,10 @@ class Cpu:
         """Return why it cannot compute in a precision, or None if it can."""
         return "tf32 needs a CUDA device of compute capability 8.0 or more" if precision == "tf32" else None
 
+    def capability(self) -> tuple[int, int] | None:
+        """Return the compute capability, which GPUs of NVIDIA have."""
+        return None
+
     def hardware(self) -> str:
         """Name the processor or GPU."""
         return processor.name()

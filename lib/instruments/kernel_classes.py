@@ -24,7 +24,7 @@ _RULES = tuple(  # the first match counts
     (name, re.compile(pattern, re.IGNORECASE))
     for name, pattern in (
         # callers of operators; then fused kernels, whose names contain those of what they fuse
-        (OVERHEAD, r"^autograd::|^torch::autograd::|^\w+Backward\d+$|^CompiledFunction|^## Call"),
+        (OVERHEAD, r"^autograd::|^torch::autograd::|^\w+Backward\d*$|^FlashAttention\w+$|^CompiledFunction|^## Call"),
         (OVERHEAD, r"^TorchDynamo|^Torch-Compiled|^AOTDispatcher|^Pregraph|^detach$"),
         (COPY, rf"{_FUSED}(?:{_MOVED})+_\d+$"),
         (REDUCTION, rf"^triton_(?:red|per)_|^(?:graph_\d+_)?cpp_fused.*_{_REDUCED}(?:_|$)"),

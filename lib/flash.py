@@ -1,0 +1,276 @@
+"""Compute attention by FlashAttention-2: plain PyTorch, compiled PyTorch, Triton.
+
+It follows Dao (2023), algorithms 1 and 2. Each class has `apply(Q, K, V, is_causal=False)` over (..., T, D). For the
+backward pass it keeps Q, K, V, the output, and the natural log-sum-exp (..., T) of each query's scores: T (4 D + 1)
+numbers instead of T^2. Shapes in names: X any leading dimensions, T queries, S keys, N keys of one block, D head size.
+"""
+
+import functools
+import importlib.util
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+BLOCK = 128  # keys of a block in PyTorch
+WIDEST = 128  # features of a head that the kernels have tiles for
+
+
+class FlashAttentionTorch(torch.autograd.Function):
+    """Compute an online softmax over blocks of keys, forward and backward, in plain PyTorch.
+
+    It holds at most T x `block` scores for each leading index."""
+
+    @staticmethod
+    def forward(ctx, Q, K, V, is_causal=False, block=BLOCK):
+        return _forward(_attend, ctx, Q, K, V, is_causal, block)
+
+    @staticmethod
+    def backward(ctx, dO):
+        return _backward(_differentiate, ctx, dO)
+
+
+class FlashAttentionCompiled(torch.autograd.Function):
+    """Compute the same, with what is done for each block compiled."""
+
+    @staticmethod
+    def forward(ctx, Q, K, V, is_causal=False, block=BLOCK):
+        return _forward(_compiled(_attend), ctx, Q, K, V, is_causal, block)
+
+    @staticmethod
+    def backward(ctx, dO):
+        return _backward(_compiled(_differentiate), ctx, dO)
+
+
+@functools.cache
+def _compiled(function):
+    return torch.compile(function, dynamic=True, fullgraph=True)  # under a mask each block has its own shape
+
+
+def _forward(attend, ctx, q_XTD, k_XSD, v_XSD, causal, block):
+    out_XTD = torch.zeros_like(q_XTD, dtype=torch.promote_types(q_XTD.dtype, torch.float32))
+    largest_XT1 = out_XTD.new_full((*q_XTD.shape[:-1], 1), -math.inf)
+    total_XT1 = torch.zeros_like(largest_XT1)
+    for keys, rows in _blocks(q_XTD, k_XSD, causal, block):
+        running = (x[..., rows, :] for x in (out_XTD, largest_XT1, total_XT1))
+        attend(q_XTD[..., rows, :], k_XSD[..., keys, :], v_XSD[..., keys, :], *running, causal)
+    out_XTD = (out_XTD / total_XT1).to(q_XTD.dtype)
+    logsumexp_XT = (largest_XT1 + total_XT1.log()).squeeze(-1)
+    ctx.save_for_backward(q_XTD, k_XSD, v_XSD, out_XTD, logsumexp_XT)
+    ctx.causal, ctx.block = causal, block
+    return out_XTD
+
+
+def _backward(differentiate, ctx, dout_XTD):
+    q_XTD, k_XSD, v_XSD, out_XTD, logsumexp_XT = ctx.saved_tensors
+    dq_XTD, dk_XSD, dv_XSD = (torch.zeros_like(x) for x in (q_XTD, k_XSD, v_XSD))
+    mean_XT1 = (dout_XTD * out_XTD).sum(-1, keepdim=True)
+    for keys, rows in _blocks(q_XTD, k_XSD, ctx.causal, ctx.block):
+        queries = (x[..., rows, :] for x in (q_XTD, dout_XTD, logsumexp_XT[..., None], mean_XT1, dq_XTD))
+        differentiate(*queries, *(x[..., keys, :] for x in (k_XSD, v_XSD, dk_XSD, dv_XSD)), ctx.causal)
+    return dq_XTD, dk_XSD, dv_XSD, None, None
+
+
+def _blocks(q_XTD, k_XSD, causal, block):
+    """Yield slices of keys, each with the slice of the queries that see any of them."""
+    for start in range(0, k_XSD.shape[-2], block):
+        if causal and start >= q_XTD.shape[-2]:
+            return
+        yield slice(start, start + block), slice(start if causal else 0, None)
+
+
+def _attend(q_XTD, k_XND, v_XND, out_XTD, largest_XT1, total_XT1, causal) -> None:
+    """Take a block of keys into the running output, largest score and sum of weights, in place."""
+    scores_XTN = _scores(q_XTD, k_XND, causal)
+    new_XT1 = torch.maximum(largest_XT1, scores_XTN.amax(-1, keepdim=True))
+    weights_XTN = torch.exp(scores_XTN - new_XT1)
+    shrink_XT1 = torch.exp(largest_XT1 - new_XT1)
+    total_XT1.copy_(shrink_XT1 * total_XT1 + weights_XTN.sum(-1, keepdim=True))
+    out_XTD.copy_(shrink_XT1 * out_XTD + weights_XTN.to(v_XND.dtype) @ v_XND)
+    largest_XT1.copy_(new_XT1)
+
+
+def _differentiate(
+    q_XTD, dout_XTD, logsumexp_XT1, mean_XT1, dq_XTD, k_XND, v_XND, dk_XND, dv_XND, causal
+) -> None:  # fmt: skip
+    """Write the gradients of a block of keys and values; add its part of the queries' gradient."""
+    weights_XTN = torch.exp(_scores(q_XTD, k_XND, causal) - logsumexp_XT1)
+    dv_XND.copy_(weights_XTN.to(v_XND.dtype).mT @ dout_XTD)
+    dscores_XTN = weights_XTN * (dout_XTD @ v_XND.mT - mean_XT1) / math.sqrt(q_XTD.shape[-1])
+    dscores_XTN = dscores_XTN.to(q_XTD.dtype)
+    dk_XND.copy_(dscores_XTN.mT @ q_XTD)
+    dq_XTD.add_(dscores_XTN @ k_XND)
+
+
+def _scores(q_XTD, k_XND, causal):
+    """Compute scores in at least fp32, -inf where a key is in the future."""
+    scores_XTN = q_XTD @ k_XND.mT / math.sqrt(q_XTD.shape[-1])
+    if causal:
+        future_TN = torch.ones(scores_XTN.shape[-2:], dtype=torch.bool, device=q_XTD.device).triu(1)
+        scores_XTN.masked_fill_(future_TN, -math.inf)
+    return scores_XTN.to(torch.promote_types(scores_XTN.dtype, torch.float32))
+
+
+class FlashAttentionTriton(torch.autograd.Function):
+    """Compute the same by the kernels of `lib.flash_kernels`, on a GPU of NVIDIA."""
+
+    @staticmethod
+    def forward(ctx, Q, K, V, is_causal=False):
+        out, logsumexp = attend(Q, K, V, is_causal)
+        ctx.save_for_backward(Q, K, V, out, logsumexp)
+        ctx.causal = is_causal
+        return out
+
+    @staticmethod
+    def backward(ctx, dO):
+        return _gradients(ctx, dO)
+
+
+@torch.library.custom_op("flash::attend", mutates_args=())
+def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    """Return the output and the log-sum-exp (not differentiable), by Triton."""
+    out, logsumexp = _like_attend(q, k, v, causal)
+    _launch("flash_forward", [q, k, v, out], [logsumexp], causal)
+    return out, logsumexp
+
+
+@attend.register_fake
+def _like_attend(q, k, v, causal):
+    return _like(q), q.new_empty(q.shape[:-1], dtype=torch.promote_types(q.dtype, torch.float32))
+
+
+@torch.library.custom_op("flash::differentiate", mutates_args=())
+def differentiate(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, dout: Tensor, logsumexp: Tensor, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of queries, keys and values, by Triton."""
+    dq, dk, dv = _like_differentiate(q, k, v, out, dout, logsumexp, causal)
+    sums = [logsumexp, torch.empty_like(logsumexp)]
+    _launch("flash_backward_q", [q, k, v, out, dout, dq], sums, causal)
+    _launch("flash_backward_kv", [q, k, v, dout, dk, dv], sums, causal)
+    return dq, dk, dv
+
+
+@differentiate.register_fake
+def _like_differentiate(q, k, v, out, dout, logsumexp, causal):
+    return _like(q), _like(k), _like(v)
+
+
+def _setup_context(ctx, inputs, output):
+    *tensors, ctx.causal = inputs
+    ctx.save_for_backward(*tensors, *output)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _gradients(ctx, dout, *_):
+    q, k, v, out, logsumexp = ctx.saved_tensors
+    return *differentiate(q, k, v, out, dout, logsumexp, ctx.causal), None
+
+
+attend.register_autograd(_gradients, setup_context=_setup_context)
+
+
+def _like(x):
+    """Return an empty tensor whose strides let `as_4d` view it."""
+    return torch.empty_like(x) if x.dim() <= 4 else x.new_empty(x.shape)
+
+
+def as_4d(x: Tensor) -> Tensor:
+    """View a tensor in four dimensions, (batch, heads, rows, features), which kernels take."""
+    return x[(None,) * (4 - x.dim())].flatten(0, max(0, x.dim() - 4))
+
+
+def _launch(name, tensors, sums, causal):
+    """Start a kernel, one program for each head and tile of the rows that it owns."""
+    from lib import flash_kernels
+
+    q, k, *_ = tensors = [as_4d(x) for x in tensors]
+    (batch, heads, queries, d_head), keys = q.shape, k.shape[-2]
+    numbers = numbers_of(q.dtype)
+    tile = tile_of(name, numbers, d_head, flash_kernels.capability())
+    programs = -(-keys // tile.keys) if name == "flash_backward_kv" else -(-queries // tile.queries)
+    getattr(flash_kernels, name)[batch * heads, programs](
+        *tensors, *sums, *(x.stride() for x in tensors), heads, queries, keys,
+        **constants(numbers, d_head, tile, causal), num_warps=tile.warps, num_stages=tile.stages,
+        enable_fp_fusion=True,  # an exponent is one multiplication with addition; not the default from Triton 3.10 on
+    )  # fmt: skip
+
+
+def constants(numbers: str, d_head: int, tile: "Tile", causal: bool) -> dict[str, object]:
+    """Return what a kernel is compiled for."""
+    return {
+        "SCALE": math.log2(math.e) / math.sqrt(d_head), "CAUSAL": causal, "HEAD": d_head, "WIDE": padded(d_head),
+        "PRECISION": "tf32" if numbers == "tf32" else "ieee", "TILE_T": tile.queries, "TILE_S": tile.keys,
+    }  # fmt: skip
+
+
+class Tile(NamedTuple):
+    """Hold the queries and keys of a tile, warps, and stages of its loads."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+# KiB of shared memory of a program, by compute capability (CUDA C++ Programming Guide 13.0, table 30)
+SHARED_KIB = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
+LEAST_KIB = 99  # 8.6, 8.9, 12.0, 12.1
+
+# By kernel, kind of numbers and padded head size: the tile for programs with so many KiB. Those of narrow numbers are
+# PyTorch's choices for flex_attention (version 2.13, torch/_inductor/template_heuristics/triton.py), with more warps or
+# less rows where these kernels would spill registers. Exact products of fp32 hold whole rows in registers.
+TILES = {
+    ("flash_forward", "narrow", 64): {227: Tile(128, 128, 8, 3), 99: Tile(128, 64, 4, 3)},
+    ("flash_forward", "narrow", 128): {163: Tile(128, 64, 8, 3), 99: Tile(128, 64, 8, 2)},
+    ("flash_forward", "tf32", 64): {99: Tile(128, 32, 4, 3)},
+    ("flash_forward", "tf32", 128): {163: Tile(64, 32, 4, 3), 99: Tile(64, 32, 4, 2)},
+    ("flash_forward", "ieee", 64): {99: Tile(32, 16, 4, 2)},
+    ("flash_forward", "ieee", 128): {99: Tile(32, 16, 8, 2)},
+    ("flash_backward_q", "narrow", 64): {227: Tile(128, 64, 8, 3), 99: Tile(64, 64, 4, 2)},
+    ("flash_backward_q", "narrow", 128): {227: Tile(128, 64, 8, 3), 99: Tile(64, 64, 8, 2)},
+    ("flash_backward_q", "tf32", 64): {99: Tile(64, 32, 4, 2)},
+    ("flash_backward_q", "tf32", 128): {227: Tile(64, 32, 4, 2), 99: Tile(32, 32, 4, 2)},
+    ("flash_backward_q", "ieee", 64): {99: Tile(32, 16, 4, 2)},
+    ("flash_backward_q", "ieee", 128): {99: Tile(32, 16, 8, 1)},
+    ("flash_backward_kv", "narrow", 64): {227: Tile(64, 128, 8, 3), 99: Tile(64, 64, 4, 2)},
+    ("flash_backward_kv", "narrow", 128): {227: Tile(32, 128, 8, 3), 99: Tile(64, 64, 8, 2)},
+    ("flash_backward_kv", "tf32", 64): {99: Tile(32, 64, 4, 2)},
+    ("flash_backward_kv", "tf32", 128): {99: Tile(32, 32, 4, 2)},
+    ("flash_backward_kv", "ieee", 64): {99: Tile(16, 32, 4, 2)},
+    ("flash_backward_kv", "ieee", 128): {99: Tile(16, 32, 8, 1)},
+}
+
+
+def tile_of(kernel: str, numbers: str, d_head: int, capability: tuple[int, int]) -> Tile:
+    """Return the tile of a kernel for a kind of numbers on a GPU."""
+    shared = SHARED_KIB.get(capability, LEAST_KIB)
+    return next(tile for kib, tile in TILES[kernel, numbers, max(64, padded(d_head))].items() if kib <= shared)
+
+
+def numbers_of(dtype: torch.dtype) -> str:
+    """Return how numbers are multiplied: as narrow ones, as tf32, or as they are."""
+    if dtype.itemsize == 2:
+        return "narrow"
+    return "tf32" if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest" else "ieee"
+
+
+def padded(d_head: int) -> int:
+    """Return the features of a tile's row: a power of two, at least 16, which products need."""
+    return max(16, 1 << (d_head - 1).bit_length())
+
+
+def missing(d_head: int, capability: tuple[int, int] | None) -> str | None:
+    """Return why a GPU cannot run the kernels, or None.
+
+    `capability` is its compute capability; None stands for a device that is no GPU of NVIDIA."""
+    if capability is None:
+        return "triton is for CUDA"
+    if capability < (8, 0):
+        return f"triton needs compute capability 8.0 or more, got {capability[0]}.{capability[1]}"
+    if d_head > WIDEST:
+        return f"triton has tiles for heads of at most {WIDEST} features, got {d_head}"
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    return None

@@ -1,0 +1,255 @@
+"""Compute attention and its gradients tile by tile, in Triton.
+
+FlashAttention-2 (Dao 2023, algorithms 1 and 2) with a backward pass in two kernels, each of which owns what it writes:
+no atomic addition, so equal inputs give equal bits. Each program takes one head and one tile of queries or keys.
+Tiles without a visible score are never loaded, and only those that the diagonal or the end crosses are masked.
+
+Shapes in names: T queries of a tile, S keys of a tile, D head size padded to a power of two. Exponents have base 2;
+SCALE turns a product q . k into one, and the log-sum-exp in memory is natural. Import this only where Triton is.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)  # the exponent of 2 for a natural one
+LN_2 = tl.constexpr(0.6931471805599453)
+
+
+def capability() -> tuple[int, int]:
+    """Return the compute capability of the GPU that kernels run on."""
+    return divmod(triton.runtime.driver.active.get_current_target().arch, 10)
+
+
+@triton.jit
+def _of_head(tensor, strides, heads):
+    """Return where this program's head begins; offsets are wide, since a batch can exceed 2^31 numbers."""
+    head = tl.program_id(0)
+    return tensor + (head // heads).to(tl.int64) * strides[0] + (head % heads).to(tl.int64) * strides[1]
+
+
+@triton.jit
+def _pointers(tensor, strides, start, ROWS: tl.constexpr, WIDE: tl.constexpr):
+    """Return pointers to a tile that begins at row `start` of a head."""
+    rows, columns = tl.arange(0, ROWS), tl.arange(0, WIDE)
+    return tensor + tl.cast(start, tl.int64) * strides[2] + rows[:, None] * strides[2] + columns[None, :] * strides[3]
+
+
+@triton.jit
+def _inside(start, length, ROWS: tl.constexpr, WIDE: tl.constexpr, HEAD: tl.constexpr):
+    """Return True for what of a tile lies within `length` rows of HEAD features."""
+    return (start + tl.arange(0, ROWS) < length)[:, None] & (tl.arange(0, WIDE) < HEAD)[None, :]
+
+
+@triton.jit
+def _load(
+    tensor, strides, start, length, ROWS: tl.constexpr, WIDE: tl.constexpr, HEAD: tl.constexpr, RAGGED: tl.constexpr
+):
+    """Load a tile, with zeros for padded features and, if RAGGED, for rows beyond the last."""
+    pointers = _pointers(tensor, strides, start, ROWS, WIDE)
+    if RAGGED:
+        tile = tl.load(pointers, mask=_inside(start, length, ROWS, WIDE, HEAD), other=0.0)
+    elif HEAD < WIDE:
+        tile = tl.load(pointers, mask=(tl.arange(0, WIDE) < HEAD)[None, :], other=0.0)
+    else:
+        tile = tl.load(pointers)
+    return tile
+
+
+@triton.jit
+def _store(tensor, strides, start, length, tile, ROWS: tl.constexpr, WIDE: tl.constexpr, HEAD: tl.constexpr):
+    """Store what of a tile lies within the tensor, in its type."""
+    pointers = _pointers(tensor, strides, start, ROWS, WIDE)
+    tl.store(pointers, tile.to(tensor.dtype.element_ty), mask=_inside(start, length, ROWS, WIDE, HEAD))
+
+
+@triton.jit
+def _seen(t_T, s_S, keys, CAUSAL: tl.constexpr):
+    """Return True (T, S) where a query sees a key that exists."""
+    seen_TS = (s_S < keys)[None, :]
+    if CAUSAL:
+        seen_TS = seen_TS & (s_S[None, :] <= t_T[:, None])
+    return seen_TS
+
+
+@triton.jit
+def _bounds_of_keys(start, keys, CAUSAL: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr):
+    """Return the keys, in whole tiles, that all queries of a tile see, and those that any of them sees."""
+    common, last = keys, keys
+    if CAUSAL:
+        common, last = tl.minimum(keys, start + 1), tl.minimum(keys, start + TILE_T)
+    return common // TILE_S * TILE_S, last
+
+
+@triton.jit
+def _attend(
+    state, q_TD, t_T, K, V, k_strides, v_strides, first, end, keys,
+    SCALE: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
+    PRECISION: tl.constexpr, TILE_S: tl.constexpr,
+):  # fmt: skip
+    """Take the tiles of keys from `first` to `end` into the output, its sums and largest exponents."""
+    out_TD, total_T, largest_T = state
+    for start in tl.range(first, end, TILE_S):
+        k_SD = _load(K, k_strides, start, keys, TILE_S, WIDE, HEAD, MASKED)
+        scores_TS = tl.dot(q_TD, k_SD.T, input_precision=PRECISION, out_dtype=out_TD.dtype)
+        if MASKED:
+            scores_TS = tl.where(_seen(t_T, start + tl.arange(0, TILE_S), keys, CAUSAL), scores_TS, -float("inf"))
+        new_T = tl.maximum(largest_T, tl.max(scores_TS, 1) * SCALE)
+        weights_TS = tl.exp2(scores_TS * SCALE - new_T[:, None])
+        shrink_T = tl.exp2(largest_T - new_T)
+        total_T = total_T * shrink_T + tl.sum(weights_TS, 1)
+        v_SD = _load(V, v_strides, start, keys, TILE_S, WIDE, HEAD, MASKED)
+        out_TD = tl.dot(
+            weights_TS.to(v_SD.dtype), v_SD, out_TD * shrink_T[:, None], input_precision=PRECISION,
+            out_dtype=out_TD.dtype,
+        )  # fmt: skip
+        largest_T = new_T
+    return out_TD, total_T, largest_T
+
+
+@triton.jit
+def flash_forward(
+    Q, K, V, OUT, LOGSUMEXP, q_strides, k_strides, v_strides, out_strides, heads, queries, keys,
+    SCALE: tl.constexpr, CAUSAL: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
+    PRECISION: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr,
+):  # fmt: skip
+    """Compute output and log-sum-exp of a tile of queries."""
+    start = (tl.num_programs(1) - 1 - tl.program_id(1)) * TILE_T  # under a mask the last tiles take longest: first
+    t_T = start + tl.arange(0, TILE_T)
+    Q, K, V = _of_head(Q, q_strides, heads), _of_head(K, k_strides, heads), _of_head(V, v_strides, heads)
+    q_TD = _load(Q, q_strides, start, queries, TILE_T, WIDE, HEAD, True)
+    wide = LOGSUMEXP.dtype.element_ty
+    state = tl.zeros((TILE_T, WIDE), wide), tl.zeros((TILE_T,), wide), tl.full((TILE_T,), -float("inf"), wide)
+    whole, end = _bounds_of_keys(start, keys, CAUSAL, TILE_T, TILE_S)
+    state = _attend(
+        state, q_TD, t_T, K, V, k_strides, v_strides, 0, whole, keys,
+        SCALE, CAUSAL, False, HEAD, WIDE, PRECISION, TILE_S,
+    )  # fmt: skip
+    out_TD, total_T, largest_T = _attend(
+        state, q_TD, t_T, K, V, k_strides, v_strides, whole, end, keys,
+        SCALE, CAUSAL, True, HEAD, WIDE, PRECISION, TILE_S,
+    )  # fmt: skip
+    OUT = _of_head(OUT, out_strides, heads)
+    _store(OUT, out_strides, start, queries, out_TD / total_T[:, None], TILE_T, WIDE, HEAD)
+    row = tl.program_id(0).to(tl.int64) * queries
+    tl.store(LOGSUMEXP + row + t_T, largest_T * LN_2 + tl.log(total_T), mask=t_T < queries)
+
+
+@triton.jit
+def _differentiate_queries(
+    dq_TD, q_TD, dout_TD, logsumexp_T, mean_T, t_T, K, V, k_strides, v_strides, first, end, keys,
+    SCALE: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
+    PRECISION: tl.constexpr, TILE_S: tl.constexpr,
+):  # fmt: skip
+    """Add what the tiles of keys from `first` to `end` give to the gradient of queries."""
+    for start in tl.range(first, end, TILE_S):
+        k_SD = _load(K, k_strides, start, keys, TILE_S, WIDE, HEAD, MASKED)
+        v_SD = _load(V, v_strides, start, keys, TILE_S, WIDE, HEAD, MASKED)
+        scores_TS = tl.dot(q_TD, k_SD.T, input_precision=PRECISION, out_dtype=dq_TD.dtype)
+        weights_TS = tl.exp2(scores_TS * SCALE - logsumexp_T[:, None])
+        if MASKED:
+            weights_TS = tl.where(_seen(t_T, start + tl.arange(0, TILE_S), keys, CAUSAL), weights_TS, 0.0)
+        dweights_TS = tl.dot(dout_TD, v_SD.T, input_precision=PRECISION, out_dtype=dq_TD.dtype)
+        dscores_TS = weights_TS * (dweights_TS - mean_T[:, None])
+        dq_TD = tl.dot(dscores_TS.to(k_SD.dtype), k_SD, dq_TD, input_precision=PRECISION, out_dtype=dq_TD.dtype)
+    return dq_TD
+
+
+@triton.jit
+def flash_backward_q(
+    Q, K, V, OUT, DOUT, DQ, LOGSUMEXP, MEAN, q_strides, k_strides, v_strides, out_strides, dout_strides, dq_strides,
+    heads, queries, keys,
+    SCALE: tl.constexpr, CAUSAL: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
+    PRECISION: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradient of a tile of queries.
+
+    Also writes MEAN, the sums of dO * O, which `flash_backward_kv` reads."""
+    start = (tl.num_programs(1) - 1 - tl.program_id(1)) * TILE_T
+    t_T = start + tl.arange(0, TILE_T)
+    row = tl.program_id(0).to(tl.int64) * queries
+    Q, K, V = _of_head(Q, q_strides, heads), _of_head(K, k_strides, heads), _of_head(V, v_strides, heads)
+    out_TD = _load(_of_head(OUT, out_strides, heads), out_strides, start, queries, TILE_T, WIDE, HEAD, True)
+    dout_TD = _load(_of_head(DOUT, dout_strides, heads), dout_strides, start, queries, TILE_T, WIDE, HEAD, True)
+    wide = LOGSUMEXP.dtype.element_ty
+    mean_T = tl.sum(out_TD.to(wide) * dout_TD.to(wide), 1)
+    tl.store(MEAN + row + t_T, mean_T, mask=t_T < queries)
+    q_TD = _load(Q, q_strides, start, queries, TILE_T, WIDE, HEAD, True)
+    logsumexp_T = tl.load(LOGSUMEXP + row + t_T, mask=t_T < queries, other=float("inf")) * LOG2_E
+    dq_TD = tl.zeros((TILE_T, WIDE), wide)
+    whole, end = _bounds_of_keys(start, keys, CAUSAL, TILE_T, TILE_S)
+    dq_TD = _differentiate_queries(
+        dq_TD, q_TD, dout_TD, logsumexp_T, mean_T, t_T, K, V, k_strides, v_strides, 0, whole, keys,
+        SCALE, CAUSAL, False, HEAD, WIDE, PRECISION, TILE_S,
+    )  # fmt: skip
+    dq_TD = _differentiate_queries(
+        dq_TD, q_TD, dout_TD, logsumexp_T, mean_T, t_T, K, V, k_strides, v_strides, whole, end, keys,
+        SCALE, CAUSAL, True, HEAD, WIDE, PRECISION, TILE_S,
+    )  # fmt: skip
+    DQ = _of_head(DQ, dq_strides, heads)
+    _store(DQ, dq_strides, start, queries, dq_TD * (SCALE * LN_2), TILE_T, WIDE, HEAD)
+
+
+@triton.jit
+def _differentiate_keys(
+    dk_SD, dv_SD, k_SD, v_SD, s_S, Q, DOUT, LOGSUMEXP, MEAN, q_strides, dout_strides, first, end, queries,
+    SCALE: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
+    PRECISION: tl.constexpr, TILE_T: tl.constexpr,
+):  # fmt: skip
+    """Add what the tiles of queries from `first` to `end` give to the gradients of keys and values."""
+    for start in tl.range(first, end, TILE_T):
+        t_T = start + tl.arange(0, TILE_T)
+        q_TD = _load(Q, q_strides, start, queries, TILE_T, WIDE, HEAD, MASKED)
+        dout_TD = _load(DOUT, dout_strides, start, queries, TILE_T, WIDE, HEAD, MASKED)
+        if MASKED:  # an infinite log-sum-exp makes the weights of a query beyond the last zero
+            logsumexp_T = tl.load(LOGSUMEXP + t_T, mask=t_T < queries, other=float("inf")) * LOG2_E
+            mean_T = tl.load(MEAN + t_T, mask=t_T < queries, other=0.0)
+        else:
+            logsumexp_T = tl.load(LOGSUMEXP + t_T) * LOG2_E
+            mean_T = tl.load(MEAN + t_T)
+        scores_ST = tl.dot(k_SD, q_TD.T, input_precision=PRECISION, out_dtype=dk_SD.dtype)
+        weights_ST = tl.exp2(scores_ST * SCALE - logsumexp_T[None, :])
+        if MASKED and CAUSAL:
+            weights_ST = tl.where(s_S[:, None] <= t_T[None, :], weights_ST, 0.0)
+        dv_SD = tl.dot(weights_ST.to(dout_TD.dtype), dout_TD, dv_SD, input_precision=PRECISION, out_dtype=dk_SD.dtype)
+        dweights_ST = tl.dot(v_SD, dout_TD.T, input_precision=PRECISION, out_dtype=dk_SD.dtype)
+        dscores_ST = weights_ST * (dweights_ST - mean_T[None, :])
+        dk_SD = tl.dot(dscores_ST.to(q_TD.dtype), q_TD, dk_SD, input_precision=PRECISION, out_dtype=dk_SD.dtype)
+    return dk_SD, dv_SD
+
+
+@triton.jit
+def flash_backward_kv(
+    Q, K, V, DOUT, DK, DV, LOGSUMEXP, MEAN, q_strides, k_strides, v_strides, dout_strides, dk_strides, dv_strides,
+    heads, queries, keys,
+    SCALE: tl.constexpr, CAUSAL: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
+    PRECISION: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradients of a tile of keys and of its values."""
+    start = tl.program_id(1) * TILE_S  # under a mask the first tiles take longest: first
+    s_S = start + tl.arange(0, TILE_S)
+    row = tl.program_id(0).to(tl.int64) * queries
+    LOGSUMEXP, MEAN = LOGSUMEXP + row, MEAN + row
+    Q, DOUT = _of_head(Q, q_strides, heads), _of_head(DOUT, dout_strides, heads)
+    # keys beyond the last are zeros: they reach only rows of the gradients that are not stored
+    k_SD = _load(_of_head(K, k_strides, heads), k_strides, start, keys, TILE_S, WIDE, HEAD, True)
+    v_SD = _load(_of_head(V, v_strides, heads), v_strides, start, keys, TILE_S, WIDE, HEAD, True)
+    wide = LOGSUMEXP.dtype.element_ty
+    dk_SD, dv_SD = tl.zeros((TILE_S, WIDE), wide), tl.zeros((TILE_S, WIDE), wide)
+    first, whole = 0, 0  # the first tile with a query that sees any of the keys, and the first that sees all
+    if CAUSAL:
+        first, whole = start // TILE_T * TILE_T, tl.cdiv(start + TILE_S - 1, TILE_T) * TILE_T
+    end = queries // TILE_T * TILE_T
+    dk_SD, dv_SD = _differentiate_keys(
+        dk_SD, dv_SD, k_SD, v_SD, s_S, Q, DOUT, LOGSUMEXP, MEAN, q_strides, dout_strides,
+        first, tl.minimum(whole, queries), queries, SCALE, CAUSAL, True, HEAD, WIDE, PRECISION, TILE_T,
+    )  # fmt: skip
+    dk_SD, dv_SD = _differentiate_keys(
+        dk_SD, dv_SD, k_SD, v_SD, s_S, Q, DOUT, LOGSUMEXP, MEAN, q_strides, dout_strides,
+        whole, end, queries, SCALE, CAUSAL, False, HEAD, WIDE, PRECISION, TILE_T,
+    )  # fmt: skip
+    dk_SD, dv_SD = _differentiate_keys(
+        dk_SD, dv_SD, k_SD, v_SD, s_S, Q, DOUT, LOGSUMEXP, MEAN, q_strides, dout_strides,
+        tl.maximum(whole, end), queries, queries, SCALE, CAUSAL, True, HEAD, WIDE, PRECISION, TILE_T,
+    )  # fmt: skip
+    _store(_of_head(DK, dk_strides, heads), dk_strides, start, keys, dk_SD * (SCALE * LN_2), TILE_S, WIDE, HEAD)
+    _store(_of_head(DV, dv_strides, heads), dv_strides, start, keys, dv_SD, TILE_S, WIDE, HEAD)
