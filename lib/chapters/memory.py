@@ -222,11 +222,13 @@ def first_line(records: pd.DataFrame) -> Statement:
 def labelled(peaks: pd.DataFrame) -> pd.DataFrame:
     """Add the column `step` to rows of `tidy.medians`: size, d_model, tokens and precision in words.
 
-    What disturbs times does not disturb counts of bytes, so that `noisy` goes."""
+    What disturbs times does not disturb counts of bytes, so that its marks go."""
     words = [
         f"{row['size']} ({row['d_model']}), {row['context_length']}, {row['precision']}" for _, row in peaks.iterrows()
     ]
-    return peaks.drop(columns="noisy").assign(step=pd.Series(words, peaks.index, dtype=object))
+    return peaks.drop(columns=list(tidy.MARKS), errors="ignore").assign(
+        step=pd.Series(words, peaks.index, dtype=object)
+    )
 
 
 @of_records()

@@ -26,8 +26,17 @@ UNSEEN = {  # metrics that give a reason, with the instrument and what it would 
 }
 NOISE = [
     "experiment", "records", "median spread, %", "20 samples or more", "noisy machine", "others at most, %",
-    "above the ceiling", "series that change",
+    "above the ceiling", "series that change", "throttled", "launch-bound",
 ]  # fmt: skip
+
+RANGES = {  # entries of the environment that vary, and what they are called
+    "load": "load over a minute",
+    "others_percent": "used by others meanwhile, % of all cores",
+    "sm_clock_mhz": "clock of the GPU, MHz",
+    "power_w": "power of the GPU, W",
+    "temperature_c": "temperature of the GPU, °C",
+    "other_gpu_processes": "other processes on the GPU",
+}
 
 
 def badge(machine: str) -> Statement:
@@ -44,12 +53,18 @@ def badge(machine: str) -> Statement:
 
 
 def _noise_text(noise: pd.DataFrame) -> str:
-    noisy, timed = (digits.count(noise[name].sum()) for name in ("noisy machine", "records"))
+    noisy, timed, slowed, launched = (
+        digits.count(noise[name].sum()) if name in noise else "0"
+        for name in ("noisy machine", "records", "throttled", "launch-bound")
+    )
+    gpu = f" The GPU was throttled beside {slowed} of {timed}." if slowed != "0" else ""
+    if launched != "0":
+        gpu += f" {launched} of {timed} are launch-bound: they show how fast the host launches."
     if noisy == "0":
-        return f"Quiet machine: nothing disturbed its {timed} timed records."
+        return f"Quiet machine: nothing disturbed its {timed} timed records.{gpu}"
     busy = noise["others at most, %"].max()
     others = f"; other programs used up to {digits.count(busy)}% of the cores" if busy > tidy.BUSY_PERCENT else ""
-    return f"Noisy machine: {noisy} of {timed} timed records were disturbed{others}."
+    return f"Noisy machine: {noisy} of {timed} timed records were disturbed{others}.{gpu}"
 
 
 def _too_fast_text(noise: pd.DataFrame) -> str:
@@ -222,19 +237,22 @@ def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
     for record in every:
         for name, value in record["environment"].items():
             found.setdefault(name, {})[str(value)] = value
-    loads, busy, steps = (
-        sorted(float(value) for value in found.pop(name, {})) for name in ("load", "others_percent", "clock_stepped_s")
-    )
+    steps = sorted(found.pop("clock_stepped_s", {}).values())
+    ranges = {what: _numbers(found.pop(name, {})) for name, what in RANGES.items()}
     for name in ("run", "machine"):
         found.pop(name, None)
     rows = {name.replace("_mib", ", MiB").replace("_", " "): _format_values(values) for name, values in found.items()}
-    for what, values in (("load over a minute", loads), ("used by others meanwhile, % of all cores", busy)):
-        rows |= {what: f"{values[0]:g} to {values[-1]:g}"} if values else {}
+    rows |= {what: f"{min(values):g} to {max(values):g}" for what, values in ranges.items() if values}
     rows |= {"steps of the wall clock, s": ", ".join(f"{step:+,g}" for step in steps)} if steps else {}
     rows["measuring code"] = ", ".join(sorted({record["code"] for record in every}))
     rows |= {"stale": stale} if (stale := staleness.left_out(*experiments)) else {}
     rows["measured on"] = ", ".join(sorted({record["started"][:10] for record in every}))
     return pd.DataFrame(rows.items(), columns=["what", "value"])
+
+
+def _numbers(values: Mapping[str, object]) -> list[float]:
+    """Return all numbers of values that are numbers or lists of them."""
+    return [number for value in values.values() for number in (value if isinstance(value, list) else [value])]
 
 
 def _format_values(values: Mapping[str, object]) -> str:
@@ -252,7 +270,8 @@ def disturbances(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     `others at most` is what other programs used of the cores beside a record, if the system tells. `median spread` is
     the interquartile range of a case's samples relative to their median. A record is noisy if the noise probe was slow
     or unsteady, or if other processes used much of the machine. It is above the ceiling if a training step is faster
-    than the ceiling allows. A series changes if its samples drift, jump or slow down late."""
+    than the ceiling allows. A series changes if its samples drift, jump or slow down late. Records that are `throttled`
+    or `launch-bound` are counted if there are any."""
     rows = []
     for name, records in experiments.items():
         timed = records[tidy.column(records, "total_ms").map(lambda times: isinstance(times, list))]
@@ -264,8 +283,10 @@ def disturbances(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         noisy, fast = (sum(kind in said for said in found) for kind in (tidy.NOISY, tidy.TOO_FAST))
         changed = sum(map(_is_changed, found))
         others = max(one.get("others_percent", 0.0) for one in timed["environment"])
-        rows.append((name, len(timed), spread, many, noisy, others, fast, changed))
-    return pd.DataFrame(rows, columns=NOISE)
+        marked = (sum(bool(of(record)) for _, record in timed.iterrows()) for of in (tidy.throttled, tidy.launch_bound))
+        rows.append((name, len(timed), spread, many, noisy, others, fast, changed, *marked))
+    frame = pd.DataFrame(rows, columns=NOISE)
+    return frame.drop(columns=[name for name in ("throttled", "launch-bound") if not frame[name].any()])
 
 
 def _is_changed(disturbances: str) -> bool:

@@ -53,8 +53,8 @@ class Listing:
 
 
 def _status_text(record: pd.Series) -> str:
-    """Return how a record ended, and why it is stale if it is."""
-    ended = tidy.STATUS[record["status"]] or "ok"
+    """Return how a record ended, what throttled the GPU beside it, and why it is stale if it is."""
+    ended = ", ".join([tidy.STATUS[record["status"]] or "ok", *tidy.throttled(record)])
     return f"{ended}, stale: {record['stale']}" if record["stale"] else ended
 
 

@@ -7,12 +7,11 @@ from typing import ClassVar
 
 import torch
 
-from lib import adam, model, validate
+from lib import adam, model, timing, validate
 from lib.cost import flops
 from lib.experiments import exact
 from lib.experiments.measure import Work
 from lib.instruments import cache, device, environment
-from lib.timing import Mark
 
 DRAWN = 2**18  # random values of a tensor; a larger one repeats them, since drawing takes longer than measuring
 CHECKED = 2**16  # elements of a parameter that are compared, since all are computed alike
@@ -93,7 +92,7 @@ class Adam:
 
         old = {name: checked(name, params) for name in ends}
 
-        def iteration(mark: Mark) -> None:
+        def iteration(mark: timing.Mark) -> None:
             adam.step(self.variant, params, grads, states, hyper)
             mark("optimizer")
 
@@ -109,7 +108,7 @@ class Adam:
 
         elements = sum(math.prod(shape) for shape in shapes)
         facts = {"elements": elements, "moved_bytes": flops.adam_bytes(elements, self.amsgrad)}
-        before = cache.flush(self.device) if self.cold else lambda: None
+        before = cache.flush(self.device) if self.cold else timing.nothing
         return Work(self.device, iteration, expected, result, TOLERANCE, facts, self.compiles, before)
 
     def _state_in_progress(self, param: torch.Tensor) -> dict[str, torch.Tensor]:

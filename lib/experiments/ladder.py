@@ -113,7 +113,8 @@ def _ratio(record: Recording, case: Ladder, other: Ladder, most: int, seconds: f
     measure.errors(works[0])  # right before fast
     before = works[0].before, works[1].before
     iterations = works[0].iteration, works[1].iteration
-    pairs = timing.compare(*iterations, on(case.device).clock(), most, seconds, before=before)
+    here = on(case.device)
+    pairs = timing.compare(*iterations, here.clock(), most, seconds, before=before, least_s=here.least_s[0])
     for work in works:
         record.built.remove(work)
         vars(work).clear()

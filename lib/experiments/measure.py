@@ -15,7 +15,7 @@ import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -50,7 +50,7 @@ class Work:
     tolerance: float  # the largest relative error allowed
     facts: dict[str, float | list[float]]  # numbers from theory for the record
     compiled: bool = False  # the first iteration compiles
-    before: Callable[[], None] = lambda: None  # runs before each iteration, outside the timed region
+    before: Callable[[], None] = timing.nothing  # runs before each iteration, outside the timed region
     around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})  # fills metrics
     annotate: Callable[[], None] = lambda: None  # adds ranges to the iteration, for a profiler
 
@@ -148,8 +148,9 @@ def recording(case, round: int, cold: bool = False):
     """Free what the block built, then save its metrics as the record of `case`.
 
     Running out of memory gives a record too. In a sweep, so does any other exception, with its `reason`; otherwise it
-    propagates and leaves none. `noise_probe_ms` holds the noise probe's times before and after the block, in a `cold`
-    process only after it. The environment includes what `noise.Period` noticed."""
+    propagates and leaves none. `noise_probe_ms` holds the noise probe's times before the block and, all freed, after
+    it; in a `cold` process only those after. The environment includes what `noise.Period` noticed, and the device's
+    state right after each probe."""
     allocator.use(getattr(case, "allocator", allocator.chosen()))
     environment.keep_quota()
     gc.collect()
@@ -157,9 +158,9 @@ def recording(case, round: int, cold: bool = False):
     record, status = Recording(case, round), "ok"
     period, retries = noise.Period(), on(case.device).retries()
     probed = [] if cold else noise.probe(case.device)
+    before = {} if cold else on(case.device).state()
     try:
         yield record
-        record.metrics["noise_probe_ms"] = probed + noise.probe(case.device)
     except peak_memory.TooLarge as error:
         status, record.metrics = error.status, error.metrics()
     except atomic.CannotWrite:
@@ -177,11 +178,19 @@ def recording(case, round: int, cold: bool = False):
             vars(work).clear()  # the notebook's variable must not keep the tensors alive
     if retries is not None:
         record.metrics["alloc_retries"] = on(case.device).retries() - retries
-    save(case, round, status, record.metrics, period.started, period.end(), period.noticed)
     if record.compiled:
         compilation.reset()  # its graphs hold memory, with CUDA graphs much of it
     gc.collect()
     allocator.release()
+    if status == "ok":
+        with contextlib.suppress(RuntimeError, MemoryError):  # the case's own times remain valid
+            on(case.device).release()
+            probed += noise.probe(case.device)
+        record.metrics |= {"noise_probe_ms": probed} if probed else {}
+    after = on(case.device).state()
+    noticed = {name: before.get(name, []) + values for name, values in after.items()}
+    seconds = period.end()
+    save(case, round, status, record.metrics, period.started, seconds, period.noticed | noticed)
     on(case.device).release()  # last: it raises where an error has made the GPU unusable
 
 
@@ -274,7 +283,8 @@ def _relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def times(work: Work, plan: timing.Plan) -> dict[str, list[float]]:
-    """Return the samples of each phase, named as in `timing.Samples.metrics`."""
+    """Return the samples of each phase, named as in `timing.Samples.metrics`; on a GPU for a least time."""
+    plan = replace(plan, least_s=on(work.device).least_s)
     return timing.measure(work.iteration, on(work.device).clock(), plan, work.before).metrics()
 
 
@@ -323,8 +333,9 @@ def _pairs_with(record: Recording, other, most: int, seconds: float) -> dict[str
         peak_memory.preflight(max(record.case.predicted_bytes(), other.predicted_bytes()), other.device)
         work, base = record.built[0], record.build(other)
         found = timing.compare(
-            work.iteration, base.iteration, on(other.device).clock(), most, seconds, seed, (work.before, base.before)
-        )
+            work.iteration, base.iteration, on(other.device).clock(), most, seconds, seed, (work.before, base.before),
+            least_s=on(other.device).least_s[0],
+        )  # fmt: skip
     except peak_memory.TooLarge as error:
         return {f"pair_{name}": number for name, number in error.metrics().items()}
     except Exception as error:

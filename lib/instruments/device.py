@@ -18,7 +18,7 @@ import psutil
 import torch
 
 from lib import validate
-from lib.instruments import container, processor
+from lib.instruments import container, nvml, processor
 from lib.timing import HostClock
 
 SMI_S = 20  # seconds within which nvidia-smi must answer; loading the driver first takes long
@@ -31,25 +31,28 @@ MPS_EVENTS = (2, 14)  # version before which events end in any order (github.com
 class EventClock:
     """Record an event of the device at each mark, and wait for it once, after the iteration."""
 
-    def __init__(self, event: Callable, synchronize: Callable[[], None]):
-        self.event, self.synchronize = event, synchronize
+    queues = True
+
+    def __init__(self, event: Callable, synchronize: Callable[[], None], now: Callable[[], int] = time.perf_counter_ns):
+        self.event, self.synchronize, self.now = event, synchronize, now
 
     def start(self) -> None:
         self.synchronize()
-        self.began_ns = time.perf_counter_ns()
+        self.began_ns = self.now()
         self.events = []
         self.mark()
 
     def mark(self) -> None:
         self.events.append(self.event())
         self.events[-1].record()
+        self.marked_ns = self.now()
 
-    def stop(self) -> tuple[list[int], int]:
-        """Return nanoseconds of device time between marks, and of wall time since the start."""
+    def stop(self) -> tuple[list[int], int, int]:
+        """Return nanoseconds of device time between marks, of wall time since the start, and as `HostClock` does."""
         self.synchronize()
-        wall_ns = time.perf_counter_ns() - self.began_ns
+        wall_ns = self.now() - self.began_ns
         pairs = zip(self.events, self.events[1:], strict=False)
-        return [round(a.elapsed_time(b) * 1e6) for a, b in pairs], wall_ns
+        return [round(a.elapsed_time(b) * 1e6) for a, b in pairs], wall_ns, self.marked_ns - self.began_ns
 
 
 class Cpu:
@@ -57,6 +60,7 @@ class Cpu:
 
     name = "cpu"
     profiled = True  # torch.profiler sees what runs on it
+    least_s = (0.0, 0.0)  # that a warm-up and sampling must last; a GPU's clock rises meanwhile
 
     def missing(self) -> str | None:
         """Return why this process cannot use the device, or None."""
@@ -76,6 +80,10 @@ class Cpu:
 
     def facts(self) -> dict:
         """Return what a record's environment says of this device alone."""
+        return {}
+
+    def state(self) -> dict:
+        """Return what changes while it works: clock, power, temperature, throttling, other processes."""
         return {}
 
     def cache_bytes(self) -> int:
@@ -126,6 +134,7 @@ class Cuda(Cpu):
     """Describe the first GPU of NVIDIA that this process sees."""
 
     name = "cuda"
+    least_s = (0.2, 0.1)  # as long as Triton's do_bench and nvbench, or longer
 
     def missing(self) -> str | None:
         """Return why this process cannot use a GPU, or None."""
@@ -159,6 +168,10 @@ class Cuda(Cpu):
         found = dict(zip(names, said[0], strict=True)) if said else {}
         gpu = hashlib.sha256(str(properties.uuid).encode()).hexdigest()[:8]  # tells GPUs apart, but names none
         return {"gpu": gpu, "gpu_memory_mib": properties.total_memory // 2**20, "cuda": torch.version.cuda} | found
+
+    def state(self) -> dict:
+        """Return clock, power and temperature of this moment, what slows the clock, and how many others use the GPU."""
+        return nvml.state(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
 
     def cache_bytes(self) -> int:
         """Return the size of the second level's cache."""
@@ -231,6 +244,7 @@ class Mps(Cpu):
 
     name = "mps"
     profiled = False
+    least_s = Cuda.least_s
 
     def missing(self) -> str | None:
         """Return why this process cannot use the GPU, or None."""

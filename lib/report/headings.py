@@ -58,6 +58,7 @@ HEADINGS = {  # exceptions, where the rule of `heading` would say less
     "kernel": "kernel or operator",
     "kernels_ms": "kernels or operators, ms",
     "last_loss": "last loss, nats",
+    "launch_bound": "launch-bound",
     "last_update_error": "error of the last update",
     "later_ms": "later steps, ms",
     "least_ms": "at least, ms",

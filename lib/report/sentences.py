@@ -261,7 +261,8 @@ def _counted(found: Interval) -> str:
 
 
 def _disturbances(records: pd.DataFrame, *cases: Mapping) -> str:
-    """Say how many records of these cases are noisy or of a series that changed."""
+    """Say how many records of these cases are noisy or of a series that changed, throttled, or launch-bound."""
     chosen = pd.concat([tidy.select(records, **case) for case in cases])
-    disturbed = sum(bool(tidy.disturbances(record)) for _, record in chosen.iterrows())
-    return f"; {disturbed} of {len(chosen)} records noisy" if disturbed else ""
+    counts = {mark: sum(bool(of(record)) for _, record in chosen.iterrows()) for mark, of in tidy.MARKS.items()}
+    of = f" of {len(chosen)} records "
+    return "".join(f"; {count}{of}{heading(mark)}" for mark, count in counts.items() if count)

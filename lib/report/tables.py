@@ -17,6 +17,12 @@ from lib.report.quantities import Quantity
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
+MARKED = {  # marks of rows (see `tidy.MARKS`): some of their rounds are
+    "noisy": "on a noisy machine, or whose times changed",
+    "throttled": "with a throttled GPU",
+    "launch_bound": "whose times show how fast the host launches",
+}
+
 UNAVAILABLE = "not available"
 LONG = 16  # cells with more characters may break
 STACKED, SMALLER = 4, 9  # tables with more columns stack their cells on a phone, or are set smaller
@@ -194,8 +200,8 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
 
     Empty columns are left out. Fields that are equal in all rows move to the note, beside hardware, samples and
     rounds. Memory that was not counted is called not available, and a size comes with its d_model. Last come `n`,
-    processes by samples of each, if rows differ in it, and `noisy` if any row is. `why` stands in place of missing
-    times."""
+    processes by samples of each, if rows differ in it, and `noisy` and `throttled` if any row is; with times also
+    `launch_bound`. `why` stands in place of missing times."""
     if "status" in frame:
         for name in (name for name in columns.split() if name.endswith("_mib") and name in frame):
             uncounted = frame[name].isna() & (frame["status"] == "ok")
@@ -217,8 +223,10 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
     counts = [_counted(row) for row in frame[[*judged, *kept]].to_numpy()]
     if len(set(filter(None, counts))) > 1:
         shown = shown.assign(n=counts)
-    if "noisy" in frame and frame["noisy"].any():
-        shown = shown.assign(noisy=frame["noisy"])
+    timed = any(name.endswith("_ms") for name in kept)
+    for mark in (mark for mark in MARKED if mark in frame and (timed or mark != "launch_bound")):
+        if frame[mark].fillna("").any():
+            shown = shown.assign(**{heading(mark): frame[mark].fillna("")})
     setting = "; ".join(f"{heading(name)}: {_plain_value(value)}" for name, value in alike.items())
     note = " ".join(
         filter(None, (provenance(frame), f"{setting}." if setting else "", Frame.origin(frame, "left_out")))
@@ -292,7 +300,9 @@ def provenance(frame: pd.DataFrame) -> str:
     scopes = " or ".join(sorted({i.scope for i in sampled}))
     versions = len(frozenset().union(*measured["codes"])) if "codes" in measured else 1
     mixed = f" Measured by {versions} versions of the code." if versions > 1 else ""
-    noisy = measured["noisy"].astype(bool).sum() if "noisy" in measured else 0
-    marked = f" {noisy} of {len(measured)} rows have rounds on a noisy machine, or whose times changed."
+    marked = ""
+    for mark, what in MARKED.items():
+        count = measured[mark].fillna("").astype(bool).sum() if mark in measured else 0
+        marked += f" {count} of {len(measured)} rows have rounds {what}." if count else ""
     what = Frame.origin(frame, "what") or ("Ratio" if "ratio" in frame else "Median")
-    return f"{hardware}. {what} and its 95% interval {scopes}{many}.{mixed}{marked if noisy else ''}"
+    return f"{hardware}. {what} and its 95% interval {scopes}{many}.{mixed}{marked}"

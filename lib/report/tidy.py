@@ -25,6 +25,8 @@ MOST_MFU = 1.05  # relative to the measured ceiling, which itself varies a littl
 MOVING = ["copy", "triad", "add", "adamw"]  # operations whose best rate is the ceiling of memory
 OWN, BEST = "its own matrix products", "the best matrix product"  # whose rate a step's least time takes
 LOG_ERROR = "_log_error"  # ends the name of a metric's further relative error, such as that of a ceiling
+LAUNCHING = 0.9  # the host's share of a device's time from which on a case is launch-bound
+LEAD_MS = 1.0  # a host that is further ahead has filled the queue, about a thousand launches, and waits for room in it
 BUSY_PERCENT = 10  # losing a tenth of the cores may slow work on all of them by a tenth; the probe allows that too
 STATUS = {
     "ok": "",
@@ -67,9 +69,9 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     """Return one row per case, with medians and intervals of the metrics.
 
     `status` is that of the last round and `why` explains missing times. `codes` are digests of the measuring code;
-    `noisy` counts the rounds with `disturbances`. A metric is an `Interval`, a recorded number or text, or
-    None. A `size` comes with its `d_model`; `quantity` names the case (see `quantities`), and
-    `left_out` is set."""
+    `noisy` counts the rounds with `disturbances`; if there are any, `throttled` and `launch_bound` count others. A
+    metric is an `Interval`, a recorded number or text, or None. A `size` comes with its `d_model`; `quantity` names the
+    case (see `quantities`), and `left_out` is set."""
     rows = []
     fields = records.fields
     for key, group in records.groupby([*fields, "machine"], sort=False) if len(records) else ():
@@ -78,14 +80,16 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
         row |= {"hardware": last["hardware"], "status": last["status"], "why": _missing_reason(last)}
         row["codes"] = frozenset(group["code"])
         row["quantity"] = quantities.case(row["machine"], records.experiment, group.iloc[0][fields])
-        disturbed = sum(bool(disturbances(record)) for _, record in group.iterrows())
-        row["noisy"] = f"{disturbed} of {len(group)}" if disturbed else ""
+        for mark, of in MARKS.items():
+            marked = sum(bool(of(record)) for _, record in group.iterrows())
+            row[mark] = f"{marked} of {len(group)}" if marked else ""
         for metric in metrics:
             row[metric] = median(group, metric) or _as_scalar(last.get(metric))
         if row.get("size") in SIZES:
             row["d_model"] = SIZES[row["size"]].d_model
         rows.append(row)
-    columns = [*fields, "machine", "hardware", "status", "why", "codes", "quantity", "noisy", *metrics]
+    marks = ["noisy", *(mark for mark in MARKS if mark != "noisy" and any(row[mark] for row in rows))]
+    columns = [*fields, "machine", "hardware", "status", "why", "codes", "quantity", *marks, *metrics]
     columns += ["d_model"] if "size" in fields and "d_model" not in columns else []
     frame = Frame(rows, columns=columns).with_origin(records, left_out=left_out(records))
     return frame.sort_values(fields, key=in_order, ignore_index=True) if fields else frame
@@ -119,6 +123,22 @@ def _too_fast(record: pd.Series) -> bool:
         return False
     return 3 * flops / (statistics.median(times) / 1e3) > MOST_MFU * record.get("known_ceiling", math.nan)
 
+
+def throttled(record: pd.Series) -> list[str]:
+    """Return why the GPU's clock was lowered before or after a record's case."""
+    return list(dict.fromkeys((record.get("environment") or {}).get("throttled", [])))
+
+
+def launch_bound(record: pd.Series) -> bool:
+    """Return True if a record's times show how fast the host launches, not how fast the device computes."""
+    host, total = record.get("host_ms"), record.get("total_ms")
+    if not isinstance(host, list) or not isinstance(total, list):
+        return False
+    launching, whole = statistics.median(host), statistics.median(total)
+    return launching >= LAUNCHING * whole and whole - launching < LEAD_MS
+
+
+MARKS = {"noisy": disturbances, "throttled": throttled, "launch_bound": launch_bound}  # of rounds, in tables
 
 _cached_change = functools.cache(steady_state.change)  # every table asks again for the same series
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from lib import model, timing
 from lib.experiments import cases, measure
-from lib.instruments import allocator, cache, environment
+from lib.instruments import allocator, cache, environment, noise
+from lib.instruments.device import Cpu, Cuda, Mps
 from lib.records import baselines, results
 from lib.report.published import datasheets
 from lib.sweep import plan
@@ -33,8 +34,8 @@ class UnitSeconds(NamedTuple):
     """Hold the least seconds for one FLOP (by precision), byte, operation and drawn number.
 
     `compiled` is to compile an operation, `peaks` for one while the peaks of its iteration are found, `beside` for each
-    case, mostly noise probes, and `start` to start a kernel. If it `overlaps`, the device computes while Python calls
-    the next operations."""
+    case, mostly noise probes, and `start` to start a kernel. A warm-up and sampling last for `least_s` or more. If it
+    `overlaps`, the device computes while Python calls the next operations."""
 
     flop: Mapping[str, float]
     byte: float
@@ -44,6 +45,7 @@ class UnitSeconds(NamedTuple):
     peaks: float = FOLLOWED_S
     beside: float = 0.03
     start: float = START_S
+    least_s: tuple[float, float] = Cpu.least_s
     overlaps: bool = False
 
     def iteration_s(self, case) -> float:
@@ -59,10 +61,12 @@ UNLIKE = {
     "cuda": {
         "compiled": 1.5 / 400,  # 1 to 2 s for a layer, which is about 400 operations forward, backward and of AdamW
         "peaks": 0.0,  # counted by the allocator
-        "beside": 0.5,  # two noise probes of 50 ms, and the least wall times of warm-ups and samples
+        "beside": 4 * noise.PROBE_S,  # two noise probes, each with its warm-up
         "start": 6.0,  # of which half for CUDA's context and libraries
+        "least_s": Cuda.least_s,
         "overlaps": True,
-    }
+    },
+    "mps": {"beside": 4 * noise.PROBE_S, "least_s": Mps.least_s},
 }
 LAUNCH_S = 5e-6  # of an eager operation on a GPU: assumed, most of it Python's
 DRAWN_BYTES = 40  # to draw a weight: five kernels that each read and write it
@@ -147,15 +151,17 @@ def case_seconds(case, settings: Mapping, rates: UnitSeconds) -> float:
     most, limit = (settings["warmup"], settings["samples"]), settings["seconds"]
     if settings["target_percent"]:
         most = [min(n, max(least, limit / each)) for n, least in zip(most, (2, timing.LEAST), strict=True)]
-    counted = sum(most)
-    if case.experiment == "memory" and not (case.checkpoint and settings["pairs"]):
-        counted = 0  # it only follows memory
-    seconds = (3 + counted) * (each + flush)  # with the check, the first and the peaks
+    seconds = 3 * (each + flush)  # the check, the first and the peaks
+    if case.experiment != "memory" or (case.checkpoint and settings["pairs"]):  # otherwise it only follows memory
+        seconds += sum(max(least, n * (each + flush)) for n, least in zip(most, rates.least_s, strict=True))
     switches = len(baselines.switched(case.experiment, asdict(case)))
     trials = switches * (switches + 1) // 2 if settings.get("search") else 0  # each with one switch less left
-    for both in [each + rates.iteration_s(other) for other in others] + trials * [2 * each]:
+    for pair in [(each, rates.iteration_s(other)) for other in others] + trials * [(each, each)]:
+        runs = [1 + (1e9 * one < timing.EVICTED_NS) for one in pair]
+        both = sum(n * one for n, one in zip(runs, pair, strict=True))
         paired = min(settings["pairs"], max(timing.LEAST_PAIRS, limit / both))
-        seconds += (paired + min(timing.UNCOUNTED, max(1, 0.2 * limit / both))) * (both + 2 * flush)
+        uncounted = max(rates.least_s[0] / both, min(timing.UNCOUNTED, max(1, 0.2 * limit / both)))
+        seconds += (paired + uncounted) * (both + sum(runs) * flush)
     seconds += 2 * settings.get("steps", 0) * each + trials * _compile_s(case, rates) / 2  # half of them from the cache
     seconds += costs.drawn * rates.draw * (1 + len(others) + (case.experiment == "warmup"))
     seconds += rates.beside + sum(CACHED * _compile_s(other, rates) for other in others)

@@ -63,6 +63,21 @@ def test_the_badge_counts_noisy_records_and_says_how_much_others_used(save_recor
     assert method.badge("no-machine").verdict == NO_DATA
 
 
+def test_the_badge_counts_throttled_and_launch_bound_records(save_record):
+    around = {"throttled": ["power cap"], "sm_clock_mhz": [1980, 1410], "power_w": [699.5, 700.1]}
+    save_record(case=CASE, total_ms=[5.0] * 6, host_ms=[4.9] * 6, noise_probe_ms=CALM, environment=around)
+    save_record(case=CASE, round=2, total_ms=[5.0] * 6, noise_probe_ms=CALM, environment={"sm_clock_mhz": [1950, 1980]})
+    assert method.badge("test-1c").text.startswith(
+        "Quiet machine: nothing disturbed its 2 timed records. The GPU was throttled beside 1 of 2. "
+        "1 of 2 are launch-bound: they show how fast the host launches."
+    )
+    records = {"attention": results.load("attention", "test-1c")}
+    (row,) = method.disturbances(records).to_dict("records")
+    assert (row["noisy machine"], row["throttled"], row["launch-bound"]) == (0, 1, 1)
+    said = method.environments(records.values()).set_index("what")["value"]
+    assert (said["clock of the GPU, MHz"], said["throttled"]) == ("1410 to 1980", "power cap")
+
+
 def test_the_badge_says_which_checks_hold(save_record):
     save_record(case=CASE, total_ms=[5.0] * 6, noise_probe_ms=CALM)
     save_record(

@@ -1,5 +1,6 @@
 """What other processes use and how the wall clock steps is in the record, and no duration depends on either."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import torch
 
 from lib.chapters import method
 from lib.experiments import measure
-from lib.instruments import noise
+from lib.instruments import device, noise
+from lib.instruments.device import Cpu
 from lib.instruments.noise import CpuSeconds
 from lib.paths import ROOT
 from lib.records import results
@@ -133,6 +135,19 @@ def test_kernels_that_run_side_by_side_are_no_others_to_each_other(told):
     finally:
         sibling.kill()
         sibling.wait()
+
+
+def test_on_a_gpu_the_probe_warms_up_and_lasts_fifty_milliseconds(monkeypatch):
+    class Gpu(Cpu):
+        least_s = (0.2, 0.1)
+
+    plans = []
+    monkeypatch.setattr(noise.timing, "measure", lambda i, clock, plan: (plans.append(plan), noise.timing.Samples())[1])
+    for kind in (Cpu(), Gpu()):
+        monkeypatch.setitem(device.KINDS, "cpu", kind)
+        with contextlib.suppress(KeyError):
+            noise.probe("cpu")
+    assert [(plan.samples, plan.least_s) for plan in plans] == [(10, (0.0, 0.0)), (10, (0.05, 0.05))]
 
 
 def test_the_probe_takes_ten_times_and_computes_in_single_precision_whatever_the_case_beside_it(

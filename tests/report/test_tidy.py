@@ -296,6 +296,38 @@ def test_a_label_names_what_differs_between_the_rows():
     assert list(tidy.labelled(table, ["variant", "amsgrad", "size"], but="size")["label"]) == ["amsgrad", "plain"]
 
 
+def test_a_throttled_gpu_is_told_apart_from_a_noisy_machine(save_record):
+    throttled = {"throttled": ["power cap", "power cap", "thermal slowdown by hardware"]}
+    for round, around in ((1, throttled), (2, {"throttled": []}), (3, {})):
+        save_record(case=CASE, round=round, total_ms=[5.0] * 8, noise_probe_ms=[1.0] * 20, environment=around)
+    records = results.load("attention", "test-1c")
+    table = tidy.medians(records, "total_ms")
+    assert (table["noisy"].iloc[0], table["throttled"].iloc[0]) == ("", "1 of 3")
+    assert tidy.throttled(records.iloc[0]) == ["power cap", "thermal slowdown by hardware"]
+    shown = tables.show(table, "total_ms", "Times")._repr_html_()
+    assert ">throttled</th>" in shown
+    assert "1 of 1 rows have rounds with a throttled GPU" in shown
+
+
+@pytest.mark.parametrize(
+    ("host_ms", "total_ms", "bound"),
+    [
+        (4.5, 5.0, True),
+        (4.4, 5.0, False),
+        (95.0, 100.0, False),  # a host so far ahead waited for room in the queue
+        (99.5, 100.0, True),
+        (None, 10.0, False),
+    ],
+)
+def test_a_case_is_launch_bound_where_the_host_takes_as_long_as_the_device(save_record, host_ms, total_ms, bound):
+    host = {"host_ms": [host_ms] * 7 + [50 * host_ms]} if host_ms else {}
+    save_record(case=CASE, total_ms=[total_ms] * 8, **host)
+    table = tidy.medians(results.load("attention", "test-1c"), "total_ms", "peak_mib")
+    assert ("launch_bound" in table) == bound
+    assert (">launch-bound</th>" in tables.show(table, "total_ms", "Times")._repr_html_()) == bound
+    assert ">launch-bound</th>" not in tables.show(table, "peak_mib", "Memory")._repr_html_()
+
+
 def test_what_was_measured_on_a_noisy_machine_is_marked(save_record):
     calm, slow, uneven = [1.0] * 20, [1.3] * 20, [1.0, 1.4] * 10
     for round, probe in ((1, calm), (2, slow), (3, uneven)):

@@ -1,30 +1,37 @@
 """A clock that tests drive, and programs of known cost on it."""
 
+from lib.instruments.device import EventClock
 from lib.timing import HostClock
 
 
 class Simulated:
-    """A clock that stands still unless work passes."""
+    """A clock that stands still unless work passes, and a device that works through what it is given."""
 
     def __init__(self):
-        self.ns, self.waited = 0, 0
+        self.ns, self.free_ns = 0, 0  # the host's time, and when the device has nothing left to do
+        self.worked_ns, self.rising_ns = 0, 0  # the device's work so far, and how much of it raises its clock
 
     def now(self):
         return self.ns
 
     def synchronize(self):
-        self.ns += self.waited
-        self.waited = 0
+        self.ns = max(self.ns, self.free_ns)
 
     def work(self, ns):
         self.ns += ns
 
     def queue(self, ns):
-        """Work that a device does later, and that only waiting for it makes pass."""
-        self.waited += ns
+        """Work that a device does later, and that only waiting for it makes pass; at first for up to thrice as long."""
+        if self.worked_ns < self.rising_ns:
+            ns *= 3 - 2 * self.worked_ns / self.rising_ns
+        self.free_ns = max(self.free_ns, self.ns) + ns
+        self.worked_ns += ns
 
     def clock(self):
         return HostClock(self.now, self.synchronize)
+
+    def event_clock(self):
+        return EventClock(lambda: Event(self), self.synchronize, self.now)
 
     def program(self, factors, cost_ns=1_000_000):
         """An iteration of that cost, times the next of the factors."""
@@ -35,3 +42,26 @@ class Simulated:
             mark("run")
 
         return iteration
+
+    def kernel(self, cost_ns, launch_ns=0):
+        """An iteration of one kernel on the device, which the host takes a while to launch."""
+
+        def iteration(mark):
+            self.work(launch_ns)
+            self.queue(cost_ns)
+            mark("run")
+
+        return iteration
+
+
+class Event:
+    """An instant in the device's work: when all that was queued before it is done."""
+
+    def __init__(self, simulated):
+        self.simulated = simulated
+
+    def record(self):
+        self.ns = max(self.simulated.ns, self.simulated.free_ns)
+
+    def elapsed_time(self, later):
+        return (later.ns - self.ns) / 1e6

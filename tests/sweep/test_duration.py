@@ -1,10 +1,13 @@
 """A sweep's duration is predicted from records of this machine, or else from costs and rates."""
 
+from dataclasses import replace
+
 import pytest
 
 from lib import notebooks
 from lib.experiments import cases
 from lib.instruments import cache, device, environment
+from lib.instruments.device import Cuda
 from lib.records import results
 from lib.report.published import datasheets
 from lib.sweep import duration, plan
@@ -39,6 +42,17 @@ def test_the_limit_of_seconds_bounds_adaptive_sampling():
     case = made("attention", variant="naive", seq_len=4096)
     settings = SETTINGS | {"warmup": 50, "samples": 200, "target_percent": 1, "seconds": 0.1, "pairs": 0}
     assert duration.case_seconds(case, settings, RATES) < 20 * RATES.iteration_s(case)
+
+
+def test_a_gpu_has_least_times_and_short_sides_of_a_pair_run_twice():
+    case, gpu = made("adam", variant="fused", param_size=1024), RATES._replace(least_s=Cuda.least_s)
+    few = SETTINGS | {"warmup": 1, "samples": 1, "pairs": 0}
+    without = duration.case_seconds(case, few, RATES)
+    paired = [duration.case_seconds(case, few | {"pairs": n}, RATES) for n in (2, 4)]
+    base = replace(case, variant="single_tensor")
+    assert paired[1] - paired[0] == pytest.approx(2 * 2 * sum(map(RATES.iteration_s, (case, base))))
+    assert duration.case_seconds(case, few, gpu) == pytest.approx(without + sum(Cuda.least_s), rel=0.05)
+    assert duration.case_seconds(case, few | {"pairs": 2}, gpu) > without + sum(Cuda.least_s) + Cuda.least_s[0]
 
 
 def test_a_case_with_a_record_takes_as_long_again_and_one_that_is_done_nothing(monkeypatch):
@@ -80,7 +94,7 @@ def without_cuda(monkeypatch):
     monkeypatch.setitem(device.KINDS, "cuda", Absent())
 
 
-class Absent(device.Cuda):
+class Absent(Cuda):
     def missing(self):
         return "PyTorch sees no CUDA device"
 
