@@ -52,7 +52,9 @@ class HostClock:
         self.instants.append(self.now())
 
     def stop(self) -> tuple[list[int], int, int]:
-        """Return nanoseconds between the marks, of wall time since the start, and of the host's until the last mark."""
+        """Return nanoseconds between the marks, until now, and until the last mark.
+
+        The last two are wall time since the start; the host may call `mark` before the device gets there."""
         wall_ns, host_ns = self.now() - self.instants[0], self.instants[-1] - self.instants[0]
         return [b - a for a, b in zip(self.instants, self.instants[1:], strict=False)], wall_ns, host_ns
 
@@ -264,7 +266,7 @@ def _without_collector() -> Iterator[None]:
 
 
 def _once(iteration: Iteration, clock, calls: int) -> tuple[dict[str, float], float, float]:
-    """Return what `clock.stop` does for one of the calls, the mean; only the last one marks its phases."""
+    """Return what `clock.stop` does, for the mean of the calls; the last one marks."""
     names = []
 
     def mark(name: str) -> None:

@@ -48,7 +48,7 @@ class EventClock:
         self.marked_ns = self.now()
 
     def stop(self) -> tuple[list[int], int, int]:
-        """Return nanoseconds of device time between marks, of wall time since the start, and as `HostClock` does."""
+        """Return nanoseconds as `HostClock` does, between marks by the device."""
         self.synchronize()
         wall_ns = self.now() - self.began_ns
         pairs = zip(self.events, self.events[1:], strict=False)
@@ -170,7 +170,7 @@ class Cuda(Cpu):
         return {"gpu": gpu, "gpu_memory_mib": properties.total_memory // 2**20, "cuda": torch.version.cuda} | found
 
     def state(self) -> dict:
-        """Return clock, power and temperature of this moment, what slows the clock, and how many others use the GPU."""
+        """Return the GPU's clock, power, temperature, throttling and users."""
         return nvml.state(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
 
     def cache_bytes(self) -> int:

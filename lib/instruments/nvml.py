@@ -1,6 +1,7 @@
-"""Read a GPU's clock, power, temperature and throttling by NVML, the library of NVIDIA's driver behind nvidia-smi.
+"""Read a GPU's clock, power, temperature and throttling by NVML.
 
-It answers within a millisecond, so right after work, before the clock falls; nvidia-smi takes up to a second.
+The library is part of NVIDIA's driver and the base of nvidia-smi, which takes up to a second. NVML answers within a
+millisecond, so right after work, before the clock falls.
 """
 
 import ctypes
@@ -23,9 +24,10 @@ THROTTLING = {  # nvmlClocksEventReasons; an idle GPU and clocks that somebody s
 
 
 def state(uuid: str) -> dict[str, list]:
-    """Return `sm_clock_mhz, power_w, temperature_c, throttled, other_gpu_processes` of a GPU at this moment.
+    """Return how a GPU is at this moment.
 
-    Each is a list: one number or, of `throttled`, the reasons. What NVML does not tell is left out."""
+    `sm_clock_mhz`, `power_w`, `temperature_c` and `other_gpu_processes` are lists of one number, `throttled` is one of
+    reasons. What NVML does not tell is left out."""
     try:
         library, gpu = _library(), ctypes.c_void_p()
         if library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(gpu)) != SUCCESS:

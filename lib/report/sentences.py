@@ -261,7 +261,7 @@ def _counted(found: Interval) -> str:
 
 
 def _disturbances(records: pd.DataFrame, *cases: Mapping) -> str:
-    """Say how many records of these cases are noisy or of a series that changed, throttled, or launch-bound."""
+    """Say how many records of these cases have each of `tidy.MARKS`."""
     chosen = pd.concat([tidy.select(records, **case) for case in cases])
     counts = {mark: sum(bool(of(record)) for _, record in chosen.iterrows()) for mark, of in tidy.MARKS.items()}
     of = f" of {len(chosen)} records "

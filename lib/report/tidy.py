@@ -130,7 +130,9 @@ def throttled(record: pd.Series) -> list[str]:
 
 
 def launch_bound(record: pd.Series) -> bool:
-    """Return True if a record's times show how fast the host launches, not how fast the device computes."""
+    """Return True if a record's times show how fast the host launches.
+
+    The host's time until the last mark is then `LAUNCHING` of the device's or more."""
     host, total = record.get("host_ms"), record.get("total_ms")
     if not isinstance(host, list) or not isinstance(total, list):
         return False
