@@ -249,11 +249,16 @@ def _unseen_reasons(records: pd.DataFrame) -> str:
 
 @of_records()
 def unseen(records: pd.DataFrame) -> Statement:
-    """Say in how many records the profiler saw no kernels, and why; no data if in none."""
-    lacking = digits.count(tidy.column(records, "profiler_missing").notna().sum())
-    text = f"The profiler saw no kernels in {lacking} of {digits.count(len(records))} records"
+    """Say in how many records the profiler saw no kernels, and why."""
+    if records.empty:
+        return Statement("No step was profiled here.", NO_DATA, "records of profiled steps")
+    lacking, every = digits.count(tidy.column(records, "profiler_missing").notna().sum()), digits.count(len(records))
     reasons = _unseen_reasons(records)
-    return Statement(f"{text}: {reasons}.", "measured" if reasons else NO_DATA, "profiler_missing in these records.")
+    text = f"The profiler saw no kernels in {lacking} of {every} records: {reasons}"
+    return Statement(
+        f"{text}." if reasons else "The profiler saw what ran in every record.", "measured",
+        "profiler_missing in these records.",
+    )  # fmt: skip
 
 
 def _state(text: str, case: Mapping, of: Interval, verdict: str = "measured") -> Statement:

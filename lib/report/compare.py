@@ -42,10 +42,14 @@ def _on_same_gpus(one: pd.DataFrame, other: pd.DataFrame) -> Iterator[pd.DataFra
     """Yield both without the rounds of GPUs that the other did not run on.
 
     Two GPUs of one model differ by percents."""
-    gpus = [frame["environment"].map(lambda around: around.get("gpu", "")) for frame in (one, other)]
+    gpus = [tidy.column(frame, "environment").map(_gpu) for frame in (one, other)]
     both = set.intersection(*map(set, gpus))
     for frame, own in zip((one, other), gpus, strict=True):
         yield frame[own.isin(both)]
+
+
+def _gpu(around: object) -> str:
+    return around.get("gpu", "") if isinstance(around, Mapping) else ""
 
 
 def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) -> Measured | None:

@@ -141,7 +141,10 @@ def test_a_command_that_takes_too_long_ends_with_the_programs_that_it_started(ca
 
     def too_late(process, timeout):
         started.extend([process.pid, *(int(process.stdout.readline()) for _ in range(2))])
-        assert {psutil.Process(one).environ()[processes.MARK].partition("/")[0] for one in started} == {"a sweep"}
+        for one in map(psutil.Process, started):
+            while not (environ := one.environ()):  # while it starts its program
+                pass
+            assert environ[processes.MARK].partition("/")[0] == "a sweep"
         raise subprocess.TimeoutExpired(process.args, timeout)
 
     monkeypatch.setenv(processes.MARK, "a sweep")
