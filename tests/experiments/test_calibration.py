@@ -15,7 +15,7 @@ def small(own_results, monkeypatch):
         monkeypatch.setattr(calibration, name, 2)
     for name in ("COMPARISONS", "SHORT_COMPARISONS"):
         monkeypatch.setattr(calibration, name, 3)
-    monkeypatch.setattr(environment, "device", lambda: "cpu")
+    monkeypatch.setattr(calibration, "named", lambda: "cpu")
 
 
 def test_every_check_has_its_findings():
