@@ -324,6 +324,7 @@ def _listed_gpu() -> str | None:
     return next((name for (name,) in nvidia_smi("name")), None)
 
 
+@functools.cache  # what it says stays while a process lives, and asking takes up to a second
 def nvidia_smi(*fields: str, card: str = "") -> list[list[str]]:
     """Return these fields of nvidia-smi, a row for each GPU or only for `card`; nothing if it fails."""
     if not shutil.which("nvidia-smi"):

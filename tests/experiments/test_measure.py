@@ -219,7 +219,7 @@ def test_memory_is_predicted_from_above_for_every_family(own_results):
     big = [
         one("step", context_length=128, batch_size=4),
         one("attention", seq_len=512, d_head=32, batch_size=2),
-        one("attention", variant="tiled", seq_len=512, d_head=32, batch_size=2),
+        one("attention", variant="tiled", seq_len=512, d_head=32, batch_size=8),
         one("adam", variant="foreach", num_params=4, param_size=2**18),
         one("ceilings", operation="matmul", rows=512, columns=512),
         one("ceilings", operation="matmul", rows=1024, columns=256),

@@ -25,9 +25,11 @@ def smi(tmp_path, monkeypatch):
         command.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
         device._listed_gpu.cache_clear()
+        device.nvidia_smi.cache_clear()
 
     yield write
     device._listed_gpu.cache_clear()
+    device.nvidia_smi.cache_clear()
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
