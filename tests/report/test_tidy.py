@@ -203,7 +203,7 @@ def test_a_table_escapes_what_it_shows_and_heads_its_columns_with_units(records)
 
 
 def test_figures_hold_page_ink_alternative_text_and_unique_ids(records):
-    table = tidy.medians(records, "total_ms")
+    table, open_before = tidy.medians(records, "total_ms"), plt.get_fignums()
     first, second = (
         plots.show(plots.lines(*plots.axes(), table, "seq_len", "total_ms", "variant"), "caption", alt, table)
         for alt in ("one", "two")
@@ -214,7 +214,7 @@ def test_figures_hold_page_ink_alternative_text_and_unique_ids(records):
     ids = [{part.split('"')[0] for part in figure.svg.split(' id="')[1:]} for figure in (first, second)]
     assert ids[0]
     assert not ids[0] & ids[1]
-    assert not plt.get_fignums()
+    assert plt.get_fignums() == open_before
 
 
 def test_a_figure_without_data_shows_nothing(records):
