@@ -4,6 +4,7 @@ A separate process, the guard, kills and removes them when the process that made
 """
 
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -84,7 +85,8 @@ def on_share_of_cores(number: int, of: int) -> Iterator[None]:
         yield
         return
     every = sorted(os.sched_getaffinity(0))
-    own = every[number * len(every) // of : (number + 1) * len(every) // of]
+    usable = math.floor(min(len(every), container.cores()))  # slots share a container's quota too
+    own = every[number * usable // of : (number + 1) * usable // of]
     os.sched_setaffinity(0, own or every)
     try:
         yield

@@ -35,6 +35,9 @@ def test_slots_share_the_cores_and_none_has_anothers(monkeypatch):
     assert seen[1::2] == [sorted(cores)] * 3
     with processes.on_share_of_cores(0, 1):
         assert len(seen) == 6
+    monkeypatch.setattr(processes.container, "cores", lambda: 4.5)
+    with processes.on_share_of_cores(1, 2):
+        assert seen[-1] == [2, 3]
 
 
 def test_a_process_started_on_a_share_counts_only_its_cores():
