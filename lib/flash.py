@@ -48,28 +48,35 @@ def _compiled(function):
     return torch.compile(function, dynamic=True, fullgraph=True)  # under a mask each block has its own shape
 
 
-def _forward(attend, ctx, q_XTD, k_XSD, v_XSD, causal, block):
+def _forward(attend, ctx, Q, K, V, causal, block):
+    q_XTD, k_XSD, v_XSD = (_as_3d(x) for x in (Q, K, V))
     out_XTD = torch.zeros_like(q_XTD, dtype=torch.promote_types(q_XTD.dtype, torch.float32))
     largest_XT1 = out_XTD.new_full((*q_XTD.shape[:-1], 1), -math.inf)
     total_XT1 = torch.zeros_like(largest_XT1)
     for keys, rows in _blocks(q_XTD, k_XSD, causal, block):
         running = (x[..., rows, :] for x in (out_XTD, largest_XT1, total_XT1))
         attend(q_XTD[..., rows, :], k_XSD[..., keys, :], v_XSD[..., keys, :], *running, causal)
-    out_XTD = (out_XTD / total_XT1).to(q_XTD.dtype)
-    logsumexp_XT = (largest_XT1 + total_XT1.log()).squeeze(-1)
-    ctx.save_for_backward(q_XTD, k_XSD, v_XSD, out_XTD, logsumexp_XT)
+    out = out_XTD.div_(total_XT1).to(Q.dtype).reshape(Q.shape)
+    logsumexp = total_XT1.log_().add_(largest_XT1).reshape(Q.shape[:-1])
+    ctx.save_for_backward(Q, K, V, out, logsumexp)
     ctx.causal, ctx.block = causal, block
-    return out_XTD
+    return out
 
 
-def _backward(differentiate, ctx, dout_XTD):
-    q_XTD, k_XSD, v_XSD, out_XTD, logsumexp_XT = ctx.saved_tensors
+def _backward(differentiate, ctx, dO):
+    Q, K, V, out, logsumexp = ctx.saved_tensors
+    q_XTD, k_XSD, v_XSD, dout_XTD, logsumexp_XT1 = (_as_3d(x) for x in (Q, K, V, dO, logsumexp[..., None]))
     dq_XTD, dk_XSD, dv_XSD = (torch.zeros_like(x) for x in (q_XTD, k_XSD, v_XSD))
-    mean_XT1 = (dout_XTD * out_XTD).sum(-1, keepdim=True)
+    mean_XT1 = _as_3d((dO * out).sum(-1, keepdim=True))
     for keys, rows in _blocks(q_XTD, k_XSD, ctx.causal, ctx.block):
-        queries = (x[..., rows, :] for x in (q_XTD, dout_XTD, logsumexp_XT[..., None], mean_XT1, dq_XTD))
+        queries = (x[..., rows, :] for x in (q_XTD, dout_XTD, logsumexp_XT1, mean_XT1, dq_XTD))
         differentiate(*queries, *(x[..., keys, :] for x in (k_XSD, v_XSD, dk_XSD, dv_XSD)), ctx.causal)
-    return dq_XTD, dk_XSD, dv_XSD, None, None
+    return *(x.reshape(like.shape) for x, like in ((dq_XTD, Q), (dk_XSD, K), (dv_XSD, V))), None, None
+
+
+def _as_3d(x: Tensor) -> Tensor:
+    """View or copy a tensor in three dimensions, which batched products take."""
+    return x.reshape(-1, *x.shape[-2:])
 
 
 def _blocks(q_XTD, k_XSD, causal, block):
@@ -82,12 +89,12 @@ def _blocks(q_XTD, k_XSD, causal, block):
 
 def _attend(q_XTD, k_XND, v_XND, out_XTD, largest_XT1, total_XT1, causal) -> None:
     """Take a block of keys into the running output, largest score and sum of weights, in place."""
-    scores_XTN = _scores(q_XTD, k_XND, causal)
-    new_XT1 = torch.maximum(largest_XT1, scores_XTN.amax(-1, keepdim=True))
-    weights_XTN = torch.exp(scores_XTN - new_XT1)
+    weights_XTN = _scores(q_XTD, k_XND, causal)
+    new_XT1 = torch.maximum(largest_XT1, weights_XTN.amax(-1, keepdim=True))
+    weights_XTN.sub_(new_XT1).exp_()
     shrink_XT1 = torch.exp(largest_XT1 - new_XT1)
-    total_XT1.copy_(shrink_XT1 * total_XT1 + weights_XTN.sum(-1, keepdim=True))
-    out_XTD.copy_(shrink_XT1 * out_XTD + weights_XTN.to(v_XND.dtype) @ v_XND)
+    total_XT1.mul_(shrink_XT1).add_(weights_XTN.sum(-1, keepdim=True))
+    out_XTD.mul_(shrink_XT1).add_(weights_XTN.to(v_XND.dtype) @ v_XND)
     largest_XT1.copy_(new_XT1)
 
 
@@ -95,17 +102,18 @@ def _differentiate(
     q_XTD, dout_XTD, logsumexp_XT1, mean_XT1, dq_XTD, k_XND, v_XND, dk_XND, dv_XND, causal
 ) -> None:  # fmt: skip
     """Write the gradients of a block of keys and values; add its part of the queries' gradient."""
-    weights_XTN = torch.exp(_scores(q_XTD, k_XND, causal) - logsumexp_XT1)
+    scale = 1 / math.sqrt(q_XTD.shape[-1])
+    weights_XTN = _scores(q_XTD, k_XND, causal).sub_(logsumexp_XT1).exp_()
     dv_XND.copy_(weights_XTN.to(v_XND.dtype).mT @ dout_XTD)
-    dscores_XTN = weights_XTN * (dout_XTD @ v_XND.mT - mean_XT1) / math.sqrt(q_XTD.shape[-1])
-    dscores_XTN = dscores_XTN.to(q_XTD.dtype)
-    dk_XND.copy_(dscores_XTN.mT @ q_XTD)
-    dq_XTD.add_(dscores_XTN @ k_XND)
+    dscores_XTN = (dout_XTD @ v_XND.mT).to(weights_XTN.dtype).sub_(mean_XT1).mul_(weights_XTN).to(q_XTD.dtype)
+    dk_XND.baddbmm_(dscores_XTN.mT, q_XTD, alpha=scale)
+    dq_XTD.baddbmm_(dscores_XTN, k_XND, alpha=scale)
 
 
 def _scores(q_XTD, k_XND, causal):
     """Compute scores in at least fp32, -inf where a key is in the future."""
-    scores_XTN = q_XTD @ k_XND.mT / math.sqrt(q_XTD.shape[-1])
+    scale = 1 / math.sqrt(q_XTD.shape[-1])
+    scores_XTN = torch.baddbmm(q_XTD.new_empty(1, 1, 1), q_XTD, k_XND.mT, beta=0, alpha=scale)
     if causal:
         future_TN = torch.ones(scores_XTN.shape[-2:], dtype=torch.bool, device=q_XTD.device).triu(1)
         scores_XTN.masked_fill_(future_TN, -math.inf)

@@ -259,9 +259,9 @@ def show(found: pd.DataFrame) -> tables.Table:
     """Show each rung with its option, its step, its gains and verdicts."""
     names = [_named(row, found["size"].iloc[0]) for _, row in found.iterrows()]
     caption = (
-        "Each rung has one switch more than the rung before, which tf32 and bf16, or two kernels of attention, share: "
-        "the whole step, how many times faster it is than the rung before, and than the plain step, each in "
-        "interleaved pairs"
+        "Each rung has one switch more than the rung before it (tf32 and bf16 have the same one before, and so have "
+        "the kernels of attention): the whole step, and how many times faster it is than the rung before and than the "
+        "plain step, in interleaved pairs"
     )
     narrow = found.drop(columns="noisy").assign(switch=pd.Series(names, found.index, dtype=object))
     return tables.show(narrow, "switch total_ms rung_gain rung_verdict gain verdict", caption)

@@ -107,7 +107,7 @@ def _forward_bytes(
         attend += softmax * shape.scores + shape.context_length**2 + 2 * narrow * hidden
     else:
         tile = shape.num_heads * tokens * min(TILE, shape.context_length)
-        attend += (2 * narrow + 4) * hidden + (attention == "tiled") * 12 * tile
+        attend += (2 * narrow + 4) * hidden + (attention == "tiled") * (4 + narrow % 4) * tile
     block = copies - _copies(shape, precision, 0)
     return [
         block + before + attend,
@@ -155,13 +155,13 @@ def _attention_bytes(shape: Shape, precision: str, attention: str, device: str) 
     """Return the bytes of temporaries in the backward pass of one attention.
 
     Variants in `FORMULA` hold the gradients of weights and scores, others those of queries, keys, values and output.
-    `tiled` adds three fp32 numbers for each score of a tile."""
+    `tiled` adds two fp32 numbers for each score of a tile, and a narrow one."""
     narrow = width(precision)
     if attention in FORMULA:
         return 2 * shape.scores * (narrow if device == "cpu" else 4)
     gradients = 4 * shape.tokens * shape.d_model * narrow
     tile = shape.num_heads * shape.tokens * min(TILE, shape.context_length)
-    return gradients + (attention == "tiled") * 12 * tile
+    return gradients + (attention == "tiled") * (8 + narrow % 4) * tile
 
 
 def attention_kept_bytes(variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool) -> dict[str, int]:
