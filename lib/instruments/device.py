@@ -136,9 +136,13 @@ class Cuda(Cpu):
     name = "cuda"
     least_s = (0.2, 0.1)  # as long as Triton's do_bench and nvbench, or longer
 
+    def present(self) -> bool:
+        """Tell if PyTorch sees a GPU, which may still fail to compute."""
+        return torch.cuda.is_available()
+
     def missing(self) -> str | None:
         """Return why this process cannot use a GPU, or None."""
-        if torch.cuda.is_available():
+        if self.present():
             return None if "SWEEP_RUN" in os.environ else _failed_trial()  # the sweep has tried it for its kernels
         return "PyTorch sees no CUDA device"
 

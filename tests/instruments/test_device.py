@@ -60,7 +60,7 @@ def test_a_gpu_that_the_user_hides_is_not_missed(smi, monkeypatch, hidden):
 @pytest.mark.parametrize(("code", "reason"), [(0, None), (1, "RuntimeError: no kernel image is available")])
 def test_a_gpu_is_chosen_only_after_it_has_multiplied(monkeypatch, code, reason):
     monkeypatch.delenv("SWEEP_RUN", raising=False)
-    monkeypatch.setattr(device.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(Cuda, "present", lambda _: True)
     ended = subprocess.CompletedProcess([], code, "", f"Traceback\n{reason}" if code else "")
     monkeypatch.setattr(device.subprocess, "run", lambda *_, **__: ended)
     device._failed_trial.cache_clear()
@@ -70,7 +70,7 @@ def test_a_gpu_is_chosen_only_after_it_has_multiplied(monkeypatch, code, reason)
 
 def test_a_kernel_of_a_sweep_does_not_try_the_gpu_again(monkeypatch):
     monkeypatch.setenv("SWEEP_RUN", "a run")
-    monkeypatch.setattr(device.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(Cuda, "present", lambda _: True)
     monkeypatch.setattr(device, "_failed_trial", lambda: "tried")
     assert Cuda().missing() is None
 
