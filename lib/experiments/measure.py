@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import random
-import re
 import time
 import traceback
 import zlib
@@ -26,14 +25,13 @@ from lib import paths, timing
 from lib.instruments import allocator, compilation, environment, noise, peak_memory
 from lib.instruments.device import on
 from lib.records import atomic, baselines, code_digest, results
-from lib.records.record import one_line
+from lib.records.record import one_line, without_folders
 from lib.timing import Iteration
 
 LARGEST_ALLOCATIONS = 100  # kept in a record; similar ones among them are then counted together
 FEW = 1024  # a result with no more values may miss its tolerance tenfold: rounding averages out less
 FATAL = ("oom", "too_large", "timeout", "crashed", "failed")  # not tried in later rounds
 NOT_YET = (None, "no_room")  # tried again: without a record, or for want of memory at the time
-FOLDERS = re.compile(r"(?<![\w:/])/[^ ]*/")  # before the name of a file
 _BEGAN = time.monotonic()
 _record_numbers = itertools.count()  # counts the records that this process begins
 
@@ -199,7 +197,7 @@ def _reason(error: Exception) -> str:
 
     Its own lines are divided by `|`, and files lose their folders, which may name a person."""
     said = " | ".join(filter(str.strip, str(error).splitlines()))
-    return one_line(f"{type(error).__name__}: {FOLDERS.sub('', said)}")
+    return one_line(f"{type(error).__name__}: {without_folders(said)}")
 
 
 def save(

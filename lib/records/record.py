@@ -5,6 +5,7 @@ An error names the field and the rule but never the value, so that a report can 
 
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -18,6 +19,7 @@ FIELDS = {  # in this order, each with its types
 UNITS = ("_ms", "_us", "_s", "_mib", "_bytes", "_percent", "_error", "_flops")  # endings of metrics that are numbers
 LARGEST_BYTES = 64 * 2**20  # of a file; a typical record has a few kilobytes
 LONGEST = 160  # characters of an error
+FOLDERS = re.compile(r"(?<![\w/])/(?:[^\s/'\"]+/)+")  # before the name of a file
 
 
 def name(case: Mapping) -> str:
@@ -85,6 +87,11 @@ def one_line(reason: str) -> str:
     """Shorten an error to one printable line of at most `LONGEST` characters."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in reason).split())
     return line if len(line) <= LONGEST else line[:LONGEST] + " ..."
+
+
+def without_folders(text: str) -> str:
+    """Shorten the paths in an error to the names of their files; a folder may name a person."""
+    return FOLDERS.sub("", text)
 
 
 def _refuse_duplicate_keys(pairs: list[tuple[str, object]]) -> dict:

@@ -16,7 +16,7 @@ import nbformat
 from lib import notebooks, paths
 from lib.notebooks import NotebookFailed
 from lib.records import damaged, results, staleness
-from lib.records.record import one_line
+from lib.records.record import one_line, without_folders
 from lib.report import tables
 from lib.report.document import page_diff, sanitize, title
 
@@ -28,7 +28,6 @@ QUESTION = re.compile(r"</h2>\s*<p>.*?</p>", re.DOTALL)
 HEADINGS = re.compile(r"<h[34][^>]*>(.*?)</h[34]>")
 FIRST_APPENDIX = "80"  # the number of the first chapter that is an appendix, all of it folded
 MARKED = {"papermill-error-cell-tag"}  # of the cells that papermill adds to a notebook that failed
-FOLDERS = re.compile(r"(?<![\w/])/(?:[^\s/'\"]+/)+")  # of a path, which an error may name
 CONTENTS = re.compile(r'<h2 id="([^"]+)">(.*?)</h2>')  # id and title of a chapter
 
 
@@ -125,7 +124,7 @@ def _keep_failure(source: Path, output: Path, error: Exception) -> str:
     kept.cells = [cell for cell in kept.cells if not MARKED.intersection(cell.metadata.get("tags", []))]
     outputs = itertools.chain.from_iterable(cell.get("outputs", []) for cell in kept.cells)
     raised = [f"{each.ename}: {each.evalue}" for each in outputs if each.output_type == "error"]
-    reason = one_line(FOLDERS.sub("", [*raised, f"{type(error).__name__}: {error}"][0]))
+    reason = one_line(without_folders([*raised, f"{type(error).__name__}: {error}"][0]))
     kept.metadata["failed"] = reason
     output.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(kept, output)
