@@ -125,6 +125,10 @@ class Cpu:
         """Return the bytes that a storage of this size takes."""
         return size
 
+    def take(self, number: int) -> torch.device | None:
+        """Compute on this one of several GPUs from now on, and return it; None for a processor."""
+        return None
+
     def activities(self) -> list:
         """List what torch.profiler is to record."""
         return [torch.profiler.ProfilerActivity.CPU]
@@ -237,6 +241,11 @@ class Cuda(Cpu):
             return torch.cuda.memory._snapshot(), older
         finally:
             torch.cuda.memory._record_memory_history(None)
+
+    def take(self, number: int) -> torch.device:
+        """Compute on this one of several GPUs from now on, and return it."""
+        torch.cuda.set_device(number)
+        return torch.device("cuda", number)
 
     def activities(self) -> list:
         """List what torch.profiler is to record: calls of the CPU and kernels of the GPU."""
