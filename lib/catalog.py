@@ -139,5 +139,6 @@ CATALOG = {
         baseline={"program": "ours"},
         variants={"ours": "ink", "transformers": "orange"},
     ),
+    "collectives": Experiment(title="Collective operations", alone=True),
     "ceilings": Experiment(title="Limits of the machine", metric="", alone=True),
 }

@@ -29,6 +29,7 @@ CASES = {
     "adam": [{"variant": ["single_tensor", "foreach", "fused"], "num_params": 2, "param_size": 8}],
     "allocator": [],
     "peers": [],
+    "collectives": [],
     "ceilings": [
         {"operation": ["matmul", "copy", "triad", "add", "adamw"], "rows": 8, "columns": 8},
         {"operation": "products", "rows": 8, "columns": WIDTH},
@@ -52,7 +53,7 @@ def small(monkeypatch):
 @pytest.mark.parametrize("kind", ["mps", "cuda"])
 def test_every_experiment_goes_from_its_notebook_to_the_page(kind):
     assert CASES.keys() == CATALOG.keys()
-    unmeasured = {"allocator", "peers"} | ({"kernels"} if kind == "mps" else set())
+    unmeasured = {"allocator", "peers", "collectives"} | ({"kernels"} if kind == "mps" else set())
     with pretended(kind):
         machine = environment.machine(kind)
         for experiment in CATALOG.keys() - unmeasured:

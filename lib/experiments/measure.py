@@ -51,6 +51,11 @@ class Work:
     before: Callable[[], None] = timing.nothing  # runs before each iteration, outside the timed region
     around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})  # fills metrics
     annotate: Callable[[], None] = lambda: None  # adds ranges to the iteration, for a profiler
+    beside: dict[str, Iteration] = field(default_factory=dict)  # iterations of one phase to time as `<name>_ms`
+    clock: object = None  # the device's own, or one of several ranks
+
+    def __post_init__(self):
+        self.clock = self.clock or on(self.device).clock()
 
 
 class WrongResult(Exception):
@@ -229,7 +234,7 @@ def errors(work: Work) -> dict[str, list[float]]:
     if work.compiled:
         compilation.start(work.device)
     with compilation.hits() if work.compiled else contextlib.nullcontext({}) as cached, work.around_first() as noted:
-        first = timing.measure(work.iteration, on(work.device).clock(), once, work.before)
+        first = timing.measure(work.iteration, work.clock, once, work.before)
     found = _check(work.result(), expected, work.tolerance)
     found["first_iteration_ms"] = first.metrics()["wall_ms"]
     return found | noted | cached
@@ -255,11 +260,10 @@ def first_steps(record: Recording, samples: int) -> dict[str, list[float] | int]
     process, so it is computed last, on the case built again from the same seed. The first iteration is checked against
     it. Raises WrongResult beyond the tolerance."""
     work = record.setup()
-    clock = on(work.device).clock()
-    series = [timing.measure(work.iteration, clock, timing.Plan(0, 1), work.before).metrics()]
+    series = [timing.measure(work.iteration, work.clock, timing.Plan(0, 1), work.before).metrics()]
     got = {name: tensor.detach().to("cpu", copy=True) for name, tensor in work.result().items()}
     if samples > 1:
-        series.append(timing.measure(work.iteration, clock, timing.Plan(0, samples - 1), work.before).metrics())
+        series.append(timing.measure(work.iteration, work.clock, timing.Plan(0, samples - 1), work.before).metrics())
     vars(record.built.pop()).clear()  # two builds might not fit
     gc.collect()
     anew = record.build(record.case)
@@ -283,7 +287,7 @@ def _relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
 def times(work: Work, plan: timing.Plan) -> dict[str, list[float]]:
     """Return the samples of each phase, named as in `timing.Samples.metrics`; on a GPU for a least time."""
     plan = replace(plan, least_s=on(work.device).least_s)
-    return timing.measure(work.iteration, on(work.device).clock(), plan, work.before).metrics()
+    return timing.measure(work.iteration, work.clock, plan, work.before).metrics()
 
 
 def peaks(work: Work) -> dict[str, list[float]]:
@@ -331,7 +335,7 @@ def _pairs_with(record: Recording, other, most: int, seconds: float) -> dict[str
         peak_memory.preflight(max(record.case.predicted_bytes(), other.predicted_bytes()), other.device)
         work, base = record.built[0], record.build(other)
         found = timing.compare(
-            work.iteration, base.iteration, on(other.device).clock(), most, seconds, seed, (work.before, base.before),
+            work.iteration, base.iteration, work.clock, most, seconds, seed, (work.before, base.before),
             least_s=on(other.device).least_s[0],
         )  # fmt: skip
     except peak_memory.TooLarge as error:

@@ -34,6 +34,7 @@ from lib.paths import ROOT
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}  # what each backend moves the data of
 BACKENDS = {device: backend for backend, device in DEVICES.items()}
+PROCESS_BYTES = 500 * 2**20  # of a process that has imported PyTorch, as seen on Linux
 START_S = 120.0  # for all ranks to import torch and to meet
 GRACE_S = 1.0  # in which ranks may say what went wrong, once one of them has failed
 
@@ -84,15 +85,15 @@ class World:
     def __exit__(self, *_):
         self.close()
 
-    def run(self, function: str, **arguments) -> list:
+    def run(self, function: str, within_s: float | None = None, **arguments) -> list:
         """Call a function, given as `module.name`, in every rank, and return what each returned.
 
-        Arguments and results are those of JSON. Raises RankFailed."""
+        Arguments and results are those of JSON. Raises RankFailed, also without an answer `within_s` seconds."""
         for process in self.ranks:
             with contextlib.suppress(BrokenPipeError):  # it has ended, as its missing answer will tell
                 process.stdin.write(json.dumps([function, arguments]) + "\n")
                 process.stdin.flush()
-        return self._answers(self.timeout_s)
+        return self._answers(within_s or self.timeout_s)
 
     def _answers(self, within_s: float) -> list:
         """Collect an answer of each rank; closes the world and raises RankFailed unless all are good."""

@@ -1,0 +1,104 @@
+"""Measure a case in the ranks of a world, as `measure` does in one process.
+
+A case on ranks has `world` and `backend` among its fields. Its `setup` runs in every rank, and the clock of its work is
+a `ranks.Clock`. So all ranks take the same decisions, and a time is that of the slowest.
+"""
+
+import gc
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+
+from lib import timing, validate
+from lib.experiments import cases, measure
+from lib.experiments.measure import Recording
+from lib.instruments import environment, peak_memory
+from lib.instruments.device import on
+from lib.parallel import ranks
+from lib.parallel.ranks import DEVICES
+
+ANSWER_S = 900.0  # for all ranks to measure one case
+_worlds: dict[tuple[int, str], ranks.World] = {}  # the last one, which the next case may use again
+
+
+def validated(case) -> None:
+    """Check the fields of a case that name its ranks; `auto` is the backend of the device.
+
+    Raises ValueError for an unknown backend, or a single rank."""
+    if case.backend == "auto":
+        object.__setattr__(case, "backend", ranks.BACKENDS.get(case.device, "gloo"))
+    validate.choice("backend", case.backend, DEVICES)
+    validate.at_least("world", case.world, 2)
+
+
+def predicted_bytes(case, of_rank: int) -> int:
+    """Predict the peak of tensors with `of_rank` bytes a rank: of one on its GPU, or of all in the same memory."""
+    return of_rank if case.backend == "nccl" else case.world * (of_rank + ranks.PROCESS_BYTES)
+
+
+def facts(case) -> dict[str, int]:
+    """Return the threads of a rank, and 1 as `oversubscribed` where there are more ranks than cores."""
+    if case.backend != "gloo":
+        return {}
+    return {"threads": ranks.threads(case.world), "oversubscribed": int(case.world > environment.cores())}
+
+
+def clock(case) -> ranks.Clock:
+    """Return the clock of a case's ranks."""
+    return ranks.Clock(on(DEVICES[case.backend]).clock())
+
+
+def measured(record: Recording, plan: timing.Plan, most: int, seconds: float) -> dict:
+    """Check, time and compare the case of a record in its ranks, and follow its memory.
+
+    Returns the metrics of `measure.errors`, `times`, `peaks` and `pairs`, and the times of what the work has `beside`,
+    of each the largest of any rank. Raises TooLarge if the predicted memory does not fit, and RankFailed."""
+    case = record.case
+    peak_memory.preflight(case.predicted_bytes(), DEVICES[case.backend])
+    key = case.world, case.backend
+    if key not in _worlds:
+        close()
+        _worlds[key] = ranks.World(*key)
+    about = {"experiment": type(case).experiment, "case": asdict(case), "round": record.round}
+    settings = {"plan": asdict(plan), "most": most, "seconds": seconds}
+    try:
+        return merged(_worlds[key].run(f"{__name__}.in_rank", ANSWER_S, **about, **settings))
+    except ranks.RankFailed:
+        _worlds.clear()
+        raise
+
+
+def close() -> None:
+    """End the ranks that wait for another case."""
+    while _worlds:
+        _worlds.popitem()[1].close()
+
+
+def in_rank(experiment: str, case: dict, round: int, plan: dict, most: int, seconds: float) -> dict:
+    """Measure a case in this rank, and return its metrics."""
+    record = Recording(cases.EXPERIMENTS[experiment](**case), round)
+    plan = timing.Plan(**plan)
+    try:
+        work = record.build(record.case)
+        metrics = work.facts | measure.errors(work) | measure.times(work, plan) | measure.peaks(work)
+        for name, iteration in work.beside.items():
+            metrics[f"{name}_ms"] = timing.measure(iteration, work.clock, replace(plan, target=0)).metrics()["total_ms"]
+        return metrics | measure.pairs(record, most, seconds)
+    finally:
+        for work in record.built:
+            vars(work).clear()
+        gc.collect()
+        on(DEVICES[record.case.backend]).release()
+
+
+def merged(found: Iterable[Mapping]) -> dict:
+    """Join the metrics of all ranks: of numbers the largest, of a table all rows, of a text the first."""
+    first, *others = found
+    return {name: _joined(value, [other[name] for other in others]) for name, value in first.items()}
+
+
+def _joined(value, others: list):
+    if isinstance(value, Mapping):
+        return {name: sum((other[name] for other in others), start=column) for name, column in value.items()}
+    if isinstance(value, list):
+        return [max(each) for each in zip(value, *others, strict=True)]
+    return value if isinstance(value, str) else max([value, *others])

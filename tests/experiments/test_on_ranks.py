@@ -1,0 +1,74 @@
+"""A case is measured in its ranks, and what they find becomes one record's metrics."""
+
+import pytest
+
+from lib import timing
+from lib.experiments import cases, measure, on_ranks
+from lib.instruments import environment, peak_memory
+from lib.parallel.ranks import RankFailed
+
+ALL_REDUCE = {"operation": "all_reduce", "megabytes": 1, "world": 2, "backend": "gloo", "device": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def _ended():
+    yield
+    on_ranks.close()
+
+
+def measured(**fields) -> dict:
+    (case,) = cases.grid("collectives", **ALL_REDUCE | fields)
+    return on_ranks.measured(measure.Recording(case, 0), timing.Plan(1, 3), 0, 1)
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("world", [2, 3])
+def test_every_operation_is_right_and_timed(operation, world):
+    metrics = measured(operation=operation, world=world)
+    assert metrics["out_error"] == [0.0]
+    assert len(metrics["collective_ms"]) == len(metrics["total_ms"]) == 3
+    assert metrics["oversubscribed"] == (world > environment.cores())
+    assert 1e6 - 4 * world < metrics["message_bytes"] <= 1e6
+
+
+def test_ranks_stay_for_the_next_case_of_as_many():
+    measured()
+    (first,) = on_ranks._worlds.values()
+    measured(operation="all_gather")
+    assert [first] == [*on_ranks._worlds.values()]
+    measured(world=3)
+    assert list(on_ranks._worlds) == [(3, "gloo")]
+    assert all(process.poll() is not None for process in first.ranks)
+
+
+def test_ranks_that_fail_are_replaced():
+    measured()
+    for process in on_ranks._worlds[2, "gloo"].ranks:
+        process.kill()
+    with pytest.raises(RankFailed, match="rank 0: ended with code -9; rank 1: ended with code -9"):
+        measured()
+    assert measured()["total_ms"]
+
+
+def test_what_does_not_fit_in_memory_with_all_ranks_is_not_started(monkeypatch):
+    monkeypatch.setattr(peak_memory, "most_bytes", lambda _: 10**9)
+    with pytest.raises(peak_memory.TooLarge):
+        measured()
+    assert not on_ranks._worlds
+
+
+def test_metrics_are_those_of_the_slowest_rank_and_tables_have_all_rows():
+    ranks = [
+        {"total_ms": [1.0, 5.0], "peak_mib": 3, "kernel": "ring", "timeline": {"rank": [0], "end_ms": [2.0]}},
+        {"total_ms": [2.0, 4.0], "peak_mib": 4, "kernel": "ring", "timeline": {"rank": [1], "end_ms": [3.0]}},
+    ]
+    assert on_ranks.merged(ranks) == {
+        "total_ms": [2.0, 5.0], "peak_mib": 4, "kernel": "ring", "timeline": {"rank": [0, 1], "end_ms": [2.0, 3.0]},
+    }  # fmt: skip
+
+
+def test_a_world_of_one_and_an_unknown_backend_are_refused():
+    with pytest.raises(ValueError, match="world: got 1, expected at least 2"):
+        cases.grid("collectives", **ALL_REDUCE | {"world": 1})
+    with pytest.raises(ValueError, match=r"backend: got 'glue'.*gloo"):
+        cases.grid("collectives", **ALL_REDUCE | {"backend": "glue"})
