@@ -126,18 +126,22 @@ class Plan:
         return high - low <= self.target / 100 * statistics.median(narrow)
 
 
-def measure(iteration: Iteration, clock, plan: Plan, before: Callable[[], None] = nothing) -> Samples:
+def measure(
+    iteration: Iteration, clock, plan: Plan, before: Callable[[], None] = nothing, repeats: bool | None = None
+) -> Samples:
     """Time the iterations of the plan under `clock`, calling `before` untimed before each.
 
-    On a device that queues, short iterations of one phase with nothing before them run in batches (see `batches`). The
-    garbage collector is off meanwhile. Raises ValueError when two iterations mark different phases."""
+    If an iteration `repeats`, it can follow another without `before`; by default that is so where it does nothing.
+    On a device that queues, such iterations run in batches where they are short (see `batches`). The garbage collector
+    is off meanwhile. Raises ValueError when two iterations mark different phases."""
     found, spent_ns = Samples(), 0.0
+    repeats = before is nothing if repeats is None else repeats
 
     def once() -> None:
         nonlocal spent_ns
         before()
         earlier = _minor_faults()
-        durations, wall_ns, host_ns = _once(iteration, clock, found.calls)
+        durations, wall_ns, host_ns = _once(iteration, clock, found.calls, len(found.phases) > 1)
         found.faults.append(_minor_faults() - earlier)
         if found.wall and list(durations) != list(found.phases):
             phases = list(found.phases)
@@ -152,7 +156,7 @@ def measure(iteration: Iteration, clock, plan: Plan, before: Callable[[], None] 
     with _without_collector():
         while not plan.warm(found.total, spent_ns):
             once()
-            if len(found.total) == LEAST and before is nothing and len(found.phases) == 1:
+            if len(found.total) == LEAST and repeats:
                 (found.calls,) = batches(clock, found.total)
         found.warmup, spent_ns = len(found.total), 0.0
         while not plan.enough(found.total[found.warmup :], spent_ns):
@@ -206,18 +210,18 @@ class Pairs:
 
 def compare(
     first: Iteration, second: Iteration, clock, most: int = 400, seconds: float = math.inf, seed: int = 0,
-    before: tuple[Callable[[], None], Callable[[], None]] = (nothing, nothing),
+    before: tuple[Callable[[], None], Callable[[], None]] = (nothing, nothing), repeats: bool | None = None,
     effect: float = intervals.EFFECT, least_s: float = 0.0,
 ) -> Pairs:  # fmt: skip
     """Time two iterations in pairs, in random order.
 
     Every second pair reverses the order of the one before. A few uncounted pairs, which last for `least_s` or more,
     warm up both sides. An iteration below 50 ms runs once uncounted before it counts, since the other one has evicted
-    its data from the caches; short ones count in batches, as in `measure`. The spread of 10 pairs says how many are
-    needed to see a relative difference of `effect`; more follow if those spread wider. It stops at `most` pairs or,
-    after the fifth, once all that ran has taken `seconds`."""
+    its data from the caches. Short ones that both can repeat count in batches, as in `measure`. The spread of 10 pairs
+    says how many are needed to see a relative difference of `effect`; more follow if those spread wider. It stops at
+    `most` pairs or, after the fifth, once all that ran has taken `seconds`."""
     coin, warm, sides = random.Random(seed), Pairs(), ((first, before[0]), (second, before[1]))
-    calls, fastest_ns, spent_ns = [1, 1], [math.inf, math.inf], 0.0
+    calls, phases, fastest_ns, spent_ns = [1, 1], [1, 1], [math.inf, math.inf], 0.0
 
     def once(order: tuple[int, int]) -> list[dict[str, float]]:
         nonlocal spent_ns
@@ -226,7 +230,8 @@ def compare(
             iteration, prepare = sides[side]
             for count in [1] * (fastest_ns[side] < EVICTED_NS) + [calls[side]]:  # the last one counts
                 prepare()
-                taken[side], wall_ns, _ = _once(iteration, clock, count)
+                taken[side], wall_ns, _ = _once(iteration, clock, count, phases[side] > 1)
+                phases[side] = len(taken[side])
                 fastest_ns[side] = min(fastest_ns[side], wall_ns)
                 spent_ns += wall_ns * count
         return taken
@@ -235,7 +240,7 @@ def compare(
         while not warm.first or spent_ns < 1e9 * max(least_s, seconds / 5 if len(warm.first) < UNCOUNTED else 0):
             warm.add(*once((0, 1)))
         both = warm.first, warm.second
-        if before == (nothing, nothing) and [*warm.phases.values()] == [both]:
+        if before == (nothing, nothing) if repeats is None else repeats:
             calls = batches(clock, *both)
         pairs, planned, orders, spent_ns = Pairs(calls=calls), PILOT, [], 0.0
         while len(pairs.first) < min(planned, most):
@@ -265,9 +270,9 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _once(iteration: Iteration, clock, calls: int) -> tuple[dict[str, float], float, float]:
-    """Return what `clock.stop` does, for the mean of the calls; the last one marks."""
-    names = []
+def _once(iteration: Iteration, clock, calls: int, every: bool = False) -> tuple[dict[str, float], float, float]:
+    """Return what `clock.stop` does, for the mean of the calls; the last one marks, or `every` one."""
+    names: list[str] = []
 
     def mark(name: str) -> None:
         clock.mark()
@@ -275,9 +280,12 @@ def _once(iteration: Iteration, clock, calls: int) -> tuple[dict[str, float], fl
 
     clock.start()
     for _ in range(calls - 1):
-        iteration(nothing)
+        iteration(mark if every else nothing)
     iteration(mark)
     durations, wall_ns, host_ns = clock.stop()
-    if not names or len(set(names)) < len(names):
+    found = dict.fromkeys(names, 0.0)
+    if not names or len(names) != len(found) * (calls if every else 1):
         raise ValueError(f"phases: got {names}, expected each phase to be marked once")
-    return dict(zip(names, (ns / calls for ns in durations), strict=True)), wall_ns / calls, host_ns / calls
+    for name, ns in zip(names, durations, strict=True):
+        found[name] += ns / calls
+    return found, wall_ns / calls, host_ns / calls

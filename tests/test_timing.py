@@ -123,16 +123,34 @@ def test_short_kernels_are_timed_in_batches_without_the_way_to_the_device(simula
     assert 100 <= len(batched["total_ms"]) < 130
 
 
-def test_what_has_several_phases_takes_long_or_runs_on_the_host_is_timed_one_by_one(simulated):
+def test_what_takes_long_or_runs_on_the_host_is_timed_one_by_one(simulated):
+    plan = Plan(20, 10)
+    assert measure(simulated.kernel(100_000), simulated.event_clock(), plan).calls == 1
+    assert measure(simulated.kernel(20_000), simulated.clock(), plan).calls == 1
+
+
+def test_phases_of_a_batch_are_marked_in_every_call_and_prepared_once(simulated):
+    prepared = []
+
     def several(mark):
-        for name in ("forward", "backward"):
-            simulated.queue(10_000)
+        for name, ns in (("forward", 10_000), ("backward", 20_000)):
+            simulated.work(6_000)
+            simulated.queue(ns)
             mark(name)
 
-    plan = Plan(20, 10)
-    for iteration in (several, simulated.kernel(100_000)):
-        assert measure(iteration, simulated.event_clock(), plan).calls == 1
-    assert measure(simulated.kernel(20_000), simulated.clock(), plan).calls == 1
+    def alone(mark):
+        simulated.queue(60_000)
+        mark("forward")
+
+    found = measure(several, simulated.event_clock(), Plan(20, 10), lambda: prepared.append(1), repeats=True)
+    assert found.calls == pytest.approx(timing.BATCH_NS / 36_000, abs=1)
+    assert len(prepared) == 30
+    late = 0.006 / found.calls  # the first launch alone keeps the device waiting
+    for name, ms in (("forward_ms", 0.01 + late), ("backward_ms", 0.02), ("total_ms", 0.03 + late)):
+        assert found.metrics()[name] == pytest.approx([ms] * 10)
+    pairs = compare(several, alone, simulated.event_clock(), repeats=True, before=(prepared.clear, prepared.clear))
+    assert min(pairs.calls) > 1
+    assert pairs.phases.keys() == {"forward"}
 
 
 def test_pairs_of_short_kernels_are_batches_and_begin_once_the_clock_has_risen(simulated):

@@ -93,14 +93,12 @@ class Attention:
             with autocast:
                 last["out"] = attend(*inputs, self.causal)
             mark("forward")
-            last["out"].backward(dout_narrow_BTD)
+            last["gradients"] = torch.autograd.grad(last["out"], inputs, dout_narrow_BTD)
             mark("backward")
 
         def before() -> None:
             precision.activate(self.precision, self.device)  # a baseline may have set another
             last.clear()
-            for tensor in inputs:
-                tensor.grad = None
             flush()
 
         def expected() -> dict[str, torch.Tensor]:
@@ -110,7 +108,7 @@ class Attention:
             return {"out": out_TD.detach(), "gradient": torch.stack([tensor.grad for tensor in first])}
 
         def result() -> dict[str, torch.Tensor]:
-            gradient = torch.stack([tensor.grad[0] for tensor in inputs])
+            gradient = torch.stack([gradient[0] for gradient in last["gradients"]])
             return {"out": last["out"][0].detach(), "gradient": gradient}
 
         moved = flops.attention_moved_bytes(self.variant, *shape, self.causal, self.precision, self.native)
@@ -123,5 +121,5 @@ class Attention:
             facts |= {"sdpa_backend": kernel} if kernel else {}
         return Work(
             self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
-            compiled=self.compiles, before=before,
+            compiled=self.compiles, before=before, repeats=not self.cold,
         )  # fmt: skip

@@ -49,6 +49,7 @@ class Work:
     facts: dict[str, float | list[float]]  # numbers from theory for the record
     compiled: bool = False  # the first iteration compiles
     before: Callable[[], None] = timing.nothing  # runs before each iteration, outside the timed region
+    repeats: bool | None = None  # may follow itself without `before` (see `timing.measure`)
     around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})  # fills metrics
     annotate: Callable[[], None] = lambda: None  # adds ranges to the iteration, for a profiler
     beside: dict[str, Iteration] = field(default_factory=dict)  # iterations of one phase to time as `<name>_ms`
@@ -56,6 +57,7 @@ class Work:
 
     def __post_init__(self):
         self.clock = self.clock or on(self.device).clock()
+        self.repeats = self.before is timing.nothing if self.repeats is None else self.repeats
 
 
 class WrongResult(Exception):
@@ -287,7 +289,7 @@ def _relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
 def times(work: Work, plan: timing.Plan) -> dict[str, list[float]]:
     """Return the samples of each phase, named as in `timing.Samples.metrics`; on a GPU for a least time."""
     plan = replace(plan, least_s=on(work.device).least_s)
-    return timing.measure(work.iteration, work.clock, plan, work.before).metrics()
+    return timing.measure(work.iteration, work.clock, plan, work.before, work.repeats).metrics()
 
 
 def peaks(work: Work) -> dict[str, list[float]]:
@@ -336,7 +338,7 @@ def _pairs_with(record: Recording, other, most: int, seconds: float) -> dict[str
         work, base = record.built[0], record.build(other)
         found = timing.compare(
             work.iteration, base.iteration, work.clock, most, seconds, seed, (work.before, base.before),
-            least_s=on(other.device).least_s[0],
+            work.repeats and base.repeats, least_s=on(other.device).least_s[0],
         )  # fmt: skip
     except peak_memory.TooLarge as error:
         return {f"pair_{name}": number for name, number in error.metrics().items()}

@@ -5,8 +5,8 @@ import torch
 
 import plain
 from lib import attention, model
-from lib.catalog import CATALOG
 from lib.experiments import blocks, ceilings, exact, measure
+from lib.experiments.cases import EXPERIMENTS
 from lib.instruments import memory_timeline
 from lib.timing import Plan
 from pretended import NO_DOUBLE, pretended
@@ -30,6 +30,7 @@ CHANGED = {  # beside each experiment's plain case
 }
 TINY = {"attention_module": {"d_model": WIDTH, "num_heads": 2}, "compile": {"compiled": False}}
 TINY |= {"precision": {"subject": "accumulation", "precision": "bf16"}}
+ALONE = [name for name, case in EXPERIMENTS.items() if "world" not in case.__dataclass_fields__]
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -119,8 +120,10 @@ def eager(monkeypatch):
 
 
 @pytest.mark.usefixtures("eager", "former_precision", "one_thread", "little_garbage")
-@pytest.mark.parametrize("experiment", CATALOG)
-def test_every_experiment_measures_on_a_device_without_double_precision(monkeypatch, experiment):
+@pytest.mark.parametrize(
+    "experiment", [name for name, case in EXPERIMENTS.items() if "world" not in case.__dataclass_fields__]
+)
+def test_every_experiment_of_one_process_measures_on_a_device_without_double_precision(monkeypatch, experiment):
     config = model.Config(vocab_size=32, d_model=WIDTH, d_ff=32, num_layers=1, num_heads=2)
     monkeypatch.setitem(model.SIZES, "tiny", config)
     monkeypatch.setitem(ceilings.MODELS, WIDTH, config)

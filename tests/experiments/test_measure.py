@@ -266,7 +266,7 @@ def test_the_state_of_a_gpu_before_and_after_is_in_the_environment(own_results, 
 def test_times_of_a_gpu_last_as_long_as_its_clock_rises(own_results, monkeypatch):
     monkeypatch.setitem(device.KINDS, "cpu", Gpu())
     plans, seconds = [], []
-    monkeypatch.setattr(timing, "measure", lambda i, clock, plan, before: (plans.append(plan), timing.Samples(0))[1])
+    monkeypatch.setattr(timing, "measure", lambda i, clock, plan, *_: (plans.append(plan), timing.Samples(0))[1])
     monkeypatch.setattr(timing, "compare", lambda *_, least_s: (seconds.append(least_s), timing.Pairs())[1])
     record = measure.Recording(one("attention", variant="tiled"), 1)
     measure.times(record.setup(), timing.Plan(1, 6))
