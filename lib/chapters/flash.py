@@ -29,6 +29,7 @@ AT = ("num_heads", "causal", "precision", "device")  # alike in a figure over le
 MIB = 2**20
 MISSING = Statement("FlashAttention was not measured here.", NO_DATA, "flash")
 SKIPPED, MASKED, WHOLE = 0, 1, 2  # of a tile
+TILES = {"skipped": (plots.INK, 0), "masked": (plots.ORANGE, 0.8), "whole": (plots.BLUE, 0.8)}  # hue and opacity
 LIMIT = "limit"  # the name of its line
 
 
@@ -195,18 +196,17 @@ def tiles(tokens: int, queries: int = memory.TILE, keys: int = memory.TILE) -> n
 def draw_tiles(tokens: int) -> Axes:
     """Draw the tiles of causal scores: those skipped, masked and computed whole."""
     (ax,) = plots.axes(height=3.2)
-    colours = ("none", plots.ORANGE, plots.BLUE)
+    colours = [(*mpl.colors.to_rgb(colour), strength) for colour, strength in TILES.values()]
     edges = np.arange(0, tokens + 1, memory.TILE)
     ax.pcolormesh(
-        edges, edges, tiles(tokens), cmap=ListedColormap(colours), edgecolors=plots.QUIET, linewidth=0.8, vmin=0,
-        vmax=2, alpha=0.7,
+        edges, edges, tiles(tokens), cmap=ListedColormap(colours), edgecolors=plots.QUIET, linewidth=0.8, vmin=SKIPPED,
+        vmax=WHOLE,
     )  # fmt: skip
     ax.set(xlabel="keys", ylabel="queries", aspect="equal")
     ax.set_xticks(edges[::2], [f"{edge:,}" for edge in edges[::2]])
     ax.set_yticks(edges[::2], [f"{edge:,}" for edge in edges[::2]])
     ax.invert_yaxis()
-    keys = [Patch(facecolor=colour, edgecolor=plots.QUIET, alpha=0.7) for colour in colours]
-    plots.above(ax, keys, ["skipped", "masked", "whole"])
+    plots.above(ax, [Patch(facecolor=colour, edgecolor=plots.QUIET) for colour in colours], list(TILES))
     return ax
 
 
@@ -254,7 +254,8 @@ def beside_public(flash: pd.DataFrame) -> pd.DataFrame:
         text = published.case_text({name: alike[name] for name in keys if name != "causal"})
         measured = tidy.select(own, **alike, variant=[*OURS, *RIVALS], status="ok")
         mine = measured.assign(source="this report", why="").to_dict("records")
-        missing = {"source": "this report", "hardware": flash["hardware"].iloc[0], "why": "not measured here"}
+        missing = {"variant": OURS[0], "source": "this report", "hardware": flash["hardware"].iloc[0]}
+        missing["why"] = "not measured here"
         rows += [{**row, "case": text} for row in mine or [missing]]
         rows += [{**row, "case": text, "why": ""} for row in group.to_dict("records")]
     return pd.DataFrame(rows, columns=["case", "source", "hardware", "variant", "forward_ms", "total_ms", "why"])

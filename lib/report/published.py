@@ -75,7 +75,7 @@ def published_flash() -> pd.DataFrame:
     forward and backward."""
     table = published_table("other_writeups")
     parts = table["experiment"].str.extract(r"^(flash|naive) attention (?:(\d+) heads )?d_head (\d+) causal$")
-    table = table.assign(variant=parts[0], num_heads=parts[1].fillna(1), d_head=parts[2])[parts[0].notna()]
+    table = table.assign(variant=parts[0], num_heads=parts[1].fillna("1"), d_head=parts[2])[parts[0].notna()]
     table = (
         table.rename(columns={"context_length": "seq_len"})
         .astype({"num_heads": int, "d_head": int})
