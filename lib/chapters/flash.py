@@ -1,4 +1,4 @@
-"""Show where our FlashAttention wins and loses, how near it is to the machine's limits, and what it keeps."""
+"""Show where our FlashAttention wins and loses, how near the limit it is, and what it keeps."""
 
 import math
 from collections.abc import Mapping
@@ -34,9 +34,10 @@ LIMIT = "limit"  # the name of its line
 
 
 def head(flash: pd.DataFrame) -> dict:
-    """Return the longest case of ours with heads of 64: Triton's in bf16, or else the tiled one's in fp32.
+    """Return the longest case of ours with heads of 64.
 
-    Of several numbers of heads it has the smallest. Each field is None if there is no such case."""
+    That is Triton's in bf16, or else the tiled one's in fp32; of several numbers of heads the smallest. Each field is
+    None if there is no such case."""
     for variant, precision in (("triton", "bf16"), ("tiled", "fp32")):
         chosen = tidy.select(flash, variant=variant, precision=precision, causal=True, d_head=64, status="ok")
         if len(chosen):
@@ -56,7 +57,9 @@ def least_s(case: Mapping, products: float, bandwidth: float) -> float:
 
 
 def with_limits(flash: pd.DataFrame, products: Mapping[str, Interval], bandwidth: Interval) -> pd.DataFrame:
-    """Add `causal_gflops`, `limit_percent`, the share of the time that the ceilings allow, and `formula_mib`."""
+    """Add `causal_gflops`, `least_ms`, `limit_percent` and `formula_mib`.
+
+    The limit is the least time that the ceilings allow, in percent of the time."""
     rows = flash.to_dict("records")
     unknown = Interval(math.nan, math.nan, math.nan, 0, 0)
     peaks = [products.get(row["precision"], unknown) for row in rows]
@@ -69,7 +72,7 @@ def with_limits(flash: pd.DataFrame, products: Mapping[str, Interval], bandwidth
 
 
 def answer(flash: pd.DataFrame, case: Mapping) -> Statement:
-    """State the time of ours against PyTorch's kernel and naive attention, and how near it is to the limit."""
+    """State the time of ours against that of both rivals, and how near the limit it is."""
     if case["seq_len"] is None:
         return sentences.with_stale(MISSING, flash)
     own, at = case["variant"], f"at {case['seq_len']:,} tokens"
@@ -97,9 +100,9 @@ def shares(flash: pd.DataFrame, case: Mapping) -> Statement:
 
 
 def outcomes(flash: pd.DataFrame, case: Mapping) -> pd.DataFrame:
-    """Compare ours with each of `RIVALS` at all lengths and head sizes, with the verdicts of their tables.
+    """Compare ours with each of `RIVALS` at all lengths and head sizes.
 
-    Columns as in `compare.against_baselines`, and `rival`."""
+    Columns as in `compare.against_baselines`, and `rival`. The verdicts are those of the tables of all cases."""
     judged = {RIVALS[0]: compare.against_baselines(flash), RIVALS[1]: compare.contrasts(flash, "variant", RIVALS[1])}
     where = {name: case[name] for name in ("variant", *AT)}
     found = [tidy.select(table, **where).assign(rival=rival) for rival, table in judged.items()]
@@ -162,7 +165,7 @@ def _limit_gflops(case: Mapping, products: Mapping[str, Interval], bandwidth: In
 
 @mpl.rc_context(plots.STYLE)
 def draw_map(found: pd.DataFrame) -> Axes:
-    """Draw ours relative to each rival, tokens by head size: blue where it is faster, red where it is slower."""
+    """Draw ours relative to each rival, tokens by head size: blue is faster, red is slower."""
     grid = plots.axes(2, 1.1 + 0.42 * max(1, found["seq_len"].nunique()), sharey=True)
     for ax, rival in zip(grid, RIVALS, strict=True):
         cells = tidy.select(found, rival=rival)
@@ -221,7 +224,7 @@ def counted_tiles(tokens: int) -> Statement:
 
 
 def recomputation(case: Mapping, products: float, bandwidth: float) -> pd.DataFrame:
-    """Return what it takes to keep the visible weights of the case and what to compute them again, one a row."""
+    """Return what it takes to keep the visible weights of a case, and to compute them again."""
     heads, tokens, d_head = (int(case[name]) for name in SHAPE[:3])
     scores = heads * tokens * (tokens + 1) // 2
     moved, computed = 2 * flops.width(case["precision"]) * scores, 2 * d_head * scores
@@ -233,7 +236,7 @@ def recomputation(case: Mapping, products: float, bandwidth: float) -> pd.DataFr
 
 
 def cheaper(case: Mapping, products: float, bandwidth: float) -> Statement:
-    """State the least times of keeping the weights and of computing them again."""
+    """State the least times of keeping the weights and of computing their scores again."""
     if case["seq_len"] is None or math.isnan(products) or math.isnan(bandwidth):
         return MISSING
     keep, again = recomputation(case, products, bandwidth)["least_ms"]

@@ -1,4 +1,4 @@
-"""Measure FlashAttention as its papers do: inputs in the type of the products, over lengths and head sizes."""
+"""Measure FlashAttention and its rivals, with inputs in the type of the products."""
 
 import contextlib
 from collections.abc import Iterator
@@ -69,9 +69,9 @@ class Flash:
 
 @contextlib.contextmanager
 def saved() -> Iterator[dict[str, list[float]]]:
-    """Yield a dict that gets `saved_mib`, the memory of all tensors that the block saves for a backward pass.
+    """Yield a dict that gets `saved_mib`, the memory of what the block saves for a backward pass.
 
-    Each counts once, however often it is saved."""
+    Each tensor counts once, however often it is saved."""
     metrics: dict[str, list[float]] = {}
     sizes: dict[int, int] = {}
 
