@@ -71,8 +71,8 @@ def published_attention() -> pd.DataFrame:
 def published_flash() -> pd.DataFrame:
     """Return published times of causal FlashAttention, and of naive attention beside it, in ms.
 
-    One row a case and source. Where the number of heads is not stated, it counts as one, which the assignment asks for. `total_ms` is that of
-    forward and backward."""
+    One row a case and source. Where the number of heads is not stated, it counts as one, which the assignment asks
+    for. `total_ms` is that of forward and backward."""
     table = published_table("other_writeups")
     parts = table["experiment"].str.extract(r"^(flash|naive) attention (?:(\d+) heads )?d_head (\d+) causal$")
     table = table.assign(variant=parts[0], num_heads=parts[1].fillna("1"), d_head=parts[2])[parts[0].notna()]
