@@ -64,6 +64,7 @@ HEADINGS = {  # exceptions, where the rule of `heading` would say less
     "least_ms": "at least, ms",
     "least_percent": "limit, % of the step",
     "limit_of": "limit by",
+    "limit_percent": "of the limit, %",
     "logits_error": "error of the logits",
     "max_us": "most, µs",
     "mfu_percent": "MFU, % of the ceiling measured",
