@@ -1,4 +1,6 @@
-"""Shard parameters, gradients and optimizer state; gather one layer when it computes (FSDP, Zhao et al. 2023; ZeRO-3).
+"""Shard parameters, gradients and optimizer state, and gather a layer when it computes.
+
+This is FSDP (Zhao et al. 2023), or stage 3 of ZeRO (Rajbhandari et al. 2020).
 
 >>> sharded = FullySharded(network, compute_dtype=torch.bfloat16)  # doctest: +SKIP
 >>> optimizer = torch.optim.AdamW(sharded.parameters())  # doctest: +SKIP
@@ -21,7 +23,7 @@ from lib.parallel import transfers
 
 
 class FullySharded(nn.Module):
-    """Keep 1/world of each layer's parameters as a flat fp32 tensor, and gather the layer while it computes.
+    """Keep a part of each layer as a flat fp32 tensor, and gather the layer while it computes.
 
     Layers are the children of `module`, and the items of those that are an `nn.ModuleList`. A layer is gathered before
     its forward and its backward pass, while the one before it computes, and freed after each: at most two are there.
@@ -291,7 +293,7 @@ class _Shard:
 
 
 def _layers(module: nn.Module, dtype: torch.dtype, log: list | None) -> list[_Layer]:
-    """Return the layers that have parameters of their own, and one of the parameters that no layer has alone."""
+    """Return the layers, and one of the parameters that no layer has alone."""
     children = {}
     for name, child in module.named_children():
         inner = child.named_children() if isinstance(child, nn.ModuleList) else [("", child)]
