@@ -34,10 +34,10 @@ class DistributedDataParallel(nn.Module):
 
     All start with the weights and buffers of rank 0. Call `finish_gradient_synchronization` between the backward pass
     and the optimizer's step. A parameter without a gradient on some ranks counts as zero there; one without on every
-    rank keeps none. Collectives run in one order on all ranks, that of the parameters reversed, so a parameter without a
+    rank keeps none. Collectives run in one order on all ranks, that of the parameters reversed: a parameter without a
     gradient holds back those before it until the end. A bucket's gradients are views of its buffer. Given a list as
-    `log`, a `transfers.Noted` of each collective is appended. Raises ValueError for an unknown variant, or a bucket that
-    is not positive."""
+    `log`, a `transfers.Noted` of each collective is appended.
+    Raises ValueError for an unknown variant, or a bucket that is not positive."""
 
     def __init__(
         self, module: nn.Module, variant: str = "bucketed", bucket_mib: float = BUCKET_MIB, log: list | None = None

@@ -91,7 +91,7 @@ class FullySharded(nn.Module):
         return self.gather_full_parameters()
 
     @torch.no_grad()
-    def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
         """Load the state dict of the plain module. Raises KeyError for a missing name."""
         self._free()
         names = {id(value): name for name, value in self.module.state_dict(keep_vars=True).items()}
