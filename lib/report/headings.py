@@ -17,12 +17,14 @@ HEADINGS = {  # exceptions, where the rule of `heading` would say less
     **{f"{phase}_excess_percent": f"excess in the {phase}, %" for phase in PHASES},
     **{f"{phase}_peak_mib": f"peak {phase}, MiB" for phase in PHASES},
     "added_error": "by adding",
+    "algorithm_gb_per_s": "algorithm, GB/s",
     "apart_percent": "apart at most, %",
     "backward_end_mib": "after backward, MiB",
     "bandwidth_percent": "of memory's ceiling, %",
     "baseline": "against",
     "batch_size": "batch",
     "built_mib": "allocated once built, MiB",
+    "bus_gb_per_s": "bus, GB/s",
     "busy_percent": "of it in these, %",
     "by": "compared by",
     "by_formula": "by formula, MiB",
@@ -66,6 +68,7 @@ HEADINGS = {  # exceptions, where the rule of `heading` would say less
     "limit_of": "limit by",
     "logits_error": "error of the logits",
     "max_us": "most, µs",
+    "megabytes": "message, MB",
     "mfu_percent": "MFU, % of the ceiling measured",
     "min_us": "least, µs",
     "minor_faults": "minor page faults",
@@ -118,6 +121,7 @@ HEADINGS = {  # exceptions, where the rule of `heading` would say less
     "warmups": "warm-ups",
     "weight_gradient_error": "error of a weight's gradient",
     "what": "what happens",
+    "world": "ranks",
 }
 
 
