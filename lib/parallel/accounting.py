@@ -82,13 +82,18 @@ def step_messages(
 
     Data parallelism all-reduces fp32 gradients: one tensor each after the backward pass (naive), all of them at once
     (flat), or beside it by tensor (overlap) or bucket. A sharded optimizer gathers the parameters that the ranks have
-    updated. FSDP gathers each layer before both passes, in the precision of its products, and reduce-scatters its
-    gradients (Rajbhandari et al. 2020, section 7)."""
+    updated. FSDP gathers embedding, layers, last norm and head before both passes, in the precision of products, and
+    reduce-scatters their gradients; only the embedding's backward pass needs no weights (Rajbhandari et al. 2020,
+    section 7)."""
     whole, each = 4 * shape.parameters, tensors(shape)
     if scheme == "fsdp":
-        narrow, units = width(precision) * shape.parameters, shape.num_layers + 1  # all but the layers is a unit
-        gathers = [Messages("all_gather", narrow, units, phase) for phase in ("forward", "backward")]
-        return [*gathers, Messages("reduce_scatter", whole, units, "backward")]
+        narrow, units = width(precision), shape.num_layers + 3
+        read = shape.parameters - shape.vocab_size * shape.d_model
+        return [
+            Messages("all_gather", narrow * shape.parameters, units, "forward"),
+            Messages("reduce_scatter", narrow * shape.parameters, units, "backward"),
+            Messages("all_gather", narrow * read, units - 1, "backward"),
+        ]
     buckets = {"naive": each, "flat": 1, "overlap": each}.get(scheme, math.ceil(whole / bucket_bytes))
     reduced = Messages("all_reduce", whole, buckets, "" if scheme in ("naive", "flat") else "backward")
     return [reduced, Messages("all_gather", whole, 1)] if scheme == "sharded" else [reduced]
@@ -144,19 +149,15 @@ def memory_bytes(
     """Return the bytes of a rank at the peak of a training step, by part; the shape's batch is the rank's.
 
     Activations are what `memory.peak_bytes` has beyond the states. With FSDP they are those kept for the backward pass,
-    beside the gathered weights of two units, one in use and one on its way."""
+    beside the gathered weights of a layer and of what is gathered next to it, another layer or the embedding."""
     held = state_bytes(scheme, shape, world)
     if scheme != "fsdp" or world == 1:
         peak = memory.peak_bytes(shape, precision, attention, optimizer, "train_step", device)
         return held | {"activations": float(peak - memory.state_bytes(shape)), "gathered": 0.0}
     kept = memory.activation_bytes(shape, precision, attention, device)
-    return held | {"activations": float(kept), "gathered": float(width(precision) * sum(_largest_units(shape)))}
-
-
-def _largest_units(shape: Shape) -> list[int]:
-    """Return the parameters of the two largest units that FSDP gathers: layers, and all that is no layer."""
     layer = replace(shape, num_layers=1).parameters - replace(shape, num_layers=0).parameters
-    return sorted([layer, layer, replace(shape, num_layers=0).parameters])[1:]
+    gathered = width(precision) * (layer + max(layer, shape.vocab_size * shape.d_model))
+    return held | {"activations": float(kept), "gathered": float(gathered)}
 
 
 def data_parallel_tokens(
