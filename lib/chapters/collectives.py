@@ -67,8 +67,9 @@ def fits(records: pd.DataFrame) -> pd.DataFrame:
         row |= {"bus_gb_per_s": bandwidth.scaled(bus / GB), "misfit_percent": 100 * max(off)}
         over = bool(tidy.column(group, "oversubscribed").fillna(0).max())
         rows.append(case | row | {"hardware": group["hardware"].iloc[0], "oversubscribed": over})
+    rows.sort(key=lambda row: (row["backend"], list(accounting.PASSES).index(row["operation"]), row["world"]))
     frame = Frame(rows, columns=[*KEYS, *columns]).with_origin(records, what="Value fitted to each process's medians")
-    return tidy.ordered(frame, "backend operation world")
+    return frame
 
 
 def backend(table: pd.DataFrame) -> str | None:
@@ -182,6 +183,14 @@ def published() -> pd.DataFrame:
     table["message_bytes"], table["megabytes"] = MIB * table["message_mib"], table["message_mib"]
     table["total_ms"] = [[ms] for ms in table["total_ms"]]
     return prepared(table)
+
+
+def published_fits() -> pd.DataFrame:
+    """Fit the model to the all-reduces of each write-up, and name it in `source`."""
+    table = published()
+    return pd.concat(
+        [fits(own).assign(source=name) for name, own in table.groupby("source", sort=False)], ignore_index=True
+    )
 
 
 def beside_published(records: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Plan training steps on several devices, from one device's ceilings and a network's latency and bandwidth."""
+"""Plan steps on several devices by one device's ceilings and a network's latency and bandwidth."""
 
 import math
 from collections.abc import Mapping
@@ -22,6 +22,15 @@ PLANNED = tuple(size for size in SIZES if size != "tiny")
 PHASES = ("forward", "backward", "optimizer")
 PLAIN = {"attention": "naive", "optimizer": "single_tensor"}
 GIB = 2**30
+COLUMNS = "size scheme world context_length precision total_ms rank_gib tokens_per_s efficiency_percent fits"
+CHECKED = "size context_length precision variant bucket_mib world ceilings_ms predicted_ms total_ms error_percent"
+
+WIDE = {  # columns of the whole plan, each a table by size, scheme and number of devices
+    "total_ms": "Time of a step by the planner, ms, by number of devices",
+    "rank_gib": "Memory of a rank by the planner, GiB, by number of devices",
+    "tokens_per_s": "Throughput of all devices by the planner, tokens a second, by their number",
+}
+NOTE = "Each device has a batch of its own: 4 sequences, in fp32, naive attention, AdamW single_tensor."
 
 
 @dataclass(frozen=True)
@@ -129,8 +138,7 @@ def plan(of: Device | None, network: Network | None, context_length: int, precis
                 row |= {"precision": precision, "total_ms": total, "rank_gib": needed / GIB}
                 row |= {"tokens_per_s": world * shape.tokens / total * 1e3, "efficiency_percent": 100 * alone / total}
                 rows.append(row | {"synchronization_ms": parts["synchronization"], "fits": needed <= of.usable_bytes})
-    columns = "size scheme world context_length precision total_ms rank_gib tokens_per_s efficiency_percent fits"
-    return pd.DataFrame(rows, columns=None if rows else columns.split())
+    return pd.DataFrame(rows, columns=None if rows else COLUMNS.split())
 
 
 def best(planned: pd.DataFrame, world: int = WORLDS[-1]) -> pd.DataFrame:
@@ -181,8 +189,7 @@ def checked(of: Device | None, network: Network | None, steps: pd.DataFrame, ddp
         bucket = accounting.BUCKET_BYTES / 2**20 if row["variant"] == "torch" else bucket
         parts = step_ms(own, network, scheme, shape_of(row, world), world, row["precision"], bucket)
         rows.append(_beside(row, {"predicted_ms": sum(parts.values())}, row["variant"], world))
-    columns = "size context_length precision variant world ceilings_ms predicted_ms total_ms error_percent".split()
-    return Frame(rows, columns=None if rows else columns)
+    return Frame(rows, columns=None if rows else CHECKED.split())
 
 
 def _beside(row: Mapping, predicted: Mapping, variant: str, world: int) -> dict:
@@ -193,22 +200,22 @@ def _beside(row: Mapping, predicted: Mapping, variant: str, world: int) -> dict:
     return kept | {"variant": variant, "world": world} | dict(predicted) | {"error_percent": error}
 
 
-def error(of_steps: pd.DataFrame, records: pd.DataFrame) -> Statement:
+def error(of_steps: pd.DataFrame, *records: pd.DataFrame) -> Statement:
     """State how far the planner is from the measured steps of one process, and of several ranks."""
     said = []
     for name, chosen in (
-        ("one process", of_steps[of_steps["world"] == 1]), ("several ranks", of_steps[of_steps["world"] > 1])
-    ):  # fmt: skip
+        ("measured steps of one process", of_steps[of_steps["world"] == 1]),
+        ("of several ranks", of_steps[of_steps["world"] > 1]),
+    ):
         off = sorted(chosen["error_percent"])
         if off:
-            ends = [f"{digits.number(abs(end), 1)}% {'above' if end > 0 else 'below'}" for end in (off[0], off[-1])]
-            between = f"{ends[0]} to {ends[1]}" if len(off) > 1 else ends[0]
-            said.append(f"the planner is {between} {digits.count(len(off))} measured steps of {name}")
+            ends = [f"{'+' if end > 0 else '−'}{digits.count(abs(end))}%" for end in (off[0], off[-1])]
+            said.append(f"{ends[0]} to {ends[1]} on {digits.count(len(off))} {name}")
     if not said:
-        return sentences.with_stale(Statement("The planner has nothing to check.", NO_DATA, "step"), records)
-    text = sentences.listed(said)
+        return sentences.with_stale(Statement("The planner has nothing to check.", NO_DATA, "step"), *records)
     evidence = "Each step is predicted from the ceilings and the slowdown of the nearest other step."
-    return Statement(f"{text[0].upper()}{text[1:]}.", "measured", evidence, sentences.names(records, {}))
+    names = tuple(name for one in records if len(one) for name in sentences.names(one, {}))
+    return Statement(f"The planner's error is {' and '.join(said)}.", "measured", evidence, names)
 
 
 def answer(planned: pd.DataFrame, of: Device | None) -> Statement:
@@ -221,10 +228,8 @@ def answer(planned: pd.DataFrame, of: Device | None) -> Statement:
         return Statement("No size fits on that many devices like this one.", "derived", "The planner's memory.")
     row = fits.iloc[-1]
     text = (
-        f"By the planner, the largest size that trains on {digits.count(row['world'])} devices like this one is "
-        f"{row['size']}: from {digits.count(row['least_world'])} on it fits, and {row['scheme']} then reaches "
-        f"{digits.count(row['tokens_per_s'])} tokens a second on all, with {digits.count(row['efficiency_percent'])}% "
-        f"of the throughput of lone devices; a rank needs {digits.number(row['rank_gib'])} of "
-        f"{digits.number(of.usable_bytes / GIB)} GiB."
+        f"By the planner, {digits.count(row['world'])} devices like this one train {row['size']} with {row['scheme']} at "
+        f"{digits.count(row['tokens_per_s'])} tokens a second, and {digits.count(row['least_world'])} are the fewest; a "
+        f"rank then needs {digits.number(row['rank_gib'])} of {digits.number(of.usable_bytes / GIB)} GiB."
     )
     return Statement(text, "derived", "Ceilings, slowdown of the nearest measured step, latency and bandwidth fitted.")
