@@ -23,6 +23,7 @@ KEYS = ["operation", "world", "backend"]  # of one fit
 BACKENDS = ("nccl", "gloo")  # the first that was measured is in the figures
 HALVES = ("reduce_scatter", "all_gather")  # of an all_reduce
 MB, MIB, GB = 1e6, 2**20, 1e9
+NO_BUCKET = "no bucket follows, since o is too small to show"
 NOTHING = Statement("Collectives were not measured here.", NO_DATA, "collectives")
 
 
@@ -129,11 +130,13 @@ def answer(records: pd.DataFrame, found: pd.DataFrame) -> Statement:
     total, bus = (tidy.median(tidy.select(records, **case), name) for name in ("total_ms", "bus_gb_per_s"))
     shown = digits.interval(total)
     crowd = ", more than there are cores," if row["oversubscribed"] else ""
+    call, rate = row["overhead_us"], row["algorithm_gb_per_s"]
+    costs = f"costs {digits.brief(call)} µs" if call.value > 0 else "costs too little to show beside its bytes,"
     text = (
         f"{shown} ms for an all-reduce of {case['megabytes']:,} MB between {case['world']} ranks{crowd} by "
-        f"{case['backend']}: {digits.number(bus.value, bus.reach)} GB/s on the bus. Fitted to all sizes, a call costs "
-        f"{digits.brief(row['overhead_us'])} µs and then moves {digits.brief(row['algorithm_gb_per_s'])} GB of the "
-        f"message a second; the model is at most {digits.count(row['misfit_percent'])}% off."
+        f"{case['backend']}: {digits.number(bus.value, bus.reach)} GB/s on the bus. Fitted to all sizes, a call "
+        f"{costs} and then moves {digits.brief(rate)} GB of the message a second; the model is at most "
+        f"{digits.count(row['misfit_percent'])}% off."
     )
     number = sentences.quantity(records, case, "total_ms", total, shown)
     return Statement(text, "measured", "Medians of the slowest rank; o + S / w fitted to each process.", (), number)
@@ -156,7 +159,7 @@ def buckets(found: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         formula = accounting.optimal_bucket_bytes(
             gradient, GB * of["algorithm_gb_per_s"].value, of["overhead_us"].value / 1e6
         )
-        row = {"gradient_mib": gradient / MIB, "by_formula": formula / MIB, "bucket_mib": best}
+        row = {"gradient_mib": gradient / MIB, "by_formula": formula / MIB or math.nan, "bucket_mib": best}
         row |= {"tried": ", ".join(f"{mib:g}" for mib in sorted(times)), "total_ms": times[best]}
         rows.append(case | row | {"hardware": group["hardware"].iloc[0], "noisy": ""})
     columns = [*keys, "gradient_mib", "by_formula", "bucket_mib", "tried", "total_ms", "hardware", "noisy"]
@@ -170,9 +173,11 @@ def bucket(steps: pd.DataFrame, found: pd.DataFrame) -> Statement:
     if table.empty:
         return Statement("Buckets of gradients were not measured here.", NO_DATA, "ddp")
     row = table.iloc[-1]
+    known = not math.isnan(row["by_formula"])
+    follows = f"√(s w o) says buckets of {digits.number(row['by_formula'])} MiB" if known else NO_BUCKET
     text = (
-        f"For the {digits.number(row['gradient_mib'])} MiB of gradients of {row['size']}, √(s w o) says buckets of "
-        f"{digits.number(row['by_formula'])} MiB; of {row['tried']} MiB, {row['bucket_mib']:g} MiB took the least time."
+        f"For the {digits.number(row['gradient_mib'])} MiB of gradients of {row['size']}, {follows}; of {row['tried']} "
+        f"MiB, {row['bucket_mib']:g} MiB took the least time."
     )
     return Statement(text, "measured", "Medians of bucketed steps; o and w of all-reduces between as many ranks.")
 
@@ -186,11 +191,10 @@ def published() -> pd.DataFrame:
 
 
 def published_fits() -> pd.DataFrame:
-    """Fit the model to the all-reduces of each write-up, and name it in `source`."""
+    """Fit the model to the all-reduces of each write-up, as plain numbers; `source` names it."""
     table = published()
-    return pd.concat(
-        [fits(own).assign(source=name) for name, own in table.groupby("source", sort=False)], ignore_index=True
-    )
+    every = [fits(own).assign(source=name) for name, own in table.groupby("source", sort=False)]
+    return pd.concat(every, ignore_index=True).map(lambda of: of.value if isinstance(of, Interval) else of)
 
 
 def beside_published(records: pd.DataFrame) -> pd.DataFrame:

@@ -90,7 +90,7 @@ def _ms(found: Interval) -> str:
 
 
 def timelines(records: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the spans of one step of each variant in the head's case: variant, rank, part, start_ms and end_ms."""
+    """Return the spans of one step of each variant in the case of `head`, by rank and part."""
     rows = []
     for _, row in head(table).iterrows():
         every = tidy.with_table(tidy.select(records, **row[records.fields]), "timeline")
@@ -104,7 +104,7 @@ def timelines(records: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 def draw_timelines(spans: pd.DataFrame) -> Axes:
     """Draw the spans of each rank, above what it computes or waits for, below its all-reduces."""
     lanes = list(dict.fromkeys(spans[["variant", "rank"]].itertuples(index=False, name=None)))
-    (ax,) = plots.axes(height=1.2 + 0.2 * len(lanes))
+    (ax,) = plots.axes(height=1.2 + 0.17 * len(lanes))
     for place, (variant, rank) in enumerate(lanes):
         own = tidy.select(spans, variant=variant, rank=rank)
         for part, group in own.groupby("part", sort=False):
@@ -167,7 +167,7 @@ def draw_held(table: pd.DataFrame) -> Axes:
         rows.append({"label": row["label"]} | {f"{kind}_mib": row[f"{kind}_mib"] for kind in KINDS})
         formula = {f"{kind}_mib": Interval(row[f"formula_{kind}_mib"], math.nan, math.nan, 0, 0) for kind in KINDS[:-1]}
         rows.append({"label": f"{row['label']}, by formula", "other_mib": None} | formula)
-    (ax,) = plots.axes(height=1.2 + 0.27 * len(rows))
+    (ax,) = plots.axes(height=1.2 + 0.24 * len(rows))
     drawn = pd.DataFrame(rows, columns=None if rows else ["label", *(f"{kind}_mib" for kind in KINDS)])
     return plots.phases(ax, drawn, "mib", "MiB of a rank after a step", KINDS)
 
@@ -235,13 +235,15 @@ def published_steps(table: pd.DataFrame) -> pd.DataFrame:
 
     `formula_ms` is what the model fitted to the source's own all-reduces gives the communication of a naive or flat
     step."""
-    own = table.assign(source="this report").rename(columns={"size": "model"})
+    own = head(table).assign(source="this report").rename(columns={"size": "model"})
     theirs = published_table("data_parallel")
     fits = collectives.published_fits()
     rows = []
     for _, row in pd.concat([own, theirs.astype(object)], ignore_index=True).iterrows():
         rows.append(row.to_dict() | {"formula_ms": _by_fit(row, fits)})
     found = pd.DataFrame(rows)
+    sizes = tidy.column(found, "bucket_mib").where(found["variant"] == "bucketed")
+    found["bucket_mib"] = ["" if pd.isna(mib) else f"{mib:g}" for mib in sizes]
     alike = ["source", "hardware", "model", "context_length", "batch_size", "world"]
     naive = found[found["variant"] == "naive"].set_index(alike)["total_ms"].map(_middle).to_dict()
     bases = [naive.get(key) for key in found[alike].itertuples(index=False, name=None)]
@@ -256,9 +258,7 @@ def _by_fit(row: Mapping, fits: pd.DataFrame) -> float:
     of = tidy.one(fits, {"source": row["source"], "world": row["world"], "backend": "nccl"})
     if of.empty or row["variant"] not in ("naive", "flat"):
         return math.nan
-    network = accounting.network(
-        "all_reduce", row["world"], of["overhead_us"].value / 1e6, 1e9 * of["algorithm_gb_per_s"].value
-    )
+    network = accounting.network("all_reduce", row["world"], of["overhead_us"] / 1e6, 1e9 * of["algorithm_gb_per_s"])
     shape = model_shape(row["model"], row["context_length"])
     return 1e3 * sum(one.seconds(network, row["world"]) for one in accounting.step_messages(row["variant"], shape))
 

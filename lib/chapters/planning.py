@@ -22,7 +22,7 @@ PLANNED = tuple(size for size in SIZES if size != "tiny")
 PHASES = ("forward", "backward", "optimizer")
 PLAIN = {"attention": "naive", "optimizer": "single_tensor"}
 GIB = 2**30
-COLUMNS = "size scheme world context_length precision total_ms rank_gib tokens_per_s efficiency_percent fits"
+COLUMNS = "size scheme world context_length precision total_ms rank_gib tokens_per_s fits"
 CHECKED = "size context_length precision variant bucket_mib world ceilings_ms predicted_ms total_ms error_percent"
 
 WIDE = {  # columns of the whole plan, each a table by size, scheme and number of devices
@@ -35,7 +35,7 @@ NOTE = "Each device has a batch of its own: 4 sequences, in fp32, naive attentio
 
 @dataclass(frozen=True)
 class Device:
-    """Hold what one device can do: FLOP/s by precision, bytes/s, seconds a call, usable bytes, and its kind.
+    """Hold what one device can do: FLOP/s by precision, bytes/s, seconds a call, usable bytes.
 
     `seen` are steps measured on it: precision, shape and the milliseconds of each phase."""
 
@@ -121,14 +121,12 @@ def step_ms(
 
 
 def plan(of: Device | None, network: Network | None, context_length: int, precision: str = "fp32") -> pd.DataFrame:
-    """Return time, memory and throughput by size, scheme and number of devices; each has a batch of its own.
+    """Return time, memory and throughput of a step by size, scheme and number of devices.
 
-    `efficiency_percent` is the throughput of a device relative to one that is alone. `fits` says whether a rank's
-    memory holds the step."""
+    Each device has a batch of its own. `fits` says whether a rank's memory holds the step."""
     rows = []
     for size in PLANNED if of and network else ():
         shape = model_shape(size, context_length)
-        alone = sum(of.phases_ms(shape, precision).values())
         for scheme in SCHEMES:
             for world in WORLDS:
                 parts = step_ms(of, network, scheme, shape, world, precision)
@@ -136,7 +134,7 @@ def plan(of: Device | None, network: Network | None, context_length: int, precis
                 total, needed = sum(parts.values()), sum(held.values())
                 row = {"size": size, "scheme": scheme, "world": world, "context_length": context_length}
                 row |= {"precision": precision, "total_ms": total, "rank_gib": needed / GIB}
-                row |= {"tokens_per_s": world * shape.tokens / total * 1e3, "efficiency_percent": 100 * alone / total}
+                row |= {"tokens_per_s": world * shape.tokens / total * 1e3}
                 rows.append(row | {"synchronization_ms": parts["synchronization"], "fits": needed <= of.usable_bytes})
     return pd.DataFrame(rows, columns=None if rows else COLUMNS.split())
 
@@ -156,11 +154,11 @@ def best(planned: pd.DataFrame, world: int = WORLDS[-1]) -> pd.DataFrame:
         else:
             least = digits.number(group["rank_gib"].min())
             rows.append({"size": size, "world": world, "why": f"a rank needs {least} GiB or more"})
-    return Frame(rows, columns=None if rows else [*planned.columns, "least_world", "why"])
+    return Frame(rows, columns=[*planned.columns, "least_world", "why"])
 
 
 def wide(planned: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return one column of a plan with a row for each size and scheme, and a column for each number of devices.
+    """Return a column of a plan by size and scheme, with a column for each number of devices.
 
     Data parallelism has the same memory in all its variants, so that `rank_gib` has one row for them."""
     table = planned
@@ -172,7 +170,7 @@ def wide(planned: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def checked(of: Device | None, network: Network | None, steps: pd.DataFrame, ddp: pd.DataFrame) -> pd.DataFrame:
-    """Set the planner's time beside each measured step, of one process and of several ranks on this machine.
+    """Set the planner's time beside each measured step, of one process and of several ranks.
 
     A step is predicted from the other ones. Ranks on a CPU share its cores. `error_percent` is that of the prediction,
     `ceilings_ms` the time at the ceilings alone."""
@@ -194,7 +192,7 @@ def checked(of: Device | None, network: Network | None, steps: pd.DataFrame, ddp
 
 def _beside(row: Mapping, predicted: Mapping, variant: str, world: int) -> dict:
     """Return a measured case with its prediction and the prediction's error."""
-    names = ("size", "context_length", "precision", "bucket_mib", "total_ms", "hardware", "codes", "noisy", "quantity")
+    names = ("size", "context_length", "precision", "bucket_mib", "total_ms", "hardware", "noisy", "quantity")
     kept = {name: row[name] for name in names if name in row}
     error = 100 * (predicted["predicted_ms"] / row["total_ms"].value - 1)
     return kept | {"variant": variant, "world": world} | dict(predicted) | {"error_percent": error}
@@ -228,8 +226,8 @@ def answer(planned: pd.DataFrame, of: Device | None) -> Statement:
         return Statement("No size fits on that many devices like this one.", "derived", "The planner's memory.")
     row = fits.iloc[-1]
     text = (
-        f"By the planner, {digits.count(row['world'])} devices like this one train {row['size']} with {row['scheme']} at "
-        f"{digits.count(row['tokens_per_s'])} tokens a second, and {digits.count(row['least_world'])} are the fewest; a "
-        f"rank then needs {digits.number(row['rank_gib'])} of {digits.number(of.usable_bytes / GIB)} GiB."
+        f"By the planner, {digits.count(row['world'])} devices like this one train {row['size']} with {row['scheme']} "
+        f"at {digits.count(row['tokens_per_s'])} tokens a second, {digits.number(row['rank_gib'])} of "
+        f"{digits.number(of.usable_bytes / GIB)} GiB each; it takes {digits.count(row['least_world'])} or more."
     )
     return Statement(text, "derived", "Ceilings, slowdown of the nearest measured step, latency and bandwidth fitted.")

@@ -45,7 +45,6 @@ HEADINGS = {  # exceptions, where the rule of `heading` would say less
     "deviation_ms": "standard deviation, ms",
     "deviation_percent": "deviation, % of the mean",
     "deviation_percent_median": "deviation, %, median",
-    "efficiency_percent": "of lone devices, %",
     "else_percent": "all else, %",
     "error_percent": "error, %",
     "first_ratio": "first to later",

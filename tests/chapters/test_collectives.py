@@ -8,6 +8,7 @@ from lib.chapters import collectives
 from lib.cost.flops import model_shape
 from lib.parallel.accounting import Network
 from lib.records import results
+from lib.stats.intervals import Interval
 
 RING = Network(latency_s=2e-4, bandwidth=3e9)
 CASE = {"operation": "all_reduce", "megabytes": 1, "world": 2, "backend": "gloo", "device": "cpu"}
@@ -21,14 +22,14 @@ STEP = {
 def measured(save_record):
     """Three processes' records of collectives that take what the ring says, times a little noise."""
 
-    def measured(worlds=(2, 4), operations=("all_reduce", "reduce_scatter", "all_gather"), cores=2, spread=0.01):
+    def measured(worlds=(2, 4), operations=("all_reduce", "reduce_scatter", "all_gather"), cores=2, of=RING):
         for operation in operations:
             for world in worlds:
                 for megabytes in (1, 10, 100):
                     case = CASE | {"operation": operation, "megabytes": megabytes, "world": world}
-                    ms = 1e3 * RING.seconds(operation, 1e6 * megabytes, world)
+                    ms = 1e3 * of.seconds(operation, 1e6 * megabytes, world)
                     for round in (1, 2, 3):
-                        noisy = [ms * (1 + spread * (round - 2) + 1e-4 * number) for number in range(-3, 4)]
+                        noisy = [ms * (1 + 0.01 * (round - 2) + 1e-4 * number) for number in range(-3, 4)]
                         save_record(
                             "collectives", case, round, total_ms=noisy, collective_ms=noisy,
                             message_bytes=1e6 * megabytes, threads=1, oversubscribed=int(world > cores),
@@ -100,6 +101,15 @@ def test_the_best_bucket_stands_beside_the_best_measured(measured, save_record):
     assert "says buckets of 3.97 MiB; of 1, 10, 100 MiB, 10 MiB took" in collectives.bucket(steps, found).text
 
 
+def test_an_overhead_that_does_not_show_gives_no_bucket(measured, save_record):
+    records = measured(of=Network(0.0, 3e9))
+    found = collectives.fits(records).assign(overhead_us=Interval(0.0, math.nan, math.nan, 3, 3))
+    for mib in (1, 10):
+        save_record("ddp", STEP | {"bucket_mib": mib}, 1, total_ms=[25.0] * 6)
+    assert "a call costs too little to show beside its bytes, and then" in collectives.answer(records, found).text
+    assert "no bucket follows, since o is too small" in collectives.bucket(results.load("ddp", "test-1c"), found).text
+
+
 def test_theory_adds_the_halves_and_counts_the_rings_bytes(measured):
     halves, growth = collectives.theory(measured())
     assert halves.predicted == pytest.approx(halves.measured.value, rel=1e-3)
@@ -111,7 +121,7 @@ def test_the_write_ups_figures_are_fitted_and_stand_beside_ours(measured):
     found = collectives.published_fits()
     fast = found[(found["backend"] == "nccl") & found["hardware"].eq("H100") & (found["world"] == 2)].iloc[0]
     assert len(found) == 8
-    assert 250 < fast["algorithm_gb_per_s"].value < 400
+    assert 250 < fast["algorithm_gb_per_s"] < 400
     table = collectives.beside_published(measured())
     assert {"this report", "brandon-snider/cs336-a2", "damek/cs336-assignment2-systems"} == set(table["source"])
     assert tuple(table.columns[-4:]) == ("1 MB", "10 MB", "100 MB", "1000 MB")
