@@ -23,6 +23,7 @@ PHASES = ("forward", "backward", "synchronization", "optimizer")
 KINDS = ("parameters", "gradients", "states", "other")  # of what a rank holds after a step
 OURS = ("naive", "flat", "overlap", "bucketed")
 WRITE_UPS = ("brandon-snider/cs336-a2", "damek/cs336-assignment2-systems")  # that print answers about XXL
+UNTOLD = ["noisy", "why", "status"]  # by write-ups
 MIB, GIB = 2**20, 2**30
 NOTHING = Statement("Steps of several ranks were not measured here.", NO_DATA, "ddp")
 
@@ -250,7 +251,7 @@ def published_steps(table: pd.DataFrame) -> pd.DataFrame:
     found["relative"] = [
         _middle(ms) / base if base else math.nan for ms, base in zip(found["total_ms"], bases, strict=True)
     ]
-    return found.rename(columns={"model": "size"})
+    return found.rename(columns={"model": "size"}).drop(columns=UNTOLD, errors="ignore")
 
 
 def _by_fit(row: Mapping, fits: pd.DataFrame) -> float:
@@ -279,5 +280,5 @@ def published_memory(table: pd.DataFrame) -> pd.DataFrame:
         for _, row in theirs.iterrows()
     ]
     theirs = theirs.assign(formula_mib=[size / MIB for size in formula])
-    own = table.assign(source="this report")
+    own = table.assign(source="this report").drop(columns=UNTOLD, errors="ignore")
     return pd.concat([own, theirs.astype(object)], ignore_index=True)
