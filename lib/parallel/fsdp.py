@@ -29,9 +29,9 @@ class FullySharded(nn.Module):
     weights), are gathered for the whole step. Rank 0's weights and buffers are the first of every rank.
 
     `parameters()` yields the shards, whose gradients are ready after `finish_gradient_synchronization`; a parameter
-    without a gradient counts as zero. In a narrower `compute_dtype`, layers compute, and travel, in that type, and so do
-    gradients; inputs are converted. The module must be on its device, and its graph equal on all ranks. Given a list as
-    `log`, a `transfers.Noted` of each collective is appended."""
+    without a gradient counts as zero. In a narrower `compute_dtype`, layers compute and travel in that type, as do
+    gradients; inputs are converted. The module must be on its device, and its graph equal on all ranks. Given a list
+    as `log`, a `transfers.Noted` of each collective is appended."""
 
     def __init__(self, module: nn.Module, compute_dtype: torch.dtype | None = None, log: list | None = None):
         super().__init__()
@@ -74,10 +74,8 @@ class FullySharded(nn.Module):
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator:
         """Yield the shards, by the names of their layers."""
-        for layer in self._layers:
-            for shard in layer.shards:
-                frozen = "" if shard.master.requires_grad else ".frozen"
-                yield f"{prefix}{'.' if prefix else ''}{layer.name}{frozen}", shard.master
+        for shard in self._shards():
+            yield f"{prefix}{'.' if prefix else ''}{shard.name}", shard.master
 
     def gather_full_parameters(self) -> dict[str, Tensor]:
         """Return the state dict of the plain module, in fp32. Every rank must call it."""
@@ -303,8 +301,9 @@ def _layers(module: nn.Module, dtype: torch.dtype, log: list | None) -> list[_La
     found["rest"] = [param for param in module.parameters() if owners[param] != 1]
     layers = []
     for name, params in found.items():
-        kinds = [[param for param in params if param.requires_grad is trained] for trained in (True, False)]
-        shards = [_Shard(name, kind, dtype, log) for kind in kinds if kind]
+        trained, frozen = ([param for param in params if param.requires_grad is kind] for kind in (True, False))
+        kinds = {name: trained, f"{name}.frozen": frozen}
+        shards = [_Shard(full_name, kind, dtype, log) for full_name, kind in kinds.items() if kind]
         if shards:
             layers.append(_Layer(name, children.get(name, module), shards))
     return layers

@@ -22,9 +22,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     at the next step. `state` holds this rank's share. Given a list as `log`, a `transfers.Noted` of each broadcast is
     appended."""
 
-    def __init__(
-        self, params, optimizer_cls: type[torch.optim.Optimizer], log: list | None = None, **kwargs
-    ):
+    def __init__(self, params, optimizer_cls: type[torch.optim.Optimizer], log: list | None = None, **kwargs):
         self.log, self.owners, self.inner = log, {}, None
         self._numel = [0] * dist.get_world_size()
         self._sent: list[tuple[int, Tensor]] = []  # each tensor to send, and its owner
@@ -53,8 +51,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             inner.update(self._own(group, inner["params"]))
         self.inner.step()
         pendings = [
-            transfers.broadcast(tensor, owner, f"parameters of rank {owner}", self.log)
-            for owner, tensor in self._sent
+            transfers.broadcast(tensor, owner, f"parameters of rank {owner}", self.log) for owner, tensor in self._sent
         ]
         for pending in pendings:
             pending.wait()
@@ -69,9 +66,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         shapes: list = [None] * dist.get_world_size()
         dist.all_gather_object(
             shapes,
-            {
-                index: {name: _as_shape(value) for name, value in state.items()} for index, state in own.items()
-            },
+            {index: {name: _as_shape(value) for name, value in state.items()} for index, state in own.items()},
         )
         state = {}
         for owner, others in enumerate(shapes):
