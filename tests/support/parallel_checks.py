@@ -8,14 +8,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from lib import model
+from lib import model as lm
 from lib.adam import AdamW, Hyper
 from lib.parallel.ddp import DistributedDataParallel
 from lib.parallel.fsdp import FullySharded
 from lib.parallel.sharded import ShardedOptimizer
 
 EXAMPLES = 4  # of a rank
-TOY, TINY = model.Config(23, 8, 8, 12, 2, 2), replace(model.SIZES["tiny"], context_length=16)
+TOY, TINY = lm.Config(23, 8, 8, 12, 2, 2), replace(lm.SIZES["tiny"], context_length=16)
 
 
 class Toy(nn.Module):
@@ -41,9 +41,9 @@ class Toy(nn.Module):
 def built(name: str) -> nn.Module:
     """Build a model with random weights."""
     if name in ("plain", "tied", "frozen"):
-        made = model.TransformerLM(TOY)
+        made = lm.TransformerLM(TOY)
     else:
-        made = model.TransformerLM(TINY) if name == "tiny" else Toy(alike=name == "alike")
+        made = lm.TransformerLM(TINY) if name == "tiny" else Toy(alike=name == "alike")
     if name == "tied":
         made.lm_head.weight = made.token_embeddings.weight
     if name == "frozen":
@@ -62,7 +62,7 @@ def rank_loss(network: nn.Module, step: int, rank: int, part: int = 0) -> torch.
         return (network(x, step == 1 or (step == 3 and (rank == 1 or inner.alike))) - 1).square().mean()
     shape = EXAMPLES, inner.config.context_length + 1
     tokens = torch.randint(inner.config.vocab_size, shape, generator=generator)
-    return model.loss(network(tokens[:, :-1]).float(), tokens[:, 1:])
+    return lm.loss(network(tokens[:, :-1]).float(), tokens[:, 1:])
 
 
 def reference_step(network: nn.Module, optimizer, step: int, parts: int = 1, zeros: bool = False) -> None:
@@ -88,12 +88,12 @@ def difference(found: dict, expected: dict) -> float:
     return max((found[name].double() - expected[name].double()).abs().max().item() for name in found)
 
 
-def data_parallel(name: str, variant: str, bucket_mib: float = 25.0, parts: int = 1) -> dict:
+def data_parallel(model: str, variant: str, bucket_mib: float = 25.0, parts: int = 1) -> dict:
     """Train five steps; return the largest difference, and the order and the times of the collectives."""
     torch.manual_seed(dist.get_rank())
     log: list = []
-    network = DistributedDataParallel(built(name), variant, bucket_mib, log)
-    plain = copy.deepcopy(network.module)
+    network = DistributedDataParallel(built(model), variant, bucket_mib, log)
+    plain, start = copy.deepcopy(network.module), copy.deepcopy(network.module.state_dict())
     optimizer, reference = sgd(network), sgd(plain)
     counts = []
     for step in range(5):
@@ -106,18 +106,21 @@ def data_parallel(name: str, variant: str, bucket_mib: float = 25.0, parts: int 
         network.finish_gradient_synchronization()
         optimizer.step()
         reference_step(plain, reference, step, parts)
+    sizes = [param.nbytes for param in plain.parameters() if param.requires_grad]
     return {
         "error": difference(network.module.state_dict(), plain.state_dict()),
+        "change": difference(plain.state_dict(), start),
+        "parameters": len(sizes), "gradient_bytes": sum(sizes), "largest_bytes": max(sizes),
         "order": [noted.name for noted in log],
         "bytes": [noted.bytes for noted in log],
         "in_backward": counts[0],
         "timed": all(noted.issued_ns < noted.finished_ns for noted in log),
         "checksum": sum(value.double().sum().item() for value in network.state_dict().values()),
         "without": [key for key, param in network.module.named_parameters() if param.grad is None],
-    }
+    }  # fmt: skip
 
 
-def double_backward() -> str:
+def backward_twice() -> str:
     """Run two backward passes without a synchronization between them; return what is said."""
     network = DistributedDataParallel(built("plain"), "overlap")
     rank_loss(network, 0, 0).backward()
@@ -131,8 +134,10 @@ def double_backward() -> str:
 
 OPTIMIZERS = {
     "torch": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
-    "ours": (AdamW, {"variant": "foreach", "hyper": Hyper(lr=0.01, weight_decay=0.1)}),
-    "fused": (AdamW, {"variant": "fused", "hyper": Hyper(lr=0.01, weight_decay=0.1)}),
+    **{
+        variant: (AdamW, {"variant": variant, "hyper": Hyper(lr=0.01, weight_decay=0.1)})
+        for variant in ("single_tensor", "foreach", "fused")
+    },
 }
 
 
@@ -149,12 +154,12 @@ def averaged(network: nn.Module, step: int) -> None:
         (rank_loss(network, step, rank) / dist.get_world_size()).backward()
 
 
-def sharded_optimizer(name: str, cls: str) -> dict:
+def sharded_optimizer(model: str, optimizer: str) -> dict:
     """Train ten steps with groups, a schedule and one group more; return the largest difference."""
     torch.manual_seed(0)
-    network, (cls, settings) = built(name), OPTIMIZERS[cls]
-    plain, log = copy.deepcopy(network), []
-    optimizer, reference = ShardedOptimizer(groups(network), cls, log, **settings), cls(groups(plain), **settings)
+    network, (cls, settings) = built(model), OPTIMIZERS[optimizer]
+    plain, start = copy.deepcopy(network), copy.deepcopy(network.state_dict())
+    optimizer, reference = ShardedOptimizer(groups(network), cls, **settings), cls(groups(plain), **settings)
     added, added_plain = nn.Parameter(torch.ones(5)), nn.Parameter(torch.ones(5))
     schedules = [torch.optim.lr_scheduler.StepLR(each, 3, 0.5) for each in (optimizer, reference)]
     for step in range(10):
@@ -177,7 +182,7 @@ def sharded_optimizer(name: str, cls: str) -> dict:
         "loss": loss,
         "own": sum(param.numel() for param in optimizer.state),
         "numel": sum(param.numel() for param in params if param.requires_grad) + 5,
-        "collectives": len(log) // 10,
+        "change": difference(plain.state_dict(), start),
     }  # fmt: skip
 
 
@@ -190,10 +195,10 @@ def state_difference(found: dict, expected: dict) -> float:
     return max((one[name] - other[name]).abs().max().item() for one, other in pairs for name in other)
 
 
-def saved_state(path: str, cls: str) -> None:
+def saved_state(path: str, optimizer: str) -> None:
     """Save weights and optimizer state after five steps, as rank 0 has them."""
     torch.manual_seed(0)
-    network, (cls, settings) = built("plain"), OPTIMIZERS[cls]
+    network, (cls, settings) = built("plain"), OPTIMIZERS[optimizer]
     optimizer = ShardedOptimizer(groups(network), cls, **settings)
     for step in range(5):
         averaged(network, step)
@@ -204,11 +209,11 @@ def saved_state(path: str, cls: str) -> None:
     dist.barrier()
 
 
-def continued(path: str, cls: str, sharded: bool = True) -> float:
+def continued(path: str, optimizer: str, sharded: bool = True) -> float:
     """Load what was saved, train five steps more, and return the largest difference from ten steps in one process.
 
     The gradients are those of two ranks, whatever the number of ranks."""
-    saved, (cls, settings) = torch.load(path, weights_only=True), OPTIMIZERS[cls]
+    saved, (cls, settings) = torch.load(path, weights_only=True), OPTIMIZERS[optimizer]
     torch.manual_seed(0)
     plain = built("plain")
     network = copy.deepcopy(plain)
@@ -225,6 +230,26 @@ def continued(path: str, cls: str, sharded: bool = True) -> float:
     return difference(network.state_dict(), plain.state_dict())
 
 
+def broadcasts() -> tuple[list[str], int]:
+    """Return the names of the collectives of a step, and their bytes."""
+    log: list = []
+    network = built("tiny")
+    averaged(network, 0)
+    ShardedOptimizer(network.parameters(), torch.optim.SGD, log, lr=0.1).step()
+    return [noted.name for noted in log], sum(noted.bytes for noted in log)
+
+
+def other_groups() -> str:
+    """Load a state of two parameters for one; return what is said."""
+    first, second = (
+        ShardedOptimizer([nn.Parameter(torch.ones(2)) for _ in range(n)], torch.optim.SGD, lr=1.0) for n in (1, 2)
+    )
+    try:
+        first.load_state_dict(second.state_dict())
+    except ValueError as error:
+        return str(error)
+
+
 def shared_memory() -> dict:
     """Shard an optimizer of parameters that share their memory with others, of which one is frozen at first."""
     whole = torch.arange(12.0)
@@ -239,11 +264,11 @@ def shared_memory() -> dict:
     return {"whole": whole.tolist(), "later": params[3].tolist()}
 
 
-def fully_sharded(name: str, dtype: str = "float32", parts: int = 1) -> dict:
+def fully_sharded(model: str, dtype: str = "float32", parts: int = 1) -> dict:
     """Train five steps; return the largest differences of weights and of the loss, and the order of collectives."""
     torch.manual_seed(dist.get_rank())
     narrow, log = getattr(torch, dtype), []
-    plain = built(name)
+    plain = built(model)
     network = FullySharded(copy.deepcopy(plain), None if dtype == "float32" else narrow, log)
     start = network.gather_full_parameters()
     plain.load_state_dict(start)
@@ -260,10 +285,10 @@ def fully_sharded(name: str, dtype: str = "float32", parts: int = 1) -> dict:
         reference_step(plain, reference, step, parts, zeros=True)
         with torch.no_grad():
             loss_errors.append(abs(rank_loss(network, step, 0) - rank_loss(plain, step, 0)).item())
+    seen = [noted.bytes for noted in log]
     end, expected = network.gather_full_parameters(), plain.state_dict()
-    bytes_ = sum(noted.bytes for noted in log if noted.name.startswith("gather"))
     return {
-        "error": difference(end, expected), "loss_error": max(loss_errors), "orders": orders, "bytes": bytes_,
+        "error": difference(end, expected), "loss_error": max(loss_errors), "orders": orders, "bytes": seen,
         "change": difference(expected, start),
         "gathered": sum(shard.whole.untyped_storage().nbytes() for shard in network._shards()),
     }  # fmt: skip
@@ -317,3 +342,11 @@ def reloaded() -> float:
     rank_loss(network, 0, 0)
     network.load_state_dict(other.state_dict())
     return difference(network.state_dict(), other.state_dict())
+
+
+def moved() -> str:
+    """Move a sharded module; return what is said."""
+    try:
+        FullySharded(built("plain")).to(torch.float64)
+    except RuntimeError as error:
+        return str(error)
