@@ -8,6 +8,7 @@
 """
 
 import functools
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -205,10 +206,11 @@ class _Shard:
         part = torch.empty(len(self.whole) // self.world, device=self.whole.device)
         self.master = nn.Parameter(part, requires_grad=params[0].requires_grad)
         self.load(params)
+        collect = functools.partial(type(self)._collect, weakref.proxy(self))  # no collector sees a cycle by such a hook
         for param, part in zip(params, self._views(self.whole), strict=True):
             param.data = part
             if param.requires_grad:
-                param.register_post_accumulate_grad_hook(self._collect)
+                param.register_post_accumulate_grad_hook(collect)
         self.places = {param: place for place, param in enumerate(params)}
         self.whole_bytes = self.whole.nbytes
         self.pending, self.reducing, self.gradients, self.seen = None, None, None, set()
