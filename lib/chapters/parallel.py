@@ -138,8 +138,9 @@ def held(sharded: pd.DataFrame, fsdp: pd.DataFrame) -> pd.DataFrame:
         table = tidy.select(table, precision="fp32") if "precision" in table else table
         if table.empty:
             continue
-        size = tidy.ordered(table, "size")["size"].iloc[-1]
-        for _, row in tidy.ordered(tidy.select(table, size=size), "world").iterrows():
+        table = tidy.select(table, size=tidy.ordered(table, "size")["size"].iloc[-1])
+        order = table["variant"].map(("plain", name, "torch").index)
+        for _, row in table.loc[order.sort_values(kind="stable").index].iterrows():
             ours = row["variant"] != "torch"
             label, scheme = (row["variant"], row["variant"]) if ours else (f"torch's {name}", name)
             case = ", ".join(f"{row[key]:,}" for key in ("context_length", "batch_size", "world"))

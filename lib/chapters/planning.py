@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -20,67 +21,77 @@ from lib.stats import digits
 WORLDS = (1, 2, 4, 8, 16, 32, 64)
 PLANNED = tuple(size for size in SIZES if size != "tiny")
 PHASES = ("forward", "backward", "optimizer")
-PLAIN = {"attention": "naive", "optimizer": "single_tensor"}
-GIB = 2**30
+WAY = ("sdpa", "fused")  # the attention and the optimizer of ranks, and of what is planned
+GIB, BUCKET_MIB = 2**30, accounting.BUCKET_BYTES / 2**20
 COLUMNS = "size scheme world context_length precision total_ms rank_gib tokens_per_s fits"
-CHECKED = "size context_length precision variant bucket_mib world ceilings_ms predicted_ms total_ms error_percent"
+CHECKED = (
+    "size context_length precision attention optimizer variant bucket_mib world ceilings_ms predicted_ms total_ms "
+    "error_percent"
+)
 
 WIDE = {  # columns of the whole plan, each a table by size, scheme and number of devices
     "total_ms": "Time of a step by the planner, ms, by number of devices",
     "rank_gib": "Memory of a rank by the planner, GiB, by number of devices",
     "tokens_per_s": "Throughput of all devices by the planner, tokens a second, by their number",
 }
-NOTE = "Each device has a batch of its own: 4 sequences, in fp32, naive attention, AdamW single_tensor."
+NOTE = "Each device has a batch of its own: 4 sequences, in fp32, with attention sdpa and the fused AdamW."
+
+
+class Seen(NamedTuple):
+    """Hold a measured step: its precision, attention and optimizer, shape, and ms of each phase."""
+
+    precision: str
+    way: tuple[str, str]
+    shape: Shape
+    ms: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Device:
     """Hold what one device can do: FLOP/s by precision, bytes/s, seconds a call, usable bytes.
 
-    `seen` are steps measured on it: precision, shape and the milliseconds of each phase."""
+    `seen` are the eager steps that were measured on it."""
 
     flops: Mapping[str, float]
     bandwidth: float
     call_s: float
     usable_bytes: float
     kind: str = "cpu"
-    seen: tuple[tuple[str, Shape, Mapping[str, float]], ...] = ()
+    seen: tuple[Seen, ...] = ()
 
-    def least_ms(self, shape: Shape, precision: str) -> dict[str, float]:
-        """Return the time of each phase of the plain step at the ceilings, in eager operations."""
+    def least_ms(self, shape: Shape, precision: str, way: tuple[str, str] = WAY) -> dict[str, float]:
+        """Return the time of each phase of a step at the ceilings, in eager operations."""
         found = {}
         for phase in PHASES:
-            costs = flops.step_costs(shape, precision, *PLAIN.values(), (phase,))
+            costs = flops.step_costs(shape, precision, *way, (phase,))
             computed, called = costs.flops / self.flops[precision] + costs.bytes / self.bandwidth, costs.operations
             parts = (computed, called * self.call_s)
-            found[phase] = 1e3 * (
-                max(parts) if self.kind == "cuda" else sum(parts)
-            )  # a GPU computes while it is called
+            found[phase] = 1e3 * (max(parts) if self.kind == "cuda" else sum(parts))  # a GPU works while it is called
         return found
 
-    def phases_ms(self, shape: Shape, precision: str) -> dict[str, float]:
+    def phases_ms(self, shape: Shape, precision: str, way: tuple[str, str] = WAY) -> dict[str, float]:
         """Return the time of each phase: at the ceilings, and slower as in the step nearest in FLOPs.
 
         Only steps with this precision are looked at. Without one, the ceilings are met."""
-        least, work = self.least_ms(shape, precision), math.log(flops.forward_flops(shape))
-        alike = [one for one in self.seen if one[0] == precision]
-        near = min(alike, key=lambda one: abs(math.log(flops.forward_flops(one[1])) - work), default=None)
+        least, work = self.least_ms(shape, precision, way), flops.forward_flops(shape)
+        alike = [one for one in self.seen if one.precision == precision]
+        near = min(
+            alike, key=lambda one: (abs(math.log(flops.forward_flops(one.shape) / work)), one.way != way), default=None
+        )
         if near is None:
             return least
-        by_ceilings = self.least_ms(near[1], precision)
-        return {phase: ms * near[2][phase] / by_ceilings[phase] for phase, ms in least.items()}
+        by_ceilings = self.least_ms(near.shape, precision, near.way)
+        return {phase: ms * near.ms[phase] / by_ceilings[phase] for phase, ms in least.items()}
 
-    def without(self, shape: Shape, precision: str) -> "Device":
-        """Return the device as if no step with this shape and precision had been measured."""
-        return replace(self, seen=tuple(one for one in self.seen if one[:2] != (precision, shape)))
+    def without(self, shape: Shape) -> "Device":
+        """Return the device as if no step with this shape had been measured."""
+        return replace(self, seen=tuple(one for one in self.seen if one.shape != shape))
 
     def shared(self, ranks: int) -> "Device":
         """Return the part of the device that each of several ranks has."""
         parts = {precision: rate / ranks for precision, rate in self.flops.items()}
-        slower = tuple(
-            (one, shape, {name: ms * ranks for name, ms in times.items()}) for one, shape, times in self.seen
-        )
-        return replace(self, flops=parts, bandwidth=self.bandwidth / ranks, seen=slower)
+        seen = tuple(one._replace(ms={name: ranks * ms for name, ms in one.ms.items()}) for one in self.seen)
+        return replace(self, flops=parts, bandwidth=self.bandwidth / ranks, seen=seen)
 
 
 def device(steps: pd.DataFrame, ceilings: pd.DataFrame) -> Device | None:
@@ -88,19 +99,24 @@ def device(steps: pd.DataFrame, ceilings: pd.DataFrame) -> Device | None:
     products, bandwidth = tidy.limits(ceilings)
     if "fp32" not in products or not bandwidth > 0:
         return None
-    call, plain = tidy.call_us(ceilings), measured(steps)
+    call, eager = tidy.call_us(ceilings), measured(steps)
     seen = tuple(
-        (row["precision"], shape_of(row), {phase: row[f"{phase}_ms"].value for phase in PHASES})
-        for _, row in plain.iterrows()
+        Seen(row["precision"], _way(row), shape_of(row), {phase: row[f"{phase}_ms"].value for phase in PHASES})
+        for _, row in eager.iterrows()
+        if row["precision"] in products
     )
     call_s = call.value / 1e6 if call else 0.0
     return Device(products, bandwidth, call_s, fitting.usable_bytes(ceilings), ceilings["device"].iloc[0], seen)
 
 
 def measured(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the medians of the plain eager steps that were measured."""
-    plain = tidy.select(steps, status="ok", mode="train_step", compiled=False, **PLAIN)
-    return tidy.medians(plain, "total_ms", *(f"{phase}_ms" for phase in PHASES))
+    """Return the medians of the eager steps of one process."""
+    eager = tidy.select(steps, status="ok", mode="train_step", compiled=False)
+    return tidy.medians(eager, "total_ms", *(f"{phase}_ms" for phase in PHASES))
+
+
+def _way(row: Mapping) -> tuple[str, str]:
+    return row["attention"], row["optimizer"]
 
 
 def shape_of(row: Mapping, ranks: int = 1) -> Shape:
@@ -109,7 +125,7 @@ def shape_of(row: Mapping, ranks: int = 1) -> Shape:
 
 
 def step_ms(
-    of: Device, network: Network, scheme: str, shape: Shape, world: int, precision: str, bucket_mib: float = 25
+    of: Device, network: Network, scheme: str, shape: Shape, world: int, precision: str, bucket_mib: float = BUCKET_MIB
 ) -> dict[str, float]:
     """Return the phases of a rank's step and what its collectives add to them, in ms."""
     times = of.phases_ms(shape, precision)
@@ -130,7 +146,7 @@ def plan(of: Device | None, network: Network | None, context_length: int, precis
         for scheme in SCHEMES:
             for world in WORLDS:
                 parts = step_ms(of, network, scheme, shape, world, precision)
-                held = accounting.memory_bytes(scheme, shape, world, precision, *PLAIN.values(), of.kind)
+                held = accounting.memory_bytes(scheme, shape, world, precision, *WAY, of.kind)
                 total, needed = sum(parts.values()), sum(held.values())
                 row = {"size": size, "scheme": scheme, "world": world, "context_length": context_length}
                 row |= {"precision": precision, "total_ms": total, "rank_gib": needed / GIB}
@@ -176,23 +192,35 @@ def checked(of: Device | None, network: Network | None, steps: pd.DataFrame, ddp
     `ceilings_ms` the time at the ceilings alone."""
     rows = []
     for _, row in measured(steps).iterrows() if of else ():
-        shape, precision = shape_of(row), row["precision"]
-        found = {"ceilings_ms": sum(of.least_ms(shape, precision).values())}
-        found["predicted_ms"] = sum(of.without(shape, precision).phases_ms(shape, precision).values())
-        rows.append(_beside(row, found, "alone", 1))
+        case = shape_of(row), row["precision"], _way(row)
+        if case[1] in of.flops:
+            times = of.least_ms(*case), of.without(case[0]).phases_ms(*case)
+            ceilings_ms, predicted_ms = (sum(one.values()) for one in times)
+            rows.append(_beside(row, {"ceilings_ms": ceilings_ms, "predicted_ms": predicted_ms}, "one process", 1))
     known = tidy.medians(tidy.select(ddp, status="ok"), "total_ms") if of and network else ddp.iloc[:0]
     for _, row in known.iterrows():
         world, scheme = row["world"], {"torch": "bucketed"}.get(row["variant"], row["variant"])
-        own, bucket = of.shared(world if row["backend"] == "gloo" else 1), row["bucket_mib"]
-        bucket = accounting.BUCKET_BYTES / 2**20 if row["variant"] == "torch" else bucket
-        parts = step_ms(own, network, scheme, shape_of(row, world), world, row["precision"], bucket)
-        rows.append(_beside(row, {"predicted_ms": sum(parts.values())}, row["variant"], world))
+        own, bucket = of.shared(world if row["backend"] == "gloo" else 1), row["bucket_mib"] or BUCKET_MIB
+        if row["precision"] in of.flops:
+            parts = step_ms(own, network, scheme, shape_of(row, world), world, row["precision"], bucket)
+            rows.append(_beside(row, {"predicted_ms": sum(parts.values())}, row["variant"], world))
     return Frame(rows, columns=None if rows else CHECKED.split())
 
 
 def _beside(row: Mapping, predicted: Mapping, variant: str, world: int) -> dict:
     """Return a measured case with its prediction and the prediction's error."""
-    names = ("size", "context_length", "precision", "bucket_mib", "total_ms", "hardware", "noisy", "quantity")
+    names = (
+        "size",
+        "context_length",
+        "precision",
+        "attention",
+        "optimizer",
+        "bucket_mib",
+        "total_ms",
+        "hardware",
+        "noisy",
+        "quantity",
+    )
     kept = {name: row[name] for name in names if name in row}
     error = 100 * (predicted["predicted_ms"] / row["total_ms"].value - 1)
     return kept | {"variant": variant, "world": world} | dict(predicted) | {"error_percent": error}

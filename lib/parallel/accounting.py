@@ -94,7 +94,7 @@ def step_messages(
             Messages("reduce_scatter", narrow * shape.parameters, units, "backward"),
             Messages("all_gather", narrow * read, units - 1, "backward"),
         ]
-    buckets = {"naive": each, "flat": 1, "overlap": each}.get(scheme, math.ceil(whole / bucket_bytes))
+    buckets = {"naive": each, "flat": 1, "overlap": each}.get(scheme) or math.ceil(whole / bucket_bytes)
     reduced = Messages("all_reduce", whole, buckets, "" if scheme in ("naive", "flat") else "backward")
     return [reduced, Messages("all_gather", whole, 1)] if scheme == "sharded" else [reduced]
 
