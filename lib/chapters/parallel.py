@@ -144,7 +144,7 @@ def held(sharded: pd.DataFrame, fsdp: pd.DataFrame) -> pd.DataFrame:
             ours = row["variant"] != "torch"
             label, scheme = (row["variant"], row["variant"]) if ours else (f"torch's {name}", name)
             case = ", ".join(f"{row[key]:,}" for key in ("context_length", "batch_size", "world"))
-            rows.setdefault(f"{label} {size} {case}", _with_formula(row, scheme) | {"label": label, "scheme": scheme})
+            rows.setdefault(f"{label} {case}", _with_formula(row, scheme) | {"label": label, "scheme": scheme})
     return Frame(
         rows.values(), columns=None if rows else ["label", "size", "after_step_mib", "formula_mib", "error_percent"]
     )
