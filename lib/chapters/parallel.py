@@ -86,6 +86,61 @@ def answer(records: pd.DataFrame, table: pd.DataFrame) -> Statement:
     return sentences.together(*said)
 
 
+def against(records: pd.DataFrame, variant: str, *others: str) -> Statement:
+    """Compare a variant of the head's case with others."""
+    found = head(steps(records)).set_index("variant", drop=False)
+    if not {variant, *others} <= set(found.index):
+        return sentences.with_stale(NOTHING, records)
+    case, *rest = ({name: found.loc[one, name] for name in records.fields} for one in (variant, *others))
+    at = sentences.at("at size {size}, {world} ranks by {backend}", case)
+    said = (f"the {variant} step", *(f"the {name} one" for name in others))
+    compared = zip(rest, said[1:], (at, *[""] * len(rest)), strict=False)
+    return sentences.together(*(
+        sentences.compare(records, "total_ms", case, to, said[0], name, where) for to, name, where in compared
+    ))  # fmt: skip
+
+
+@of_records()
+def share(records: pd.DataFrame, variant: str = "naive") -> Statement:
+    """State how long a variant's step takes and how much of it synchronizes gradients."""
+    found = tidy.one(head(steps(records)), {"variant": variant})
+    if found.empty or not found["synchronization_ms"]:
+        return NOTHING
+    whole, part = found["total_ms"], found["synchronization_ms"]
+    text = (
+        f"The {variant} step of {found['size']} on {found['world']} ranks takes {digits.interval(whole)} ms, of which "
+        f"{_ms(part)} ms ({digits.count(100 * part.value / whole.value)}%) synchronize gradients after the backward "
+        "pass."
+    )
+    return Statement(text, "measured", "Medians of the slowest rank.")
+
+
+def slower(records: pd.DataFrame) -> Statement:
+    """Compare the step with a sharded optimizer with the plain one, in the largest case."""
+    case = tidy.largest(records, "parameters", variant="sharded") if "parameters" in records else {}
+    if None in case.values() or not case:
+        return sentences.with_stale(Statement("No sharded optimizer was measured here.", NO_DATA, "sharded"), records)
+    at = sentences.at("at size {size}, {world} ranks by {backend}", case)
+    plain = {**case, "variant": "plain"}
+    return sentences.compare(records, "total_ms", case, plain, "the step with a sharded optimizer", "the plain one", at)
+
+
+def stages() -> Statement:
+    """State how our sharded optimizer differs from ZeRO stage 1 in bytes."""
+    text = (
+        "Ours all-reduces gradients and then sends parameters, three passes of the model round the ring; ZeRO stage 1 "
+        "scatters the gradients instead, which are two. The memory is the same."
+    )
+    return Statement(text, "derived", "Rajbhandari et al. (2020), section 7.")
+
+
+def xxl_answer(part: str) -> Statement:
+    """Return the answers to a part of the assignment's question about XXL as one sentence."""
+    rows = tidy.select(xxl(), part=part)
+    said = [f"{asked}: {value}" for asked, value in zip(rows["asked"], rows["by accounting"], strict=True)]
+    return Statement(f"XXL, {'; '.join(said)}.", "derived", "Plain arithmetic on the assignment's numbers.")
+
+
 def _ms(found: Interval) -> str:
     return digits.number(found.value, found.reach)
 
