@@ -103,6 +103,11 @@ CATALOG = {
             "triton": "blue",
         },
     ),
+    "flash": Experiment(  # its variants are those of attention
+        title="Attention with native inputs",
+        ceiling="products",
+        baseline={"variant": "sdpa"},
+    ),
     "attention_module": Experiment(
         title="Attention with its projections",
         ceiling="products",

@@ -24,6 +24,7 @@ CASES = {
     "precision": [{"subject": ["toy", "transformer", "layer_norm", "rms_norm"], "precision": ["fp32", "bf16"]}],
     "memory": [STEP | {"mode": ["forward", "train_step"], "checkpoint": 0}],
     "attention": [{"variant": ["naive", "tiled", "sdpa"], "seq_len": [8, 16], "d_head": 4, "batch_size": 2}],
+    "flash": [{"variant": ["naive", "tiled", "sdpa"], "seq_len": [8, 16], "d_head": 4, "precision": ["fp32", "bf16"]}],
     "attention_module": [{"d_model": WIDTH, "num_heads": 2, "context_length": 8, "batch_size": 1}],
     "compile": [{"model": "tiny", "d_head": WIDTH // 2, "seq_len": 8, "batch_size": 1, "compiled": False}],
     "adam": [{"variant": ["single_tensor", "foreach", "fused"], "num_params": 2, "param_size": 8}],

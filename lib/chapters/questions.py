@@ -17,7 +17,7 @@ from functools import cache, partial
 import pandas as pd
 
 from lib import notebooks
-from lib.chapters import adam, attention, collectives, kernels, memory, parallel, precision, step, warmup
+from lib.chapters import adam, attention, collectives, flash, kernels, memory, parallel, precision, step, warmup
 from lib.records import results
 from lib.report import quantities, sentences, tables, tidy
 from lib.report.sentences import NO_DATA, Statement
@@ -34,12 +34,13 @@ LISTS = {"num_params": (1, 2, 4, 8, 16, 32), "param_size": (16384, 65536, 262144
 TRAINING = {"mode": "train_step"}
 
 # chapters, and headings of chapters
-STEP, KERNELS, MEMORY, ATTENTION, ADAM = ("01_step",), ("03_kernels",), ("04_memory",), ("05_attention",), ("06_adam",)
-PRECISION, SUMS = ("07_precision",), ("07_precision", "Four ways to add up")
-DTYPES, NORMS = ("07_precision", "Dtypes under autocast"), ("07_precision", "What is sensitive in a norm")
-RING, RANKS = ("11_collectives",), ("12_parallel",)
-WRITTEN, XXL = ("12_parallel", "Memory of a rank"), ("12_parallel", "From which batch on products decide")
-WARMUPS, COMPILE = ("08_warmup", "No warm-up, one, two or five"), ("82_compile",)
+STEP, KERNELS, MEMORY = ("01_step",), ("03_kernels",), ("04_memory",)
+ATTENTION, FLASH, ADAM = ("05_attention",), ("06_flash",), ("07_adam",)
+PRECISION, SUMS = ("08_precision",), ("08_precision", "Four ways to add up")
+DTYPES, NORMS = ("08_precision", "Dtypes under autocast"), ("08_precision", "What is sensitive in a norm")
+WARMUPS, COMPILE = ("09_warmup", "No warm-up, one, two or five"), ("82_compile",)
+RING, RANKS = ("12_collectives",), ("13_parallel",)
+WRITTEN, XXL = ("13_parallel", "Memory of a rank"), ("13_parallel", "From which batch on products decide")
 
 
 class Machine:
@@ -175,10 +176,18 @@ def _tiled(of: Machine) -> Statement:
     return sentences.compare(records, "total_ms", case, naive, "tiled attention", "naive attention", at)
 
 
+def _triton(of: Machine) -> Statement:
+    """Answer with the time of ours in Triton against PyTorch's kernel, in the longest case."""
+    records = of.load("flash")
+    case = tidy.largest(records, "seq_len", variant="triton", precision="bf16", d_head=64)
+    return flash.answer(records, case)
+
+
 def _flash(of: Machine) -> Statement:
-    """Answer with the fastest variant of attention and the memory that it keeps."""
-    records = of.load("attention")
-    return attention.answer(records, attention.longest_case(records))
+    """Answer with ours against PyTorch's kernel and naive attention over all lengths."""
+    records = of.load("flash")
+    case = flash.head(records)
+    return flash.turning(flash.outcomes(records, case), records, case)
 
 
 def _optimizers(of: Machine) -> Statement:
@@ -186,10 +195,6 @@ def _optimizers(of: Machine) -> Statement:
     records = of.load("adam")
     lists = tidy.select(records, **adam.LISTS)
     return sentences.together(adam.answer(records, adam.headline_case(records)), adam.tally(adam.wins(lists)))
-
-
-def _none(_: Machine) -> Statement:
-    return Statement("This project has no kernel of its own in Triton.", NO_DATA, "none")
 
 
 def _all_reduces(of: Machine) -> Statement:
@@ -282,10 +287,11 @@ QUESTIONS = (
     Question("flash_forward, flash_backward", "PyTorch", "Attention in tiles, checked against naive attention",
              _tiled, ATTENTION, "attention", {"variant": "tiled"}),
     Question("flash_forward", "Triton", "Attention in tiles as one kernel of one's own",
-             _none, ATTENTION, "attention", {"variant": "triton"}),
+             _triton, FLASH, "flash", {"variant": "triton"}),
     Question("flash_benchmarking", "", "How attention in one kernel compares with naive attention",
-             _flash, ATTENTION, "attention", {"variant": ["sdpa", "flex"]},
-             {"seq_len": tuple(2**power for power in range(7, 17)), "d_head": SQUARES["d_head"], "batch_size": (1,)}),
+             _flash, FLASH, "flash", {"variant": ["triton", "tiled"]},
+             {"seq_len": tuple(2**power for power in range(7, 17)), "d_head": SQUARES["d_head"], "num_heads": (1,),
+              "precision": ("bf16", "fp32")}),
     Question("distributed_communication_single_node", "", "How all-reduces grow with their size and with the ranks",
              _all_reduces, RING, "collectives", {"operation": "all_reduce"},
              {"megabytes": (1, 10, 100, 1000), "world": (2, 4, 6), "backend": ("gloo", "nccl")}),

@@ -183,3 +183,16 @@ def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: boo
     each, scores = 4 * batch_size * seq_len * d_head, 4 * batch_size * seq_len**2
     kept = attention_kept_bytes("naive", batch_size, seq_len, d_head, causal)
     return kept | {"gradient of V": each, "gradient of the weights": scores, "gradient of the scores": scores}
+
+
+def attention_saved_bytes(
+    variant: str, num_heads: int, seq_len: int, d_head: int, causal: bool, precision: str
+) -> int:  # fmt: skip
+    """Return the bytes of the tensors that attention with native inputs saves for its backward pass.
+
+    These are Q, K and V, and what the variant adds: the weights and the mask, T^2 each; or the output and a logarithm
+    in fp32 for each query. The latter makes T (4 D + 1) numbers a head."""
+    each = width(precision) * num_heads * seq_len * d_head
+    if variant in FORMULA:
+        return 3 * each + width(precision) * num_heads * seq_len**2 + causal * seq_len**2
+    return 4 * each + 4 * num_heads * seq_len

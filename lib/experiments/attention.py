@@ -63,7 +63,8 @@ class Attention:
         shape = (self.batch_size, self.seq_len, self.d_head)
         each = 4 * self.batch_size * self.seq_len * self.d_head
         if self.variant in flops.FORMULA:
-            copy = 0 if precision.AUTOCAST[self.precision] is None else 4 * self.batch_size * self.seq_len**2
+            cast = precision.AUTOCAST[self.precision] is not None and not self.native
+            copy = 4 * self.batch_size * self.seq_len**2 if cast else 0
             held = max(copy + sum(memory.attention_peak_bytes(*shape, self.causal).values()), 9 * each)
         else:
             held = 9 * each + 3 * 4 * self.batch_size * self.seq_len * min(memory.TILE, self.seq_len)

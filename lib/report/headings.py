@@ -74,6 +74,7 @@ HEADINGS = {  # exceptions, where the rule of `heading` would say less
     "least_percent": "limit, % of the step",
     "least_world": "fits from, ranks",
     "limit_of": "limit by",
+    "limit_percent": "of the limit, %",
     "logits_error": "error of the logits",
     "max_us": "most, µs",
     "megabytes": "message, MB",

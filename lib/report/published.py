@@ -68,6 +68,24 @@ def published_attention() -> pd.DataFrame:
     return wide.assign(total_ms=wide["forward_ms"] + wide["backward_ms"])
 
 
+def published_flash() -> pd.DataFrame:
+    """Return published times of causal FlashAttention, and of naive attention beside it, in ms.
+
+    One row a case and source. Where the number of heads is not stated, it counts as one, which the assignment asks
+    for. `total_ms` is that of forward and backward."""
+    table = published_table("other_writeups")
+    parts = table["experiment"].str.extract(r"^(flash|naive) attention (?:(\d+) heads )?d_head (\d+) causal$")
+    table = table.assign(variant=parts[0], num_heads=parts[1].fillna("1"), d_head=parts[2])[parts[0].notna()]
+    table = (
+        table.rename(columns={"context_length": "seq_len"})
+        .astype({"num_heads": int, "d_head": int})
+        .assign(causal=True)
+    )
+    keys = ["num_heads", "seq_len", "d_head", "causal", "precision", "variant", "source", "hardware"]
+    wide = table.pivot_table(index=keys, columns="metric", values="value", sort=False).reset_index()
+    return wide.rename(columns={"forward_backward_ms": "total_ms"}).rename_axis(columns=None)
+
+
 def published_adam() -> pd.DataFrame:
     """Return published optimizer steps in ms, one row per case and source.
 

@@ -69,6 +69,7 @@ def test_the_gpu_sweep_is_the_assignments_grid_in_a_bearable_number_of_kernels()
     ladder = [case for kernel in kernels for case in kernel.cases if case.experiment == "ladder"]
     rungs = {(case.precision, case.attention) for case in ladder}
     assert rungs >= {("fp32", "naive"), ("tf32", "naive"), ("bf16", "sdpa_flash"), ("bf16", "sdpa_cudnn")}
+    assert counts["flash"] == 9 * 10 * 4 * 2 + 9  # 80 cells and the leaderboard's case, by each variant for a GPU
     assert counts["adam"] == 5 * 6 * 5 * 2 * 2 + 5 * 2
     assert counts["kernels"] == 2 * 3 * 3 * 2
     assert counts["memory"] == 2 * 4 * 2 * 4 + 8

@@ -1,0 +1,298 @@
+"""Show where our FlashAttention wins and loses, how near the limit it is, and what it keeps."""
+
+import math
+from collections.abc import Mapping
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch
+
+from lib.catalog import CATALOG
+from lib.chapters import attention
+from lib.cost import flops, memory
+from lib.records.frame import Frame
+from lib.report import compare, hypotheses, plots, published, sentences, tidy
+from lib.report.headings import heading
+from lib.report.hypotheses import LEAST, Hypothesis
+from lib.report.sentences import NO_DATA, Statement
+from lib.stats import digits
+from lib.stats.intervals import Interval
+
+OURS = ("triton", "flash_compiled", "tiled")
+RIVALS = (CATALOG["flash"].baseline["variant"], "naive")
+SHAPE = ("num_heads", "seq_len", "d_head", "causal", "precision")
+AT = ("num_heads", "causal", "precision", "device")  # alike in a figure over lengths and head sizes
+MIB = 2**20
+MISSING = Statement("FlashAttention was not measured here.", NO_DATA, "flash")
+SKIPPED, MASKED, WHOLE = 0, 1, 2  # of a tile
+TILES = {"skipped": (plots.INK, 0), "masked": (plots.ORANGE, 0.8), "whole": (plots.BLUE, 0.8)}  # hue and opacity
+LIMIT = "limit"  # the name of its line
+
+
+def head(flash: pd.DataFrame) -> dict:
+    """Return the longest case of ours with heads of 64.
+
+    That is Triton's in bf16, or else the tiled one's in fp32; of several numbers of heads the smallest. Each field is
+    None if there is no such case."""
+    for variant, precision in (("triton", "bf16"), ("tiled", "fp32")):
+        chosen = tidy.select(flash, variant=variant, precision=precision, causal=True, d_head=64, status="ok")
+        if len(chosen):
+            return tidy.largest(flash, "seq_len", **chosen.iloc[0][["variant", "precision", "causal", "d_head"]],
+                                num_heads=chosen["num_heads"].min())  # fmt: skip
+    return dict.fromkeys(flash.fields)
+
+
+def least_s(case: Mapping, products: float, bandwidth: float) -> float:
+    """Return the least seconds of forward and backward: the longer of FLOPs and bytes at the ceilings.
+
+    The FLOPs are those of the scores that a query may see, three forward passes of them; the bytes those of inputs,
+    output and gradients."""
+    shape = tuple(int(case[name]) for name in SHAPE[:3])
+    moved = flops.attention_moved_bytes("sdpa", *shape, case["causal"], case["precision"], native=True)
+    return max(3 * flops.attention_flops(*shape, case["causal"]) / products, sum(moved.values()) / bandwidth)
+
+
+def with_limits(flash: pd.DataFrame, products: Mapping[str, Interval], bandwidth: Interval) -> pd.DataFrame:
+    """Add `causal_gflops`, `least_ms`, `limit_percent` and `formula_mib`.
+
+    The limit is the least time that the ceilings allow, in percent of the time."""
+    rows = flash.to_dict("records")
+    unknown = Interval(math.nan, math.nan, math.nan, 0, 0)
+    peaks = [products.get(row["precision"], unknown) for row in rows]
+    least = [1e3 * least_s(row, peak.value, bandwidth.value) for row, peak in zip(rows, peaks, strict=True)]
+    saved = [memory.attention_saved_bytes(row["variant"], *(row[name] for name in SHAPE)) / MIB for row in rows]
+    known = attention.with_rates(flash, products).assign(least_ms=least, formula_mib=saved)
+    known = known.assign(limit_error=[peak.log_error for peak in peaks])
+    known = tidy.with_quotient(known, "limit_percent", "least_ms", "total_ms", scale=100)
+    return tidy.derive(known, f"limit_percent{tidy.LOG_ERROR}", lambda _, error: error, "total_ms", "limit_error")
+
+
+def answer(flash: pd.DataFrame, case: Mapping) -> Statement:
+    """State the time of ours against that of both rivals, and how near the limit it is."""
+    if case["seq_len"] is None:
+        return sentences.with_stale(MISSING, flash)
+    own, at = case["variant"], f"at {case['seq_len']:,} tokens"
+    names = {"sdpa": "sdpa", "naive": "naive attention"}
+    said = [
+        sentences.compare(flash, "total_ms", case, {**case, "variant": rival}, own, names[rival], where)
+        for rival, where in zip(RIVALS, (f"forward and backward {at}", at), strict=True)
+    ]
+    return sentences.together(*said, shares(flash, case))
+
+
+def shares(flash: pd.DataFrame, case: Mapping) -> Statement:
+    """State how much of what the ceilings allow ours and PyTorch's kernel reach."""
+    words, numbers, cases = [], (), [{**case, "variant": name} for name in (case["variant"], RIVALS[0])]
+    for each in cases:
+        found = hypotheses.median(flash, "limit_percent", each)
+        if found:
+            shown = digits.number(found.value, found.reach)
+            words.append(f"{each['variant']} reaches {shown}%")
+            numbers += sentences.quantity(flash, each, "limit_percent", found, shown)
+    if not words:
+        return MISSING
+    text = f"Of what the ceilings allow, {sentences.listed(words)}."
+    return Statement(text, "measured", "least_ms over total_ms.", sentences.names(flash, *cases), numbers)
+
+
+def outcomes(flash: pd.DataFrame, case: Mapping) -> pd.DataFrame:
+    """Compare ours with each of `RIVALS` at all lengths and head sizes.
+
+    Columns as in `compare.against_baselines`, and `rival`. The verdicts are those of the tables of all cases."""
+    judged = {RIVALS[0]: compare.against_baselines(flash), RIVALS[1]: compare.contrasts(flash, "variant", RIVALS[1])}
+    where = {name: case[name] for name in ("variant", *AT)}
+    found = [tidy.select(table, **where).assign(rival=rival) for rival, table in judged.items()]
+    return Frame(pd.concat(found, ignore_index=True)).with_origin(found[0])
+
+
+def turning(found: pd.DataFrame, flash: pd.DataFrame, case: Mapping) -> Statement:
+    """State at which lengths ours is faster or slower than each rival, with heads of the case's size."""
+    parts = []
+    for rival in RIVALS:
+        rows = tidy.select(found, rival=rival, d_head=case["d_head"]).sort_values("seq_len")
+        lengths = {
+            verdict: sentences.listed([digits.count(tokens) for tokens in group["seq_len"]])
+            for verdict, group in rows.groupby("verdict", sort=False)
+        }
+        if lengths:
+            words = ", ".join(f"{verdict} at {at}" for verdict, at in lengths.items())
+            parts.append(f"Against {rival}, {case['variant']} is {words} tokens.")
+    if not parts:
+        return MISSING
+    used = {name: case[name] for name in ("d_head", *AT)}
+    return Statement(" ".join(parts), "measured", "The verdicts of the map.", sentences.names(flash, used))
+
+
+def kept(flash: pd.DataFrame, case: Mapping) -> Statement:
+    """State what ours and naive attention save for the backward pass."""
+    parts, numbers, cases = [], (), [{**case, "variant": name} for name in (case["variant"], RIVALS[1])]
+    for each in cases:
+        found = hypotheses.median(flash, "saved_mib", each) if case["seq_len"] else None
+        if not found:
+            return MISSING
+        parts.append(digits.number(found.value, 0))
+        numbers += sentences.quantity(flash, each, "saved_mib", found, parts[-1])
+    text = f"For the backward pass it keeps {parts[0]} MiB instead of naive attention's {parts[1]}."
+    return Statement(text, "measured", "saved_mib, counted by tensor.", sentences.names(flash, *cases), numbers)
+
+
+@mpl.rc_context(plots.STYLE)
+def draw(table: pd.DataFrame, case: Mapping, products: Mapping[str, Interval], bandwidth: Interval) -> Axes:
+    """Draw the rate of each variant below the limit, and what it saves, against the tokens."""
+    rate, saved = plots.axes(2, 3.4)
+    plots.lines(rate, table, "seq_len", "causal_gflops", "variant", [])
+    lengths = sorted(table["seq_len"].unique())
+    limits = [_limit_gflops({**case, "seq_len": length}, products, bandwidth) for length in lengths]
+    if lengths and not math.isnan(limits[-1]):
+        rate.plot(lengths, limits, color=plots.QUIET, linestyle=plots.DASHES["compiled"])
+        rate.annotate(LIMIT, (lengths[-1], limits[-1]), (0, 4), textcoords="offset points", ha="right")
+        plots.round_ticks(rate.yaxis)
+    plots.lines(saved, table, "seq_len", "saved_mib", "variant", [])
+    plots.legend(rate, list(dict.fromkeys(table.loc[table["total_ms"].notna(), "variant"])))
+    return rate
+
+
+def _limit_gflops(case: Mapping, products: Mapping[str, Interval], bandwidth: Interval) -> float:
+    """Return the most causal GFLOP/s that the ceilings allow a case."""
+    peak = products.get(case["precision"])
+    operations = 3 * flops.attention_flops(*(int(case[name]) for name in SHAPE[:3]), case["causal"])
+    return operations / least_s(case, peak.value, bandwidth.value) / 1e9 if peak else math.nan
+
+
+@mpl.rc_context(plots.STYLE)
+def draw_map(found: pd.DataFrame) -> Axes:
+    """Draw ours relative to each rival, tokens by head size: blue is faster, red is slower."""
+    grid = plots.axes(2, 1.1 + 0.42 * max(1, found["seq_len"].nunique()), sharey=True)
+    for ax, rival in zip(grid, RIVALS, strict=True):
+        cells = tidy.select(found, rival=rival)
+        if cells.empty:
+            ax.set_axis_off()
+            continue
+        judged = zip(cells["ratio"], cells["verdict"], strict=True)
+        texts = [f"{digits.number(ratio.value, ratio.reach)}\n{verdict}" for ratio, verdict in judged]
+        cells = cells.assign(log=[math.log2(ratio.value) for ratio in cells["ratio"]], text=texts)
+        wide = cells.pivot_table(index="seq_len", columns="d_head", values=["log", "text"], aggfunc="first")
+        sns.heatmap(
+            wide["log"].astype(float), vmin=-3, vmax=3, cmap="vlag", annot=wide["text"].fillna(""), fmt="",
+            cbar=False, ax=ax, yticklabels=[f"{tokens:,}" for tokens in wide.index],
+        )  # fmt: skip
+        ax.set(xlabel=heading("d_head"), ylabel=heading("seq_len") if rival == RIVALS[0] else "")
+        ax.set_title(f"relative to {rival}")
+        ax.tick_params(length=0, labelrotation=0)
+    return grid[0]
+
+
+def tiles(tokens: int, queries: int = memory.TILE, keys: int = memory.TILE) -> np.ndarray:
+    """Return what happens to each tile of causal scores, queries by keys: SKIPPED, MASKED or WHOLE.
+
+    A tile is skipped if all its keys are in the future of all its queries, and masked if some are."""
+    first, start = np.arange(0, tokens, queries)[:, None], np.arange(0, tokens, keys)[None, :]
+    last, end = np.minimum(first + queries, tokens) - 1, np.minimum(start + keys, tokens) - 1
+    return np.where(start > last, SKIPPED, np.where(end > first, MASKED, WHOLE))
+
+
+@mpl.rc_context(plots.STYLE)
+def draw_tiles(tokens: int) -> Axes:
+    """Draw the tiles of causal scores: those skipped, masked and computed whole."""
+    (ax,) = plots.axes(height=3.2)
+    colours = [(*mpl.colors.to_rgb(colour), strength) for colour, strength in TILES.values()]
+    edges = np.arange(0, tokens + 1, memory.TILE)
+    ax.pcolormesh(
+        edges, edges, tiles(tokens), cmap=ListedColormap(colours), edgecolors=plots.QUIET, linewidth=0.8, vmin=SKIPPED,
+        vmax=WHOLE,
+    )  # fmt: skip
+    ax.set(xlabel="keys", ylabel="queries", aspect="equal")
+    ax.set_xticks(edges[::2], [f"{edge:,}" for edge in edges[::2]])
+    ax.set_yticks(edges[::2], [f"{edge:,}" for edge in edges[::2]])
+    ax.invert_yaxis()
+    plots.above(ax, [Patch(facecolor=colour, edgecolor=plots.QUIET) for colour in colours], list(TILES))
+    return ax
+
+
+def counted_tiles(tokens: int) -> Statement:
+    """State how many tiles of a sequence the mask leaves."""
+    found = tiles(tokens)
+    every, left, masked = (digits.count(n) for n in (found.size, (found != SKIPPED).sum(), (found == MASKED).sum()))
+    text = (
+        f"Of {every} tiles of {digits.count(tokens)} tokens {left} are visited, and only {masked} of them are masked."
+    )
+    return Statement(text, "derived", f"Tiles of {memory.TILE} queries and keys.")
+
+
+def recomputation(case: Mapping, products: float, bandwidth: float) -> pd.DataFrame:
+    """Return what it takes to keep the visible weights of a case, and to compute them again."""
+    heads, tokens, d_head = (int(case[name]) for name in SHAPE[:3])
+    scores = heads * tokens * (tokens + 1) // 2
+    moved, computed = 2 * flops.width(case["precision"]) * scores, 2 * d_head * scores
+    rows = [
+        ("write the weights and read them", moved / MIB, math.nan, 1e3 * moved / bandwidth),
+        ("compute the scores again", math.nan, computed / 1e9, 1e3 * computed / products),
+    ]
+    return pd.DataFrame(rows, columns=["to have the weights twice", "MiB", "GFLOP", "least_ms"])
+
+
+def cheaper(case: Mapping, products: float, bandwidth: float) -> Statement:
+    """State the least times of keeping the weights and of computing their scores again."""
+    if case["seq_len"] is None or math.isnan(products) or math.isnan(bandwidth):
+        return MISSING
+    keep, again = recomputation(case, products, bandwidth)["least_ms"]
+    word = "less" if again < keep else "no less"
+    text = (
+        f"To compute the scores again takes at least {digits.number(again)} ms, {word} than the "
+        f"{digits.number(keep)} ms to write the weights to memory and read them back."
+    )
+    return Statement(text, "derived", "FLOPs and bytes by formula at the ceilings measured here.")
+
+
+def beside_public(flash: pd.DataFrame) -> pd.DataFrame:
+    """Return public times of FlashAttention on GPUs, each case below what this machine measured of it."""
+    public, own = published.published_flash(), tidy.medians(flash, "forward_ms", "total_ms")
+    rows, keys = [], list(SHAPE)
+    for case, group in public.groupby(keys, sort=False) if len(flash) else ():
+        alike = dict(zip(keys, case, strict=True))
+        text = published.case_text({name: alike[name] for name in keys if name != "causal"})
+        measured = tidy.select(own, **alike, variant=[*OURS, *RIVALS], status="ok")
+        mine = measured.assign(source="this report", why="").to_dict("records")
+        missing = {"variant": OURS[0], "source": "this report", "hardware": flash["hardware"].iloc[0]}
+        missing["why"] = "not measured here"
+        rows += [{**row, "case": text} for row in mine or [missing]]
+        rows += [{**row, "case": text, "why": ""} for row in group.to_dict("records")]
+    return pd.DataFrame(rows, columns=["case", "source", "hardware", "variant", "forward_ms", "total_ms", "why"])
+
+
+def theory(flash: pd.DataFrame, case: Mapping) -> list[Hypothesis]:
+    """Predict growth with the tokens, the least time, and what is saved to the byte."""
+    naive = {**case, "variant": "naive"}
+    at = sentences.at(", {seq_len:,} tokens", case)
+
+    def grows(metric: str, of: Mapping) -> Interval | None:
+        return hypotheses.exponent(flash, metric, "seq_len", of)
+
+    return [
+        Hypothesis(f"exponent of {case['variant']}'s time in T", "FLOPs, T²", 2.0, grows("total_ms", case)),
+        Hypothesis("exponent of what it saves", "T (4D + 1) numbers", 1.0, grows("saved_mib", case)),
+        Hypothesis(
+            f"{case['variant']} saves, MiB{at}", "T (4D + 1) numbers a head",
+            hypotheses.value(flash, "formula_mib", case), hypotheses.counted(_saved(flash, case)),
+        ),
+        Hypothesis(
+            f"naive saves, MiB{at}", "3TD + T² numbers a head, and a mask",
+            hypotheses.value(flash, "formula_mib", naive), hypotheses.counted(_saved(flash, naive)),
+        ),
+        *(
+            Hypothesis(
+                f"{name}, ms{at}", "the longer of FLOPs and bytes at the ceilings",
+                hypotheses.value(flash, "least_ms", case),
+                hypotheses.median(flash, "total_ms", {**case, "variant": name}), LEAST,
+            )
+            for name in (case["variant"], RIVALS[0])
+        ),
+    ]  # fmt: skip
+
+
+def _saved(flash: pd.DataFrame, case: Mapping) -> float:
+    return hypotheses.value(flash, "saved_mib", case)

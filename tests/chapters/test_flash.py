@@ -1,0 +1,121 @@
+"""Ours is told from both rivals by length, its limit follows from the ceilings, and tiles from the mask."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from lib.chapters import flash as chapter
+from lib.cost import memory
+from lib.records import results
+from lib.report import published, sentences, tidy
+from lib.stats.intervals import Interval
+
+CASE = {
+    "variant": "tiled", "seq_len": 2048, "d_head": 64, "num_heads": 1, "causal": True, "precision": "fp32",
+    "device": "cpu",
+}  # fmt: skip
+PEAK, SPEED = Interval(2e11, 1.9e11, 2.1e11, 9, 3), Interval(1e10, 0.9e10, 1.1e10, 9, 3)
+LIMITS = {"fp32": PEAK}, SPEED
+
+
+@pytest.fixture
+def flash(save_record):
+    """Ours takes twice sdpa's time; naive less than ours at 128 tokens, more at 2,048."""
+    factors = {("sdpa", 128): 1, ("sdpa", 2048): 1, ("naive", 128): 1.2, ("naive", 2048): 6}
+    factors |= {("tiled", 128): 2, ("tiled", 2048): 2}
+    for ((variant, tokens), factor), round in itertools.product(factors.items(), (1, 2, 3)):
+        base = [tokens**2 / 1e5 * x for x in (1.01, 0.99, 1.0, 1.02) * 3]
+        own = [factor * x for x in base]
+        pairs = {"paired_ms": own, "baseline_ms": base} if variant != "sdpa" else {}
+        case = CASE | {"variant": variant, "seq_len": tokens}
+        saved = memory.attention_saved_bytes(variant, 1, tokens, 64, True, "fp32") / 2**20
+        facts = {"causal_flops": 4 * tokens * (tokens + 1) // 2 * 64, "saved_mib": [saved]}
+        save_record("flash", case, round, total_ms=own, forward_ms=own, **facts, **pairs)
+    return chapter.with_limits(results.load("flash", "test-1c"), *LIMITS)
+
+
+def test_the_answer_compares_the_longest_case_of_ours_with_both_rivals_and_the_limit(flash):
+    case = chapter.head(flash)
+    assert case == CASE
+    said = chapter.answer(flash, case)
+    assert "tiled takes 2.0" in said.text
+    assert "the time of sdpa" in said.text
+    assert "tiled is 3.0" in said.text
+    assert "faster than naive attention" in said.text
+    least_ms = 1e3 * max(12 * 64 * 2048 * 2049 / 2 / PEAK.value, 12 * 4 * 2048 * 64 / SPEED.value)
+    row = tidy.medians(tidy.select(flash, **case), "limit_percent", "total_ms").iloc[0]
+    assert row["limit_percent"].value == pytest.approx(100 * least_ms / row["total_ms"].value, rel=0.01)
+    assert row["limit_percent"].low < 0.96 * row["limit_percent"].value  # as uncertain as the ceiling
+
+
+def test_what_triton_did_comes_first(flash, save_record):
+    save_record("flash", CASE | {"variant": "triton", "precision": "bf16", "seq_len": 128}, total_ms=[1.0])
+    assert chapter.head(results.load("flash", "test-1c"))["variant"] == "triton"
+
+
+def test_lengths_are_named_by_their_verdicts_in_the_map(flash):
+    found = chapter.outcomes(flash, CASE)
+    assert len(found) == 4
+    text = chapter.turning(found, flash, CASE).text
+    assert "Against sdpa, tiled is slower at 128 and 2,048 tokens." in text
+    assert "Against naive, tiled is slower at 128, faster at 2,048 tokens." in text
+
+
+def test_what_is_kept_is_told_from_what_naive_attention_keeps(flash):
+    assert chapter.kept(flash, CASE).text == (
+        "For the backward pass it keeps 2.008 MiB instead of naive attention's 21.50."
+    )
+
+
+def test_short_sequences_are_limited_by_bytes_and_long_ones_by_flops():
+    short, long = ({**CASE, "seq_len": tokens} for tokens in (16, 4096))
+    assert chapter.least_s(short, PEAK.value, SPEED.value) == 12 * 4 * 16 * 64 / SPEED.value
+    assert chapter.least_s(long, PEAK.value, SPEED.value) == 12 * 64 * 4096 * 4097 / 2 / PEAK.value
+
+
+@pytest.mark.parametrize("tokens", [1, 100, 128, 300, 512])
+def test_tiles_under_the_mask_are_those_that_the_program_visits(tokens):
+    from lib import flash as program
+
+    drawn = chapter.tiles(tokens)
+    q_XTD = np.broadcast_to(np.zeros(()), (1, tokens, 8))
+    visited = np.zeros_like(drawn, dtype=bool)
+    for keys, rows in program._blocks(q_XTD, q_XTD, True, memory.TILE):
+        visited[rows.start // memory.TILE :, keys.start // memory.TILE] = True
+    assert program.BLOCK == memory.TILE
+    assert (visited == (drawn != chapter.SKIPPED)).all()
+    seen = np.tril(np.ones((tokens, tokens)))
+    for (row, column), kind in np.ndenumerate(drawn):
+        at = tuple(slice(n * memory.TILE, (n + 1) * memory.TILE) for n in (row, column))
+        assert kind == (chapter.WHOLE if seen[at].all() else chapter.MASKED if seen[at].any() else chapter.SKIPPED)
+
+
+def test_scores_are_cheaper_to_compute_again_where_the_machine_computes_more_than_it_moves():
+    again = chapter.recomputation(CASE, PEAK.value, SPEED.value)
+    scores = 2048 * 2049 // 2
+    assert list(again["least_ms"]) == [1e3 * 8 * scores / SPEED.value, 1e3 * 128 * scores / PEAK.value]
+    assert ", less than the" in chapter.cheaper(CASE, PEAK.value, SPEED.value).text
+    assert ", no less than the" in chapter.cheaper(CASE, PEAK.value, 1e3 * SPEED.value).text
+
+
+def test_public_times_stand_below_what_was_measured_or_that_it_was_not(flash, save_record):
+    public = published.published_flash()
+    assert public["forward_ms"].min() == 4.04
+    (best,) = tidy.select(public, num_heads=16)["total_ms"]
+    assert best == 5.364
+    beside = chapter.beside_public(flash)
+    assert len(beside) == len(public) + 2
+    assert list(tidy.select(beside, source="this report")["why"]) == ["not measured here"] * 2
+    leader = CASE | {"variant": "triton", "num_heads": 16, "seq_len": 16384, "precision": "bf16"}
+    save_record("flash", leader, total_ms=[5.0] * 8, causal_flops=1e12)
+    own = tidy.select(chapter.beside_public(results.load("flash", "test-1c")), source="this report", variant="triton")
+    assert [why for why in own["why"] if not why]
+
+
+def test_without_records_nothing_is_said(own_results):
+    nothing = chapter.with_limits(results.load("flash", "test-1c"), *LIMITS)
+    case = chapter.head(nothing)
+    assert chapter.answer(nothing, case).verdict == sentences.NO_DATA
+    assert chapter.kept(nothing, case).verdict == sentences.NO_DATA
+    assert chapter.beside_public(nothing).empty
