@@ -145,5 +145,32 @@ CATALOG = {
         variants={"ours": "ink", "transformers": "orange"},
     ),
     "collectives": Experiment(title="Collective operations", alone=True),
+    "ddp": Experiment(
+        title="Data-parallel training steps",
+        ceiling="products",
+        baseline={"variant": "torch"},
+        variants={
+            "naive": "ink",
+            "flat": "purple",
+            "overlap": "orange",
+            "bucketed": "blue",
+            "torch": "green",
+        },
+        alone=True,
+    ),
+    "sharded": Experiment(
+        title="Training steps with a sharded optimizer",
+        ceiling="products",
+        baseline={"variant": "torch"},
+        variants={"plain": "ink", "sharded": "blue", "torch": "green"},
+        alone=True,
+    ),
+    "fsdp": Experiment(
+        title="Fully sharded training steps",
+        ceiling="products",
+        baseline={"variant": "torch"},
+        variants={"plain": "ink", "fsdp": "blue", "torch": "green"},
+        alone=True,
+    ),
     "ceilings": Experiment(title="Limits of the machine", metric="", alone=True),
 }

@@ -27,7 +27,7 @@ from lib import execution, notebooks
 from lib.records import results
 from lib.report.document import page
 (machine,) = results.machines()[:1]
-source = notebooks.CHAPTERS / "12_softmax.ipynb"
+source = notebooks.CHAPTERS / "14_softmax.ipynb"
 execution.execute(source, Path("executed.ipynb"), {"machine": machine})
 Path("chapter.html").write_text(page.section(Path("executed.ipynb")))
 """
@@ -63,7 +63,7 @@ def run(folder: Path, *command: str) -> str:
 def test_a_new_experiment_is_measured_and_told_and_costs_five_files_and_six_edits(repository):
     added = [file.relative_to(TOY).as_posix() for file in sorted(TOY.rglob("*.*")) if "__pycache__" not in file.parts]
     assert added == [
-        "lib/chapters/softmax.py", "lib/experiments/softmax.py", "notebooks/report/12_softmax.ipynb",
+        "lib/chapters/softmax.py", "lib/experiments/softmax.py", "notebooks/report/14_softmax.ipynb",
         "notebooks/softmax.ipynb", "tests/experiments/test_softmax.py",
     ]  # fmt: skip
     run(repository, "-m", "lib.sweep", "one")

@@ -12,12 +12,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 
 import pandas as pd
 
 from lib import notebooks
-from lib.chapters import adam, attention, flash, kernels, memory, precision, step, warmup
+from lib.chapters import adam, attention, collectives, flash, kernels, memory, parallel, precision, step, warmup
 from lib.records import results
 from lib.report import quantities, sentences, tables, tidy
 from lib.report.sentences import NO_DATA, Statement
@@ -39,6 +39,8 @@ ATTENTION, FLASH, ADAM = ("05_attention",), ("06_flash",), ("07_adam",)
 PRECISION, SUMS = ("08_precision",), ("08_precision", "Four ways to add up")
 DTYPES, NORMS = ("08_precision", "Dtypes under autocast"), ("08_precision", "What is sensitive in a norm")
 WARMUPS, COMPILE = ("09_warmup", "No warm-up, one, two or five"), ("82_compile",)
+RING, RANKS = ("12_collectives",), ("13_parallel",)
+WRITTEN, XXL = ("13_parallel", "Memory of a rank"), ("13_parallel", "From which batch on products decide")
 
 
 class Machine:
@@ -195,6 +197,28 @@ def _optimizers(of: Machine) -> Statement:
     return sentences.together(adam.answer(records, adam.headline_case(records)), adam.tally(adam.wins(lists)))
 
 
+def _all_reduces(of: Machine) -> Statement:
+    """Answer with the largest all-reduce, and the latency and bandwidth of all."""
+    records = collectives.prepared(of.load("collectives"))
+    return collectives.answer(records, collectives.fits(records))
+
+
+def _bucket(of: Machine) -> Statement:
+    """Answer with the best bucket by the model and the best measured."""
+    return collectives.bucket(of.load("ddp"), collectives.fits(collectives.prepared(of.load("collectives"))))
+
+
+def _xxl(part: str, _: Machine) -> Statement:
+    """Answer a part of the question about XXL by accounting."""
+    return parallel.xxl_answer(part)
+
+
+def _ranks_memory(of: Machine) -> Statement:
+    """Answer with what a rank holds after a step, plain and with a sharded optimizer."""
+    sharded = of.load("sharded")
+    return parallel.memory(parallel.held(sharded, of.load("fsdp").iloc[:0]), sharded)
+
+
 @dataclass(frozen=True)
 class Question:
     """Hold a part of a problem: what it asks, its answer from records, and where that is shown.
@@ -268,6 +292,30 @@ QUESTIONS = (
              _flash, FLASH, "flash", {"variant": ["triton", "tiled"]},
              {"seq_len": tuple(2**power for power in range(7, 17)), "d_head": SQUARES["d_head"], "num_heads": (1,),
               "precision": ("bf16", "fp32")}),
+    Question("distributed_communication_single_node", "", "How all-reduces grow with their size and with the ranks",
+             _all_reduces, RING, "collectives", {"operation": "all_reduce"},
+             {"megabytes": (1, 10, 100, 1000), "world": (2, 4, 6), "backend": ("gloo", "nccl")}),
+    Question("naive_ddp_benchmarking", "", "What share of a naive data parallel step is communication",
+             lambda of: parallel.share(of.load("ddp")), RANKS, "ddp", {"variant": "naive"}, {"size": ("xl",)}),
+    Question("minimal_ddp_flat_benchmarking", "", "What one all-reduce of all gradients changes",
+             lambda of: parallel.against(of.load("ddp"), "flat", "naive"), RANKS, "ddp", {"variant": "flat"},
+             {"size": ("xl",)}),
+    Question("ddp_overlap_individual_parameters_benchmarking", "", "What overlap with the backward pass changes",
+             lambda of: parallel.against(of.load("ddp"), "overlap", "naive", "flat"), RANKS, "ddp",
+             {"variant": "overlap"}, {"size": ("xl",)}),
+    Question("ddp_bucketed_benchmarking", "", "Which bucket is best, by the model and measured",
+             _bucket, RING, "ddp", {"variant": "bucketed"}, {"size": ("xl",), "bucket_mib": (1, 10, 100, 1000)}),
+    *(Question("communication_accounting", part, asks, partial(_xxl, part), XXL) for part, asks in {
+        "a": "What memory XXL needs", "b": "Among how many devices it must be sharded",
+        "c": "From which batch on it is bound by products", "d": "How the batch can be smaller",
+    }.items()),
+    Question("optimizer_state_sharding_accounting", "a", "What memory a sharded optimizer saves",
+             _ranks_memory, WRITTEN, "sharded", {}, {"size": ("xl",), "variant": ("plain", "sharded")}),
+    Question("optimizer_state_sharding_accounting", "b", "What it changes of the time of a step",
+             lambda of: parallel.slower(of.load("sharded")), WRITTEN, "sharded", {"variant": "sharded"},
+             {"size": ("xl",)}),
+    Question("optimizer_state_sharding_accounting", "c", "How it differs from ZeRO stage 1",
+             lambda _: parallel.stages(), RANKS),
     Question("Adam, in two write-ups", "", "Which implementation of the optimizer step is fastest",
              _optimizers, ADAM, "adam", {}, LISTS),
 )

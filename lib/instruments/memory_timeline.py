@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from lib.instruments.device import on
@@ -144,7 +144,8 @@ class _LiveStorage(TorchDispatchMode):
         return result
 
     def _see(self, leaf, function) -> None:
-        if not isinstance(leaf, torch.Tensor) or leaf.is_meta:  # which has no memory
+        # a tensor without memory, or one around others that hold it
+        if not isinstance(leaf, torch.Tensor) or leaf.is_meta or is_traceable_wrapper_subclass(leaf):
             return
         storage, now = leaf.untyped_storage(), time.perf_counter_ns()
         key, size = storage._cdata, on(leaf.device.type).rounded_up(storage.nbytes())

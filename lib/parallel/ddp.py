@@ -9,6 +9,7 @@
 import contextlib
 import functools
 import math
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -56,9 +57,11 @@ class DistributedDataParallel(nn.Module):
         self._synchronizing = True
         self._start_anew()
         if variant in _DURING_BACKWARD:
-            for bucket in self.buckets:
+            # a hook that held this module would be a cycle that no collector sees
+            ready = functools.partial(type(self)._ready, weakref.proxy(self))
+            for place, bucket in enumerate(self.buckets):
                 for param in bucket.params:
-                    param.register_post_accumulate_grad_hook(functools.partial(self._ready, bucket))
+                    param.register_post_accumulate_grad_hook(functools.partial(ready, place))
 
     def forward(self, *inputs, **named):
         return self.module(*inputs, **named)
@@ -98,10 +101,11 @@ class DistributedDataParallel(nn.Module):
         for bucket in self.buckets:
             bucket.ready.clear()
 
-    def _ready(self, bucket: "_Bucket", param: Tensor) -> None:
-        """Note that a gradient is ready, and issue the buckets that are full, in their order."""
+    def _ready(self, place: int, param: Tensor) -> None:
+        """Note that a bucket's gradient is ready, and issue the buckets that are full, in their order."""
         if not self._synchronizing:
             return
+        bucket = self.buckets[place]
         if param in bucket.ready:
             raise RuntimeError("backward ran again before finish_gradient_synchronization; run the others in no_sync()")
         bucket.ready.add(param)

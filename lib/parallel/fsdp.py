@@ -10,6 +10,7 @@ This is FSDP (Zhao et al. 2023), or stage 3 of ZeRO (Rajbhandari et al. 2020).
 """
 
 import functools
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -207,10 +208,12 @@ class _Shard:
         part = torch.empty(len(self.whole) // self.world, device=self.whole.device)
         self.master = nn.Parameter(part, requires_grad=params[0].requires_grad)
         self.load(params)
+        # a hook that held this shard would be a cycle that no collector sees
+        collect = functools.partial(type(self)._collect, weakref.proxy(self))
         for param, part in zip(params, self._views(self.whole), strict=True):
             param.data = part
             if param.requires_grad:
-                param.register_post_accumulate_grad_hook(self._collect)
+                param.register_post_accumulate_grad_hook(collect)
         self.places = {param: place for place, param in enumerate(params)}
         self.whole_bytes = self.whole.nbytes
         self.pending, self.reducing, self.gradients, self.seen = None, None, None, set()

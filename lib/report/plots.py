@@ -42,6 +42,8 @@ COLOURS = {  # the reference of each family in ink
     "forward": SKY, "backward": BLUE, "optimizer": ORANGE, "whole": INK,
     "scores": BLUE, "softmax": ORANGE, "values": GREEN,
     "T=16": INK, "T=32": ORANGE, "T=64": GREEN, "T=128": BLUE, "T=256": PURPLE, "T=512": SKY, "T=1024": VERMILION,
+    "parameters": SKY, "gradients": BLUE, "states": ORANGE, "all-reduce": GREEN, "synchronization": VERMILION,
+    "n=2": INK, "n=4": ORANGE, "n=6": GREEN, "n=8": BLUE,
     "matrix_product": BLUE, "attention": YELLOW, "elementwise": GREEN, "reduction": SKY, "copy": PURPLE,
     "overhead": QUIET, "other": VERMILION,
     "products": BLUE, "functions": SKY, "bytes": ORANGE, "faults": PURPLE, "calls": GREEN, "unexplained": QUIET,

@@ -1,0 +1,246 @@
+"""Fit latency and bandwidth to collectives, and tell the bucket of gradients that follows."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from scipy import optimize
+
+from lib.cost.flops import model_shape
+from lib.parallel import accounting
+from lib.parallel.accounting import Network
+from lib.records.frame import Frame
+from lib.report import hypotheses, plots, sentences, tidy
+from lib.report.hypotheses import Hypothesis
+from lib.report.published import published_table
+from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.stats import digits, intervals
+from lib.stats.intervals import Interval
+
+KEYS = ["operation", "world", "backend"]  # of one fit
+BACKENDS = ("nccl", "gloo")  # the first that was measured is in the figures
+HALVES = ("reduce_scatter", "all_gather")  # of an all_reduce
+MB, MIB, GB = 1e6, 2**20, 1e9
+NO_BUCKET = "no bucket follows, since o is too small to show"
+NOTHING = Statement("Collectives were not measured here.", NO_DATA, "collectives")
+
+
+def prepared(records: pd.DataFrame) -> pd.DataFrame:
+    """Add both bandwidths of nccl-tests in GB/s, that of the algorithm and that of the bus."""
+    known = tidy.with_rate(records, "algorithm_gb_per_s", "message_bytes", "total_ms", 1 / GB)
+    cases = zip(*(tidy.column(records, name) for name in ("operation", "message_bytes", "world")), strict=True)
+    sent = [accounting.bus_bytes(*case) if isinstance(case[0], str) else math.nan for case in cases]
+    known = known.assign(sent_bytes=pd.Series(sent, records.index, dtype=float))
+    return tidy.with_rate(known, "bus_gb_per_s", "sent_bytes", "total_ms", 1 / GB)
+
+
+def fitted(message_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    """Return the overhead o in seconds and the bandwidth w in bytes/s of o + S / w.
+
+    The squares of relative errors are least, so that a small message counts as much as a large one; o and 1 / w are
+    not negative."""
+    sizes, times = np.array(message_bytes, dtype=float), np.array(seconds)
+    (overhead_s, each_s), _ = optimize.nnls(np.column_stack([1 / times, sizes / MB / times]), np.ones(len(times)))
+    return float(overhead_s), float(MB / each_s) if each_s > 0 else math.inf
+
+
+def fits(records: pd.DataFrame) -> pd.DataFrame:
+    """Fit the model to each process, one row for each operation, number of ranks and backend.
+
+    `overhead_us` is o, `algorithm_gb_per_s` w, `bus_gb_per_s` the same on the bus, with intervals over processes.
+    `misfit_percent` is the largest error of the model among the medians."""
+    columns = ["overhead_us", "algorithm_gb_per_s", "bus_gb_per_s", "misfit_percent", "hardware", "oversubscribed"]
+    timed, rows = tidy.select(records, status="ok"), []
+    for key, group in timed.groupby(KEYS, sort=False) if len(timed) else ():
+        each = [by_process for _, by_process in group.groupby("round") if len(set(by_process["message_bytes"])) > 1]
+        if not each:
+            continue
+        found = [fitted(one["message_bytes"], [np.median(ms) / 1e3 for ms in one["total_ms"]]) for one in each]
+        overhead, bandwidth = (intervals.of_processes(values) for values in zip(*found, strict=True))
+        case = dict(zip(KEYS, key, strict=True))
+        middles = [(size, np.median([np.median(ms) for ms in same["total_ms"]]) / 1e3)
+                   for size, same in group.groupby("message_bytes")]  # fmt: skip
+        off = [abs((overhead.value + size / bandwidth.value) / seconds - 1) for size, seconds in middles]
+        bus = accounting.bus_bytes(case["operation"], 1, case["world"])
+        row = {"overhead_us": overhead.scaled(1e6), "algorithm_gb_per_s": bandwidth.scaled(1 / GB)}
+        row |= {"bus_gb_per_s": bandwidth.scaled(bus / GB), "misfit_percent": 100 * max(off)}
+        over = bool(tidy.column(group, "oversubscribed").fillna(0).max())
+        rows.append(case | row | {"hardware": group["hardware"].iloc[0], "oversubscribed": over})
+    rows.sort(key=lambda row: (row["backend"], list(accounting.PASSES).index(row["operation"]), row["world"]))
+    frame = Frame(rows, columns=[*KEYS, *columns]).with_origin(records, what="Value fitted to each process's medians")
+    return frame
+
+
+def backend(table: pd.DataFrame) -> str | None:
+    """Return the backend that the figures show; None without any."""
+    return next((name for name in BACKENDS if name in set(tidy.column(table, "backend"))), None)
+
+
+def head(found: pd.DataFrame) -> pd.Series:
+    """Return the fit of all_reduce with the most ranks that have a core or a GPU each; empty without one."""
+    chosen = tidy.select(found, operation="all_reduce", backend=backend(found))
+    alone = chosen[~chosen["oversubscribed"].astype(bool)]
+    chosen = (alone if len(alone) else chosen).sort_values("world")
+    return chosen.iloc[-1] if len(chosen) else pd.Series(dtype=object)
+
+
+def network(found: pd.DataFrame) -> Network | None:
+    """Return the network of `head`: the latency of a ring's turn and the bandwidth of its bus."""
+    row = head(found)
+    if row.empty:
+        return None
+    overhead_s, bandwidth = row["overhead_us"].value / 1e6, GB * row["algorithm_gb_per_s"].value
+    return accounting.network("all_reduce", int(row["world"]), overhead_s, bandwidth)
+
+
+def curves(records: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+    """Return medians of the head backend's all-reduces, a line for each number of ranks, and the model."""
+    table = tidy.medians(tidy.select(records, operation="all_reduce", status="ok"), "algorithm_gb_per_s")
+    table = tidy.select(table, backend=backend(records)) if len(table) else table
+    modelled = []
+    for _, row in table.iterrows():
+        of = tidy.one(found, {name: row[name] for name in KEYS})
+        modelled.append(None if of.empty else _modelled(of, MB * row["megabytes"]))
+    names = [f"n={world}" for world in tidy.column(table, "world")]
+    return table.assign(line=names, model_gb_per_s=pd.Series(modelled, table.index, dtype=object))
+
+
+def _modelled(of: pd.Series, message_bytes: float) -> Interval:
+    """Return the bandwidth in GB/s that a fit gives a message."""
+    each = of["overhead_us"].value / 1e6 / message_bytes + 1 / (GB * of["algorithm_gb_per_s"].value)
+    return Interval(1 / each / GB, math.nan, math.nan, 0, 0)
+
+
+def draw(table: pd.DataFrame) -> Axes:
+    """Draw the bandwidth against the size of the message, dashed what the model says."""
+    (ax,) = plots.axes(height=3.4)
+    plots.models(ax, table, "megabytes", "model_gb_per_s", "line")
+    return plots.lines(ax, table, "megabytes", "algorithm_gb_per_s", "line")
+
+
+@of_records()
+def answer(records: pd.DataFrame, found: pd.DataFrame) -> Statement:
+    """State what the largest all-reduce takes, and the latency and bandwidth that all sizes show."""
+    row = head(found)
+    if row.empty:
+        return NOTHING
+    case = tidy.largest(records, "megabytes", **{name: row[name] for name in KEYS})
+    total, bus = (tidy.median(tidy.select(records, **case), name) for name in ("total_ms", "bus_gb_per_s"))
+    shown = digits.interval(total)
+    crowd = ", more than there are cores," if row["oversubscribed"] else ""
+    call, rate = row["overhead_us"], row["algorithm_gb_per_s"]
+    costs = f"costs {digits.brief(call)} µs" if call.value > 0 else "costs too little to show beside its bytes,"
+    text = (
+        f"{shown} ms for an all-reduce of {case['megabytes']:,} MB between {case['world']} ranks{crowd} by "
+        f"{case['backend']}: {digits.number(bus.value, bus.reach)} GB/s on the bus. Fitted to all sizes, a call "
+        f"{costs} and then moves {digits.brief(rate)} GB of the message a second; the model is at most "
+        f"{digits.count(row['misfit_percent'])}% off."
+    )
+    number = sentences.quantity(records, case, "total_ms", total, shown)
+    return Statement(text, "measured", "Medians of the slowest rank; o + S / w fitted to each process.", (), number)
+
+
+def buckets(found: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the best bucket by the model beside the best measured, one row for each bucketed case.
+
+    `total_ms` is a step with the best bucket measured, of those in `tried`."""
+    rows, bucketed = [], tidy.select(steps, variant="bucketed", status="ok")
+    keys = [name for name in steps.fields if name not in ("variant", "bucket_mib")]
+    for key, group in bucketed.groupby(keys, sort=False) if len(bucketed) else ():
+        case = dict(zip(keys, key, strict=True))
+        of = tidy.one(found, {"operation": "all_reduce", "world": case["world"], "backend": case["backend"]})
+        times = {row["bucket_mib"]: row["total_ms"] for _, row in tidy.medians(group, "total_ms").iterrows()}
+        if of.empty or len(times) < 2:
+            continue
+        best = min(times, key=lambda mib, of=times: of[mib].value)
+        gradient = 4 * model_shape(case["size"], case["context_length"]).parameters
+        formula = accounting.optimal_bucket_bytes(
+            gradient, GB * of["algorithm_gb_per_s"].value, of["overhead_us"].value / 1e6
+        )
+        row = {"gradient_mib": gradient / MIB, "by_formula": formula / MIB or math.nan, "bucket_mib": best}
+        row |= {"tried": ", ".join(f"{mib:g}" for mib in sorted(times)), "total_ms": times[best]}
+        rows.append(case | row | {"hardware": group["hardware"].iloc[0], "noisy": ""})
+    columns = [*keys, "gradient_mib", "by_formula", "bucket_mib", "tried", "total_ms", "hardware", "noisy"]
+    return Frame(rows, columns=columns).with_origin(steps)
+
+
+@of_records()
+def bucket(steps: pd.DataFrame, found: pd.DataFrame) -> Statement:
+    """State the best bucket by the model and the best measured, for the largest gradients."""
+    table = buckets(found, steps).sort_values("gradient_mib")
+    if table.empty:
+        return Statement("Buckets of gradients were not measured here.", NO_DATA, "ddp")
+    row = table.iloc[-1]
+    known = not math.isnan(row["by_formula"])
+    follows = f"√(s w o) says buckets of {digits.number(row['by_formula'])} MiB" if known else NO_BUCKET
+    text = (
+        f"For the {digits.number(row['gradient_mib'])} MiB of gradients of {row['size']}, {follows}; of {row['tried']} "
+        f"MiB, {row['bucket_mib']:g} MiB took the least time."
+    )
+    return Statement(text, "measured", "Medians of bucketed steps; o and w of all-reduces between as many ranks.")
+
+
+def published() -> pd.DataFrame:
+    """Return the write-ups' all-reduces in the columns of records, one process each."""
+    table = published_table("collectives").assign(status="ok", round=1)
+    table["message_bytes"], table["megabytes"] = MIB * table["message_mib"], table["message_mib"]
+    table["total_ms"] = [[ms] for ms in table["total_ms"]]
+    return prepared(table)
+
+
+def published_fits() -> pd.DataFrame:
+    """Fit the model to the all-reduces of each write-up, as plain numbers; `source` names it."""
+    table = published()
+    every = [fits(own).assign(source=name) for name, own in table.groupby("source", sort=False)]
+    return pd.concat(every, ignore_index=True).map(lambda of: of.value if isinstance(of, Interval) else of)
+
+
+def beside_published(records: pd.DataFrame) -> pd.DataFrame:
+    """Return bandwidths of all-reduces here and in write-ups, a row for each backend, ranks and source.
+
+    A column is a size; write-ups count 2^20 bytes in a MB, so bandwidths are compared and not times."""
+    rows = []
+    own = tidy.medians(tidy.select(records, operation="all_reduce", status="ok"), "algorithm_gb_per_s")
+    for _, row in own.iterrows():
+        rows.append(row.to_dict() | {"source": "this report"})
+    for _, row in published().iterrows():
+        rows.append(row.to_dict() | {"algorithm_gb_per_s": row["algorithm_gb_per_s"][0]})
+    found: dict[tuple, dict] = {}
+    for row in rows:
+        key = (row["backend"], row["world"], row["source"], row["hardware"])
+        found.setdefault(key, {})[f"{row['megabytes']:g} MB"] = _gb_per_s(row["algorithm_gb_per_s"])
+    names = ["backend", "world", "source", "hardware"]
+    table = pd.DataFrame([dict(zip(names, key, strict=True)) | sizes for key, sizes in found.items()])
+    return tidy.ordered(table, "backend world")
+
+
+def _gb_per_s(value) -> float:
+    """Return the middle of a bandwidth that is an interval or a number."""
+    return value if isinstance(value, float) else value.value
+
+
+def theory(records: pd.DataFrame) -> list[Hypothesis]:
+    """Predict an all-reduce by its two halves, and its growth with the ranks by the ring."""
+    case = tidy.largest(tidy.select(records, operation="all_reduce"), "megabytes", backend=backend(records))
+    halves = [hypotheses.median(records, "total_ms", {**case, "operation": name}) for name in HALVES]
+    at = sentences.at(", {megabytes:,} MB, {world} ranks, {backend}", case)
+    few, many = hypotheses.ends(records, "world", case, longest=False)
+    ranks = sentences.at(f", {{megabytes:,}} MB, {few['world']} to {{world}} ranks, {{backend}}", many)
+    turns = math.nan
+    if many["world"]:
+        turns = accounting.bus_bytes("all_reduce", 1, many["world"]) / accounting.bus_bytes(
+            "all_reduce", 1, few["world"]
+        )
+    return [
+        Hypothesis(
+            f"all_reduce, ms{at}", "a reduce_scatter and an all_gather",
+            None if None in halves else sum(one.value for one in halves),
+            hypotheses.median(records, "total_ms", case),
+        ),
+        Hypothesis(
+            f"growth of all_reduce{ranks}", "bytes in a ring, 2 (n − 1) / n", turns,
+            hypotheses.ratio(records, "total_ms", many, few),
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,340 @@
+"""Tell what data parallelism, a sharded optimizer and FSDP cost in time and in memory."""
+
+import math
+from collections.abc import Mapping
+from functools import partial
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.axes import Axes
+
+from lib.chapters import collectives
+from lib.cost.flops import model_shape
+from lib.parallel import accounting
+from lib.parallel.accounting import MESH, MESH_AXES, TPU_V5P, XXL, Network
+from lib.records.frame import Frame
+from lib.report import compare, plots, sentences, tidy
+from lib.report.published import published_table
+from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.stats import digits
+from lib.stats.intervals import Interval
+
+PHASES = ("forward", "backward", "synchronization", "optimizer")
+KINDS = ("parameters", "gradients", "states", "other")  # of what a rank holds after a step
+OURS = ("naive", "flat", "overlap", "bucketed")
+WRITE_UPS = ("brandon-snider/cs336-a2", "damek/cs336-assignment2-systems")  # that print answers about XXL
+UNTOLD = ["noisy", "why", "status"]  # by write-ups
+MIB, GIB = 2**20, 2**30
+NOTHING = Statement("Steps of several ranks were not measured here.", NO_DATA, "ddp")
+
+
+def steps(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the medians of data parallel steps with the time relative to torch's own.
+
+    `hidden_percent` is the part of the all-reduces' own time that does not add to the step."""
+    metrics = [*(f"{phase}_ms" for phase in PHASES), "total_ms", "alone_ms"]
+    table = tidy.medians(tidy.select(records, status="ok"), *metrics)
+    if table.empty:
+        return table.assign(hidden_percent=None, ratio=None, verdict=None)
+    table = compare.beside_baselines(table, records)
+    return table.assign(hidden_percent=[_hidden(row) for _, row in table.iterrows()])
+
+
+def _hidden(row: pd.Series) -> float:
+    """Return the percentage of the all-reduces' own time that a step hides."""
+    alone, exposed = row["alone_ms"], row["synchronization_ms"]
+    return max(0.0, 100 * (1 - exposed.value / alone.value)) if alone and exposed else math.nan
+
+
+def head(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the largest model in fp32, for each variant that with the fastest bucket."""
+    chosen = tidy.select(table, backend=collectives.backend(table), precision="fp32")
+    if chosen.empty:
+        return chosen
+    first = tidy.ordered(chosen, "size context_length world").iloc[-1]
+    alike = ("size", "context_length", "batch_size", "world")
+    chosen = tidy.select(chosen, **{name: first[name] for name in alike})
+    fastest = chosen["total_ms"].map(lambda found: found.value).groupby(chosen["variant"]).idxmin()
+    return tidy.ordered(chosen.loc[fastest], "variant")
+
+
+def answer(records: pd.DataFrame, table: pd.DataFrame) -> Statement:
+    """State the fastest of our variants beside the naive one and torch's, and what it hides."""
+    found = head(table).set_index("variant", drop=False) if len(table) else table
+    ours = [name for name in OURS if name in found.index]
+    if not ours:
+        return sentences.with_stale(NOTHING, records)
+    best = found.loc[min(ours, key=lambda name: found.loc[name, "total_ms"].value)]
+    case = {name: best[name] for name in records.fields}
+    shown = digits.interval(best["total_ms"])
+    bucket = f" of {best['bucket_mib']:g} MiB" if best["variant"] == "bucketed" else ""
+    text = (
+        f"{shown} ms for a step of {best['size']} ({best['batch_size']} × {best['context_length']} tokens in all) on "
+        f"{best['world']} ranks by {best['backend']} with our fastest variant, {best['variant']}{bucket}."
+    )
+    if best["alone_ms"]:
+        text += (
+            f" Its all-reduces alone take {_ms(best['alone_ms'])} ms; the backward pass hides "
+            f"{digits.count(best['hidden_percent'])}% of that."
+        )
+    number = sentences.quantity(records, case, "total_ms", best["total_ms"], shown)
+    said = [Statement(text, "measured", "Medians of the slowest rank.", sentences.names(records, case), number)]
+    for other, words in (("naive", "the naive one"), ("torch", "torch's own")):
+        if other in found.index and other != best["variant"]:
+            to = {name: found.loc[other, name] for name in records.fields}
+            said.append(sentences.compare(records, "total_ms", case, to, best["variant"], words))
+    return sentences.together(*said)
+
+
+def against(records: pd.DataFrame, variant: str, *others: str) -> Statement:
+    """Compare a variant of the head's case with others."""
+    found = head(steps(records)).set_index("variant", drop=False)
+    if not {variant, *others} <= set(found.index):
+        return sentences.with_stale(NOTHING, records)
+    case, *rest = ({name: found.loc[one, name] for name in records.fields} for one in (variant, *others))
+    at = sentences.at("at size {size}, {world} ranks by {backend}", case)
+    said = (f"the {variant} step", *(f"the {name} one" for name in others))
+    compared = zip(rest, said[1:], (at, *[""] * len(rest)), strict=False)
+    return sentences.together(*(
+        sentences.compare(records, "total_ms", case, to, said[0], name, where) for to, name, where in compared
+    ))  # fmt: skip
+
+
+@of_records()
+def share(records: pd.DataFrame, variant: str = "naive") -> Statement:
+    """State how long a variant's step takes and how much of it synchronizes gradients."""
+    found = tidy.one(head(steps(records)), {"variant": variant})
+    if found.empty or not found["synchronization_ms"]:
+        return NOTHING
+    whole, part = found["total_ms"], found["synchronization_ms"]
+    text = (
+        f"The {variant} step of {found['size']} on {found['world']} ranks takes {digits.interval(whole)} ms, of which "
+        f"{_ms(part)} ms ({digits.count(100 * part.value / whole.value)}%) synchronize gradients after the backward "
+        "pass."
+    )
+    return Statement(text, "measured", "Medians of the slowest rank.")
+
+
+def slower(records: pd.DataFrame) -> Statement:
+    """Compare the step with a sharded optimizer with the plain one, in the largest case."""
+    case = tidy.largest(records, "parameters", variant="sharded") if "parameters" in records else {}
+    if None in case.values() or not case:
+        return sentences.with_stale(Statement("No sharded optimizer was measured here.", NO_DATA, "sharded"), records)
+    at = sentences.at("at size {size}, {world} ranks by {backend}", case)
+    plain = {**case, "variant": "plain"}
+    return sentences.compare(records, "total_ms", case, plain, "the step with a sharded optimizer", "the plain one", at)
+
+
+def stages() -> Statement:
+    """State how our sharded optimizer differs from ZeRO stage 1 in bytes."""
+    text = (
+        "Ours all-reduces gradients and then sends parameters, three passes of the model round the ring; ZeRO stage 1 "
+        "scatters the gradients instead, which are two. The memory is the same."
+    )
+    return Statement(text, "derived", "Rajbhandari et al. (2020), section 7.")
+
+
+def xxl_answer(part: str) -> Statement:
+    """Return the answers to a part of the assignment's question about XXL as one sentence."""
+    rows = tidy.select(xxl(), part=part)
+    said = [f"{asked}: {value}" for asked, value in zip(rows["asked"], rows["by accounting"], strict=True)]
+    return Statement(f"XXL, {'; '.join(said)}.", "derived", "Plain arithmetic on the assignment's numbers.")
+
+
+def _ms(found: Interval) -> str:
+    return digits.number(found.value, found.reach)
+
+
+def timelines(records: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the spans of one step of each variant in the case of `head`, by rank and part."""
+    rows = []
+    for _, row in head(table).iterrows():
+        every = tidy.with_table(tidy.select(records, **row[records.fields]), "timeline")
+        for _, record in every.head(1).iterrows():
+            rows.append(pd.DataFrame(record["timeline"]).assign(variant=row["variant"], hardware=record["hardware"]))
+    columns = ["variant", "rank", "part", "start_ms", "end_ms", "hardware"]
+    return pd.concat(rows, ignore_index=True)[columns] if rows else pd.DataFrame(columns=columns)
+
+
+@mpl.rc_context(plots.STYLE)
+def draw_timelines(spans: pd.DataFrame) -> Axes:
+    """Draw the spans of each rank, above what it computes or waits for, below its all-reduces."""
+    lanes = list(dict.fromkeys(spans[["variant", "rank"]].itertuples(index=False, name=None)))
+    (ax,) = plots.axes(height=1.2 + 0.17 * len(lanes))
+    for place, (variant, rank) in enumerate(lanes):
+        own = tidy.select(spans, variant=variant, rank=rank)
+        for part, group in own.groupby("part", sort=False):
+            middle = place + (0.2 if part == "all-reduce" else -0.17)
+            style = plots.bar(plots.COLOURS[part]) | {"height": 0.28 if part == "all-reduce" else 0.42}
+            known = ax.get_legend_handles_labels()[1]
+            widths = group["end_ms"] - group["start_ms"]
+            ax.barh([middle] * len(group), widths, left=group["start_ms"], label="_" * (part in known) + part, **style)
+    ax.set_yticks(range(len(lanes)), [f"{variant}, rank {rank}" for variant, rank in lanes])
+    ax.set(xlabel="time of one step, ms", ylim=(max(1, len(lanes)) - 0.4, -0.6))
+    ax.grid(axis="x")
+    if lanes:
+        plots.above(ax, *ax.get_legend_handles_labels())
+    return ax
+
+
+def note(spans: pd.DataFrame) -> str:
+    """Return a figure's note on the hardware of the spans; empty without any."""
+    return f"{', '.join(dict.fromkeys(spans['hardware']))}. One step of each." if len(spans) else ""
+
+
+def held(sharded: pd.DataFrame, fsdp: pd.DataFrame) -> pd.DataFrame:
+    """Return what a rank holds after a step by kind, measured and by formula, of the largest model.
+
+    `error_percent` is that of parameters, gradients and states together; what is left counts as other."""
+    rows: dict[str, dict] = {}
+    metrics = ["initial_mib", "before_step_mib", "after_step_mib", "total_ms", *(f"after_{kind}_mib" for kind in KINDS)]
+    for name, records in (("sharded", sharded), ("fsdp", fsdp)):
+        table = tidy.medians(tidy.select(records, status="ok"), *metrics)
+        table = tidy.select(table, precision="fp32") if "precision" in table else table
+        if table.empty:
+            continue
+        table = tidy.select(table, size=tidy.ordered(table, "size")["size"].iloc[-1])
+        order = table["variant"].map(("plain", name, "torch").index)
+        for _, row in table.loc[order.sort_values(kind="stable").index].iterrows():
+            ours = row["variant"] != "torch"
+            label, scheme = (row["variant"], row["variant"]) if ours else (f"torch's {name}", name)
+            case = ", ".join(f"{row[key]:,}" for key in ("context_length", "batch_size", "world"))
+            rows.setdefault(f"{label} {case}", _with_formula(row, scheme) | {"label": label, "scheme": scheme})
+    return Frame(
+        rows.values(), columns=None if rows else ["label", "size", "after_step_mib", "formula_mib", "error_percent"]
+    )
+
+
+def _with_formula(row: pd.Series, scheme: str) -> dict:
+    """Add the MiB by accounting to a row of medians, and how far off they are."""
+    shape = model_shape(row["size"], row["context_length"])
+    parts = accounting.state_bytes(scheme, shape, row["world"])
+    found = {f"{kind}_mib": row[f"after_{kind}_mib"] for kind in KINDS}
+    formula = sum(parts.values()) / MIB
+    seen = [found[f"{kind}_mib"] for kind in parts]
+    off = math.nan if None in seen else 100 * (formula / sum(i.value for i in seen) - 1)
+    by_kind = {f"formula_{kind}_mib": size / MIB for kind, size in parts.items()}
+    return row.to_dict() | found | by_kind | {"formula_mib": formula, "error_percent": off}
+
+
+def draw_held(table: pd.DataFrame) -> Axes:
+    """Draw two bars for each of our ways to train, what a rank holds and what it should by the formula."""
+    rows = []
+    for _, row in table[~table["label"].astype(str).str.startswith("torch")].iterrows():
+        rows.append({"label": row["label"]} | {f"{kind}_mib": row[f"{kind}_mib"] for kind in KINDS})
+        formula = {f"{kind}_mib": Interval(row[f"formula_{kind}_mib"], math.nan, math.nan, 0, 0) for kind in KINDS[:-1]}
+        rows.append({"label": f"{row['label']}, by formula", "other_mib": None} | formula)
+    (ax,) = plots.axes(height=1.2 + 0.24 * len(rows))
+    drawn = pd.DataFrame(rows, columns=None if rows else ["label", *(f"{kind}_mib" for kind in KINDS)])
+    return plots.phases(ax, drawn, "mib", "MiB of a rank after a step", KINDS)
+
+
+def memory(table: pd.DataFrame, *records: pd.DataFrame) -> Statement:
+    """State what a rank holds after a step in each of our ways, and how far the formula is off."""
+    ours = table[[not label.startswith("torch") for label in table["label"]]] if len(table) else table
+    if ours.empty:
+        return sentences.with_stale(Statement("Memory of ranks was not measured here.", NO_DATA, "sharded"), *records)
+    parts = [f"{digits.number(row['after_step_mib'].value, 0)} MiB {row['label']}" for _, row in ours.iterrows()]
+    row, off = ours.iloc[0], ours["error_percent"].abs().max()
+    text = (
+        f"After a step of {row['size']} on {row['world']} ranks, each holds {sentences.listed(parts)}; the formula is "
+        f"at most {digits.number(off)}% off."
+    )
+    names = sum((sentences.names(one, {"size": row["size"]}) for one in records if len(one)), ())
+    return Statement(text, "measured", "after_step_mib, the largest of any rank.", names)
+
+
+@of_records()
+def bound(records: pd.DataFrame, network: Network | None, peaks: Mapping[str, float]) -> Statement:
+    """State from how many tokens a rank on data parallelism on this network is bound by products."""
+    precision = next((name for name in ("bf16", "fp32") if name in peaks), None)
+    if network is None or precision is None:
+        return Statement("No network or ceiling was measured here.", NO_DATA, "collectives, ceilings")
+    tokens = accounting.data_parallel_tokens(peaks[precision], network.bandwidth, precision=precision)
+    text = (
+        f"At the ceiling of {precision} and {digits.number(network.bandwidth / 1e9)} GB/s on the bus, data parallelism "
+        f"and FSDP on many ranks are bound by products from {digits.count(tokens)} tokens a rank on."
+    )
+    return Statement(text, "derived", "C / W of the scaling book: ceiling over bandwidth, by the bytes of a number.")
+
+
+def xxl() -> pd.DataFrame:
+    """Answer the assignment's questions about XXL by accounting, beside the answers of two write-ups."""
+    (x, y), devices, of = MESH, MESH[0] * MESH[1], {**TPU_V5P, "d_ff": XXL.d_ff}
+    mixed = partial(accounting.mixed_tokens, **of, axes=MESH_AXES)
+    least, added, narrower = mixed(tensor_world=y), mixed(tensor_world=y, overlap=False), mixed(tensor_world=2 * y)
+    cards = math.ceil(XXL.state_bytes / accounting.H100_BYTES)
+    alone, busy = (XXL.least_world(tokens, accounting.TPU_BYTES) for tokens in (0, least))
+    each = digits.number(XXL.sharded_bytes(least, devices) / GIB)
+    rows = [
+        ("a", "weights, gradients and states in fp32, GiB", _whole(XXL.state_bytes / GIB), "3,276", "3,276"),
+        ("a", "kept for the backward pass in bf16, MiB a token", digits.number(XXL.token_bytes / MIB), "16.7", "16.7"),
+        ("a", "H100s of 80 GiB for weights, gradients and states", _whole(cards), "", "41"),
+        ("b", "least FSDP devices of 95 GiB, without activations", _whole(alone), "", ""),
+        ("b", f"the same with {_whole(least)} tokens each, half of their activations whole", _whole(busy), "", ""),
+        ("b", f"GiB on each of {devices} devices with these tokens", each, "", ""),
+        ("c", f"tokens a device, X = {x}, Y = {y}, weights and activations at once", _whole(least), "", ""),
+        ("c", "the same on all devices together", _whole(devices * least), "", ""),
+        ("c", "tokens a device where both times add up", _whole(added), "", "395"),
+        ("c", "with the best X and Y", _whole(accounting.best_mesh_tokens(**of, axes=MESH_AXES)), "246", "245"),
+        ("d", f"tokens a device with X = {x // 2}, Y = {2 * y}, at once", _whole(narrower), "", ""),
+        ("d", "ranks that tensor parallelism can use", _whole(math.floor(accounting.tensor_ranks(**of))), "", ""),
+    ]
+    return pd.DataFrame(rows, columns=["part", "asked", "by accounting", *WRITE_UPS])
+
+
+def _whole(value: float) -> str:
+    return digits.count(value)
+
+
+def published_steps(table: pd.DataFrame) -> pd.DataFrame:
+    """Return data parallel steps of write-ups and of here, each relative to the naive one of its case.
+
+    `formula_ms` is what the model fitted to the source's own all-reduces gives the communication of a naive or flat
+    step."""
+    own = head(table).assign(source="this report").rename(columns={"size": "model"})
+    theirs = published_table("data_parallel")
+    fits = collectives.published_fits()
+    rows = []
+    for _, row in pd.concat([own, theirs.astype(object)], ignore_index=True).iterrows():
+        rows.append(row.to_dict() | {"formula_ms": _by_fit(row, fits)})
+    found = pd.DataFrame(rows)
+    sizes = tidy.column(found, "bucket_mib").where(found["variant"] == "bucketed")
+    found["bucket_mib"] = ["" if pd.isna(mib) else f"{mib:g}" for mib in sizes]
+    alike = ["source", "hardware", "model", "context_length", "batch_size", "world"]
+    naive = found[found["variant"] == "naive"].set_index(alike)["total_ms"].map(_middle).to_dict()
+    bases = [naive.get(key) for key in found[alike].itertuples(index=False, name=None)]
+    found["relative"] = [
+        _middle(ms) / base if base else math.nan for ms, base in zip(found["total_ms"], bases, strict=True)
+    ]
+    return found.rename(columns={"model": "size"}).drop(columns=UNTOLD, errors="ignore")
+
+
+def _by_fit(row: Mapping, fits: pd.DataFrame) -> float:
+    """Return the time of a step's collectives by the fit to its source's all-reduces; NaN without one."""
+    of = tidy.one(fits, {"source": row["source"], "world": row["world"], "backend": "nccl"})
+    if of.empty or row["variant"] not in ("naive", "flat"):
+        return math.nan
+    network = accounting.network("all_reduce", row["world"], of["overhead_us"] / 1e6, 1e9 * of["algorithm_gb_per_s"])
+    shape = model_shape(row["model"], row["context_length"])
+    return 1e3 * sum(one.seconds(network, row["world"]) for one in accounting.step_messages(row["variant"], shape))
+
+
+def _middle(value) -> float:
+    return value.value if isinstance(value, Interval) else float(value)
+
+
+def published_memory(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what a rank holds in write-ups and here, beside the MiB by accounting after a step."""
+    theirs = (
+        published_table("sharded").dropna(subset="after_step_mib").rename(columns={"model": "size", "variant": "label"})
+    )
+    formula = [
+        sum(
+            accounting.state_bytes(row["label"], model_shape(row["size"], row["context_length"]), row["world"]).values()
+        )
+        for _, row in theirs.iterrows()
+    ]
+    theirs = theirs.assign(formula_mib=[size / MIB for size in formula])
+    own = table.assign(source="this report").drop(columns=UNTOLD, errors="ignore")
+    return pd.concat([own, theirs.astype(object)], ignore_index=True)

@@ -1,0 +1,261 @@
+"""Plan steps on several devices by one device's ceilings and a network's latency and bandwidth."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import pandas as pd
+
+from lib.chapters import fitting
+from lib.config import SIZES
+from lib.cost import flops
+from lib.cost.flops import Shape, model_shape
+from lib.parallel import accounting
+from lib.parallel.accounting import SCHEMES, Network
+from lib.records.frame import Frame
+from lib.report import sentences, tidy
+from lib.report.sentences import NO_DATA, Statement
+from lib.stats import digits
+
+WORLDS = (1, 2, 4, 8, 16, 32, 64)
+PLANNED = tuple(size for size in SIZES if size != "tiny")
+PHASES = ("forward", "backward", "optimizer")
+WAY = ("sdpa", "fused")  # the attention and the optimizer of ranks, and of what is planned
+GIB, BUCKET_MIB = 2**30, accounting.BUCKET_BYTES / 2**20
+COLUMNS = "size scheme world context_length precision total_ms rank_gib tokens_per_s fits"
+CHECKED = (
+    "size context_length precision attention optimizer variant bucket_mib world ceilings_ms predicted_ms total_ms "
+    "error_percent"
+)
+
+WIDE = {  # columns of the whole plan, each a table by size, scheme and number of devices
+    "total_ms": "Time of a step by the planner, ms, by number of devices",
+    "rank_gib": "Memory of a rank by the planner, GiB, by number of devices",
+    "tokens_per_s": "Throughput of all devices by the planner, tokens a second, by their number",
+}
+NOTE = "Each device has a batch of its own: 4 sequences, in fp32, with attention sdpa and the fused AdamW."
+
+
+class Seen(NamedTuple):
+    """Hold a measured step: its precision, attention and optimizer, shape, and ms of each phase."""
+
+    precision: str
+    way: tuple[str, str]
+    shape: Shape
+    ms: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Device:
+    """Hold what one device can do: FLOP/s by precision, bytes/s, seconds a call, usable bytes.
+
+    `seen` are the eager steps that were measured on it."""
+
+    flops: Mapping[str, float]
+    bandwidth: float
+    call_s: float
+    usable_bytes: float
+    kind: str = "cpu"
+    seen: tuple[Seen, ...] = ()
+
+    def least_ms(self, shape: Shape, precision: str, way: tuple[str, str] = WAY) -> dict[str, float]:
+        """Return the time of each phase of a step at the ceilings, in eager operations."""
+        found = {}
+        for phase in PHASES:
+            costs = flops.step_costs(shape, precision, *way, (phase,))
+            computed, called = costs.flops / self.flops[precision] + costs.bytes / self.bandwidth, costs.operations
+            parts = (computed, called * self.call_s)
+            found[phase] = 1e3 * (max(parts) if self.kind == "cuda" else sum(parts))  # a GPU works while it is called
+        return found
+
+    def phases_ms(self, shape: Shape, precision: str, way: tuple[str, str] = WAY) -> dict[str, float]:
+        """Return the time of each phase: at the ceilings, and slower as in the step nearest in FLOPs.
+
+        Only steps with this precision are looked at. Without one, the ceilings are met."""
+        least, work = self.least_ms(shape, precision, way), flops.forward_flops(shape)
+        alike = [one for one in self.seen if one.precision == precision]
+        near = min(
+            alike, key=lambda one: (abs(math.log(flops.forward_flops(one.shape) / work)), one.way != way), default=None
+        )
+        if near is None:
+            return least
+        by_ceilings = self.least_ms(near.shape, precision, near.way)
+        return {phase: ms * near.ms[phase] / by_ceilings[phase] for phase, ms in least.items()}
+
+    def without(self, shape: Shape) -> "Device":
+        """Return the device as if no step with this shape had been measured."""
+        return replace(self, seen=tuple(one for one in self.seen if one.shape != shape))
+
+    def shared(self, ranks: int) -> "Device":
+        """Return the part of the device that each of several ranks has."""
+        parts = {precision: rate / ranks for precision, rate in self.flops.items()}
+        seen = tuple(one._replace(ms={name: ranks * ms for name, ms in one.ms.items()}) for one in self.seen)
+        return replace(self, flops=parts, bandwidth=self.bandwidth / ranks, seen=seen)
+
+
+def device(steps: pd.DataFrame, ceilings: pd.DataFrame) -> Device | None:
+    """Return the device of these records of ceilings and steps; None where a ceiling is missing."""
+    products, bandwidth = tidy.limits(ceilings)
+    if "fp32" not in products or not bandwidth > 0:
+        return None
+    call, eager = tidy.call_us(ceilings), measured(steps)
+    seen = tuple(
+        Seen(row["precision"], _way(row), shape_of(row), {phase: row[f"{phase}_ms"].value for phase in PHASES})
+        for _, row in eager.iterrows()
+        if row["precision"] in products
+    )
+    call_s = call.value / 1e6 if call else 0.0
+    return Device(products, bandwidth, call_s, fitting.usable_bytes(ceilings), ceilings["device"].iloc[0], seen)
+
+
+def measured(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the medians of the eager steps of one process."""
+    eager = tidy.select(steps, status="ok", mode="train_step", compiled=False)
+    return tidy.medians(eager, "total_ms", *(f"{phase}_ms" for phase in PHASES))
+
+
+def _way(row: Mapping) -> tuple[str, str]:
+    return row["attention"], row["optimizer"]
+
+
+def shape_of(row: Mapping, ranks: int = 1) -> Shape:
+    """Return the dimensions of a case on one of its ranks."""
+    return replace(model_shape(row["size"], row["context_length"]), batch_size=row["batch_size"] / ranks)
+
+
+def step_ms(
+    of: Device, network: Network, scheme: str, shape: Shape, world: int, precision: str, bucket_mib: float = BUCKET_MIB
+) -> dict[str, float]:
+    """Return the phases of a rank's step and what its collectives add to them, in ms."""
+    times = of.phases_ms(shape, precision)
+    if scheme in ("sharded", "fsdp"):
+        times["optimizer"] /= world
+    phases_s = {phase: ms / 1e3 for phase, ms in times.items()}
+    messages = accounting.step_messages(scheme, shape, precision, 2**20 * bucket_mib)
+    return times | {"synchronization": 1e3 * accounting.exposed_s(messages, network, world, phases_s)}
+
+
+def plan(of: Device | None, network: Network | None, context_length: int, precision: str = "fp32") -> pd.DataFrame:
+    """Return time, memory and throughput of a step by size, scheme and number of devices.
+
+    Each device has a batch of its own. `fits` says whether a rank's memory holds the step."""
+    rows = []
+    for size in PLANNED if of and network else ():
+        shape = model_shape(size, context_length)
+        for scheme in SCHEMES:
+            for world in WORLDS:
+                parts = step_ms(of, network, scheme, shape, world, precision)
+                held = accounting.memory_bytes(scheme, shape, world, precision, *WAY, of.kind)
+                total, needed = sum(parts.values()), sum(held.values())
+                row = {"size": size, "scheme": scheme, "world": world, "context_length": context_length}
+                row |= {"precision": precision, "total_ms": total, "rank_gib": needed / GIB}
+                row |= {"tokens_per_s": world * shape.tokens / total * 1e3}
+                rows.append(row | {"synchronization_ms": parts["synchronization"], "fits": needed <= of.usable_bytes})
+    return pd.DataFrame(rows, columns=None if rows else COLUMNS.split())
+
+
+def best(planned: pd.DataFrame, world: int = WORLDS[-1]) -> pd.DataFrame:
+    """Return the fastest scheme of each size that fits on this many devices, and why where none does.
+
+    `least_world` is the fewest devices on which any scheme fits."""
+    rows = []
+    for size, group in tidy.select(planned, world=world).groupby("size", sort=False):
+        fits, every = group[group["fits"]], tidy.select(planned, size=size)
+        known = every[every["fits"]]
+        if len(fits):
+            rows.append(
+                fits.loc[fits["total_ms"].idxmin()].to_dict() | {"least_world": known["world"].min(), "why": ""}
+            )
+        else:
+            least = digits.number(group["rank_gib"].min())
+            rows.append({"size": size, "world": world, "why": f"a rank needs {least} GiB or more"})
+    return Frame(rows, columns=[*planned.columns, "least_world", "why"])
+
+
+def wide(planned: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return a column of a plan by size and scheme, with a column for each number of devices.
+
+    Data parallelism has the same memory in all its variants, so that `rank_gib` has one row for them."""
+    table = planned
+    if column == "rank_gib":
+        table = tidy.select(planned, scheme=["bucketed", "sharded", "fsdp"])
+        table = table.replace({"scheme": {"bucketed": "data parallel"}})
+    found = table.pivot_table(index=["size", "scheme"], columns="world", values=column, sort=False).reset_index()
+    return found.rename(columns={world: f"{world}" for world in WORLDS}).rename_axis(columns=None)
+
+
+def checked(of: Device | None, network: Network | None, steps: pd.DataFrame, ddp: pd.DataFrame) -> pd.DataFrame:
+    """Set the planner's time beside each measured step, of one process and of several ranks.
+
+    A step is predicted from the other ones. Ranks on a CPU share its cores. `error_percent` is that of the prediction,
+    `ceilings_ms` the time at the ceilings alone."""
+    rows = []
+    for _, row in measured(steps).iterrows() if of else ():
+        case = shape_of(row), row["precision"], _way(row)
+        if case[1] in of.flops:
+            times = of.least_ms(*case), of.without(case[0]).phases_ms(*case)
+            ceilings_ms, predicted_ms = (sum(one.values()) for one in times)
+            rows.append(_beside(row, {"ceilings_ms": ceilings_ms, "predicted_ms": predicted_ms}, "one process", 1))
+    known = tidy.medians(tidy.select(ddp, status="ok"), "total_ms") if of and network else ddp.iloc[:0]
+    for _, row in known.iterrows():
+        world, scheme = row["world"], {"torch": "bucketed"}.get(row["variant"], row["variant"])
+        own, bucket = of.shared(world if row["backend"] == "gloo" else 1), row["bucket_mib"] or BUCKET_MIB
+        if row["precision"] in of.flops:
+            parts = step_ms(own, network, scheme, shape_of(row, world), world, row["precision"], bucket)
+            rows.append(_beside(row, {"predicted_ms": sum(parts.values())}, row["variant"], world))
+    return Frame(rows, columns=None if rows else CHECKED.split())
+
+
+def _beside(row: Mapping, predicted: Mapping, variant: str, world: int) -> dict:
+    """Return a measured case with its prediction and the prediction's error."""
+    names = (
+        "size",
+        "context_length",
+        "precision",
+        "attention",
+        "optimizer",
+        "bucket_mib",
+        "total_ms",
+        "hardware",
+        "noisy",
+        "quantity",
+    )
+    kept = {name: row[name] for name in names if name in row}
+    error = 100 * (predicted["predicted_ms"] / row["total_ms"].value - 1)
+    return kept | {"variant": variant, "world": world} | dict(predicted) | {"error_percent": error}
+
+
+def error(of_steps: pd.DataFrame, *records: pd.DataFrame) -> Statement:
+    """State how far the planner is from the measured steps of one process, and of several ranks."""
+    said = []
+    for name, chosen in (
+        ("measured steps of one process", of_steps[of_steps["world"] == 1]),
+        ("of several ranks", of_steps[of_steps["world"] > 1]),
+    ):
+        off = sorted(chosen["error_percent"])
+        if off:
+            ends = [f"{'+' if end > 0 else '−'}{digits.count(abs(end))}%" for end in (off[0], off[-1])]
+            said.append(f"{ends[0]} to {ends[1]} on {digits.count(len(off))} {name}")
+    if not said:
+        return sentences.with_stale(Statement("The planner has nothing to check.", NO_DATA, "step"), *records)
+    evidence = "Each step is predicted from the ceilings and the slowdown of the nearest other step."
+    names = tuple(name for one in records if len(one) for name in sentences.names(one, {}))
+    return Statement(f"The planner's error is {' and '.join(said)}.", "measured", evidence, names)
+
+
+def answer(planned: pd.DataFrame, of: Device | None) -> Statement:
+    """State what the largest size needs of devices like this one, and its throughput on the most."""
+    table = best(planned)
+    if table.empty:
+        return Statement("Without ceilings and collectives nothing is planned.", NO_DATA, "ceilings, collectives")
+    fits = table[table["why"] == ""]
+    if fits.empty:
+        return Statement("No size fits on that many devices like this one.", "derived", "The planner's memory.")
+    row = fits.iloc[-1]
+    text = (
+        f"By the planner, {digits.count(row['world'])} devices like this one train {row['size']} with {row['scheme']} "
+        f"at {digits.count(row['tokens_per_s'])} tokens a second, {digits.number(row['rank_gib'])} of "
+        f"{digits.number(of.usable_bytes / GIB)} GiB each; it takes {digits.count(row['least_world'])} or more."
+    )
+    return Statement(text, "derived", "Ceilings, slowdown of the nearest measured step, latency and bandwidth fitted.")

@@ -1,0 +1,139 @@
+"""The chapter finds latency and bandwidth again in records that were made from them, and the bucket that follows."""
+
+import math
+
+import pytest
+
+from lib.chapters import collectives
+from lib.cost.flops import model_shape
+from lib.parallel.accounting import Network
+from lib.records import results
+from lib.stats.intervals import Interval
+
+RING = Network(latency_s=2e-4, bandwidth=3e9)
+CASE = {"operation": "all_reduce", "megabytes": 1, "world": 2, "backend": "gloo", "device": "cpu"}
+STEP = {
+    "size": "tiny", "context_length": 128, "batch_size": 4, "variant": "bucketed", "bucket_mib": 1, "world": 2,
+    "backend": "gloo", "precision": "fp32", "device": "cpu",
+}  # fmt: skip
+
+
+@pytest.fixture
+def measured(save_record):
+    """Three processes' records of collectives that take what the ring says, times a little noise."""
+
+    def measured(worlds=(2, 4), operations=("all_reduce", "reduce_scatter", "all_gather"), cores=2, of=RING):
+        for operation in operations:
+            for world in worlds:
+                for megabytes in (1, 10, 100):
+                    case = CASE | {"operation": operation, "megabytes": megabytes, "world": world}
+                    ms = 1e3 * of.seconds(operation, 1e6 * megabytes, world)
+                    for round in (1, 2, 3):
+                        noisy = [ms * (1 + 0.01 * (round - 2) + 1e-4 * number) for number in range(-3, 4)]
+                        save_record(
+                            "collectives", case, round, total_ms=noisy, collective_ms=noisy,
+                            message_bytes=1e6 * megabytes, threads=1, oversubscribed=int(world > cores),
+                        )  # fmt: skip
+        return collectives.prepared(results.load("collectives", "test-1c"))
+
+    return measured
+
+
+def test_a_fit_finds_both_numbers_again():
+    sizes = [1e6, 1e7, 1e8]
+    assert collectives.fitted(sizes, [1e-3 + size / 2e9 for size in sizes]) == (
+        pytest.approx(1e-3), pytest.approx(2e9),
+    )  # fmt: skip
+    assert collectives.fitted(sizes, [size / 2e9 for size in sizes]) == (pytest.approx(0, abs=1e-9), pytest.approx(2e9))
+
+
+def test_both_bandwidths_are_those_of_nccl_tests(measured):
+    records = measured(worlds=[4])
+    row = records[(records["operation"] == "all_reduce") & (records["megabytes"] == 100)].iloc[0]
+    algorithm = 0.1 / (row["total_ms"][3] / 1e3)
+    assert row["algorithm_gb_per_s"][3] == pytest.approx(algorithm)
+    assert row["bus_gb_per_s"][3] == pytest.approx(1.5 * algorithm)
+    gather = records[(records["operation"] == "all_gather") & (records["megabytes"] == 100)].iloc[0]
+    assert gather["bus_gb_per_s"][3] == pytest.approx(0.75 * gather["algorithm_gb_per_s"][3])
+
+
+def test_the_fits_have_intervals_and_give_the_network_back(measured):
+    found = collectives.fits(measured())
+    assert len(found) == 6
+    assert (found["misfit_percent"] < 0.1).all()
+    for _, row in found.iterrows():
+        assert row["bus_gb_per_s"].value == pytest.approx(3, rel=1e-3)
+        assert row["overhead_us"].low < 1e6 * RING.overhead_s(row["operation"], row["world"]) < row["overhead_us"].high
+    network = collectives.network(found)
+    assert (network.latency_s, network.bandwidth) == (pytest.approx(2e-4, rel=1e-3), pytest.approx(3e9, rel=1e-3))
+    assert collectives.head(found)["world"] == 2  # four ranks are more than the cores
+
+
+def test_the_answer_has_time_latency_and_bandwidth(measured):
+    records = measured()
+    said = collectives.answer(records, collectives.fits(records))
+    assert "ms for an all-reduce of 100 MB between 2 ranks by gloo: 2.96 GB/s on the bus" in said.text
+    assert "a call costs 400" in said.text
+    assert "moves 3.00 (2.93 to 3.08) GB" in said.text
+    assert said.verdict == "measured"
+    assert len(said.records) == len(records)
+
+
+def test_the_figure_has_a_line_and_a_model_for_each_number_of_ranks(measured, closed_figures):
+    records = measured()
+    table = collectives.curves(records, collectives.fits(records))
+    assert set(table["line"]) == {"n=2", "n=4"}
+    for _, row in table.iterrows():
+        assert row["model_gb_per_s"].value == pytest.approx(row["algorithm_gb_per_s"].value, rel=1e-3)
+    collectives.draw(table)
+
+
+def test_the_best_bucket_stands_beside_the_best_measured(measured, save_record):
+    found = collectives.fits(measured())
+    for mib, ms in ((1, 30.0), (10, 25.0), (100, 28.0)):
+        for round in (1, 2, 3):
+            save_record("ddp", STEP | {"bucket_mib": mib}, round, total_ms=[ms + 0.1 * round] * 6)
+    steps = results.load("ddp", "test-1c")
+    (row,) = collectives.buckets(found, steps).to_dict("records")
+    gradient = 4 * model_shape("tiny", 128).parameters
+    assert row["by_formula"] == pytest.approx(math.sqrt(gradient * 3e9 * 4e-4) / 2**20, rel=1e-3)
+    assert (row["bucket_mib"], row["tried"]) == (10, "1, 10, 100")
+    assert "says buckets of 3.97 MiB; of 1, 10, 100 MiB, 10 MiB took" in collectives.bucket(steps, found).text
+
+
+def test_an_overhead_that_does_not_show_gives_no_bucket(measured, save_record):
+    records = measured(of=Network(0.0, 3e9))
+    found = collectives.fits(records).assign(overhead_us=Interval(0.0, math.nan, math.nan, 3, 3))
+    for mib in (1, 10):
+        save_record("ddp", STEP | {"bucket_mib": mib}, 1, total_ms=[25.0] * 6)
+    assert "a call costs too little to show beside its bytes, and then" in collectives.answer(records, found).text
+    assert "no bucket follows, since o is too small" in collectives.bucket(results.load("ddp", "test-1c"), found).text
+
+
+def test_theory_adds_the_halves_and_counts_the_rings_bytes(measured):
+    halves, growth = collectives.theory(measured())
+    assert halves.predicted == pytest.approx(halves.measured.value, rel=1e-3)
+    assert growth.predicted == 1.5
+    assert 1.5 < growth.measured.value < 1.6  # the turns' latency comes on top
+
+
+def test_the_write_ups_figures_are_fitted_and_stand_beside_ours(measured):
+    found = collectives.published_fits()
+    fast = found[(found["backend"] == "nccl") & found["hardware"].eq("H100") & (found["world"] == 2)].iloc[0]
+    assert len(found) == 8
+    assert 250 < fast["algorithm_gb_per_s"] < 400
+    table = collectives.beside_published(measured())
+    assert {"this report", "brandon-snider/cs336-a2", "damek/cs336-assignment2-systems"} == set(table["source"])
+    assert tuple(table.columns[-4:]) == ("1 MB", "10 MB", "100 MB", "1000 MB")
+
+
+def test_without_records_nothing_is_said(own_results):
+    records = collectives.prepared(results.load("collectives", "no-machine"))
+    found = collectives.fits(records)
+    assert found.empty
+    assert collectives.network(found) is None
+    assert collectives.answer(records, found).verdict == "no data"
+    assert collectives.bucket(results.load("ddp", "no-machine"), found).verdict == "no data"
+    assert collectives.curves(records, found).empty
+    assert {one.verdict for one in collectives.theory(records)} == {"not measured"}
+    assert set(collectives.beside_published(records)["source"]) <= set(collectives.published()["source"])

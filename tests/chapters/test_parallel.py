@@ -1,0 +1,154 @@
+"""The chapter tells what several ranks cost, and its accounting agrees with what they hold and with write-ups."""
+
+import math
+
+import pytest
+
+from lib.chapters import parallel
+from lib.cost.flops import model_shape
+from lib.parallel import accounting
+from lib.parallel.accounting import Network
+from lib.records import results
+
+MIB = 2**20
+CASE = {"size": "tiny", "context_length": 128, "batch_size": 4}
+RANKS = {"world": 2, "backend": "gloo"}
+TIMES = {"naive": 90.0, "flat": 85.0, "overlap": 78.0, "bucketed": 75.0, "torch": 76.0}
+
+
+@pytest.fixture
+def steps(save_record):
+    """Three processes' data parallel steps, of which the naive and flat ones hide nothing."""
+    for variant, total in TIMES.items():
+        for bucket in (1, 100) if variant == "bucketed" else (25,):
+            slower = total + 5 * (bucket == 100)
+            case = CASE | {"variant": variant, "bucket_mib": bucket} | RANKS | {"precision": "fp32", "device": "cpu"}
+            exposed = 16.0 if variant in ("naive", "flat") else 4.0
+            spans = {
+                "rank": [0, 0, 0, 1, 1, 1], "part": ["forward", "backward", "all-reduce"] * 2,
+                "start_ms": [0.1, 20.0, 30.0] * 2, "end_ms": [20.0, 50.0, 60.0] * 2,
+            }  # fmt: skip
+            for round in (1, 2, 3):
+                own = [slower * (1 + 2e-4 * len(variant) * (round - 2)) + 1e-2 * number for number in range(-3, 5)]
+                base = [TIMES["torch"] + 1e-2 * (number % round) for number in range(8)]
+                pairs = {} if variant == "torch" else {"paired_ms": own, "baseline_ms": base}
+                save_record(
+                    "ddp", case, round, forward_ms=[20.0] * 8, backward_ms=[30.0] * 8, synchronization_ms=[exposed] * 8,
+                    optimizer_ms=[12.0] * 8, total_ms=own, alone_ms=[16.0] * 8, gradient_bytes=1e7, timeline=spans,
+                    **pairs,
+                )  # fmt: skip
+    return results.load("ddp", "test-1c")
+
+
+@pytest.fixture
+def held(save_record):
+    """Memory of ranks that hold 1% more of each kind than the accounting says."""
+    shape = model_shape("tiny", 128)
+    for experiment in ("sharded", "fsdp"):
+        for variant in ("plain", experiment, "torch"):
+            scheme = {"torch": experiment}.get(variant, variant)
+            parts = accounting.state_bytes(scheme, shape, 2)
+            kinds = {f"after_{kind}_mib": [1.01 * size / MIB] for kind, size in parts.items()}
+            whole = 1.01 * sum(parts.values()) / MIB + 2
+            precision = {"precision": "fp32"} if experiment == "fsdp" else {}
+            for round in (1, 2, 3):
+                save_record(
+                    experiment, CASE | {"variant": variant} | RANKS | precision | {"device": "cpu"}, round,
+                    total_ms=[80.0] * 6, initial_mib=[14.0], before_step_mib=[whole + 9], after_step_mib=[whole],
+                    after_other_mib=[2.0], **kinds,
+                )  # fmt: skip
+    return parallel.held(results.load("sharded", "test-1c"), results.load("fsdp", "test-1c"))
+
+
+def test_the_head_has_each_variant_with_its_fastest_bucket(steps):
+    table = parallel.steps(steps)
+    found = parallel.head(table).set_index("variant")
+    assert set(found.index) == set(TIMES)
+    assert found.loc["bucketed", "bucket_mib"] == 1
+    assert found.loc["naive", "hidden_percent"] == 0
+    assert found.loc["bucketed", "hidden_percent"] == pytest.approx(75)
+
+
+def test_the_answer_names_the_fastest_and_compares_it(steps):
+    said = parallel.answer(steps, parallel.steps(steps))
+    assert "ms for a step of tiny (4 × 128 tokens in all) on 2 ranks by gloo" in said.text
+    assert "our fastest variant, bucketed of 1 MiB. Its all-reduces alone take 16.00 ms" in said.text
+    assert "hides 75% of that. Bucketed is 1.20" in said.text
+    assert "torch's own" in said.text
+    assert "faster" in said.verdict
+
+
+def test_a_timeline_has_the_spans_of_both_ranks_of_each_variant(steps, closed_figures):
+    spans = parallel.timelines(steps, parallel.steps(steps))
+    assert len(spans) == 6 * len(TIMES)
+    ax = parallel.draw_timelines(spans)
+    assert len(ax.patches) == len(spans)
+    assert {text.get_text() for text in ax.figure.legends[0].texts} == {"forward", "backward", "all-reduce"}
+    assert parallel.note(spans) == "a test. One step of each."
+
+
+def test_what_a_rank_holds_stands_beside_the_accounting(held, closed_figures):
+    assert list(held["label"]) == ["plain", "sharded", "torch's sharded", "fsdp", "torch's fsdp"]
+    whole = 16 * model_shape("tiny", 128).parameters / MIB
+    assert list(held["formula_mib"]) == pytest.approx(
+        [whole, 0.75 * whole, 0.75 * whole, whole / 2, whole / 2], rel=1e-4
+    )
+    assert list(held["error_percent"]) == pytest.approx([100 * (1 / 1.01 - 1)] * 5)
+    said = parallel.memory(held, results.load("sharded", "test-1c"))
+    assert said.text.startswith("After a step of tiny on 2 ranks, each holds ")
+    assert said.text.endswith("MiB fsdp; the formula is at most 0.990% off.")
+    assert said.records
+    bars = parallel.draw_held(held)
+    assert [text.get_text() for text in bars.get_yticklabels()][:2] == ["plain", "plain, by formula"]
+
+
+def test_xxl_is_answered_beside_two_write_ups():
+    table = parallel.xxl()
+    found = dict(zip(table["asked"], table["by accounting"], strict=True))
+    assert found["tokens a device, X = 16, Y = 4, weights and activations at once"] == "319"
+    assert found["the same on all devices together"] == "20,444"
+    for _, row in table.iterrows():
+        for name in parallel.WRITE_UPS:
+            if row[name]:
+                ours, theirs = (float(row[key].replace(",", "")) for key in ("by accounting", name))
+                assert ours == pytest.approx(theirs, rel=0.005)
+
+
+def test_the_batch_at_which_products_decide_follows_from_ceiling_and_bus(steps):
+    said = parallel.bound(steps, Network(1e-5, 1e9), {"fp32": 1e11})
+    assert "from 200 tokens a rank on" in said.text  # 4 bytes a number: twice C / W
+    assert parallel.bound(steps, None, {"fp32": 1e11}).verdict == "no data"
+
+
+def test_the_write_ups_steps_are_relative_to_their_naive_one(steps):
+    table = parallel.published_steps(parallel.steps(steps))
+    theirs = table[table["source"].str.startswith("brandon") & (table["batch_size"] == 16)].set_index("variant")
+    assert theirs.loc["overlap", "relative"] == pytest.approx(509.30 / 531.74)
+    naive = theirs.loc["naive"]
+    assert naive["formula_ms"] == pytest.approx(naive["synchronization_ms"], rel=0.1)  # its own all-reduces say so
+    own = table[table["source"] == "this report"].set_index("variant")
+    assert own.loc["flat", "relative"] == pytest.approx(85 / 90, rel=1e-3)
+
+
+def test_the_write_ups_memory_agrees_with_the_accounting(held):
+    table = parallel.published_memory(held)
+    theirs = table[table["source"].str.startswith("brandon")]
+    assert set(theirs["label"]) == {"plain", "sharded"}
+    for _, row in theirs.iterrows():
+        assert row["formula_mib"] == pytest.approx(row["after_step_mib"], rel=0.04)
+
+
+def test_without_records_nothing_is_said(own_results):
+    ddp, sharded, fsdp = (results.load(name, "no-machine") for name in ("ddp", "sharded", "fsdp"))
+    table, held = parallel.steps(ddp), parallel.held(sharded, fsdp)
+    assert parallel.answer(ddp, table).verdict == parallel.memory(held, sharded, fsdp).verdict == "no data"
+    spans = parallel.timelines(ddp, table)
+    assert spans.empty
+    assert parallel.note(spans) == ""
+    parallel.draw_timelines(spans)
+    parallel.draw_held(held)
+    assert "this report" not in set(parallel.published_steps(table)["source"])
+    assert "this report" not in set(parallel.published_memory(held)["source"])
+    assert math.isnan(
+        parallel._by_fit({"source": "nobody", "world": 2, "variant": "naive"}, parallel.collectives.published_fits())
+    )

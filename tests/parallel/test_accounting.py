@@ -1,0 +1,163 @@
+"""The costs of several devices agree with worked examples, and with each other."""
+
+import math
+
+import pytest
+
+from lib.cost import memory
+from lib.cost.flops import model_shape
+from lib.parallel import accounting
+from lib.parallel.accounting import Messages, Network
+
+GB, GIB = 1e9, 2**30
+PLAIN = ("fp32", "naive", "single_tensor", "cpu")
+
+
+def test_an_all_reduce_of_1_gb_on_8_ranks_takes_14_turns_and_sends_seven_quarters():
+    fast = Network(latency_s=2e-6, bandwidth=300 * GB)
+    assert accounting.bus_bytes("all_reduce", GB, 8) == 1.75 * GB
+    assert fast.overhead_s("all_reduce", 8) == pytest.approx(28e-6)
+    assert fast.seconds("all_reduce", GB, 8) == pytest.approx(28e-6 + 1.75 / 300)
+    assert fast.algorithm_bandwidth("all_reduce", 8) == pytest.approx(300 * GB / 1.75)
+    assert accounting.whole_message_s(GB, 8, 300 * GB) == pytest.approx(7 / 300)  # a ring of parts is 4 times as fast
+
+
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather():
+    of, one = Network(1e-5, 10 * GB), {}
+    for operation in accounting.PASSES:
+        one[operation] = of.seconds(operation, 3e8, 6)
+    assert one["all_reduce"] == pytest.approx(one["reduce_scatter"] + one["all_gather"])
+
+
+@pytest.mark.parametrize("operation", accounting.PASSES)
+@pytest.mark.parametrize("world", [2, 4, 6])
+def test_a_network_follows_from_what_one_collective_shows(operation, world):
+    of = Network(1e-5, 10 * GB)
+    shown = of.overhead_s(operation, world), of.algorithm_bandwidth(operation, world)
+    again = accounting.network(operation, world, *shown)
+    assert (again.latency_s, again.bandwidth) == (pytest.approx(1e-5), pytest.approx(10 * GB))
+
+
+def test_the_best_bucket_has_the_least_overhead():
+    s, w, o = 8e9, 250 * GB, 50e-6  # XL in fp32 between two H100
+    best = accounting.optimal_bucket_bytes(s, w, o)
+    assert best == pytest.approx(math.sqrt(s * w * o)) == pytest.approx(316.2e6, rel=1e-3)
+    least = accounting.bucket_overhead_s(s, best, w, o)
+    assert least == pytest.approx(2 * math.sqrt(s * o / w))
+    assert all(accounting.bucket_overhead_s(s, factor * best, w, o) > least for factor in (0.5, 0.9, 1.1, 2))
+
+
+def test_what_stays_exposed_is_the_assignments_equation_where_both_take_equally_long():
+    of, buckets, s = Network(1e-3, 1 * GB), 10, 5e8
+    w, o = of.algorithm_bandwidth("all_reduce", 2), of.overhead_s("all_reduce", 2)
+    messages = Messages("all_reduce", s, buckets, "backward")
+    exposed = accounting.exposed_s([messages], of, 2, {"backward": s / w})
+    assert exposed == pytest.approx(s / buckets / w + buckets * o)
+    assert exposed == pytest.approx(accounting.bucket_overhead_s(s, s / buckets, w, o))
+
+
+def test_a_long_backward_pass_hides_all_but_the_last_and_a_short_one_nothing():
+    of, messages = Network(1e-4, 1 * GB), Messages("all_reduce", 1e8, 10, "backward")
+    whole = messages.seconds(of, 4)
+    assert accounting.exposed_s([messages], of, 4, {"backward": 100 * whole}) == pytest.approx(whole / 10)
+    assert accounting.exposed_s([messages], of, 4, {"backward": 0}) == pytest.approx(whole)
+    assert accounting.exposed_s([messages._replace(beside="")], of, 4, {}) == pytest.approx(whole)
+    assert accounting.exposed_s([messages], of, 1, {"backward": 1}) == 0
+
+
+def test_a_pipeline_of_messages_ends_when_the_formula_says():
+    of, messages = Network(1e-4, 1 * GB), Messages("all_reduce", 1e8, 7, "backward")
+    each = messages.seconds(of, 2) / 7
+    for phase in (0.0, 2 * each, 7 * each, 30 * each):
+        end = 0.0
+        for number in range(1, 8):
+            end = max(end, number * phase / 7) + each
+        assert accounting.exposed_s([messages], of, 2, {"backward": phase}) == pytest.approx(end - phase)
+
+
+def test_every_data_parallel_scheme_sends_the_gradients_and_the_others_half_as_much_again():
+    shape, world = model_shape("tiny", 128), 4
+    gradients = accounting.bus_bytes("all_reduce", 4 * shape.parameters, world)
+    for scheme in ("naive", "flat", "overlap", "bucketed"):
+        assert accounting.step_bytes(scheme, shape, world) == gradients
+    assert accounting.step_bytes("sharded", shape, world) == pytest.approx(1.5 * gradients)
+    embedding = accounting.bus_bytes("all_gather", 4 * 10_000 * 128, world)  # its backward pass needs no weights
+    assert accounting.step_bytes("fsdp", shape, world) == pytest.approx(1.5 * gradients - embedding)
+    assert accounting.step_bytes("fsdp", shape, world, "bf16") == pytest.approx((1.5 * gradients - embedding) / 2)
+
+
+def test_the_calls_of_a_step_are_counted_by_tensor_bucket_and_layer():
+    shape = model_shape("tiny", 128)
+    calls = {scheme: [m.calls for m in accounting.step_messages(scheme, shape)] for scheme in accounting.SCHEMES}
+    assert calls["naive"] == calls["overlap"] == [39]
+    assert calls["flat"] == calls["bucketed"] == [1]
+    assert calls["fsdp"] == [7, 7, 6]
+    (bucketed,) = accounting.step_messages("bucketed", shape, bucket_bytes=1e6)
+    assert bucketed.calls == math.ceil(4 * shape.parameters / 1e6)
+
+
+def test_a_rank_holds_16_bytes_a_parameter_or_its_part_of_them():
+    shape = model_shape("2.7B", 128)
+    held = {
+        scheme: sum(accounting.state_bytes(scheme, shape, 64).values()) / shape.parameters
+        for scheme in accounting.SCHEMES
+    }
+    assert all(held[scheme] == pytest.approx(16) for scheme in ("naive", "flat", "overlap", "bucketed"))
+    assert held["sharded"] == pytest.approx(8 + 8 / 64)
+    assert held["fsdp"] == pytest.approx(16 / 64)
+
+
+def test_the_memory_of_plain_ranks_is_that_of_one_process():
+    shape = model_shape("small", 256)
+    for scheme in ("flat", "bucketed"):
+        parts = accounting.memory_bytes(scheme, shape, 4, *PLAIN)
+        assert sum(parts.values()) == memory.peak_bytes(shape, "fp32", "naive", "single_tensor", "train_step")
+    plain = accounting.memory_bytes("flat", shape, 4, *PLAIN)
+    sharded = accounting.memory_bytes("sharded", shape, 4, *PLAIN)
+    assert plain["states"] - sharded["states"] == pytest.approx(0.75 * plain["states"])
+    assert accounting.memory_bytes("fsdp", shape, 1, *PLAIN) == accounting.memory_bytes("flat", shape, 1, *PLAIN)
+
+
+def test_fsdp_gathers_a_layer_and_what_is_next_to_it():
+    tiny, large = model_shape("tiny", 128), model_shape("large", 128)
+    layer = 4 * 128**2 + 3 * 128 * 512 + 2 * 128
+    parts = accounting.memory_bytes("fsdp", tiny, 2, *PLAIN)
+    assert parts["gathered"] == 4 * (layer + 10_000 * 128)
+    assert parts["parameters"] == 2 * tiny.parameters
+    halves = accounting.memory_bytes("fsdp", large, 2, "bf16", *PLAIN[1:])
+    assert halves["gathered"] == 2 * 2 * (4 * 1280**2 + 3 * 1280 * 5120 + 2 * 1280)
+
+
+def test_xxl_needs_320_tokens_a_device_with_overlap_and_395_without():
+    of = {**accounting.TPU_V5P, "d_ff": accounting.XXL.d_ff}
+    mesh = {"tensor_world": accounting.MESH[1], "axes": accounting.MESH_AXES}
+    assert accounting.mixed_tokens(**of, **mesh) == pytest.approx(319.4, abs=0.1)
+    assert accounting.mixed_tokens(**of, **mesh, overlap=False) == pytest.approx(395.3, abs=0.1)
+    assert accounting.best_mesh_tokens(**of, axes=accounting.MESH_AXES) == pytest.approx(245.3, abs=0.1)
+    assert accounting.tensor_ranks(**of) == pytest.approx(20.8, abs=0.1)
+    assert accounting.mixed_tokens(**of, tensor_world=32) == math.inf
+
+
+def test_xxl_takes_3276_gib_and_35_devices():
+    xxl = accounting.XXL
+    assert xxl.parameters == 219_848_638_464
+    assert xxl.state_bytes / GIB == pytest.approx(3276)
+    assert xxl.token_bytes == 17_547_264
+    assert math.ceil(xxl.state_bytes / accounting.H100_BYTES) == 41
+    assert xxl.least_world(0, accounting.TPU_BYTES) == 35
+    world = xxl.least_world(320, accounting.TPU_BYTES)
+    assert xxl.sharded_bytes(320, world) < accounting.TPU_BYTES <= xxl.sharded_bytes(320, world - 1)
+    assert xxl.least_world(1e6, accounting.TPU_BYTES) is None
+
+
+def test_the_scaling_books_example_needs_2550_tokens_a_chip_and_850_with_three_axes():
+    of = accounting.TPU_V5P
+    assert accounting.data_parallel_tokens(**of) == pytest.approx(2550, rel=0.01)
+    assert accounting.data_parallel_tokens(**of, axes=3) == pytest.approx(850, rel=0.01)
+    assert accounting.data_parallel_tokens(**of, precision="fp32") == pytest.approx(2 * 2555.6, rel=1e-3)
+
+
+def test_the_most_ranks_are_those_at_which_the_batch_is_just_enough():
+    of, tokens = {"flops": 989e12, "bandwidth": 450 * GB}, 1e6
+    world = accounting.most_ranks(tokens, **of)
+    assert tokens / world == pytest.approx(accounting.data_parallel_tokens(**of, world=world))
