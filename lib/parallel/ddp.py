@@ -56,7 +56,9 @@ class DistributedDataParallel(nn.Module):
         self._synchronizing = True
         self._start_anew()
         if variant in _DURING_BACKWARD:
-            ready = functools.partial(type(self)._ready, weakref.proxy(self))  # no collector sees a cycle by such a hook
+            ready = functools.partial(
+                type(self)._ready, weakref.proxy(self)
+            )  # no collector sees a cycle by such a hook
             for place, bucket in enumerate(self.buckets):
                 for param in bucket.params:
                     param.register_post_accumulate_grad_hook(functools.partial(ready, place))

@@ -206,7 +206,9 @@ class _Shard:
         part = torch.empty(len(self.whole) // self.world, device=self.whole.device)
         self.master = nn.Parameter(part, requires_grad=params[0].requires_grad)
         self.load(params)
-        collect = functools.partial(type(self)._collect, weakref.proxy(self))  # no collector sees a cycle by such a hook
+        collect = functools.partial(
+            type(self)._collect, weakref.proxy(self)
+        )  # no collector sees a cycle by such a hook
         for param, part in zip(params, self._views(self.whole), strict=True):
             param.data = part
             if param.requires_grad:
