@@ -1,5 +1,6 @@
 """Show where our FlashAttention wins and loses, how near the limit it is, and what it keeps."""
 
+import itertools
 import math
 from collections.abc import Mapping
 
@@ -71,16 +72,28 @@ def with_limits(flash: pd.DataFrame, products: Mapping[str, Interval], bandwidth
     return tidy.derive(known, f"limit_percent{tidy.LOG_ERROR}", lambda _, error: error, "total_ms", "limit_error")
 
 
+def alike(flash: pd.DataFrame, case: Mapping) -> pd.DataFrame:
+    """Select the records of all lengths, head sizes and variants that go with the case."""
+    return tidy.select(flash, **{name: case[name] for name in AT})
+
+
+def beside_naive(flash: pd.DataFrame, case: Mapping) -> dict:
+    """Return the case, or where naive attention did not run as long, its longest length."""
+    naive = tidy.largest(flash, "seq_len", **{**case, "variant": "naive", "seq_len": list(set(flash["seq_len"]))})
+    return {**case, "seq_len": min(naive["seq_len"], case["seq_len"])} if naive["seq_len"] else dict(case)
+
+
 def answer(flash: pd.DataFrame, case: Mapping) -> Statement:
     """State the time of ours against that of both rivals, and how near the limit it is."""
     if case["seq_len"] is None:
         return sentences.with_stale(MISSING, flash)
-    own, at = case["variant"], f"at {case['seq_len']:,} tokens"
-    names = {"sdpa": "sdpa", "naive": "naive attention"}
-    said = [
-        sentences.compare(flash, "total_ms", case, {**case, "variant": rival}, own, names[rival], where)
-        for rival, where in zip(RIVALS, (f"forward and backward {at}", at), strict=True)
-    ]
+    said, started = [], "forward and backward "
+    for rival, name, each in zip(RIVALS, ("sdpa", "naive attention"), (case, beside_naive(flash, case)), strict=True):
+        where = f"{started}at {each['seq_len']:,} tokens"
+        said.append(
+            sentences.compare(flash, "total_ms", each, {**each, "variant": rival}, each["variant"], name, where)
+        )
+        started = ""
     return sentences.together(*said, shares(flash, case))
 
 
@@ -114,29 +127,35 @@ def turning(found: pd.DataFrame, flash: pd.DataFrame, case: Mapping) -> Statemen
     parts = []
     for rival in RIVALS:
         rows = tidy.select(found, rival=rival, d_head=case["d_head"]).sort_values("seq_len")
-        lengths = {
-            verdict: sentences.listed([digits.count(tokens) for tokens in group["seq_len"]])
-            for verdict, group in rows.groupby("verdict", sort=False)
-        }
-        if lengths:
-            words = ", ".join(f"{verdict} at {at}" for verdict, at in lengths.items())
-            parts.append(f"Against {rival}, {case['variant']} is {words} tokens.")
+        lengths = itertools.groupby(zip(rows["verdict"], rows["seq_len"], strict=True), key=lambda row: row[0])
+        words = [f"{verdict} {_span([tokens for _, tokens in run])}" for verdict, run in lengths]
+        if words:
+            parts.append(f"Against {rival}, {case['variant']} is {', '.join(words)} tokens.")
     if not parts:
         return MISSING
     used = {name: case[name] for name in ("d_head", *AT)}
     return Statement(" ".join(parts), "measured", "The verdicts of the map.", sentences.names(flash, used))
 
 
+def _span(lengths: list[int]) -> str:
+    first, last = map(digits.count, (lengths[0], lengths[-1]))
+    return f"at {first}" if len(lengths) == 1 else f"from {first} to {last}"
+
+
 def kept(flash: pd.DataFrame, case: Mapping) -> Statement:
     """State what ours and naive attention save for the backward pass."""
-    parts, numbers, cases = [], (), [{**case, "variant": name} for name in (case["variant"], RIVALS[1])]
+    if case["seq_len"] is None:
+        return MISSING
+    same, parts, numbers = beside_naive(flash, case), [], ()
+    cases = [{**same, "variant": name} for name in (case["variant"], RIVALS[1])]
     for each in cases:
-        found = hypotheses.median(flash, "saved_mib", each) if case["seq_len"] else None
+        found = hypotheses.median(flash, "saved_mib", each)
         if not found:
             return MISSING
         parts.append(digits.number(found.value, 0))
         numbers += sentences.quantity(flash, each, "saved_mib", found, parts[-1])
-    text = f"For the backward pass it keeps {parts[0]} MiB instead of naive attention's {parts[1]}."
+    tokens = digits.count(same["seq_len"])
+    text = f"For the backward pass of {tokens} tokens it keeps {parts[0]} MiB, naive attention {parts[1]}."
     return Statement(text, "measured", "saved_mib, counted by tensor.", sentences.names(flash, *cases), numbers)
 
 
@@ -166,19 +185,24 @@ def _limit_gflops(case: Mapping, products: Mapping[str, Interval], bandwidth: In
 @mpl.rc_context(plots.STYLE)
 def draw_map(found: pd.DataFrame) -> Axes:
     """Draw ours relative to each rival, tokens by head size: blue is faster, red is slower."""
-    grid = plots.axes(2, 1.1 + 0.42 * max(1, found["seq_len"].nunique()), sharey=True)
-    for ax, rival in zip(grid, RIVALS, strict=True):
+    lengths, sizes = (sorted(found[name].unique()) for name in ("seq_len", "d_head"))
+    grid = plots.axes(2, 1.1 + 0.36 * max(1, len(lengths)), sharey=True)
+    for ax, rival in zip(grid if lengths else (), RIVALS, strict=False):
         cells = tidy.select(found, rival=rival)
-        if cells.empty:
-            ax.set_axis_off()
-            continue
-        judged = zip(cells["ratio"], cells["verdict"], strict=True)
-        texts = [f"{digits.number(ratio.value, ratio.reach)}\n{verdict}" for ratio, verdict in judged]
+        texts = [
+            f"{digits.number(ratio.value)}\n{verdict}"
+            for ratio, verdict in zip(cells["ratio"], cells["verdict"], strict=True)
+        ]
         cells = cells.assign(log=[math.log2(ratio.value) for ratio in cells["ratio"]], text=texts)
-        wide = cells.pivot_table(index="seq_len", columns="d_head", values=["log", "text"], aggfunc="first")
+        logs, texts = (
+            cells.pivot_table(index="seq_len", columns="d_head", values=name, aggfunc="first").reindex(
+                index=lengths, columns=sizes
+            )
+            for name in ("log", "text")
+        )
         sns.heatmap(
-            wide["log"].astype(float), vmin=-3, vmax=3, cmap="vlag", annot=wide["text"].fillna(""), fmt="",
-            cbar=False, ax=ax, yticklabels=[f"{tokens:,}" for tokens in wide.index],
+            logs.astype(float), vmin=-3, vmax=3, cmap="vlag", annot=texts.fillna(""), fmt="", cbar=False, ax=ax,
+            yticklabels=[f"{tokens:,}" for tokens in lengths],
         )  # fmt: skip
         ax.set(xlabel=heading("d_head"), ylabel=heading("seq_len") if rival == RIVALS[0] else "")
         ax.set_title(f"relative to {rival}")
@@ -240,7 +264,7 @@ def cheaper(case: Mapping, products: float, bandwidth: float) -> Statement:
     if case["seq_len"] is None or math.isnan(products) or math.isnan(bandwidth):
         return MISSING
     keep, again = recomputation(case, products, bandwidth)["least_ms"]
-    word = "less" if again < keep else "no less"
+    word = "less" if again < keep else "more"
     text = (
         f"To compute the scores again takes at least {digits.number(again)} ms, {word} than the "
         f"{digits.number(keep)} ms to write the weights to memory and read them back."
@@ -266,8 +290,8 @@ def beside_public(flash: pd.DataFrame) -> pd.DataFrame:
 
 def theory(flash: pd.DataFrame, case: Mapping) -> list[Hypothesis]:
     """Predict growth with the tokens, the least time, and what is saved to the byte."""
-    naive = {**case, "variant": "naive"}
-    at = sentences.at(", {seq_len:,} tokens", case)
+    naive = {**beside_naive(flash, case), "variant": "naive"}
+    at, at_naive = (sentences.at(", {seq_len:,} tokens", each) for each in (case, naive))
 
     def grows(metric: str, of: Mapping) -> Interval | None:
         return hypotheses.exponent(flash, metric, "seq_len", of)
@@ -280,7 +304,7 @@ def theory(flash: pd.DataFrame, case: Mapping) -> list[Hypothesis]:
             hypotheses.value(flash, "formula_mib", case), hypotheses.counted(_saved(flash, case)),
         ),
         Hypothesis(
-            f"naive saves, MiB{at}", "3TD + T² numbers a head, and a mask",
+            f"naive saves, MiB{at_naive}", "3TD + T² numbers a head, and a mask",
             hypotheses.value(flash, "formula_mib", naive), hypotheses.counted(_saved(flash, naive)),
         ),
         *(
