@@ -31,6 +31,9 @@ CASES = {
     "allocator": [],
     "peers": [],
     "collectives": [],
+    "ddp": [],
+    "sharded": [],
+    "fsdp": [],
     "ceilings": [
         {"operation": ["matmul", "copy", "triad", "add", "adamw"], "rows": 8, "columns": 8},
         {"operation": "products", "rows": 8, "columns": WIDTH},
@@ -54,7 +57,8 @@ def small(monkeypatch):
 @pytest.mark.parametrize("kind", ["mps", "cuda"])
 def test_every_experiment_goes_from_its_notebook_to_the_page(kind):
     assert CASES.keys() == CATALOG.keys()
-    unmeasured = {"allocator", "peers", "collectives"} | ({"kernels"} if kind == "mps" else set())
+    on_ranks = {"collectives", "ddp", "sharded", "fsdp"}
+    unmeasured = {"allocator", "peers"} | on_ranks | ({"kernels"} if kind == "mps" else set())
     with pretended(kind):
         machine = environment.machine(kind)
         for experiment in CATALOG.keys() - unmeasured:

@@ -30,13 +30,13 @@ class Fsdp(StepOnRanks):
     def rank_bytes(self) -> int:
         """Predict the peak of a rank in its step.
 
-        In `plain`, with the buckets that gradients are copied to. In shards, with the weights and the gradients of two
-        units beside the activations of a plain rank."""
+        In `plain`, with the buckets that gradients are copied to. In shards, beside the activations of a plain rank,
+        two units have weights, gradients, a flat copy of these, and a buffer in which to receive others."""
         if self.variant == "plain":
             return super().rank_bytes() + 4 * self.own_shape.parameters
         ways = self.own_shape, self.world, self.precision, "sdpa", "fused", self.place
         whole, shared = (accounting.memory_bytes(scheme, *ways) for scheme in ("bucketed", "fsdp"))
-        return int(sum((shared | {"activations": whole["activations"]}).values()) + shared["gathered"])
+        return int(sum((shared | {"activations": whole["activations"]}).values()) + 3 * shared["gathered"])
 
     def training(self) -> TrainingOnRanks:
         """Build the model, whole or in shards."""

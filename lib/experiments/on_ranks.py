@@ -31,7 +31,7 @@ def validated(case) -> None:
 
 
 def predicted_bytes(case, of_rank: int) -> int:
-    """Predict the peak of tensors with `of_rank` bytes a rank: of one on its GPU, or of all in the same memory."""
+    """Predict the peak of tensors of `of_rank` bytes a rank: of one on its GPU, or of all in one memory."""
     return of_rank if case.backend == "nccl" else case.world * (of_rank + ranks.PROCESS_BYTES)
 
 

@@ -57,7 +57,8 @@ class TrainingOnRanks(Training):
     def held_bytes(self) -> dict[str, int]:
         """Return the bytes of parameters, gradients, the optimizer's states and all other tensors."""
         params = list(self.network.parameters())
-        states = [value for state in self.optimizer.state.values() for value in state.values()]
+        optimizer = getattr(self.optimizer, "optim", self.optimizer)  # ZeroRedundancyOptimizer's own is inside
+        states = [value for state in optimizer.state.values() for value in state.values()]
         owners = {
             "parameters": params,
             "gradients": [param.grad for param in params if param.grad is not None],

@@ -1,4 +1,4 @@
-"""Train equal copies of a model on several ranks: average their gradients, in four ways (Li et al. 2020).
+"""Average the gradients of equal models on several ranks, in four ways (Li et al. 2020).
 
 >>> replica = DistributedDataParallel(network, "bucketed", bucket_mib=10)  # doctest: +SKIP
 >>> loss(replica(tokens), targets).backward()  # doctest: +SKIP
@@ -31,13 +31,14 @@ _DURING_BACKWARD = {"overlap", "bucketed"}
 
 
 class DistributedDataParallel(nn.Module):
-    """Average the gradients of a module over all ranks; rank 0's weights and buffers are the first of every rank.
+    """Average the gradients of a module over all ranks.
 
-    Call `finish_gradient_synchronization` between the backward pass and the optimizer's step. A parameter without a
-    gradient on some ranks counts as zero there; one without on every rank keeps none. Collectives run in one order on
-    all ranks, that of the parameters reversed, so a parameter without a gradient holds back those before it until the
-    end. A bucket's gradients are views of its buffer. Given a list as `log`, a `transfers.Noted` of each collective is
-    appended. Raises ValueError for an unknown variant, or a bucket that is not positive."""
+    All start with the weights and buffers of rank 0. Call `finish_gradient_synchronization` between the backward pass
+    and the optimizer's step. A parameter without a gradient on some ranks counts as zero there; one without on every
+    rank keeps none. Collectives run in one order on all ranks, that of the parameters reversed: a parameter without a
+    gradient holds back those before it until the end. A bucket's gradients are views of its buffer. Given a list as
+    `log`, a `transfers.Noted` of each collective is appended.
+    Raises ValueError for an unknown variant, or a bucket that is not positive."""
 
     def __init__(
         self, module: nn.Module, variant: str = "bucketed", bucket_mib: float = BUCKET_MIB, log: list | None = None
@@ -56,9 +57,8 @@ class DistributedDataParallel(nn.Module):
         self._synchronizing = True
         self._start_anew()
         if variant in _DURING_BACKWARD:
-            ready = functools.partial(
-                type(self)._ready, weakref.proxy(self)
-            )  # no collector sees a cycle by such a hook
+            # a hook that held this module would be a cycle that no collector sees
+            ready = functools.partial(type(self)._ready, weakref.proxy(self))
             for place, bucket in enumerate(self.buckets):
                 for param in bucket.params:
                     param.register_post_accumulate_grad_hook(functools.partial(ready, place))
@@ -82,8 +82,9 @@ class DistributedDataParallel(nn.Module):
             self._issue()
             if self.variant == "naive":
                 self._pending[-1].wait()
-        self._used[absent] = 0
         # one more collective, of one number a parameter: only the ranks together know which of them nobody used
+        if absent:
+            self._used[absent] = 0
         used = transfers.average(self._used, "used", self.log)
         for pending in self._pending if self.variant != "naive" else []:
             pending.wait()
@@ -119,7 +120,7 @@ class DistributedDataParallel(nn.Module):
 
 @dataclass
 class _Bucket:
-    """Hold parameters whose gradients travel together; several of them share a buffer, of which they are views."""
+    """Hold parameters whose gradients travel together, those of several as views of one buffer."""
 
     params: list[nn.Parameter]
     ready: set[Tensor] = field(default_factory=set)

@@ -1,4 +1,6 @@
-"""Shard parameters, gradients and optimizer state; gather one layer when it computes (FSDP, Zhao et al. 2023; ZeRO-3).
+"""Shard parameters, gradients and optimizer state, and gather a layer when it computes.
+
+This is FSDP (Zhao et al. 2023), or stage 3 of ZeRO (Rajbhandari et al. 2020).
 
 >>> sharded = FullySharded(network, compute_dtype=torch.bfloat16)  # doctest: +SKIP
 >>> optimizer = torch.optim.AdamW(sharded.parameters())  # doctest: +SKIP
@@ -22,7 +24,7 @@ from lib.parallel import transfers
 
 
 class FullySharded(nn.Module):
-    """Keep 1/world of each layer's parameters as a flat fp32 tensor, and gather the layer while it computes.
+    """Keep a part of each layer as a flat fp32 tensor, and gather the layer while it computes.
 
     Layers are the children of `module`, and the items of those that are an `nn.ModuleList`. A layer is gathered before
     its forward and its backward pass, while the one before it computes, and freed after each: at most two are there.
@@ -90,7 +92,7 @@ class FullySharded(nn.Module):
         return self.gather_full_parameters()
 
     @torch.no_grad()
-    def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
         """Load the state dict of the plain module. Raises KeyError for a missing name."""
         self._free()
         names = {id(value): name for name, value in self.module.state_dict(keep_vars=True).items()}
@@ -206,9 +208,8 @@ class _Shard:
         part = torch.empty(len(self.whole) // self.world, device=self.whole.device)
         self.master = nn.Parameter(part, requires_grad=params[0].requires_grad)
         self.load(params)
-        collect = functools.partial(
-            type(self)._collect, weakref.proxy(self)
-        )  # no collector sees a cycle by such a hook
+        # a hook that held this shard would be a cycle that no collector sees
+        collect = functools.partial(type(self)._collect, weakref.proxy(self))
         for param, part in zip(params, self._views(self.whole), strict=True):
             param.data = part
             if param.requires_grad:
@@ -295,7 +296,7 @@ class _Shard:
 
 
 def _layers(module: nn.Module, dtype: torch.dtype, log: list | None) -> list[_Layer]:
-    """Return the layers that have parameters of their own, and one of the parameters that no layer has alone."""
+    """Return the layers, and one of the parameters that no layer has alone."""
     children = {}
     for name, child in module.named_children():
         inner = child.named_children() if isinstance(child, nn.ModuleList) else [("", child)]

@@ -1,4 +1,4 @@
-"""Share an optimizer's state among ranks: each updates its parameters and sends them (ZeRO-1, Rajbhandari et al. 2020).
+"""Share the work and the state of an optimizer among ranks (ZeRO stage 1, Rajbhandari et al. 2020).
 
 >>> optimizer = ShardedOptimizer(network.parameters(), AdamW, hyper=Hyper(lr=1e-3))  # doctest: +SKIP
 """
@@ -14,7 +14,7 @@ from lib.parallel import transfers
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
-    """Run an optimizer of class `optimizer_cls` on this rank's share of the parameters, then send them to all ranks.
+    """Run an optimizer on this rank's share of the parameters, then send them to all ranks.
 
     Gradients must be averaged before. Each parameter belongs to one rank: the largest first, to the rank with the
     fewest elements. Those of a rank move into one flat tensor, which takes one broadcast; a parameter that shares its
@@ -58,9 +58,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict:
-        """Return the state of all ranks, as of one that is not sharded, in the memory of the CPU of every rank.
+        """Return the state of all ranks, as an optimizer that is not sharded would.
 
-        Every rank must call it."""
+        Every rank must call it, and gets all of it in the memory of its CPU."""
         params = self._params()
         own = {index: self.state[param] for index, param in enumerate(params) if param in self.state}
         shapes: list = [None] * dist.get_world_size()
@@ -83,7 +83,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return {"state": dict(sorted(state.items())), "param_groups": packed}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Load the state that a sharded optimizer of any number of ranks, or one that is not sharded, returned."""
+        """Load a state of any number of ranks, or of an optimizer that is not sharded."""
         saved = state_dict["param_groups"]
         if (got := [len(group["params"]) for group in saved]) != (
             expected := [len(group["params"]) for group in self.param_groups]

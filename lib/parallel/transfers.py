@@ -1,4 +1,4 @@
-"""Start the collectives of training: averages and copies of flat tensors, which go on while a rank computes.
+"""Start averages and copies of flat tensors among the ranks, which go on while they compute.
 
 Each returns a `Pending` to wait for. Given a list as `log`, each appends a `Noted`, from which a timeline can be drawn.
 """
@@ -17,9 +17,10 @@ from lib.parallel import collectives
 
 @dataclass
 class Noted:
-    """Hold when a collective was issued and finished, by `time.perf_counter_ns`, and the bytes of its whole tensor.
+    """Hold when a collective was issued and finished, and the bytes of its whole tensor.
 
-    On Linux all processes share that clock. A GPU's collective counts as finished once it is queued."""
+    Times are those of `time.perf_counter_ns`, a clock that all processes share on Linux. A GPU's collective counts as
+    finished once it is queued."""
 
     name: str
     bytes: int
@@ -69,10 +70,10 @@ def gather(whole: Tensor, name: str, log: list | None = None) -> Pending:
 
 
 def scatter(part: Tensor, whole: Tensor, name: str, log: list | None = None) -> Pending:
-    """Write this rank's part of the average of `whole` over the ranks into `part`, which may have a wider type.
+    """Write this rank's part of the average of `whole` over the ranks into `part`.
 
-    With gloo the ranks exchange their parts and average them: its reduce-scatter is an all-reduce (PyTorch's pull
-    request 118911), which moves twice the bytes."""
+    The part may have a wider type. With gloo the ranks exchange their parts and average them: gloo's reduce-scatter is
+    an all-reduce (PyTorch's pull request 118911), which moves twice the bytes."""
     noted = _note(name, whole, log)
     if dist.get_backend() == "gloo":
         received = torch.empty_like(whole)
