@@ -23,6 +23,7 @@ PHASES = ("forward", "backward", "synchronization", "optimizer")
 KINDS = ("parameters", "gradients", "states", "other")  # of what a rank holds after a step
 OURS = ("naive", "flat", "overlap", "bucketed")
 WRITE_UPS = ("brandon-snider/cs336-a2", "damek/cs336-assignment2-systems")  # that print answers about XXL
+UNCOUNTED = ["codes"]  # several experiments are in one table, each by its own code
 UNTOLD = ["noisy", "why", "status"]  # by write-ups
 MIB, GIB = 2**20, 2**30
 NOTHING = Statement("Steps of several ranks were not measured here.", NO_DATA, "ddp")
@@ -214,7 +215,8 @@ def _with_formula(row: pd.Series, scheme: str) -> dict:
     seen = [found[f"{kind}_mib"] for kind in parts]
     off = math.nan if None in seen else 100 * (formula / sum(i.value for i in seen) - 1)
     by_kind = {f"formula_{kind}_mib": size / MIB for kind, size in parts.items()}
-    return row.to_dict() | found | by_kind | {"formula_mib": formula, "error_percent": off}
+    told = row.drop([*tidy.MARKS, *UNCOUNTED], errors="ignore").to_dict()
+    return told | found | by_kind | {"formula_mib": formula, "error_percent": off}
 
 
 def draw_held(table: pd.DataFrame) -> Axes:

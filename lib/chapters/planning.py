@@ -24,10 +24,7 @@ PHASES = ("forward", "backward", "optimizer")
 WAY = ("sdpa", "fused")  # the attention and the optimizer of ranks, and of what is planned
 GIB, BUCKET_MIB = 2**30, accounting.BUCKET_BYTES / 2**20
 COLUMNS = "size scheme world context_length precision total_ms rank_gib tokens_per_s fits"
-CHECKED = (
-    "size context_length precision attention optimizer variant bucket_mib world ceilings_ms predicted_ms total_ms "
-    "error_percent"
-)
+CHECKED = "size context_length precision variant world ceilings_ms predicted_ms total_ms error_percent"
 
 WIDE = {  # columns of the whole plan, each a table by size, scheme and number of devices
     "total_ms": "Time of a step by the planner, ms, by number of devices",
@@ -188,39 +185,30 @@ def wide(planned: pd.DataFrame, column: str) -> pd.DataFrame:
 def checked(of: Device | None, network: Network | None, steps: pd.DataFrame, ddp: pd.DataFrame) -> pd.DataFrame:
     """Set the planner's time beside each measured step, of one process and of several ranks.
 
-    A step is predicted from the other ones. Ranks on a CPU share its cores. `error_percent` is that of the prediction,
-    `ceilings_ms` the time at the ceilings alone."""
+    A step of one process, whose `variant` names attention and optimizer, is predicted from those of other shapes. Ranks
+    on a CPU share its cores. `error_percent` is that of the prediction; `ceilings_ms` takes the ceilings alone."""
     rows = []
     for _, row in measured(steps).iterrows() if of else ():
         case = shape_of(row), row["precision"], _way(row)
         if case[1] in of.flops:
             times = of.least_ms(*case), of.without(case[0]).phases_ms(*case)
             ceilings_ms, predicted_ms = (sum(one.values()) for one in times)
-            rows.append(_beside(row, {"ceilings_ms": ceilings_ms, "predicted_ms": predicted_ms}, "one process", 1))
+            found = {"ceilings_ms": ceilings_ms, "predicted_ms": predicted_ms}
+            rows.append(_beside(row, found, ", ".join(case[2]), 1))
     known = tidy.medians(tidy.select(ddp, status="ok"), "total_ms") if of and network else ddp.iloc[:0]
     for _, row in known.iterrows():
         world, scheme = row["world"], {"torch": "bucketed"}.get(row["variant"], row["variant"])
         own, bucket = of.shared(world if row["backend"] == "gloo" else 1), row["bucket_mib"] or BUCKET_MIB
         if row["precision"] in of.flops:
             parts = step_ms(own, network, scheme, shape_of(row, world), world, row["precision"], bucket)
-            rows.append(_beside(row, {"predicted_ms": sum(parts.values())}, row["variant"], world))
+            name = f"{row['variant']}, {bucket:g} MiB" if row["variant"] == "bucketed" else row["variant"]
+            rows.append(_beside(row, {"predicted_ms": sum(parts.values())}, name, world))
     return Frame(rows, columns=None if rows else CHECKED.split())
 
 
 def _beside(row: Mapping, predicted: Mapping, variant: str, world: int) -> dict:
     """Return a measured case with its prediction and the prediction's error."""
-    names = (
-        "size",
-        "context_length",
-        "precision",
-        "attention",
-        "optimizer",
-        "bucket_mib",
-        "total_ms",
-        "hardware",
-        "noisy",
-        "quantity",
-    )
+    names = ("size", "context_length", "precision", "total_ms", "hardware", "noisy", "quantity")
     kept = {name: row[name] for name in names if name in row}
     error = 100 * (predicted["predicted_ms"] / row["total_ms"].value - 1)
     return kept | {"variant": variant, "world": world} | dict(predicted) | {"error_percent": error}

@@ -16,6 +16,7 @@ from lib.timing import Iteration
 START = "step begins"  # the name of a mark in the trace
 GLOO, NCCL = "gloo:all_reduce", "AllReduce"  # an operation of gloo; a part of the names of NCCL's kernels
 ALL_REDUCE = "all-reduce"
+LEAST_MS = 1e-6  # when the first rank begins: a record has no time of zero
 
 
 def followed(iteration: Iteration, before: Callable[[], None]) -> dict[str, list]:
@@ -49,7 +50,7 @@ def followed(iteration: Iteration, before: Callable[[], None]) -> dict[str, list
         trace = json.loads(file.read_text())
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     began_us = next(event["ts"] + event["dur"] for event in events if event["name"] == START)
-    begin_ms = _since_first(trace["baseTimeNanoseconds"] + 1e3 * began_us, device)
+    begin_ms = LEAST_MS + _since_first(trace["baseTimeNanoseconds"] + 1e3 * began_us, device)
     ends_ms = list(itertools.accumulate(phases_ms, initial=begin_ms))
     rows = list(zip(parts, ends_ms, ends_ms[1:], strict=False))
     for event in sorted(filter(_is_all_reduce, events), key=lambda event: event["ts"]):

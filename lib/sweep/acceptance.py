@@ -3,7 +3,7 @@
 from lib.records import results
 from lib.sweep.plan import Task
 
-PHASES = ("forward_ms", "backward_ms", "optimizer_ms")
+PHASES = ("forward_ms", "backward_ms", "synchronization_ms", "optimizer_ms")
 ROUNDING = 1e-3  # allowed relative gap between total and sum of phases, which are readings of one clock
 
 
