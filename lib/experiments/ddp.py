@@ -1,4 +1,4 @@
-"""Measure a training step of several ranks that average their gradients, in our four ways and in PyTorch's."""
+"""Measure a training step of several ranks that average their gradients, beside PyTorch's."""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ UNBUFFERED = ("naive", "overlap")  # send each gradient from where it is
 
 @dataclass(frozen=True)
 class Ddp(StepOnRanks):
-    """A training step of ranks that each have the whole model, and synchronize gradients as the `variant` does.
+    """A training step of ranks that each have the whole model.
 
-    `bucketed` needs a `bucket_mib`, and 0 stands for none; `torch` takes its own default for 0."""
+    They synchronize gradients as the `variant` does. `bucketed` needs a `bucket_mib`, and 0 stands for none; `torch` takes its own default for 0."""
 
     experiment: ClassVar[str] = "ddp"
     variants: ClassVar[dict[str, str]] = {name: name for name in ddp.VARIANTS} | {PEER: "bucketed"}

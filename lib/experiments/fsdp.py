@@ -1,4 +1,4 @@
-"""Measure a training step of several ranks that share parameters, gradients and states, and the memory it saves."""
+"""Measure a training step of several ranks that share all of its states, and its memory."""
 
 import contextlib
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ FIRST = "layers.0.attn.q_proj.weight"
 
 @dataclass(frozen=True)
 class Fsdp(StepOnRanks):
-    """A training step of ranks that each have the whole model, variant `plain`, or a share of it: ours, and `torch`'s.
+    """A training step of ranks that each have the whole model (`plain`), or a share: `fsdp`, `torch`.
 
     Below fp32, `plain` computes under autocast; the others gather parameters and scatter gradients in the narrow
     type."""

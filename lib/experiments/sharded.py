@@ -1,4 +1,4 @@
-"""Measure a training step of several ranks that share an optimizer's states, and the memory that it saves."""
+"""Measure a training step of several ranks that share an optimizer's states, and its memory."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -42,7 +42,7 @@ class TrainingOnRanks(Training):
         self.synchronize = self.network.finish_gradient_synchronization
 
     def iteration(self, mark: Mark) -> None:
-        """Run a training step, with what synchronization is left after the backward pass as a phase of its own."""
+        """Run a training step; synchronization left after the backward pass is a phase of its own."""
         with self.autocast:
             self.last["logits"] = self.network(self.own_BT)
             self.last["loss"] = model.loss(self.last["logits"], self.own_targets_BT)
@@ -174,7 +174,7 @@ class StepOnRanks:
 
 @contextlib.contextmanager
 def memory_of_first(training: TrainingOnRanks) -> Iterator[dict]:
-    """Fill in the memory of live tensors before the first step, and before and after its optimizer, by owner."""
+    """Fill in the memory of live tensors before the first step and around its optimizer, by owner."""
     noted = {"initial_mib": [training.held_bytes()["all"] / peak_memory.MIB]}
 
     def before_step(*_) -> None:

@@ -10,7 +10,7 @@ from lib.instruments.device import on
 
 
 def held_bytes(owners: Mapping[str, Iterable[Tensor]], device: str) -> dict[str, int]:
-    """Return the bytes that each owner's tensors hold, those of all `other` ones, and of all together, `all`.
+    """Return the bytes that each owner's tensors hold, those of all `other` ones, and of `all`.
 
     Each storage counts once, for the first owner. A GPU's allocator counts all; on a CPU these are the tensors that
     Python knows of."""
