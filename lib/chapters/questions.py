@@ -39,8 +39,8 @@ ATTENTION, FLASH, ADAM = ("05_attention",), ("06_flash",), ("07_adam",)
 PRECISION, SUMS = ("08_precision",), ("08_precision", "Four ways to add up")
 DTYPES, NORMS = ("08_precision", "Dtypes under autocast"), ("08_precision", "What is sensitive in a norm")
 WARMUPS, COMPILE = ("09_warmup", "No warm-up, one, two or five"), ("82_compile",)
-RING, RANKS = ("12_collectives",), ("13_parallel",)
-WRITTEN, XXL = ("13_parallel", "Memory of a rank"), ("13_parallel", "From which batch on products decide")
+RING, RANKS = ("10_collectives",), ("11_parallel",)
+WRITTEN, XXL = ("11_parallel", "Memory of a rank"), ("11_parallel", "From which batch on products decide")
 
 
 class Machine:
