@@ -133,8 +133,8 @@ def answer(records: pd.DataFrame, found: pd.DataFrame) -> Statement:
     call, rate = row["overhead_us"], row["algorithm_gb_per_s"]
     costs = f"costs {digits.brief(call)} µs" if call.value > 0 else "costs too little to show beside its bytes,"
     text = (
-        f"{shown} ms for an all-reduce of {case['megabytes']:,} MB between {case['world']} ranks{crowd} by "
-        f"{case['backend']}: {digits.number(bus.value, bus.reach)} GB/s on the bus. Fitted to all sizes, a call "
+        f"An all-reduce of {case['megabytes']:,} MB between {case['world']} ranks{crowd} by {case['backend']} takes "
+        f"{shown} ms: {digits.number(bus.value, bus.reach)} GB/s on the bus. Fitted to all sizes, a call "
         f"{costs} and then moves {digits.brief(rate)} GB of the message a second; the model is at most "
         f"{digits.count(row['misfit_percent'])}% off."
     )

@@ -38,13 +38,20 @@ def steps(records: pd.DataFrame) -> pd.DataFrame:
     if table.empty:
         return table.assign(hidden_percent=None, ratio=None, verdict=None)
     table = compare.beside_baselines(table, records)
-    return table.assign(hidden_percent=[_hidden(row) for _, row in table.iterrows()])
+    alike = [name for name in records.fields if name not in ("variant", "bucket_mib")]
+    plain = tidy.select(table, variant="naive").set_index(alike)["backward_ms"].to_dict()
+    return table.assign(hidden_percent=[_hidden(row, plain.get(tuple(row[alike]))) for _, row in table.iterrows()])
 
 
-def _hidden(row: pd.Series) -> float:
-    """Return the percentage of the all-reduces' own time that a step hides."""
-    alone, exposed = row["alone_ms"], row["synchronization_ms"]
-    return max(0.0, 100 * (1 - exposed.value / alone.value)) if alone and exposed else math.nan
+def _hidden(row: pd.Series, backward: Interval | None) -> float:
+    """Return the percentage of the all-reduces' own time that a step hides.
+
+    The rest is what it takes longer than a `backward` pass without any, in which nothing waits."""
+    parts = row["alone_ms"], row["backward_ms"], row["synchronization_ms"]
+    if backward is None or None in parts:
+        return math.nan
+    alone, *both = (part.value for part in parts)
+    return min(100.0, max(0.0, 100 * (1 - (sum(both) - backward.value) / alone)))
 
 
 def head(table: pd.DataFrame) -> pd.DataFrame:
@@ -70,14 +77,13 @@ def answer(records: pd.DataFrame, table: pd.DataFrame) -> Statement:
     shown = digits.interval(best["total_ms"])
     bucket = f" of {best['bucket_mib']:g} MiB" if best["variant"] == "bucketed" else ""
     text = (
-        f"{shown} ms for a step of {best['size']} ({best['batch_size']} × {best['context_length']} tokens in all) on "
-        f"{best['world']} ranks by {best['backend']} with our fastest variant, {best['variant']}{bucket}."
+        f"A step of {best['size']} ({best['batch_size']} × {best['context_length']} tokens in all) on {best['world']} "
+        f"ranks by {best['backend']} takes {shown} ms with our fastest variant, {best['variant']}{bucket}."
     )
     if best["alone_ms"]:
-        text += (
-            f" Its all-reduces alone take {_ms(best['alone_ms'])} ms; the backward pass hides "
-            f"{digits.count(best['hidden_percent'])}% of that."
-        )
+        text += f" Its all-reduces alone take {_ms(best['alone_ms'])} ms"
+        hidden = best["hidden_percent"]
+        text += "." if math.isnan(hidden) else f"; the backward pass hides {digits.count(hidden)}% of that."
     number = sentences.quantity(records, case, "total_ms", best["total_ms"], shown)
     said = [Statement(text, "measured", "Medians of the slowest rank.", sentences.names(records, case), number)]
     for other, words in (("naive", "the naive one"), ("torch", "torch's own")):

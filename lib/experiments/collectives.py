@@ -1,6 +1,6 @@
 """Measure how long several processes take to add up, gather or scatter one tensor."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -17,6 +17,7 @@ from lib.timing import Mark
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 WIDTH = 4  # bytes of a number in fp32
 HELD = 4  # messages in memory: input, output, and buffers of the backend
+LEAST = 1e-3  # megabytes
 CHECKED = 2**16  # numbers of a result
 TOLERANCE = 1e-6
 
@@ -31,7 +32,7 @@ class Collectives:
 
     experiment: ClassVar[str] = "collectives"
     operation: str
-    megabytes: int = field(metadata={"least": 1})
+    megabytes: float
     world: int
     backend: str
     device: str
@@ -40,12 +41,14 @@ class Collectives:
         object.__setattr__(self, "device", device.named(self.device))
         validate.fields(self)
         validate.choice("operation", self.operation, OPERATIONS)
+        validate.at_least("megabytes", self.megabytes, LEAST)
+        validate.at_most("megabytes", self.megabytes)
         on_ranks.validated(self)
 
     @property
     def numbers(self) -> int:
         """Return the numbers of a message, the same for every rank."""
-        return self.megabytes * 10**6 // WIDTH // self.world * self.world
+        return int(1e6 * self.megabytes / WIDTH) // self.world * self.world
 
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""

@@ -22,7 +22,8 @@ UNBUFFERED = ("naive", "overlap")  # send each gradient from where it is
 class Ddp(StepOnRanks):
     """A training step of ranks that each have the whole model.
 
-    They synchronize gradients as the `variant` does. `bucketed` needs a `bucket_mib`, and 0 stands for none; `torch` takes its own default for 0."""
+    They synchronize gradients as the `variant` does. `bucketed` needs a `bucket_mib`, and 0 stands for none; `torch`
+    takes its own default for 0."""
 
     experiment: ClassVar[str] = "ddp"
     variants: ClassVar[dict[str, str]] = {name: name for name in ddp.VARIANTS} | {PEER: "bucketed"}
