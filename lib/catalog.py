@@ -160,7 +160,6 @@ CATALOG = {
     ),
     "sharded": Experiment(
         title="Training steps with a sharded optimizer",
-        ceiling="products",
         baseline={"variant": "torch"},
         variants={"plain": "ink", "sharded": "blue", "torch": "green"},
         alone=True,

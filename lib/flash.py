@@ -2,7 +2,8 @@
 
 It follows Dao (2023), algorithms 1 and 2. Each class has `apply(Q, K, V, is_causal=False)` over (..., T, D). For the
 backward pass it keeps Q, K, V, the output, and the natural log-sum-exp (..., T) of each query's scores: T (4 D + 1)
-numbers instead of T^2. Shapes in names: X any leading dimensions, T queries, S keys, N keys of one block, D head size.
+numbers instead of T^2. Shapes in names: X any leading dimensions, T queries, S keys, N keys of a block, R queries that
+see any of them, D head size.
 """
 
 import functools
@@ -20,27 +21,27 @@ WIDEST = 128  # features of a head that the kernels have tiles for
 class FlashAttentionTorch(torch.autograd.Function):
     """Compute an online softmax over blocks of keys, forward and backward, in plain PyTorch.
 
-    It holds at most T x `block` scores for each leading index."""
+    It holds at most T x `block` scores for each leading index, and as many gradients of them."""
 
     @staticmethod
     def forward(ctx, Q, K, V, is_causal=False, block=BLOCK):
-        return _forward(_attend, ctx, Q, K, V, is_causal, block)
+        return _forward(_weigh, ctx, Q, K, V, is_causal, block)
 
     @staticmethod
     def backward(ctx, dO):
-        return _backward(_differentiate, ctx, dO)
+        return _backward(_weigh_again, ctx, dO)
 
 
 class FlashAttentionCompiled(torch.autograd.Function):
-    """Compute the same, with what is done for each block compiled."""
+    """Compute the same, with what happens to the scores of a block compiled."""
 
     @staticmethod
     def forward(ctx, Q, K, V, is_causal=False, block=BLOCK):
-        return _forward(_compiled(_attend), ctx, Q, K, V, is_causal, block)
+        return _forward(_compiled(_weigh), ctx, Q, K, V, is_causal, block)
 
     @staticmethod
     def backward(ctx, dO):
-        return _backward(_compiled(_differentiate), ctx, dO)
+        return _backward(_compiled(_weigh_again), ctx, dO)
 
 
 @functools.cache
@@ -48,14 +49,15 @@ def _compiled(function):
     return torch.compile(function, dynamic=True, fullgraph=True)  # under a mask each block has its own shape
 
 
-def _forward(attend, ctx, Q, K, V, causal, block):
+def _forward(weigh, ctx, Q, K, V, causal, block):
     q_XTD, k_XSD, v_XSD = (_as_3d(x) for x in (Q, K, V))
     out_XTD = torch.zeros_like(q_XTD, dtype=torch.promote_types(q_XTD.dtype, torch.float32))
     largest_XT1 = out_XTD.new_full((*q_XTD.shape[:-1], 1), -math.inf)
     total_XT1 = torch.zeros_like(largest_XT1)
     for keys, rows in _blocks(q_XTD, k_XSD, causal, block):
-        running = (x[..., rows, :] for x in (out_XTD, largest_XT1, total_XT1))
-        attend(q_XTD[..., rows, :], k_XSD[..., keys, :], v_XSD[..., keys, :], *running, causal)
+        weights_XRN = _scores(q_XTD[..., rows, :], k_XSD[..., keys, :], causal)
+        shrink_XR1 = weigh(weights_XRN, largest_XT1[..., rows, :], total_XT1[..., rows, :])
+        out_XTD[..., rows, :].mul_(shrink_XR1).add_(weights_XRN.to(V.dtype) @ v_XSD[..., keys, :])
     out = out_XTD.div_(total_XT1).to(Q.dtype).reshape(Q.shape)
     logsumexp = total_XT1.log_().add_(largest_XT1).reshape(Q.shape[:-1])
     ctx.save_for_backward(Q, K, V, out, logsumexp)
@@ -63,14 +65,20 @@ def _forward(attend, ctx, Q, K, V, causal, block):
     return out
 
 
-def _backward(differentiate, ctx, dO):
+def _backward(weigh_again, ctx, dO):
     Q, K, V, out, logsumexp = ctx.saved_tensors
     q_XTD, k_XSD, v_XSD, dout_XTD, logsumexp_XT1 = (_as_3d(x) for x in (Q, K, V, dO, logsumexp[..., None]))
     dq_XTD, dk_XSD, dv_XSD = (torch.zeros_like(x) for x in (q_XTD, k_XSD, v_XSD))
-    mean_XT1 = _as_3d((dO * out).sum(-1, keepdim=True))
+    mean_XT1, scale = _as_3d((dO * out).sum(-1, keepdim=True)), 1 / math.sqrt(Q.shape[-1])
     for keys, rows in _blocks(q_XTD, k_XSD, ctx.causal, ctx.block):
-        queries = (x[..., rows, :] for x in (q_XTD, dout_XTD, logsumexp_XT1, mean_XT1, dq_XTD))
-        differentiate(*queries, *(x[..., keys, :] for x in (k_XSD, v_XSD, dk_XSD, dv_XSD)), ctx.causal)
+        q_XRD, dout_XRD, k_XND = q_XTD[..., rows, :], dout_XTD[..., rows, :], k_XSD[..., keys, :]
+        weights_XRN = _scores(q_XRD, k_XND, ctx.causal)
+        dscores_XRN = (dout_XRD @ v_XSD[..., keys, :].mT).to(weights_XRN.dtype)
+        weigh_again(weights_XRN, dscores_XRN, logsumexp_XT1[..., rows, :], mean_XT1[..., rows, :])
+        dscores_XRN = dscores_XRN.to(Q.dtype)
+        dv_XSD[..., keys, :] = weights_XRN.to(Q.dtype).mT @ dout_XRD
+        dk_XSD[..., keys, :].baddbmm_(dscores_XRN.mT, q_XRD, alpha=scale)
+        dq_XTD[..., rows, :].baddbmm_(dscores_XRN, k_XND, alpha=scale)
     return *(x.reshape(like.shape) for x, like in ((dq_XTD, Q), (dk_XSD, K), (dv_XSD, V))), None, None
 
 
@@ -87,40 +95,34 @@ def _blocks(q_XTD, k_XSD, causal, block):
         yield slice(start, start + block), slice(start if causal else 0, None)
 
 
-def _attend(q_XTD, k_XND, v_XND, out_XTD, largest_XT1, total_XT1, causal) -> None:
-    """Take a block of keys into the running output, largest score and sum of weights, in place."""
-    weights_XTN = _scores(q_XTD, k_XND, causal)
-    new_XT1 = torch.maximum(largest_XT1, weights_XTN.amax(-1, keepdim=True))
-    weights_XTN.sub_(new_XT1).exp_()
-    shrink_XT1 = torch.exp(largest_XT1 - new_XT1)
-    total_XT1.mul_(shrink_XT1).add_(weights_XTN.sum(-1, keepdim=True))
-    out_XTD.mul_(shrink_XT1).add_(weights_XTN.to(v_XND.dtype) @ v_XND)
-    largest_XT1.copy_(new_XT1)
+def _scores(q_XRD, k_XND, causal):
+    """Compute scores in at least fp32, -inf where a key is in the future.
 
-
-def _differentiate(
-    q_XTD, dout_XTD, logsumexp_XT1, mean_XT1, dq_XTD, k_XND, v_XND, dk_XND, dv_XND, causal
-) -> None:  # fmt: skip
-    """Write the gradients of a block of keys and values; add its part of the queries' gradient."""
-    scale = 1 / math.sqrt(q_XTD.shape[-1])
-    weights_XTN = _scores(q_XTD, k_XND, causal).sub_(logsumexp_XT1).exp_()
-    dv_XND.copy_(weights_XTN.to(v_XND.dtype).mT @ dout_XTD)
-    dscores_XTN = (dout_XTD @ v_XND.mT).to(weights_XTN.dtype).sub_(mean_XT1).mul_(weights_XTN).to(q_XTD.dtype)
-    dk_XND.baddbmm_(dscores_XTN.mT, q_XTD, alpha=scale)
-    dq_XTD.baddbmm_(dscores_XTN, k_XND, alpha=scale)
-
-
-def _scores(q_XTD, k_XND, causal):
-    """Compute scores in at least fp32, -inf where a key is in the future."""
-    scale = 1 / math.sqrt(q_XTD.shape[-1])
-    scores_XTN = torch.baddbmm(q_XTD.new_empty(1, 1, 1), q_XTD, k_XND.mT, beta=0, alpha=scale)
+    Under a mask the queries begin at the block's own keys, so only the first of them have any in the future."""
+    scale = 1 / math.sqrt(q_XRD.shape[-1])
+    scores_XRN = torch.baddbmm(q_XRD.new_empty(1, 1, 1), q_XRD, k_XND.mT, beta=0, alpha=scale)
     if causal:
-        # the queries begin at the block's own keys, so the first rows alone see any of the future; a compiler fuses the
-        # mask of all rows at no cost, with fewer graphs
-        masked = slice(None) if torch.compiler.is_compiling() else slice(k_XND.shape[-2])
-        seen_XTN = scores_XTN[..., masked, :]
-        seen_XTN.masked_fill_(torch.ones_like(seen_XTN[0], dtype=torch.bool).triu(1), -math.inf)
-    return scores_XTN.to(torch.promote_types(scores_XTN.dtype, torch.float32))
+        diagonal_XNN = scores_XRN[..., : k_XND.shape[-2], :]
+        diagonal_XNN.masked_fill_(torch.ones_like(diagonal_XNN[0], dtype=torch.bool).triu(1), -math.inf)
+    return scores_XRN.to(torch.promote_types(scores_XRN.dtype, torch.float32))
+
+
+def _weigh(scores_XRN, largest_XR1, total_XR1):
+    """Turn scores into weights, and take them into the running largest score and sum of weights, all in place.
+
+    Returns the factor by which earlier weights shrink."""
+    new_XR1 = torch.maximum(largest_XR1, scores_XRN.amax(-1, keepdim=True))
+    scores_XRN.sub_(new_XR1).exp_()
+    shrink_XR1 = torch.exp(largest_XR1 - new_XR1)
+    total_XR1.mul_(shrink_XR1).add_(scores_XRN.sum(-1, keepdim=True))
+    largest_XR1.copy_(new_XR1)
+    return shrink_XR1
+
+
+def _weigh_again(scores_XRN, dweights_XRN, logsumexp_XR1, mean_XR1):
+    """Turn scores into weights, and the weights' gradients into those of the scores, in place."""
+    scores_XRN.sub_(logsumexp_XR1).exp_()
+    dweights_XRN.sub_(mean_XR1).mul_(scores_XRN)
 
 
 class FlashAttentionTriton(torch.autograd.Function):
