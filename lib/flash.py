@@ -108,9 +108,9 @@ def _scores(q_XRD, k_XND, causal):
 
 
 def _weigh(scores_XRN, largest_XR1, total_XR1):
-    """Turn scores into weights, and take them into the running largest score and sum of weights, all in place.
+    """Turn scores into weights, and take them into the running largest score and sum of weights.
 
-    Returns the factor by which earlier weights shrink."""
+    All is done in place. Returns the factor by which earlier weights shrink."""
     new_XR1 = torch.maximum(largest_XR1, scores_XRN.amax(-1, keepdim=True))
     scores_XRN.sub_(new_XR1).exp_()
     shrink_XR1 = torch.exp(largest_XR1 - new_XR1)

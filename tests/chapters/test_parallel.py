@@ -71,7 +71,7 @@ def test_the_head_has_each_variant_with_its_fastest_bucket(steps):
 
 def test_the_answer_names_the_fastest_and_compares_it(steps):
     said = parallel.answer(steps, parallel.steps(steps))
-    assert "ms for a step of tiny (4 × 128 tokens in all) on 2 ranks by gloo" in said.text
+    assert "A step of tiny (4 × 128 tokens in all) on 2 ranks by gloo takes " in said.text
     assert "our fastest variant, bucketed of 1 MiB. Its all-reduces alone take 16.00 ms" in said.text
     assert "hides 75% of that. Bucketed is 1.20" in said.text
     assert "torch's own" in said.text
