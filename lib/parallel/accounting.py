@@ -35,10 +35,6 @@ class Network:
         """Return the part of a collective's time that its bytes do not change, all turns' latency."""
         return PASSES[operation] * (world - 1) * self.latency_s
 
-    def algorithm_bandwidth(self, operation: str, world: int) -> float:
-        """Return the bytes of the message per second, without the overhead."""
-        return self.bandwidth / bus_bytes(operation, 1, world)
-
 
 def network(operation: str, world: int, overhead_s: float, bandwidth: float) -> Network:
     """Return the network on which a collective has this overhead and algorithm bandwidth."""
@@ -50,11 +46,6 @@ def bus_bytes(operation: str, message_bytes: float, world: int) -> float:
 
     The message is what a rank starts or ends with in full."""
     return PASSES[operation] * (world - 1) / world * message_bytes
-
-
-def whole_message_s(message_bytes: float, world: int, bandwidth: float) -> float:
-    """Return the time of an all-reduce that passes whole messages round the ring."""
-    return (world - 1) * message_bytes / bandwidth
 
 
 class Messages(NamedTuple):
@@ -118,17 +109,11 @@ def exposed_s(every: Sequence[Messages], of: Network, world: int, phases_s: Mapp
     return exposed
 
 
-def bucket_overhead_s(gradient_bytes: float, bucket_bytes: float, bandwidth: float, call_s: float) -> float:
-    """Return what bucketed all-reduces add to a backward pass that takes as long as their bytes.
-
-    That is the time of the last bucket's bytes and the overhead of all calls, s / (n w) + n o."""
-    return bucket_bytes / bandwidth + gradient_bytes / bucket_bytes * call_s
-
-
 def optimal_bucket_bytes(gradient_bytes: float, bandwidth: float, call_s: float) -> float:
-    """Return the bucket with the least `bucket_overhead_s`: sqrt(s w o).
+    """Return the bucket b that adds least to a backward pass as long as the bytes take: sqrt(s w o).
 
-    The derivative by the bucket b, 1 / w - s o / b^2, is zero there."""
+    The last bucket and the overhead of all calls are left, b / w + s o / b. Its derivative, 1 / w - s o / b^2, is zero
+    there."""
     return math.sqrt(gradient_bytes * bandwidth * call_s)
 
 
@@ -168,13 +153,6 @@ def data_parallel_tokens(
     They are C / (M W) for many ranks in bf16. Products take 8 B D F / n C backward, and the all-reduce of the gradients
     of both matrices 8 D F / M W, less a turn in n. FSDP has the same bound: half the products, half the bytes."""
     return width(precision) / 2 * flops / (axes * bandwidth) * (1 - 1 / world)
-
-
-def most_ranks(tokens: float, flops: float, bandwidth: float) -> float:
-    """Return the most ranks for which products bind data parallelism or FSDP of these tokens in all.
-
-    That is 1 + B W / C in bf16."""
-    return 1 + tokens * bandwidth / flops
 
 
 def tensor_ranks(d_ff: int, flops: float, bandwidth: float, axes: int = 1) -> float:
