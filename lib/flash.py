@@ -50,12 +50,12 @@ def _compiled(function):
 
 
 def _forward(weigh, ctx, Q, K, V, causal, block):
-    q_XTD, k_XSD, v_XSD = (_as_3d(x) for x in (Q, K, V))
+    q_XTD, k_XSD, v_XSD = _scaled(Q), _as_3d(K), _as_3d(V)
     out_XTD = torch.zeros_like(q_XTD, dtype=torch.promote_types(q_XTD.dtype, torch.float32))
     largest_XT1 = out_XTD.new_full((*q_XTD.shape[:-1], 1), -math.inf)
     total_XT1 = torch.zeros_like(largest_XT1)
-    for keys, rows in _blocks(q_XTD, k_XSD, causal, block):
-        weights_XRN = _scores(q_XTD[..., rows, :], k_XSD[..., keys, :], causal)
+    for keys, rows, future_NN in _blocks(q_XTD, k_XSD, causal, block):
+        weights_XRN = _scores(q_XTD[..., rows, :], k_XSD[..., keys, :], future_NN)
         shrink_XR1 = weigh(weights_XRN, largest_XT1[..., rows, :], total_XT1[..., rows, :])
         out_XTD[..., rows, :].mul_(shrink_XR1).add_(weights_XRN.to(V.dtype) @ v_XSD[..., keys, :])
     out = out_XTD.div_(total_XT1).to(Q.dtype).reshape(Q.shape)
@@ -67,19 +67,29 @@ def _forward(weigh, ctx, Q, K, V, causal, block):
 
 def _backward(weigh_again, ctx, dO):
     Q, K, V, out, logsumexp = ctx.saved_tensors
-    q_XTD, k_XSD, v_XSD, dout_XTD, logsumexp_XT1 = (_as_3d(x) for x in (Q, K, V, dO, logsumexp[..., None]))
+    k_XSD, v_XSD, dout_XTD, logsumexp_XT1 = (_as_3d(x) for x in (K, V, dO, logsumexp[..., None]))
+    q_XTD, mean_XT1 = _scaled(Q), _as_3d((dO * out).sum(-1, keepdim=True))
     dq_XTD, dk_XSD, dv_XSD = (torch.zeros_like(x) for x in (q_XTD, k_XSD, v_XSD))
-    mean_XT1, scale = _as_3d((dO * out).sum(-1, keepdim=True)), 1 / math.sqrt(Q.shape[-1])
-    for keys, rows in _blocks(q_XTD, k_XSD, ctx.causal, ctx.block):
+    for keys, rows, future_NN in _blocks(q_XTD, k_XSD, ctx.causal, ctx.block):
         q_XRD, dout_XRD, k_XND = q_XTD[..., rows, :], dout_XTD[..., rows, :], k_XSD[..., keys, :]
-        weights_XRN = _scores(q_XRD, k_XND, ctx.causal)
+        weights_XRN = _scores(q_XRD, k_XND, future_NN)
         dscores_XRN = (dout_XRD @ v_XSD[..., keys, :].mT).to(weights_XRN.dtype)
         weigh_again(weights_XRN, dscores_XRN, logsumexp_XT1[..., rows, :], mean_XT1[..., rows, :])
         dscores_XRN = dscores_XRN.to(Q.dtype)
         dv_XSD[..., keys, :] = weights_XRN.to(Q.dtype).mT @ dout_XRD
-        dk_XSD[..., keys, :].baddbmm_(dscores_XRN.mT, q_XRD, alpha=scale)
-        dq_XTD[..., rows, :].baddbmm_(dscores_XRN, k_XND, alpha=scale)
+        dk_XSD[..., keys, :] = dscores_XRN.mT @ q_XRD
+        dq_XTD[..., rows, :] += dscores_XRN @ k_XND
+    dq_XTD.mul_(_scale(Q))
     return *(x.reshape(like.shape) for x, like in ((dq_XTD, Q), (dk_XSD, K), (dv_XSD, V))), None, None
+
+
+def _scale(Q):
+    return 1 / math.sqrt(Q.shape[-1])
+
+
+def _scaled(Q):
+    """Return the queries over sqrt(D) in three dimensions, so that their products with keys are scores."""
+    return _as_3d(Q) * _scale(Q)
 
 
 def _as_3d(x: Tensor) -> Tensor:
@@ -88,22 +98,22 @@ def _as_3d(x: Tensor) -> Tensor:
 
 
 def _blocks(q_XTD, k_XSD, causal, block):
-    """Yield slices of keys, each with the slice of the queries that see any of them."""
+    """Yield slices of keys, each with the slice of the queries that see any of them, and a mask.
+
+    It is true where a key is in the future of one of the first queries; the others see all keys of the block."""
+    future_NN = torch.ones(block, block, dtype=torch.bool, device=q_XTD.device).triu(1) if causal else None
     for start in range(0, k_XSD.shape[-2], block):
         if causal and start >= q_XTD.shape[-2]:
             return
-        yield slice(start, start + block), slice(start if causal else 0, None)
+        yield slice(start, start + block), slice(start if causal else 0, None), future_NN
 
 
-def _scores(q_XRD, k_XND, causal):
-    """Compute scores in at least fp32, -inf where a key is in the future.
-
-    Under a mask the queries begin at the block's own keys, so only the first of them have any in the future."""
-    scale = 1 / math.sqrt(q_XRD.shape[-1])
-    scores_XRN = torch.baddbmm(q_XRD.new_empty(1, 1, 1), q_XRD, k_XND.mT, beta=0, alpha=scale)
-    if causal:
-        diagonal_XNN = scores_XRN[..., : k_XND.shape[-2], :]
-        diagonal_XNN.masked_fill_(torch.ones_like(diagonal_XNN[0], dtype=torch.bool).triu(1), -math.inf)
+def _scores(q_XRD, k_XND, future_NN):
+    """Compute scores in at least fp32 from scaled queries, -inf where a key is in the future."""
+    scores_XRN = q_XRD @ k_XND.mT
+    if future_NN is not None:
+        first_XNN = scores_XRN[..., : len(future_NN), :]
+        first_XNN.masked_fill_(future_NN[: first_XNN.shape[-2], : first_XNN.shape[-1]], -math.inf)
     return scores_XRN.to(torch.promote_types(scores_XRN.dtype, torch.float32))
 
 
