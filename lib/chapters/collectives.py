@@ -133,7 +133,7 @@ def answer(records: pd.DataFrame, found: pd.DataFrame) -> Statement:
     call, rate = row["overhead_us"], row["algorithm_gb_per_s"]
     costs = f"costs {digits.brief(call)} µs" if call.value > 0 else "costs too little to show beside its bytes,"
     text = (
-        f"An all-reduce of {case['megabytes']:,} MB between {case['world']} ranks{crowd} by {case['backend']} takes "
+        f"An all-reduce of {case['megabytes']:g} MB between {case['world']} ranks{crowd} by {case['backend']} takes "
         f"{shown} ms: {digits.number(bus.value, bus.reach)} GB/s on the bus. Fitted to all sizes, a call "
         f"{costs} and then moves {digits.brief(rate)} GB of the message a second; the model is at most "
         f"{digits.count(row['misfit_percent'])}% off."
@@ -176,8 +176,8 @@ def bucket(steps: pd.DataFrame, found: pd.DataFrame) -> Statement:
     known = not math.isnan(row["by_formula"])
     follows = f"√(s w o) says buckets of {digits.number(row['by_formula'])} MiB" if known else NO_BUCKET
     text = (
-        f"For the {digits.number(row['gradient_mib'])} MiB of gradients of {row['size']}, {follows}; of {row['tried']} "
-        f"MiB, {row['bucket_mib']:g} MiB took the least time."
+        f"For the {digits.number(row['gradient_mib'])} MiB of gradients of {row['size']}, {follows}; of those "
+        f"tried, {row['tried']} MiB, {row['bucket_mib']:g} MiB took the least time."
     )
     return Statement(text, "measured", "Medians of bucketed steps; o and w of all-reduces between as many ranks.")
 
@@ -225,9 +225,9 @@ def theory(records: pd.DataFrame) -> list[Hypothesis]:
     """Predict an all-reduce by its two halves, and its growth with the ranks by the ring."""
     case = tidy.largest(tidy.select(records, operation="all_reduce"), "megabytes", backend=backend(records))
     halves = [hypotheses.median(records, "total_ms", {**case, "operation": name}) for name in HALVES]
-    at = sentences.at(", {megabytes:,} MB, {world} ranks, {backend}", case)
+    at = sentences.at(", {megabytes:g} MB, {world} ranks, {backend}", case)
     few, many = hypotheses.ends(records, "world", case, longest=False)
-    ranks = sentences.at(f", {{megabytes:,}} MB, {few['world']} to {{world}} ranks, {{backend}}", many)
+    ranks = sentences.at(f", {{megabytes:g}} MB, {few['world']} to {{world}} ranks, {{backend}}", many)
     turns = math.nan
     if many["world"]:
         turns = accounting.bus_bytes("all_reduce", 1, many["world"]) / accounting.bus_bytes(

@@ -104,8 +104,12 @@ def table(rungs: pd.DataFrame, steps: pd.DataFrame, allocators: pd.DataFrame) ->
     rows["payback_steps"] = rows["payback_steps"].where(rows["switch"] == "compiled", None)
     rows["label"] = [name if name == "plain" else f"+ {name}" for name in rows["switch"]]
     rows["gain"], rows["rung_gain"] = ([_inverse(i) for i in rows[name]] for name in ("ratio", "rung_ratio"))
+    own = rows["codes"].iloc[-1]  # other experiments measured the plain step and what is kept, each by its own code
+    rows["codes"] = [
+        own if switch == "plain" else codes for switch, codes in zip(rows["switch"], rows["codes"], strict=True)
+    ]
     kept = _kept(allocators).assign(hardware=rows["hardware"].iloc[0])
-    kept["codes"] = [rows["codes"].iloc[0]] * len(kept)
+    kept["codes"] = [own] * len(kept)
     return Frame(pd.concat([rows, kept], ignore_index=True)).with_origin(found, what="Median or gain")
 
 

@@ -163,6 +163,7 @@ def _panel_height(ax: Axes) -> float:
 
 def _size_label(value: float) -> str:
     """Format a tick in Ki (1,024) or Mi where that is short and exact."""
+    value = int(value) if float(value).is_integer() else value
     for unit, factor in (("Mi", 2**20), ("Ki", 2**10)):
         if value >= 10_000 and value % factor == 0:
             return f"{value // factor:,} {unit}"
