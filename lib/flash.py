@@ -58,6 +58,7 @@ def _forward(weigh, ctx, Q, K, V, causal, block):
         weights_XRN = _scores(q_XTD[..., rows, :], k_XSD[..., keys, :], future_NN)
         shrink_XR1 = weigh(weights_XRN, largest_XT1[..., rows, :], total_XT1[..., rows, :])
         out_XTD[..., rows, :].mul_(shrink_XR1).add_(weights_XRN.to(V.dtype) @ v_XSD[..., keys, :])
+        del weights_XRN  # before the next block has its own
     out = out_XTD.div_(total_XT1).to(Q.dtype).reshape(Q.shape)
     logsumexp = total_XT1.log_().add_(largest_XT1).reshape(Q.shape[:-1])
     ctx.save_for_backward(Q, K, V, out, logsumexp)
@@ -79,6 +80,7 @@ def _backward(weigh_again, ctx, dO):
         dv_XSD[..., keys, :] = weights_XRN.to(Q.dtype).mT @ dout_XRD
         dk_XSD[..., keys, :] = dscores_XRN.mT @ q_XRD
         dq_XTD[..., rows, :] += dscores_XRN @ k_XND
+        del weights_XRN, dscores_XRN
     dq_XTD.mul_(_scale(Q))
     return *(x.reshape(like.shape) for x, like in ((dq_XTD, Q), (dk_XSD, K), (dv_XSD, V))), None, None
 

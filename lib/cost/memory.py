@@ -155,13 +155,14 @@ def _attention_bytes(shape: Shape, precision: str, attention: str, device: str) 
     """Return the bytes of temporaries in the backward pass of one attention.
 
     Variants in `FORMULA` hold the gradients of weights and scores, others those of queries, keys, values and output.
-    `tiled` adds two fp32 numbers for each score of a tile, and a narrow one."""
+    `tiled` adds the scaled queries, a tile's part of their gradient, and for each score of a tile two fp32 numbers and a
+    narrow one."""
     narrow = width(precision)
     if attention in FORMULA:
         return 2 * shape.scores * (narrow if device == "cpu" else 4)
-    gradients = 4 * shape.tokens * shape.d_model * narrow
+    hidden = shape.tokens * shape.d_model * narrow
     tile = shape.num_heads * shape.tokens * min(TILE, shape.context_length)
-    return gradients + (attention == "tiled") * (8 + narrow % 4) * tile
+    return 4 * hidden + (attention == "tiled") * (2 * hidden + (8 + narrow % 4) * tile)
 
 
 def attention_kept_bytes(variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool) -> dict[str, int]:

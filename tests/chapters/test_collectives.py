@@ -98,7 +98,9 @@ def test_the_best_bucket_stands_beside_the_best_measured(measured, save_record):
     gradient = 4 * model_shape("tiny", 128).parameters
     assert row["by_formula"] == pytest.approx(math.sqrt(gradient * 3e9 * 4e-4) / 2**20, rel=1e-3)
     assert (row["bucket_mib"], row["tried"]) == (10, "1, 10, 100")
-    assert "says buckets of 3.97 MiB; of 1, 10, 100 MiB, 10 MiB took" in collectives.bucket(steps, found).text
+    assert (
+        "says buckets of 3.97 MiB; of those tried, 1, 10, 100 MiB, 10 MiB took" in collectives.bucket(steps, found).text
+    )
 
 
 def test_an_overhead_that_does_not_show_gives_no_bucket(measured, save_record):

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 
 from lib.chapters import flash as chapter
 from lib.cost import memory
@@ -78,10 +79,9 @@ def test_short_sequences_are_limited_by_bytes_and_long_ones_by_flops():
 def test_tiles_under_the_mask_are_those_that_the_program_visits(tokens):
     from lib import flash as program
 
-    drawn = chapter.tiles(tokens)
-    q_XTD = np.broadcast_to(np.zeros(()), (1, tokens, 8))
+    drawn, q_XTD = chapter.tiles(tokens), torch.empty(1, tokens, 8)
     visited = np.zeros_like(drawn, dtype=bool)
-    for keys, rows in program._blocks(q_XTD, q_XTD, True, memory.TILE):
+    for keys, rows, _ in program._blocks(q_XTD, q_XTD, True, memory.TILE):
         visited[rows.start // memory.TILE :, keys.start // memory.TILE] = True
     assert program.BLOCK == memory.TILE
     assert (visited == (drawn != chapter.SKIPPED)).all()
