@@ -155,8 +155,8 @@ def _attention_bytes(shape: Shape, precision: str, attention: str, device: str) 
     """Return the bytes of temporaries in the backward pass of one attention.
 
     Variants in `FORMULA` hold the gradients of weights and scores, others those of queries, keys, values and output.
-    `tiled` adds the scaled queries, a tile's part of their gradient, and for each score of a tile two fp32 numbers and a
-    narrow one."""
+    `tiled` adds the scaled queries, a tile's part of their gradient, and for each score of a tile two fp32 numbers and
+    a narrow one."""
     narrow = width(precision)
     if attention in FORMULA:
         return 2 * shape.scores * (narrow if device == "cpu" else 4)
