@@ -17,7 +17,19 @@ from functools import cache, partial
 import pandas as pd
 
 from lib import notebooks
-from lib.chapters import adam, attention, collectives, flash, kernels, memory, parallel, precision, step, warmup
+from lib.chapters import (
+    adam,
+    attention,
+    collectives,
+    flash,
+    kernels,
+    memory,
+    parallel,
+    precision,
+    profiles,
+    step,
+    warmup,
+)  # fmt: skip
 from lib.records import results
 from lib.report import quantities, sentences, tables, tidy
 from lib.report.sentences import NO_DATA, Statement
@@ -81,7 +93,7 @@ def _warmups(of: Machine) -> Statement:
 
 def _profiled(say: Callable) -> Callable[[Machine], Statement]:
     """Answer with a statement of the chapter on kernels about its case."""
-    return lambda of: say(of.load("kernels"), kernels.head(of.load("kernels")))
+    return lambda of: say(of.load("kernels"), profiles.head(of.load("kernels")))
 
 
 def _norms(of: Machine) -> Statement:

@@ -14,7 +14,6 @@ from lib.parallel import collectives, ddp, timeline
 from lib.timing import Mark
 
 PEER = "torch"
-MIB = 2**20
 UNBUFFERED = ("naive", "overlap")  # send each gradient from where it is
 
 

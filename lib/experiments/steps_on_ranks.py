@@ -71,8 +71,8 @@ class TrainingOnRanks(Training):
 class StepOnRanks:
     """A training step of `world` ranks, by the `variant` of how they work together.
 
-    They share `batch_size` sequences. Subclasses add `precision`. Raises ValueError for an unknown or impossible
-    value."""
+    They share `batch_size` sequences. A subclass adds `precision`, and `training()`, which builds the model and its
+    optimizer as the variant has them. Raises ValueError for an unknown or impossible value."""
 
     variants: ClassVar[dict[str, str]]  # each with its scheme in `parallel.accounting`
     size: str
@@ -140,10 +140,6 @@ class StepOnRanks:
         return flops.Costs(
             sharing * of_rank.flops, sharing * (of_rank.bytes + moved), of_rank.operations + calls, of_rank.drawn
         )
-
-    def training(self) -> TrainingOnRanks:
-        """Build the model and its optimizer, each as the variant has them."""
-        raise NotImplementedError
 
     def setup(self) -> Work:
         """Build the training step in this rank, ready to measure."""

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from lib import validate
 from lib.parallel import transfers
+from lib.parallel.accounting import BUCKET_BYTES
 
 MIB = 2**20
-BUCKET_MIB = 25.0  # the default of PyTorch's own
+BUCKET_MIB = BUCKET_BYTES / MIB
 VARIANTS = {
     "naive": "one all-reduce a parameter, one after the other, after the backward pass",
     "flat": "one all-reduce of all gradients after the backward pass",

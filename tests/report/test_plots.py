@@ -3,10 +3,12 @@
 import itertools
 import re
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from lib.report import plots
+from lib.records import results
+from lib.report import plots, tidy
 from lib.report.document import page
 from lib.stats.intervals import Interval
 
@@ -154,3 +156,46 @@ def test_a_size_of_zero_has_no_tick_on_a_log_axis():
     (ax,) = plots.axes()
     plots.lines(ax, table, "param_size", "total_ms", "variant")
     assert list(ax.get_xticks()) == [64]
+
+
+def test_a_bar_has_the_phases_that_were_measured(save_record):
+    for mode, phases in (("forward", {"forward_ms": [2.0]}), ("both", {"forward_ms": [2.0], "backward_ms": [4.0]})):
+        save_record(experiment="step", case={"mode": mode}, **phases)
+    table = tidy.medians(results.load("step", "test-1c"), "forward_ms", "backward_ms", "optimizer_ms")
+    ax = plots.phases(*plots.axes(), tidy.labelled(table, ["mode"]), "ms", "time, ms")
+    widths = sorted(bar.get_width() for bar in ax.patches)
+    assert widths == [0.0, 0.0, 0.0, 2.0, 2.0, 4.0]
+    plt.close(ax.figure)
+
+
+def test_figures_hold_page_ink_alternative_text_and_unique_ids(records):
+    table, open_before = tidy.medians(records, "total_ms"), plt.get_fignums()
+    first, second = (
+        plots.show(plots.lines(*plots.axes(), table, "seq_len", "total_ms", "variant"), "caption", alt, table)
+        for alt in ("one", "two")
+    )
+    assert 'aria-label="one"' in first._repr_html_()
+    assert "currentColor" in first.svg
+    assert plots.INK not in first.svg
+    ids = [{part.split('"')[0] for part in figure.svg.split(' id="')[1:]} for figure in (first, second)]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+    assert plt.get_fignums() == open_before
+
+
+def test_a_figure_without_data_shows_nothing(records):
+    table = tidy.medians(records, "total_ms").iloc[:0]
+    ax = plots.lines(*plots.axes(), table, "seq_len", "total_ms", "variant")
+    assert plots.show(ax, "caption", "alt", table)._repr_html_() == ""
+
+
+def test_intervals_are_drawn(records):
+    table = tidy.medians(records, "total_ms")
+    table["total_ms"] = [Interval(i.value, i.value / 2, i.value * 2, 8, 3) for i in table["total_ms"]]
+    (ax,) = plots.axes()
+    plots.lines(ax, table, "seq_len", "total_ms", "variant")
+    low, high = ax.get_ylim()
+    values = [i.value for i in table["total_ms"]]
+    assert low < min(values) / 2
+    assert high > max(values) * 2
+    plt.close(ax.figure)

@@ -5,7 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 
-from lib.chapters import kernels
+from lib.chapters import profiles
 from lib.records import results
 from lib.report import plots, roofline, tidy
 
@@ -18,7 +18,7 @@ def shown():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RESULTS", "/nowhere")
         profiled = results.load("kernels", MACHINE)
-        yield kernels.points(profiled, kernels.head(profiled))
+        yield profiles.points(profiled, profiles.head(profiled))
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,11 @@ import pytest
 from executed import shown, sources
 from lib import notebooks
 from lib.records import results
+from lib.report import sentences, tidy
 from lib.report.published import published_table
 from lib.report.sentences import NO_DATA, Statement
 from lib.stats import digits
+from two_variants import CASE
 
 CHAPTERS = sorted(notebooks.CHAPTERS.glob("*.ipynb"))
 NUMERAL = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?")
@@ -79,3 +81,51 @@ def test_no_measured_number_with_its_unit_stands_in_prose_written_by_hand():
     assert written("1.7× faster, 3.5 ms at $2 s$, 12&nbsp;GB/s and 2 GiB; 4 samples") == [
         "1.7×", "3.5 ms", "12&nbsp;GB/s", "2 GiB"
     ]  # fmt: skip
+
+
+def test_a_comparison_says_what_its_interval_shows(records):
+    tiled, naive = CASE | {"variant": "tiled"}, CASE
+    said = sentences.compare(records, "total_ms", tiled, naive, "tiled", "naive", "here")
+    assert said.verdict == "faster"
+    assert said.text == "Here, tiled is 2.00× (1.97 to 2.03) faster than naive."
+    assert sentences.compare(records, "total_ms", naive, tiled, "naive", "tiled").verdict == "slower"
+    assert sentences.compare(records, "total_ms", naive, naive, "naive", "itself").verdict == "same"
+
+
+def test_flipped_data_flips_the_sentence(records):
+    flipped = records.copy()
+    flipped["variant"] = flipped["variant"].map({"naive": "tiled", "tiled": "naive"})
+    before, after = (
+        sentences.fastest(data, "total_ms", "variant", {"seq_len": 64}, "two variants") for data in (records, flipped)
+    )
+    assert "tiled is fastest" in before.text
+    assert "naive is fastest" in after.text
+
+
+def test_without_data_no_number_is_said(records):
+    nothing = tidy.select(records, variant="absent")
+    for said in (
+        sentences.compare(nothing, "total_ms", CASE, CASE, "a", "b"),
+        sentences.value(nothing, "total_ms", CASE, "it takes {} ms"),
+        sentences.fastest(nothing, "total_ms", "variant", {}, "all"),
+        sentences.exponent(nothing, "total_ms", "seq_len", {}, "time"),
+    ):
+        assert said.verdict == sentences.NO_DATA
+        assert not any(character.isdigit() for character in said.text)
+
+
+def test_a_difference_that_is_not_shown_is_not_said(save_record):
+    for round, factor in ((1, 0.5), (2, 1.0), (3, 2.0)):
+        save_record(case=CASE, round=round, total_ms=[1.0] * 8)
+        save_record(case=CASE | {"variant": "tiled"}, round=round, total_ms=[factor] * 8)
+    data = results.load("attention", "test-1c")
+    said = sentences.compare(data, "total_ms", CASE | {"variant": "tiled"}, CASE, "tiled", "naive")
+    assert said.verdict == "unclear"
+    assert "is unclear" in said.text
+    assert "may take as little" in sentences.fastest(data, "total_ms", "variant", {}, "both").text
+
+
+def test_the_exponent_of_a_power_law_is_found(records):
+    said = sentences.exponent(records, "total_ms", "seq_len", {"variant": "naive"}, "the time")
+    assert said.text.startswith("The time grows about as T² (exponent 2.0")
+    assert said.quantities[0].name.endswith("/total_ms/exponent")

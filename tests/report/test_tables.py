@@ -3,7 +3,7 @@
 import pandas as pd
 from markupsafe import Markup
 
-from lib.report import tables
+from lib.report import tables, tidy
 from lib.stats.intervals import Interval
 
 SPECIAL = r"50% of $x_1$ & #2 {a} ~ ^ \z [b] <c> *d* `e` @f"
@@ -67,3 +67,12 @@ def test_a_table_without_rows_shows_nothing():
     assert latex(empty) is None
     assert markdown(empty) == ""
     assert tables.Table(empty, "x")._repr_html_() == ""
+
+
+def test_a_table_escapes_what_it_shows_and_heads_its_columns_with_units(records):
+    table = tidy.medians(records, "forward_ms").assign(variant="<b>&")
+    shown = tables.show(table, "variant seq_len forward_ms", "<script>")._repr_html_()
+    assert "<script>" not in shown
+    assert "<b>&" not in shown
+    assert "forward, ms" in shown
+    assert "n = 24" in shown

@@ -1,35 +1,17 @@
-"""Records become medians, ratios and sentences that say what the data shows and nothing else."""
+"""Records become medians, quotients and marks that say what the data shows and nothing else."""
 
 import itertools
 import math
 import statistics
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
 from lib.chapters import method
 from lib.records import results
-from lib.report import plots, sentences, tables, tidy
-from lib.stats import digits
+from lib.report import tables, tidy
 from lib.stats.intervals import Interval
-
-CASE = {"variant": "naive", "seq_len": 64, "compiled": False}
-
-
-@pytest.fixture
-def records(save_record):
-    """Two variants over three rounds and two lengths: tiled takes half of naive's time, which grows fourfold."""
-    for round in (1, 2, 3):
-        for seq_len, scale in ((64, 1.0), (128, 4.0)):
-            for variant, factor in (("naive", 2.0), ("tiled", 1.0)):
-                times = [scale * factor * (1 + 0.01 * round + 0.001 * i) for i in range(8)]
-                save_record(
-                    case=CASE | {"variant": variant, "seq_len": seq_len}, round=round, forward_ms=times,
-                    total_ms=[2 * t for t in times], flops=seq_len**2, first_iteration_ms=[100.0 / round],
-                    compile_cache_hits=round - 1,
-                )  # fmt: skip
-    return results.load("attention", "test-1c")
+from two_variants import CASE
 
 
 def test_medians_give_a_row_a_case_in_the_order_of_introduction(records):
@@ -113,126 +95,6 @@ def test_the_largest_case_is_that_with_times(records, save_record):
     save_record(case=CASE | {"seq_len": 9999}, status="oom")
     found = tidy.largest(results.load("attention", "test-1c"), "seq_len", variant="naive")
     assert found == CASE | {"seq_len": 128}
-
-
-def test_a_comparison_says_what_its_interval_shows(records):
-    tiled, naive = CASE | {"variant": "tiled"}, CASE
-    said = sentences.compare(records, "total_ms", tiled, naive, "tiled", "naive", "here")
-    assert said.verdict == "faster"
-    assert said.text == "Here, tiled is 2.00× (1.97 to 2.03) faster than naive."
-    assert sentences.compare(records, "total_ms", naive, tiled, "naive", "tiled").verdict == "slower"
-    assert sentences.compare(records, "total_ms", naive, naive, "naive", "itself").verdict == "same"
-
-
-def test_flipped_data_flips_the_sentence(records):
-    flipped = records.copy()
-    flipped["variant"] = flipped["variant"].map({"naive": "tiled", "tiled": "naive"})
-    before, after = (
-        sentences.fastest(data, "total_ms", "variant", {"seq_len": 64}, "two variants") for data in (records, flipped)
-    )
-    assert "tiled is fastest" in before.text
-    assert "naive is fastest" in after.text
-
-
-def test_without_data_no_number_is_said(records):
-    nothing = tidy.select(records, variant="absent")
-    for said in (
-        sentences.compare(nothing, "total_ms", CASE, CASE, "a", "b"),
-        sentences.value(nothing, "total_ms", CASE, "it takes {} ms"),
-        sentences.fastest(nothing, "total_ms", "variant", {}, "all"),
-        sentences.exponent(nothing, "total_ms", "seq_len", {}, "time"),
-    ):
-        assert said.verdict == sentences.NO_DATA
-        assert not any(character.isdigit() for character in said.text)
-
-
-def test_a_difference_that_is_not_shown_is_not_said(save_record):
-    for round, factor in ((1, 0.5), (2, 1.0), (3, 2.0)):
-        save_record(case=CASE, round=round, total_ms=[1.0] * 8)
-        save_record(case=CASE | {"variant": "tiled"}, round=round, total_ms=[factor] * 8)
-    data = results.load("attention", "test-1c")
-    said = sentences.compare(data, "total_ms", CASE | {"variant": "tiled"}, CASE, "tiled", "naive")
-    assert said.verdict == "unclear"
-    assert "is unclear" in said.text
-    assert "may take as little" in sentences.fastest(data, "total_ms", "variant", {}, "both").text
-
-
-def test_the_exponent_of_a_power_law_is_found(records):
-    said = sentences.exponent(records, "total_ms", "seq_len", {"variant": "naive"}, "the time")
-    assert said.text.startswith("The time grows about as T² (exponent 2.0")
-    assert said.quantities[0].name.endswith("/total_ms/exponent")
-
-
-@pytest.mark.parametrize(
-    ("value", "uncertainty", "text"),
-    [
-        (2696.3, 140, "2,700"), (2696.3, 14, "2,696"), (0.8684, 0.065, "0.87"), (0.8684, 0.012, "0.868"),
-        (12.3456, math.nan, "12.3"), (12.3456, 0, "12.35"), (3.0, 5.0, "3.0"), (0, 1, "0"), (123456, 300, "123,500"),
-    ],
-)  # fmt: skip
-def test_a_number_has_the_digits_that_its_uncertainty_warrants(value, uncertainty, text):
-    assert digits.number(value, uncertainty) == text
-
-
-def test_a_bar_has_the_phases_that_were_measured(save_record):
-    for mode, phases in (("forward", {"forward_ms": [2.0]}), ("both", {"forward_ms": [2.0], "backward_ms": [4.0]})):
-        save_record(experiment="step", case={"mode": mode}, **phases)
-    table = tidy.medians(results.load("step", "test-1c"), "forward_ms", "backward_ms", "optimizer_ms")
-    ax = plots.phases(*plots.axes(), tidy.labelled(table, ["mode"]), "ms", "time, ms")
-    widths = sorted(bar.get_width() for bar in ax.patches)
-    assert widths == [0.0, 0.0, 0.0, 2.0, 2.0, 4.0]
-    plt.close(ax.figure)
-
-
-def test_numbers_align_at_the_point():
-    texts = digits.aligned(["1.25", "100", "3.5"])
-    assert texts == [
-        "1.25",
-        "100" + digits.POINT_SPACE + 2 * digits.FIGURE_SPACE,
-        "3.5" + digits.FIGURE_SPACE,
-    ]
-
-
-def test_a_table_escapes_what_it_shows_and_heads_its_columns_with_units(records):
-    table = tidy.medians(records, "forward_ms").assign(variant="<b>&")
-    shown = tables.show(table, "variant seq_len forward_ms", "<script>")._repr_html_()
-    assert "<script>" not in shown
-    assert "<b>&" not in shown
-    assert "forward, ms" in shown
-    assert "n = 24" in shown
-
-
-def test_figures_hold_page_ink_alternative_text_and_unique_ids(records):
-    table, open_before = tidy.medians(records, "total_ms"), plt.get_fignums()
-    first, second = (
-        plots.show(plots.lines(*plots.axes(), table, "seq_len", "total_ms", "variant"), "caption", alt, table)
-        for alt in ("one", "two")
-    )
-    assert 'aria-label="one"' in first._repr_html_()
-    assert "currentColor" in first.svg
-    assert plots.INK not in first.svg
-    ids = [{part.split('"')[0] for part in figure.svg.split(' id="')[1:]} for figure in (first, second)]
-    assert ids[0]
-    assert not ids[0] & ids[1]
-    assert plt.get_fignums() == open_before
-
-
-def test_a_figure_without_data_shows_nothing(records):
-    table = tidy.medians(records, "total_ms").iloc[:0]
-    ax = plots.lines(*plots.axes(), table, "seq_len", "total_ms", "variant")
-    assert plots.show(ax, "caption", "alt", table)._repr_html_() == ""
-
-
-def test_intervals_are_drawn(records):
-    table = tidy.medians(records, "total_ms")
-    table["total_ms"] = [Interval(i.value, i.value / 2, i.value * 2, 8, 3) for i in table["total_ms"]]
-    (ax,) = plots.axes()
-    plots.lines(ax, table, "seq_len", "total_ms", "variant")
-    low, high = ax.get_ylim()
-    values = [i.value for i in table["total_ms"]]
-    assert low < min(values) / 2
-    assert high > max(values) * 2
-    plt.close(ax.figure)
 
 
 def test_a_selection_of_several_cases_is_no_sample(records):

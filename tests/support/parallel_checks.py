@@ -11,6 +11,7 @@ from torch import nn
 
 from lib import model as lm
 from lib.adam import AdamW, Hyper
+from lib.instruments.live_memory import held_bytes
 from lib.parallel.ddp import DistributedDataParallel
 from lib.parallel.fsdp import FullySharded
 from lib.parallel.sharded import ShardedOptimizer
@@ -332,9 +333,7 @@ def live_bytes() -> int:
     counts = []
     for _ in range(10):
         time.sleep(0.02)
-        tensors = (each for each in gc.get_objects() if isinstance(each, torch.Tensor))
-        storages = {each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in tensors}
-        counts.append(sum(storages.values()))
+        counts.append(held_bytes({}, "cpu")["all"])
     return min(counts)
 
 

@@ -1,0 +1,210 @@
+"""Turn profiles of steps into shares of kernels, parts of attention and points under the roofline.
+
+A value has one number per process, so its interval, from three or more processes, covers all of them.
+"""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pandas as pd
+
+from lib.chapters import accounts
+from lib.instruments import kernel_classes
+from lib.instruments.kernel_classes import PRODUCT
+from lib.report import roofline, tidy
+from lib.stats import intervals
+from lib.stats.intervals import Interval
+
+SCOPES = {  # the phases that make up the whole of a share
+    "forward": ("forward",),
+    "forward and backward": ("forward", "backward"),
+    "whole step": ("forward", "backward", "optimizer"),
+}
+NO_PRODUCT = kernel_classes.CLASSES[1:]
+COLUMNS = {kind: f"{kind.replace(' ', '_')}_percent" for kind in kernel_classes.CLASSES}  # by class, in a table
+TOP_COLUMNS = "phase kernel class share_percent calls total_us mean_us median_us min_us max_us deviation_us"
+TIMER_COLUMNS = "phase timed_ms profiled_ms profiled_ratio kernels_ms busy_percent"
+PART_COLUMNS = "phase part part_ms product_ms time_percent flops_percent gflops gigabytes"
+
+
+def head(records: pd.DataFrame) -> dict:
+    """Choose the eager fp32 case with the most processes, and of these the most FLOPs.
+
+    Return its fields, each None if there is no such case."""
+    plain = tidy.select(records, status="ok", precision="fp32", compiled=False)
+    if plain.empty:
+        return dict.fromkeys(records.fields)
+    rounds = plain.groupby(records.fields)["round"].transform("nunique")
+    return tidy.largest(plain[rounds == rounds.max()], "forward_flops")
+
+
+def summary(name: str, values: list[float]) -> Interval | None:
+    """Return one number per process as an interval; that of a percentage ends at 100."""
+    found = intervals.of_processes(values)
+    return replace(found, high=min(found.high, 100.0)) if found and found.known and "percent" in name else found
+
+
+def _sum_us(table: Mapping, **where) -> float:
+    """Add the microseconds of the rows with these values; a tuple admits any of its own."""
+    admitted = {name: value if isinstance(value, tuple) else (value,) for name, value in where.items()}
+    return sum(
+        row["total_us"] for row in accounts.rows_of(table) if all(row[name] in of for name, of in admitted.items())
+    )
+
+
+def _class_percents(records: pd.DataFrame, scope: str, kind: str | tuple[str, ...]) -> list[float]:
+    """Return the percentage of a scope that classes take, by process; empty if unrecorded."""
+    found, phases = list(tidy.with_table(records, "classes").get("classes", [])), SCOPES[scope]
+    if not found or not set(phases) <= set(found[0]["phase"]):
+        return []
+    return [100 * _sum_us(table, phase=phases, **{"class": kind}) / _sum_us(table, phase=phases) for table in found]
+
+
+def share(records: pd.DataFrame, scope: str, kind: str | tuple[str, ...] = NO_PRODUCT) -> Interval | None:
+    """Return the percentage of a scope that classes take in one case, or None."""
+    return summary("percent", _class_percents(records, scope, kind))
+
+
+def kept_share(records: pd.DataFrame) -> Interval | None:
+    """Divide matrix products' share of the whole step by that of the forward pass; None if that has none."""
+    ends = [_class_percents(records, scope, PRODUCT) for scope in ("whole step", "forward")]
+    if not all(ends[1]):
+        return None
+    return intervals.of_processes([step / forward for step, forward in zip(*ends, strict=False)])
+
+
+def shares(records: pd.DataFrame) -> pd.DataFrame:
+    """Return each class's percentage of the time, one row per case and scope.
+
+    `else_percent` is that of everything but matrix products."""
+    rows = []
+    for row, group in tidy.by_case(records):
+        for scope in SCOPES:
+            found = {column: share(group, scope, kind) for kind, column in COLUMNS.items()}
+            if all(found.values()):
+                rows.append(row | {"scope": scope, "else_percent": share(group, scope)} | found)
+    columns = [*records.fields, "scope", "hardware", "else_percent", *COLUMNS.values()]
+    return pd.DataFrame(rows, columns=None if rows else columns)
+
+
+def shorten(shares: pd.DataFrame) -> pd.DataFrame:
+    """Shorten the names of scopes so that they fit into a label."""
+    return shares.replace({"scope": dict(zip(SCOPES, ("forward", "+ backward", "+ optimizer"), strict=True))})
+
+
+def present(shares: pd.DataFrame) -> list[str]:
+    """List the classes that take any time, by the first part of their columns."""
+    return [name.removesuffix("_percent") for name in COLUMNS.values() if any(i.value > 0 for i in shares[name])]
+
+
+def top(records: pd.DataFrame, case: Mapping, source="kernels", by="phase", most: int = 5) -> pd.DataFrame:
+    """Return the kernels that take the most time in each phase of one case.
+
+    Only kernels that every process has among its largest are compared. `total_us` and `share_percent` have
+    intervals. With `source` nsys, `by` is the name of its ranges."""
+    chosen, rows = tidy.select(records, **{name: case[name] for name in records.fields}), []
+    for row, group in tidy.by_case(tidy.with_table(chosen, source)):
+        all_of_it = pd.concat([pd.DataFrame(table).assign(process=i) for i, table in enumerate(group[source])])
+        if "class" in all_of_it:
+            all_of_it = all_of_it[all_of_it["class"] != ""]  # drops the sum of all others
+        for scope, part in all_of_it.groupby(by, sort=False):
+            found = [(name, rest) for name, rest in part.groupby("kernel", sort=False) if len(rest) == len(group)]
+            found.sort(key=lambda pair: -intervals.of_processes(list(pair[1]["total_us"])).value)
+            for name, of in found[:most]:
+                cells = {c: of[c].median() for c in TOP_COLUMNS.split()[3:] if c in of}
+                cells |= {c: summary(c, list(of[c])) for c in ("total_us", "share_percent") if c in of}
+                cells["class"] = of["class"].iloc[0] if "class" in of else kernel_classes.classify(name, scope)
+                cells["calls"] = f"{cells['calls']:,g}"
+                rows.append(row | {by: scope, "kernel": kernel_classes.short(name)} | cells)
+    return pd.DataFrame(rows)
+
+
+def against_timer(records: pd.DataFrame) -> pd.DataFrame:
+    """Compare the time with and without the profiler, one row per case and phase.
+
+    `timed_ms` is without, `profiled_ms` under it, and `profiled_ratio` their ratio in each process. `kernels_ms` is
+    the sum of the kernels, and `busy_percent` its share of the profiled time."""
+    rows = []
+    for row, group in tidy.by_case(tidy.with_table(records, "classes")):
+        for phase in dict.fromkeys(group["classes"].iloc[0]["phase"]):
+            timed, profiled = (
+                [statistics.median(samples) for samples in group[f"{prefix}{phase}_ms"]] for prefix in ("", "profiled_")
+            )
+            ran = [_sum_us(table, phase=phase) / 1e3 for table in group["classes"]]  # means, to compare with means
+            whole = [statistics.mean(samples) for samples in group[f"profiled_{phase}_ms"]]
+            found = {
+                "timed_ms": timed, "profiled_ms": profiled, "kernels_ms": ran,
+                "profiled_ratio": [b / a for a, b in zip(timed, profiled, strict=True)],
+                "busy_percent": [100 * a / b for a, b in zip(ran, whole, strict=True)],
+            }  # fmt: skip
+            rows.append(row | {"phase": phase} | {name: summary(name, of) for name, of in found.items()})
+    return pd.DataFrame(rows)
+
+
+def parts(records: pd.DataFrame) -> pd.DataFrame:
+    """Return times and rates of attention, one row per case, phase and part.
+
+    `product_ms` is the time of matrix products in `part_ms`. `time_percent` and `flops_percent` are shares of all
+    parts of the phase. `gflops` and `gigabytes` are rates in 1e9 per second, for the least bytes."""
+    rows = []
+    for row, group in tidy.by_case(tidy.with_table(records, "parts")):
+        costs = pd.DataFrame(group["part_costs"].iloc[0])
+        for _, cost in costs.iterrows():
+            phase, part = cost["phase"], cost["part"]
+            took = [_sum_us(table, phase=phase, part=part) for table in group["parts"]]
+            whole = [_sum_us(table, phase=phase) for table in group["parts"]]
+            product = [_sum_us(table, phase=phase, part=part, **{"class": PRODUCT}) for table in group["parts"]]
+            if not all(took):
+                continue  # nothing was seen in its range
+            found = {
+                "part_ms": [us / 1e3 for us in took], "product_ms": [us / 1e3 for us in product],
+                "time_percent": [100 * a / b for a, b in zip(took, whole, strict=True)],
+                "gflops": [cost["flops"] / us / 1e3 for us in took],
+                "gigabytes": [cost["bytes"] / us / 1e3 for us in took],
+            }  # fmt: skip
+            percent = 100 * cost["flops"] / costs.loc[costs["phase"] == phase, "flops"].sum()
+            row = row | {"phase": phase, "part": part, "flops_percent": percent}
+            rows.append(row | {name: summary(name, values) for name, values in found.items()})
+    return pd.DataFrame(rows)
+
+
+def points(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
+    """Return a roofline point for each part of attention and phase of one step."""
+    return pd.DataFrame([
+        {name: row.get(name, "") for name in ("precision", "hardware", "noisy", "gflops")}
+        | {"name": row["part"], "label": f"{row['part']}, {row['phase']}"}
+        | {"intensity": row["gflops"].value / row["gigabytes"].value}
+        for _, row in parts(tidy.select(records, **case)).iterrows()
+    ], columns=roofline.COLUMNS)  # fmt: skip
+
+
+def softmax_to_products(records: pd.DataFrame, phase: str) -> dict | None:
+    """Divide softmax by attention's matrix products, in one case; None without parts or products."""
+    group = tidy.with_table(records, "parts")
+    if group.empty or phase not in group["parts"].iloc[0]["phase"]:
+        return None
+    costs = pd.DataFrame(group["part_costs"].iloc[0]).query("phase == @phase").set_index("part")
+    product = {"part": ("scores", "values"), "class": PRODUCT}
+    products = [_sum_us(table, phase=phase, **product) for table in group["parts"]]
+    if not all(products):
+        return None
+    both = zip(group["parts"], products, strict=True)
+    times = [_sum_us(table, phase=phase, part="softmax") / us for table, us in both]
+    counted = {
+        unit: costs.loc["softmax", unit] / costs.loc[["scores", "values"], unit].sum() for unit in ("flops", "bytes")
+    }
+    return {"time": intervals.of_processes(times)} | counted
+
+
+def leaders(records: pd.DataFrame, scope: str) -> list[dict]:
+    """Find the kernel that takes the most of a scope, in each process of one case."""
+    found = []
+    for _, record in tidy.with_table(records, "kernels").iterrows():
+        ran = pd.DataFrame(record["kernels"])
+        ran = ran[ran["phase"].isin(SCOPES[scope]) & (ran["class"] != "")]
+        sums = ran.groupby("kernel", sort=False)[["calls", "total_us"]].sum()
+        name = sums["total_us"].idxmax()
+        part = 100 * sums.loc[name, "total_us"] / _sum_us(record["classes"], phase=SCOPES[scope])
+        found.append({"kernel": kernel_classes.short(name), "calls": sums.loc[name, "calls"], "share_percent": part})
+    return found
