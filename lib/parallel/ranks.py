@@ -114,8 +114,8 @@ class World:
             return [found[rank] for rank in range(self.size)]
         silent = [] if failed else [f"no answer from rank {r} in {within_s:.0f} s" for r in self._silent(found)]
         self.close(at_once=True)
-        said = [f"rank {rank}: {answer['error']}" for rank, answer in sorted(failed.items())]
-        failure = RankFailed("; ".join(said + silent))
+        first = sorted(failed, key=lambda rank: (failed[rank]["traceback"] != "", rank))  # a dead rank fails the others
+        failure = RankFailed("; ".join([f"rank {rank}: {failed[rank]['error']}" for rank in first] + silent))
         failure.add_note("".join(answer["traceback"] for answer in failed.values()))
         raise failure
 

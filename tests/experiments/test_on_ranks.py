@@ -1,11 +1,14 @@
 """A case is measured in its ranks, and what they find becomes one record's metrics."""
 
+import signal
+
 import pytest
 
 from lib import timing
 from lib.experiments import cases, measure, on_ranks
 from lib.instruments import environment, peak_memory
 from lib.parallel.ranks import RankFailed
+from lib.records import results
 
 ALL_REDUCE = {"operation": "all_reduce", "megabytes": 1, "world": 2, "backend": "gloo", "device": "cpu"}
 
@@ -48,6 +51,27 @@ def test_ranks_that_fail_are_replaced():
     with pytest.raises(RankFailed, match="rank 0: ended with code -9; rank 1: ended with code -9"):
         measured()
     assert measured()["total_ms"]
+
+
+@pytest.mark.usefixtures("own_results")
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [(signal.SIGKILL, "RankFailed: rank 1: ended with code -9"), (signal.SIGSTOP, "RankFailed: no answer from rank")],
+    ids=["dies", "hangs"],
+)
+def test_a_rank_that_dies_or_hangs_is_a_row_of_the_sweep_and_leaves_no_process(monkeypatch, sent, reason):
+    measured()
+    ranks = on_ranks._worlds[2, "gloo"].ranks
+    monkeypatch.setenv("SWEEP_RUN", "1")
+    monkeypatch.setattr(on_ranks, "ANSWER_S", 2)
+    ranks[1].send_signal(sent)
+    (case,) = cases.grid("collectives", **ALL_REDUCE)
+    with measure.recording(case, 1) as record:
+        on_ranks.measured(record, timing.Plan(1, 3), 0, 1)
+    row = results.read(measure.record_path(case, 1))
+    assert row["status"] == "failed"
+    assert row["metrics"]["reason"].startswith(reason)
+    assert all(process.poll() is not None for process in ranks)
 
 
 def test_what_does_not_fit_in_memory_with_all_ranks_is_not_started(monkeypatch):
