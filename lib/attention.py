@@ -111,7 +111,8 @@ def _causal_blocks(queries: int, keys: int, device: torch.device):
     """Return the mask that lets flex_attention skip blocks of scores in the future."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    return create_block_mask(lambda b, h, query, key: query >= key, None, None, queries, keys, device=device)
+    compiled = torch.compile(create_block_mask)  # eager, it would fill a mask of all scores
+    return compiled(lambda b, h, query, key: query >= key, None, None, queries, keys, device=device)
 
 
 def flex(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:

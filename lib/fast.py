@@ -7,6 +7,7 @@ Shapes in names are those of `lib.model`.
 """
 
 import functools
+import weakref
 from collections.abc import Iterable
 
 import torch
@@ -61,7 +62,9 @@ class Factor(nn.Module):
             for weight, rows in zip(weights, matrix.split(self.rows), strict=True):
                 weight.rounded, weight.grad_dtype = rows, narrow
         self.register_buffer("matrix", matrix.requires_grad_(), persistent=False)
-        self.matrix.register_post_accumulate_grad_hook(self._hand_over)
+        # a hook that held the module would keep it alive, and with it the weights
+        hand_over = functools.partial(Factor._hand_over, weakref.proxy(self))
+        self.matrix.register_post_accumulate_grad_hook(hand_over)
 
     def _hand_over(self, matrix: Tensor) -> None:
         for weight, rows in zip(self.weights, matrix.grad.split(self.rows), strict=True):
@@ -84,6 +87,8 @@ class NarrowLinear(Weight):
     """Compute a linear map by a copy of its weight in the type `narrow`."""
 
     def __init__(self, linear: nn.Linear, narrow: torch.dtype):
+        if linear.bias is not None:
+            raise ValueError("bias: got a linear map with one, expected none")
         super().__init__(linear)
         self.factor = Factor([self.weight], narrow)
 
@@ -148,11 +153,19 @@ class AdamW(adam.AdamW):
     def _update(self, params: list[Tensor], hyper: Hyper) -> None:
         if others := [param for param in params if not hasattr(param, "rounded")]:
             super()._update(others, hyper)
-        for param in _with_copies(params):
+        if not (copied := _with_copies(params)):
+            return
+        steps = [self.state[param]["step"] for param in copied]
+        torch._foreach_add_(steps, 1)
+        rates, scales = (torch._foreach_pow(beta, steps) for beta in (hyper.beta1, hyper.beta2))
+        for powers in (rates, scales):
+            torch._foreach_sub_(powers, 1)
+            torch._foreach_neg_(powers)
+        torch._foreach_reciprocal_(rates)
+        torch._foreach_mul_(rates, hyper.lr)
+        torch._foreach_rsqrt_(scales)
+        for param, rate, scale in zip(copied, rates, scales, strict=True):
             state = self.state[param]
-            state["step"] += 1
-            rate = hyper.lr / (1 - hyper.beta1 ** state["step"])
-            scale = (1 - hyper.beta2 ** state["step"]).rsqrt()
             tensors = param.data, param.grad, state["exp_avg"], state["exp_avg_sq"], param.rounded
             _compiled()(*(tensor.view(-1) for tensor in tensors), rate, scale, hyper)
 

@@ -23,7 +23,7 @@ LEAST_PAIRS = 5  # of a comparison, even if they take long
 UNCOUNTED = 5  # pairs that warm up both sides; fewer if they take a fifth of the time
 MOST = 5_000  # samples, or warm-ups, that a least time alone can ask for
 SHORT_NS = 100_000  # iterations shorter than this are timed in batches, between two events of a device
-BATCH_NS = 1_000_000  # of a batch, about; the way from the host to its two events then costs a percent
+BATCH = 10  # times that a batch takes, about; the way from the host to its two events then costs a percent
 RESOLUTION_NS = 500  # of CUDA's events (cudaEventElapsedTime)
 EVICTED_NS = 50_000_000  # in a pair, the caches that the other side left matter to a shorter iteration
 STOPPING = 0.975  # confidence of the interval that ends sampling: stopping when it is narrow costs some of its coverage
@@ -36,12 +36,13 @@ def nothing(*_) -> None:
 class HostClock:
     """Read the host's clock at each mark, once the device has finished its work.
 
-    `now` returns integer nanoseconds; `synchronize` waits for the device (a CPU needs no waiting)."""
+    `now` returns integer nanoseconds; `synchronize` waits for the device (a CPU needs no waiting). Iterations below
+    `short_ns` are timed in batches, where waiting takes long."""
 
     queues = False  # True if the host goes on while the device still works
 
-    def __init__(self, now: Callable[[], int] = time.perf_counter_ns, synchronize=lambda: None):
-        self.now, self.synchronize = now, synchronize
+    def __init__(self, now: Callable[[], int] = time.perf_counter_ns, synchronize=lambda: None, short_ns: int = 0):
+        self.now, self.synchronize, self.short_ns = now, synchronize, short_ns
 
     def start(self) -> None:
         self.synchronize()
@@ -132,8 +133,8 @@ def measure(
     """Time the iterations of the plan under `clock`, calling `before` untimed before each.
 
     If an iteration `repeats`, it can follow another without `before`; by default that is so where it does nothing.
-    On a device that queues, such iterations run in batches where they are short (see `batches`). The garbage collector
-    is off meanwhile. Raises ValueError when two iterations mark different phases."""
+    On a GPU, such iterations run in batches where they are short (see `batches`). The garbage collector is off
+    meanwhile. Raises ValueError when two iterations mark different phases."""
     found, spent_ns = Samples(), 0.0
     repeats = before is nothing if repeats is None else repeats
 
@@ -169,8 +170,8 @@ def batches(clock, *totals: list[float]) -> list[int]:
 
     Several on a device if one of them is short: launch and events would count as its time."""
     middles = [statistics.median(times) for times in totals]
-    short = clock.queues and min(middles) < SHORT_NS
-    return [math.ceil(BATCH_NS / max(middle, RESOLUTION_NS)) if short else 1 for middle in middles]
+    short = min(middles) < clock.short_ns
+    return [math.ceil(BATCH * clock.short_ns / max(middle, RESOLUTION_NS)) if short else 1 for middle in middles]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """An accelerated model keeps the plain one's weights, names, logits, gradients and losses."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -109,10 +112,22 @@ def test_the_whole_model_compiles_to_one_graph():
     torch.testing.assert_close(compiled(tokens_BT), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_model_that_is_dropped_frees_its_weights():
+    network, optimizer, *_ = trained(BOTH, "bf16", steps=2)
+    alive = [weakref.ref(param) for param in network.parameters()]
+    del network, optimizer, _
+    gc.collect()
+    assert [ref for ref in alive if ref() is not None] == []
+
+
 def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="nearest: projections"):
         fast.accelerate(TransformerLM(TINY), ["projection"])
     with pytest.raises(ValueError, match="expected a narrower type"):
         fast.accelerate(TransformerLM(TINY), ["cast_once"], torch.float32)
+    network = TransformerLM(TINY)
+    network.lm_head.bias = torch.nn.Parameter(torch.zeros(96))
+    with pytest.raises(ValueError, match="bias: got a linear map with one"):
+        fast.accelerate(network, ["cast_once"])
     with pytest.raises(ValueError, match="amsgrad: got True, expected False"):
         fast.AdamW(TransformerLM(TINY).parameters(), adam.Hyper(amsgrad=True))

@@ -117,10 +117,16 @@ def test_short_kernels_are_timed_in_batches_without_the_way_to_the_device(simula
 
     batched = measure(iteration, clock, plan).metrics()
     calls = batched["calls_a_sample"]
-    assert calls == pytest.approx(timing.BATCH_NS / 26_000, abs=1)
+    assert calls == pytest.approx(timing.BATCH * timing.SHORT_NS / 26_000, abs=1)
     for name, ms in (("total_ms", 0.02 + 0.006 / calls), ("wall_ms", 0.02 + 0.006 / calls), ("host_ms", 0.006)):
         assert batched[name] == pytest.approx([ms] * len(batched[name]))
     assert 100 <= len(batched["total_ms"]) < 130
+
+
+def test_where_waiting_for_the_device_takes_long_what_is_ten_times_as_long_is_short(simulated):
+    clock = timing.HostClock(lambda: simulated.ns, simulated.synchronize, short_ns=2_000_000)
+    assert measure(simulated.kernel(1_000_000), clock, Plan(20, 10)).calls == 20
+    assert measure(simulated.kernel(3_000_000), clock, Plan(20, 10)).calls == 1
 
 
 def test_what_takes_long_or_runs_on_the_host_is_timed_one_by_one(simulated):
@@ -143,7 +149,7 @@ def test_phases_of_a_batch_are_marked_in_every_call_and_prepared_once(simulated)
         mark("forward")
 
     found = measure(several, simulated.event_clock(), Plan(20, 10), lambda: prepared.append(1), repeats=True)
-    assert found.calls == pytest.approx(timing.BATCH_NS / 36_000, abs=1)
+    assert found.calls == pytest.approx(timing.BATCH * timing.SHORT_NS / 36_000, abs=1)
     assert len(prepared) == 30
     late = 0.006 / found.calls  # the first launch alone keeps the device waiting
     for name, ms in (("forward_ms", 0.01 + late), ("backward_ms", 0.02), ("total_ms", 0.03 + late)):

@@ -46,7 +46,8 @@ class Attention:
 
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
-        missing = environment.compiler_missing(self.device) if self.compiles else None
+        builds = self.compiles or self.variant == "triton"
+        missing = environment.compiler_missing(self.device) if builds else None
         here = device.on(self.device)
         missing = missing or attention.unavailable(
             self.variant, self.device, self.d_head, self.precision, here.capability()

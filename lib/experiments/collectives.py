@@ -89,5 +89,5 @@ class Collectives:
         facts = {"message_bytes": WIDTH * self.numbers} | on_ranks.facts(self)
         return Work(
             place, iteration, expected, lambda: {"out": into[:CHECKED]}, TOLERANCE, facts, before=before,
-            clock=on_ranks.clock(self),
+            repeats=True, clock=on_ranks.clock(self),
         )  # fmt: skip

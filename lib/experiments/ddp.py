@@ -14,7 +14,6 @@ from lib.parallel import collectives, ddp, timeline
 from lib.timing import Mark
 
 PEER = "torch"
-UNBUFFERED = ("naive", "overlap")  # send each gradient from where it is
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,6 @@ class Ddp(StepOnRanks):
         if self.variant != PEER and (self.variant == "bucketed") != bool(self.bucket_mib):
             expected = "1 or more" if self.variant == "bucketed" else f"0 for {self.variant}"
             raise ValueError(f"bucket_mib: got {self.bucket_mib}, expected {expected}")
-
-    def rank_bytes(self) -> int:
-        """Predict the peak of a rank in its step, with the buckets that gradients are copied to."""
-        return super().rank_bytes() + 4 * self.own_shape.parameters * (self.variant not in UNBUFFERED)
 
     def training(self) -> TrainingOnRanks:
         """Build the model, with gradients synchronized by the variant."""

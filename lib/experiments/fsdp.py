@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from lib import adam, precision
@@ -12,6 +13,7 @@ from lib.experiments.measure import Work
 from lib.experiments.steps_on_ranks import StepOnRanks, TrainingOnRanks, memory_of_first
 from lib.parallel import accounting
 from lib.parallel.fsdp import FullySharded
+from lib.parallel.ranks import DEVICES
 
 FIRST = "layers.0.attn.q_proj.weight"
 
@@ -30,10 +32,10 @@ class Fsdp(StepOnRanks):
     def rank_bytes(self) -> int:
         """Predict the peak of a rank in its step.
 
-        In `plain`, with the buckets that gradients are copied to. In shards, beside the activations of a plain rank,
-        two units have weights, gradients, a flat copy of these, and a buffer in which to receive others."""
+        In shards, beside the activations of a plain rank, two units have weights, gradients, a flat copy of these, and
+        a buffer in which to receive others."""
         if self.variant == "plain":
-            return super().rank_bytes() + 4 * self.own_shape.parameters
+            return super().rank_bytes()
         ways = self.own_shape, self.world, self.precision, "sdpa", "fused", self.place
         whole, shared = (accounting.memory_bytes(scheme, *ways) for scheme in ("bucketed", "fsdp"))
         return int(sum((shared | {"activations": whole["activations"]}).values()) + 3 * shared["gathered"])
@@ -105,7 +107,8 @@ class TorchShards(OurShards):
     def __init__(self, case):
         TrainingOnRanks.__init__(self, case)
         narrow = precision.AUTOCAST[case.precision]
-        settings = {"mp_policy": MixedPrecisionPolicy(param_dtype=narrow)} if narrow else {}
+        mesh = init_device_mesh(DEVICES[case.backend], (case.world,))  # by default that of any accelerator here
+        settings = {"mesh": mesh} | ({"mp_policy": MixedPrecisionPolicy(param_dtype=narrow)} if narrow else {})
         for layer in self.module.layers:
             fully_shard(layer, **settings)
         fully_shard(self.module, **settings)

@@ -41,6 +41,11 @@ class Ladder(Step):
         """Return True if any part goes through torch.compile."""
         return super().compiles or self.cast_once
 
+    @property
+    def graphs(self) -> bool:
+        """Return True if CUDA graphs replay the step."""
+        return self.compile_mode != "default"
+
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
         if self.compile_mode != "default" and self.device != "cuda":

@@ -48,6 +48,7 @@ class Work:
     tolerance: float  # the largest relative error allowed
     facts: dict[str, float | list[float]]  # numbers from theory for the record
     compiled: bool = False  # the first iteration compiles
+    graphs: bool = False  # CUDA graphs replay it, whose memory the allocator counts as reserved alone
     before: Callable[[], None] = timing.nothing  # runs before each iteration, outside the timed region
     repeats: bool | None = None  # may follow itself without `before` (see `timing.measure`)
     around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})  # fills metrics
@@ -295,11 +296,12 @@ def times(work: Work, plan: timing.Plan) -> dict[str, list[float]]:
 def peaks(work: Work) -> dict[str, list[float]]:
     """Return the peak memory of each phase, named as in `peak_memory.peaks`.
 
-    Of a compiled case on a CPU, only the peak of the process is known."""
+    Of a compiled case on a CPU, only the peak of the process is known, and of CUDA graphs only what was reserved."""
     work.before()
     if work.compiled and work.device == "cpu":  # operations inside its graph cannot be followed
         return peak_memory.resident_peak(work.iteration)
-    return peak_memory.peaks(work.iteration, work.device)
+    found = peak_memory.peaks(work.iteration, work.device)
+    return {name: mib for name, mib in found.items() if not work.graphs or name.endswith("_reserved_mib")}
 
 
 def followed(work: Work, case, round: int) -> dict:

@@ -24,10 +24,6 @@ class Sharded(StepOnRanks):
     precision: ClassVar[str] = "fp32"
     variants: ClassVar[dict[str, str]] = {"plain": "bucketed", "sharded": "sharded", "torch": "sharded"}
 
-    def rank_bytes(self) -> int:
-        """Predict the peak of a rank in its step, with the buckets that gradients are copied to."""
-        return super().rank_bytes() + 4 * self.own_shape.parameters
-
     def training(self) -> TrainingOnRanks:
         """Build the model, with the optimizer of the variant."""
         training = TrainingOnRanks(self.own_step())

@@ -52,9 +52,15 @@ class Step:
         """Return True if any part goes through torch.compile."""
         return self.compiled or self.attention in attention.COMPILING or self.optimizer in adam.COMPILING
 
+    @property
+    def graphs(self) -> bool:
+        """Return True if CUDA graphs replay the step."""
+        return False
+
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
-        missing = environment.compiler_missing(self.device) if self.compiles else None
+        builds = self.compiles or self.attention == "triton"
+        missing = environment.compiler_missing(self.device) if builds else None
         here = device.on(self.device)
         missing = missing or attention.unavailable(
             self.attention, self.device, self.config.d_head, self.precision, here.capability()
@@ -104,5 +110,5 @@ class Step:
         }
         return Work(
             self.device, training.iteration, training.expected, training.result, TOLERANCE[self.precision], facts,
-            compiled=self.compiles, before=training.before,
+            compiled=self.compiles, graphs=self.graphs, before=training.before,
         )  # fmt: skip

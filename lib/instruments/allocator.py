@@ -14,7 +14,8 @@ import platform
 from lib import validate
 
 ALLOCATORS = ("keeps", "default")
-KEEP = {-4: 0, -1: 2**31 - 1, -2: 64 * 2**20}  # of malloc.h: M_MMAP_MAX, a count; M_TRIM_THRESHOLD and M_TOP_PAD, bytes
+# of malloc.h: M_MMAP_MAX, a count; M_TRIM_THRESHOLD, where -1 is never; M_TOP_PAD, bytes
+KEEP = {-4: 0, -1: -1, -2: 64 * 2**20}
 _kept: list[bool] = []  # one entry once this process keeps freed memory
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from lib import validate
+from lib import timing, validate
 from lib.instruments import container, nvml, processor
 from lib.timing import HostClock
 
@@ -25,6 +25,7 @@ SMI_S = 20  # seconds within which nvidia-smi must answer; loading the driver fi
 TRIAL_S = 120  # for a process that tries the GPU, with its import of torch
 TRIAL = "import torch; torch.ones(8, 8, device='cuda').matmul(torch.ones(8, 8, device='cuda')).sum().item()"
 NATIVE_BF16 = (8, 0)  # least compute capability with TF32 and bf16 products; older GPUs emulate bf16
+MPS_SHORT_NS = 2_000_000  # ten times what waiting for the GPU takes (github.com/pytorch/pytorch/pull/152199)
 MPS_EVENTS = (2, 14)  # version before which events end in any order (github.com/pytorch/pytorch/pull/196395)
 
 
@@ -32,6 +33,7 @@ class EventClock:
     """Record an event of the device at each mark, and wait for it once, after the iteration."""
 
     queues = True
+    short_ns = timing.SHORT_NS
 
     def __init__(self, event: Callable, synchronize: Callable[[], None], now: Callable[[], int] = time.perf_counter_ns):
         self.event, self.synchronize, self.now = event, synchronize, now
@@ -121,10 +123,6 @@ class Cpu:
     def reset_peaks(self) -> None:
         """Count the peak from now on."""
 
-    def rounded_up(self, size: int) -> int:
-        """Return the bytes that a storage of this size takes."""
-        return size
-
     def take(self, number: int) -> torch.device | None:
         """Compute on this one of several GPUs from now on, and return it; None for a processor."""
         return None
@@ -206,11 +204,12 @@ class Cuda(Cpu):
         torch.cuda.empty_cache()
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return what the allocator counts: live bytes, their peak, and the most that it held of the GPU."""
+        """Return what the allocator counts: live bytes as requested, their peak, the most it held of the GPU."""
+        stats = torch.cuda.memory_stats()
         return {
-            "peak": torch.cuda.max_memory_allocated(),
-            "end": torch.cuda.memory_allocated(),
-            "reserved": torch.cuda.max_memory_reserved(),
+            "peak": stats["requested_bytes.all.peak"],
+            "end": stats["requested_bytes.all.current"],
+            "reserved": stats["reserved_bytes.all.peak"],
         }
 
     def retries(self) -> int:
@@ -220,10 +219,6 @@ class Cuda(Cpu):
     def reset_peaks(self) -> None:
         """Count the peaks from now on."""
         torch.cuda.reset_peak_memory_stats()
-
-    def rounded_up(self, size: int) -> int:
-        """Return the bytes that a storage of this size takes: blocks are multiples of 512."""
-        return -(-size // 512) * 512
 
     def history(self, run: Callable[[], None], pickle: Path | None) -> tuple[dict, int]:
         """Run something; return the allocator's snapshot of it, and the bytes requested before.
@@ -274,7 +269,7 @@ class Mps(Cpu):
     def clock(self) -> HostClock | EventClock:
         """Return a clock that reads events, or with an older PyTorch waits for the GPU at each mark."""
         if torch.__version__ < MPS_EVENTS:
-            return HostClock(synchronize=self.synchronize)
+            return HostClock(synchronize=self.synchronize, short_ns=MPS_SHORT_NS)
         return EventClock(lambda: torch.mps.event.Event(enable_timing=True), self.synchronize)
 
     def synchronize(self) -> None:

@@ -31,7 +31,7 @@ def _new_bytes(tensors: Iterable[Tensor], seen: set[int], device: str) -> int:
             storage = part.untyped_storage()
             if part.device.type == device and storage._cdata not in seen:
                 seen.add(storage._cdata)
-                size += on(device).rounded_up(storage.nbytes())
+                size += storage.nbytes()
     return size
 
 

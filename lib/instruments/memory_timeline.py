@@ -15,7 +15,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from lib.instruments.device import on
 from lib.timing import Iteration
 
 POINTS = 600  # at most, of a timeline in a record: a figure cannot show more
@@ -148,7 +147,7 @@ class _LiveStorage(TorchDispatchMode):
         if not isinstance(leaf, torch.Tensor) or leaf.is_meta or is_traceable_wrapper_subclass(leaf):
             return
         storage, now = leaf.untyped_storage(), time.perf_counter_ns()
-        key, size = storage._cdata, on(leaf.device.type).rounded_up(storage.nbytes())
+        key, size = storage._cdata, storage.nbytes()
         former = self.alive.get(key)
         if former is None:
             self.ends[key] = weakref.finalize(storage, self._freed, key)

@@ -4,6 +4,7 @@ Products of matrices, fused attention and functions such as the exponential are 
 what they read and write, each distinct tensor once.
 """
 
+import itertools
 import math
 import mmap
 import resource
@@ -99,14 +100,21 @@ class Call:
             tree_map_only(Layout, lambda x: values[x].clone().as_strided(x.shape, x.strides), self.arguments)
             for _ in range(max(1, min(calls, COLD_BYTES // self.moved_bytes)))
         ]
-        clock, samples = on(device).clock(), []
-        while len(samples) <= LEAST_RUNS or (sum(samples) < LEAST_MS and len(samples) <= MOST_RUNS):
-            args, kwargs = copies[len(samples) % len(copies)]
+        clock, turns = on(device).clock(), itertools.cycle(copies)
+
+        def once(count: int = 1) -> float:
             clock.start()
-            self.operator(*args, **dict(kwargs))
+            for args, kwargs in itertools.islice(turns, count):
+                self.operator(*args, **dict(kwargs))
             clock.mark()
-            samples.append(clock.stop()[0][0] / 1e6)
-        return statistics.median(samples[1:])
+            return clock.stop()[0][0] / 1e6 / count
+
+        samples = [once() for _ in range(1 + LEAST_RUNS)][1:]
+        (count,) = timing.batches(clock, [1e6 * ms for ms in samples])
+        samples = samples if count == 1 else []
+        while count * sum(samples) < LEAST_MS and len(samples) < MOST_RUNS:
+            samples.append(once(count))
+        return statistics.median(samples)
 
 
 class Observer(TorchDispatchMode):

@@ -133,16 +133,21 @@ def memory_bytes(
 ) -> dict[str, float]:
     """Return the bytes of a rank at the peak of a training step, by part; the shape's batch is the rank's.
 
-    Activations are what `memory.peak_bytes` has beyond the states. With FSDP they are those kept for the backward pass,
-    beside the gathered weights of a layer and of what is gathered next to it, another layer or the embedding."""
+    Activations are what `memory.peak_bytes` has beyond the states. Buckets stay from step to step, so the backward pass
+    makes its gradients beside them: at most as many bytes again, as in torch's DDP without `gradient_as_bucket_view`.
+    With FSDP activations are those kept for the backward pass, beside the gathered weights of a layer and of what is
+    gathered next to it, another layer or the embedding."""
     held = state_bytes(scheme, shape, world)
     if scheme != "fsdp" or world == 1:
         peak = memory.peak_bytes(shape, precision, attention, optimizer, "train_step", device)
-        return held | {"activations": float(peak - memory.state_bytes(shape)), "gathered": 0.0}
-    kept = memory.activation_bytes(shape, precision, attention, device)
-    layer = replace(shape, num_layers=1).parameters - replace(shape, num_layers=0).parameters
-    gathered = width(precision) * (layer + max(layer, shape.vocab_size * shape.d_model))
-    return held | {"activations": float(kept), "gathered": float(gathered)}
+        buckets = 4 * shape.parameters if scheme in ("flat", "bucketed", "sharded") and world > 1 else 0
+        parts = {"activations": peak - memory.state_bytes(shape), "buckets": buckets, "gathered": 0}
+    else:
+        layer = replace(shape, num_layers=1).parameters - replace(shape, num_layers=0).parameters
+        gathered = width(precision) * (layer + max(layer, shape.vocab_size * shape.d_model))
+        kept = memory.activation_bytes(shape, precision, attention, device)
+        parts = {"activations": kept, "buckets": 0, "gathered": gathered}
+    return held | {part: float(size) for part, size in parts.items()}
 
 
 def data_parallel_tokens(

@@ -160,7 +160,7 @@ class Clock:
     `lib.timing`."""
 
     def __init__(self, inner):
-        self.inner, self.queues = inner, inner.queues
+        self.inner, self.queues, self.short_ns = inner, inner.queues, inner.short_ns
 
     def start(self) -> None:
         dist.barrier()

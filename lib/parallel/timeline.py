@@ -53,7 +53,8 @@ def followed(iteration: Iteration, before: Callable[[], None]) -> dict[str, list
     begin_ms = LEAST_MS + _since_first(trace["baseTimeNanoseconds"] + 1e3 * began_us, device)
     ends_ms = list(itertools.accumulate(phases_ms, initial=begin_ms))
     rows = list(zip(parts, ends_ms, ends_ms[1:], strict=False))
-    for event in sorted(filter(_is_all_reduce, events), key=lambda event: event["ts"]):
+    own = [event for event in events if _is_all_reduce(event) and event["ts"] >= began_us]  # NCCL's barrier is one, too
+    for event in sorted(own, key=lambda event: event["ts"]):
         start_ms = begin_ms + (event["ts"] - began_us) / 1e3
         rows.append((ALL_REDUCE, start_ms, start_ms + event["dur"] / 1e3))
     names, starts_ms, ends_ms = (list(column) for column in zip(*rows, strict=True))

@@ -38,7 +38,7 @@ class Pending:
             def finished(_):
                 noted.finished_ns = time.perf_counter_ns()
 
-            self.works = [work.get_future().then(finished) for work in self.works]
+            self.works += [work.get_future().then(finished) for work in self.works]
 
     def wait(self) -> None:
         for work in self.works:

@@ -36,7 +36,7 @@ class Interval:
     @property
     def scope(self) -> str:
         """Return what the interval speaks for: one process, or processes in general."""
-        return f"across {self.rounds} processes" if self.rounds >= ENOUGH_ROUNDS else "within one process"
+        return f"across {self.rounds} processes" if self.rounds > 1 else "within one process"
 
     @property
     def reach(self) -> float:
