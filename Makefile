@@ -31,8 +31,8 @@ export PYTHONUNBUFFERED := 1
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-report: .venv/ready ## Measure this machine with the quick sweep for its device and write reports/report.html
-	@$(PY) -m lib.sweep report --noisy 90; ended=$$?; [ $$ended -le 1 ] || exit $$ended; \
+report: .venv/ready ## Measure this machine with the quick sweep for its device, an hour at most, and write reports/report.html
+	@$(PY) -m lib.sweep report --budget $(or $(BUDGET),3600) --noisy 90; ended=$$?; [ $$ended -le 1 ] || exit $$ended; \
 	  $(PY) -m lib.experiments.calibration --short || ended=1; \
 	  $(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES)) && exit $$ended
 

@@ -80,7 +80,7 @@ CATALOG = {
         settings={"recorded": 1, "trace": False},
     ),
     "precision": Experiment(
-        title="Narrow types",
+        title="Mixed precision",
         metric="",
         variants=dict.fromkeys(("accumulation", "toy", "transformer", "layer_norm", "rms_norm"), ""),
     ),

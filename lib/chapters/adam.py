@@ -123,14 +123,15 @@ def wins_map(ax: Axes, wins: pd.DataFrame) -> Axes:
 
 
 def tally(wins: pd.DataFrame) -> Statement:
-    """Count the lists of parameters at which each variant alone is fastest."""
+    """Count the lists of parameters, of those with several variants, at which each variant alone is fastest."""
+    wins = wins[wins.reindex(columns=list(CATALOG["adam"].variants)).notna().sum(axis=1) > 1]
     if wins.empty:
         return MISSING
     alone = Counter(best[0] for best in wins["best"] if len(best) == 1)
     shared, count = len(wins) - alone.total(), digits.count(len(wins))
     parts = [f"{name} is fastest at {'all ' * (won == len(wins))}{won}" for name, won in alone.most_common()]
     parts += [f"at {shared} several tie"] if shared else []
-    text = f"Of {count} lists of equal parameters, {sentences.listed(parts)}."
+    text = f"Of {count} lists of parameters of one size each, {sentences.listed(parts)}."
     evidence = "At each list the variant with the least time against each other one."
     return Statement(text, "measured", evidence, wins.records)
 
@@ -201,7 +202,7 @@ def compiling(adam: pd.DataFrame, case: Mapping) -> Statement:
     compared, verdict = judged
     ratio = sentences.times(compared.ratio.inverse if verdict == FASTER else compared.ratio)
     shown = digits.number(first.value, first.reach)
-    gain = f"makes it {ratio} faster" if verdict == FASTER else f"gives {ratio} its time ({verdict})"
+    gain = f"makes it {ratio} faster" if verdict == FASTER else f"makes it take {ratio} as long ({verdict})"
     text = f"Compiling {REFERENCE} {gain} for {_named(case)}; its first step takes {shown} s."
     metric = f"total_ms/{compare.baseline_text(adam, of, to)}"
     numbers = sentences.quantity(adam, of, metric, compared.ratio, ratio, verdict)

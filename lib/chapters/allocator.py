@@ -36,14 +36,14 @@ def answer(records: pd.DataFrame) -> Statement:
     parts = [
         f"{row['program']} takes {sentences.times(row['ratio'])} as long" for row in rows if row["verdict"] == SLOWER
     ]
-    slower = bool(parts)
     for verdict, end in (
-        (FASTER, "{} is faster"),
-        (SAME, "{} takes as long"),
-        (UNCLEAR, "for {} the effect is unclear"),
+        (FASTER, "faster: {}"),
+        (SAME, "no difference beyond 3%: {}"),
+        (UNCLEAR, "unclear: {}"),
     ):
         named = [row["program"] for row in rows if row["verdict"] == verdict]
         parts += [end.format(sentences.listed(named))] * bool(named)
     text = f"With freed memory given back to the system, {'; '.join(parts)}."
     evidence = "Ratios of the medians of fresh processes, one allocator each."
-    return Statement(text, SLOWER if slower else UNCLEAR, evidence, sentences.names(records, {}))
+    verdict = ", ".join(dict.fromkeys(row["verdict"] for row in rows))
+    return Statement(text, verdict, evidence, sentences.names(records, {}))

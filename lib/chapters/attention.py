@@ -108,7 +108,7 @@ def out_of_memory(records: pd.DataFrame, machine: str) -> Statement:
     case, refused = accounted(records, size), first_refused(records)
     needed, squares = peak_bytes(**case), 12 * case["batch_size"] * case["seq_len"] ** 2
     what = f"{case['batch_size']} × {case['seq_len']:,} tokens with heads of {case['d_head']}"
-    shares = f"of its {digits.number(needed / GIB)} GiB, three squares of scores are "
+    shares = f"of its {digits.number(needed / GIB)} GiB, three T × T score matrices are "
     shares += f"{digits.number(100 * squares / needed)}%"
     evidence = f"naive, fp32; {size / GIB:.1f} GiB in {hardware}; the peak by formula, which a test holds to the byte."
     if refused is None:

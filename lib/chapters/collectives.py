@@ -23,7 +23,7 @@ KEYS = ["operation", "world", "backend"]  # of one fit
 BACKENDS = ("nccl", "gloo")  # the first that was measured is in the figures
 HALVES = ("reduce_scatter", "all_gather")  # of an all_reduce
 MB, MIB, GB = 1e6, 2**20, 1e9
-NO_BUCKET = "no bucket follows, since o is too small to show"
+NO_BUCKET = "the model gives no best bucket, since o is too small to measure"
 NOTHING = Statement("Collectives were not measured here.", NO_DATA, "collectives")
 
 
@@ -47,16 +47,17 @@ def fitted(message_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[fl
 
 
 def fits(records: pd.DataFrame) -> pd.DataFrame:
-    """Fit the model to each process, one row for each operation, number of ranks and backend.
+    """Fit the model to each process with the most sizes, one row for each operation, number of ranks and backend.
 
     `overhead_us` is o, `algorithm_gb_per_s` w, `bus_gb_per_s` the same on the bus, with intervals over processes.
     `misfit_percent` is the largest error of the model among the medians."""
     columns = ["overhead_us", "algorithm_gb_per_s", "bus_gb_per_s", "misfit_percent", "hardware", "oversubscribed"]
     timed, rows = tidy.select(records, status="ok"), []
     for key, group in timed.groupby(KEYS, sort=False) if len(timed) else ():
-        each = [by_process for _, by_process in group.groupby("round") if len(set(by_process["message_bytes"])) > 1]
-        if not each:
+        sizes = group.groupby("round")["message_bytes"].transform("nunique")
+        if sizes.max() < 2:
             continue
+        each = [process for _, process in group[sizes == sizes.max()].groupby("round")]
         found = [fitted(one["message_bytes"], [np.median(ms) / 1e3 for ms in one["total_ms"]]) for one in each]
         overhead, bandwidth = (intervals.of_processes(values) for values in zip(*found, strict=True))
         case = dict(zip(KEYS, key, strict=True))
@@ -174,10 +175,10 @@ def bucket(steps: pd.DataFrame, found: pd.DataFrame) -> Statement:
         return Statement("Buckets of gradients were not measured here.", NO_DATA, "ddp")
     row = table.iloc[-1]
     known = not math.isnan(row["by_formula"])
-    follows = f"√(s w o) says buckets of {digits.number(row['by_formula'])} MiB" if known else NO_BUCKET
+    follows = f"the model's best bucket, √(s w o), is {digits.number(row['by_formula'])} MiB" if known else NO_BUCKET
     text = (
-        f"For the {digits.number(row['gradient_mib'])} MiB of gradients of {row['size']}, {follows}; of those "
-        f"tried, {row['tried']} MiB, {row['bucket_mib']:g} MiB took the least time."
+        f"For the {digits.number(row['gradient_mib'])} MiB of gradients of {row['size']}, {follows}; of the "
+        f"buckets measured ({row['tried']} MiB), {row['bucket_mib']:g} MiB was fastest."
     )
     return Statement(text, "measured", "Medians of bucketed steps; o and w of all-reduces between as many ranks.")
 

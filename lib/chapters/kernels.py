@@ -117,7 +117,7 @@ def besides(records: pd.DataFrame, case: Mapping) -> Statement:
     shown = [f"{name} with {digits.brief(of)}%" for name, of in named if of.value >= NON_TRIVIAL]
     whole = profiles.share(tidy.select(records, **case), "forward")
     end = f"at least {NON_TRIVIAL}% each: {sentences.listed(shown)}" if shown else f"none of it takes {NON_TRIVIAL}%"
-    return _state(f"{digits.brief(whole)}% of the forward pass is no matrix product; {end}.", case, whole)
+    return _state(f"{digits.brief(whole)}% of the forward pass is not matrix products; {end}.", case, whole)
 
 
 @of_records()
@@ -145,11 +145,11 @@ def softmax(records: pd.DataFrame, case: Mapping) -> Statement:
     if not found["forward"]:
         return _not_measured("Softmax inside attention", chosen)
     said = [
-        f"in the {phase} pass {digits.brief(of['time'])} times as long as the two products, with "
+        f"{digits.brief(of['time'].scaled(100))}% as long as attention's two products in the {phase} pass, with "
         f"{digits.number(100 * of['flops'])}% of their FLOPs and {digits.number(100 * of['bytes'])}% of their bytes"
         for phase, of in found.items() if of
     ]  # fmt: skip
-    text = f"Inside attention, softmax takes {', and '.join(said)}: it moves data."
+    text = f"Softmax takes {', and '.join(said)}: it mostly moves data."
     return _state(text, case, found["forward"]["time"])
 
 

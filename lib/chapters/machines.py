@@ -107,6 +107,8 @@ def _machine_medians(experiment: str, name: str) -> pd.DataFrame:
     if fact and len(records):
         products, copies = tidy.limits(results.load("ceilings", name))
         known = tidy.with_counted_flops(records)
+        cards = tidy.column(known, "world").where(tidy.column(known, "backend") == "nccl", 1)  # with a ceiling each
+        known = known.assign(counted_flops=known["counted_flops"] / cards)
         known = known.assign(precision="fp32") if entry.ceiling == "memory" else known
         limit = {"fp32": copies} if entry.ceiling == "memory" else products
         records = tidy.with_percent_of(known, "ceiling_percent", fact, limit, times=times)

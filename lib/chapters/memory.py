@@ -10,7 +10,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.chapters import fitting
+from lib.chapters import capacity
 from lib.cost import flops
 from lib.report import claims, compare, plots, sentences, tables, tidy
 from lib.report.claims import MORE, Found, about
@@ -40,7 +40,7 @@ def largest(record: pd.Series, most: int) -> tables.Table:
 def described(record: pd.Series) -> str:
     """Describe a record's case and hardware in a few words."""
     names = ("hardware", "size", "context_length", "precision", "mode")
-    said = ", ".join(f"{heading(name)}: {record[name]}" for name in names if name in record)
+    said = "; ".join(f"{heading(name)}: {record[name]}" for name in names if name in record)
     return f"{said}." if said else ""
 
 
@@ -176,7 +176,7 @@ def saved(records: pd.DataFrame, case: Mapping) -> Statement:
         metric = f"total_ms/{compare.baseline_text(records, best, plain)}"
         numbers += sentences.quantity(records, best, metric, timed[0].ratio, times, timed[1])
         sure = timed[1] in (FASTER, SLOWER)
-        unsure = f"; a step takes {times} as long, which is {timed[1]}"
+        unsure = f"; a step takes {times} as long ({timed[1]})"
         text += f" and makes a step take {times} as long" if sure else unsure
     text += sentences.at(" ({size}, {context_length} tokens).", case)
     return Statement(text, "measured", "peak_mib and paired times against no checkpointing.", (), numbers)
@@ -195,7 +195,7 @@ def first_line(records: pd.DataFrame) -> Statement:
     for name, mib in found.items():
         words.append(f"{PARTS[name][2]} {digits.count(mib)}")
         numbers += sentences.quantity(plain, head, f"peak_mib/{PARTS[name][2]}", counted(mib), digits.count(mib))
-    text, savings = f"{shown} MiB = {' + '.join(words)}", []
+    text, savings = f"{shown} MiB = {' + '.join(words)}", {}
     long = tidy.largest(plain, "context_length", precision="bf16", mode="train_step")
     group = tidy.largest(records, "checkpoint", mode="train_step")
     pairs = [
@@ -205,12 +205,11 @@ def first_line(records: pd.DataFrame) -> Statement:
     for name, of, to in pairs:
         change, percent, number = _peak_change(records, of, to) if of else (math.nan, "", ())
         if not math.isnan(change):
-            savings.append(f"{name} {'+' if change > 0 else '−'}{percent}")
+            where = sentences.at("on {size} at {context_length} tokens", of)
+            savings.setdefault(where, []).append(f"{name} {'+' if change > 0 else '−'}{percent}")
             numbers += number
-    text += (
-        sentences.at("; on {size} at {context_length} tokens ", group) + f"{', '.join(savings)}." if savings else "."
-    )
-    largest = fitting.largest(records)
+    text += "".join(f"; {where} {', '.join(changes)}" for where, changes in savings.items()) + "."
+    largest = capacity.largest(records)
     text += f" The largest step that fits here, by formula: {largest[0]} at {largest[1]:,} tokens." if largest else ""
     evidence = (
         f"Parts of the peak, {described(tidy.one(plain, head))} Savings of the peak: bf16 at the longest context "
@@ -235,13 +234,13 @@ def labelled(peaks: pd.DataFrame) -> pd.DataFrame:
 def agreement(records: pd.DataFrame) -> Statement:
     """State how far the prediction and the formula are from the measured peaks."""
     said = []
-    for name, word in (("predicted_peak_mib", "a dry run"), ("formula_mib", "the formula")):
+    for name, word in (("predicted_peak_mib", "a run on fake tensors"), ("formula_mib", "the formula")):
         once = records.drop_duplicates(records.fields)
         ratios = tidy.column(tidy.with_quotient(once, "ratio", name, "peak_mib"), "ratio").dropna()
         off = [100 * (ratio[0] - 1) for ratio in ratios]
         if off:
-            most = max(off, key=abs)
-            end = f"at most {digits.number(abs(most))}% too {'high' if most > 0 else 'low'}" if most else "exactly"
+            most = max(map(abs, off))
+            end = f"to within {digits.number(most)}%" if most else "exactly"
             said.append(f"{word} predicts the peaks of {digits.count(len(off))} cases {end}")
     if not said:
         return MISSING

@@ -57,21 +57,21 @@ def _noise_text(noise: pd.DataFrame) -> str:
         digits.count(noise[name].sum()) if name in noise else "0"
         for name in ("noisy machine", "records", "throttled", "launch-bound")
     )
-    gpu = f" The GPU was throttled beside {slowed} of {timed}." if slowed != "0" else ""
+    gpu = f" The GPU was throttled beside {slowed} of {timed} records." if slowed != "0" else ""
     if launched != "0":
-        gpu += f" {launched} of {timed} are launch-bound: they show how fast the host launches."
+        gpu += f" In {launched} of {timed} records launching sets the time (launch-bound)."
     if noisy == "0":
         return f"Quiet machine: nothing disturbed its {timed} timed records.{gpu}"
     busy = noise["others at most, %"].max()
     others = f"; other programs used up to {digits.count(busy)}% of the cores" if busy > tidy.BUSY_PERCENT else ""
-    return f"Noisy machine: {noisy} of {timed} timed records were disturbed{others}.{gpu}"
+    return f"Noisy machine: other work disturbed {noisy} of {timed} timed records{others}.{gpu}"
 
 
 def _too_fast_text(noise: pd.DataFrame) -> str:
     fast = noise["above the ceiling"].sum()
-    return (
-        f"{digits.count(fast)} training steps are faster than the ceiling allows: one of both is wrong." if fast else ""
-    )
+    if not fast:
+        return ""
+    return f"Training steps faster than the ceiling allows: {digits.count(fast)}. Their time or the ceiling is wrong."
 
 
 def _check_text(machine: str) -> str:
@@ -81,7 +81,7 @@ def _check_text(machine: str) -> str:
         return "The measuring was not checked here; make calibrate checks it."
     holding, failed = (judged["holds"] == "yes").sum(), list(judged.loc[judged["holds"] == "no", "tried"])
     undecided = (judged["holds"] == comparisons.UNCLEAR).sum()
-    said = f"{digits.count(holding)} of {digits.count(len(judged))} self-checks of the measuring hold"
+    said = f"Self-checks of the measuring that hold: {digits.count(holding)} of {digits.count(len(judged))}"
     said += f", {digits.count(undecided)} too noisy to tell" if undecided else ""
     return f"{said}; these do not: {'; '.join(failed)}." if failed else f"{said}."
 
@@ -103,11 +103,11 @@ def _unclear_text(machine: str) -> str:
     count, of, minutes = verdicts.unclear(verdicts.tables(machine))
     if not count:
         return ""
-    said = f"{digits.count(count)} of {digits.count(of)} comparisons are unclear"
+    said = f"Unclear comparisons: {digits.count(count)} of {digits.count(of)}"
     if not minutes or not (paths.results() / machine).is_dir():
         return f"{said}."
     name = paths.unclear().name
-    again = f"make sweep SWEEP={name} measures them again in {digits.count(minutes)} minutes"
+    again = f"make sweep SWEEP={name} measures them again in {digits.count(minutes)} min"
     return f"{said}: python -m lib.report verdicts writes {name}, and {again}."
 
 

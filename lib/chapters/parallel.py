@@ -22,6 +22,8 @@ from lib.stats.intervals import Interval
 PHASES = ("forward", "backward", "synchronization", "optimizer")
 KINDS = ("parameters", "gradients", "states", "other")  # of what a rank holds after a step
 OURS = ("naive", "flat", "overlap", "bucketed")
+AFTER_BACKWARD = ("naive", "flat")  # these send
+ALIKE = ["size", "context_length", "batch_size", "world"]  # of what is compared
 WRITE_UPS = ("brandon-snider/cs336-a2", "damek/cs336-assignment2-systems")  # that print answers about XXL
 UNCOUNTED = ["codes"]  # several experiments are in one table, each by its own code
 UNTOLD = ["noisy", "why", "status"]  # by write-ups
@@ -44,24 +46,24 @@ def steps(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _hidden(row: pd.Series, backward: Interval | None) -> float:
-    """Return the percentage of the all-reduces' own time that a step hides.
+    """Return the percentage of the all-reduces' own time that a step hides; NaN if it sends after the backward pass.
 
     The rest is what it takes longer than a `backward` pass without any, in which nothing waits."""
     parts = row["alone_ms"], row["backward_ms"], row["synchronization_ms"]
-    if backward is None or None in parts:
+    if backward is None or None in parts or row["variant"] in AFTER_BACKWARD:
         return math.nan
     alone, *both = (part.value for part in parts)
     return min(100.0, max(0.0, 100 * (1 - (sum(both) - backward.value) / alone)))
 
 
 def head(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the largest model in fp32, for each variant that with the fastest bucket."""
+    """Return the rows in fp32 of the largest case that has the most variants, of each that with the fastest bucket."""
     chosen = tidy.select(table, backend=collectives.backend(table), precision="fp32")
     if chosen.empty:
         return chosen
-    first = tidy.ordered(chosen, "size context_length world").iloc[-1]
-    alike = ("size", "context_length", "batch_size", "world")
-    chosen = tidy.select(chosen, **{name: first[name] for name in alike})
+    variants = chosen.groupby(ALIKE)["variant"].transform("nunique")
+    most = tidy.ordered(chosen[variants == variants.max()], "size context_length world").iloc[-1]
+    chosen = tidy.select(chosen, **most[ALIKE])
     fastest = chosen["total_ms"].map(lambda found: found.value).groupby(chosen["variant"]).idxmin()
     return tidy.ordered(chosen.loc[fastest], "variant")
 
@@ -185,12 +187,15 @@ def draw_timelines(spans: pd.DataFrame) -> Axes:
 
 
 def note(spans: pd.DataFrame) -> str:
-    """Return a figure's note on the hardware of the spans; empty without any."""
-    return f"{', '.join(dict.fromkeys(spans['hardware']))}. One step of each." if len(spans) else ""
+    """Return a figure's note on the ranks and the hardware of the spans; empty without any."""
+    if spans.empty:
+        return ""
+    ranks = digits.count(spans["rank"].nunique())
+    return f"{', '.join(dict.fromkeys(spans['hardware']))}. One step of each on {ranks} ranks."
 
 
 def held(sharded: pd.DataFrame, fsdp: pd.DataFrame) -> pd.DataFrame:
-    """Return what a rank holds after a step by kind, measured and by formula, of the largest model.
+    """Return what a rank holds after a step by kind, measured and by formula, in the largest case of each experiment.
 
     `error_percent` is that of parameters, gradients and states together; what is left counts as other."""
     rows: dict[str, dict] = {}
@@ -200,7 +205,7 @@ def held(sharded: pd.DataFrame, fsdp: pd.DataFrame) -> pd.DataFrame:
         table = tidy.select(table, precision="fp32") if "precision" in table else table
         if table.empty:
             continue
-        table = tidy.select(table, size=tidy.ordered(table, "size")["size"].iloc[-1])
+        table = tidy.select(table, **tidy.ordered(table, "size context_length world").iloc[-1][ALIKE])
         order = table["variant"].map(("plain", name, "torch").index)
         for _, row in table.loc[order.sort_values(kind="stable").index].iterrows():
             ours = row["variant"] != "torch"
@@ -242,6 +247,7 @@ def memory(table: pd.DataFrame, *records: pd.DataFrame) -> Statement:
     ours = table[[not label.startswith("torch") for label in table["label"]]] if len(table) else table
     if ours.empty:
         return sentences.with_stale(Statement("Memory of ranks was not measured here.", NO_DATA, "sharded"), *records)
+    ours = tidy.select(ours, **ours.iloc[0][ALIKE])
     parts = [f"{digits.number(row['after_step_mib'].value, 0)} MiB {row['label']}" for _, row in ours.iterrows()]
     row, off = ours.iloc[0], ours["error_percent"].abs().max()
     text = (
@@ -254,14 +260,14 @@ def memory(table: pd.DataFrame, *records: pd.DataFrame) -> Statement:
 
 @of_records()
 def bound(records: pd.DataFrame, network: Network | None, peaks: Mapping[str, float]) -> Statement:
-    """State from how many tokens a rank on data parallelism on this network is bound by products."""
+    """State from how many tokens a rank on data parallelism on this network is compute-bound."""
     precision = next((name for name in ("bf16", "fp32") if name in peaks), None)
     if network is None or precision is None:
         return Statement("No network or ceiling was measured here.", NO_DATA, "collectives, ceilings")
     tokens = accounting.data_parallel_tokens(peaks[precision], network.bandwidth, precision=precision)
     text = (
         f"At the ceiling of {precision} and {digits.number(network.bandwidth / 1e9)} GB/s on the bus, data parallelism "
-        f"and FSDP on many ranks are bound by products from {digits.count(tokens)} tokens a rank on."
+        f"and FSDP on many ranks are compute-bound from {digits.count(tokens)} tokens a rank on."
     )
     return Statement(text, "derived", "C / W of the scaling book: ceiling over bandwidth, by the bytes of a number.")
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from lib.chapters import fitting
+from lib.chapters import capacity
 from lib.config import SIZES
 from lib.cost import flops
 from lib.cost.flops import Shape, model_shape
@@ -103,7 +103,7 @@ def device(steps: pd.DataFrame, ceilings: pd.DataFrame) -> Device | None:
         if row["precision"] in products
     )
     call_s = call.value / 1e6 if call else 0.0
-    return Device(products, bandwidth, call_s, fitting.usable_bytes(ceilings), ceilings["device"].iloc[0], seen)
+    return Device(products, bandwidth, call_s, capacity.usable_bytes(ceilings), ceilings["device"].iloc[0], seen)
 
 
 def measured(steps: pd.DataFrame) -> pd.DataFrame:
@@ -239,11 +239,11 @@ def answer(planned: pd.DataFrame, of: Device | None) -> Statement:
         return Statement("Without ceilings and collectives nothing is planned.", NO_DATA, "ceilings, collectives")
     fits = table[table["why"] == ""]
     if fits.empty:
-        return Statement("No size fits on that many devices like this one.", "derived", "The planner's memory.")
+        return Statement(f"No size fits on {WORLDS[-1]} devices like this one.", "derived", "The planner's memory.")
     row = fits.iloc[-1]
     text = (
         f"By the planner, {digits.count(row['world'])} devices like this one train {row['size']} with {row['scheme']} "
         f"at {digits.count(row['tokens_per_s'])} tokens a second, {digits.number(row['rank_gib'])} of "
-        f"{digits.number(of.usable_bytes / GIB)} GiB each; it takes {digits.count(row['least_world'])} or more."
+        f"{digits.number(of.usable_bytes / GIB)} GiB each. The fewest that can: {digits.count(row['least_world'])}."
     )
     return Statement(text, "derived", "Ceilings, slowdown of the nearest measured step, latency and bandwidth fitted.")

@@ -1,4 +1,4 @@
-"""Analyse narrow types: sums, norms, dtypes under autocast, and steps in bf16."""
+"""Analyse low precision: sums, norms, dtypes under autocast, and steps in bf16."""
 
 import math
 

@@ -52,7 +52,7 @@ PRECISION, SUMS = ("08_precision",), ("08_precision", "Four ways to add up")
 DTYPES, NORMS = ("08_precision", "Dtypes under autocast"), ("08_precision", "What is sensitive in a norm")
 WARMUPS, COMPILE = ("09_warmup", "No warm-up, one, two or five"), ("82_compile",)
 RING, RANKS = ("10_collectives",), ("11_parallel",)
-WRITTEN, XXL = ("11_parallel", "Memory of a rank"), ("11_parallel", "From which batch on products decide")
+WRITTEN, XXL = ("11_parallel", "Memory of a rank"), ("11_parallel", "From which batch size on it is compute-bound")
 
 
 class Machine:
@@ -97,7 +97,7 @@ def _profiled(say: Callable) -> Callable[[Machine], Statement]:
 
 
 def _norms(of: Machine) -> Statement:
-    """Answer with what overflows in layer norm, in both narrow types."""
+    """Answer with what overflows in layer norm, in fp16 and bf16."""
     return sentences.together(
         *(precision.sensitive(of.load("precision"), "layer_norm", name) for name in ("fp16", "bf16"))
     )
@@ -295,11 +295,12 @@ QUESTIONS = (
              _compiled_attention, COMPILE, "compile", {"model": "attention", "compiled": True}, SQUARES),
     Question("torch_compile", "b", "What compiling changes of the whole model",
              _compiled_step, COMPILE, "step", TRAINING | {"compiled": True}, MODELS),
-    Question("flash_forward, flash_backward", "PyTorch", "Attention in tiles, checked against naive attention",
+    Question("flash_forward, flash_backward", "PyTorch",
+             "FlashAttention in plain PyTorch, checked against naive attention",
              _tiled, ATTENTION, "attention", {"variant": "tiled"}),
-    Question("flash_forward", "Triton", "Attention in tiles as one kernel of one's own",
+    Question("flash_forward", "Triton", "FlashAttention as our own Triton kernel",
              _triton, FLASH, "flash", {"variant": "triton"}),
-    Question("flash_benchmarking", "", "How attention in one kernel compares with naive attention",
+    Question("flash_benchmarking", "", "How FlashAttention compares with naive attention",
              _flash, FLASH, "flash", {"variant": ["triton", "tiled"]},
              {"seq_len": tuple(2**power for power in range(7, 17)), "d_head": SQUARES["d_head"], "num_heads": (1,),
               "precision": ("bf16", "fp32")}),
@@ -317,8 +318,8 @@ QUESTIONS = (
     Question("ddp_bucketed_benchmarking", "", "Which bucket is best, by the model and measured",
              _bucket, RING, "ddp", {"variant": "bucketed"}, {"size": ("xl",), "bucket_mib": (1, 10, 100, 1000)}),
     *(Question("communication_accounting", part, asks, partial(_xxl, part), XXL) for part, asks in {
-        "a": "What memory XXL needs", "b": "Among how many devices it must be sharded",
-        "c": "From which batch on it is bound by products", "d": "How the batch can be smaller",
+        "a": "What memory XXL needs", "b": "Over how many devices it must be sharded",
+        "c": "From which batch size on it is compute-bound", "d": "How the batch can be smaller",
     }.items()),
     Question("optimizer_state_sharding_accounting", "a", "What memory a sharded optimizer saves",
              _ranks_memory, WRITTEN, "sharded", {}, {"size": ("xl",), "variant": ("plain", "sharded")}),

@@ -12,7 +12,7 @@ from functools import partial
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.chapters import fitting
+from lib.chapters import capacity
 from lib.config import SIZES
 from lib.cost.flops import model_shape
 from lib.records.frame import Frame
@@ -65,14 +65,19 @@ def answer(steps: pd.DataFrame, case: Mapping) -> Statement:
         "layers": digits.count(SIZES[case["size"]].num_layers),
     }
     facts |= {"limit_of": chosen["limit_of"].iloc[0], "tokens_take": duration(1e6 / found["tokens_per_s"].value)}
+    keeps = case["device"] == "cpu" and chosen["environment"].iloc[0].get("allocator") == "keeps"
+    facts["with_only"] = "freed memory kept, no other switch" if keeps else "no switch"
     text = (
         "{total_ms} ms for a step of {size} ({million} M parameters, {layers} layers, {batch_size} × {context_length} "
-        "tokens, {precision}, freed memory kept, no other switch): forward {forward_ms} ms ({forward_percent}%), "
+        "tokens, {precision}, {with_only}): forward {forward_ms} ms ({forward_percent}%), "
         "backward {backward_ms} ({backward_percent}%), optimizer {optimizer_ms} ({optimizer_percent}%). That is "
         "{tokens_per_s} tokens a second, a million in {tokens_take}."
     )
     if "least_ms" in found:
-        text += " At the rates of {limit_of} and of memory, a step would take {least_ms} ms, {least_percent}% of that."
+        text += (
+            " At the rates of {limit_of} and of memory, a step would take {least_ms} ms, {least_percent}% of the "
+            "measured time."
+        )
     numbers = [sentences.quantity(steps, case, name, i, shown[name]) for name, i in found.items()]
     evidence = f"Medians, {sentences.fields(case)}; 95% interval {found['total_ms'].scope}, n = {found['total_ms'].n}."
     said = text.format(**case, **shown, **percent, **facts)
@@ -100,7 +105,7 @@ def sizes(steps: pd.DataFrame) -> pd.DataFrame:
     context = head(steps)["context_length"] or 128
     missing = [
         {"size": size, "context_length": context, "d_model": config.d_model, "status": "absent"}
-        | {"why": f"not in this sweep; needs {digits.number(fitting.step_bytes(size, context) / fitting.GIB)} GiB"}
+        | {"why": f"not in this sweep; needs {digits.number(capacity.step_bytes(size, context) / capacity.GIB)} GiB"}
         for size, config in SIZES.items()
         if size not in set(table["size"])
     ]

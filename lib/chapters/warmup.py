@@ -246,17 +246,17 @@ def _starts(records: pd.DataFrame) -> tuple[list[int | None], pd.Series | None]:
 
 
 def _span(starts: list[int | None]) -> str:
-    """Write the steps from which processes are steady: from step 2 to 4."""
+    """Write the steps from which processes are steady: from step 2 at the earliest and 4 at the latest."""
     found = sorted(filter(None, starts))
     if found[0] == found[-1]:
         return f"from step {digits.count(found[0])}"
-    return f"from step {digits.count(found[0])} to {digits.count(found[-1])}, by process"
+    return f"from step {digits.count(found[0])} at the earliest and {digits.count(found[-1])} at the latest"
 
 
 def _often(starts: list[int | None]) -> str:
-    """Say how many processes became steady, unless all did."""
+    """Say how many processes became steady, unless all did or none."""
     steady = sum(map(bool, starts))
-    return "" if steady == len(starts) else f" in {digits.count(steady)} of {digits.count(len(starts))} processes"
+    return "" if steady in (0, len(starts)) else f" in {digits.count(steady)} of {digits.count(len(starts))} processes"
 
 
 def _discard(starts: list[int | None]) -> str:
@@ -272,24 +272,23 @@ def _evidence(row: pd.Series) -> str:
 
 @of_records()
 def noise(records: pd.DataFrame, of: Mapping) -> Statement:
-    """State how much ten steps vary after five warm-ups, and if the last ten steps vary as much."""
+    """State how much ten steps vary after five warm-ups, and if the last ten of a longer series vary as much."""
     row = tidy.one(by_warmups(records), {**of, "warmups": FULL})
     if row.empty:
         return _not_measured("Ten steps after five warm-ups were not")
     series = tidy.samples(tidy.select(records, **of), PHASES[WHOLE]).values()
-    ends = [times[-FOLLOWING:] for times in series]
-    late = statistics.median(100 * statistics.stdev(times) / statistics.mean(times) for times in ends)
+    ends = [times[-FOLLOWING:] for times in series if len(times) >= FULL + 2 * FOLLOWING]
     middle = statistics.median(row["percents"])
     least, most = (digits.number(end) for end in (min(row["percents"]), max(row["percents"])))
-    vary = f"times vary by {digits.number(middle)}% ({least} to {most}% by process)"
+    vary = f"five warm-up steps, times vary by {digits.number(middle)}% ({least} to {most}% by process)"
+    if not ends:
+        return Statement(f"After {vary}.", "measured", "Standard deviation in percent of the mean.")
+    late = statistics.median(100 * statistics.stdev(times) / statistics.mean(times) for times in ends)
     if middle < NOISE_PERCENT:
-        text = f"After five warm-up steps, {vary}."
-    elif late > middle / 2:
-        text = f"Even after five warm-up steps, {vary}, and by {digits.number(late)}% at the end: that is noise."
+        text = f"After {vary}."
     else:
-        text = (
-            f"After five warm-up steps, {vary}, and by {digits.number(late)}% at the end: the start lasts longer here."
-        )
+        start, end = ("Even after", "that is noise") if late > middle / 2 else ("After", "the start lasts longer here")
+        text = f"{start} {vary}, and by {digits.number(late)}% at the end: {end}."
     return Statement(text, "measured", f"The last {FOLLOWING} steps vary by {digits.number(late)}% in the median.")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pandas as pd
 from markupsafe import Markup
 
-from lib.chapters import adam, attention, compile, fitting, kernels, memory, precision, step, warmup
+from lib.chapters import adam, attention, capacity, compile, kernels, memory, precision, step, warmup
 from lib.records import results, staleness
 from lib.records.frame import Frame
 from lib.report import claims, tables, tidy
@@ -59,14 +59,14 @@ _DECISIONS = {  # by the claim's name: the finder, the rule, the texts if it hol
         "not all tensors under fp16 autocast have the dtypes named", 4),
     "mixed-slower-small": (
         precision.mixed_speed, "bf16 to fp32 above 1 for the smallest model and below 1 for the largest",
-        "mixed precision is slower for the smallest model and faster for the largest", "it is not so that mixed "
+        "mixed precision is slower for the smallest model and faster for the largest", "it is not true that mixed "
         "precision is slower for the smallest model and faster for the largest", 2),
     "mixed-memory-not-always": (
         memory.mixed_memory, "in at least one case the peak in mixed precision is the larger",
         "mixed precision does not always reduce the peak", "mixed precision reduces every peak"),
     "residual-12-5-mb": (
         memory.residual_by_shape, "within 1%", "an activation of the residual stream has 12.5 MiB",
-        "an activation of the residual stream has not 12.5 MiB"),
+        "an activation of the residual stream does not have 12.5 MiB"),
     "largest-allocation-softmax": (
         memory.largest_allocation, "it has the size of a layer's scores, and attention made it",
         "the largest allocation of a forward pass is made by softmax", "the largest allocation of a forward pass is "
@@ -235,7 +235,7 @@ def printed(write_up: str) -> dict[str, pd.DataFrame]:
     Metrics are lists of one number, and the attribute `printed` is set. The tables are cached: do not change them. A
     step's `total_ms` is that of forward and backward if no more was printed. Warm-ups and kernels have the tables of
     their chapters."""
-    steps, peaks = published_step(), fitting.published()
+    steps, peaks = published_step(), capacity.published()
     found = {
         "step": steps.assign(total_ms=steps["total_ms"].fillna(steps["forward_backward_ms"])),
         "attention": published_attention(),

@@ -14,7 +14,7 @@ from lib.instruments import processor
 from lib.records import code_digest
 
 STALE = "stale"  # replaces the status of such a record in `results.load`
-AGAIN = "make sweep STALE=1"
+AGAIN = "make sweep SWEEP=… STALE=1"
 
 
 def reason(record: Mapping) -> str:

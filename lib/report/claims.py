@@ -193,7 +193,7 @@ class Claim:
     @property
     def question(self) -> str:
         """Return the question that it answers."""
-        return f"Is it so that {self.holds}?"
+        return f"Is it true that {self.holds}?"
 
 
 @dataclass(frozen=True)
@@ -213,10 +213,10 @@ class Judgement:
         """Return the verdict as a sentence, with its evidence."""
         claim = self.claim
         words = {
-            SUPPORTED: claim.holds, CONTRADICTED: claim.fails, SAME: f"{claim.fails}, nor the reverse",
+            SUPPORTED: claim.holds, CONTRADICTED: claim.fails, SAME: f"{claim.fails}, and no difference is beyond 3%",
             NOT_COMPARABLE: f"the statement is about {claim.about}; here {claim.fails}",
             UNCLEAR: f"it is unclear whether {claim.holds}",
-            NO_DATA: f"what would show whether {claim.holds} was not {self.had}",
+            NO_DATA: f"no data on whether {claim.holds} was {self.had}",
         }[self.verdict]  # fmt: skip
         text = words[0].upper() + words[1:]
         if self.verdict == NO_DATA:

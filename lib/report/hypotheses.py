@@ -19,9 +19,9 @@ COUNTED = 1e-3  # within which part of it a count, which has no interval, agrees
 WIDEST = 1.25  # the factor to either side beyond which an interval is too wide to test a prediction
 _NORMAL = stats.norm.ppf(0.975)
 WORDS = (
-    "By the interval of 95%: what was measured is above or below the prediction where the whole interval is. It agrees "
-    f"where the interval holds the prediction and reaches no further than a factor of {WIDEST} to either side. A least "
-    "or a most is kept or broken where the whole interval says so, and open where the interval holds it. A count "
+    "The verdict compares the 95% interval with the prediction. Above or below: the whole interval is. Agrees: the "
+    f"interval contains the prediction and reaches at most a factor of {WIDEST} to either side. A lower or upper bound "
+    "is kept or broken if the whole interval lies on one side of it, and open if the interval contains it. A count "
     "agrees within a thousandth."
 )
 

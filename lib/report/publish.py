@@ -21,9 +21,9 @@ def publish(machine: str) -> int:
         raise ValueError(f"machine: got {' and '.join(hardware)} as {machine}, expected one kind of hardware")
     for experiment, files in itertools.groupby(new, lambda file: file.parent.name):
         _replace_files(target / experiment, list(files))
-    ratios = published.to_references(machine)
+    ratios = published.to_baselines(machine)
     if len(ratios):
-        ax = plots.ratios(*plots.axes(height=3.4), ratios, "time relative to the reference")
+        ax = plots.ratios(*plots.axes(height=3.4), ratios, "time relative to the baseline")
         plots.save(ax, target / "ratios.svg")
     return len(new)
 

@@ -95,7 +95,7 @@ def published_adam() -> pd.DataFrame:
     return table.assign(hardware="a CPU, not stated", amsgrad=True, cold=True).drop(columns="table")
 
 
-def to_references(machine: str) -> pd.DataFrame:
+def to_baselines(machine: str) -> pd.DataFrame:
     """Compare each variant with its family's reference, in the largest fp32 case measured.
 
     The references are the eager step, naive attention and single_tensor. The column `name` sets the colour."""

@@ -14,7 +14,7 @@ import pandas as pd
 
 from lib.records.record import called
 from lib.records.staleness import left_out
-from lib.report import compare as verdicts
+from lib.report import compare as comparing
 from lib.report import hypotheses, quantities, tidy
 from lib.report.headings import heading
 from lib.report.quantities import Quantity, marked
@@ -123,7 +123,7 @@ def compare(
 
     `subject` and `other` are noun phrases; `where` names the circumstances. The verdict is that of the table that has
     the two cases (see `compare.judged`)."""
-    judged = verdicts.judged(records, metric, of, to)
+    judged = comparing.judged(records, metric, of, to)
     if judged is None:
         text = _sentence(f"{subject} and {other} were not both measured")
         return _nothing(text, _picked(of, to), records, of, to)
@@ -131,14 +131,14 @@ def compare(
     said = {
         FASTER: f"{subject} is {times(found.ratio.inverse)} faster than {other}",
         SLOWER: f"{subject} takes {times(found.ratio)} the time of {other}",
-        SAME: f"{subject} and {other} take equally long within {comparisons.MARGIN:.0%}, with a ratio of "
+        SAME: f"{subject} and {other} take the same time within {comparisons.MARGIN:.0%}: the ratio is "
         f"{digits.interval(found.ratio)}",
-        UNCLEAR: f"which of {subject} and {other} is faster is unclear: the ratio is {digits.interval(found.ratio)}",
+        UNCLEAR: f"whether {subject} or {other} is faster is unclear: the ratio is {digits.interval(found.ratio)}",
     }[verdict]
     evidence = f"{_picked(of, to)}; by {found.by}, {_counted(found.ratio)}{_disturbances(records, of, to)}."
     shown = times(found.ratio.inverse) if verdict == FASTER else times(found.ratio) if verdict == SLOWER else ""
     shown = shown or digits.interval(found.ratio)
-    number = quantity(records, of, f"{metric}/{verdicts.baseline_text(records, of, to)}", found.ratio, shown, verdict)
+    number = quantity(records, of, f"{metric}/{comparing.baseline_text(records, of, to)}", found.ratio, shown, verdict)
     text = _sentence(f"{where}, {said}" if where else said)
     return Statement(text, verdict, evidence, names(records, of, to), number)
 
@@ -226,14 +226,14 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
 
 def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: str) -> Statement:
     """Say which value of the field `among` takes the least time, and which others may take as little."""
-    order = verdicts.ranked(tidy.select(records, **of), metric, among)
+    order = comparing.ranked(tidy.select(records, **of), metric, among)
     if len(order) < 2:
         text = f"Which {among} is fastest cannot be said, since fewer than two were measured here."
         return _nothing(text, fields(of), records, of)
     first, *others = order
     cases = [{**of, among: name} for name in order]
-    found = {name: verdicts.comparison(records, metric, cases[0], {**of, among: name}) for name in others}
-    decided = verdicts.verdicts_of(found)
+    found = {name: comparing.comparison(records, metric, cases[0], {**of, among: name}) for name in others}
+    decided = comparing.verdicts_of(found)
     tied = [name for name in others if decided.get(name) != FASTER]
     evidence = "; ".join(f"{first} to {name}: {digits.interval(found[name].ratio)}" for name in decided)
     evidence = f"{metric}, {fields(of)}; ratios of {evidence}{_disturbances(records, *cases)}."

@@ -303,6 +303,6 @@ def provenance(frame: pd.DataFrame) -> str:
     marked = ""
     for mark, what in MARKED.items():
         count = measured[mark].fillna("").astype(bool).sum() if mark in measured else 0
-        marked += f" {count} of {len(measured)} rows have rounds {what}." if count else ""
+        marked += f" Rows with rounds {what}: {count} of {len(measured)}." if count else ""
     what = Frame.origin(frame, "what") or ("Ratio" if "ratio" in frame else "Median")
     return f"{hardware}. {what} and its 95% interval {scopes}{many}.{mixed}{marked}"

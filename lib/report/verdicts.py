@@ -75,8 +75,8 @@ def write_unclear(machine: str, found: Tables) -> str:
         lines += [f"{name}:"] * bool(each) + [f"  - {json.dumps(block)}" for _, block in each]
     file.write_text("\n".join([*lines, ""]))
     return (
-        f"{file}: {_minutes(cases)} minutes, and the start of {count} processes; "
-        f"`make sweep SWEEP={file.name}` measures them"
+        f"{file} written: about {_minutes(cases)} min and the start of processes ({count}); "
+        f"`make sweep SWEEP={file.name}` runs it"
     )
 
 

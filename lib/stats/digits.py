@@ -48,7 +48,7 @@ def interval(of: Interval | None) -> str:
     if of is None:
         return MISSING
     if not of.known:
-        return f"{number(of.value)} (too few samples for an interval)"
+        return f"{number(of.value)} (no interval)"
     value, ends = number(of.value, of.reach), f"({number(of.low, of.reach)} to {number(of.high, of.reach)})"
     return f"{value} {ends}" if of.reach else value
 

@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("sweep", help=f"a file in notebooks/sweeps ({names}), report (the quick one here), or status")
     made.add_argument("--budget", default="inf", help="stop between cases after this many seconds")
-    made.add_argument("--noisy", metavar="SECONDS", help="then measure noisy cases once more, for at most so long")
+    made.add_argument("--noisy", metavar="SECONDS", help="then measure noisy cases once more, no longer than this")
     made.add_argument("--dry", action="store_true", help="list the cases, predict memory and duration; run nothing")
     made.add_argument("--stale", action="store_true", help="measure again what other code or another PyTorch measured")
     made.add_argument(

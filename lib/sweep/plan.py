@@ -241,11 +241,11 @@ def dry(tasks: list[Task]) -> str:
     if not tasks:
         return "0 cases: this shard is empty, since there are more shards than kernels"
     found = table(tasks, {device: _limits(device) for device in {task.device for task in tasks}})
-    fates = "; ".join(f"{count} {fate}" for fate, count in found["fate"].value_counts().items())
+    fates = "; ".join(f"{fate}: {count}" for fate, count in found["fate"].value_counts().items())
     lines = found[["experiment", "case", "rounds", "predicted, MiB", "fate", "records"]].to_string(index=False)
     device = tasks[0].device
     most, now = (f"{limit / peak_memory.MIB:,.0f}" for limit in _limits(device).values())
-    memory = f"{most} MiB at best and {now} MiB now for a case on {device}"
+    memory = f"a case on {device} may use {most} MiB, now {now} MiB"
     return f"{lines}\n{len(found)} cases in {len(tasks)} kernels, {memory}: {fates}"
 
 
@@ -266,5 +266,5 @@ def summary(tasks: list[Task]) -> str:
     if len(bad):
         lines.append(bad[["records", "experiment", "case", "predicted, MiB"]].to_string(index=False))
     for reason, left_out in found.drop(able.index).groupby("fate"):
-        lines.append(f"left out: {len(left_out)} cases, because {reason}")
+        lines.append(f"left out, because {reason}: {len(left_out)}")
     return "\n".join(lines)

@@ -204,7 +204,7 @@ class Supervisor:
         self.alike[kind] += 1
         left = self.todo(task)
         if self.alike[kind] >= ALIKE and left and not any(task.status(each) == "ok" for each in task.cases):
-            self.failures.append(f"{task.experiment}: {len(left)} cases are left out, since {ALIKE} failed alike")
+            self.failures.append(f"{task.experiment}: left out after {ALIKE} failed alike: {len(left)}")
             for each in left:
                 self.finished.add((task.machine, each))
                 self.progress.drops((task.machine, each))

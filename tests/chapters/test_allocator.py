@@ -23,10 +23,10 @@ def save(save_record, ratios):
 def test_the_worst_program_comes_first(save_record):
     records = save(save_record, {"fused_adam": 1.5, "naive_attention": 2.0, "tiny_step": 1.0})
     said = allocator.answer(records)
-    assert said.verdict == "slower"
+    assert said.verdict == "slower, same"
     assert said.text.index("naive_attention") < said.text.index("fused_adam") < said.text.index("tiny_step")
     assert said.text.startswith("With freed memory given back to the system, naive_attention takes 2.0")
-    assert said.text.endswith("; tiny_step takes as long.")
+    assert said.text.endswith("; no difference beyond 3%: tiny_step.")
     table = allocator.compared(records).set_index("program")
     assert table["minor_faults"]["naive_attention"].value == 200
     assert table["minor_faults_kept"]["naive_attention"].value == 100

@@ -57,6 +57,16 @@ def test_both_bandwidths_are_those_of_nccl_tests(measured):
     assert gather["bus_gb_per_s"][3] == pytest.approx(0.75 * gather["algorithm_gb_per_s"][3])
 
 
+def test_a_process_that_has_fewer_sizes_is_left_out_of_a_fit(measured, save_record):
+    before = collectives.fits(measured(worlds=[2]))
+    for megabytes in (1, 10):
+        case = CASE | {"megabytes": megabytes}
+        save_record("collectives", case, 4, total_ms=[50.0 * megabytes] * 7, message_bytes=1e6 * megabytes)
+    after = collectives.fits(collectives.prepared(results.load("collectives", "test-1c")))
+    for name in ("overhead_us", "algorithm_gb_per_s"):
+        assert after[name].iloc[0].value == pytest.approx(before[name].iloc[0].value)
+
+
 def test_the_fits_have_intervals_and_give_the_network_back(measured):
     found = collectives.fits(measured())
     assert len(found) == 6
@@ -98,9 +108,8 @@ def test_the_best_bucket_stands_beside_the_best_measured(measured, save_record):
     gradient = 4 * model_shape("tiny", 128).parameters
     assert row["by_formula"] == pytest.approx(math.sqrt(gradient * 3e9 * 4e-4) / 2**20, rel=1e-3)
     assert (row["bucket_mib"], row["tried"]) == (10, "1, 10, 100")
-    assert (
-        "says buckets of 3.97 MiB; of those tried, 1, 10, 100 MiB, 10 MiB took" in collectives.bucket(steps, found).text
-    )
+    said = collectives.bucket(steps, found).text
+    assert "is 3.97 MiB; of the buckets measured (1, 10, 100 MiB), 10 MiB was fastest" in said
 
 
 def test_an_overhead_that_does_not_show_gives_no_bucket(measured, save_record):
@@ -109,7 +118,7 @@ def test_an_overhead_that_does_not_show_gives_no_bucket(measured, save_record):
     for mib in (1, 10):
         save_record("ddp", STEP | {"bucket_mib": mib}, 1, total_ms=[25.0] * 6)
     assert "a call costs too little to show beside its bytes, and then" in collectives.answer(records, found).text
-    assert "no bucket follows, since o is too small" in collectives.bucket(results.load("ddp", "test-1c"), found).text
+    assert "the model gives no best bucket, since o is too small" in collectives.bucket(results.load("ddp", "test-1c"), found).text
 
 
 def test_theory_adds_the_halves_and_counts_the_rings_bytes(measured):

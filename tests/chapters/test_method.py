@@ -59,7 +59,7 @@ def test_the_badge_counts_noisy_records_and_says_how_much_others_used(save_recor
     save_record(case=CASE, round=2, total_ms=[5.0] * 6, noise_probe_ms=SLOW)
     save_record(case=CASE, round=3, total_ms=[5.0] * 6, noise_probe_ms=CALM, environment={"others_percent": 48.7})
     said = method.badge("test-1c").text
-    assert said.startswith("Noisy machine: 2 of 3 timed records were disturbed; other programs used up to 49% of")
+    assert said.startswith("Noisy machine: other work disturbed 2 of 3 timed records; other programs used up to 49% of")
     assert method.badge("no-machine").verdict == NO_DATA
 
 
@@ -68,8 +68,8 @@ def test_the_badge_counts_throttled_and_launch_bound_records(save_record):
     save_record(case=CASE, total_ms=[5.0] * 6, host_ms=[4.9] * 6, noise_probe_ms=CALM, environment=around)
     save_record(case=CASE, round=2, total_ms=[5.0] * 6, noise_probe_ms=CALM, environment={"sm_clock_mhz": [1950, 1980]})
     assert method.badge("test-1c").text.startswith(
-        "Quiet machine: nothing disturbed its 2 timed records. The GPU was throttled beside 1 of 2. "
-        "1 of 2 are launch-bound: they show how fast the host launches."
+        "Quiet machine: nothing disturbed its 2 timed records. The GPU was throttled beside 1 of 2 records. "
+        "In 1 of 2 records launching sets the time (launch-bound)."
     )
     records = {"attention": results.load("attention", "test-1c")}
     (row,) = method.disturbances(records).to_dict("records")
@@ -85,7 +85,7 @@ def test_the_badge_says_which_checks_hold(save_record):
         noise_probe_ms=CALM,
     )  # fmt: skip
     assert method.badge("test-1c").text.endswith(
-        " 1 of 2 self-checks of the measuring hold; these do not: a wait of 10 ms."
+        " Self-checks of the measuring that hold: 1 of 2; these do not: a wait of 10 ms."
     )
     shown = method.checks("test-1c")
     assert list(shown.frame["found"]) == ["+0.00 µs (must be at most 4.5 µs)", "+1000.00 µs (must be at most 22.5 µs)"]
@@ -98,8 +98,8 @@ def test_the_badge_says_how_long_the_unclear_comparisons_take(save_record):
         for variant, ms in (("naive", 1.0), ("tiled", factor)):
             save_record(case=CASE | {"variant": variant}, round=round, total_ms=[ms] * 8)
     said = method.badge("test-1c").text
-    assert "1 of 1 comparisons are unclear: python -m lib.report verdicts writes unclear.yaml, and make sweep " in said
-    assert said.endswith("SWEEP=unclear.yaml measures them again in 1 minutes.")
+    assert "Unclear comparisons: 1 of 1: python -m lib.report verdicts writes unclear.yaml, and make sweep " in said
+    assert said.endswith("SWEEP=unclear.yaml measures them again in 1 min.")
 
 
 @pytest.mark.usefixtures("closed_figures")

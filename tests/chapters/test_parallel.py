@@ -65,8 +65,30 @@ def test_the_head_has_each_variant_with_its_fastest_bucket(steps):
     found = parallel.head(table).set_index("variant")
     assert set(found.index) == set(TIMES)
     assert found.loc["bucketed", "bucket_mib"] == 1
-    assert found.loc["naive", "hidden_percent"] == 0
+    assert math.isnan(found.loc["naive", "hidden_percent"])
     assert found.loc["bucketed", "hidden_percent"] == pytest.approx(75)
+
+
+def test_the_head_is_the_largest_case_that_has_the_most_variants(steps, save_record):
+    for variant in ("overlap", "torch"):
+        case = CASE | {"size": "small", "variant": variant, "bucket_mib": 25} | RANKS | {"world": 4}
+        save_record("ddp", case | {"precision": "fp32", "device": "cpu"}, total_ms=[500.0] * 8)
+    found = parallel.head(parallel.steps(results.load("ddp", "test-1c")))
+    assert set(found["size"]) == {"tiny"}
+    assert set(found["world"]) == {2}
+
+
+def test_what_is_held_is_told_of_one_case(held, save_record):
+    for name in ("sharded", "fsdp"):
+        precision = {"precision": "fp32"} if name == "fsdp" else {}
+        save_record(
+            name, CASE | {"variant": name} | RANKS | {"world": 4} | precision | {"device": "cpu"},
+            total_ms=[80.0] * 6, after_step_mib=[30.0], after_parameters_mib=[10.0], after_gradients_mib=[10.0],
+            after_states_mib=[5.0], after_other_mib=[5.0],
+        )  # fmt: skip
+    table = parallel.held(results.load("sharded", "test-1c"), results.load("fsdp", "test-1c"))
+    assert set(table["world"]) == {4}
+    assert "on 4 ranks, each holds 30.00 MiB sharded and 30.00 MiB fsdp" in parallel.memory(table).text
 
 
 def test_the_answer_names_the_fastest_and_compares_it(steps):
@@ -84,7 +106,7 @@ def test_a_timeline_has_the_spans_of_both_ranks_of_each_variant(steps, closed_fi
     ax = parallel.draw_timelines(spans)
     assert len(ax.patches) == len(spans)
     assert {text.get_text() for text in ax.figure.legends[0].texts} == {"forward", "backward", "all-reduce"}
-    assert parallel.note(spans) == "a test. One step of each."
+    assert parallel.note(spans) == "a test. One step of each on 2 ranks."
 
 
 def test_what_a_rank_holds_stands_beside_the_accounting(held, closed_figures):

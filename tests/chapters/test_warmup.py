@@ -1,5 +1,7 @@
 """What warm-ups would have changed is read from the first steps of each process."""
 
+import re
+
 import pytest
 import torch
 
@@ -64,6 +66,12 @@ def test_steps_that_vary_throughout_are_noise_and_no_long_start(starts):
         varied = starts.copy()
         varied["first_total_ms"] = [[1 + (early if i < 15 else late) * (i % 2) for i in range(30)]] * len(starts)
         assert word in warmup.noise(varied, CASE).text
+
+
+def test_ten_steps_are_not_compared_with_themselves(starts):
+    few = starts.copy()
+    few["first_total_ms"] = [[1 + 0.2 * (i % 2) for i in range(15)]] * len(starts)
+    assert re.fullmatch(r"After five warm-up steps, times vary by [^;]*\.", warmup.noise(few, CASE).text)
 
 
 def test_without_records_nothing_is_said():

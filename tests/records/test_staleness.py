@@ -77,7 +77,7 @@ def test_a_stale_baseline_leaves_the_pairs_that_it_ran_in(save_record):
 
 def test_the_reader_is_told_how_many_why_and_what_measures_them_again(save_record):
     records = saved(save_record, code=OLD, environment=AROUND | {"torch": staleness.installed()})
-    said = "3 of 6 records are stale (measured by other code) and left out; make sweep STALE=1 measures them again."
+    said = "3 of 6 records are stale (measured by other code) and left out; make sweep SWEEP=… STALE=1 measures them again."
     row = tables.show(tidy.medians(records, "total_ms"), "variant seq_len total_ms", "Times")
     assert said in row._repr_html_()
     assert "stale: measured by other code" in row._repr_html_()
@@ -123,7 +123,7 @@ def test_what_git_keeps_is_of_older_code_and_not_stale(save_record, keep):
     assert compare.comparison(records, "total_ms", OTHER, CASE) is not None
     facts = title.facts("test-1c")
     assert "Stale" not in facts
-    assert facts["Code"] == "6 of 6 records were measured by older code or another PyTorch"
+    assert facts["Code"] == "Older code or another PyTorch measured 6 of 6 records"
 
 
 def test_records_kept_of_two_versions_of_the_code_are_not_pooled(save_record, keep):

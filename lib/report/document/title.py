@@ -50,7 +50,7 @@ def _stale_facts(files: list[Path], found: list[dict]) -> dict[str, str]:
         return {"Stale": stale}
     kept = [record for file, record in zip(files, found, strict=True) if not file.is_relative_to(results.folder())]
     older = staleness.older(kept)
-    said = f"{older:,} of {len(kept):,} records were measured by older code or another PyTorch"
+    said = f"Older code or another PyTorch measured {older:,} of {len(kept):,} records"
     return {"Code": said} if older else {}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib.chapters import fitting
+from lib.chapters import capacity
 from lib.records import results
 from lib.report.published import published_table
 
@@ -14,23 +14,23 @@ def records(save_record):
 
 
 def test_predictions_grow_with_the_context_and_a_published_peak_has_its_own_row():
-    table = fitting.predictions(["xl"], [128, 256])
+    table = capacity.predictions(["xl"], [128, 256])
     assert list(table["context_length"]) == [128, 128, 256, 256]
     assert (table["no_grad_gib"] < table["forward_gib"]).all()
     assert (table["forward_gib"] < table["train_step_gib"]).all()
-    published = fitting.beside_published()
+    published = capacity.beside_published()
     assert len(published) == len(published_table("memory"))
     assert published["published_percent"].between(1, 100).all()
 
 
 def test_what_fits_does_and_one_token_more_does_not(records):
-    row = fitting.table(records).set_index("size").loc["small"]
-    usable, most = fitting.usable_bytes(records), int(row["most tokens"])
-    assert fitting.step_bytes("small", most) <= usable < fitting.step_bytes("small", most + 1)
-    assert "The largest step that fits here is large at 256 tokens" in fitting.answer(records).text
+    row = capacity.table(records).set_index("size").loc["small"]
+    usable, most = capacity.usable_bytes(records), int(row["most tokens"])
+    assert capacity.step_bytes("small", most) <= usable < capacity.step_bytes("small", most + 1)
+    assert "The largest step that fits here is large at 256 tokens" in capacity.answer(records).text
 
 
 def test_without_records_nothing_fits(own_results):
     nothing = results.load("memory", "test-1c")
-    assert fitting.answer(nothing).verdict == "no data"
-    assert fitting.table(nothing).empty
+    assert capacity.answer(nothing).verdict == "no data"
+    assert capacity.table(nothing).empty
