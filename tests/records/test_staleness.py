@@ -77,7 +77,7 @@ def test_a_stale_baseline_leaves_the_pairs_that_it_ran_in(save_record):
 
 def test_the_reader_is_told_how_many_why_and_what_measures_them_again(save_record):
     records = saved(save_record, code=OLD, environment=AROUND | {"torch": staleness.installed()})
-    said = "3 of 6 records are stale (measured by other code) and left out; make sweep SWEEP=… STALE=1 measures them again."
+    said = f"3 of 6 records are stale (measured by other code) and left out; {staleness.AGAIN} measures them again."
     row = tables.show(tidy.medians(records, "total_ms"), "variant seq_len total_ms", "Times")
     assert said in row._repr_html_()
     assert "stale: measured by other code" in row._repr_html_()
