@@ -109,7 +109,9 @@ class Adam:
         elements = sum(math.prod(shape) for shape in shapes)
         facts = {"elements": elements, "moved_bytes": flops.adam_bytes(elements, self.amsgrad)}
         before = cache.flush(self.device) if self.cold else timing.nothing
-        return Work(self.device, iteration, expected, result, TOLERANCE, facts, self.compiles, before)
+        return Work(
+            self.device, iteration, expected, result, TOLERANCE, facts, compiled=self.compiles, before=before
+        )  # fmt: skip
 
     def _state_in_progress(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return a state after 9 steps: in a fresh one count and running maximum do not matter."""

@@ -4,6 +4,7 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -13,7 +14,6 @@ from lib.experiments.measure import Work
 from lib.experiments.steps_on_ranks import StepOnRanks, TrainingOnRanks, memory_of_first
 from lib.parallel import accounting
 from lib.parallel.fsdp import FullySharded
-from lib.parallel.ranks import DEVICES
 
 FIRST = "layers.0.attn.q_proj.weight"
 
@@ -107,7 +107,7 @@ class TorchShards(OurShards):
     def __init__(self, case):
         TrainingOnRanks.__init__(self, case)
         narrow = precision.AUTOCAST[case.precision]
-        mesh = init_device_mesh(DEVICES[case.backend], (case.world,))  # by default that of any accelerator here
+        mesh = init_device_mesh(case.device, (dist.get_world_size(),))  # by default that of any accelerator here
         settings = {"mesh": mesh} | ({"mp_policy": MixedPrecisionPolicy(param_dtype=narrow)} if narrow else {})
         for layer in self.module.layers:
             fully_shard(layer, **settings)

@@ -115,7 +115,6 @@ HEADINGS = {  # exceptions, where the rule of `heading` would say less
     "std_ms": "deviation, ms",
     "steady_from": "steady from step",
     "stored_error": "by storing 0.01",
-    "subject": "subject",
     "sum_error": "error",
     "teraflops": "TFLOP/s",
     "time_percent": "of their time, %",

@@ -18,7 +18,7 @@ from lib.stats import digits
 from lib.stats.intervals import Interval
 
 MARKED = {  # marks of rows (see `tidy.MARKS`): some of their rounds are
-    "noisy": "on a noisy machine, or whose times changed",
+    "noisy": "on a noisy machine or with drifting times",
     "throttled": "with a throttled GPU",
     "launch_bound": "whose times show how fast the host launches",
 }

@@ -168,7 +168,7 @@ def test_a_throttled_gpu_is_told_apart_from_a_noisy_machine(save_record):
     assert tidy.throttled(records.iloc[0]) == ["power cap", "thermal slowdown by hardware"]
     shown = tables.show(table, "total_ms", "Times")._repr_html_()
     assert ">throttled</th>" in shown
-    assert "1 of 1 rows have rounds with a throttled GPU" in shown
+    assert "Rows with rounds with a throttled GPU: 1 of 1" in shown
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_what_was_measured_on_a_noisy_machine_is_marked(save_record):
     assert tidy.disturbances(records[records["seq_len"] == 128].iloc[0]) == "a drift of +17%"
     shown = tables.show(table, "seq_len total_ms", "a caption")._repr_html_()
     assert ">noisy</th>" in shown
-    assert "2 of 3 rows have rounds on a noisy machine" in shown
+    assert "Rows with rounds on a noisy machine or with drifting times: 2 of 3" in shown
     (row,) = method.disturbances({"attention": records}).to_dict("records")
     assert (row["records"], row["noisy machine"], row["series that change"]) == (5, 2, 1)
 

@@ -53,7 +53,7 @@ def test_the_sweep_of_the_unclear_has_exactly_them_in_further_rounds_until_it_wa
     assert {kernel.parameters["pairs"] for kernel in kernels} == {8}  # nine, to a power of two
     new = [kernel for kernel in kernels if kernel.round > 3]
     seconds = sum(len(kernel.cases) for kernel in new)  # each record took one
-    assert f"{math.ceil(seconds / 60)} minutes, and the start of {len(new)} processes" in said
+    assert f"{math.ceil(seconds / 60)} min and the start of processes ({len(new)})" in said
     assert sweep.main(["unclear.yaml", "--dry"]) == 0
     text = (own_results.parent / "unclear.yaml").read_text()
     measured(4, ["foreach"])

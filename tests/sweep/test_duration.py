@@ -13,7 +13,7 @@ from lib.report.published import datasheets
 from lib.sweep import duration, plan
 
 FLOP_S = dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), 1e-11)
-RATES = duration.UnitSeconds(FLOP_S, byte=1e-10, operation=1e-5, draw=1e-8)
+RATES = duration.UnitSeconds(FLOP_S, byte=1e-10, operation=1e-5, draw=1e-8, start=4.0)
 SETTINGS = {"warmup": 2, "samples": 8, "target_percent": 0, "seconds": 1, "pairs": 4, "round": 1}
 
 

@@ -255,7 +255,7 @@ def test_a_kernel_is_given_up_after_five_cases_failed_alike_and_none_succeeded(s
     ended = ["failed"] * len(reasons) + [None if left else "ok"] * (7 - len(reasons))
     assert statuses(one, other) == ["ok"] * len(succeeded) + ended + ["ok"]
     lines = [line for line in found.failures if "left out" in line]
-    assert lines == ["step: 2 cases are left out, since 5 failed alike"] * bool(left)
+    assert lines == ["step: left out after 5 failed alike: 2"] * bool(left)
     assert len(found.failures) == len(reasons) + len(lines)
     assert not found.progress.left
 
