@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, distributions, packages_dis
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
@@ -53,6 +54,13 @@ def imported(*folders):
             for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - here:
                 found.add(canonicalize_name(known.get(name, [name])[0]))
     return found
+
+
+def test_what_is_pinned_installs_on_the_first_python_3_11():
+    least = PROJECT["requires-python"].removeprefix(">=") + ".0"
+    needs = {one.name: one.metadata["Requires-Python"] or "" for one in HERE if canonicalize_name(one.name) in PINS}
+    assert len(needs) > 100
+    assert not {name: asked for name, asked in needs.items() if not SpecifierSet(asked).contains(least)}
 
 
 def test_what_is_imported_is_declared():

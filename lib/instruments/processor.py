@@ -10,6 +10,7 @@ from pathlib import Path
 SETS = {  # by the flags of Linux, in lower case those of macOS too
     "avx2": "AVX2", "avx512f": "AVX-512", "amx_tile": "AMX", "asimd": "NEON", "neon": "NEON", "sve": "SVE",
 }  # fmt: skip
+NATIVE_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}  # flags of Linux
 CPUS = Path("/sys/devices/system/cpu")
 CACHE_BYTES = 128 * 2**20  # of the last cache, where the system does not say
 
@@ -25,13 +26,24 @@ def name() -> str:
 @functools.cache
 def instruction_sets() -> list[str]:
     """List the vector and matrix instructions of the processor; AVX2 only without AVX-512."""
+    found = list(dict.fromkeys(said for flag, said in SETS.items() if flag in _flags()))
+    return [said for said in found if said != SETS["avx2"] or SETS["avx512f"] not in found]
+
+
+@functools.cache
+def emulates_bf16() -> bool:
+    """Return True if the system says that the processor has no instructions for products in bf16."""
+    if platform.system() == "Darwin":
+        return sysctl("hw.optional.arm.FEAT_BF16") == "0"
+    return bool(_flags()) and not _flags() & NATIVE_BF16
+
+
+def _flags() -> set[str]:
     if platform.system() == "Darwin":
         flags = "neon" if platform.machine() == "arm64" else sysctl("machdep.cpu.leaf7_features")
     else:
         flags = _cpuinfo("flags") or _cpuinfo("Features")
-    known = flags.lower().split()
-    found = list(dict.fromkeys(said for flag, said in SETS.items() if flag in known))
-    return [said for said in found if said != SETS["avx2"] or SETS["avx512f"] not in found]
+    return set(flags.lower().split())
 
 
 def cache_levels_mib() -> dict[str, float]:

@@ -88,8 +88,7 @@ def test_the_states_of_a_step_are_counted_exactly(shape, variant):
     assert sum(tensor.untyped_storage().nbytes() for tensor in tensors) == memory.state_bytes(shape)
 
 
-@pytest.mark.parametrize("context_length", [128, 512])
-@pytest.mark.parametrize("size", ["small", "medium"])
+@pytest.mark.parametrize(("size", "context_length"), [("small", 128), ("small", 512), ("medium", 512)])
 def test_the_peak_of_a_real_size_is_the_predicted_one(size, context_length):
     case = Memory(size, context_length, 4, "fp32", False, "naive", "fused", "train_step", "cpu", 0)
     assert case.formula_bytes() == pytest.approx(case.traced().total, rel=0.0001)

@@ -24,24 +24,19 @@ def measured(**fields) -> dict:
     return on_ranks.measured(measure.Recording(case, 0), timing.Plan(1, 3), 0, 1)
 
 
-@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter"])
-@pytest.mark.parametrize("world", [2, 3])
-def test_every_operation_is_right_and_timed(operation, world):
-    metrics = measured(operation=operation, world=world)
-    assert metrics["out_error"] == [0.0]
-    assert len(metrics["collective_ms"]) == len(metrics["total_ms"]) == 3
-    assert metrics["oversubscribed"] == (world > environment.cores())
-    assert 1e6 - 4 * world < metrics["message_bytes"] <= 1e6
-
-
-def test_ranks_stay_for_the_next_case_of_as_many():
-    measured()
-    (first,) = on_ranks._worlds.values()
-    measured(operation="all_gather")
-    assert [first] == [*on_ranks._worlds.values()]
-    measured(world=3)
-    assert list(on_ranks._worlds) == [(3, "gloo")]
-    assert all(process.poll() is not None for process in first.ranks)
+def test_every_operation_is_right_and_timed_by_ranks_that_stay_for_the_next_case_of_as_many():
+    for world in (2, 3):
+        former, used = [*on_ranks._worlds.values()], []
+        for operation in ("all_reduce", "all_gather", "reduce_scatter"):
+            metrics = measured(operation=operation, world=world)
+            assert metrics["out_error"] == [0.0]
+            assert len(metrics["collective_ms"]) == len(metrics["total_ms"]) == 3
+            assert metrics["oversubscribed"] == (world > environment.cores())
+            assert 1e6 - 4 * world < metrics["message_bytes"] <= 1e6
+            used += on_ranks._worlds.values()
+        assert used == 3 * used[:1]
+        assert list(on_ranks._worlds) == [(world, "gloo")]
+        assert all(process.poll() is not None for one in former for process in one.ranks)
 
 
 def test_ranks_that_fail_are_replaced():

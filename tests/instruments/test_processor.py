@@ -21,6 +21,24 @@ def test_instruction_sets_are_named_by_the_systems_flags(monkeypatch, text, sets
     assert processor.instruction_sets.__wrapped__() == sets
 
 
+@pytest.mark.parametrize(
+    ("text", "emulates"),
+    [
+        ("flags : avx512f avx512_bf16", False),
+        ("flags : avx512f amx_bf16 amx_tile", False),
+        ("Features : asimd bf16", False),
+        ("flags : avx2 avx512f", True),
+        ("Features : fp asimd", True),
+        ("model name : unknown", False),  # nothing is known
+    ],
+)
+def test_whether_bf16_is_emulated_is_told_by_the_systems_flags(monkeypatch, text, emulates):
+    monkeypatch.setattr(processor.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(processor.Path, "read_text", lambda _: f"processor : 0\n{text}\n")
+    monkeypatch.setattr(processor.Path, "exists", lambda _: True)
+    assert processor.emulates_bf16.__wrapped__() == emulates
+
+
 def test_caches_of_the_last_level_count_once_for_each_group_of_cores(tmp_path, monkeypatch):
     for core, group in (("cpu0", "0-1"), ("cpu1", "0-1"), ("cpu2", "2-3"), ("cpu3", "2-3")):
         own, common = [("1", "Data", core, "32K"), ("1", "Instruction", core, "32K")], ("3", "Unified", group, "32768K")
