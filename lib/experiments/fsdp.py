@@ -6,8 +6,6 @@ from typing import ClassVar
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from lib import adam, precision
 from lib.experiments.measure import Work
@@ -105,6 +103,9 @@ class TorchShards(OurShards):
     """Train a model in shards by PyTorch's `fully_shard`."""
 
     def __init__(self, case):
+        from torch.distributed.device_mesh import init_device_mesh  # these take two seconds, which no other case needs
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
         TrainingOnRanks.__init__(self, case)
         narrow = precision.AUTOCAST[case.precision]
         mesh = init_device_mesh(case.device, (dist.get_world_size(),))  # by default that of any accelerator here

@@ -3,14 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from torch.distributed.optim import ZeroRedundancyOptimizer
-
 from lib import adam
 from lib.experiments.measure import Work
 from lib.experiments.steps_on_ranks import StepOnRanks, TrainingOnRanks, memory_of_first
 from lib.parallel.sharded import ShardedOptimizer
-
-OPTIMIZERS = {"sharded": ShardedOptimizer, "torch": ZeroRedundancyOptimizer}
 
 
 @dataclass(frozen=True)
@@ -28,11 +24,17 @@ class Sharded(StepOnRanks):
         """Build the model, with the optimizer of the variant."""
         training = TrainingOnRanks(self.own_step())
         training.replicate()
-        if self.variant in OPTIMIZERS:
-            params = training.module.parameters()
-            training.optimizer = OPTIMIZERS[self.variant](params, adam.AdamW, variant="fused")
+        if self.variant != "plain":
+            sharded = ShardedOptimizer if self.variant == "sharded" else _torchs()
+            training.optimizer = sharded(training.module.parameters(), adam.AdamW, variant="fused")
         return training
 
     def work(self, training: TrainingOnRanks) -> Work:
         """Return the measurable work, which tells the memory of its first step."""
         return replace(super().work(training), around_first=lambda: memory_of_first(training))
+
+
+def _torchs() -> type:
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # takes two seconds, which no other case needs
+
+    return ZeroRedundancyOptimizer

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special, stats
+import scipy
+from scipy import special
 
 from lib.stats.intervals import ABOVE, BELOW, ENOUGH_ROUNDS, INSIDE, WILCOXON_EFFICIENCY, Interval, median, spread
 
@@ -217,7 +218,7 @@ def prior(rows: Sequence[Measured]) -> Prior | None:
     design = level
     if len(rows) >= ENOUGH_COMPARISONS and np.ptp(lengths) > 0:
         gain = np.subtract(*(_likelihoods(z, d, terms, weights)[1].max() for terms in (trend, level)))
-        design = trend if 2 * gain > stats.chi2.ppf(1 - LEVEL, 1) else level
+        design = trend if 2 * gain > special.chdtri(1, LEVEL) else level
     for _ in range(2):  # the first fit finds the outlying rows
         found, likelihood = _likelihoods(z, d, design, weights)
         best = likelihood.argmax()
@@ -245,7 +246,7 @@ def _likelihoods(z: np.ndarray, d: np.ndarray, design: np.ndarray, weights: np.n
         if np.abs(step).max() < 1e-6:
             break
     logs = np.clip(z - found @ design, -60, 60)
-    return found, (weights * (stats.f.logpdf(np.exp(logs), d, _FREEDOMS) + logs)).sum(1)
+    return found, (weights * (scipy.stats.f.logpdf(np.exp(logs), d, _FREEDOMS) + logs)).sum(1)
 
 
 def moderated(found: Measured, prior: Prior | None = None) -> Comparison:
@@ -284,7 +285,7 @@ def verdicts(comparisons: Sequence[Comparison]) -> list[str]:
     On average at most 2.5% of those called faster or slower are false, and as many of those called the same."""
     if not comparisons:
         return []
-    differ, alike = (stats.false_discovery_control(p) <= LOOK_LEVEL for p in (
+    differ, alike = (scipy.stats.false_discovery_control(p) <= LOOK_LEVEL for p in (
         [one.outside((1.0, 1.0)) for one in comparisons], [one.inside(NEAR_ONE) for one in comparisons]
     ))  # fmt: skip
     sides = [FASTER if one.ratio.value < 1 else SLOWER for one in comparisons]

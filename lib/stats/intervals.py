@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 ENOUGH_ROUNDS = 3
 INSIDE, BELOW, ABOVE, ACROSS = "inside", "below", "above", "across"  # where an interval lies between limits
@@ -82,10 +82,10 @@ class Interval:
 @functools.cache
 def _ranks(n: int, confidence: float) -> tuple[int, float]:
     """Return the rank of the median's interval from each end, and the part towards the next."""
-    rank = int(stats.binom.ppf((1 - confidence) / 2, n, 0.5))
+    rank = int(np.searchsorted(special.bdtr(np.arange(n + 1), n, 0.5), (1 - confidence) / 2))
     if rank < 1:
         return 0, 0.0
-    covers, covers_less = (1 - 2 * stats.binom.cdf(r - 1, n, 0.5) for r in (rank, rank + 1))
+    covers, covers_less = (1 - 2 * special.bdtr(r - 1, n, 0.5) for r in (rank, rank + 1))
     excess = (covers - confidence) / (covers - covers_less)
     return rank, (n - rank) * excess / (rank + (n - 2 * rank) * excess)
 
@@ -108,7 +108,7 @@ def log_t(values: Sequence[float], confidence: float = 0.95) -> tuple[float, flo
     if min(values) == max(values):  # as byte counts are; their logarithms would bring rounding in
         return values[0], values[0], values[0]
     logs = np.log(values)
-    reach = stats.t.ppf(0.5 + confidence / 2, len(logs) - 1) * stats.sem(logs)
+    reach = special.stdtrit(len(logs) - 1, 0.5 + confidence / 2) * logs.std(ddof=1) / math.sqrt(len(logs))
     return tuple(float(np.exp(logs.mean() + part * reach)) for part in (0, -1, 1))
 
 
@@ -139,7 +139,7 @@ def median(rounds: Sequence[Sequence[float]], confidence: float = 0.95) -> Inter
     return Interval(statistics.median(rounds[0]), *order_statistics(rounds[0], confidence), len(rounds[0]), 1)
 
 
-_NEEDED = stats.norm.ppf(1 - PAIRED_LEVEL / 2) + stats.norm.ppf(POWER)
+_NEEDED = special.ndtri(1 - PAIRED_LEVEL / 2) + special.ndtri(POWER)
 
 
 def pairs_needed(logs: Sequence[float], effect: float = EFFECT) -> int:
@@ -147,7 +147,7 @@ def pairs_needed(logs: Sequence[float], effect: float = EFFECT) -> int:
 
     Their spread is taken at the upper end of what the pilot allows for."""
     n = len(logs)
-    doubt = math.sqrt((n - 1) / stats.chi2.ppf(0.2, n - 1))
+    doubt = math.sqrt((n - 1) / special.chdtri(n - 1, 0.8))
     return math.ceil((_NEEDED * doubt * spread(logs) / math.log1p(effect)) ** 2 / WILCOXON_EFFICIENCY)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy  # loads scipy.stats when it is first used, which takes a second
+from scipy import special
 
 LEVELS = {"drift": 0.03, "jump": 0.001, "throttle": 0.01}  # of p, for false alarms in under 2% of all series
 MATERIAL = {"drift": 0.03, "jump": 0.03, "throttle": 0.05}  # smaller changes, relative to the median, are ignored
@@ -39,19 +40,19 @@ def change(samples: Sequence[float]) -> Change | None:
 def drift(values: np.ndarray, autocorrelated: bool = True) -> Change | None:
     """Find a monotonic trend by Kendall's rank correlation with time, and its Theil-Sen slope."""
     order = np.arange(len(values))
-    p = stats.kendalltau(order, values).pvalue
+    p = scipy.stats.kendalltau(order, values).pvalue
     if not p <= LEVELS["drift"]:  # the correction can only raise p
         return None
-    slope = stats.theilslopes(values, order).slope
+    slope = scipy.stats.theilslopes(values, order).slope
     if autocorrelated:  # similar neighbours can look like a trend
-        p = 2 * stats.norm.sf(stats.norm.isf(p / 2) / math.sqrt(_variance_inflation(values - slope * order)))
+        p = 2 * special.ndtr(special.ndtri(p / 2) / math.sqrt(_variance_inflation(values - slope * order)))
     return _as_change("drift", p, slope * (len(values) - 1), 0, values)
 
 
 def jump(values: np.ndarray) -> Change | None:
     """Find a split into two levels by the largest deviation of rank sums (Pettitt 1979)."""
     n = len(values)
-    signs = np.cumsum(2 * stats.rankdata(values) - n - 1)[:-1]
+    signs = np.cumsum(2 * scipy.stats.rankdata(values) - n - 1)[:-1]
     at = int(np.argmax(np.abs(signs))) + 1
     before, after = np.median(values[:at]), np.median(values[at:])
     inflation = _variance_inflation(np.concatenate([values[:at] - before, values[at:] - after]))
@@ -63,16 +64,16 @@ def throttle(values: np.ndarray) -> Change | None:
     """Find a last quarter that is slower than the rest (Mann and Whitney)."""
     at = len(values) - len(values) // 4
     before, late = values[:at], values[at:]
-    test = stats.mannwhitneyu(late, before, alternative="greater", method="asymptotic")
+    test = scipy.stats.mannwhitneyu(late, before, alternative="greater", method="asymptotic")
     return _as_change("throttle", test.pvalue, np.median(late) - np.median(before), at, values)
 
 
 def _variance_inflation(residuals: np.ndarray) -> float:
     """Return how much autocorrelation inflates the variance of a mean; 1 if it is not shown."""
-    ranks = stats.rankdata(residuals)
+    ranks = scipy.stats.rankdata(residuals)
     ranks -= ranks.mean()
     correlation = float(ranks[1:] @ ranks[:-1] / (ranks @ ranks)) if np.any(ranks) else 0.0
-    if correlation < stats.norm.ppf(0.9) / math.sqrt(len(residuals)):
+    if correlation < special.ndtri(0.9) / math.sqrt(len(residuals)):
         return 1.0
     correlation = min(0.9, correlation + (1 + 4 * correlation) / len(residuals))  # without bias (Kendall 1954)
     return (1 + correlation) / (1 - correlation)
@@ -100,7 +101,7 @@ def steady(samples: Sequence[float]) -> int | None:
         return None
     late = values[len(values) // 2 :]
     middle = np.median(late)
-    band = np.clip(3 * stats.median_abs_deviation(late, scale="normal"), 0.02 * middle, 0.15 * middle)
+    band = np.clip(3 * scipy.stats.median_abs_deviation(late, scale="normal"), 0.02 * middle, 0.15 * middle)
     outside = np.where(np.abs(values - middle) > band, 1, -1)
     start = int(np.argmax(np.concatenate([[0], np.cumsum(outside)])))
     rest = values[start:]
