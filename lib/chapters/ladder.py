@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from lib.catalog import CATALOG
-from lib.chapters import allocator, compile
+from lib.chapters import allocator, compile, step
 from lib.records.frame import Frame
 from lib.report import compare, plots, sentences, tables, tidy
 from lib.report.compare import OPPOSITE
@@ -164,6 +164,7 @@ def answer(rungs: pd.DataFrame, found: pd.DataFrame) -> Statement:
             Quantity(f"{best['quantity']}/least_percent_of_pairs", share, digits.number(share.value, share.reach))
         )
         limit = f"; the least possible time is {numbers[-1].shown}% of the {times[0].shown} ms"
+        limit += step.TOO_SLOW * (share.value > 100)
     text = (
         f"Switch on {sentences.listed(list(best['on']))}: {of} then takes {times[0].shown} ms instead of "
         f"{times[1].shown}, {number.shown} faster in interleaved pairs of {digits.count(rounds)} "

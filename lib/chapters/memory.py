@@ -244,7 +244,7 @@ def agreement(records: pd.DataFrame) -> Statement:
             said.append(f"{word} predicts the peaks of {digits.count(len(off))} cases {end}")
     if not said:
         return MISSING
-    text = f"Before anything runs, {' and '.join(said)}."
+    text = f"Before a step runs, {' and '.join(said)}."
     return Statement(text, "measured", "predicted_peak_mib and formula_mib against peak_mib, each case once.")
 
 

@@ -39,6 +39,14 @@ def test_the_answer_says_so_where_the_limit_is_of_the_steps_own_products(steps, 
     assert set(step.sizes(own)["limit_of"].dropna()) == {tidy.OWN, tidy.BEST}
 
 
+def test_a_step_that_takes_less_than_the_least_possible_shows_that_the_rates_are_wrong(steps, monkeypatch):
+    case = step.head(steps)
+    assert step.TOO_SLOW not in step.answer(steps, case).text
+    monkeypatch.setattr(tidy, "own_products", lambda _: {("fp32", 768, 512): Interval(1e10, 0.9e10, 1.1e10, 9, 3)})
+    own = step.prepared(results.load("step", MACHINE), results.load("ceilings", MACHINE))
+    assert step.answer(own, case).text.endswith(f"% of the measured time{step.TOO_SLOW}.")
+
+
 def test_every_size_has_its_time_or_the_reason_why_not(steps):
     table = step.sizes(steps)
     assert set(table["size"]) == set(step.SIZES)
