@@ -123,7 +123,7 @@ def wins_map(ax: Axes, wins: pd.DataFrame) -> Axes:
 
 
 def tally(wins: pd.DataFrame) -> Statement:
-    """Count the lists of parameters, of those with several variants, at which each variant alone is fastest."""
+    """Count the lists at which each variant alone is fastest, of those with several variants."""
     wins = wins[wins.reindex(columns=list(CATALOG["adam"].variants)).notna().sum(axis=1) > 1]
     if wins.empty:
         return MISSING

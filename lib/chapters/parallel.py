@@ -46,9 +46,9 @@ def steps(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _hidden(row: pd.Series, backward: Interval | None) -> float:
-    """Return the percentage of the all-reduces' own time that a step hides; NaN if it sends after the backward pass.
+    """Return the percentage of the all-reduces' own time that a step hides.
 
-    The rest is what it takes longer than a `backward` pass without any, in which nothing waits."""
+    NaN if it sends after the backward pass. The rest is what it takes longer than a `backward` pass without any, in which nothing waits."""
     parts = row["alone_ms"], row["backward_ms"], row["synchronization_ms"]
     if backward is None or None in parts or row["variant"] in AFTER_BACKWARD:
         return math.nan
@@ -57,7 +57,9 @@ def _hidden(row: pd.Series, backward: Interval | None) -> float:
 
 
 def head(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows in fp32 of the largest case that has the most variants, of each that with the fastest bucket."""
+    """Return the rows in fp32 of the largest case that has the most variants.
+
+    Of each variant it is the row with the fastest bucket."""
     chosen = tidy.select(table, backend=collectives.backend(table), precision="fp32")
     if chosen.empty:
         return chosen
@@ -195,9 +197,9 @@ def note(spans: pd.DataFrame) -> str:
 
 
 def held(sharded: pd.DataFrame, fsdp: pd.DataFrame) -> pd.DataFrame:
-    """Return what a rank holds after a step by kind, measured and by formula, in the largest case of each experiment.
+    """Return what a rank holds after a step by kind, measured and by formula.
 
-    `error_percent` is that of parameters, gradients and states together; what is left counts as other."""
+    The case is the largest of each experiment. `error_percent` is that of parameters, gradients and states together; what is left counts as other."""
     rows: dict[str, dict] = {}
     metrics = ["initial_mib", "before_step_mib", "after_step_mib", "total_ms", *(f"after_{kind}_mib" for kind in KINDS)]
     for name, records in (("sharded", sharded), ("fsdp", fsdp)):

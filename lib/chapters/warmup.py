@@ -170,7 +170,7 @@ def note(records: pd.DataFrame) -> str:
     if measured.empty:
         return ""
     names, steps = ", ".join(dict.fromkeys(measured["hardware"])), max(map(len, measured["first_total_ms"]))
-    return f"{names}. {len(measured)} fresh processes of {steps} steps each."
+    return f"{names}. Fresh processes: {len(measured)}, of {steps} steps each."
 
 
 def published() -> pd.DataFrame:
@@ -272,7 +272,7 @@ def _evidence(row: pd.Series) -> str:
 
 @of_records()
 def noise(records: pd.DataFrame, of: Mapping) -> Statement:
-    """State how much ten steps vary after five warm-ups, and if the last ten of a longer series vary as much."""
+    """State how much ten steps vary after five warm-ups, and if the last ten vary as much."""
     row = tidy.one(by_warmups(records), {**of, "warmups": FULL})
     if row.empty:
         return _not_measured("Ten steps after five warm-ups were not")
@@ -280,7 +280,8 @@ def noise(records: pd.DataFrame, of: Mapping) -> Statement:
     ends = [times[-FOLLOWING:] for times in series if len(times) >= FULL + 2 * FOLLOWING]
     middle = statistics.median(row["percents"])
     least, most = (digits.number(end) for end in (min(row["percents"]), max(row["percents"])))
-    vary = f"five warm-up steps, times vary by {digits.number(middle)}% ({least} to {most}% by process)"
+    vary = f"five warm-up steps, times vary by {digits.number(middle)}%"
+    vary += f" ({least} to {most}% by process)" if least != most else ""
     if not ends:
         return Statement(f"After {vary}.", "measured", "Standard deviation in percent of the mean.")
     late = statistics.median(100 * statistics.stdev(times) / statistics.mean(times) for times in ends)
