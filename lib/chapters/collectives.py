@@ -49,9 +49,8 @@ def fitted(message_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[fl
 def fits(records: pd.DataFrame) -> pd.DataFrame:
     """Fit the model to each process, one row for each operation, number of ranks and backend.
 
-    Processes with fewer sizes than others are left out.
-    `overhead_us` is o, `algorithm_gb_per_s` w, `bus_gb_per_s` the same on the bus, with intervals over processes.
-    `misfit_percent` is the largest error of the model among the medians."""
+    Processes with fewer sizes than others are left out. `overhead_us` is o, `algorithm_gb_per_s` w, `bus_gb_per_s` the
+    same on the bus, with intervals over processes. `misfit_percent` is the model's largest error among the medians."""
     columns = ["overhead_us", "algorithm_gb_per_s", "bus_gb_per_s", "misfit_percent", "hardware", "oversubscribed"]
     timed, rows = tidy.select(records, status="ok"), []
     for key, group in timed.groupby(KEYS, sort=False) if len(timed) else ():

@@ -48,7 +48,8 @@ def steps(records: pd.DataFrame) -> pd.DataFrame:
 def _hidden(row: pd.Series, backward: Interval | None) -> float:
     """Return the percentage of the all-reduces' own time that a step hides.
 
-    NaN if it sends after the backward pass. The rest is what it takes longer than a `backward` pass without any, in which nothing waits."""
+    NaN if it sends after the backward pass. The rest is what it takes longer than a `backward` pass without any, in
+    which nothing waits."""
     parts = row["alone_ms"], row["backward_ms"], row["synchronization_ms"]
     if backward is None or None in parts or row["variant"] in AFTER_BACKWARD:
         return math.nan
@@ -199,7 +200,8 @@ def note(spans: pd.DataFrame) -> str:
 def held(sharded: pd.DataFrame, fsdp: pd.DataFrame) -> pd.DataFrame:
     """Return what a rank holds after a step by kind, measured and by formula.
 
-    The case is the largest of each experiment. `error_percent` is that of parameters, gradients and states together; what is left counts as other."""
+    The case is the largest of each experiment. `error_percent` is that of parameters, gradients and states together;
+    what is left counts as other."""
     rows: dict[str, dict] = {}
     metrics = ["initial_mib", "before_step_mib", "after_step_mib", "total_ms", *(f"after_{kind}_mib" for kind in KINDS)]
     for name, records in (("sharded", sharded), ("fsdp", fsdp)):
