@@ -183,7 +183,7 @@ def answer(records: pd.DataFrame, case: Mapping, ceilings: pd.DataFrame) -> Stat
         f"{ms['products']} of {_milliseconds(measured.value, measured.value)}, at the rate that their shapes reach "
         f"alone. {listed[:1].upper()}{listed[1:]}; {_milliseconds(abs(rest), measured.value)} "
         f"({digits.number(abs(row['unexplained_percent']), 0.5)}%) {end}."
-        + (f" {row['noisy']} processes were noisy." if row["noisy"] else "")
+        + (f" Noisy processes: {row['noisy']}." if row["noisy"] else "")
     )
     evidence = f"Parts of {sentences.fields(case)}, each measured on its own; 95% interval {measured.scope}."
     number = sentences.quantity(records, case, "products_percent", share, digits.count(share.value))
