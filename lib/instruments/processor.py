@@ -26,7 +26,8 @@ def name() -> str:
 @functools.cache
 def instruction_sets() -> list[str]:
     """List the vector and matrix instructions of the processor; AVX2 only without AVX-512."""
-    found = list(dict.fromkeys(said for flag, said in SETS.items() if flag in _flags()))
+    known = _flags()
+    found = list(dict.fromkeys(said for flag, said in SETS.items() if flag in known))
     return [said for said in found if said != SETS["avx2"] or SETS["avx512f"] not in found]
 
 
@@ -35,7 +36,8 @@ def emulates_bf16() -> bool:
     """Return True if the system says that the processor has no instructions for products in bf16."""
     if platform.system() == "Darwin":
         return sysctl("hw.optional.arm.FEAT_BF16") == "0"
-    return bool(_flags()) and not _flags() & NATIVE_BF16
+    known = _flags()
+    return bool(known) and not known & NATIVE_BF16
 
 
 def _flags() -> set[str]:
