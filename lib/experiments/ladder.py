@@ -10,7 +10,6 @@ from lib.experiments import measure
 from lib.experiments.measure import Recording
 from lib.experiments.step import Step
 from lib.experiments.training import Training
-from lib.instruments import processor
 from lib.instruments.device import on
 from lib.records import baselines
 from lib.stats import intervals
@@ -51,8 +50,6 @@ class Ladder(Step):
         """Return why this machine cannot run the case, or None."""
         if self.compile_mode != "default" and self.device != "cuda":
             return f"torch.compile's {self.compile_mode} is for CUDA"
-        if self.device == "cpu" and self.precision == "bf16" and processor.emulates_bf16():
-            return "this processor only emulates bf16"  # from here on every rung would be slower
         return super().unavailable()
 
     def training(self) -> Training:

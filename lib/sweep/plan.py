@@ -17,13 +17,14 @@ from tqdm import tqdm
 
 from lib.catalog import CATALOG
 from lib.experiments import measure
-from lib.instruments import environment, peak_memory
+from lib.instruments import environment, peak_memory, processor
 from lib.instruments.device import on
 from lib.records import code_digest, results
 from lib.report import tidy
 from lib.sweep import sweep_file
 from lib.sweep.lock import Shard
 
+EMULATED = "this processor only emulates bf16, which takes long"
 CARD, CARD_BYTES = "H100 80GB", 80 * 10**9  # of the datasheets: a dry run without CUDA predicts for it
 
 
@@ -96,10 +97,9 @@ def planned(sweep: str, dry: bool = False) -> list[Task]:
     A `dry` plan of a sweep that needs CUDA is for `CARD` where there is none. Raises ValueError as `sweep_file.load`
     does, and for a sweep that this machine has no device for."""
     kernels = sweep_file.load(sweep)
-    needs = kernels[0].needs
-    missing = on(needs).missing() if needs else None
+    missing = on("cuda").missing() if any(kernel.needs == "cuda" for kernel in kernels) else None
     if missing and not dry:
-        raise ValueError(f"{sweep}.yaml: needs {needs}: {missing}; --dry still lists the cases")
+        raise ValueError(f"{sweep}.yaml: needs cuda: {missing}; --dry still lists the cases")
     tasks = [_task(kernel, bool(missing)) for kernel in kernels]
     return sorted(tasks, key=lambda task: (task.tier, task.round, not task.alone))
 
@@ -110,7 +110,9 @@ def _task(kernel: sweep_file.Kernel, on_card: bool) -> Task:
     machine, around = (CARD, {}) if on_card else (environment.machine(device), _environment(device))
     ordered = dict.fromkeys([*measure.shuffled(measure.available(kernel.cases), kernel.round), *kernel.cases])
     named = {results.called(kernel.experiment, asdict(case), kernel.round): case for case in ordered}
-    reasons = {} if on_card else {name: case.unavailable() for name, case in named.items()}
+    emulated = kernel.needs == "bf16" and device == "cpu" and processor.emulates_bf16()
+    slow = {name: EMULATED for name, case in named.items() if emulated and case.precision == "bf16"}
+    reasons = {} if on_card else {name: case.unavailable() for name, case in named.items()} | slow
     predicted = {name: case.predicted_bytes() for name, case in named.items()}
     return Task(
         kernel.experiment, kernel.parameters, kernel.timeout, device, machine,

@@ -20,8 +20,8 @@ from lib.experiments import cases, measure
 from lib.instruments import device
 
 REPORT, QUICK = "report", {"cuda": "quick-gpu"}  # what `make report` measures on a device, elsewhere `quick`
-OPTIONS = {"rounds": 1, "timeout": 600, "fresh": [], "tier": 1}  # for a block or for the whole sweep
-NEEDS, NEEDED = "needs", ("cuda",)  # an option of the whole sweep: the device without which it is not measured
+OPTIONS = {"rounds": 1, "timeout": 600, "fresh": [], "tier": 1, "needs": None}  # for a block or for the whole sweep
+NEEDED = ("cuda", "bf16")  # the device without which no sweep runs; instructions without which a block is left out
 TIERS = 3
 FRACTIONS = ("target_percent", "seconds")  # settings that may be fractions
 BYTES = 16_384  # of a file: somewhat more than the longest here, and still read within a second
@@ -34,7 +34,7 @@ CASES = 100_000  # of a sweep in all rounds: each is built and looked up before 
 class Kernel:
     """A notebook's parameters and cases in a round; `timeout` is in seconds, `last` marks the last round.
 
-    Lower tiers are measured first. `needs` is the device without which the sweep is not measured, if any."""
+    Lower tiers are measured first. `needs` is what the machine must have: one of `NEEDED`, or None."""
 
     experiment: str
     parameters: dict
@@ -76,20 +76,17 @@ def read(file: Path) -> list[Kernel]:
     if not isinstance(content, dict):
         raise ValueError("expected a mapping of experiments to axes")
     options = {name: content.pop(name, default) for name, default in OPTIONS.items()}
-    needs = content.pop(NEEDS, None)
-    if needs is not None:
-        validate.choice(NEEDS, needs, NEEDED)
     if not content:
         raise ValueError("expected at least one experiment")
     entries, count = [], 0
     for experiment, axes in content.items():
-        validate.choice("experiment", experiment, [*cases.EXPERIMENTS, *OPTIONS, NEEDS])
+        validate.choice("experiment", experiment, [*cases.EXPERIMENTS, *OPTIONS])
         for block in _blocks(experiment, axes):
             full = _with_defaults(experiment, options | block)
             count += _count_cases(experiment, full)
             if count > CASES:
                 raise ValueError(f"{experiment}: the sweep has more than {CASES:,} cases in all rounds")
-            entries.append(_kernels(experiment, full, needs))
+            entries.append(_kernels(experiment, full))
     _refuse_duplicates(list(itertools.chain.from_iterable(entries)))
     rounds = sorted({kernel.round for entry in entries for kernel in entry})
     mixed = [measure.shuffled([k for k in entry if k.round == r], r) for r in rounds for entry in entries]
@@ -173,6 +170,8 @@ def _with_defaults(experiment: str, block: dict) -> dict:
     for name, least in {"rounds": 1, "timeout": 1, "tier": 1, **settings}.items():
         _refuse_setting(f"{experiment}.{name}", full[name], least, name in FRACTIONS)
     validate.at_most(f"{experiment}.tier", full["tier"], TIERS)
+    if full["needs"] is not None:
+        validate.choice(f"{experiment}.needs", full["needs"], NEEDED)
     for name in notebooks.fields(experiment):
         if full[name] is None or full[name] == [] or isinstance(full[name], dict):
             got = validate.shown(full[name])
@@ -199,7 +198,7 @@ def _count_cases(experiment: str, block: dict) -> int:
     return block["rounds"] * math.prod(len(_as_list(block[name])) for name in notebooks.fields(experiment))
 
 
-def _kernels(experiment: str, block: dict, needs: str | None) -> list[Kernel]:
+def _kernels(experiment: str, block: dict) -> list[Kernel]:
     """Make a kernel of a block for each round and each combination of its fresh axes."""
     fields, kernels = notebooks.fields(experiment), []
     parameters = {name: block[name] for name in notebooks.parameters(experiment)}
@@ -213,7 +212,7 @@ def _kernels(experiment: str, block: dict, needs: str | None) -> list[Kernel]:
         last = block["rounds"]
         for round in range(1, last + 1):
             mine, ended = chosen | {"round": round}, round == last
-            kernels.append(Kernel(experiment, mine, grid, block["timeout"], ended, block["tier"], needs))
+            kernels.append(Kernel(experiment, mine, grid, block["timeout"], ended, block["tier"], block["needs"]))
     return kernels
 
 

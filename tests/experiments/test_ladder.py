@@ -7,7 +7,6 @@ import pytest
 from lib.experiments import ladder, measure
 from lib.experiments.cases import grid
 from lib.experiments.ladder import Ladder
-from lib.instruments import processor
 from lib.records import baselines
 
 PLAIN = Ladder(
@@ -50,13 +49,6 @@ def test_switches_that_exclude_each_other_are_refused():
     assert "CUDA" in replace(PLAIN, compiled=True, compile_mode="max-autotune").unavailable()
 
 
-def test_a_processor_that_only_emulates_bf16_ends_the_ladder_before_it(monkeypatch):
-    for emulates, said in ((True, "this processor only emulates bf16"), (False, None)):
-        monkeypatch.setattr(processor, "emulates_bf16", lambda so=emulates: so)
-        assert replace(PLAIN, precision="bf16").unavailable() == said
-        assert PLAIN.unavailable() is None
-
-
 @pytest.mark.parametrize(
     "switches", [{"projections": True}, {"cast_once": True}, {"projections": True, "cast_once": True}]
 )
@@ -79,7 +71,6 @@ def test_the_search_takes_the_fastest_switch_that_is_left_at_each_rung(monkeypat
         return gains[name], 0.99 * gains[name], 1.01 * gains[name]
 
     monkeypatch.setattr(ladder, "_ratio", ratio)
-    monkeypatch.setattr(processor, "emulates_bf16", lambda: False)
     found = ladder.search(measure.Recording(case, 0), 5, 1)["search"]
     taken = [name for name, taken in zip(found["switch"], found["taken"], strict=True) if taken == "yes"]
     assert taken == ["precision", "optimizer", "cast_once"]

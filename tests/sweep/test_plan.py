@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lib.instruments import device
+from lib.instruments import device, processor
 from lib.instruments.device import Cpu, Cuda
 from lib.records import results
 from lib.sweep import __main__, plan
@@ -73,6 +73,14 @@ def test_a_noisy_case_gets_one_round_more(save_record, own_results):
     (more,) = plan.further_rounds(tasks)
     assert (more.round, list(more.cases.values())) == (3, [noisy])
     assert more.todo() == ["attention/sdpa-64.r3"]
+
+
+def test_cases_in_bf16_are_left_out_where_it_is_only_emulated_and_their_block_needs_it(planted, monkeypatch):
+    both, bf16 = "seq_len: 64, precision: [fp32, bf16], needs: bf16", "seq_len: 32, precision: bf16"
+    planted("both", f"attention: [{{variant: naive, {both}}}, {{variant: naive, {bf16}}}]")
+    for emulates, counts in ((True, [1, 1]), (False, [2, 1])):
+        monkeypatch.setattr(processor, "emulates_bf16", lambda so=emulates: so)
+        assert [len(task.todo()) for task in plan.planned("both")] == counts
 
 
 class Small(Cpu):
