@@ -24,7 +24,7 @@ from lib.report import tidy
 from lib.sweep import sweep_file
 from lib.sweep.lock import Shard
 
-EMULATED = "this processor only emulates bf16, which takes long"
+EMULATED, NATIVE = "this processor only emulates bf16, which takes long", "for processors that only emulate bf16"
 CARD, CARD_BYTES = "H100 80GB", 80 * 10**9  # of the datasheets: a dry run without CUDA predicts for it
 
 
@@ -110,9 +110,12 @@ def _task(kernel: sweep_file.Kernel, on_card: bool) -> Task:
     machine, around = (CARD, {}) if on_card else (environment.machine(device), _environment(device))
     ordered = dict.fromkeys([*measure.shuffled(measure.available(kernel.cases), kernel.round), *kernel.cases])
     named = {results.called(kernel.experiment, asdict(case), kernel.round): case for case in ordered}
-    emulated = kernel.needs == "bf16" and device == "cpu" and processor.emulates_bf16()
-    slow = {name: EMULATED for name, case in named.items() if emulated and case.precision == "bf16"}
-    reasons = {} if on_card else {name: case.unavailable() for name, case in named.items()} | slow
+    reasons = {} if on_card else {name: case.unavailable() for name, case in named.items()}
+    emulates = device == "cpu" and processor.emulates_bf16()
+    if kernel.needs == "bf16" and emulates:
+        reasons |= {name: EMULATED for name, case in named.items() if getattr(case, "precision", "") == "bf16"}
+    if kernel.needs == "emulated_bf16" and not emulates:
+        reasons |= dict.fromkeys(named, NATIVE)
     predicted = {name: case.predicted_bytes() for name, case in named.items()}
     return Task(
         kernel.experiment, kernel.parameters, kernel.timeout, device, machine,

@@ -27,6 +27,7 @@ FIELDS = {
     "sweep": str, "shard": str, "state": str, "process": int, "user": str, "host": str, "started": str, "updated": str,
     "done": int, "all": int, "failed": int, "left_s": int | float, "in_hand": list,
 }  # fmt: skip
+EXPECTED_S = 120  # as long as this counts the pace that was expected, beside that of the sweep so far
 CLOCK_STEP_S = 60  # largest change of the wall clock allowed since a process began
 
 
@@ -117,7 +118,8 @@ class Progress:
     """A sweep's bar and status file.
 
     The time left sums what each case `took_s` earlier (by machine and record; else the median of those known).
-    It is scaled by the pace so far and divided by the number of slots, `lanes`."""
+    It is scaled by the pace so far, which counts little in the first minutes, and divided by the number of slots,
+    `lanes`."""
 
     def __init__(
         self, folder: Path, shard: Shard, sweep: str, done: int, took_s: dict[tuple[str, str], float | None], lanes: int
@@ -169,7 +171,7 @@ class Progress:
     @property
     def left_s(self) -> float:
         """Estimate the seconds left."""
-        pace = self.spent / self.promised if self.promised else 1.0
+        pace = (EXPECTED_S + self.spent) / (EXPECTED_S + self.promised)
         return pace * sum(map(self._seconds, self.left)) / self.lanes
 
     def _seconds(self, key: tuple[str, str]) -> float:

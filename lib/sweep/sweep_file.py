@@ -21,7 +21,7 @@ from lib.instruments import device
 
 REPORT, QUICK = "report", {"cuda": "quick-gpu"}  # what `make report` measures on a device, elsewhere `quick`
 OPTIONS = {"rounds": 1, "timeout": 600, "fresh": [], "tier": 1, "needs": None}  # for a block or for the whole sweep
-NEEDED = ("cuda", "bf16")  # the device without which no sweep runs; instructions without which a block is left out
+NEEDED = ("cuda", "bf16", "emulated_bf16")  # what `notebooks/sweeps/README.md` says of each
 TIERS = 3
 FRACTIONS = ("target_percent", "seconds")  # settings that may be fractions
 BYTES = 16_384  # of a file: somewhat more than the longest here, and still read within a second

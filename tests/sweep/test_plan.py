@@ -75,10 +75,10 @@ def test_a_noisy_case_gets_one_round_more(save_record, own_results):
     assert more.todo() == ["attention/sdpa-64.r3"]
 
 
-def test_cases_in_bf16_are_left_out_where_it_is_only_emulated_and_their_block_needs_it(planted, monkeypatch):
-    both, bf16 = "seq_len: 64, precision: [fp32, bf16], needs: bf16", "seq_len: 32, precision: bf16"
-    planted("both", f"attention: [{{variant: naive, {both}}}, {{variant: naive, {bf16}}}]")
-    for emulates, counts in ((True, [1, 1]), (False, [2, 1])):
+def test_cases_in_bf16_or_others_in_their_place_are_left_out_by_what_the_processor_can_do(planted, monkeypatch):
+    blocks = ("64, precision: [fp32, bf16], needs: bf16", "32, precision: bf16", "16, needs: emulated_bf16")
+    planted("both", f"attention: [{', '.join(f'{{variant: naive, seq_len: {block}}}' for block in blocks)}]")
+    for emulates, counts in ((True, [1, 1, 1]), (False, [2, 1, 0])):
         monkeypatch.setattr(processor, "emulates_bf16", lambda so=emulates: so)
         assert [len(task.todo()) for task in plan.planned("both")] == counts
 
