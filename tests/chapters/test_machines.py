@@ -8,7 +8,7 @@ from lib.records import code_digest, results
 from lib.report import __main__ as report
 from lib.report.document import page
 
-ORIGINAL, COPY = "xeon-2c", "test-9c"
+ORIGINAL, COPY = "epyc-2c", "test-9c"
 SLOWER = 3  # times that the copy takes, in everything
 KEPT = ("attention", "ceilings")
 
@@ -89,10 +89,10 @@ def test_one_machine_alone_shows_nothing(own_results):
 
 
 def test_an_unknown_machine_is_refused_with_the_nearest_name(own_results, capsys):
-    with pytest.raises(ValueError, match=r"machines: got 'xeon-2', expected one of .*nearest: xeon-2c"):
-        machines.chosen(ORIGINAL, "xeon-2")
-    assert report.main(["--machines", ORIGINAL, "xeon-2"]) == 2
-    assert "nearest: xeon-2c" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"machines: got 'epyc-2', expected one of .*nearest: epyc-2c"):
+        machines.chosen(ORIGINAL, "epyc-2")
+    assert report.main(["--machines", ORIGINAL, "epyc-2"]) == 2
+    assert "nearest: epyc-2c" in capsys.readouterr().err
 
 
 def test_the_report_follows_from_the_machines_too(second):

@@ -7,7 +7,7 @@ from lib.records import results
 from lib.report import tidy
 from lib.stats.intervals import Interval
 
-MACHINE = "xeon-2c"
+MACHINE = "epyc-2c"
 pytestmark = pytest.mark.usefixtures("own_results")  # so that it is what git keeps, whatever was measured here
 
 

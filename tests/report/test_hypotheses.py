@@ -13,7 +13,7 @@ from lib.report import hypotheses, tidy
 from lib.report.hypotheses import LEAST, MOST, Hypothesis
 from lib.stats.intervals import Interval
 
-MACHINE, NOBODY = "xeon-2c", "no-machine"
+MACHINE, NOBODY = "epyc-2c", "no-machine"
 
 
 def measured(low, high, n=9):

@@ -9,7 +9,7 @@ from lib.chapters import profiles
 from lib.records import results
 from lib.report import plots, roofline, tidy
 
-MACHINE = "xeon-2c"
+MACHINE = "epyc-2c"
 pytestmark = pytest.mark.usefixtures("closed_figures")
 
 

@@ -22,7 +22,7 @@ MEASURED = re.compile(
     r"\d[\d.,]*(?:\s|&nbsp;|\\,)*"
     r"(?:[µumn]s|s|seconds?|minutes?|hours?|[kKMGT]i?B(?:/s)?|[kMGT]?FLOPs?(?:/s)?|[kMG]?Hz|[×x]|times)(?![\w-])"
 )
-MACHINE = "xeon-2c"
+MACHINE = "epyc-2c"
 WRITE_UPS = {"000", "001", "002", "003", "004"}  # what the report calls its sources
 WITHOUT_RECORDS = ("derived", "published", NO_DATA)
 

@@ -21,7 +21,7 @@ from lib.records import results
 from lib.report import __main__ as report
 from lib.report.document import export, page
 
-MACHINE = "xeon-2c"  # whose records are rendered
+MACHINE = "epyc-2c"  # whose records are rendered
 TOKEN = "for-the-tests"
 PATIENCE_S = 120  # on two cores that do other things too
 SETTINGS = {  # of JupyterLab: all cells in the page at once, also those out of sight, and no news from elsewhere

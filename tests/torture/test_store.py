@@ -20,7 +20,7 @@ from lib.report.document import page
 
 CASE = {"variant": "naive", "seq_len": 64}
 MACHINE = "test-1c"
-KEPT = results.REFERENCE / "xeon-2c" / "step"
+KEPT = results.REFERENCE / "epyc-2c" / "step"
 pytestmark = pytest.mark.filterwarnings("ignore:.* left out")
 
 

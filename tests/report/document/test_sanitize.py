@@ -77,7 +77,7 @@ KEPT = [
     '<details class="mark" data-verdict="no data"><summary>no data</summary><p>x</p></details>',
     '<div class="scroll" tabindex="0" role="region" aria-label="x"><table><tbody><tr id="record-a-r1"><td colspan="2">1'
     "</td></tr></tbody></table></div>",
-    '<a href="#record-a-r1">x</a><a href="runs/xeon-2c/a.ipynb">y</a><a href="https://pytorch.org">z</a>',
+    '<a href="#record-a-r1">x</a><a href="runs/epyc-2c/a.ipynb">y</a><a href="https://pytorch.org">z</a>',
     '<a download="r.csv.gz" href="data:application/gzip;base64,AAAA">r</a>',
     '<img alt="x" src="data:image/png;base64,AAAA">',
 ]
