@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from lib.catalog import CATALOG
 from lib.experiments import measure
-from lib.instruments import environment, peak_memory, processor
+from lib.instruments import allocator, environment, peak_memory, processor
 from lib.instruments.device import on
 from lib.records import code_digest, results
 from lib.report import tidy
@@ -137,7 +137,8 @@ def _too_large(predicted: dict[str, int], device: str) -> dict[str, dict]:
 
 @functools.cache
 def _environment(device: str) -> dict:
-    return environment.describe(device)
+    """Return the environment of records that no kernel writes, with the allocator that one would use."""
+    return environment.describe(device) | {"allocator": allocator.chosen() if allocator.can_keep() else "default"}
 
 
 def in_shard(tasks: list[Task], shard: Shard) -> list[Task]:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lib.instruments import device, processor
+from lib.instruments import allocator, device, processor
 from lib.instruments.device import Cpu, Cuda
 from lib.records import results
 from lib.sweep import __main__, plan
@@ -81,6 +81,16 @@ def test_cases_in_bf16_or_others_in_their_place_are_left_out_by_what_the_process
     for emulates, counts in ((True, [1, 1, 1]), (False, [2, 1, 0])):
         monkeypatch.setattr(processor, "emulates_bf16", lambda so=emulates: so)
         assert [len(task.todo()) for task in plan.planned("both")] == counts
+
+
+@pytest.mark.parametrize("chosen", ["keeps", "default"])
+def test_records_that_no_kernel_writes_name_the_allocator_of_the_others(planted, monkeypatch, chosen):
+    monkeypatch.setenv("ALLOCATOR", chosen)
+    monkeypatch.setattr(allocator, "can_keep", lambda: True)
+    plan._environment.cache_clear()
+    planted("one", "attention: {variant: naive, seq_len: 64}")
+    assert plan.planned("one")[0].environment["allocator"] == chosen
+    plan._environment.cache_clear()
 
 
 class Small(Cpu):
