@@ -293,7 +293,8 @@ def theory(records: pd.DataFrame) -> list[Hypothesis]:
     head = tidy.largest(plain, "parameters", precision="fp32", mode="train_step")
     long = tidy.largest(plain, "context_length", precision="fp32", mode="train_step")
     free, kept = ({**head, "mode": mode} for mode in ("no_grad", "forward"))
-    narrow = {**long, "precision": "bf16"} if long["precision"] else long
+    narrow = tidy.largest(plain, "context_length", precision="bf16", mode="train_step")
+    wide = {**narrow, "precision": "fp32"} if narrow["precision"] else narrow
 
     def of(name: str, case: Mapping = head, to: Mapping | None = None) -> float:
         return value(plain, name, case) / (value(plain, name, to) if to else 1)
@@ -303,7 +304,7 @@ def theory(records: pd.DataFrame) -> list[Hypothesis]:
         vocabulary = flops.model_shape(long["size"], 1).vocab_size
         logits = 4 * long["batch_size"] * long["context_length"] * vocabulary / MIB
     tensor = max(logits, of("scores_mib", long)), table["each_mib"][0] if isinstance(table, dict) else None
-    at, at_long = (sentences.at(", {size} at {context_length}", case) for case in (head, long))
+    at, at_long, at_narrow = (sentences.at(", {size} at {context_length}", case) for case in (head, long, narrow))
     rows = [
         (f"peak of a step, MiB{at}", formula, of("formula_mib"), of("peak_mib")),
         (f"alive after the step, MiB{at}", "16 bytes a parameter", 16 * of("parameters") / MIB,
@@ -311,8 +312,8 @@ def theory(records: pd.DataFrame) -> list[Hypothesis]:
         (f"a tensor of the residual stream, MiB{at}", "B T d × 4 bytes", of("residual_mib"),
          of("residual_observed_mib")),
         (f"peak of no_grad to that of forward{at}", formula, of("formula_mib", free, kept), of("peak_mib", free, kept)),
-        (f"peak of a step, bf16 to fp32{at_long}", formula, of("formula_mib", narrow, long),
-         of("peak_mib", narrow, long)),
+        (f"peak of a step, bf16 to fp32{at_narrow}", formula, of("formula_mib", narrow, wide),
+         of("peak_mib", narrow, wide)),
         (f"the largest allocation, MiB{at_long}", "logits, BTV × 4 bytes, or scores, BhT² × 4", *tensor),
     ]  # fmt: skip
     return [Hypothesis(name, how, predicted, counted(found), *limit) for name, how, predicted, found, *limit in rows]

@@ -117,10 +117,10 @@ def _peaks(of: Machine) -> Statement:
     """Answer with the peak of a training step and of a forward pass at each context of one size."""
     plain = tidy.select(_plain_memory(of), precision="fp32", status="ok")
     head = tidy.largest(plain, "context_length", mode="train_step")
-    contexts = sorted(
-        set(tidy.select(plain, **{**head, "context_length": list(plain["context_length"])}).context_length)
-    )
     texts: dict[str, list[str]] = {"train_step": [], "forward": []}
+    alike = {**head, "context_length": list(plain["context_length"])}
+    measured = [set(tidy.select(plain, **{**alike, "mode": mode})["context_length"]) for mode in texts]
+    contexts = sorted(set.intersection(*measured))
     numbers: tuple[quantities.Quantity, ...] = ()
     for mode, tokens in itertools.product(texts, contexts):
         case = {**head, "mode": mode, "context_length": tokens}
@@ -142,7 +142,7 @@ def _peaks(of: Machine) -> Statement:
 def _narrow_memory(of: Machine) -> Statement:
     """Answer with what bf16 changes of the peak, at the longest context."""
     plain = _plain_memory(of)
-    return memory.narrower(plain, tidy.largest(plain, "context_length", precision="fp32", mode="train_step"))
+    return memory.narrower(plain, tidy.largest(plain, "context_length", precision="bf16", mode="train_step"))
 
 
 def _allocations(of: Machine) -> Statement:
@@ -182,7 +182,8 @@ def _compiled_step(of: Machine) -> Statement:
 def _tiled(of: Machine) -> Statement:
     """Answer with the time of tiled attention against naive attention, in the longest case."""
     records = of.load("attention")
-    case = {**attention.longest_case(records), "variant": "tiled"}
+    alike = {name: of for name, of in attention.longest_case(records).items() if name != "seq_len"}
+    case = tidy.largest(records, "seq_len", **{**alike, "variant": "tiled"})
     at = sentences.at("in plain PyTorch, at {seq_len:,} tokens", case)
     naive = {**case, "variant": "naive"}
     return sentences.compare(records, "total_ms", case, naive, "tiled attention", "naive attention", at)
