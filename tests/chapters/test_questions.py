@@ -59,6 +59,14 @@ def test_the_status_compares_the_cases_run_with_those_asked(save_record):
     assert status() == AT_SIZE
 
 
+def test_the_peaks_are_those_of_contexts_at_which_both_modes_were_measured(save_record):
+    step = {"size": "small", "batch_size": 4, "precision": "fp32", "checkpoint": 0, "device": "cpu"}
+    for mode, tokens, mib in (("train_step", 128, 20.0), ("forward", 128, 10.0), ("train_step", 256, 30.0)):
+        save_record("memory", step | {"mode": mode, "context_length": tokens}, total_ms=[1.0] * 6, peak_mib=[mib])
+    said = questions._peaks(questions.Machine(MACHINE)).text
+    assert said == "At small and 128 tokens, a training step peaks at 20.00 MiB, a forward pass at 10.00."
+
+
 def test_without_records_only_what_needs_none_is_answered(own_results):
     answers = questions.Answers(MACHINE)
     answered = [one.name for one, _, mark in answers.rows if mark != NOT_RUN]

@@ -97,6 +97,14 @@ def test_the_largest_case_is_that_with_times(records, save_record):
     assert found == CASE | {"seq_len": 128}
 
 
+def test_the_largest_case_is_one_of_several_processes_where_there_is_any(save_record):
+    for seq_len, round in ((128, 1), (128, 2), (256, 1)):
+        save_record(case=CASE | {"seq_len": seq_len}, round=round, total_ms=[1.0] * 6)
+    records = results.load("attention", "test-1c")
+    assert tidy.largest(records, "seq_len")["seq_len"] == 128
+    assert tidy.largest(records[records["round"] == 1], "seq_len")["seq_len"] == 256
+
+
 def test_a_selection_of_several_cases_is_no_sample(records):
     with pytest.raises(ValueError, match="more than one case"):
         tidy.samples(records, "total_ms")
