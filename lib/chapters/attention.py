@@ -216,9 +216,9 @@ def first_line(attention: pd.DataFrame) -> Statement:
     return Statement(text, verdict, evidence, sentences.names(attention, naive, best), numbers)
 
 
-def longest_case(attention: pd.DataFrame) -> dict:
-    """Return naive attention's longest case without variant: fp32, causal, warm, heads of 64."""
-    found = tidy.largest(attention, "seq_len", variant="naive", precision="fp32", causal=True, cold=False, d_head=64)
+def longest_case(attention: pd.DataFrame, variant: str = "naive") -> dict:
+    """Return a variant's longest case without the variant: fp32, causal, warm, heads of 64."""
+    found = tidy.largest(attention, "seq_len", variant=variant, precision="fp32", causal=True, cold=False, d_head=64)
     return {name: of for name, of in found.items() if name != "variant"}
 
 

@@ -201,8 +201,8 @@ def draw_map(found: pd.DataFrame) -> Axes:
             for name in ("log", "text")
         )
         sns.heatmap(
-            logs.astype(float), vmin=-3, vmax=3, cmap="vlag", annot=texts.fillna(""), fmt="", cbar=False, ax=ax,
-            yticklabels=[f"{tokens:,}" for tokens in lengths],
+            logs.astype(float), vmin=-3, vmax=3, cmap="vlag", annot=texts.astype(object).fillna(""), fmt="",
+            cbar=False, ax=ax, yticklabels=[f"{tokens:,}" for tokens in lengths],
         )  # fmt: skip
         ax.set(xlabel=heading("d_head"), ylabel=heading("seq_len") if rival == RIVALS[0] else "")
         ax.set_title(f"relative to {rival}")

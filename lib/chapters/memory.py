@@ -294,7 +294,7 @@ def theory(records: pd.DataFrame) -> list[Hypothesis]:
     long = tidy.largest(plain, "context_length", precision="fp32", mode="train_step")
     free, kept = ({**head, "mode": mode} for mode in ("no_grad", "forward"))
     narrow = tidy.largest(plain, "context_length", precision="bf16", mode="train_step")
-    wide = {**narrow, "precision": "fp32"} if narrow["precision"] else narrow
+    wide = {**narrow, "precision": "fp32"}
 
     def of(name: str, case: Mapping = head, to: Mapping | None = None) -> float:
         return value(plain, name, case) / (value(plain, name, to) if to else 1)

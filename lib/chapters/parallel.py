@@ -355,4 +355,4 @@ def published_memory(table: pd.DataFrame) -> pd.DataFrame:
     ]
     theirs = theirs.assign(formula_mib=[size / MIB for size in formula])
     own = table.assign(source="this report").drop(columns=UNTOLD, errors="ignore")
-    return pd.concat([own, theirs.astype(object)], ignore_index=True).astype({"formula_mib": float})
+    return pd.concat([own, theirs.astype(object)], ignore_index=True)

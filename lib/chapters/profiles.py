@@ -29,14 +29,8 @@ PART_COLUMNS = "phase part part_ms product_ms time_percent flops_percent gflops 
 
 
 def head(records: pd.DataFrame) -> dict:
-    """Choose the eager fp32 case with the most processes, and of these the most FLOPs.
-
-    Return its fields, each None if there is no such case."""
-    plain = tidy.select(records, status="ok", precision="fp32", compiled=False)
-    if plain.empty:
-        return dict.fromkeys(records.fields)
-    rounds = plain.groupby(records.fields)["round"].transform("nunique")
-    return tidy.largest(plain[rounds == rounds.max()], "forward_flops")
+    """Return the fields of the eager fp32 case with the most FLOPs, each None if there is no such case."""
+    return tidy.largest(records, "forward_flops", precision="fp32", compiled=False)
 
 
 def summary(name: str, values: list[float]) -> Interval | None:

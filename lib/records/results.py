@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 
-import numpy as np
 import pandas as pd
 
 from lib import notebooks
@@ -164,8 +163,7 @@ def _quietest(versions: tuple[tuple[Path, int], ...]) -> float:
     """Compute `quietest` from files and the times of their last change; every table asks for it."""
     whole = (file for file, _ in versions if status(file) == "ok" and not stale(file))
     probes = [cached(file)["metrics"].get("noise_probe_ms") for file in whole]
-    medians = [statistics.median(times) for times in probes if times]
-    return float(np.quantile(medians, 0.1)) if medians else math.nan
+    return pd.Series([statistics.median(times) for times in probes if times], dtype=float).quantile(0.1)
 
 
 def ceilings(machine: str) -> dict[str, float]:

@@ -72,12 +72,13 @@ def _column_cells(values: pd.Series, names: Sequence[tuple[str, str]] | None = N
             for value, h, t in zip(values, heads, tails, strict=True)
         ]
         return words, True
-    if pd.api.types.is_bool_dtype(values):
-        return ["yes" if value else "no" for value in values], False
-    if pd.api.types.is_numeric_dtype(values):
-        whole = pd.api.types.is_integer_dtype(values)
+    plain = values.infer_objects()  # since frames may be joined as objects
+    if pd.api.types.is_bool_dtype(plain):
+        return ["yes" if value else "no" for value in plain], False
+    if pd.api.types.is_numeric_dtype(plain):
+        whole = pd.api.types.is_integer_dtype(plain)
         return digits.aligned(
-            [digits.MISSING if pd.isna(v) else f"{v:,}" if whole else digits.number(v) for v in values]
+            [digits.MISSING if pd.isna(v) else f"{v:,}" if whole else digits.number(v) for v in plain]
         ), True
     missing = [pd.api.types.is_scalar(value) and pd.isna(value) for value in values]
     return [digits.MISSING if no else str(escape(value)) for value, no in zip(values, missing, strict=True)], False

@@ -335,7 +335,7 @@ def largest(records: pd.DataFrame, by: str, sign: int = 1, **where) -> dict:
     Cases measured in several processes come first, since their times have intervals. With `sign` -1 the smallest; each
     field is None if there is no such case."""
     fields, chosen = records.fields, select(records, status="ok", **where)
-    if "round" in chosen and len(chosen):
+    if "round" in chosen:
         several = chosen.groupby(fields, dropna=False)["round"].transform("nunique") > 1
         chosen = chosen[several] if several.any() else chosen
     return dict.fromkeys(fields) if chosen.empty else chosen.loc[(sign * chosen[by]).idxmax(), fields].to_dict()

@@ -76,3 +76,12 @@ def test_a_table_escapes_what_it_shows_and_heads_its_columns_with_units(records)
     assert "<b>&" not in shown
     assert "forward, ms" in shown
     assert "n = 24" in shown
+
+
+def test_numbers_of_frames_joined_as_objects_have_three_digits():
+    joined = pd.DataFrame({"by formula": [1962.6683921813965, None], "ranks": [1024, 2]}, dtype=object)
+    shown = tables.Table(joined, "x")._repr_html_()
+    assert "1,963" in shown or "1,960" in shown
+    assert "1,960" in shown
+    assert "1962.6" not in shown
+    assert "1,024" in shown

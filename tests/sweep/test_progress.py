@@ -5,7 +5,7 @@ import json
 import math
 import platform
 import sys
-import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -81,7 +81,8 @@ def test_what_was_told_says_who_and_how_far(own_results):
 
 def test_the_first_case_of_a_sweep_says_little_of_the_time_left(own_results, monkeypatch):
     own_results.mkdir()
-    monkeypatch.setattr(time, "monotonic", iter([0.0, 6.0, 6.0, 1_206.0]).__next__)
+    readings = iter([0.0, 6.0, 6.0, 1_206.0])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=readings.__next__))
     took_s = {("m", f"a/{name}.r1"): 0.05 if name == "b" else 600.0 for name in "bcd"}
     shown = Progress(own_results, lock.WHOLE, "quick", 0, took_s, 1)
     for case, least_s, most_s in (("b", 1_200, 1_300), ("c", 1_000, 1_200)):
