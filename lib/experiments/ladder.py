@@ -120,7 +120,7 @@ def _ratio(record: Recording, case: Ladder, other: Ladder, most: int, seconds: f
     iterations = works[0].iteration, works[1].iteration
     here = on(case.device)
     pairs = timing.compare(*iterations, here.clock(), most, seconds, before=before, least_s=here.least_s[0])
+    del record.built[-len(works) :]
     for work in works:
-        record.built.remove(work)
         vars(work).clear()
     return intervals.log_t([a / b for a, b in zip(pairs.first, pairs.second, strict=True)], 0.95)
