@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     made = cli.parser(
         "lib.chapters.peers",
         "Print our training step and that of another library, by their interleaved pairs.",
-        ("", "--machine epyc-2c"),
+        ("", "--machine xeon-2c"),
         {1: "the machine has no such pairs", 2: cli.BAD_INPUT},
     )
     made.add_argument("--machine", default="", help="machine to print; default: the machine measured last")

@@ -27,7 +27,7 @@ code, started, seconds and stale. It may use names, texts, numbers, comparisons,
 Records measured by hand in JupyterLab (round 0) are left out."""
 EXAMPLES = (
     "list",
-    "list --experiment attention --where \"variant == 'sdpa' and seq_len > 256\" --machine epyc-2c",
+    "list --experiment attention --where \"variant == 'sdpa' and seq_len > 256\" --machine xeon-2c",
     "list --where \"status in ['oom', 'too_large']\"",
     "show attention/sdpa-512-64-8-causal-fp32-cpu.r1",
     "export attention.parquet --experiment attention",

@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     made = cli.parser(
         "lib.report",
         "Render the report from existing records. If nothing has changed, do nothing.",
-        ("", "--machine epyc-2c", "--check", "latex 7", "markdown --machine epyc-2c", "verdicts"),
+        ("", "--machine xeon-2c", "--check", "latex 7", "markdown --machine xeon-2c", "verdicts"),
         {
             1: "a chapter failed, the stored report does not match its records, or Chromium is missing",
             2: cli.BAD_INPUT,

@@ -150,7 +150,7 @@ def parser() -> argparse.ArgumentParser:
     made = cli.parser(
         "lib.report.self_check",
         "Print what the calibration of a machine found, beside the limits that must hold.",
-        ("", "--machine epyc-2c"),
+        ("", "--machine xeon-2c"),
         {1: "the machine has no records of calibration", 2: "bad input"},
     )
     made.add_argument("--machine", default="", help="machine to check; default: the machine measured last")

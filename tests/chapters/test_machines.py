@@ -7,8 +7,9 @@ from lib.chapters import machines
 from lib.records import code_digest, results
 from lib.report import __main__ as report
 from lib.report.document import page
+from reference import MACHINE
 
-ORIGINAL, COPY = "epyc-2c", "test-9c"
+COPY = "test-9c"
 SLOWER = 3  # times that the copy takes, in everything
 KEPT = ("attention", "ceilings")
 
@@ -19,7 +20,7 @@ def second(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RESULTS", str(tmp_path_factory.mktemp("two") / "results"))
         for experiment in KEPT:
-            for file in results.files(ORIGINAL, experiment):
+            for file in results.files(MACHINE, experiment):
                 record = results.read(file)
                 metrics = {
                     name: [SLOWER * ms for ms in value] if name.endswith("_ms") else value
@@ -30,13 +31,13 @@ def second(tmp_path_factory):
                     "code": code_digest.code(experiment)
                 }
                 results.save(machine=COPY, metrics=metrics, environment=environment, seconds=1.0, **kept)
-        yield machines.chosen(ORIGINAL, f"{ORIGINAL} {COPY}")
+        yield machines.chosen(MACHINE, f"{MACHINE} {COPY}")
 
 
 def test_each_machine_has_its_own_ceilings(second):
     table = machines.ceilings(second).set_index("machine")
     for name in ("fp32, TFLOP/s", "memory, GB/s"):
-        assert table.loc[ORIGINAL, name] == pytest.approx(SLOWER * table.loc[COPY, name])
+        assert table.loc[MACHINE, name] == pytest.approx(SLOWER * table.loc[COPY, name])
     assert len(set(table["ridge in fp32, FLOP a byte"].round(6))) == 1
 
 
@@ -67,36 +68,36 @@ def test_the_share_of_the_ceiling_of_causal_attention_counts_the_scores_that_a_q
 def test_verdicts_are_given_machine_by_machine_on_the_same_case(second):
     table = machines.ratios(second)
     sdpa = table[table["pair"] == "sdpa to naive attention"]
-    assert list(sdpa["machine"]) == [ORIGINAL, COPY]
+    assert list(sdpa["machine"]) == [MACHINE, COPY]
     assert len(set(sdpa["case"])) == 1
     assert set(sdpa["verdict"]) == {"faster"}
     adam = table[table["pair"] == "fused to single_tensor"]
-    assert list(adam["machine"]) == [ORIGINAL]
+    assert list(adam["machine"]) == [MACHINE]
 
 
 def test_only_shared_experiments_have_a_table(second):
     (sheet,) = machines.sheets(second)
     assert sheet.caption.startswith("Attention on each machine")
-    assert machines.side_by_side(second).text.startswith(f"2 machines have records here: {ORIGINAL} and {COPY}.")
+    assert machines.side_by_side(second).text.startswith(f"2 machines have records here: {MACHINE} and {COPY}.")
 
 
 def test_one_machine_alone_shows_nothing(own_results):
-    assert machines.chosen(ORIGINAL, "") == [ORIGINAL]
-    assert machines.side_by_side([ORIGINAL]).verdict == "no data"
-    assert machines.sheets([ORIGINAL]) == []
-    assert machines.ceilings([ORIGINAL]).empty
-    assert machines.ratios([ORIGINAL]).empty
+    assert machines.chosen(MACHINE, "") == [MACHINE]
+    assert machines.side_by_side([MACHINE]).verdict == "no data"
+    assert machines.sheets([MACHINE]) == []
+    assert machines.ceilings([MACHINE]).empty
+    assert machines.ratios([MACHINE]).empty
 
 
 def test_an_unknown_machine_is_refused_with_the_nearest_name(own_results, capsys):
-    with pytest.raises(ValueError, match=r"machines: got 'epyc-2', expected one of .*nearest: epyc-2c"):
-        machines.chosen(ORIGINAL, "epyc-2")
-    assert report.main(["--machines", ORIGINAL, "epyc-2"]) == 2
-    assert "nearest: epyc-2c" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=f"machines: got '{MACHINE[:-1]}', expected one of .*nearest: {MACHINE}"):
+        machines.chosen(MACHINE, MACHINE[:-1])
+    assert report.main(["--machines", MACHINE, MACHINE[:-1]]) == 2
+    assert f"nearest: {MACHINE}" in capsys.readouterr().err
 
 
 def test_the_report_follows_from_the_machines_too(second):
-    assert page.inputs(ORIGINAL) != page.inputs(ORIGINAL, COPY)
+    assert page.inputs(MACHINE) != page.inputs(MACHINE, COPY)
 
 
 def test_only_chapters_that_have_the_parameter_are_given_the_machines():

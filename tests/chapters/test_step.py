@@ -6,21 +6,30 @@ from lib.chapters import step
 from lib.records import results
 from lib.report import tidy
 from lib.stats.intervals import Interval
+from reference import MACHINE
 
-MACHINE = "epyc-2c"
 pytestmark = pytest.mark.usefixtures("own_results")  # so that it is what git keeps, whatever was measured here
 
 
 @pytest.fixture
-def steps():
+def steps(monkeypatch):
+    """The machine's steps, as if no step's own products had been measured."""
+    monkeypatch.setattr(tidy, "own_products", lambda _: {})
     return step.prepared(results.load("step", MACHINE), results.load("ceilings", MACHINE))
+
+
+def _products(case):
+    return case["precision"], 768, case["batch_size"] * case["context_length"]
 
 
 def test_the_answer_has_the_time_of_the_largest_step_and_its_parts(steps):
     case = step.head(steps)
     assert (case["size"], case["precision"]) == ("small", "fp32")
     said = step.answer(steps, case)
-    assert " ms for a step of small (129 M parameters, 12 layers, 4 × 128 tokens, fp32, " in said.text
+    assert (
+        f" ms for a step of small (129 M parameters, 12 layers, 4 × {case['context_length']} tokens, fp32, "
+        in said.text
+    )
     shown = {one.name.rpartition("/")[2]: one for one in said.quantities}
     assert list(shown)[:4] == ["total_ms", "forward_ms", "backward_ms", "optimizer_ms"]
     assert shown["total_ms"].value == tidy.median(tidy.select(steps, **case), "total_ms")
@@ -30,7 +39,7 @@ def test_the_answer_has_the_time_of_the_largest_step_and_its_parts(steps):
 def test_the_answer_says_so_where_the_limit_is_of_the_steps_own_products(steps, monkeypatch):
     case = step.head(steps)
     best = tidy.median(tidy.select(steps, **case), "least_ms")
-    monkeypatch.setattr(tidy, "own_products", lambda _: {("fp32", 768, 512): Interval(1e11, 0.9e11, 1.1e11, 9, 3)})
+    monkeypatch.setattr(tidy, "own_products", lambda _: {_products(case): Interval(1e11, 0.9e11, 1.1e11, 9, 3)})
     own = step.prepared(results.load("step", MACHINE), results.load("ceilings", MACHINE))
     assert f"At the rates of {tidy.OWN} and of memory, a step would take" in step.answer(own, case).text
     assert tidy.median(tidy.select(own, **case), "least_ms").value > best.value
@@ -42,7 +51,7 @@ def test_the_answer_says_so_where_the_limit_is_of_the_steps_own_products(steps, 
 def test_a_step_that_takes_less_than_the_least_possible_shows_that_the_rates_are_wrong(steps, monkeypatch):
     case = step.head(steps)
     assert step.TOO_SLOW not in step.answer(steps, case).text
-    monkeypatch.setattr(tidy, "own_products", lambda _: {("fp32", 768, 512): Interval(1e10, 0.9e10, 1.1e10, 9, 3)})
+    monkeypatch.setattr(tidy, "own_products", lambda _: {_products(case): Interval(1e10, 0.9e10, 1.1e10, 9, 3)})
     own = step.prepared(results.load("step", MACHINE), results.load("ceilings", MACHINE))
     assert step.answer(own, case).text.endswith(f"% of the measured time{step.TOO_SLOW}.")
 

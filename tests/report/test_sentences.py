@@ -13,6 +13,7 @@ from lib.report import sentences, tidy
 from lib.report.published import published_table
 from lib.report.sentences import NO_DATA, Statement
 from lib.stats import digits
+from reference import MACHINE
 from two_variants import CASE
 
 CHAPTERS = sorted(notebooks.CHAPTERS.glob("*.ipynb"))
@@ -22,7 +23,6 @@ MEASURED = re.compile(
     r"\d[\d.,]*(?:\s|&nbsp;|\\,)*"
     r"(?:[µumn]s|s|seconds?|minutes?|hours?|[kKMGT]i?B(?:/s)?|[kMGT]?FLOPs?(?:/s)?|[kMG]?Hz|[×x]|times)(?![\w-])"
 )
-MACHINE = "epyc-2c"
 WRITE_UPS = {"000", "001", "002", "003", "004"}  # what the report calls its sources
 WITHOUT_RECORDS = ("derived", "published", NO_DATA)
 

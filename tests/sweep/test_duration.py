@@ -11,6 +11,7 @@ from lib.instruments.device import Cuda
 from lib.records import results
 from lib.report.published import datasheets
 from lib.sweep import duration, plan
+from reference import MACHINE
 
 FLOP_S = dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), 1e-11)
 RATES = duration.UnitSeconds(FLOP_S, byte=1e-10, operation=1e-5, draw=1e-8, start=4.0)
@@ -68,7 +69,7 @@ def test_a_case_with_a_record_takes_as_long_again_and_one_that_is_done_nothing(m
 
 def test_the_reference_machines_records_took_about_as_long(monkeypatch, own_results):
     """The settings are those that each record shows; the machine's speed comes from the records of its limits."""
-    monkeypatch.setattr(environment, "machine", lambda device: "epyc-2c")
+    monkeypatch.setattr(environment, "machine", lambda device: MACHINE)
     monkeypatch.setattr(cache, "flushed_bytes", lambda device: 2 * 32 * 2**20)  # twice its last cache, at that time
     duration.rates.cache_clear()
     rates = duration.rates("cpu")._replace(draw=2.5e-8)  # as no record tells
@@ -76,7 +77,7 @@ def test_the_reference_machines_records_took_about_as_long(monkeypatch, own_resu
     predicted = taken = 0.0
     for experiment in cases.EXPERIMENTS:
         newer = {name: notebooks.parameters(experiment)[name] for name in notebooks.fields(experiment)}
-        for file in results.files("epyc-2c", experiment):
+        for file in results.files(MACHINE, experiment):
             record = results.cached(file)
             if record["status"] == "ok":
                 counts = {"warmup": "warmup_ms", "samples": "total_ms", "pairs": "paired_ms"}

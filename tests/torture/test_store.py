@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import reference
 from damage import DAMAGES, TIME
 from faults import count
 from lib import notebooks, paths
@@ -20,7 +21,7 @@ from lib.report.document import page
 
 CASE = {"variant": "naive", "seq_len": 64}
 MACHINE = "test-1c"
-KEPT = results.REFERENCE / "epyc-2c" / "step"
+KEPT = results.REFERENCE / reference.MACHINE / "step"
 pytestmark = pytest.mark.filterwarnings("ignore:.* left out")
 
 

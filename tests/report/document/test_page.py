@@ -10,7 +10,6 @@ import shutil
 import pytest
 
 import cells
-from browser import MACHINE
 from executed import told
 from lib import notebooks, paths, timing
 from lib.chapters.questions import QUESTIONS
@@ -19,6 +18,7 @@ from lib.records import results, staleness
 from lib.report import __main__ as report
 from lib.report.document import page, sanitize, title
 from plain import one
+from reference import MACHINE
 from resealed import reseal
 
 
