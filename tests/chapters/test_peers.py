@@ -55,7 +55,8 @@ def test_the_pairs_are_printed(measured, capsys):
     assert "faster than transformers" in shown
 
 
-def test_without_pairs_it_says_so(own_results, capsys):
+def test_without_pairs_it_says_so(save_record, kept, capsys):
+    save_record()
     assert peers.answer(results.load("peers", "test-1c")).verdict == "no data"
     assert peers.pairs(results.load("peers", "test-1c")).empty
     assert peers.main([]) == 1

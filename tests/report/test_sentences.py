@@ -49,7 +49,8 @@ def test_every_numeral_is_computed_and_what_was_measured_names_its_records(monke
     monkeypatch.setattr(warnings, "warn", lambda *args, **kwargs: None)
     said = [one for one in shown(chapter, machine=MACHINE) if isinstance(one, Statement)]
     steps = published_table("end_to_end")
-    texts = {*lacks(), *steps["hardware"], *steps["model"], *sources(chapter)}
+    versions = results.load("peers", MACHINE)["peer_version"].dropna()
+    texts = {*versions, *lacks(), *steps["hardware"], *steps["model"], *sources(chapter)}
     known = WRITE_UPS | computed | {numeral for text in texts for numeral in NUMERAL.findall(text)}
     files = {f"{file.parent.name}/{file.stem}" for file in results.files(MACHINE)}
     for one in said:
