@@ -23,7 +23,9 @@ FOLDERS = re.compile(r"(?<![\w/])/(?:[^\s/'\"]+/)+")  # before the name of a fil
 
 
 def name(case: Mapping) -> str:
-    """Name a case, for people and as the stem of a file; a true boolean shows its field's name, and 10.0 is 10."""
+    """Name a case, for people and as the stem of a file.
+
+    A boolean that is true shows its field's name, and 10.0 is written as 10."""
     whole = {name: int(one) for name, one in case.items() if isinstance(one, float) and one.is_integer()}
     fields = {**case, **whole}.items()
     return "-".join(field if value is True else str(value) for field, value in fields if value is not False)
