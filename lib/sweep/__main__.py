@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
         shard, budget = lock.parse(given.shard), _parse_seconds("budget", given.budget)
         _parse_seconds("noisy", given.noisy or "inf")
         if given.dry:
-            return _dry(given.sweep, shard)
+            return _dry(given, shard)
         paths.refuse_foreign(paths.results())
     except ValueError as error:
         return _say(error, BAD_INPUT)
@@ -104,12 +104,18 @@ def _print_status() -> int:
     return _say("\n".join(map(progress.line, statuses)) or "no sweep has run on these results yet")
 
 
-def _dry(name: str, shard: Shard) -> int:
+def _again(given: argparse.Namespace) -> frozenset[str]:
+    """Return the kinds of records to make again (see `Task.todo`)."""
+    return frozenset(kind for option, kinds in AGAIN.items() if getattr(given, option) for kind in kinds)
+
+
+def _dry(given: argparse.Namespace, shard: Shard) -> int:
     from lib.sweep import duration, plan, sweep_file
 
-    name = sweep_file.picked(name)
+    name = sweep_file.picked(given.sweep)
     tasks = plan.in_shard(plan.planned(name, dry=True), shard)
-    return _say("\n".join([f"the sweep {name}", plan.dry(tasks), *([duration.sentence(tasks)] if tasks else [])]))
+    lasts = [duration.sentence(tasks, _again(given))] if tasks else []
+    return _say("\n".join([f"the sweep {name}", plan.dry(tasks), *lasts]))
 
 
 @contextlib.contextmanager
@@ -148,7 +154,7 @@ def _supervise(given: argparse.Namespace, shard: Shard, budget: float) -> int:
         from lib.records import damaged
         from lib.sweep import plan, supervisor, sweep_file
 
-    again = frozenset(kind for option, kinds in AGAIN.items() if getattr(given, option) for kind in kinds)
+    again = _again(given)
     os.environ["RESULTS"] = str(paths.results().resolve())
     with contextlib.ExitStack() as stack:
         try:

@@ -107,11 +107,13 @@ def rates(device: str) -> UnitSeconds:
     return UnitSeconds(products, best_s("copy", 4096), call_s, draw_s, **UNLIKE.get(device, {}))
 
 
-def predicted(tasks: list[Task]) -> dict[str, float]:
-    """Predict the seconds that each experiment's missing records will take, one after the other."""
+def predicted(tasks: list[Task], again: frozenset[str] = frozenset()) -> dict[str, float]:
+    """Predict the seconds that each experiment's records will take, one after the other.
+
+    They are those that are missing, and those to make `again` (see `Task.todo`)."""
     found: dict[str, float] = dict.fromkeys((task.experiment for task in tasks), 0.0)
     for task in tasks:
-        todo = {name: task.cases[name] for name in task.todo() if name not in task.too_large}
+        todo = {name: task.cases[name] for name in task.todo(again) if name not in task.too_large}
         if not todo:
             continue
         built = {name: cases.EXPERIMENTS[task.experiment](**case) for name, case in todo.items()}
@@ -124,9 +126,10 @@ def predicted(tasks: list[Task]) -> dict[str, float]:
     return found
 
 
-def sentence(tasks: list[Task]) -> str:
-    """Say how long a sweep takes, by tier and experiment, the longest first."""
-    tiers = {tier: predicted([task for task in tasks if task.tier == tier]) for tier in sorted({t.tier for t in tasks})}
+def sentence(tasks: list[Task], again: frozenset[str] = frozenset()) -> str:
+    """Say how long a sweep takes, by tier and experiment, the longest first; `again` as in `predicted`."""
+    each = {number: [task for task in tasks if task.tier == number] for number in sorted({t.tier for t in tasks})}
+    tiers = {number: predicted(those, again) for number, those in each.items()}
     total = sum(sum(found.values()) for found in tiers.values())
     by_sheet = tasks[0].device == plan.CARD
     where = f" on an {plan.CARD}, by its datasheet since no CUDA device is here" if by_sheet else ""

@@ -63,8 +63,9 @@ def test_a_case_with_a_record_takes_as_long_again_and_one_that_is_done_nothing(m
     found = duration.predicted(tasks)
     assert found["attention"] == pytest.approx(600, abs=30)
     assert 0 < found["adam"] < 60
-    monkeypatch.setattr(plan.Task, "status", lambda *_: "ok")
+    monkeypatch.setattr(plan.Task, "status", lambda _, name, again=frozenset(): None if "stale" in again else "ok")
     assert sum(duration.predicted(tasks).values()) == 0
+    assert duration.predicted(tasks, frozenset({"stale"})) == found
 
 
 def test_the_reference_machines_records_took_about_as_long(monkeypatch, own_results):
