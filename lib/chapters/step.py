@@ -101,18 +101,17 @@ def duration(seconds: float) -> str:
 def sizes(steps: pd.DataFrame) -> pd.DataFrame:
     """Return the plain fp32 steps of all sizes, with the reason where one was not measured.
 
-    `model` is the size with its d_model, `seq_len` the context."""
+    `seq_len` is the context."""
     plain = tidy.select(steps, precision="fp32", compiled=False, **PLAIN)
     table = tidy.medians(plain, "total_ms", "least_percent", "limit_of")
     context = head(steps)["context_length"] or 128
     missing = [
-        {"size": size, "context_length": context, "d_model": config.d_model, "status": "absent"}
+        {"size": size, "context_length": context, "status": "absent"}
         | {"why": f"not in this sweep; needs {digits.number(capacity.step_bytes(size, context) / capacity.GIB)} GiB"}
-        for size, config in SIZES.items()
+        for size in SIZES
         if size not in set(table["size"])
     ]
     rows = pd.DataFrame([*table.drop(columns="noisy").to_dict("records"), *missing])
-    rows["model"] = rows["size"] + " (" + rows["d_model"].astype(int).astype(str) + ")"
     rows["seq_len"] = rows["context_length"]
     return tidy.ordered(Frame(rows).with_origin(table), "size context_length")
 

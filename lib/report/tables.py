@@ -200,18 +200,14 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
     """Return the named columns, separated by spaces, as a table under their headings.
 
     Empty columns are left out. Fields that are equal in all rows move to the note, beside hardware, samples and
-    rounds. Memory that was not counted is called not available, and a size comes with its d_model. Last come `n`,
-    processes by samples of each, if rows differ in it, and `noisy` and `throttled` if any row is; with times also
-    `launch_bound`. `why` stands in place of missing times."""
+    rounds. Memory that was not counted is called not available, and the sizes in a column come with their d_model.
+    Last come `n`, processes by samples of each, if rows differ in it, and `noisy` and `throttled` if any row is; with
+    times also `launch_bound`. `why` stands in place of missing times."""
     if "status" in frame:
         for name in (name for name in columns.split() if name.endswith("_mib") and name in frame):
             uncounted = frame[name].isna() & (frame["status"] == "ok")
             frame = frame.assign(**{name: frame[name].mask(uncounted, UNAVAILABLE)})
-    wanted = columns.split()
-    if "size" in wanted and "size" in frame and "d_model" not in wanted:
-        wanted.insert(wanted.index("size") + 1, "d_model")
-        frame = frame.assign(d_model=[SIZES[size].d_model if size in SIZES else None for size in frame["size"]])
-    names = [name for name in wanted if name in frame and frame[name].notna().any()]
+    names = [name for name in columns.split() if name in frame and frame[name].notna().any()]
     alike = {
         name: frame[name].iloc[0]
         for name in names
@@ -219,6 +215,9 @@ def show(frame: pd.DataFrame, columns: str, caption: str) -> Table:
     }
     kept = [name for name in names if name not in alike]
     shown = frame[kept].rename(columns=heading)
+    if "size" in shown:
+        labels = [f"{size} ({SIZES[size].d_model})" if size in SIZES else size for size in frame["size"]]
+        shown = shown.assign(size=labels).rename(columns={"size": "size (d_model)"})
     quantities = {heading(name): _quantity_names(frame, name, kept) for name in kept} if "quantity" in frame else {}
     judged = [name for name in ("gain", "ratio") if name in kept]
     counts = [_counted(row) for row in frame[[*judged, *kept]].to_numpy()]
