@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 
 import pandas as pd
+from markupsafe import Markup
 
 from lib import notebooks
 from lib.chapters import (
@@ -35,7 +36,7 @@ from lib.report import quantities, sentences, tables, tidy
 from lib.report.sentences import NO_DATA, Statement
 from lib.stats import digits
 
-AT_SIZE, SMALLER, NOT_RUN = "at the size asked", "at a smaller size", "not run"
+STATUSES = AT_SIZE, SMALLER, NOT_RUN = "at the size asked", "at a smaller size", "not run"
 DONE = ("ok", "oom")  # running out of memory is a result that the assignment asks to note
 SIZES, CONTEXTS = ("small", "medium", "large", "xl", "2.7B"), (128, 256, 512, 1024)
 MODELS = {"size": SIZES, "precision": ("fp32",)}  # what the assignment asks to measure
@@ -372,6 +373,17 @@ class Answers:
         if self.hardware:
             text += f" The assignment asks for an NVIDIA GPU; these answers are from {self.hardware}."
         return Statement(text, "derived", "Cases that were run against those that the assignment names.")
+
+    def overview(self) -> tables.Table:
+        """Count the questions of each chapter by status."""
+        found: dict[str, Counter] = {}
+        for question, _, mark in self.rows:
+            found.setdefault(link_to(question.shown_in[0]), Counter())[mark] += 1
+        rows = [
+            {"shown in": Markup(place), **{mark: marks[mark] for mark in STATUSES}} for place, marks in found.items()
+        ]
+        caption = "The assignment's questions by chapter and by how they are answered"
+        return tables.Table(pd.DataFrame(rows, dtype=object), caption)
 
     def _repr_html_(self) -> str:
         return f'<dl class="questions">{"".join(itertools.starmap(_row_html, self.rows))}</dl>'
