@@ -179,9 +179,9 @@ def answer(records: pd.DataFrame, case: Mapping, ceilings: pd.DataFrame) -> Stat
     end = "stay unexplained" if rest > 0 else f"more than measured are accounted for, since {why}"
     of = sentences.at("a step of {size} (context {context_length}, {precision})", case)
     text = (
-        f"Matrix products account for {digits.count(share.value)}% of {of}: "
-        f"{ms['products']} of {_milliseconds(measured.value, measured.value)}, at the rate that their shapes reach "
-        f"alone. {listed[:1].upper()}{listed[1:]}; {_milliseconds(abs(rest), measured.value)} "
+        f"Repeated alone, the matrix products of {of} take {digits.count(share.value)}% of its time: "
+        f"{ms['products']} of {_milliseconds(measured.value, measured.value)}. "
+        f"{listed[:1].upper()}{listed[1:]}; {_milliseconds(abs(rest), measured.value)} "
         f"({digits.number(abs(row['unexplained_percent']), 0.5)}%) {end}."
         + (f" Noisy processes: {row['noisy']}." if row["noisy"] else "")
     )

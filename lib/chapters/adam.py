@@ -129,9 +129,9 @@ def tally(wins: pd.DataFrame) -> Statement:
         return MISSING
     alone = Counter(best[0] for best in wins["best"] if len(best) == 1)
     shared, count = len(wins) - alone.total(), digits.count(len(wins))
-    parts = [f"{name} is fastest at {'all ' * (won == len(wins))}{won}" for name, won in alone.most_common()]
-    parts += [f"at {shared} several tie"] if shared else []
-    text = f"Of {count} lists of parameters of one size each, {sentences.listed(parts)}."
+    parts = [f"{name} is fastest on {'all of them' if won == len(wins) else won}" for name, won in alone.most_common()]
+    parts += [f"on {shared} several tie"] if shared else []
+    text = f"Over {count} lists of equally large parameters, {sentences.listed(parts)}."
     evidence = "At each list the variant with the least time against each other one."
     return Statement(text, "measured", evidence, wins.records)
 
@@ -172,6 +172,8 @@ def answer(adam: pd.DataFrame, case: Mapping) -> Statement:
     (_, fused, one), (_, single, other) = found["fused"], found[REFERENCE]
     said = f"fused is {ratio} faster" if verdict == FASTER else f"the ratio is {ratio} ({verdict})"
     text = f"Fused AdamW takes {fused} ms for {_named(case)}, {REFERENCE} {single}: {said}."
+    if near := hypotheses.median(adam, "bandwidth_percent", of):
+        text += f" At memory's ceiling its bytes would take {digits.number(near.value, near.reach)}% of fused's time."
     metric = f"total_ms/{compare.baseline_text(adam, of, to)}"
     numbers = one + other + sentences.quantity(adam, of, metric, compared.ratio, ratio, verdict)
     evidence = f"{sentences.fields(case)}; by {compared.by}, n = {compared.ratio.n}."

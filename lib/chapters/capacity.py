@@ -63,8 +63,8 @@ def answer(records: pd.DataFrame) -> Statement:
     size, tokens = found
     gib, usable = step_bytes(size, tokens) / GIB, usable_bytes(records) / GIB
     text = (
-        f"The largest step that fits here is {size} at {tokens:,} tokens, which needs {digits.number(gib)} of "
-        f"{digits.number(usable)} GiB by the formula."
+        f"The largest step that fits here is {size} at {tokens:,} tokens, which by the formula needs "
+        f"{digits.number(gib)} of the {digits.number(usable)} GiB that a step may use."
     )
     return Statement(text, "derived", f"batch 4, fp32, naive attention; {USABLE:.0%} of the memory is used.")
 

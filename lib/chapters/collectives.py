@@ -136,8 +136,8 @@ def answer(records: pd.DataFrame, found: pd.DataFrame) -> Statement:
     text = (
         f"An all-reduce of {case['megabytes']:g} MB between {case['world']} ranks{crowd} by {case['backend']} takes "
         f"{shown} ms: {digits.number(bus.value, bus.reach)} GB/s on the bus. Fitted to all sizes, a call "
-        f"{costs} and then moves {digits.brief(rate)} GB of the message a second; the model is at most "
-        f"{digits.count(row['misfit_percent'])}% off."
+        f"{costs} and then moves {digits.brief(rate)} GB of the message a second; this misses no "
+        f"measured time by more than {digits.count(row['misfit_percent'])}%."
     )
     number = sentences.quantity(records, case, "total_ms", total, shown)
     return Statement(text, "measured", "Medians of the slowest rank; o + S / w fitted to each process.", (), number)
@@ -175,10 +175,11 @@ def bucket(steps: pd.DataFrame, found: pd.DataFrame) -> Statement:
         return Statement("Buckets of gradients were not measured here.", NO_DATA, "ddp")
     row = table.iloc[-1]
     known = not math.isnan(row["by_formula"])
-    follows = f"the model's best bucket, √(s w o), is {digits.number(row['by_formula'])} MiB" if known else NO_BUCKET
+    follows = f"the model's best bucket is {digits.number(row['by_formula'])} MiB" if known else NO_BUCKET
+    fastest = "one for all of them" if row["bucket_mib"] >= row["gradient_mib"] else f"{row['bucket_mib']:g} MiB"
     text = (
         f"For the {digits.number(row['gradient_mib'])} MiB of gradients of {row['size']}, {follows}; of the "
-        f"buckets measured ({row['tried']} MiB), {row['bucket_mib']:g} MiB was fastest."
+        f"buckets measured ({row['tried']} MiB), {fastest} was fastest."
     )
     return Statement(text, "measured", "Medians of bucketed steps; o and w of all-reduces between as many ranks.")
 

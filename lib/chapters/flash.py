@@ -89,7 +89,7 @@ def answer(flash: pd.DataFrame, case: Mapping) -> Statement:
         return sentences.with_stale(MISSING, flash)
     said, started = [], "forward and backward "
     for rival, name, each in zip(RIVALS, ("sdpa", "naive attention"), (case, beside_naive(flash, case)), strict=True):
-        where = f"{started}at {each['seq_len']:,} tokens"
+        where = f"{started}at {each['num_heads']} × {each['seq_len']:,} tokens"
         said.append(
             sentences.compare(flash, "total_ms", each, {**each, "variant": rival}, each["variant"], name, where)
         )
@@ -155,7 +155,9 @@ def kept(flash: pd.DataFrame, case: Mapping) -> Statement:
         parts.append(digits.number(found.value, 0))
         numbers += sentences.quantity(flash, each, "saved_mib", found, parts[-1])
     tokens = digits.count(same["seq_len"])
-    text = f"For the backward pass of {tokens} tokens it keeps {parts[0]} MiB, naive attention {parts[1]}."
+    text = (
+        f"For the backward pass of {tokens} tokens {case['variant']} keeps {parts[0]} MiB, naive attention {parts[1]}."
+    )
     return Statement(text, "measured", "saved_mib, counted by tensor.", sentences.names(flash, *cases), numbers)
 
 

@@ -131,8 +131,8 @@ def fall(records: pd.DataFrame, case: Mapping) -> Statement:
     forward, both, step = map(digits.brief, found)
     why = ": AdamW has no products" if change.value < 1 else ""
     text = sentences.at("At size {size}, context {context_length}, ", case) + (
-        f"matrix products take {forward}% of the operators' time in the forward pass, {both}% in forward and backward "
-        f"and {step}% in the whole step{why}."
+        f"matrix products take, under the profiler, {forward}% of the operators' time in the forward pass, {both}% in "
+        f"forward and backward and {step}% in the whole step{why}."
     )
     return _state(text, case, change)
 

@@ -16,7 +16,7 @@ from lib.report.compare import OPPOSITE
 from lib.report.quantities import Quantity
 from lib.report.sentences import Statement
 from lib.stats import digits
-from lib.stats.comparisons import FASTER, SLOWER
+from lib.stats.comparisons import FASTER, SLOWER, UNCLEAR
 from lib.stats.intervals import Interval
 
 PLAIN = dict(reversed(CATALOG["ladder"].baseline.items()))  # in the order of the rungs
@@ -170,12 +170,16 @@ def answer(rungs: pd.DataFrame, found: pd.DataFrame) -> Statement:
         f"{times[1].shown}, {number.shown} faster in interleaved pairs of {digits.count(rounds)} "
         f"process{'es' * (rounds > 1)}{limit}."
     )
-    faster = climbed(found)
-    faster = faster[(faster["rung_verdict"] == FASTER) & faster["switch"].isin(best["on"])]
+    climb = climbed(found)
+    climb = climb[climb["switch"].isin(best["on"])]
+    faster, unclear = (climb[climb["rung_verdict"] == verdict] for verdict in (FASTER, UNCLEAR))
     if len(faster) > 1:
         first = faster.loc[faster["rung_ratio"].map(lambda ratio: ratio.value).idxmin()]
         numbers.append(_number(first, "rung_gain"))
         text += f" The switch that brings the most is {first['switch']}: {numbers[-1].shown} over the rung before it."
+    if len(unclear):
+        switches = sentences.listed(list(unclear["switch"]))
+        text += f" Whether {switches} bring{'s' * (len(unclear) == 1)} anything is unclear."
     price, paid = _price(found, best)
     evidence = (
         f"Gains are ratios of interleaved pairs with the plain step, n = {best['gain'].n}, {rounds} "

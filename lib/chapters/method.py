@@ -94,7 +94,7 @@ def checks(machine: str) -> tables.Table:
         for one, bound in zip(found["found"], found["must hold"], strict=True)
     ]
     noisy = digits.count((found["quiet"] == "no").sum())
-    note = f"The machine was noisy beside {noisy} of these {digits.count(len(found))} findings." if noisy != "0" else ""
+    note = f"The machine was noisy during {noisy} of these {digits.count(len(found))} checks." if noisy != "0" else ""
     shown = pd.DataFrame({"tried": found["tried"], "found": bounds, "holds": found["holds"]})
     return tables.Table(shown, "The self-check: the measuring tried on what is known beforehand", note)
 

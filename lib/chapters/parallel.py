@@ -146,11 +146,21 @@ def stages() -> Statement:
     return Statement(text, "derived", "Rajbhandari et al. (2020), section 7.")
 
 
+ANSWERS = {  # to the parts of the question about XXL, with the numbers of `xxl`
+    "a": "XXL needs {} GiB for weights, gradients and states in fp32, and {} MiB a token for the backward pass in "
+    "bf16; {} H100s hold the first.",
+    "b": "FSDP of XXL takes at least {} devices without activations, and {} with as many tokens as hide its messages; "
+    "on the mesh of the assignment each device then holds {} GiB.",
+    "c": "On the mesh of the assignment XXL is compute-bound from {} tokens a device, {} in all; from {} if the "
+    "messages of weights and activations add up, and from {} on the best mesh.",
+    "d": "With twice the tensor parallelism, {} tokens a device are enough; at most {} ranks can share a tensor.",
+}
+
+
 def xxl_answer(part: str) -> Statement:
     """Return the answers to a part of the assignment's question about XXL as one sentence."""
-    rows = tidy.select(xxl(), part=part)
-    said = [f"{asked}: {value}" for asked, value in zip(rows["asked"], rows["by accounting"], strict=True)]
-    return Statement(f"XXL, {'; '.join(said)}.", "derived", "Plain arithmetic on the assignment's numbers.")
+    said = ANSWERS[part].format(*tidy.select(xxl(), part=part)["by accounting"])
+    return Statement(said, "derived", "Plain arithmetic on the assignment's numbers.")
 
 
 def _ms(found: Interval) -> str:

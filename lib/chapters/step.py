@@ -76,8 +76,8 @@ def answer(steps: pd.DataFrame, case: Mapping) -> Statement:
     )
     if "least_ms" in found:
         text += (
-            " At the rates of {limit_of} and of memory, a step would take {least_ms} ms, {least_percent}% of the "
-            "measured time"
+            " The least possible time, at the rates of {limit_of} and of memory, is {least_ms} ms: {least_percent}% of "
+            "the measured time"
         )
         text += f"{TOO_SLOW * (found['least_percent'].value > 100)}."
     numbers = [sentences.quantity(steps, case, name, i, shown[name]) for name, i in found.items()]

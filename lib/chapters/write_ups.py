@@ -165,8 +165,8 @@ def on_records(machine: str) -> list[Judgement]:
 
 
 NOTE = (
-    "A verdict opens to its sentence, rule and numbers. Of the statements that the records decide, at most 2.5% are "
-    "decided wrongly (Benjamini and Hochberg). Printed tables have no intervals and count as they stand. Not "
+    "A verdict opens to its sentence, rule and numbers. Of the statements that the records decide, on average at most "
+    "2.5% are decided wrongly (Benjamini and Hochberg). Printed tables have no intervals and count as they stand. Not "
     "comparable: the statement is about other hardware or larger models. No data: its table was not printed, or its "
     "cases were not measured."
 )

@@ -24,6 +24,7 @@ from lib.stats.intervals import Interval
 
 NO_DATA = "no data"
 ABOUT = 0.15  # how far an exponent may lie from a whole number that is said in its place
+VAGUE = 1  # an exponent whose interval is wider says nothing
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,11 @@ def compare(
         SLOWER: f"{subject} takes {times(found.ratio)} the time of {other}",
         SAME: f"{subject} and {other} take the same time within {comparisons.MARGIN:.0%}: the ratio is "
         f"{digits.interval(found.ratio)}",
-        UNCLEAR: f"whether {subject} or {other} is faster is unclear: the ratio is {digits.interval(found.ratio)}",
+        UNCLEAR: f"{subject} takes {times(found.ratio)} the time of {other}; which is faster is unclear",
     }[verdict]
     evidence = f"{_picked(of, to)}; by {found.by}, {_counted(found.ratio)}{_disturbances(records, of, to)}."
-    shown = times(found.ratio.inverse) if verdict == FASTER else times(found.ratio) if verdict == SLOWER else ""
-    shown = shown or digits.interval(found.ratio)
+    shown = times(found.ratio.inverse if verdict == FASTER else found.ratio)
+    shown = digits.interval(found.ratio) if verdict == SAME else shown
     number = quantity(records, of, f"{metric}/{comparing.baseline_text(records, of, to)}", found.ratio, shown, verdict)
     text = _sentence(f"{where}, {said}" if where else said)
     return Statement(text, verdict, evidence, names(records, of, to), number)
@@ -215,6 +216,8 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
     if whole in (1, 2, 3) and abs(found.value - whole) <= ABOUT:
         law = f"about as {LETTERS.get(axis, heading(axis))}{'  ²³'[whole].strip()}"
         text = f"{subject} grows {law} (exponent {shown.replace(' (', ', ').rstrip(')')}, {ends})"
+    elif found.high - found.low > VAGUE:
+        text = f"how {subject} grows {ends} is unclear: the exponent is {shown}"
     else:
         text = f"{subject} grows as {LETTERS.get(axis, heading(axis))} to the power {shown} {ends}"
     rest = {name: chosen.iloc[0][name] for name in records.fields if name != axis}

@@ -297,7 +297,6 @@ def provenance(frame: pd.DataFrame) -> str:
         return f"{hardware}. One value per process{', with its 95% interval' * any(i.reach > 0 for i in intervals)}."
     counts = sorted({i.n for i in sampled})
     many = f"; n = {counts[0]}" if len(counts) == 1 else f"; n = {counts[0]} to {counts[-1]}"
-    scopes = " or ".join(sorted({i.scope for i in sampled}))
     versions = len(frozenset().union(*measured["codes"])) if "codes" in measured else 1
     mixed = f" Measured by {versions} versions of the code." if versions > 1 else ""
     marked = ""
@@ -305,4 +304,15 @@ def provenance(frame: pd.DataFrame) -> str:
         count = measured[mark].fillna("").astype(bool).sum() if mark in measured else 0
         marked += f" Rows with rounds {what}: {count} of {len(measured)}." if count else ""
     what = Frame.origin(frame, "what") or ("Ratio" if "ratio" in frame else "Median")
-    return f"{hardware}. {what} and its 95% interval {scopes}{many}.{mixed}{marked}"
+    return f"{hardware}. {what} and its 95% interval {_scope(sampled)}{many}.{mixed}{marked}"
+
+
+def _scope(found: Sequence[Interval]) -> str:
+    """Say what intervals speak for: across 2 to 4 processes, or within one."""
+    rounds = sorted({i.rounds for i in found})
+    several = [digits.count(count) for count in rounds if count > 1]
+    within = "within one" if rounds[0] <= 1 else ""
+    if not several:
+        return f"{within} process"
+    across = f"across {' to '.join(dict.fromkeys([several[0], several[-1]]))} processes"
+    return f"{across}, or {within}" if within else across

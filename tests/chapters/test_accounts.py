@@ -70,7 +70,8 @@ def test_without_ceilings_nothing_is_accounted_for(profiled, ceilings):
 def test_the_sentence_has_the_products_and_the_size_of_what_stays_unexplained(profiled, ceilings):
     said = accounts.answer(profiled(forward_ms=16.0), CASE, ceilings)
     assert said.text.startswith(
-        "Matrix products account for 20% of a step of tiny (context 64, fp32): 4.00 ms of 20.00 ms,"
+        "Repeated alone, the matrix products of a step of tiny (context 64, fp32) take 20% of its time: 4.00 ms of "
+        "20.00 ms."
     )
     assert "6.50 ms (32.5%) stay unexplained." in said.text
     assert said.quantities[0].value.value == pytest.approx(20)

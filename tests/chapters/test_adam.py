@@ -62,7 +62,7 @@ def test_the_tally_counts_the_only_best_and_says_what_is_not_shown(steps, save_s
     save_step(5.0, num_params=16)  # alone, which wins nothing
     steps = results.load("adam", "test-1c")
     text = adam.tally(adam.wins(steps)).text
-    assert text == "Of 2 lists of parameters of one size each, fused is fastest at 1 and at 1 several tie."
+    assert text == "Over 2 lists of equally large parameters, fused is fastest on 1 and on 1 several tie."
 
 
 def test_the_answer_and_the_line_are_about_a_models_own_parameters(steps, save_step):

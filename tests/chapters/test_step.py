@@ -33,7 +33,10 @@ def test_the_answer_has_the_time_of_the_largest_step_and_its_parts(steps):
     shown = {one.name.rpartition("/")[2]: one for one in said.quantities}
     assert list(shown)[:4] == ["total_ms", "forward_ms", "backward_ms", "optimizer_ms"]
     assert shown["total_ms"].value == tidy.median(tidy.select(steps, **case), "total_ms")
-    assert f"At the rates of {tidy.BEST} and of memory, a step would take {shown['least_ms'].shown} ms" in said.text
+    assert (
+        f"The least possible time, at the rates of {tidy.BEST} and of memory, is {shown['least_ms'].shown} ms"
+        in said.text
+    )
 
 
 def test_the_answer_says_so_where_the_limit_is_of_the_steps_own_products(steps, monkeypatch):
@@ -41,7 +44,7 @@ def test_the_answer_says_so_where_the_limit_is_of_the_steps_own_products(steps, 
     best = tidy.median(tidy.select(steps, **case), "least_ms")
     monkeypatch.setattr(tidy, "own_products", lambda _: {_products(case): Interval(1e11, 0.9e11, 1.1e11, 9, 3)})
     own = step.prepared(results.load("step", MACHINE), results.load("ceilings", MACHINE))
-    assert f"At the rates of {tidy.OWN} and of memory, a step would take" in step.answer(own, case).text
+    assert f"The least possible time, at the rates of {tidy.OWN} and of memory, is" in step.answer(own, case).text
     assert tidy.median(tidy.select(own, **case), "least_ms").value > best.value
     mfu = [tidy.median(tidy.select(one, **case), "mfu_percent") for one in (steps, own)]
     assert mfu[0] == mfu[1]
