@@ -68,6 +68,9 @@ def test_the_rungs_stand_in_order_and_the_best_one_is_named(save):
         "Switch on fused, compiled, bf16 and projections: a step of tiny (4 × 128 tokens) then takes 30"
     )
     assert "The switch that brings the most is bf16: " in said.text
+    assert "is unclear" not in said.text
+    undecided = rows.assign(rung_verdict=rows["rung_verdict"].mask(rows["switch"] == "compiled", "unclear"))
+    assert "Whether compiled brings anything is unclear." in ladder.answer(rungs, undecided).text
     assert said.quantities[0].value.value == pytest.approx(0.3, rel=0.01)
     assert said.quantities[3].value.value == pytest.approx(0.5, rel=0.01)
     assert re.search("Compiling takes 4.9[0-9]* s, repaid after [0-9.]+ steps", said.text)
