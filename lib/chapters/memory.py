@@ -195,7 +195,7 @@ def first_line(records: pd.DataFrame) -> Statement:
     for name, mib in found.items():
         words.append(f"{PARTS[name][2]} {digits.count(mib)}")
         numbers += sentences.quantity(plain, head, f"peak_mib/{PARTS[name][2]}", counted(mib), digits.count(mib))
-    text, savings = sentences.at(f"{shown} MiB at the peak of {{size}} at {{context_length}} tokens: ", head), {}
+    text, savings = sentences.at(f"{shown} MiB ({{size}}, {{context_length}} tokens) = ", head), {}
     text += " + ".join(words)
     long = tidy.largest(plain, "context_length", precision="bf16", mode="train_step")
     group = tidy.largest(records, "checkpoint", mode="train_step")

@@ -99,8 +99,8 @@ def test_sentences_say_what_the_records_hold(save_record):
     assert memory.residual("xl", 256).text.endswith("= 6.25 MiB.")
     line = memory.first_line(found)
     assert line.text.startswith(
-        "5.000 MiB at the peak of tiny at 64 tokens: weights 1 + gradients 1 + Adam 2 + other 1; on tiny at 64 tokens "
-        "bf16 −20%, checkpointing −20%."
+        "5.000 MiB (tiny, 64 tokens) = weights 1 + gradients 1 + Adam 2 + other 1; on tiny at 64 tokens bf16 −20%, "
+        "checkpointing −20%."
     )
     assert [one.shown for one in line.quantities] == ["5.000", "1", "1", "2", "1", "20%", "20%"]
     assert line.text.endswith("The largest step that fits here, by formula: large at 256 tokens.")
