@@ -260,7 +260,7 @@ def without(experiment, gone):
 
 
 def test_whether_bf16_is_faster_depends_on_the_machine():
-    """No record of the CPU in git says otherwise; it is not so at every size on the GPU of write-up 003."""
+    """It is on the CPU whose records are kept, and not at every size on the GPU of write-up 003."""
 
     def find(data):
         return claims.ratios(
@@ -269,9 +269,7 @@ def test_whether_bf16_is_faster_depends_on_the_machine():
 
     steps = tidy.select(results.load("step", MACHINE), mode="train_step")
     cpu, gpu = {"step": steps}, write_ups.own_tables("003")
-    here, there = (claims.judge([claim(find)], data)[0].verdict for data in (cpu, gpu))
-    assert here in (SUPPORTED, UNCLEAR)
-    assert there == CONTRADICTED
+    assert [claims.judge([claim(find)], data)[0].verdict for data in (cpu, gpu)] == [SUPPORTED, CONTRADICTED]
 
 
 def test_the_ledger_has_a_row_a_claim_and_a_column_a_source():
@@ -295,9 +293,9 @@ def test_a_cpu_contradicts_no_statement_about_a_gpu():
     assert judged[1].statement.text.startswith("The statement is about a GPU; here it is not so: 1.2")
     free = claims.judge([claim(compiled(LESS))], data, comparable=False)[0]
     assert free.verdict == CONTRADICTED
-    here = {one.claim.id: one for one in write_ups.on_records(MACHINE)}
-    assert not any(one.claim.about and one.verdict == CONTRADICTED for one in here.values())
-    assert here["residual-12-5-mb"].verdict == CONTRADICTED
+    here = {one.claim.id: one.verdict for one in write_ups.on_records(MACHINE)}
+    assert here["matmul-85-of-forward"] == NOT_COMPARABLE
+    assert here["residual-12-5-mb"] == CONTRADICTED
 
 
 def test_every_source_of_a_published_table_is_described():
