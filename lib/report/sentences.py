@@ -227,26 +227,6 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
     return Statement(_sentence(text), "measured", evidence, names(measured, {}), number)
 
 
-def fastest(records: pd.DataFrame, metric: str, among: str, of: Mapping, what: str) -> Statement:
-    """Say which value of the field `among` takes the least time, and which others may take as little."""
-    order = comparing.ranked(tidy.select(records, **of), metric, among)
-    if len(order) < 2:
-        text = f"Which {among} is fastest cannot be said, since fewer than two were measured here."
-        return _nothing(text, fields(of), records, of)
-    first, *others = order
-    cases = [{**of, among: name} for name in order]
-    found = {name: comparing.comparison(records, metric, cases[0], {**of, among: name}) for name in others}
-    decided = comparing.verdicts_of(found)
-    tied = [name for name in others if decided.get(name) != FASTER]
-    evidence = "; ".join(f"{first} to {name}: {digits.interval(found[name].ratio)}" for name in decided)
-    evidence = f"{metric}, {fields(of)}; ratios of {evidence}{_disturbances(records, *cases)}."
-    if tied:
-        text = f"Of {what}, {first} takes the least time; {' or '.join(tied)} may take as little."
-        return Statement(text, UNCLEAR, evidence, names(records, *cases))
-    text = f"Of {what}, {first} is fastest: {times(found[others[0]].ratio.inverse)} faster than {others[0]}."
-    return Statement(text, FASTER, evidence, names(records, *cases))
-
-
 def _sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."
 

@@ -123,8 +123,6 @@ def test_variants_with_the_same_baseline_are_compared_through_it(save_record):
     found = compare.comparison(records, "total_ms", case | {"variant": "sdpa"}, case | {"variant": "tiled"})
     assert found.ratio.value == pytest.approx(0.5, rel=0.01)
     assert compare.ranked(records, "total_ms", "variant") == ["sdpa", "tiled", "naive"]
-    said = sentences.fastest(records, "total_ms", "variant", {k: v for k, v in case.items() if k != "variant"}, "them")
-    assert said.text == f"Of them, sdpa is fastest: {sentences.times(found.ratio.inverse)} faster than tiled."
 
 
 @pytest.mark.parametrize(
