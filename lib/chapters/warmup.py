@@ -212,29 +212,17 @@ def first_line(records: pd.DataFrame) -> Statement:
     starts, found = _starts(records)
     if found is None:
         return _not_measured("The first steps of a fresh process were not")
-    every, text = head(records), digits.interval(found["first_ratio"]).partition(" ")[0]
+    case, shown = head(records), sentences.times(found["first_ratio"])
     steady = f"steady {_span(starts)}" if any(starts) else "and times never settle"
-    number = sentences.quantity(records, every, "first_ratio", found["first_ratio"], text)
-    said = f"At {where(found)}, the first step takes {text}× as long as later ones, {steady}{_often(starts)}: "
+    number = sentences.quantity(records, case, "first_ratio", found["first_ratio"], shown)
+    said = f"At {where(found)}, the first step takes {shown} as long as later ones, {steady}{_often(starts)}: "
     said += f"discard {_discard(starts)}."
-    return Statement(said, "measured", _evidence(found), sentences.names(records, every), number)
+    return Statement(said, "measured", _evidence(found), sentences.names(records, case), number)
 
 
 def answer(records: pd.DataFrame) -> Statement:
-    """Say how many steps to discard, how long the first is, and how much noise remains."""
-    starts, found = _starts(records)
-    if found is None:
-        return _not_measured("The first steps of a fresh process were not")
-    case, shown = head(records), sentences.times(found["first_ratio"])
-    steady = f"times are steady {_span(starts)}" if any(starts) else "times do not become steady"
-    text = (
-        f"Discard {_discard(starts)} steps: at {where(found)}, the first step of a process takes {shown} "
-        f"as long as later ones; {steady}{_often(starts)}."
-    )
-    number = sentences.quantity(records, case, "first_ratio", found["first_ratio"], shown)
-    first = Statement(text, "measured", _evidence(found), sentences.names(records, case), number)
-    rest = noise(records, case)
-    return first if rest.verdict == NO_DATA else sentences.together(first, rest)
+    """Say what `first_line` does, and how much noise remains."""
+    return sentences.together(first_line(records), noise(records, head(records)))
 
 
 def _starts(records: pd.DataFrame) -> tuple[list[int | None], pd.Series | None]:
