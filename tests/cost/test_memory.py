@@ -148,11 +148,6 @@ def test_the_right_result_is_computed_in_groups_too(case):
     assert max(found["logits_error"] + found["gradient_error"] + found["update_error"]) < 1e-5
 
 
-def test_a_group_has_no_less_than_no_layer(case):
-    with pytest.raises(ValueError, match="checkpoint: got -1, expected at least 0"):
-        case(checkpoint=-1)
-
-
 def test_the_residual_stream_is_as_large_as_derived(case):
     facts = case(precision="bf16").setup().facts
     assert facts["residual_observed_mib"] == facts["residual_mib"] == [2 * 64 * 32 * 4 / peak_memory.MIB]

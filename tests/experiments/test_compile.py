@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import pytest
 import torch
 
 from lib.experiments import cases, measure
@@ -81,13 +80,6 @@ def test_what_runs_is_the_case_of_the_other_experiment():
     facts = one(model="tiny", d_head=32, compiled=False).setup().facts
     assert "tokens" not in facts
     assert not set(facts) & set(ATTENTION)
-
-
-def test_a_model_has_its_own_head_size_and_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="d_head: got 64, expected 32 for model tiny"):
-        one(model="tiny", d_head=64)
-    with pytest.raises(ValueError, match="nearest: attention"):
-        one(model="atention")
 
 
 def test_the_baseline_of_a_compiled_case_is_the_eager_one_in_the_same_precision():
