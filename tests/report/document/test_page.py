@@ -20,6 +20,7 @@ from lib.report.document import page, sanitize, title
 from plain import one
 from reference import MACHINE
 from resealed import reseal
+from wcag import contrast
 
 
 class Links(html.parser.HTMLParser):
@@ -277,18 +278,6 @@ def scheme(dark):
     light, other = re.findall(r":root \{(.*?)\}", CSS, re.DOTALL)[:2]
     found = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", light))
     return found | (dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", other)) if dark else {})
-
-
-def luminance(colour):
-    """Relative luminance as WCAG 2.2 defines it."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one, other):
-    darker, lighter = sorted(map(luminance, (one, other)))
-    return (lighter + 0.05) / (darker + 0.05)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
