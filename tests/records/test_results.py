@@ -51,20 +51,6 @@ def test_a_table_of_unequal_columns_or_of_impossible_numbers_is_refused(save_rec
     assert not list(own_results.rglob("*"))
 
 
-def test_an_unknown_status_is_refused(save_record):
-    with pytest.raises(ValueError, match="status"):
-        save_record(status="fine")
-
-
-@pytest.mark.parametrize("damage", [lambda t: t[:-20], lambda t: t.replace("1.5", "1.4"), lambda t: "", lambda t: "[]"])
-def test_a_damaged_record_is_found_and_left_out(save_record, damage):
-    path = save_record(forward_ms=[1.5])
-    path.write_text(damage(path.read_text()))
-    assert results.status(path) is None
-    with pytest.warns(UserWarning, match="left out"):
-        assert results.load("attention", "test-1c").empty
-
-
 def test_the_status_of_a_record_is_known_for_longer_than_what_it_measured(save_record, monkeypatch):
     """A supervisor asks for the statuses of many more records than it could keep whole."""
     assert results._cached.cache_info().maxsize <= 10_000
