@@ -1,15 +1,11 @@
 """A sweep measures what its file says and resumes where it stopped; its faults are in tests/torture."""
 
-import contextlib
 import json
 import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 
-import psutil
 import pytest
 
 from executed import told
@@ -185,34 +181,8 @@ def test_smoke_measures_every_family_once_and_then_nothing_and_a_deleted_record_
     assert f"sweep smoke: done, {len(files)} of {len(files)} records, 0 failed" in capsys.readouterr().out
 
 
-def test_a_kernel_that_is_killed_once_costs_nothing_but_time(run, own_results):
-    # so many samples that the kernel has not measured all cases before its first record is seen
-    text = "attention: {variant: naive, seq_len: [8, 16, 24], samples: 2000, target_percent: 0, device: cpu}"
-
-    def kill():
-        while not list(own_results.glob("*/*/*.json")):
-            time.sleep(0.01)
-        for child in psutil.Process().children():
-            with contextlib.suppress(psutil.Error):  # another child, which is just gone
-                if "ipykernel_launcher" in child.cmdline():
-                    child.kill()
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    assert run(text) == (0, ["ok", "ok", "ok"])
-    killer.join()
-    assert len(list(paths.runs().glob("*/*.ipynb"))) == 2
-
-
-def test_a_case_beyond_its_time_limit_is_recorded_and_leaves_no_process(run, capsys):
-    assert run(f"timeout: 1\n{ONE}") == (1, ["timeout"])  # a kernel takes longer than that to start
-    children = psutil.Process().children(recursive=True)
-    assert not [child for child in children if "ipykernel_launcher" in child.cmdline()]
-    assert "longer than 1 s" in capsys.readouterr().err
-
-
 def test_what_took_too_long_is_measured_again_when_asked_for(run, capsys):
-    run(f"timeout: 1\n{ONE}")
+    assert run(f"timeout: 1\n{ONE}") == (1, ["timeout"])  # a kernel takes longer than that to start
     assert "--retry" in capsys.readouterr().err
     assert run(ONE) == (0, ["timeout"])
     assert run(ONE, "--retry") == (0, ["ok"])
@@ -230,24 +200,6 @@ def spoiled(tmp_path, monkeypatch, line):
     cell["source"] = [line + "\n", *cell["source"]]
     (tmp_path / "ceilings.ipynb").write_text(json.dumps(content))
     monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("line", "statuses", "said"),
-    [
-        ("raise KeyError('a bug')", [None], "a bug"),
-        ("cases.EXPERIMENTS['ceilings'].setup = lambda self: 1 / 0", ["failed"], ".r1: ZeroDivisionError: division"),
-        ("import sys; sys.exit(0)", [None], "ended before its last cell"),
-        ("import os; os._exit(0)", ["crashed"], "its process died"),
-        ("measure.pending = lambda *_: ()", [None], "made no record"),
-    ],
-)
-def test_a_notebook_that_does_not_come_to_its_end_fails_the_sweep(
-    run, tmp_path, monkeypatch, capsys, line, statuses, said
-):
-    spoiled(tmp_path, monkeypatch, line)
-    assert run(ONE) == (1, statuses)
-    assert said in capsys.readouterr().err
 
 
 def test_compiled_graphs_are_kept_for_as_long_as_the_sweep(run, tmp_path, monkeypatch):

@@ -158,6 +158,14 @@ def test_a_case_that_takes_too_long_is_a_row_at_once(supervise):
     assert len(found.failures) == 1
 
 
+def test_a_notebook_that_comes_to_its_end_without_a_record_is_a_failure(supervise):
+    one = task({"n": 1})
+    found = supervise([one], [Pretended(lambda run: iter([Piece("end", "complete")]))])
+    assert statuses(one) == [None]
+    (failure,) = found.failures
+    assert failure.startswith("step: the notebook made no record; see ")
+
+
 def test_what_ran_at_a_slot_that_is_lost_goes_to_another_box(supervise):
     one = task({"n": 1})
     gone, other = Pretended(lost), Pretended(well)

@@ -42,6 +42,7 @@ def test_a_killed_kernel_costs_the_case_in_hand_alone(sweep_of, tally):
     with tally.injection(0):
         assert done.code == 0, done.err[-500:]
         all_ok(sweep, 16 * kills)
+        assert len(list(sweep.results.with_name("runs").glob("*/*.ipynb"))) == kills + 1, "a notebook is missing"
     begun = [entry["number"] for entry in sweep.journal("begins")]
     assert len(begun) - len(set(begun)) <= kills
     assert max(begun.count(number) for number in begun) == 2 - (len(begun) == len(set(begun)))
