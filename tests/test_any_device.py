@@ -16,20 +16,40 @@ from pretended import pretended
 
 WIDTH, FEW = 16, {"warmup": 1, "samples": 2, "target_percent": 0, "seconds": 0.01, "pairs": 1, "round": 1}
 STEP = {"size": "tiny", "context_length": 8, "batch_size": 1}
+ATTENTION = {"seq_len": 8, "d_head": 4, "batch_size": 2}
+NARROW = {"precision": "bf16", "optimizer": "fused"}
 CASES = {
-    "step": [STEP | {"precision": ["fp32", "bf16"]}, STEP | {"mode": ["forward", "no_grad"]}],
-    "ladder": [STEP | {"precision": "bf16", "optimizer": "fused", "projections": [False, True], "steps": 2}],
+    "step": [
+        STEP | {"precision": ["fp32", "bf16"]},
+        STEP | {"mode": ["forward", "no_grad"]},
+        STEP | NARROW | {"attention": "tiled"},
+    ],
+    "ladder": [STEP | NARROW | {"projections": [False, True], "cast_once": [False, True], "steps": 2}],
     "warmup": [STEP],
     "kernels": [STEP],
-    "precision": [{"subject": ["toy", "transformer", "layer_norm", "rms_norm"], "precision": ["fp32", "bf16"]}],
-    "memory": [STEP | {"mode": ["forward", "train_step"], "checkpoint": 0}],
-    "attention": [{"variant": ["naive", "tiled", "sdpa"], "seq_len": [8, 16], "d_head": 4, "batch_size": 2}],
+    "precision": [
+        {"subject": ["accumulation", "toy", "transformer", "layer_norm", "rms_norm"], "precision": ["fp32", "bf16"]}
+    ],
+    "memory": [
+        STEP | {"mode": ["forward", "train_step"], "checkpoint": [0, 1]},
+        STEP | {"mode": "train_step", "checkpoint": 1, "precision": "bf16"},
+    ],
+    "attention": [
+        ATTENTION | {"variant": ["naive", "tiled", "sdpa"], "seq_len": [8, 16]},
+        ATTENTION | {"variant": ["naive", "tiled", "sdpa"], "precision": "bf16", "native": [False, True]},
+        ATTENTION | {"variant": "sdpa", "cold": True},
+    ],
     "flash": [{"variant": ["naive", "tiled", "sdpa"], "seq_len": [8, 16], "d_head": 4, "precision": ["fp32", "bf16"]}],
-    "attention_module": [{"d_model": WIDTH, "num_heads": 2, "context_length": 8, "batch_size": 1}],
-    "compile": [{"model": "tiny", "d_head": WIDTH // 2, "seq_len": 8, "batch_size": 1, "compiled": False}],
+    "attention_module": [
+        {"d_model": WIDTH, "num_heads": 2, "context_length": 8, "batch_size": 1, "precision": ["fp32", "bf16"]}
+    ],
+    "compile": [
+        {"model": "attention", **ATTENTION, "compiled": False},
+        {"model": "tiny", "d_head": WIDTH // 2, "seq_len": 8, "batch_size": 1, "compiled": False},
+    ],
     "adam": [{"variant": ["single_tensor", "foreach", "fused"], "num_params": 2, "param_size": 8}],
     "allocator": [],
-    "peers": [],
+    "peers": [STEP | {"precision": ["fp32", "bf16"]}],
     "collectives": [],
     "ddp": [],
     "sharded": [],
@@ -58,7 +78,7 @@ def small(monkeypatch):
 def test_every_experiment_goes_from_its_notebook_to_the_page(kind):
     assert CASES.keys() == CATALOG.keys()
     on_ranks = {"collectives", "ddp", "sharded", "fsdp"}
-    unmeasured = {"allocator", "peers"} | on_ranks | ({"kernels"} if kind == "mps" else set())
+    unmeasured = {"allocator"} | on_ranks | ({"kernels"} if kind == "mps" else set())
     with pretended(kind):
         machine = environment.machine(kind)
         for experiment in CATALOG.keys() - unmeasured:
@@ -68,5 +88,8 @@ def test_every_experiment_goes_from_its_notebook_to_the_page(kind):
     found = [results.read(file) for file in results.folder().glob("*/*/*.json")]
     assert {one["status"] for one in found} == {"ok"}
     assert {one["experiment"] for one in found} == CATALOG.keys() - unmeasured
+    checked = [one["metrics"] for one in found if one["experiment"] not in ("precision", "warmup", "kernels")]
+    for ending in ("_error", "_end_mib"):
+        assert all(any(name.endswith(ending) for name in metrics) for metrics in checked)
     page = executed.told(machine)
     assert "the trace has no kernels" in page or kind == "mps"

@@ -1,36 +1,13 @@
-"""A reference holds no more than what it checks, computes what the plain formula does, and needs no double on MPS."""
+"""A reference holds no more than what it checks and computes what the plain formula does; MPS has no doubles."""
 
 import pytest
 import torch
 
 import plain
 from lib import attention, model
-from lib.experiments import blocks, ceilings, exact, measure
-from lib.experiments.cases import EXPERIMENTS
+from lib.experiments import blocks, exact, measure
 from lib.instruments import memory_timeline
-from lib.timing import Plan
 from pretended import NO_DOUBLE, pretended
-
-WIDTH = 16  # of a model with one layer
-CHANGED = {  # beside each experiment's plain case
-    "step": [{"precision": "bf16", "attention": "tiled", "optimizer": "fused"}, {"mode": "no_grad"}],
-    "ladder": [{"precision": "bf16", "optimizer": "fused", "projections": True, "cast_once": True}],
-    "precision": [{"subject": name} for name in ("toy", "transformer", "layer_norm", "rms_norm")],
-    "memory": [{"checkpoint": 1, "precision": "bf16"}],
-    "attention": [
-        {"variant": "tiled", "precision": "bf16"},
-        {"variant": "sdpa", "cold": True},
-        {"precision": "bf16", "native": True},
-    ],
-    "attention_module": [{"precision": "bf16"}],
-    "compile": [{"model": "tiny", "d_head": WIDTH // 2}],
-    "adam": [{"variant": name} for name in ("single_tensor", "foreach")],
-    "ceilings": [{"operation": name} for name in ceilings.OPERATIONS if name not in ("products", "call")]
-    + [{"operation": "products", "columns": WIDTH}, {"operation": "call", "rows": 1, "columns": 1}],
-}
-TINY = {"attention_module": {"d_model": WIDTH, "num_heads": 2}, "compile": {"compiled": False}}
-TINY |= {"precision": {"subject": "accumulation", "precision": "bf16"}}
-ALONE = [name for name, case in EXPERIMENTS.items() if "world" not in case.__dataclass_fields__]
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -111,40 +88,6 @@ def test_long_attention_in_tiles_fits_into_little_memory(variant):
 def test_the_step_and_not_its_reference_decides_whether_the_largest_model_fits(fields):
     case = plain.one("step", size="2.7B", context_length=512, batch_size=4, optimizer="fused", **fields)
     assert case.formula_bytes() < case.predicted_bytes() < 1.0003 * case.formula_bytes()
-
-
-@pytest.fixture
-def eager(monkeypatch):
-    """Nothing is compiled, which takes long."""
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-
-
-@pytest.mark.usefixtures("eager", "former_precision", "one_thread", "little_garbage")
-@pytest.mark.parametrize(
-    "experiment", [name for name, case in EXPERIMENTS.items() if "world" not in case.__dataclass_fields__]
-)
-def test_every_experiment_of_one_process_measures_on_a_device_without_double_precision(monkeypatch, experiment):
-    config = model.Config(vocab_size=32, d_model=WIDTH, d_ff=32, num_layers=1, num_heads=2)
-    monkeypatch.setitem(model.SIZES, "tiny", config)
-    monkeypatch.setitem(ceilings.MODELS, WIDTH, config)
-    monkeypatch.setattr(ceilings, "CALLS", 3)
-    with pretended("mps"):
-        tiny = TINY.get(experiment, {}) | {"device": "mps"}
-        every = [plain.one(experiment, **tiny | fields) for fields in ({}, *CHANGED.get(experiment, []))]
-        here = measure.available(every)
-        assert here or experiment in ("allocator", "kernels")
-        for case in here:
-            record = measure.Recording(case, 1)
-            if hasattr(case, "observe"):
-                assert record.observe()
-                continue
-            if experiment == "warmup":
-                assert measure.first_steps(record, 2)
-            work = record.setup()
-            found = measure.errors(work) | measure.times(work, Plan(0, 1)) | measure.peaks(work)
-            assert any(name.endswith("_error") for name in found)
-            assert any(name.endswith("_end_mib") for name in found)
-            measure.pairs(record, 1, 1)
 
 
 def test_a_double_on_a_device_that_has_none_is_refused_in_a_backward_pass_too():
