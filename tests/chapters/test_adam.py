@@ -89,13 +89,6 @@ def test_bars_stand_beside_the_time_of_the_bytes(steps):
     assert len(adam.bars(plots.axes()[0], table, float("nan")).patches) == 3
 
 
-def test_without_records_the_optimizer_says_nothing(own_results):
-    nothing = results.load("adam", "test-1c")
-    assert adam.first_line(nothing).verdict == "no data"
-    assert adam.answer(nothing, adam.headline_case(nothing)).verdict == "no data"
-    assert adam.compiling(nothing, adam.headline_case(nothing)).verdict == "no data"
-
-
 def test_a_contrast_is_the_ratio_to_the_case_that_differs_in_one_field(steps, save_step):
     save_step(0.8, amsgrad=False)
     (row,) = compare.contrasts(results.load("adam", "test-1c"), "amsgrad", False).to_dict("records")

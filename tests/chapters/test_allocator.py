@@ -31,7 +31,3 @@ def test_the_worst_program_comes_first(save_record):
     assert table["minor_faults"]["naive_attention"].value == 200
     assert table["minor_faults_kept"]["naive_attention"].value == 100
     assert table["minor_faults"]["tiny_step"].value == 0
-
-
-def test_without_records_it_says_so(own_results):
-    assert allocator.answer(results.load("allocator", "test-1c")).verdict == "no data"

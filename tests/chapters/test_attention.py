@@ -130,13 +130,6 @@ def test_the_kernels_that_sdpa_ran_are_named_with_their_precisions(save_record):
     assert len(said.records) == 4
 
 
-def test_without_records_attention_says_nothing(own_results):
-    nothing = results.load("attention", "test-1c")
-    assert attention.sdpa_kernels(nothing).verdict == "no data"
-    assert attention.first_line(nothing).verdict == sentences.NO_DATA
-    assert attention.answer(nothing, attention.longest_case(nothing)).verdict == sentences.NO_DATA
-
-
 def test_published_attention_has_its_memory_and_stands_beside_the_formula():
     rows = published.published_attention()
     naive = attention.with_kept(tidy.select(rows, variant="naive", seq_len=16384, d_head=16))

@@ -28,9 +28,3 @@ def test_what_fits_does_and_one_token_more_does_not(records):
     usable, most = capacity.usable_bytes(records), int(row["most tokens"])
     assert capacity.step_bytes("small", most) <= usable < capacity.step_bytes("small", most + 1)
     assert "The largest step that fits here is large at 256 tokens" in capacity.answer(records).text
-
-
-def test_without_records_nothing_fits(own_results):
-    nothing = results.load("memory", "test-1c")
-    assert capacity.answer(nothing).verdict == "no data"
-    assert capacity.table(nothing).empty

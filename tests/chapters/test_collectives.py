@@ -75,6 +75,7 @@ def test_the_fits_have_intervals_and_give_the_network_back(measured):
         assert row["bus_gb_per_s"].value == pytest.approx(3, rel=1e-3)
         assert row["overhead_us"].low < 1e6 * RING.overhead_s(row["operation"], row["world"]) < row["overhead_us"].high
     network = collectives.network(found)
+    assert collectives.network(found.iloc[:0]) is None
     assert (network.latency_s, network.bandwidth) == (pytest.approx(2e-4, rel=1e-3), pytest.approx(3e9, rel=1e-3))
     assert collectives.head(found)["world"] == 2  # four ranks are more than the cores
 
@@ -137,15 +138,3 @@ def test_the_write_ups_figures_are_fitted_and_stand_beside_ours(measured):
     table = collectives.beside_published(measured())
     assert {"this report", "brandon-snider/cs336-a2", "damek/cs336-assignment2-systems"} == set(table["source"])
     assert tuple(table.columns[-4:]) == ("1 MB", "10 MB", "100 MB", "1000 MB")
-
-
-def test_without_records_nothing_is_said(own_results):
-    records = collectives.prepared(results.load("collectives", "no-machine"))
-    found = collectives.fits(records)
-    assert found.empty
-    assert collectives.network(found) is None
-    assert collectives.answer(records, found).verdict == "no data"
-    assert collectives.bucket(results.load("ddp", "no-machine"), found).verdict == "no data"
-    assert collectives.curves(records, found).empty
-    assert {one.verdict for one in collectives.theory(records)} == {"not measured"}
-    assert set(collectives.beside_published(records)["source"]) <= set(collectives.published()["source"])

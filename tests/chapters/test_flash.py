@@ -9,7 +9,7 @@ import torch
 from lib.chapters import flash as chapter
 from lib.cost import memory
 from lib.records import results
-from lib.report import published, sentences, tidy
+from lib.report import published, tidy
 from lib.stats.intervals import Interval
 
 CASE = {
@@ -111,14 +111,6 @@ def test_public_times_stand_below_what_was_measured_or_that_it_was_not(flash, sa
     save_record("flash", leader, total_ms=[5.0] * 8, causal_flops=1e12)
     own = tidy.select(chapter.beside_public(results.load("flash", "test-1c")), source="this report", variant="triton")
     assert [why for why in own["why"] if not why]
-
-
-def test_without_records_nothing_is_said(own_results):
-    nothing = chapter.with_limits(results.load("flash", "test-1c"), *LIMITS)
-    case = chapter.head(nothing)
-    assert chapter.answer(nothing, case).verdict == sentences.NO_DATA
-    assert chapter.kept(nothing, case).verdict == sentences.NO_DATA
-    assert chapter.beside_public(nothing).empty
 
 
 @pytest.mark.usefixtures("closed_figures")

@@ -170,12 +170,3 @@ def test_losses_and_the_search_are_told(save_record):
     order = ladder.order(records)
     assert list(order["switch"]) == ["fused", "compiled", "compiled"]
     assert list(order["taken"]) == ["yes", "no", "no"]
-
-
-def test_without_records_nothing_is_said(own_results):
-    rungs, rows = found()
-    assert rows.empty
-    assert ladder.answer(rungs, rows).verdict == ladder.use_line(rows).verdict == "no data"
-    assert ladder.show(rows)._repr_html_() == ladder.prices(rows)._repr_html_() == ""
-    assert ladder.learning(rungs).empty
-    assert ladder.order(rungs).empty

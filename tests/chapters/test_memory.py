@@ -104,8 +104,3 @@ def test_sentences_say_what_the_records_hold(save_record):
     )
     assert [one.shown for one in line.quantities] == ["5.000", "1", "1", "2", "1", "20%", "20%"]
     assert line.text.endswith("The largest step that fits here, by formula: large at 256 tokens.")
-
-
-def test_without_records_memory_says_nothing(own_results):
-    nothing = results.load("memory", "test-1c")
-    assert memory.first_line(nothing).verdict == "no data"

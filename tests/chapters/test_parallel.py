@@ -150,6 +150,8 @@ def test_the_write_ups_steps_are_relative_to_their_naive_one(steps):
     assert naive["formula_ms"] == pytest.approx(naive["synchronization_ms"], rel=0.1)  # its own all-reduces say so
     own = table[table["source"] == "this report"].set_index("variant")
     assert own.loc["flat", "relative"] == pytest.approx(85 / 90, rel=1e-3)
+    unknown = {"source": "nobody", "world": 2, "variant": "naive"}
+    assert math.isnan(parallel._by_fit(unknown, parallel.collectives.published_fits()))
 
 
 def test_the_write_ups_memory_agrees_with_the_accounting(held):
@@ -158,19 +160,3 @@ def test_the_write_ups_memory_agrees_with_the_accounting(held):
     assert set(theirs["label"]) == {"plain", "sharded"}
     for _, row in theirs.iterrows():
         assert row["formula_mib"] == pytest.approx(row["after_step_mib"], rel=0.04)
-
-
-def test_without_records_nothing_is_said(own_results):
-    ddp, sharded, fsdp = (results.load(name, "no-machine") for name in ("ddp", "sharded", "fsdp"))
-    table, held = parallel.steps(ddp), parallel.held(sharded, fsdp)
-    assert parallel.answer(ddp, table).verdict == parallel.memory(held, sharded, fsdp).verdict == "no data"
-    spans = parallel.timelines(ddp, table)
-    assert spans.empty
-    assert parallel.note(spans) == ""
-    parallel.draw_timelines(spans)
-    parallel.draw_held(held)
-    assert "this report" not in set(parallel.published_steps(table)["source"])
-    assert "this report" not in set(parallel.published_memory(held)["source"])
-    assert math.isnan(
-        parallel._by_fit({"source": "nobody", "world": 2, "variant": "naive"}, parallel.collectives.published_fits())
-    )

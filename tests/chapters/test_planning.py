@@ -130,13 +130,3 @@ def test_what_fits_nowhere_says_how_much_it_needs():
     best = planning.best(planning.plan(small, RING, 512)).set_index("size")
     assert best.loc["10B", "why"].startswith("a rank needs ")
     assert math.isnan(best.loc["10B", "total_ms"])
-
-
-def test_without_records_nothing_is_planned(own_results):
-    steps, ceilings = (results.load(name, "no-machine") for name in ("step", "ceilings"))
-    of = planning.device(steps, ceilings)
-    assert of is None
-    planned, checked = planning.plan(of, None, 128), planning.checked(of, None, steps, steps)
-    assert planning.answer(planned, of).verdict == planning.error(checked, steps).verdict == "no data"
-    assert planning.best(planned).empty
-    assert planning.wide(planned, "total_ms").empty

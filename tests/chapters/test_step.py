@@ -75,13 +75,6 @@ def test_a_bar_has_three_parts_the_whole_time_and_a_mark(steps):
     assert [text.get_text() for text in ax.figure.legends[0].texts] == ["least possible", *step.PHASES]
 
 
-def test_without_records_nothing_is_said():
-    nothing = step.prepared(results.load("step", "no-machine"), results.load("ceilings", "no-machine"))
-    assert step.answer(nothing, step.head(nothing)).verdict == "no data"
-    assert step.drawn(nothing).empty
-    assert step.backward_twice_forward({}) == []
-
-
 def test_faster_records_turn_the_verdict():
     ceilings, steps = results.load("ceilings", MACHINE), results.load("step", MACHINE)
     fast = steps.assign(

@@ -75,10 +75,6 @@ def test_ten_steps_are_not_compared_with_themselves(starts):
     assert re.fullmatch(r"After five warm-up steps, times vary by [^;]*\.", warmup.noise(few, CASE).text)
 
 
-def test_without_records_nothing_is_said():
-    assert warmup.first_line(warmup.cold(results.load("warmup", "test-1c"))).verdict == "no data"
-
-
 def test_one_warm_up_is_called_the_same_as_five_only_where_it_is(starts):
     assert warmup.equivalence(starts).verdict == "same"
     slow = starts.copy()

@@ -254,6 +254,10 @@ def test_a_published_claim_without_its_records_has_no_number():
         assert not set(left.statement.records) & set(whole.statement.records)
 
 
+def test_without_any_records_only_a_formula_gives_a_number():
+    assert [one.id for one in write_ups.published() if one.find({})] == ["residual-12-5-mb"]
+
+
 def without(experiment, gone):
     frame = results.load(experiment, MACHINE)
     return frame[[name not in gone for name in claims.names(frame)]]
