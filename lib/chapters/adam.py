@@ -173,7 +173,7 @@ def answer(adam: pd.DataFrame, case: Mapping) -> Statement:
     said = f"fused is {ratio} faster" if verdict == FASTER else f"the ratio is {ratio} ({verdict})"
     text = f"Fused AdamW takes {fused} ms for {_named(case)}, {REFERENCE} {single}: {said}."
     if near := hypotheses.median(adam, "bandwidth_percent", of):
-        text += f" At memory's ceiling its bytes would take {digits.number(near.value, near.reach)}% of fused's time."
+        text += f" At memory's ceiling its bytes would take {digits.brief(near)}% of fused's time."
     metric = f"total_ms/{compare.baseline_text(adam, of, to)}"
     numbers = one + other + sentences.quantity(adam, of, metric, compared.ratio, ratio, verdict)
     evidence = f"{sentences.fields(case)}; by {compared.by}, n = {compared.ratio.n}."
