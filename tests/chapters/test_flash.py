@@ -65,7 +65,7 @@ def test_lengths_are_named_by_their_verdicts_in_the_map(flash):
 
 def test_what_is_kept_is_told_from_what_naive_attention_keeps(flash):
     assert chapter.kept(flash, CASE).text == (
-        "For the backward pass of 2,048 tokens it keeps 2.008 MiB, naive attention 21.50."
+        "For the backward pass of 2,048 tokens tiled keeps 2.008 MiB, naive attention 21.50."
     )
 
 
