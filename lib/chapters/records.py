@@ -15,7 +15,8 @@ from lib.report import sentences, tables, tidy
 from lib.stats import digits
 
 BUDGET_BYTES = 1_500_000  # per download, encoded; keeps the whole page under 6 MB
-MAIN = "the samples and single values, without the tables of kernels, timelines and breakdowns"
+MAIN = "the samples and single values, without the noise probe and the tables of kernels, timelines and breakdowns"
+NOISE = "noise_probe_ms"
 
 
 class Listing:
@@ -114,7 +115,7 @@ class Downloads:
         return f'<ul class="downloads">{items}</ul>'
 
     def _link(self, ending: str, media: str, write: Callable[[pd.DataFrame], bytes]) -> str:
-        main = self.frame[~self.frame["metric"].str.contains(".", regex=False)]
+        main = self.frame[~self.frame["metric"].str.contains(".", regex=False) & (self.frame["metric"] != NOISE)]
         for frame, what in ((self.frame, "every sample of every record"), (main, MAIN)):
             content = base64.b64encode(write(frame)).decode()
             if len(content) <= self.budget:
