@@ -7,7 +7,7 @@ import pandas as pd
 
 from lib import validate
 from lib.catalog import CATALOG
-from lib.records import baselines, results, staleness
+from lib.records import results, staleness
 from lib.report import compare, published, sentences, tables, tidy
 from lib.report.sentences import NO_DATA, Statement
 from lib.stats import digits
@@ -141,18 +141,17 @@ def ratios(names: Sequence[str]) -> pd.DataFrame:
 
 def _compare_with_baselines(records: pd.DataFrame, of: Mapping, where: Mapping, by: str) -> dict[tuple, dict]:
     """Compare cases with their baselines, keyed by the fields that all machines share."""
-    fields, found = records.fields, {}
+    fields, compared, found = records.fields, compare.against_baselines(records), {}
     (axis,) = of
     for _, row in tidy.medians(tidy.select(records, **of, **where, status="ok"), by).iterrows():
         case = row[fields].to_dict()
-        base = baselines.of(records.experiment, case)
-        judged = compare.judged(records, "total_ms", case, base)
-        if judged:
+        judged = tidy.one(compared, case)
+        if len(judged):
             rest = {name: value for name, value in case.items() if name not in (*WHERE, axis)}
             besides = {name: value for name, value in rest.items() if name not in where}
             found[tuple(rest.values())] = {
                 "case": published.case_text(besides), "by": row[by],
-                "ratio": judged[0].ratio, "verdict": judged[1],
+                "ratio": judged["ratio"], "verdict": judged["verdict"],
                 **row[["hardware", "codes", "noisy"]].to_dict(),
             }  # fmt: skip
     return found

@@ -116,9 +116,9 @@ def status(file: Path) -> str | None:
 
 def files(machine: str, experiment: str = "*") -> list[Path]:
     """List a machine's files of records: those that sweeps made here, or else those kept in git."""
-    own = [file for file in sorted((folder() / machine).glob("*/*.json")) if f".r{BY_HAND}." not in file.name]
-    kept = sorted((REFERENCE / machine).glob("*/*.json"))
-    return [file for file in own or kept if experiment in ("*", file.parent.name)]
+    own = [file for file in (folder() / machine).glob("*/*.json") if f".r{BY_HAND}." not in file.name]
+    found = own or (REFERENCE / machine).glob("*/*.json")
+    return sorted((file for file in found if experiment in ("*", file.parent.name)), key=str)  # paths compare slowly
 
 
 def machines() -> list[str]:
