@@ -56,7 +56,7 @@ def test_a_gpu_has_least_times_and_short_sides_of_a_pair_run_twice():
     assert duration.case_seconds(case, few | {"pairs": 2}, gpu) > without + sum(Cuda.least_s) + Cuda.least_s[0]
 
 
-def test_a_case_with_a_record_takes_as_long_again_and_one_that_is_done_nothing(monkeypatch):
+def test_a_case_with_a_record_takes_as_long_again_and_one_that_is_done_nothing(monkeypatch, own_results):
     tasks = plan.planned("smoke")
     monkeypatch.setattr(duration, "rates", lambda device: RATES)
     monkeypatch.setattr(plan, "earlier_s", lambda experiment, case, machine: 100.0 * (experiment == "attention"))
