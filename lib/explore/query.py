@@ -110,8 +110,8 @@ def first(experiment: str, machines: tuple[str, ...] = (), **chosen: str) -> Que
     """Return a query to begin with, of these machines or of the first with records.
 
     By default `x` is the numeric field with most values, `y` the metric measured most often, and `line` the machine if
-    there are several, else the field in which variants differ. Every other field has its most frequent value. Raises
-    ValueError as `Query` does."""
+    there are several, else the field with most values of those in which variants differ. Every other field has its most
+    frequent value. Raises ValueError as `Query` does."""
     validate.choice("experiment", experiment, notebooks.experiments())
     machines = machines or tuple(results.machines()[:1])
     records = results.of_machines(experiment, list(machines))
@@ -120,9 +120,10 @@ def first(experiment: str, machines: tuple[str, ...] = (), **chosen: str) -> Que
     numbers = [name for name in fields if name != chosen.get("line") and pd.api.types.is_numeric_dtype(records[name])]
     numbers = [name for name in numbers if not pd.api.types.is_bool_dtype(records[name])]
     x = chosen.get("x") or max(numbers or fields, key=counts.get)
-    variants = [name for name in (*baselines.differing(experiment), *fields) if counts.get(name, 0) > 1]
+    variants = sorted(baselines.differing(experiment), key=lambda name: -counts.get(name, 0))
+    varied = [name for name in (*variants, *fields) if counts.get(name, 0) > 1]
     several = [MACHINE] if len(machines) > 1 else []
-    line = chosen.get("line") or next(name for name in (*several, *variants, *fields, MACHINE) if name != x)
+    line = chosen.get("line") or next(name for name in (*several, *varied, *fields, MACHINE) if name != x)
     y = chosen.get("y") or max(metrics(records), key=lambda y: records[y].map(_is_number).sum(), default="total_ms")
     where, left = {}, (records[records[y].notna()] if y in records else records).drop_duplicates(fields)
     for name in fields:

@@ -11,6 +11,7 @@ from lib import execution, notebooks
 from lib.chapters import precision
 from lib.explore import beside, panel, query
 from lib.records import results
+from reference import MACHINE
 
 CASE = {
     "variant": "naive", "seq_len": 64, "d_head": 64, "batch_size": 8, "causal": True, "precision": "fp32",
@@ -94,6 +95,12 @@ def test_the_first_query_leaves_nothing_but_its_axes_open(records):
     assert query.first("attention", line="precision").where == {"variant": ("naive",)}
     with pytest.raises(ValueError, match="nearest: attention"):
         query.first("attentoin")
+
+
+def test_lines_are_of_the_field_in_which_most_variants_differ(own_results):
+    records = results.load("attention", MACHINE)
+    assert records["native"].nunique() == 2 < records["variant"].nunique()
+    assert query.first("attention", (MACHINE,)).line == "variant"
 
 
 def test_several_machines_are_lines_of_their_own(records):
