@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 128  # keys of a block in PyTorch
+COMPILED_BLOCK = 256  # of fewer blocks, since a call of compiled code takes long
 WIDEST = 128  # features of a head that the kernels have tiles for
 
 
@@ -36,7 +37,7 @@ class FlashAttentionCompiled(torch.autograd.Function):
     """Compute the same, with what happens to the scores of a block compiled."""
 
     @staticmethod
-    def forward(ctx, Q, K, V, is_causal=False, block=BLOCK):
+    def forward(ctx, Q, K, V, is_causal=False, block=COMPILED_BLOCK):
         return _forward(_compiled(_weigh), ctx, Q, K, V, is_causal, block)
 
     @staticmethod
@@ -57,7 +58,7 @@ def _forward(weigh, ctx, Q, K, V, causal, block):
     for keys, rows, future_NN in _blocks(q_XTD, k_XSD, causal, block):
         weights_XRN = _scores(q_XTD[..., rows, :], k_XSD[..., keys, :], future_NN)
         shrink_XR1 = weigh(weights_XRN, largest_XT1[..., rows, :], total_XT1[..., rows, :])
-        out_XTD[..., rows, :].mul_(shrink_XR1).add_(weights_XRN.to(V.dtype) @ v_XSD[..., keys, :])
+        _add_product(out_XTD[..., rows, :].mul_(shrink_XR1), weights_XRN.to(V.dtype), v_XSD[..., keys, :])
         del weights_XRN  # before the next block has its own
     out = out_XTD.div_(total_XT1).to(Q.dtype).reshape(Q.shape)
     logsumexp = total_XT1.log_().add_(largest_XT1).reshape(Q.shape[:-1])
@@ -79,7 +80,7 @@ def _backward(weigh_again, ctx, dO):
         dscores_XRN = dscores_XRN.to(Q.dtype)
         dv_XSD[..., keys, :] = weights_XRN.to(Q.dtype).mT @ dout_XRD
         dk_XSD[..., keys, :] = dscores_XRN.mT @ q_XRD
-        dq_XTD[..., rows, :] += dscores_XRN @ k_XND
+        _add_product(dq_XTD[..., rows, :], dscores_XRN, k_XND)
         del weights_XRN, dscores_XRN
     dq_XTD.mul_(_scale(Q))
     return *(x.reshape(like.shape) for x, like in ((dq_XTD, Q), (dk_XSD, K), (dv_XSD, V))), None, None
@@ -117,6 +118,14 @@ def _scores(q_XRD, k_XND, future_NN):
         first_XNN = scores_XRN[..., : len(future_NN), :]
         first_XNN.masked_fill_(future_NN[: first_XNN.shape[-2], : first_XNN.shape[-1]], -math.inf)
     return scores_XRN.to(torch.promote_types(scores_XRN.dtype, torch.float32))
+
+
+def _add_product(sum: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a product to a sum in place, in one call where all have one type."""
+    if sum.dtype == a.dtype:
+        sum.baddbmm_(a, b)
+    else:
+        sum.add_(a @ b)
 
 
 def _weigh(scores_XRN, largest_XR1, total_XR1):

@@ -31,11 +31,18 @@ def comparison(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> 
     the two."""
     records = tidy.current(records)
     one, other = tidy.select(records, **of), tidy.select(records, **to)
+    return _compared(one, other, metric, to, functools.partial(_prior_of, records, metric))
+
+
+def _compared(
+    one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping, prior_by: Callable[[str], Prior | None]
+) -> Comparison | None:
+    """Compare the records of two cases, of which the second, `to`, may have none."""
     if one.empty or (len(other) and set(one["code"]) != set(other["code"])):
         return None
     found = _by_pairs(one, other, metric, to) if metric.endswith("_ms") else None
     found = found or comparisons.of_medians(*(tidy.samples(each, metric) for each in _on_same_gpus(one, other)))
-    return comparisons.moderated(found, _prior_of(records, metric, found.by)) if found else None
+    return comparisons.moderated(found, prior_by(found.by)) if found else None
 
 
 def _on_same_gpus(one: pd.DataFrame, other: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -174,10 +181,14 @@ def _against(
 ) -> pd.DataFrame:
     """Return the rows of `measured` whose case has an `other`, with the verdicts of comparing the two."""
     fields, rows, found = records.fields, [], []
+    known = tidy.current(records)
+    prior_by = functools.cache(functools.partial(_prior_of, known, metric))
+    groups = dict(iter(known.groupby(fields, sort=False))) if len(known) else {}
     for _, row in measured.iterrows():
         case = row[fields].to_dict()
         base = other(case)
-        compared = base and comparison(records, metric, case, base)
+        one, against = (groups.get(tuple(each.values()), known.iloc[:0]) for each in (case, base or {}))
+        compared = base and _compared(one, against, metric, base, prior_by)
         if compared:
             differing = {"baseline": baseline_text(records, case, base), "of": metric}
             rows.append(row.to_dict() | differing | {"ratio": compared.ratio, "by": compared.by})

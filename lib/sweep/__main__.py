@@ -208,8 +208,9 @@ def _progress(boxes: list, tasks: list, sweep: str, shard: Shard, again: frozens
 
     keys = [(task.machine, name) for task in tasks for name in task.todo(again)]
     done = sum(len(task.cases) - len(task.unavailable) for task in tasks) - len(keys)
+    took_s = {key: plan.earlier_s(key[1]) for key in keys}
     lanes = sum(max(1, len(box.slots)) for box in boxes)
-    return progress.Progress(paths.results(), shard, sweep, done, plan.earlier_seconds(tasks, keys), lanes)
+    return progress.Progress(paths.results(), shard, sweep, done, took_s, lanes)
 
 
 def _retry_command(given: argparse.Namespace) -> str:

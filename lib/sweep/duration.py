@@ -120,7 +120,7 @@ def predicted(tasks: list[Task], again: frozenset[str] = frozenset()) -> dict[st
         here, settings = rates(task.device), task.parameters
         seconds = here.start + COMPILER_S * any(map(_compiles, built.values()))
         for name, case in built.items():
-            earlier = plan.earlier_s(task.experiment, todo[name], task.machine)
+            earlier = plan.earlier_s(name, task.machine)
             seconds += min(task.timeout, earlier or case_seconds(case, settings, here))
         found[task.experiment] += seconds
     return found

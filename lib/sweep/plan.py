@@ -8,7 +8,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -204,16 +204,11 @@ def pins(tasks: list[Task]) -> list[str]:
     return kept
 
 
-def earlier_seconds(tasks: list[Task], wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float | None]:
-    """Return the seconds that each wanted case took before, on any machine, or None."""
-    every = {(task.machine, name): (task.experiment, case) for task in tasks for name, case in task.cases.items()}
-    return {key: earlier_s(*every[key]) for key in wanted}
-
-
-def earlier_s(experiment: str, case: dict, machine: str = "*") -> float | None:
-    """Return the seconds that a case took in any round, None if it has no record."""
-    stem = results.called(experiment, case, 0).removesuffix("0")
-    files = (file for root in (results.folder(), results.REFERENCE) for file in root.glob(f"{machine}/{stem}*.json"))
+def earlier_s(name: str, machine: str = "*") -> float | None:
+    """Return the seconds that a record took before, else one of another round; None without any."""
+    stem = name.rpartition(".r")[0]
+    roots, endings = (results.folder(), results.REFERENCE), (f"{name}.json", f"{stem}.r*.json")
+    files = (file for ending in endings for root in roots for file in sorted(root.glob(f"{machine}/{ending}")))
     return next((results.cached(file)["seconds"] for file in files if results.status(file)), None)
 
 
