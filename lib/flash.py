@@ -103,8 +103,9 @@ def _as_3d(x: Tensor) -> Tensor:
 def _blocks(q_XTD, k_XSD, causal, block):
     """Yield slices of keys, each with the slice of the queries that see any of them, and a mask.
 
-    It is true where a key is in the future of one of the first queries; the others see all keys of the block."""
-    future_NN = torch.ones(block, block, dtype=torch.bool, device=q_XTD.device).triu(1) if causal else None
+    It is -inf where a key is in the future of one of the first queries, else 0; the others see all keys of the block.
+    """
+    future_NN = q_XTD.new_full((block, block), -math.inf).triu_(1) if causal else None
     for start in range(0, k_XSD.shape[-2], block):
         if causal and start >= q_XTD.shape[-2]:
             return
@@ -116,7 +117,7 @@ def _scores(q_XRD, k_XND, future_NN):
     scores_XRN = q_XRD @ k_XND.mT
     if future_NN is not None:
         first_XNN = scores_XRN[..., : len(future_NN), :]
-        first_XNN.masked_fill_(future_NN[: first_XNN.shape[-2], : first_XNN.shape[-1]], -math.inf)
+        first_XNN.add_(future_NN[: first_XNN.shape[-2], : first_XNN.shape[-1]])
     return scores_XRN.to(torch.promote_types(scores_XRN.dtype, torch.float32))
 
 
