@@ -53,6 +53,16 @@ def test_shards_are_disjoint_complete_and_hold_all_rounds_of_a_kernel():
         assert sum(map(len, kernels)) == len(set().union(*kernels))
 
 
+def test_a_case_takes_as_long_as_its_record_of_the_same_round_or_else_of_another(save_record, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")
+    names = {round: save_record(round=round, seconds=10.0 * round).stem for round in (1, 3, 12)}
+    took = {round: plan.earlier_s(f"attention/{name}") for round, name in names.items()}
+    assert took == {1: 10, 3: 30, 12: 120}
+    unmeasured = f"attention/{names[1].removesuffix('1')}2"
+    assert plan.earlier_s(unmeasured) in took.values()
+    assert plan.earlier_s(unmeasured, "test-2c") is None
+
+
 def test_tiers_come_before_rounds_and_these_before_what_needs_the_whole_machine(planted, monkeypatch):
     adam = "[{num_params: 1, param_size: 8, tier: 2}, {num_params: 2, param_size: 8}]"
     planted("tiers", f"rounds: 2\nadam: {adam}\nceilings: {{operation: copy, rows: 8}}")
