@@ -37,7 +37,7 @@ report: .venv/ready ## Measure this machine with the quick sweep for its device,
 	  $(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES)) && exit $$ended
 
 test: .venv/dev .venv/cluster .venv/peers .venv/triton .venv/browser ## Check the style and run the tests
-	@$(PY) -m ruff check && $(PY) -m ruff format --check && .venv/bin/lint-imports && OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
+	@$(PY) -m ruff check && $(PY) -m ruff format --check && .venv/bin/lint-imports && OMP_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist worksteal
 
 torture: .venv/dev .venv/cluster .venv/triton ## Run all fault tests (half an hour); print how many faults were injected, survived and lost
 	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/torture tests/sweep/test_ray_cluster.py tests/test_flash.py -n 2 --dist worksteal

@@ -148,15 +148,17 @@ def little_garbage():
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "faults(number, what): injects faults of a kind, many of them in `make torture`")
+    config.addinivalue_line("markers", "long: takes more than a minute, so runs first")
     config.addinivalue_line("markers", "torture: slow, or random and large; runs in `make torture` alone")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave what is marked `torture` to `make torture`."""
+    """Leave what is marked `torture` to `make torture`, and begin with what is `long`, so that nobody waits for it."""
     left = [item for item in items if item.get_closest_marker("torture") and not faults.TORTURE]
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 TALLY = pytest.StashKey[faults.Tally]()

@@ -153,6 +153,7 @@ def test_a_dry_run_lists_every_case_and_measures_nothing(own_results, capsys):
     assert "0 cases" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_smoke_measures_every_family_once_and_then_nothing_and_a_deleted_record_alone(own_results, capsys):
     assert __main__.main(["smoke"]) == 0
     files = sorted(own_results.rglob("*.json"))

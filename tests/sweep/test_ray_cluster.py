@@ -115,6 +115,7 @@ def test_workers_and_nodes_that_are_killed_cost_the_case_in_hand_alone_and_a_new
     whole(sweep, sweep.end(process))
 
 
+@pytest.mark.torture
 @with_ray
 @pytest.mark.faults(0, "SIGTERM and kill -9 of a cluster's supervisor")
 def test_a_supervisor_that_ends_leaves_no_kernel_and_the_next_goes_on(running, sweep, tally):
@@ -134,6 +135,7 @@ def test_a_supervisor_that_ends_leaves_no_kernel_and_the_next_goes_on(running, s
     whole(sweep, sweep.run("--address", running.address))
 
 
+@pytest.mark.torture
 @with_ray
 @pytest.mark.faults(0, "SIGTERM while a cluster plans")
 def test_a_supervisor_that_is_stopped_before_the_first_case_ends_at_once_and_the_next_goes_on(running, sweep, tally):
@@ -152,6 +154,7 @@ def test_a_supervisor_that_is_stopped_before_the_first_case_ends_at_once_and_the
     whole(sweep, sweep.run("--address", running.address))
 
 
+@pytest.mark.torture
 @with_ray
 def test_a_node_of_other_hardware_does_all_of_the_sweep_under_its_own_name(running, sweep):
     node = running.join("other-gpu")
@@ -162,6 +165,7 @@ def test_a_node_of_other_hardware_does_all_of_the_sweep_under_its_own_name(runni
     assert found == Counter((gpu, number) for gpu in ("pretended-gpu", "other-gpu") for number in RECORDS), done.err
 
 
+@pytest.mark.torture
 @with_ray
 def test_each_gpu_of_a_node_has_a_run_of_its_own_and_what_needs_the_node_runs_alone():
     gpu = "{{number: [{}], pause_ms: 3000, device: cuda}}"

@@ -101,6 +101,7 @@ def test_where_records_cannot_be_written_any_more_the_sweep_says_so_ends_and_can
     goes_on(sweep, len(faults))
 
 
+@pytest.mark.torture
 @pytest.mark.faults(4, "nothing can be written; ENOSPC simulated")
 def test_where_nothing_can_be_written_the_sweep_fails_in_a_line_and_can_be_resumed(sweep_of, tally):
     limit = (LIMIT_BYTES, LIMIT_BYTES)

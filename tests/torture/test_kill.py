@@ -73,6 +73,7 @@ def test_a_killed_supervisor_leaves_no_process_and_no_lock_and_loses_the_case_in
     assert not sweep.leftovers()
 
 
+@pytest.mark.torture
 @pytest.mark.faults(3, "kill -9 while a record is written")
 def test_a_kill_in_the_middle_of_a_write_leaves_no_torn_record_and_the_next_start_sweeps_what_is_left(sweep_of, tally):
     kills = count(2, 30)
@@ -93,6 +94,7 @@ def test_a_kill_in_the_middle_of_a_write_leaves_no_torn_record_and_the_next_star
     assert not sweep.leftovers()
 
 
+@pytest.mark.torture
 @pytest.mark.faults(3, "kill -9 while a record is written")
 def test_what_a_killed_write_left_stays_for_a_share_since_another_may_be_writing_and_goes_with_the_whole(
     sweep_of, tally

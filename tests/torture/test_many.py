@@ -64,6 +64,7 @@ def overheads(journal):
     return 1e3 * statistics.median(gaps) - PAUSE_MS, statistics.median(starts)
 
 
+@pytest.mark.torture
 @pytest.mark.faults(15, "kernels that die and hang in one sweep")
 def test_kernels_that_die_and_hang_leave_no_file_open_in_the_supervisor(sweep_of, tally):
     bad = ["kill", "kill"] + ["sleep", "spin", "children", "deaf", "kill"] * count(0, 1)
