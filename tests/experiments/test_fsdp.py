@@ -10,14 +10,13 @@ WHOLE_MIB = 4 * 3_609_728 / 2**20  # of tiny's parameters
 
 
 @pytest.fixture(scope="module")
-def found():
+def found(same_ranks):
     """What each variant measures, one after the other in the same ranks."""
     grid = cases.grid("fsdp", **STEP, variant=["plain", "fsdp", "torch"], precision=["fp32", "bf16"])
-    yield {
+    return {
         (case.variant, case.precision): on_ranks.measured(measure.Recording(case, 0), timing.Plan(1, 2), 0, 1)
         for case in grid
     }
-    on_ranks.close()
 
 
 @pytest.mark.parametrize("variant", ["plain", "fsdp", "torch"])

@@ -11,11 +11,10 @@ WHOLE_MIB = 4 * 3_609_728 / 2**20  # of tiny's parameters
 
 
 @pytest.fixture(scope="module")
-def found():
+def found(same_ranks):
     """What each variant measures, one after the other in the same ranks."""
     grid = cases.grid("sharded", **STEP, variant=["plain", "sharded", "torch", "plain"])
-    yield [on_ranks.measured(measure.Recording(case, 0), timing.Plan(1, 2), 0, 1) for case in grid]
-    on_ranks.close()
+    return [on_ranks.measured(measure.Recording(case, 0), timing.Plan(1, 2), 0, 1) for case in grid]
 
 
 def test_every_variant_is_right(found):

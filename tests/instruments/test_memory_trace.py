@@ -27,8 +27,7 @@ def step(monkeypatch):
     return lambda **fields: Memory(**plain | fields)
 
 
-@pytest.mark.parametrize("optimizer", ["single_tensor", "foreach", "fused"])
-@pytest.mark.parametrize("attend", ["naive", "tiled", "sdpa"])
+@pytest.mark.parametrize(("attend", "optimizer"), [("naive", "single_tensor"), ("tiled", "foreach"), ("sdpa", "fused")])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_step_is_predicted_to_the_byte(step, precision, attend, optimizer):
     case = step(precision=precision, attention=attend, optimizer=optimizer)
@@ -70,21 +69,22 @@ def test_a_prediction_leaves_the_precision_of_the_process_alone_and_there_is_non
     assert step(compiled=True).traced() is None
 
 
-def test_the_largest_model_is_predicted_in_little_memory():
+def test_a_step_of_the_largest_models_layers_is_predicted_in_little_memory():
     script = """
 import resource, sys
+from dataclasses import replace
+from lib import model
 from lib.experiments.memory import Memory
 from lib.instruments import peak_memory
+model.SIZES["10B"] = replace(model.SIZES["10B"], num_layers=2)
 found = Memory("10B", 512, 4, "fp32", False, "naive", "fused", "train_step", "cpu", 0).traced()
 # on Linux ru_maxrss begins at what the process that started this one held
 mac = sys.platform == "darwin"
 highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if mac else peak_memory._resident_peak()
-print(found.parameters, found.total, highest)
+print(found.total, highest)
 """
     run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=180, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    parameters = 12_832_823_808
-    weights, total, highest = map(int, run.stdout.split())
-    assert weights == 4 * parameters
-    assert total > 16 * parameters
+    total, highest = map(int, run.stdout.split())
+    assert total > 8 * 2**30
     assert highest < 640 * MIB  # 478 as a rule, 522 once beside other tests

@@ -11,49 +11,31 @@ from lib.instruments import environment
 from lib.parallel import ranks
 from lib.paths import ROOT
 
-CHECKS = "tests.support.rank_checks"
+CHECKS = "tests.support.parallel_checks"
 
 
-@pytest.fixture(scope="module")
-def world():
-    with ranks.World(2) as found:
-        yield found
+def test_ranks_stay_for_the_next_call_and_share_the_cores(call):
+    first, second = (call("process") for _ in range(2))
+    assert first == second
+    assert [threads for _, threads in first] == [max(1, environment.cores() // 2)] * 2
 
 
-def test_a_function_is_called_in_every_rank_again_and_again(world):
-    for _ in range(3):
-        assert world.run("lib.parallel.ranks.number") == [0, 1]
-
-
-def test_ranks_share_the_cores(world):
-    assert world.run(f"{CHECKS}.threads") == [max(1, environment.cores() // 2)] * 2
-
-
-def test_a_phase_ends_when_the_slowest_rank_has_ended_it(world):
+def test_a_phase_ends_when_the_slowest_rank_has_ended_it(call):
     # ends of the phases: 10 and 60 of rank 0, 30 and 40 of rank 1; stopped at 70 and 90
-    assert world.run(f"{CHECKS}.times") == [[[30, 30], 90, 60]] * 2
+    assert call("times") == [[[30, 30], 90, 60]] * 2
 
 
-@pytest.mark.parametrize(
-    ("function", "arguments", "said"),
-    [
-        ("refuse", {"rank": 1}, "rank 1: ValueError: rank 1 refuses"),
-        ("die", {"rank": 1}, "rank 1: ended with code 7"),
-        ("hang", {}, "no answer from rank 1 in 2 s"),
-    ],
-)
-def test_a_rank_that_fails_ends_its_world_and_leaves_no_process(function, arguments, said):
-    with ranks.World(2, timeout_s=2) as world:
-        processes = [psutil.Process(pid) for pid in world.run(f"{CHECKS}.pid")]
-        with pytest.raises(ranks.RankFailed, match=said):
-            world.run(f"{CHECKS}.{function}", **arguments)
-    assert not any(process.is_running() for process in processes)
+def test_a_rank_that_raises_ends_its_world_and_leaves_no_process():
+    with ranks.World(2) as world:
+        with pytest.raises(ranks.RankFailed, match="rank 1: ValueError: rank 1 refuses"):
+            world.run(f"{CHECKS}.refuse", rank=1)
+        assert all(process.poll() is not None for process in world.ranks)
 
 
 def test_no_rank_outlives_its_parent():
     program = (
         "import os, sys; from lib.parallel.ranks import World; world = World(2);"
-        f"print(*world.run('{CHECKS}.pid'), flush=True); os._exit(0)"
+        f"print(*(pid for pid, _ in world.run('{CHECKS}.process')), flush=True); os._exit(0)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     pids, deadline = [int(pid) for pid in done.stdout.split()], time.monotonic() + 20

@@ -28,15 +28,14 @@ def test_too_few_samples_have_no_interval():
 
 
 @pytest.mark.parametrize("n", [10, 20, 40])
-@pytest.mark.parametrize("spread", [0.01, 0.03])
 @pytest.mark.parametrize("noise", simulated_noise.INDEPENDENT)
-def test_the_interval_of_the_median_covers_95_percent_whatever_the_noise(noise, spread, n):
+def test_the_interval_of_the_median_covers_95_percent_whatever_the_noise(noise, n):
     random = np.random.default_rng(1)
     covered = 0
-    for _ in range(2000):
-        found = intervals.median([simulated_noise.NOISES[noise](random, n, spread).tolist()])
+    for _ in range(1000):
+        found = intervals.median([simulated_noise.NOISES[noise](random, n, 0.03).tolist()])
         covered += found.low <= 1 <= found.high
-    assert 0.93 <= covered / 2000 <= 0.97
+    assert 0.93 <= covered / 1000 <= 0.97
 
 
 @pytest.mark.parametrize("processes", [3, 5])
@@ -44,21 +43,17 @@ def test_the_interval_of_the_median_covers_95_percent_whatever_the_noise(noise, 
 def test_the_interval_across_processes_covers_95_percent_where_processes_differ(noise, processes):
     random = np.random.default_rng(2)
     covered = 0
-    for _ in range(2000):
+    for _ in range(1000):
         levels = np.exp(0.03 * random.standard_normal(processes))
         found = intervals.median([level * simulated_noise.NOISES[noise](random, 20, 0.02) for level in levels])
         covered += found.low <= 1 <= found.high
-    assert 0.93 <= covered / 2000 <= 0.97
+    assert 0.93 <= covered / 1000 <= 0.97
 
 
 def test_one_interval_speaks_for_one_process_and_three_for_processes():
     samples = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
     assert intervals.median([samples, samples]).scope == "within one process"
     assert intervals.median([samples] * 3).scope == "across 3 processes"
-
-
-def test_the_median_is_not_moved_by_one_outlier():
-    assert intervals.median([[1, 1, 1, 1, 1, 1, 1000]]).value == 1
 
 
 def test_counts_of_zero_have_a_median_though_no_logarithm():

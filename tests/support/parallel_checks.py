@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import os
 import time
 from dataclasses import replace
 
@@ -10,8 +11,10 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import model as lm
+from lib import timing
 from lib.adam import AdamW, Hyper
 from lib.instruments.live_memory import held_bytes
+from lib.parallel import ranks
 from lib.parallel.ddp import DistributedDataParallel
 from lib.parallel.fsdp import FullySharded
 from lib.parallel.sharded import ShardedOptimizer
@@ -38,6 +41,28 @@ class Toy(nn.Module):
         for layer in self.layers:
             x = x + torch.tanh(layer(x))
         return self.last(x)
+
+
+def process() -> tuple[int, int]:
+    """Return the identity of this rank's process, and its threads."""
+    return os.getpid(), torch.get_num_threads()
+
+
+def refuse(rank: int) -> None:
+    """Raise in one rank, while the others wait for it."""
+    if dist.get_rank() == rank:
+        raise ValueError(f"rank {rank} refuses")
+    dist.barrier()
+
+
+def times() -> list:
+    """Time a pretended iteration in which either rank is the slower one in one phase."""
+    instants = iter([0, 30, 40, 90] if dist.get_rank() else [0, 10, 60, 70])
+    clock = ranks.Clock(timing.HostClock(now=lambda: next(instants)))
+    clock.start()
+    clock.mark()
+    clock.mark()
+    return clock.stop()
 
 
 def built(name: str) -> nn.Module:
@@ -300,10 +325,10 @@ def fully_sharded_memory(dtype: str) -> dict:
     """Return the bytes of all tensors of this rank after a step, and the most that were gathered in it."""
     torch.manual_seed(0)
     gc.collect()
-    before = live_bytes()
+    gc.freeze()  # what is there already is not looked at, and not counted
     network = FullySharded(built("tiny"), None if dtype == "float32" else getattr(torch, dtype))
     optimizer = torch.optim.AdamW(network.parameters())
-    at_start = live_bytes() - before
+    at_start = live_bytes()
     shards, gathered = network._shards(), []
 
     def note(*_):
@@ -320,9 +345,10 @@ def fully_sharded_memory(dtype: str) -> dict:
         network.finish_gradient_synchronization()
         optimizer.step()
     del loss
-    gc.collect()
+    at_end = live_bytes()
+    gc.unfreeze()
     return {
-        "start_bytes": at_start, "step_bytes": live_bytes() - before, "gathered_bytes": max(gathered),
+        "start_bytes": at_start, "step_bytes": at_end, "gathered_bytes": max(gathered),
         "layers": sorted(sum(shard.whole_bytes for shard in layer.shards) for layer in network._layers),
         "parameters": sum(shard.numel for shard in shards),
     }  # fmt: skip
