@@ -74,8 +74,5 @@ def test_a_new_experiment_is_measured_and_told_and_costs_five_files_and_six_edit
     assert "one call" in page.lower()
     assert "<svg" in page
     assert page.count("<tr>") == 1 + 2  # each width of the variant that has a baseline
-
-
-def test_the_tests_of_form_hold_for_a_new_experiment_as_they_are(repository):
     files = ["tests/experiments/test_softmax.py", "tests/test_notebooks.py", "tests/experiments/test_cases.py"]
-    run(repository, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", "softmax")
+    run(repository, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", "softmax")  # the tests of form

@@ -14,7 +14,7 @@ from lib.instruments import peak_memory
 from lib.records import baselines, results
 from shapes import SHAPES, build
 
-pytestmark = pytest.mark.usefixtures("one_thread", "former_precision")
+pytestmark = pytest.mark.usefixtures("one_thread", "former_precision", "little_garbage")
 
 
 @pytest.fixture(params=SHAPES)

@@ -18,44 +18,39 @@ def small(own_results, monkeypatch):
     monkeypatch.setattr(calibration, "named", lambda: "cpu")
 
 
-def test_every_check_has_its_findings():
-    assert list(calibration.CHECKS) == list(self_check.FINDINGS)
-
-
-def test_checks_become_records_and_rows_of_programs_one_a_process(small, capsys):
-    assert calibration.main(["spin", "programs"]) == 0
-    assert self_check.main([]) == 0
-    records = results.load("calibration", environment.machine("cpu"))
-    assert sorted(zip(records["check"], records["round"], strict=True)) == [
-        ("programs", 1),
-        ("programs", 2),
-        ("spin", 1),
-    ]
-    table = self_check.table(records)
-    assert sum(table["tried"].str.startswith("a wait of")) == 4
-    assert list(table["holds"])[-2:] == ["unclear"] * 2  # too few
-    assert table["tried"].iloc[-1].endswith("over 2 processes")
-    assert "a wait of 10 ms" in capsys.readouterr().out
-
-
-def test_the_short_form_measures_what_has_no_record_of_todays_code(small, monkeypatch, capsys):
+def test_checks_become_records_and_rows_and_the_short_form_measures_what_has_none_of_todays_code(
+    small, monkeypatch, capsys
+):
     monkeypatch.setattr(calibration, "SHORT", ("spin", "programs"))
-    assert calibration.main(["--short", "spin"]) == 0
-    (spin,) = results.files(environment.machine("cpu"), "calibration")
+    machine = environment.machine("cpu")
+    assert calibration.main(["spin"]) == 0
+    (spin,) = results.files(machine, "calibration")
     before = spin.read_bytes()
     capsys.readouterr()
     assert calibration.main(["--short"]) == 0
     assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == ["programs"]
     assert spin.read_bytes() == before
-    assert len(results.files(environment.machine("cpu"), "calibration")) == 3
+
+    assert self_check.main([]) == 0
+    assert "a wait of 10 ms" in capsys.readouterr().out
+    records = results.load("calibration", machine)
+    assert sorted(zip(records["check"], records["round"], strict=True)) == [
+        ("programs", 1), ("programs", 2), ("spin", 1),
+    ]  # fmt: skip
+    table = self_check.table(records)
+    assert sum(table["tried"].str.startswith("a wait of")) == 4
+    assert list(table["holds"])[-2:] == ["unclear"] * 2  # too few
+    assert table["tried"].iloc[-1].endswith("over 2 processes")
+
     monkeypatch.setattr(results, "stale", lambda _: "measured by other code")
     assert calibration.main(["--short", "spin"]) == 0
     assert spin.read_bytes() != before
 
 
-def test_the_short_form_is_long_enough_to_be_judged():
+def test_the_short_form_is_long_enough_to_be_judged_and_every_check_has_its_findings():
     assert calibration.SHORT_COMPARISONS >= self_check.FEWEST
     assert calibration.SHORT_PROCESSES >= intervals.ENOUGH_ROUNDS
+    assert list(calibration.CHECKS) == list(self_check.FINDINGS)
 
 
 def test_what_lies_between_two_cases_is_measured_beside_its_probes(small):

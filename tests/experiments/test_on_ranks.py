@@ -9,8 +9,16 @@ from lib.experiments import cases, measure, on_ranks
 from lib.instruments import environment, peak_memory
 from lib.records import results
 
-pytestmark = pytest.mark.usefixtures("same_ranks")
 ALL_REDUCE = {"operation": "all_reduce", "megabytes": 1, "world": 2, "backend": "gloo", "device": "cpu"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_ranks():
+    """The ranks of other tests stay as they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(on_ranks, "_worlds", {})
+        yield
+        on_ranks.close()
 
 
 def measured(**fields) -> dict:

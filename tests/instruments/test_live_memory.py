@@ -1,10 +1,13 @@
 """Memory belongs to the first owner that holds it, once."""
 
+import pytest
 import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
 from lib.instruments import memory_timeline
 from lib.instruments.live_memory import held_bytes
+
+pytestmark = pytest.mark.usefixtures("little_garbage")
 
 
 def test_views_share_a_storage_and_the_rest_is_other():

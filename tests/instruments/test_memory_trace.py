@@ -12,7 +12,7 @@ from lib.instruments import peak_memory
 from lib.instruments.peak_memory import MIB
 from lib.paths import ROOT
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "little_garbage")
 
 
 @pytest.fixture

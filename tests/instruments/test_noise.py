@@ -92,15 +92,12 @@ def test_a_step_of_the_wall_clock_is_recorded_and_harms_no_duration(own_results,
     def step():
         monkeypatch.setattr(noise, "now", lambda: real() + timedelta(hours=hours))
 
+    assert "clock_stepped_s" not in recorded()["environment"]
     record = recorded(step)
     assert record["environment"]["clock_stepped_s"] == pytest.approx(3600 * hours, abs=0.5)
     assert 0 < record["seconds"] < 600
     table = method.environments([results.load("ceilings", record["environment"]["machine"])])
     assert "steps of the wall clock, s" in set(table["what"])
-
-
-def test_without_a_step_none_is_recorded(own_results):
-    assert "clock_stepped_s" not in recorded()["environment"]
 
 
 @pytest.mark.parametrize(("percent", "said"), [(3.0, ""), (40.0, tidy.NOISY)])
@@ -113,26 +110,28 @@ KERNEL = """
 import time
 from lib.instruments import noise
 before = noise.cpu_seconds()
-time.sleep(1.5)
+time.sleep(1.0)
 after = noise.cpu_seconds()
 print(after.busy - before.busy, after.own - before.own)
 """
 
 
-@pytest.mark.parametrize("told", [{}, {"SWEEP_RUN": "a run"}, {"SWEEP_RUN": "a run", "RAY_RAYLET_PID": "above"}])
-def test_kernels_that_run_side_by_side_are_no_others_to_each_other(told):
+def test_kernels_that_run_side_by_side_are_no_others_to_each_other():
     """On a node of a cluster only their workers have a parent in common, which is this process here."""
-    variables = {name: value for name, value in os.environ.items() if name not in ("SWEEP_RUN", "RAY_RAYLET_PID")}
-    variables |= {name: value.replace("above", str(os.getpid())) for name, value in told.items()}
+    plain = {name: value for name, value in os.environ.items() if name not in ("SWEEP_RUN", "RAY_RAYLET_PID")}
+    command = [sys.executable, "-c", KERNEL]
+    worker = ["sh", "-c", '"$@"; true', "worker", *command]
+    in_a_sweep, on_a_node = {"SWEEP_RUN": "a run"}, {"SWEEP_RUN": "a run", "RAY_RAYLET_PID": str(os.getpid())}
     sibling = subprocess.Popen([sys.executable, "-c", BUSY_LOOP])
     try:
-        command = [sys.executable, "-c", KERNEL]
-        if "RAY_RAYLET_PID" in told:
-            command = ["sh", "-c", '"$@"; true', "worker", *command]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=variables)
-        used, own = map(float, done.stdout.split())
-        assert (own > 0.1) == bool(told)  # what the sibling used, on a busy machine a small part of a core
-        assert own <= used + 0.2
+        kernels = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=plain | told)
+            for command, told in ((command, {}), (command, in_a_sweep), (worker, on_a_node))
+        ]
+        for kernel, together in zip(kernels, (False, True, True), strict=True):
+            used, own = map(float, kernel.communicate()[0].split())
+            assert (own > 0.1) == together  # what the sibling used, on a busy machine a small part of a core
+            assert own <= used + 0.2
     finally:
         sibling.kill()
         sibling.wait()

@@ -12,7 +12,7 @@ from lib.instruments import container, device, memory_timeline, peak_memory
 from lib.instruments.device import Cuda, Mps
 from lib.instruments.peak_memory import MIB
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "little_garbage")
 
 QUARTER = MIB // 4  # numbers in fp32 that take 1 MiB
 
