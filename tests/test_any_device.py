@@ -91,5 +91,8 @@ def test_every_experiment_goes_from_its_notebook_to_the_page(kind):
     checked = [one["metrics"] for one in found if one["experiment"] not in ("precision", "warmup", "kernels")]
     for ending in ("_error", "_end_mib"):
         assert all(any(name.endswith(ending) for name in metrics) for metrics in checked)
-    page = executed.told(machine)
-    assert "the trace has no kernels" in page or kind == "mps"
+    if kind == "cuda":
+        assert "the trace has no kernels" in executed.told(machine)
+    else:  # what it does not know of a device is missing from the chapters of one process
+        for chapter in sorted(notebooks.CHAPTERS.glob("0*.ipynb")):
+            assert executed.shown(chapter, machine=machine)

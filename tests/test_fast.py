@@ -16,9 +16,9 @@ SWITCHES = [["projections"], ["cast_once"], BOTH]
 CASES = [(["projections"], "fp32"), (["projections"], "bf16"), (["cast_once"], "bf16"), (BOTH, "bf16")]
 
 
-def trained(switches, name, steps=1, seed=3):
+def trained(switches, name, steps=1):
     """Return the model, its optimizer, the logits and the losses of some steps; without switches plain."""
-    torch.manual_seed(seed)
+    torch.manual_seed(3)
     network = TransformerLM(TINY)
     tokens_BT = torch.randint(96, (2, 17))
     if switches:
@@ -38,11 +38,10 @@ def trained(switches, name, steps=1, seed=3):
 
 
 @pytest.mark.parametrize(("switches", "name"), CASES)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_logits_and_every_gradient_are_those_of_the_plain_model(switches, name, seed):
+def test_logits_and_every_gradient_are_those_of_the_plain_model(switches, name):
     tolerance = 1e-6 if name == "fp32" else 0.02
-    plain, _, expected, _ = trained([], name, seed=seed)
-    network, _, logits, _ = trained(switches, name, seed=seed)
+    plain, _, expected, _ = trained([], name)
+    network, _, logits, _ = trained(switches, name)
     torch.testing.assert_close(logits, expected, rtol=tolerance, atol=tolerance)
     named = dict(network.named_parameters())
     assert list(named) == sorted(named, key=list(dict(plain.named_parameters())).index)
@@ -77,7 +76,6 @@ def test_weights_of_the_plain_model_load_strictly_and_are_used(switches):
 def test_gradients_add_up_over_several_backward_passes():
     network = trained(["projections"], "fp32")[0]
     weight = network.layers[0].attn.q_proj.weight
-    once = weight.grad.clone()
     tokens_BT = torch.randint(96, (2, 17), generator=torch.Generator().manual_seed(0))
     weight.grad = None
     for _ in range(2):
@@ -85,7 +83,6 @@ def test_gradients_add_up_over_several_backward_passes():
     twice, weight.grad = weight.grad, None
     model.loss(network(tokens_BT[:, :-1]), tokens_BT[:, 1:]).backward()
     torch.testing.assert_close(twice, 2 * weight.grad)
-    assert once.shape == weight.shape
 
 
 def test_with_cast_once_gradients_are_narrow_and_the_copy_follows_the_weight():
@@ -94,13 +91,6 @@ def test_with_cast_once_gradients_are_narrow_and_the_copy_follows_the_weight():
     assert (weight.dtype, weight.grad.dtype) == (torch.float32, torch.bfloat16)
     optimizer.step()
     assert torch.equal(weight.rounded, weight.to(torch.bfloat16))
-
-
-def test_parameters_stay_the_same_objects():
-    network = TransformerLM(TINY)
-    before = {name: id(parameter) for name, parameter in network.named_parameters()}
-    fast.accelerate(network, ["projections", "cast_once"])
-    assert {name: id(parameter) for name, parameter in network.named_parameters()} == before
 
 
 def test_the_whole_model_compiles_to_one_graph():

@@ -132,14 +132,6 @@ def test_every_tile_fits_the_shared_memory(capability):
         assert shared_bytes(kernel, numbers, d_head, tile) <= limit, (kernel, numbers, d_head)
 
 
-def test_every_row_of_the_table_is_for_shared_memory_that_some_gpu_has_and_needs_it():
-    has = {flash.LEAST_KIB, *flash.SHARED_KIB.values()}
-    for key, tiles in flash.TILES.items():
-        assert set(tiles) <= has
-        assert list(tiles) == sorted(tiles, reverse=True)
-        assert list(tiles)[-1] == flash.LEAST_KIB, key
-
-
 def test_a_tile_is_chosen_by_type_precision_head_size_and_gpu(former_precision):
     assert flash.padded(80) == flash.padded(128) == 128
     assert [flash.padded(n) for n in (1, 16, 40, 64)] == [16, 16, 64, 64]

@@ -1,7 +1,6 @@
 """The module with projections is right, and its memory is counted to the byte."""
 
 import pytest
-import torch
 
 import plain
 from lib import model
@@ -49,6 +48,7 @@ def test_a_module_that_computes_something_else_is_found(own_results, monkeypatch
         {"d_model": 64, "context_length": 128, "num_heads": 4},
         {"d_model": 128, "context_length": 64, "precision": "bf16"},
         {"d_model": 128, "context_length": 128, "num_heads": 1, "batch_size": 8},
+        {"d_model": 32, "context_length": 512, "num_heads": 8, "batch_size": 1},
     ],
     ids=str,
 )
@@ -74,10 +74,3 @@ def test_facts_follow_the_formulas():
     assert facts["attention_flops"] == 4 * 16 * 8 * 32
     assert facts["forward_flops"] == facts["projection_flops"] + facts["attention_flops"]
     assert facts["forward_bytes"] + facts["backward_bytes"] == 48 * 32**2 + 5 * 4 * 16 * 32
-
-
-def test_the_profiler_counts_the_flops_of_the_projections_and_of_attention():
-    work = one().setup()
-    with torch.profiler.profile(with_flops=True) as profile:
-        work.iteration(lambda phase: None)
-    assert sum(event.flops for event in profile.key_averages()) >= 3 * work.facts["forward_flops"]

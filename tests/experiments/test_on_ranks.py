@@ -47,7 +47,7 @@ def test_every_operation_is_right_and_timed_by_ranks_that_stay_for_the_next_case
     [(signal.SIGKILL, "RankFailed: rank 1: ended with code -9"), (signal.SIGSTOP, "RankFailed: no answer from rank")],
     ids=["dies", "hangs"],
 )
-def test_a_rank_that_dies_or_hangs_is_a_row_of_the_sweep_and_leaves_no_process_and_others_follow(monkeypatch, sent, reason):
+def test_a_rank_that_dies_or_hangs_is_a_row_of_the_sweep_and_leaves_no_process(monkeypatch, sent, reason):
     measured()  # also after ranks of another test have failed
     ranks = on_ranks._worlds[2, "gloo"].ranks
     monkeypatch.setenv("SWEEP_RUN", "1")

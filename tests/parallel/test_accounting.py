@@ -20,13 +20,6 @@ def test_an_all_reduce_of_1_gb_on_8_ranks_takes_14_turns_and_sends_seven_quarter
     assert fast.seconds("all_reduce", GB, 8) == pytest.approx(28e-6 + 1.75 / 300)
 
 
-def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather():
-    of, one = Network(1e-5, 10 * GB), {}
-    for operation in accounting.PASSES:
-        one[operation] = of.seconds(operation, 3e8, 6)
-    assert one["all_reduce"] == pytest.approx(one["reduce_scatter"] + one["all_gather"])
-
-
 @pytest.mark.parametrize("operation", accounting.PASSES)
 @pytest.mark.parametrize("world", [2, 4, 6])
 def test_a_network_follows_from_what_one_collective_shows(operation, world):
@@ -43,14 +36,6 @@ def test_the_best_bucket_has_the_least_overhead():
     left = {factor: factor * best / w + s / (factor * best) * o for factor in (0.5, 0.9, 1, 1.1, 2)}
     assert min(left, key=left.get) == 1
     assert left[1] == pytest.approx(2 * math.sqrt(s * o / w))
-
-
-def test_what_stays_exposed_is_the_assignments_equation_where_both_take_equally_long():
-    of, buckets, s = Network(1e-3, 1 * GB), 10, 5e8
-    w, o = of.bandwidth, of.overhead_s("all_reduce", 2)  # between two ranks the bus carries the message once
-    messages = Messages("all_reduce", s, buckets, "backward")
-    exposed = accounting.exposed_s([messages], of, 2, {"backward": s / w})
-    assert exposed == pytest.approx(s / buckets / w + buckets * o)
 
 
 def test_a_long_backward_pass_hides_all_but_the_last_and_a_short_one_nothing():

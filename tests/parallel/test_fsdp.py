@@ -5,9 +5,7 @@ import pytest
 GATHERED = {"float32": 4, "bfloat16": 2}
 
 
-@pytest.mark.parametrize(
-    ("model", "parts"), [("plain", 1), ("plain", 3), ("tied", 1), ("frozen", 1), ("alike", 1)]
-)
+@pytest.mark.parametrize(("model", "parts"), [("plain", 1), ("plain", 3), ("tied", 1), ("frozen", 1), ("alike", 1)])
 def test_five_steps_in_fp32_are_those_of_one_process_also_of_several_backward_passes(call, model, parts):
     for one in call("fully_sharded", model=model, parts=parts):
         assert one["change"] > 1e-2

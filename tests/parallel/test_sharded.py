@@ -1,7 +1,6 @@
 """A sharded optimizer steps as one that is not, and its state moves to any number of ranks."""
 
 import pytest
-import torch
 
 from lib.parallel import ranks
 
