@@ -185,23 +185,27 @@ def test_few_processes_borrow_from_the_other_comparisons_of_the_experiment(save_
     """Three processes that differ by a fifth show nothing alone, and much beside thirty that differ by a percent."""
     random = np.random.default_rng(0)
 
-    def measured(seq_len, ratios):
+    def save(seq_len, ratios):
         case = CASE | {"seq_len": seq_len, "variant": "tiled"}
         for round, ratio in enumerate(ratios, start=1):
             base = [1.0 + 0.001 * i for i in range(12)]
             pairs = {"paired_ms": [float(ratio) * ms for ms in base], "baseline_ms": base}
             save_record(case=case, round=round, total_ms=base, **pairs)
             save_record(case=CASE | {"seq_len": seq_len}, round=round, total_ms=base)
+
+    def compared(seq_len):
+        case = CASE | {"seq_len": seq_len, "variant": "tiled"}
         return compare.comparison(results.load("attention", "test-1c"), "total_ms", case, CASE | {"seq_len": seq_len})
 
-    ratios = (1.04, 1.05, 1.09)
-    assert verdict(measured(1, ratios)) == "unclear"
+    save(1, (1.04, 1.05, 1.09))
+    assert verdict(compared(1)) == "unclear"
     for seq_len in range(2, 32):
-        measured(seq_len, 0.7 * random.lognormal(0, 0.01, 3))
-    assert verdict(measured(1, ratios)) == "slower"
+        save(seq_len, 0.7 * random.lognormal(0, 0.01, 3))
+    assert verdict(compared(1)) == "slower"
     prior = compare.prior("attention", "test-1c")
     assert 0.005 < prior.variance(1.0) ** 0.5 < 0.02
-    one = measured(99, (0.7,))
+    save(99, (0.7,))
+    one = compared(99)
     assert one.by == "interleaved pairs, one process"
     assert verdict(one) == "faster"
 

@@ -16,6 +16,7 @@ import filelock
 import matplotlib
 import pytest
 
+import said
 from lib import paths
 from lib.records import results
 from lib.report import __main__ as report
@@ -79,12 +80,14 @@ def chromium(installed_chromium):
 @pytest.fixture(scope="session")
 def rendered(tmp_path_factory):
     """The report of a machine whose records are in git, with the notebooks that made them, rendered once for all
-    processes of the tests: the path of a copy of its page, beside which RESULTS would be."""
+    processes of the tests: the path of a copy of its page, beside which RESULTS would be. Its executed chapters keep
+    what `said` reads."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "rendered"
     with filelock.FileLock(f"{folder}.lock"), pytest.MonkeyPatch.context() as patch:
         patch.setenv("RESULTS", str(folder / "results"))
         if not page.page().exists():
+            said.in_kernels(patch, folder / "ipython")
             names = {results.read(file)["environment"].get("run", "by hand") for file in results.files(MACHINE)}
             (paths.runs() / MACHINE).mkdir(parents=True)
             for name in names - {"by hand"}:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from lib import notebooks
 
+OF_OTHERS = ("80", "84")  # chapters on the write-ups' own tables and on all machines
+
 
 def sources(notebook: Path, kind: str = "code") -> list[str]:
     """Return the sources of a notebook's cells of a kind, `code` or `markdown`."""
@@ -27,7 +29,7 @@ def shown(notebook: Path, **parameters) -> list:
 
 
 def told(machine: str) -> str:
-    """Return all that all chapters show of a machine, as HTML."""
-    chapters = sorted(notebooks.CHAPTERS.glob("*.ipynb"))
+    """Return all that the chapters on a machine alone show of it, as HTML."""
+    chapters = sorted(file for file in notebooks.CHAPTERS.glob("*.ipynb") if file.stem[:2] not in OF_OTHERS)
     objects = [one for chapter in chapters for one in shown(chapter, machine=machine)]
     return "\n".join(one._repr_html_() for one in objects if one is not None)
