@@ -110,31 +110,27 @@ def operators(records: pd.DataFrame, ceilings: pd.DataFrame, case: Mapping) -> p
     `spent_ms` is their time inside the step, `accounted_ms` that of their products and functions alone, or of their
     bytes and calls. `operators_percent` is their share of all operators."""
     bandwidth, call, rows = tidy.limits(ceilings)[1], call_ms(ceilings), []
-    chosen = tidy.select(records, **{name: case[name] for name in records.fields})
-    for row, group in tidy.by_case(tidy.with_table(chosen, "operators")):
+    for row, group in tidy.by_case(tidy.with_table(tidy.select(records, **case), "operators")):
         if "spent_ms" not in group["operators"].iloc[0]:
             continue
         by_process = [_by_operator(record, bandwidth, call) for _, record in group.iterrows()]
-        whole = [sum(one["spent_ms"].values()) for one in by_process]
-        for name in by_process[0]["calls"]:
-            spent, accounted = ([one[key][name] for one in by_process] for key in ("spent_ms", "accounted_ms"))
-            percent = statistics.median(100 * ms / every for ms, every in zip(spent, whole, strict=True))
-            found = {"operator": name, "calls": by_process[0]["calls"][name], "operators_percent": percent}
-            found |= {
-                "spent_ms": intervals.of_processes(spent),
-                "accounted_ms": intervals.of_processes(accounted).value,
-            }
-            rows.append(row | found | {"excess_ms": found["spent_ms"].value - found["accounted_ms"]})
-    columns = [*records.fields, *COLUMNS.split(), "calls", "excess_ms"]
+        for name in by_process[0]["spent_ms"]:
+            spent, accounted = (
+                intervals.of_processes([one[key][name] for one in by_process]) for key in ("spent_ms", "accounted_ms")
+            )
+            percents = (100 * one["spent_ms"][name] / sum(one["spent_ms"].values()) for one in by_process)
+            found = {"operator": name, "operators_percent": statistics.median(percents), "spent_ms": spent}
+            found |= {"accounted_ms": accounted.value, "excess_ms": spent.value - accounted.value}
+            rows.append(row | found)
+    columns = [*records.fields, *COLUMNS.split(), "excess_ms"]
     table = pd.DataFrame(rows, columns=None if rows else columns)
     return table.sort_values("spent_ms", key=lambda column: [-i.value for i in column], ignore_index=True)
 
 
 def _by_operator(record: Mapping, bandwidth: float, call: float) -> dict[str, Counter]:
-    """Return calls, time and accounted time of each operator in one record."""
-    found = {"calls": Counter(), "spent_ms": Counter(), "accounted_ms": Counter()}
+    """Return time and accounted time of each operator in one record."""
+    found = {"spent_ms": Counter(), "accounted_ms": Counter()}
     for row in rows_of(record["operators"]):
-        found["calls"][row["operator"]] += row["calls"]
         found["spent_ms"][row["operator"]] += row["spent_ms"]
         own = moved_ms(row, record["device"], bandwidth) + row["calls"] * call
         found["accounted_ms"][row["operator"]] += 0 if row["kind"] in KINDS else own
@@ -146,8 +142,7 @@ def _by_operator(record: Mapping, bandwidth: float, call: float) -> dict[str, Co
 def alone(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
     """Return what was timed alone, by phase and shapes: calls, `call_ms`, and the rate of products."""
     rows = []
-    chosen = tidy.select(records, **{name: case[name] for name in records.fields})
-    for row, group in tidy.by_case(tidy.with_table(chosen, "alone")):
+    for row, group in tidy.by_case(tidy.with_table(tidy.select(records, **case), "alone")):
         every = [list(rows_of(table)) for table in group["alone"]]
         for same in zip(*every, strict=True):
             each = intervals.of_processes([one["call_ms"] for one in same])
@@ -203,27 +198,31 @@ def excess(records: pd.DataFrame, case: Mapping, ceilings: pd.DataFrame) -> Stat
         return Statement("Operators were not timed inside a step.", NO_DATA, "operators of profiled steps")
     measured = tidy.median(tidy.select(records, **case), "total_ms").value
     beyond = table.sort_values("excess_ms", ascending=False)
-    longer = beyond[beyond["excess_ms"] > measured / 200][:NAMED]
-    named = [f"{row['operator']} {_milliseconds(row['excess_ms'], measured)}" for _, row in longer.iterrows()]
-    text = f"Inside the step, these take longer than accounted for: {sentences.listed(named)}." if named else ""
-    faster = beyond[beyond["excess_ms"] < -measured / 200].iloc[::-1][:NAMED]
-    if len(faster):
-        names = [f"{row['operator']} {_milliseconds(-row['excess_ms'], measured)}" for _, row in faster.iterrows()]
-        text += f" These take less, since a cache holds what they read: {sentences.listed(names)}."
-    every = sum(i.value for i in table["spent_ms"])
-    text += f" All operators together take {_milliseconds(every, measured)} of {_milliseconds(measured, measured)}."
-    return Statement(text.strip(), "measured", f"{sentences.fields(case)}; each operator timed in the step and alone.")
+    longer, faster = beyond[beyond["excess_ms"] > measured / 200], beyond[beyond["excess_ms"] < -measured / 200]
+    said = []
+    for rows, words in (
+        (longer, "Inside the step, these take longer than accounted for"),
+        (faster.iloc[::-1], "These take less, since a cache holds what they read"),
+    ):
+        most = rows[["operator", "excess_ms"]][:NAMED].itertuples(index=False)
+        named = [f"{operator} {_milliseconds(abs(ms), measured)}" for operator, ms in most]
+        said += [f"{words}: {sentences.listed(named)}."] * bool(named)
+    every, whole = (_milliseconds(ms, measured) for ms in (sum(i.value for i in table["spent_ms"]), measured))
+    said.append(f"All operators together take {every} of {whole}.")
+    evidence = f"{sentences.fields(case)}; each operator timed in the step and alone."
+    return Statement(" ".join(said), "measured", evidence)
 
 
 def inside_and_alone(records: pd.DataFrame, case: Mapping, adam: pd.DataFrame, ceilings: pd.DataFrame) -> Statement:
     """Say how long the optimizer takes inside a step, alone on the same parameters, and for its bytes."""
     of = {"shapes": case.get("size"), "variant": case.get("optimizer"), "cold": False}
     chosen, own = tidy.select(records, **case), tidy.select(adam, **of)
-    inside, bytes_of = tidy.median(chosen, "optimizer_ms"), tidy.one(accounts(chosen, ceilings), {"phase": "optimizer"})
     own = tidy.select(own, amsgrad=bool(own["amsgrad"].all())) if len(own) else own
-    if inside is None or bytes_of.empty or tidy.median(own, "total_ms") is None:
+    inside, outside = tidy.median(chosen, "optimizer_ms"), tidy.median(own, "total_ms")
+    bytes_of = tidy.one(accounts(chosen, ceilings), {"phase": "optimizer"})
+    if inside is None or outside is None or bytes_of.empty:
         return Statement("The optimizer alone was not measured here.", NO_DATA, "adam")
-    outside, moved = tidy.median(own, "total_ms"), _milliseconds(bytes_of["bytes_ms"].value, inside.value)
+    moved = _milliseconds(bytes_of["bytes_ms"].value, inside.value)
     extra = ", where it also keeps amsgrad's maxima," if own["amsgrad"].iloc[0] else ""
     text = (
         f"{case['optimizer']} AdamW takes {digits.interval(inside)} ms inside a step of {case['size']}; alone{extra} "

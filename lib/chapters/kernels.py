@@ -28,15 +28,10 @@ def published_shares() -> pd.DataFrame:
     table = published_table("kernels")
     scopes = {"forward": "forward", "forward_backward": "forward and backward", "train_step": "whole step"}
     product = table["kernel"].map(kernel_classes.classify) == PRODUCT
-    table = table.assign(scope=table["phase"].map(scopes), product=product)
-    rows = []
-    for scope in profiles.SCOPES:
-        part = table[table["scope"] == scope]
-        first, sums = part.iloc[0], part.groupby("product")["share_percent"].sum()
-        row = {"case": f"{first['model']}, context {first['context_length']}", "scope": scope}
-        row |= {"hardware": first["hardware"], "source": first["source"]}
-        rows.append(row | {"matrix_product_percent": sums[True], "else_percent": sums[False]})
-    return pd.DataFrame(rows)
+    column = product.map({True: "matrix_product_percent", False: "else_percent"})
+    table = table.assign(scope=table["phase"].map(scopes), column=column)
+    keys = ["source", "scope"]
+    return table.pivot_table(index=keys, columns="column", values="share_percent", aggfunc="sum").reset_index()
 
 
 def _not_measured(what: str, records: pd.DataFrame) -> Statement:

@@ -88,16 +88,6 @@ def by_size(steps: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def published_speed() -> pd.DataFrame:
-    """Return published bf16 to fp32 ratios by case; such fp32 may have run in TF32."""
-    table = published.published_step()
-    keys = ["source", "hardware", "compiled", "size", "context_length"]
-    wide = table.pivot_table(index=keys, columns="precision", values=["forward_ms", "forward_backward_ms"])
-    ratios = {name: wide[f"{name}_ms"]["bf16"] / wide[f"{name}_ms"]["fp32"] for name in ("forward", "forward_backward")}
-    found = pd.DataFrame(ratios).add_suffix("_ratio").dropna(how="all").reset_index()
-    return tidy.ordered(found, "source hardware compiled size")
-
-
 def _line_style(precision: str) -> dict:
     colour = plots.COLOURS[precision]
     return {"color": colour, "marker": plots.MARKERS[colour], "markersize": 4}
@@ -257,9 +247,11 @@ def kernel(records: pd.DataFrame, precision: str) -> Statement:
 
 
 def published_trend() -> Statement:
-    """State at which sizes a write-up's eager passes were faster in bf16."""
-    table = tidy.select(published_speed(), compiled=False)
-    faster = table["forward_backward_ratio"] < 1
+    """State at which sizes a write-up's eager passes were faster in bf16; its fp32 may have run in TF32."""
+    eager, keys = tidy.select(published.published_step(), compiled=False), "source hardware size context_length"
+    table = eager.pivot_table(index=keys.split(), columns="precision", values="forward_backward_ms")
+    table = tidy.ordered(table.dropna(subset=["fp32", "bf16"]).reset_index(), keys)
+    faster = table["bf16"] < table["fp32"]
     more, less = (", ".join(table[which]["size"]) for which in (~faster, faster))
     of = f"{table['source'].iloc[0]}, on {table['hardware'].iloc[0]} and without compiling"
     text = f"In {of}, forward and backward in bf16 took longer than in fp32 at {more}, and less time at {less}."

@@ -170,8 +170,6 @@ def test_one_size_is_compared_alone(save_record):
 
 
 def test_published_ratios_are_of_one_source_and_hardware():
-    table = precision.published_speed()
-    row = table[(table["size"] == "small") & ~table["compiled"].astype(bool)].iloc[0]
-    assert row["forward_ratio"] == pytest.approx(11.5468 / 10.1203, rel=1e-4)
-    assert set(table["source"]) == {"write-up 003"}
-    assert precision.published_trend().text.endswith("at small, medium, large, xl, and less time at 2.7B.")
+    said = precision.published_trend().text
+    assert said.startswith("In write-up 003, on RTX PRO 6000 WK and without compiling")
+    assert said.endswith("at small, medium, large, xl, and less time at 2.7B.")
