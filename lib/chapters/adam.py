@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 import matplotlib as mpl
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 
 from lib.catalog import CATALOG
@@ -14,7 +13,6 @@ from lib.cost import flops
 from lib.records.frame import Frame
 from lib.report import claims, compare, hypotheses, plots, sentences, tables, tidy
 from lib.report.claims import MORE, Found
-from lib.report.headings import heading
 from lib.report.hypotheses import Hypothesis
 from lib.report.plots import INK, QUIET, STYLE
 from lib.report.sentences import NO_DATA, Statement
@@ -107,19 +105,7 @@ def wins_map(ax: Axes, wins: pd.DataFrame) -> Axes:
         f"\n{digits.number(relative)}"
         for best, relative in zip(cells["best"], cells["relative"], strict=True)
     ]
-    cells = cells.assign(relative=cells["relative"].astype(float), label=labels)
-    y, x = POINT
-    wide = cells.pivot_table(index=y, columns=x, values=["relative", "label"], aggfunc="first")
-    with mpl.rc_context(STYLE):
-        sns.heatmap(
-            wide["relative"].astype(float), vmin=0, vmax=1, cmap="cividis", annot=wide["label"].fillna(""), fmt="",
-            cbar=False, ax=ax,
-        )  # fmt: skip
-        ax.set(xlabel=heading(x), ylabel=heading(y))
-        ax.set_xticklabels([f"{value:,}" for value in wide["relative"].columns], rotation=0)
-        ax.set_yticklabels([f"{value:,}" for value in wide["relative"].index], rotation=0)
-        ax.tick_params(length=0)
-    return ax
+    return plots.heatmap(ax, cells.assign(label=labels), *POINT, "relative", vmin=0, vmax=1, cmap="cividis")
 
 
 def tally(wins: pd.DataFrame) -> Statement:

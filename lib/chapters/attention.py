@@ -4,6 +4,7 @@ import bisect
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -236,13 +237,13 @@ def _kept(attention: pd.DataFrame, case: Mapping) -> tuple[str, tuple]:
     return shown, sentences.quantity(attention, case, "forward_end_mib", found, shown) if found else ()
 
 
-def lines(table: pd.DataFrame) -> Axes:
-    """Draw time and memory kept against the tokens, a panel each, one line a variant."""
-    time, kept = plots.axes(2, 3.4)
-    plots.lines(time, table, "seq_len", "total_ms", "variant", [])
-    plots.lines(kept, table, "seq_len", "forward_end_mib", "variant", [])
-    plots.legend(time, list(dict.fromkeys(table.loc[table["total_ms"].notna(), "variant"])))
-    return time
+def lines(table: pd.DataFrame, *metrics: str) -> Axes:
+    """Draw two metrics against the tokens, a panel each, one line a variant; return the first."""
+    first, other = plots.axes(2, 3.4)
+    for ax, metric in zip((first, other), metrics, strict=True):
+        plots.lines(ax, table, "seq_len", metric, "variant", [])
+    plots.legend(first, list(dict.fromkeys(table.loc[table["total_ms"].notna(), "variant"])))
+    return first
 
 
 def theory(attention: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
@@ -251,23 +252,20 @@ def theory(attention: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     alike = {"precision": "fp32", "cold": False, "d_head": 64}
     longest = tidy.largest(attention, "seq_len", causal=True, **alike)
     naive, tiled = ({**longest, "variant": name} for name in ("naive", "tiled"))
-
-    def grows(metric: str, case: Mapping) -> Interval | None:
-        return hypotheses.exponent(attention, metric, "seq_len", case)
-
+    grows = partial(hypotheses.exponent, attention, axis="seq_len")
     operations, moved = (hypotheses.value(attention, name, naive) for name in ("forward_flops", "moved_bytes"))
     at = sentences.at(", {seq_len:,} tokens", longest)
     open_ = tidy.largest(tidy.select(attention, variant="sdpa", causal=False), "seq_len", **alike)
     visible, all_ = (flops.attention_flops(1, open_["seq_len"] or math.nan, 1, causal) for causal in (True, False))
     return [
-        Hypothesis("exponent of naive's time in T", "FLOPs and bytes, T²", 2.0, grows("total_ms", naive)),
+        Hypothesis("exponent of naive's time in T", "FLOPs and bytes, T²", 2.0, grows("total_ms", case=naive)),
         Hypothesis(
             f"naive, ms{at}", "the longer of FLOPs and bytes at the ceilings",
             1e3 * max(3 * operations / peaks.get("fp32", math.nan), moved / speed),
             hypotheses.median(attention, "total_ms", naive), LEAST,
         ),
-        Hypothesis("exponent of what naive keeps", "scores alone, T²", 2.0, grows("forward_end_mib", naive), MOST),
-        Hypothesis("exponent of what tiled keeps", "one number a query, T", 1.0, grows("forward_end_mib", tiled)),
+        Hypothesis("exponent of what naive keeps", "scores alone, T²", 2.0, grows("forward_end_mib", case=naive), MOST),
+        Hypothesis("exponent of what tiled keeps", "one number a query, T", 1.0, grows("forward_end_mib", case=tiled)),
         Hypothesis(
             f"naive keeps, MiB{at}", "closed formula", kept_mib("naive", longest) if at else math.nan,
             hypotheses.median(attention, "forward_end_mib", naive),

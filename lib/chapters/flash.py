@@ -3,11 +3,11 @@
 import itertools
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
@@ -17,7 +17,6 @@ from lib.chapters import attention
 from lib.cost import flops, memory
 from lib.records.frame import Frame
 from lib.report import compare, hypotheses, plots, published, sentences, tidy
-from lib.report.headings import heading
 from lib.report.hypotheses import LEAST, Hypothesis
 from lib.report.sentences import NO_DATA, Statement
 from lib.stats import digits
@@ -164,16 +163,13 @@ def kept(flash: pd.DataFrame, case: Mapping) -> Statement:
 @mpl.rc_context(plots.STYLE)
 def draw(table: pd.DataFrame, case: Mapping, products: Mapping[str, Interval], bandwidth: Interval) -> Axes:
     """Draw the rate of each variant below the limit, and what it saves, against the tokens."""
-    rate, saved = plots.axes(2, 3.4)
-    plots.lines(rate, table, "seq_len", "causal_gflops", "variant", [])
+    rate = attention.lines(table, "causal_gflops", "saved_mib")
     lengths = sorted(table["seq_len"].unique())
     limits = [_limit_gflops({**case, "seq_len": length}, products, bandwidth) for length in lengths]
     if lengths and not math.isnan(limits[-1]):
         rate.plot(lengths, limits, color=plots.QUIET, linestyle=plots.DASHES["compiled"])
         rate.annotate(LIMIT, (lengths[-1], limits[-1]), (0, 4), textcoords="offset points", ha="right")
         plots.round_ticks(rate.yaxis)
-    plots.lines(saved, table, "seq_len", "saved_mib", "variant", [])
-    plots.legend(rate, list(dict.fromkeys(table.loc[table["total_ms"].notna(), "variant"])))
     return rate
 
 
@@ -187,28 +183,17 @@ def _limit_gflops(case: Mapping, products: Mapping[str, Interval], bandwidth: In
 @mpl.rc_context(plots.STYLE)
 def draw_map(found: pd.DataFrame) -> Axes:
     """Draw ours relative to each rival, tokens by head size: blue is faster, red is slower."""
-    lengths, sizes = (sorted(found[name].unique()) for name in ("seq_len", "d_head"))
-    grid = plots.axes(2, 1.1 + 0.36 * max(1, len(lengths)), sharey=True)
-    for ax, rival in zip(grid if lengths else (), RIVALS, strict=False):
-        cells = tidy.select(found, rival=rival)
-        texts = [
-            f"{digits.number(ratio.value)}\n{verdict}"
-            for ratio, verdict in zip(cells["ratio"], cells["verdict"], strict=True)
-        ]
-        cells = cells.assign(log=[math.log2(ratio.value) for ratio in cells["ratio"]], text=texts)
-        logs, texts = (
-            cells.pivot_table(index="seq_len", columns="d_head", values=name, aggfunc="first").reindex(
-                index=lengths, columns=sizes
-            )
-            for name in ("log", "text")
-        )
-        sns.heatmap(
-            logs.astype(float), vmin=-3, vmax=3, cmap="vlag", annot=texts.astype(object).fillna(""), fmt="",
-            cbar=False, ax=ax, yticklabels=[f"{tokens:,}" for tokens in lengths],
-        )  # fmt: skip
-        ax.set(xlabel=heading("d_head"), ylabel=heading("seq_len") if rival == RIVALS[0] else "")
-        ax.set_title(f"relative to {rival}")
-        ax.tick_params(length=0, labelrotation=0)
+    at = ["seq_len", "d_head"]
+    every = pd.MultiIndex.from_product([sorted(found[name].unique()) for name in at], names=at)
+    grid = plots.axes(2, 1.1 + 0.36 * max(1, len(every.levels[0])), sharey=True)
+    for ax, rival in zip(grid if len(every) else (), RIVALS, strict=False):
+        cells = tidy.select(found, rival=rival).set_index(at)
+        judged = zip(cells["ratio"], cells["verdict"], strict=True)
+        labels = [f"{digits.number(ratio.value)}\n{verdict}" for ratio, verdict in judged]
+        cells = cells.assign(log=[math.log2(ratio.value) for ratio in cells["ratio"]], label=labels)
+        cells = cells[["log", "label"]].reindex(every).reset_index()
+        plots.heatmap(ax, cells, *at, "log", vmin=-3, vmax=3, cmap="vlag").set_title(f"relative to {rival}")
+    grid[-1].set_ylabel("")
     return grid[0]
 
 
@@ -293,21 +278,20 @@ def beside_public(flash: pd.DataFrame) -> pd.DataFrame:
 def theory(flash: pd.DataFrame, case: Mapping) -> list[Hypothesis]:
     """Predict growth with the tokens, the least time, and what is saved to the byte."""
     naive = {**beside_naive(flash, case), "variant": "naive"}
-    at, at_naive = (sentences.at(", {seq_len:,} tokens", each) for each in (case, naive))
-
-    def grows(metric: str, of: Mapping) -> Interval | None:
-        return hypotheses.exponent(flash, metric, "seq_len", of)
-
+    at = sentences.at(", {seq_len:,} tokens", case)
+    grows = partial(hypotheses.exponent, flash, axis="seq_len", case=case)
     return [
-        Hypothesis(f"exponent of {case['variant']}'s time in T", "FLOPs, T²", 2.0, grows("total_ms", case)),
-        Hypothesis("exponent of what it saves", "T (4D + 1) numbers", 1.0, grows("saved_mib", case)),
-        Hypothesis(
-            f"{case['variant']} saves, MiB{at}", "T (4D + 1) numbers a head",
-            hypotheses.value(flash, "formula_mib", case), hypotheses.counted(_saved(flash, case)),
-        ),
-        Hypothesis(
-            f"naive saves, MiB{at_naive}", "3TD + T² numbers a head, and a mask",
-            hypotheses.value(flash, "formula_mib", naive), hypotheses.counted(_saved(flash, naive)),
+        Hypothesis(f"exponent of {case['variant']}'s time in T", "FLOPs, T²", 2.0, grows("total_ms")),
+        Hypothesis("exponent of what it saves", "T (4D + 1) numbers", 1.0, grows("saved_mib")),
+        *(
+            Hypothesis(
+                f"{each['variant']} saves, MiB{sentences.at(', {seq_len:,} tokens', each)}", how,
+                hypotheses.value(flash, "formula_mib", each),
+                hypotheses.counted(hypotheses.value(flash, "saved_mib", each)),
+            )
+            for each, how in (
+                (case, "T (4D + 1) numbers a head"), (naive, "3TD + T² numbers a head, and a mask"),
+            )
         ),
         *(
             Hypothesis(
@@ -318,7 +302,3 @@ def theory(flash: pd.DataFrame, case: Mapping) -> list[Hypothesis]:
             for name in (case["variant"], RIVALS[0])
         ),
     ]  # fmt: skip
-
-
-def _saved(flash: pd.DataFrame, case: Mapping) -> float:
-    return hypotheses.value(flash, "saved_mib", case)

@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
@@ -296,6 +297,24 @@ def ratios(ax: Axes, table: pd.DataFrame, xlabel: str) -> Axes:
     ax.set(xscale="log", xlabel=xlabel, ylim=(max(1, len(table)) - 0.5, -0.5))
     round_ticks(ax.xaxis)
     ax.grid(axis="x")
+    return ax
+
+
+@mpl.rc_context(STYLE)
+def heatmap(ax: Axes, cells: pd.DataFrame, y: str, x: str, value: str, **options) -> Axes:
+    """Draw the column `value` as a map of `x` by `y` whose fields show the texts of the column `label`.
+
+    `options` are those of seaborn: the colours and what their ends stand for."""
+    values, labels = (
+        cells.pivot_table(index=y, columns=x, values=name, aggfunc="first", dropna=False) for name in (value, "label")
+    )
+    rows, columns = ([f"{size:,}" for size in sizes] for sizes in values.axes)
+    sns.heatmap(
+        values.astype(float), annot=labels.astype(object).fillna(""), fmt="", cbar=False, ax=ax, xticklabels=columns,
+        yticklabels=rows, **options,
+    )  # fmt: skip
+    ax.set(xlabel=heading(x), ylabel=heading(y))
+    ax.tick_params(length=0, labelrotation=0)
     return ax
 
 
