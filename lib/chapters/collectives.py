@@ -203,24 +203,15 @@ def beside_published(records: pd.DataFrame) -> pd.DataFrame:
     """Return bandwidths of all-reduces here and in write-ups, a row for each backend, ranks and source.
 
     A column is a size; write-ups count 2^20 bytes in a MB, so bandwidths are compared and not times."""
-    rows = []
     own = tidy.medians(tidy.select(records, operation="all_reduce", status="ok"), "algorithm_gb_per_s")
-    for _, row in own.iterrows():
-        rows.append(row.to_dict() | {"source": "this report"})
-    for _, row in published().iterrows():
-        rows.append(row.to_dict() | {"algorithm_gb_per_s": row["algorithm_gb_per_s"][0]})
-    found: dict[tuple, dict] = {}
-    for row in rows:
-        key = (row["backend"], row["world"], row["source"], row["hardware"])
-        found.setdefault(key, {})[f"{row['megabytes']:g} MB"] = _gb_per_s(row["algorithm_gb_per_s"])
-    names = ["backend", "world", "source", "hardware"]
-    table = pd.DataFrame([dict(zip(names, key, strict=True)) | sizes for key, sizes in found.items()])
-    return tidy.ordered(table, "backend world")
-
-
-def _gb_per_s(value) -> float:
-    """Return the middle of a bandwidth that is an interval or a number."""
-    return value if isinstance(value, float) else value.value
+    own["algorithm_gb_per_s"] = [found.value for found in own["algorithm_gb_per_s"]]
+    theirs = published().explode("algorithm_gb_per_s")
+    table = pd.concat([own.assign(source="this report"), theirs], ignore_index=True)
+    table["size"] = table["megabytes"].map("{:g} MB".format)
+    keys = ["backend", "world", "source", "hardware"]
+    wide = table.pivot_table(index=keys, columns="size", values="algorithm_gb_per_s", aggfunc="last")
+    wide = wide.reindex(pd.MultiIndex.from_frame(table[keys].drop_duplicates()), columns=table["size"].unique())
+    return tidy.ordered(wide.rename_axis(columns=None).reset_index(), "backend world")
 
 
 def theory(records: pd.DataFrame) -> list[Hypothesis]:

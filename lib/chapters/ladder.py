@@ -96,14 +96,13 @@ def table(rungs: pd.DataFrame, steps: pd.DataFrame, allocators: pd.DataFrame) ->
     top = found[found["ratio"].notna()].sort_values(["forward_flops"]).iloc[-1]
     rows = tidy.select(found, **top[at])
     rows = rows.iloc[rows["on"].map(len).argsort(kind="stable")]
-    timed = compile.with_compile_time(rungs)
-    seconds = tidy.medians(timed, "compile_s")[[*rungs.fields, "compile_s"]]
-    rows = rows.merge(seconds, on=rungs.fields, how="left")
-    rows = rows.merge(compile.paid(timed)[[*rungs.fields, "payback_steps"]], on=rungs.fields, how="left")
+    paid = compile.paid(compile.with_compile_time(rungs))[[*rungs.fields, "compile_s", "payback_steps"]]
+    rows = rows.merge(paid, on=rungs.fields, how="left")
     rows["switch"] = [on[-1] if on else "plain" for on in rows["on"]]
     rows["payback_steps"] = rows["payback_steps"].where(rows["switch"] == "compiled", None)
     rows["label"] = [name if name == "plain" else f"+ {name}" for name in rows["switch"]]
-    rows["gain"], rows["rung_gain"] = ([_inverse(i) for i in rows[name]] for name in ("ratio", "rung_ratio"))
+    for gain, ratio in (("gain", "ratio"), ("rung_gain", "rung_ratio")):
+        rows[gain] = [i.inverse if isinstance(i, Interval) else None for i in rows[ratio]]
     own = rows["codes"].iloc[-1]  # other experiments measured the plain step and what is kept, each by its own code
     rows["codes"] = [
         own if switch == "plain" else codes for switch, codes in zip(rows["switch"], rows["codes"], strict=True)
@@ -111,10 +110,6 @@ def table(rungs: pd.DataFrame, steps: pd.DataFrame, allocators: pd.DataFrame) ->
     kept = _kept(allocators).assign(hardware=rows["hardware"].iloc[0])
     kept["codes"] = [own] * len(kept)
     return Frame(pd.concat([rows, kept], ignore_index=True)).with_origin(found, what="Median or gain")
-
-
-def _inverse(ratio) -> Interval | None:
-    return ratio.inverse if isinstance(ratio, Interval) else None
 
 
 def _kept(allocators: pd.DataFrame) -> pd.DataFrame:

@@ -105,11 +105,11 @@ def against(records: pd.DataFrame, variant: str, *others: str) -> Statement:
         return sentences.with_stale(NOTHING, records)
     case, *rest = ({name: found.loc[one, name] for name in records.fields} for one in (variant, *others))
     at = sentences.at("at size {size}, {world} ranks by {backend}", case)
-    said = (f"the {variant} step", *(f"the {name} one" for name in others))
-    compared = zip(rest, said[1:], (at, *[""] * len(rest)), strict=False)
-    return sentences.together(*(
-        sentences.compare(records, "total_ms", case, to, said[0], name, where) for to, name, where in compared
-    ))  # fmt: skip
+    said = []
+    for name, to in zip(others, rest, strict=True):
+        words = f"the {variant} step", f"the {name} one", "" if said else at
+        said.append(sentences.compare(records, "total_ms", case, to, *words))
+    return sentences.together(*said)
 
 
 @of_records()
@@ -288,6 +288,7 @@ def bound(records: pd.DataFrame, network: Network | None, peaks: Mapping[str, fl
 
 def xxl() -> pd.DataFrame:
     """Answer the assignment's questions about XXL by accounting, beside the answers of two write-ups."""
+    whole = digits.count
     (x, y), devices, of = MESH, MESH[0] * MESH[1], {**TPU_V5P, "d_ff": XXL.d_ff}
     mixed = partial(accounting.mixed_tokens, **of, axes=MESH_AXES)
     least, added, narrower = mixed(tensor_world=y), mixed(tensor_world=y, overlap=False), mixed(tensor_world=2 * y)
@@ -295,24 +296,26 @@ def xxl() -> pd.DataFrame:
     alone, busy = (XXL.least_world(tokens, accounting.TPU_BYTES) for tokens in (0, least))
     each = digits.number(XXL.sharded_bytes(least, devices) / GIB)
     rows = [
-        ("a", "weights, gradients and states in fp32, GiB", _whole(XXL.state_bytes / GIB), "3,276", "3,276"),
+        ("a", "weights, gradients and states in fp32, GiB", whole(XXL.state_bytes / GIB), "3,276", "3,276"),
         ("a", "kept for the backward pass in bf16, MiB a token", digits.number(XXL.token_bytes / MIB), "16.7", "16.7"),
-        ("a", "H100s of 80 GiB for weights, gradients and states", _whole(cards), "", "41"),
-        ("b", "least FSDP devices of 95 GiB, without activations", _whole(alone), "", ""),
-        ("b", f"the same with {_whole(least)} tokens each, half of their activations whole", _whole(busy), "", ""),
+        ("a", "H100s of 80 GiB for weights, gradients and states", whole(cards), "", "41"),
+        ("b", "least FSDP devices of 95 GiB, without activations", whole(alone), "", ""),
+        (
+            "b",
+            f"the same with {whole(least)} tokens each, half of their activations whole",
+            whole(busy),
+            "",
+            "",
+        ),
         ("b", f"GiB on each of {devices} devices with these tokens", each, "", ""),
-        ("c", f"tokens a device, X = {x}, Y = {y}, weights and activations at once", _whole(least), "", ""),
-        ("c", "the same on all devices together", _whole(devices * least), "", ""),
-        ("c", "tokens a device where both times add up", _whole(added), "", "395"),
-        ("c", "with the best X and Y", _whole(accounting.best_mesh_tokens(**of, axes=MESH_AXES)), "246", "245"),
-        ("d", f"tokens a device with X = {x // 2}, Y = {2 * y}, at once", _whole(narrower), "", ""),
-        ("d", "ranks that tensor parallelism can use", _whole(math.floor(accounting.tensor_ranks(**of))), "", ""),
+        ("c", f"tokens a device, X = {x}, Y = {y}, weights and activations at once", whole(least), "", ""),
+        ("c", "the same on all devices together", whole(devices * least), "", ""),
+        ("c", "tokens a device where both times add up", whole(added), "", "395"),
+        ("c", "with the best X and Y", whole(accounting.best_mesh_tokens(**of, axes=MESH_AXES)), "246", "245"),
+        ("d", f"tokens a device with X = {x // 2}, Y = {2 * y}, at once", whole(narrower), "", ""),
+        ("d", "ranks that tensor parallelism can use", whole(math.floor(accounting.tensor_ranks(**of))), "", ""),
     ]
     return pd.DataFrame(rows, columns=["part", "asked", "by accounting", *WRITE_UPS])
-
-
-def _whole(value: float) -> str:
-    return digits.count(value)
 
 
 def published_steps(table: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 
 import pandas as pd
 from markupsafe import Markup
@@ -108,10 +108,14 @@ def _plain_memory(of: Machine) -> pd.DataFrame:
     return tidy.select(of.load("memory"), checkpoint=0)
 
 
-def _memory_over_time(of: Machine) -> Statement:
-    """Answer with the peak of a step and its parts."""
-    plain = _plain_memory(of)
-    return memory.answer(plain, tidy.largest(plain, "parameters", precision="fp32", mode="train_step"))
+def _step_with_most(by: str, precision: str, say: Callable) -> Callable[[Machine], Statement]:
+    """Answer with a statement of the chapter on memory about the plain training step with the most of a field."""
+
+    def answer(of: Machine) -> Statement:
+        plain = _plain_memory(of)
+        return say(plain, tidy.largest(plain, by, precision=precision, mode="train_step"))
+
+    return answer
 
 
 def _peaks(of: Machine) -> Statement:
@@ -138,18 +142,6 @@ def _peaks(of: Machine) -> Statement:
         f"forward pass at {sentences.listed(texts['forward'])}."
     )
     return Statement(text, "measured", "peak_mib", (), numbers)
-
-
-def _narrow_memory(of: Machine) -> Statement:
-    """Answer with what bf16 changes of the peak, at the longest context."""
-    plain = _plain_memory(of)
-    return memory.narrower(plain, tidy.largest(plain, "context_length", precision="bf16", mode="train_step"))
-
-
-def _allocations(of: Machine) -> Statement:
-    """Answer with the largest allocations of the longest case."""
-    plain = _plain_memory(of)
-    return memory.scores(plain, tidy.largest(plain, "context_length", precision="fp32", mode="train_step"))
 
 
 def _attention(of: Machine) -> Statement:
@@ -222,11 +214,6 @@ def _bucket(of: Machine) -> Statement:
     return collectives.bucket(of.load("ddp"), collectives.fits(collectives.prepared(of.load("collectives"))))
 
 
-def _xxl(part: str, _: Machine) -> Statement:
-    """Answer a part of the question about XXL by accounting."""
-    return parallel.xxl_answer(part)
-
-
 def _ranks_memory(of: Machine) -> Statement:
     """Answer with what a rank holds after a step, plain and with a sharded optimizer."""
     sharded = of.load("sharded")
@@ -283,15 +270,16 @@ QUESTIONS = (
              lambda of: precision.trend(tidy.select(of.load("step"), **TRAINING)), PRECISION, "step",
              TRAINING | {"precision": "bf16"}, {"size": SIZES}),
     Question("memory_profiling", "a", "What memory looks like over a forward pass and a training step",
-             _memory_over_time, MEMORY, "memory", {}, PROFILED_MEMORY),
+             _step_with_most("parameters", "fp32", memory.answer), MEMORY, "memory", {}, PROFILED_MEMORY),
     Question("memory_profiling", "b", "How high the peak is at each context length",
              _peaks, MEMORY, "memory", {}, PROFILED_MEMORY),
     Question("memory_profiling", "c", "What mixed precision changes of the peak",
-             _narrow_memory, MEMORY, "memory", {"precision": "bf16"}, PROFILED_MEMORY),
+             _step_with_most("context_length", "bf16", memory.narrower), MEMORY, "memory", {"precision": "bf16"},
+             PROFILED_MEMORY),
     Question("memory_profiling", "d", "How large one activation of the residual stream is",
              lambda _: memory.residual("2.7B", 256), MEMORY),
     Question("memory_profiling", "e", "How large the largest allocations are, and what made them",
-             _allocations, MEMORY, "memory", {}, PROFILED_MEMORY),
+             _step_with_most("context_length", "fp32", memory.scores), MEMORY, "memory", {}, PROFILED_MEMORY),
     Question("pytorch_attention", "", "How the time of naive attention grows, and where memory ends",
              _attention, ATTENTION, "attention", {"variant": "naive"}, SQUARES),
     Question("torch_compile", "a", "What compiling changes of attention",
@@ -320,7 +308,8 @@ QUESTIONS = (
              {"variant": "overlap"}, {"size": ("xl",)}),
     Question("ddp_bucketed_benchmarking", "", "Which bucket is best, by the model and measured",
              _bucket, RING, "ddp", {"variant": "bucketed"}, {"size": ("xl",), "bucket_mib": (1, 10, 100, 1000)}),
-    *(Question("communication_accounting", part, asks, partial(_xxl, part), XXL) for part, asks in {
+    *(Question("communication_accounting", part, asks, lambda _, part=part: parallel.xxl_answer(part), XXL)
+      for part, asks in {
         "a": "What memory XXL needs", "b": "Over how many devices it must be sharded",
         "c": "From which batch size on it is compute-bound", "d": "How the batch can be smaller",
     }.items()),

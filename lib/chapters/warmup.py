@@ -217,7 +217,8 @@ def first_line(records: pd.DataFrame) -> Statement:
     number = sentences.quantity(records, case, "first_ratio", found["first_ratio"], shown)
     said = f"At {where(found)}, the first step takes {shown} as long as later ones, {steady}{_often(starts)}: "
     said += f"discard {_discard(starts)}."
-    return Statement(said, "measured", _evidence(found), sentences.names(records, case), number)
+    evidence = f"Steady from step, by process: {found['steady_from']}; later is the last half of the steps."
+    return Statement(said, "measured", evidence, sentences.names(records, case), number)
 
 
 def answer(records: pd.DataFrame) -> Statement:
@@ -252,10 +253,6 @@ def _discard(starts: list[int | None]) -> str:
     middle = statistics.median_low(math.inf if start is None else start for start in starts)
     steps = max(FULL, middle - 1) if math.isfinite(middle) else FULL
     return "five" if steps == FULL else digits.count(steps)
-
-
-def _evidence(row: pd.Series) -> str:
-    return f"Steady from step, by process: {row['steady_from']}; later is the last half of the steps."
 
 
 @of_records()
