@@ -205,7 +205,7 @@ def beside_published(records: pd.DataFrame) -> pd.DataFrame:
     A column is a size; write-ups count 2^20 bytes in a MB, so bandwidths are compared and not times."""
     own = tidy.medians(tidy.select(records, operation="all_reduce", status="ok"), "algorithm_gb_per_s")
     own["algorithm_gb_per_s"] = [found.value for found in own["algorithm_gb_per_s"]]
-    theirs = published().explode("algorithm_gb_per_s")
+    theirs = published().explode("algorithm_gb_per_s").astype({"algorithm_gb_per_s": float})
     table = pd.concat([own.assign(source="this report"), theirs], ignore_index=True)
     table["size"] = table["megabytes"].map("{:g} MB".format)
     keys = ["backend", "world", "source", "hardware"]
