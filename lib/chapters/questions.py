@@ -109,7 +109,7 @@ def _plain_memory(of: Machine) -> pd.DataFrame:
 
 
 def _step_with_most(by: str, precision: str, say: Callable) -> Callable[[Machine], Statement]:
-    """Answer with a statement of the chapter on memory about the plain training step with the most of a field."""
+    """Answer with what the chapter on memory says of the plain step that has the most of a field."""
 
     def answer(of: Machine) -> Statement:
         plain = _plain_memory(of)

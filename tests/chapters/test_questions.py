@@ -85,7 +85,7 @@ def test_the_reference_answers_all_but_what_needs_a_gpu(own_results, rendered):
     section = re.search(r'<section id="12_questions".*?</section>', rendered.read_text(), re.DOTALL)[0]
     unanswered = [row.partition("</dt>")[0] for row in section.split("<dt>")[1:] if f"<b>{NOT_RUN}</b>" in row]
     assert len(unanswered) == 1
-    assert "(flash_forward (Triton))" in unanswered[0]
+    assert "<small>flash_forward (Triton)</small>" in unanswered[0]
     assert "<data data-q=" in section
     around = results.read(results.files(reference.MACHINE)[0])["environment"]
     assert f"these answers are from {around['hardware']}." in section

@@ -58,9 +58,9 @@ def test_what_is_compiled_from_empty_caches_goes_to_the_folder_of_the_sweep(monk
 
 def test_a_case_is_compiled_in_the_first_round_and_loaded_in_the_next(own_results, one_thread, monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    monkeypatch.setattr(torch._inductor.config, "cpp_cache_precompile_headers", False)  # they would be compiled anew
+    headers = torch._inductor.config.patch(cpp_cache_precompile_headers=False)  # which would be compiled anew
     for round in (1, 2):
-        with measure.recording(one(), round) as record:
+        with headers, measure.recording(one(), round) as record:
             work = record.setup()
             record.metrics |= measure.errors(work)
             record.metrics |= measure.times(work, Plan(1, 6))
