@@ -147,19 +147,6 @@ def test_an_index_is_for_pytorch_alone_whose_dependencies_come_from_the_users_ow
     assert spoken.endswith('PyTorch comes from TORCH_INDEX"')
 
 
-def test_make_report_leaves_the_choice_of_the_sweep_to_one_place():
-    command = ["make", "-n", "-o", ".venv/ready", "report"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "-m lib.sweep report " in said
-
-
-def test_every_module_says_what_it_does_in_its_first_line():
-    modules = [file for file in ROOT.glob("lib/**/*.py") if file.name != "__init__.py"]
-    docstrings = {file: ast.get_docstring(ast.parse(file.read_text())) for file in modules}
-    assert docstrings
-    assert not [str(file) for file, text in docstrings.items() if not (text and text.splitlines()[0].strip())]
-
-
 def test_every_file_that_the_readme_shows_or_links_to_exists():
     links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
     assert links

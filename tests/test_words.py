@@ -1,4 +1,4 @@
-"""Docstrings open with a verb on a short line, and the words that the glossary replaced stay away."""
+"""Modules have docstrings, which open with a verb on a short line, and the words that the glossary replaced stay away."""
 
 import ast
 import re
@@ -12,6 +12,7 @@ LONGEST = 100
 
 
 def docstrings(file: Path):
+    assert file.name == "__init__.py" or ast.get_docstring(ast.parse(file.read_text())), file
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield getattr(node, "lineno", 1), ast.get_docstring(node) or ""

@@ -30,15 +30,6 @@ def records(save_record, *changes, **metrics):
     return results.load("memory", "test-1c")
 
 
-def test_a_record_holds_the_timeline_its_phases_and_the_largest_alike_counted():
-    assert FOLLOWED["timeline"] == {"instant_us": [0, 1000, 2000, 3000], "live_mib": [1, 3, 5, 1]}
-    assert FOLLOWED["phases"]["end_us"] == [1500, 2500, 3000]
-    assert FOLLOWED["largest"] == {
-        "each_mib": [2.0], "count": [2], "function": ["attention.naive"], "operator": ["aten::bmm"],
-        "phase": ["forward"],
-    }  # fmt: skip
-
-
 def test_a_thinned_series_keeps_its_ends_and_every_high_and_low():
     values = [i % 7 for i in range(5000)]
     values[1234], values[4321] = 100, -5

@@ -84,15 +84,12 @@ def test_the_title_page_says_what_was_measured(rendered):
     assert facts.get("Code", "") in header  # of a reference of older code
 
 
-def test_each_question_and_each_piece_of_evidence_leads_into_the_page(rendered, links):
+def test_each_question_leads_into_the_page(rendered, links):
     text = rendered.read_text()
     asked = re.search(r'<section id="12_questions".*?</section>', text, re.DOTALL)[0]
     targets = re.findall(r'<a href="#([^"]+)"', asked)
     assert len(targets) + asked.count("not run") >= len(QUESTIONS)  # what was not run has no place
     assert set(targets) <= set(links.ids)
-    evidence = re.findall(r'href="#(record-[^"]+)"', text)
-    assert evidence
-    assert set(evidence) <= set(links.ids)
 
 
 def test_the_page_is_well_formed_and_its_ids_are_unique(links):
@@ -104,7 +101,7 @@ def test_links_within_the_page_and_to_executed_notebooks_resolve(rendered, links
     inside = [link[1:] for link in links.links if link.startswith("#")]
     outside = [link for link in links.links if not link.startswith(("#", "data:"))]
     assert set(inside) <= set(links.ids)
-    assert inside
+    assert any(link.startswith("record-") for link in inside)  # where evidence leads
     assert outside
     assert all((rendered.parent / link).exists() for link in outside)
 
