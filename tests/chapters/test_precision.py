@@ -42,6 +42,15 @@ def test_what_makes_no_sense_is_unavailable_and_says_why(subject, name, reason):
     assert measure.available([one(subject, name)]) == []
 
 
+def test_a_record_holds_what_was_observed(own_results):
+    case = one("toy", "bf16")
+    with measure.recording(case, 1) as record:
+        record.metrics |= record.observe()
+    read = results.read(measure.record_path(case, 1))
+    assert read["status"] == "ok"
+    assert read["metrics"]["dtypes"]["tensor"][0] == "parameters"
+
+
 def test_the_sums_are_those_of_the_assignment_and_their_error_has_two_parts(observed):
     table = pd.DataFrame(observed["accumulation", "fp16"]["loops"]).set_index("loop")
     assert table["sum"].round(4).to_dict() == {
@@ -75,6 +84,11 @@ def test_autocast_narrows_products_and_neither_parameters_nor_gradients(observed
     model = dict(zip(*observed["transformer", name]["dtypes"].values(), strict=True))
     assert model["queries"] == model["attention scores"] == name
     assert model["residual stream after a layer"] == "fp32"
+
+
+def test_without_autocast_everything_is_wide(observed):
+    for subject in ("toy", "transformer"):
+        assert set(observed[subject, "fp32"]["dtypes"]["dtype"]) == {"fp32"}
 
 
 @pytest.mark.parametrize("norm", rounding.NORMS)

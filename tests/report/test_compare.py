@@ -8,17 +8,18 @@ from lib.catalog import CATALOG
 from lib.records import baselines, results
 from lib.report import compare, sentences, tables, tidy
 from lib.stats import comparisons
-from two_variants import CASE
+
+CASE = {"variant": "naive", "seq_len": 64, "compiled": False}
 
 
 def verdict(found):
     return comparisons.verdicts([found])[0]
 
 
-def paired_records(save_record, ratio):
+def paired_records(save_record, ratio, rounds=(1, 2, 3)):
     """Tiled attention beside naive, its baseline: pairs of that ratio, though its own samples say the opposite."""
     case = CASE | {"precision": "fp32"}
-    for round in (1, 2, 3):
+    for round in rounds:
         save_record(case=case, round=round, total_ms=[1.0 + 0.001 * i for i in range(12)])
         base = [1.0 + 0.002 * i + 0.1 * round for i in range(12)]
         save_record(
@@ -45,9 +46,6 @@ def test_rows_stand_beside_their_baselines_which_have_no_ratio(save_record):
     assert (naive["ratio"], naive["verdict"]) == (None, "–")
     assert (tiled["baseline"], tiled["verdict"]) == ("naive", "faster")
     assert tables.show(table, "variant total_ms ratio verdict", "x")._repr_html_().count("data-verdict") == 1
-    (row,) = compare.against_baselines(records).to_dict("records")
-    assert (row["variant"], row["baseline"], row["verdict"]) == ("tiled", "naive", "faster")
-    assert compare.against_baselines(tidy.select(records, variant="naive")).empty
 
 
 def test_a_phase_is_compared_by_its_own_times_in_the_pairs(save_record):
@@ -63,6 +61,54 @@ def test_a_phase_is_compared_by_its_own_times_in_the_pairs(save_record):
     (whole,) = compare.against_baselines(records).to_dict("records")
     assert forward["ratio"].value == pytest.approx(0.5, rel=0.01)
     assert (forward["verdict"], whole["verdict"]) == ("faster", "slower")
+
+
+def test_pairs_of_one_process_decide_where_there_is_no_other(save_record):
+    records, case = paired_records(save_record, 0.8, rounds=(1,))
+    found = compare.comparison(records, "total_ms", case | {"variant": "tiled"}, case)
+    assert (verdict(found), found.ratio.scope) == ("faster", "within one process")
+
+
+def test_a_table_of_baselines_has_a_row_a_variant_with_its_verdict(save_record):
+    records, _ = paired_records(save_record, 0.8)
+    (row,) = compare.against_baselines(records).to_dict("records")
+    assert (row["variant"], row["baseline"], row["verdict"]) == ("tiled", "naive", "faster")
+    shown = tables.show(compare.against_baselines(records), "variant baseline ratio verdict", "a caption")._repr_html_()
+    assert "faster" in shown
+    assert compare.against_baselines(tidy.select(records, variant="naive")).empty
+
+
+def test_a_sentence_says_what_the_table_says(save_record):
+    records, case = paired_records(save_record, 0.8)
+    for extra in range(20):  # so many comparisons that show nothing, that the one is no longer shown among them
+        for round in (1, 2, 3):
+            for variant in ("naive", "tiled"):
+                pairs = (
+                    {"paired_ms": [1.0, 1.2 + 0.3 * round] * 6, "baseline_ms": [1.1] * 12} if variant == "tiled" else {}
+                )
+                save_record(
+                    case=case | {"variant": variant, "seq_len": 100 + extra}, round=round, total_ms=[1.0] * 12, **pairs
+                )  # fmt: skip
+    wide = results.load("attention", "test-1c")
+    tiled = case | {"variant": "tiled"}
+    alone = sentences.compare(records, "total_ms", tiled, case, "tiled", "naive")
+    among = sentences.compare(wide, "total_ms", tiled, case, "tiled", "naive")
+    table = compare.against_baselines(wide)
+    assert alone.verdict == "faster"
+    assert among.verdict == tidy.select(table, **tiled)["verdict"].iloc[0]
+    back = sentences.compare(records, "total_ms", case, tiled, "naive", "tiled")
+    assert back.verdict == "slower"
+
+
+def test_two_processes_that_disagree_show_nothing(save_record):
+    _, case = paired_records(save_record, 0.8, rounds=(1,))
+    base = [1.0 + 0.001 * i for i in range(12)]
+    save_record(case=case, round=2, total_ms=base)
+    save_record(
+        case=case | {"variant": "tiled"}, round=2, total_ms=base, paired_ms=[1.1 * ms for ms in base], baseline_ms=base
+    )
+    found = compare.comparison(results.load("attention", "test-1c"), "total_ms", case | {"variant": "tiled"}, case)
+    assert verdict(found) == "unclear"
 
 
 def test_variants_with_the_same_baseline_are_compared_through_it(save_record):
