@@ -8,7 +8,7 @@ import torch
 from lib.attention import VARIANTS, unavailable
 from lib.cost import flops
 from lib.instruments import environment
-from lib.model import SIZES, Config, RMSNorm, TransformerLM, loss
+from lib.model import SIZES, Config, RMSNorm, RoPE, TransformerLM, loss
 
 # no two dimensions are equal, so that a mixed-up one cannot pass; the tokens are fewer than the context
 CONFIG = Config(vocab_size=23, context_length=12, d_model=24, d_ff=40, num_layers=2, num_heads=3, rope_theta=100.0)
@@ -96,9 +96,58 @@ def test_every_attention_gives_the_same_logits(attention):
         torch.testing.assert_close(build(attention=attention)(TOKENS), build()(TOKENS), atol=1e-5, rtol=1e-5)
 
 
+def test_the_attention_named_is_the_one_used(monkeypatch):
+    monkeypatch.setitem(VARIANTS, "sdpa", lambda q, k, v, causal: torch.zeros_like(v))
+    with torch.no_grad():
+        assert (build(attention="sdpa")(TOKENS) - build()(TOKENS)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("attention", ["naive", "tiled", "sdpa"])
+@pytest.mark.parametrize("changed", [1, 5, 8])
+def test_a_token_changes_no_earlier_logit(attention, changed):
+    network = build(attention=attention)
+    other = TOKENS.clone()
+    other[:, changed] = (other[:, changed] + 1) % CONFIG.vocab_size
+    with torch.no_grad():
+        before, after = network(TOKENS), network(other)
+    torch.testing.assert_close(after[:, :changed], before[:, :changed], atol=1e-6, rtol=0)
+    assert ((after - before)[:, changed:].abs().amax(-1) > 1e-4).all()
+
+
+def test_sequences_of_a_batch_do_not_see_each_other():
+    with torch.no_grad():
+        torch.testing.assert_close(build()(TOKENS)[1], build()(TOKENS[1:])[0], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("length", [1, 12])
+def test_any_length_up_to_the_context_is_accepted(length):
+    assert build()(torch.zeros(3, length, dtype=torch.long)).shape == (3, length, 23)
+
+
 def test_more_tokens_than_the_context_are_refused():
     with pytest.raises(ValueError, match="got 13, expected at most context_length 12"):
         build()(torch.zeros(1, 13, dtype=torch.long))
+
+
+def test_rope_makes_scores_depend_on_the_distance_only():
+    torch.manual_seed(0)
+    rope = RoPE(8, 64, 10_000.0)
+    q, k = rope(torch.randn(1, 8).expand(64, 8)), rope(torch.randn(1, 8).expand(64, 8))
+    scores = q @ k.T
+    torch.testing.assert_close(scores[1:, 1:], scores[:-1, :-1], atol=1e-5, rtol=0)
+    assert scores[0].std() > 0.1  # and on the distance they do depend
+
+
+def test_rope_keeps_lengths_and_leaves_the_first_position_alone():
+    x = torch.randn(2, 3, 64, 8, generator=torch.Generator().manual_seed(0))
+    turned = RoPE(8, 64, 10_000.0)(x)
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+    torch.testing.assert_close(turned[..., 0, :], x[..., 0, :])
+    assert (turned - x)[..., 1:, :].norm(dim=-1).min() > 0.1
+
+
+def test_rope_returns_the_type_it_was_given():
+    assert RoPE(8, 4, 10_000.0)(torch.ones(4, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -117,6 +166,15 @@ def test_rmsnorm_computes_narrow_types_in_fp32(dtype):
 def test_rmsnorm_of_large_fp16_does_not_overflow():
     x = torch.full((1, 8), 1e4, dtype=torch.float16)  # its square is beyond fp16
     torch.testing.assert_close(RMSNorm(8)(x), torch.ones_like(x))
+
+
+def test_rmsnorm_of_zeros_is_zero():
+    assert torch.equal(RMSNorm(8)(torch.zeros(2, 8)), torch.zeros(2, 8))
+
+
+def test_the_loss_is_log_sum_exp_minus_the_target():
+    logits = torch.randn(2, 9, 23, generator=torch.Generator().manual_seed(0)) * 3
+    torch.testing.assert_close(loss(logits, TARGETS).double(), loss_by_formula(logits.double(), TARGETS))
 
 
 def test_the_loss_of_large_logits_is_finite():
@@ -147,6 +205,12 @@ def test_state_dict_keys_are_those_of_the_staff_model():
     assert set(build().state_dict()) == keys
 
 
+def test_the_head_is_not_tied_to_the_embedding():
+    network = build()
+    assert network.lm_head.weight is not network.token_embeddings.weight
+    assert not torch.equal(network.lm_head.weight, network.token_embeddings.weight)
+
+
 @pytest.mark.parametrize(
     ("values", "field"),
     [
@@ -162,6 +226,10 @@ def test_state_dict_keys_are_those_of_the_staff_model():
 def test_a_shape_that_cannot_be_is_refused_by_the_name_of_its_field(values, field):
     with pytest.raises(ValueError, match=f"^{field}"):
         Config(**values)
+
+
+def test_rope_theta_may_be_an_integer():
+    assert Config(rope_theta=500_000).rope_theta == 500_000
 
 
 def test_an_unknown_attention_is_refused_with_the_nearest_name():

@@ -34,6 +34,19 @@ def test_a_narrow_precision_computes_linear_layers_in_its_type(name, dtype):
     assert not torch.is_autocast_enabled("cpu")
 
 
+def test_a_narrow_precision_leaves_parameters_and_gradients_in_fp32():
+    layer = torch.nn.Linear(4, 4)
+    with precision.activate("bf16", "cpu"):
+        out = layer(torch.ones(2, 4))
+    out.sum().backward()
+    assert layer.weight.dtype == layer.weight.grad.dtype == torch.float32
+
+
+def test_a_context_can_be_entered_again():
+    context = precision.activate("bf16", "cpu")
+    assert linear_dtype(context) == linear_dtype(context) == torch.bfloat16
+
+
 @pytest.mark.parametrize("device", ["cpu", "mps"])
 def test_tf32_is_refused_without_cuda_and_changes_nothing(device):
     torch.set_float32_matmul_precision("medium")

@@ -1,5 +1,7 @@
 """The first steps of a process come before anything else computes in it."""
 
+from dataclasses import asdict
+
 import pytest
 import torch
 
@@ -19,6 +21,12 @@ def recorded(case, samples=3):
 @pytest.fixture
 def case():
     return one("warmup")
+
+
+def test_a_warm_up_is_a_step_under_another_name(case):
+    step = one("step")
+    assert asdict(case) == asdict(step)
+    assert case.predicted_bytes() == step.predicted_bytes()
 
 
 @pytest.mark.parametrize("samples", [1, 4])

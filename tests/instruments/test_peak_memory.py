@@ -12,7 +12,7 @@ from lib.instruments import container, device, memory_timeline, peak_memory
 from lib.instruments.device import Cuda, Mps
 from lib.instruments.peak_memory import MIB
 
-pytestmark = pytest.mark.usefixtures("one_thread", "little_garbage")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 QUARTER = MIB // 4  # numbers in fp32 that take 1 MiB
 
@@ -39,6 +39,16 @@ def test_peaks_are_exact_where_the_allocations_are_known():
     assert found["first_end_mib"] == [2.0]
     assert found["second_peak_mib"] == [3.0]
     assert found["peak_mib"] == [5.0]
+
+
+def test_views_and_in_place_operations_take_no_memory():
+    older = torch.zeros(MIB // 4)
+
+    def iteration(mark):
+        older.view(2, -1).t().add_(1)
+        mark("run")
+
+    assert peak_memory.peaks(iteration, "cpu")["peak_mib"] == [1.0]
 
 
 def test_a_storage_may_be_freed_in_another_phase_than_it_was_made_in_and_in_any_order():
@@ -68,6 +78,15 @@ def test_what_was_there_before_counts_until_it_is_freed():
         del made
 
     assert bytes_of(iteration) == {"touch_peak": 800, "touch_end": 800, "free_peak": 800, "free_end": 400}
+
+
+def test_an_operation_that_returns_a_storage_several_times_counts_it_once():
+    def iteration(mark):
+        parts = torch.ones(3, 100).unbind()
+        mark("run")
+        del parts
+
+    assert bytes_of(iteration)["run_end"] == 1200
 
 
 def test_a_view_keeps_the_whole_storage_alive():
@@ -104,6 +123,16 @@ def test_a_storage_that_an_operation_resizes_is_counted_in_its_new_size():
     assert bytes_of(iteration) == {"make_peak": 400, "make_end": 400, "grow_peak": 800, "grow_end": 800}
 
 
+def test_a_tensor_from_numbers_is_new_when_it_is_made():
+    def iteration(mark):
+        mark("before")
+        made = torch.tensor([1.0, 2.0])
+        mark("after")
+        del made
+
+    assert bytes_of(iteration) == {"before_peak": 0, "before_end": 0, "after_peak": 8, "after_end": 8}
+
+
 def test_what_the_backward_pass_allocates_is_counted_and_what_it_no_longer_needs_is_freed():
     x = torch.ones(100, requires_grad=True)
 
@@ -117,6 +146,18 @@ def test_what_the_backward_pass_allocates_is_counted_and_what_it_no_longer_needs
     assert found["forward_end"] == 400 + 400 + 4
     assert found["backward_peak"] == 400 + 400 + 4 + 4 + 400  # beside exp(x): the gradients of the loss and of x
     assert found["backward_end"] == 400 + 4 + 400
+
+
+def test_what_outlives_the_iteration_is_no_longer_followed():
+    kept = []
+
+    def iteration(mark):
+        kept.append(torch.empty(100))
+        mark("run")
+
+    history = memory_timeline.follow(iteration)
+    kept.clear()
+    assert history.levels() == [0, 400]
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the resident peak")

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from lib import attention
 from lib.cost import flops
 from lib.instruments import kernel_classes
 from lib.instruments import profiler as profiling
+from lib.records import results
 from lib.report.published import published_table
+from lib.timing import HostClock, Plan, measure
 from plain import one
 
 
@@ -151,6 +154,14 @@ def test_a_step_has_its_products_where_theory_has_them(profiled):
         assert {(phase, "scores", "matrix product"), (phase, "softmax", "reduction")} <= parts
         assert (phase, "values", "matrix product") in parts
         assert (phase, "softmax", "matrix product") not in parts
+
+
+def test_the_record_of_a_profiled_step_is_valid_and_its_iteration_still_runs(profiled, save_record):
+    case, work, found, _ = profiled
+    times = measure(work.iteration, HostClock(), Plan(0, 1), work.before).metrics()
+    record = results.read(save_record("kernels", asdict(case), **work.facts, **found, **times))
+    assert record["metrics"]["parts"] == found["parts"]
+    assert set(record["metrics"]) >= {"forward_ms", "part_costs", "kernels", "classes"}
 
 
 def test_only_attention_by_the_formula_has_parts():
