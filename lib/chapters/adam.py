@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
 import pandas as pd
@@ -259,20 +259,13 @@ def beside_nearest(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     return tidy.ordered(without_zeros(table), "amsgrad cold variant shapes")
 
 
-def compiled_against(*rivals: str, within: claims.Limits, **where) -> Callable[[claims.Data], list[Found]]:
-    """Make a function that finds compiled single-tensor times relative to `rivals`."""
-
-    def find(data: claims.Data) -> list[Found]:
-        records, of = claims.rows(data, "adam"), {"variant": "compiled_single_tensor"}
-        return [
-            one
-            for rival in rivals
-            for one in claims.ratios(
-                records, "total_ms", of, {"variant": rival}, within, f"times {rival} {CASE}", **where, **LISTS
-            )
-        ]
-
-    return find
+def compiled_against(data: claims.Data, rivals: Sequence[str], within: claims.Limits, **where) -> list[Found]:
+    """Find compiled single-tensor times relative to `rivals`, in the cases with these values of fields."""
+    records, of, found = claims.rows(data, "adam", **LISTS), {"variant": COMPILED[0]}, []
+    for rival in rivals:
+        label = f"times {rival} {CASE}"
+        found += claims.ratios(records, "total_ms", of, {"variant": rival}, within, label, **where)
+    return found
 
 
 def many_parameters(data: claims.Data) -> list[Found]:

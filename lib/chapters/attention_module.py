@@ -32,13 +32,11 @@ def with_least_time(records: pd.DataFrame, peaks: dict[str, float], speed: float
     def least(_, forward_flops, forward_bytes, backward_bytes, limit, speed):
         return 1e3 * max(3 * forward_flops / limit, (forward_bytes + backward_bytes) / speed)
 
-    def share(_, projections, everything):
-        return 100 * projections / everything
-
     amounts = ("forward_flops", "forward_bytes", "backward_bytes", "limit", "speed")
     known = tidy.derive(known, "least_ms", least, "total_ms", *amounts)
     known = tidy.with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
-    return tidy.derive(known, "projections_percent", share, "total_ms", "projection_flops", "forward_flops")
+    parts = ("total_ms", "projection_flops", "forward_flops")
+    return tidy.derive(known, "projections_percent", lambda _, own, every: 100 * own / every, *parts)
 
 
 def published() -> pd.DataFrame:

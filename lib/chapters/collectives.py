@@ -221,11 +221,7 @@ def theory(records: pd.DataFrame) -> list[Hypothesis]:
     at = sentences.at(", {megabytes:g} MB, {world} ranks, {backend}", case)
     few, many = hypotheses.ends(records, "world", case, longest=False)
     ranks = sentences.at(f", {{megabytes:g}} MB, {few['world']} to {{world}} ranks, {{backend}}", many)
-    turns = math.nan
-    if many["world"]:
-        turns = accounting.bus_bytes("all_reduce", 1, many["world"]) / accounting.bus_bytes(
-            "all_reduce", 1, few["world"]
-        )
+    less, more = (accounting.bus_bytes("all_reduce", 1, each["world"] or math.nan) for each in (few, many))
     return [
         Hypothesis(
             f"all_reduce, ms{at}", "a reduce_scatter and an all_gather",
@@ -233,7 +229,7 @@ def theory(records: pd.DataFrame) -> list[Hypothesis]:
             hypotheses.median(records, "total_ms", case),
         ),
         Hypothesis(
-            f"growth of all_reduce{ranks}", "bytes in a ring, 2 (n − 1) / n", turns,
+            f"growth of all_reduce{ranks}", "bytes in a ring, 2 (n − 1) / n", more / less,
             hypotheses.ratio(records, "total_ms", many, few),
         ),
     ]  # fmt: skip

@@ -108,7 +108,7 @@ def besides(records: pd.DataFrame, case: Mapping) -> Statement:
     if found.empty:
         return _not_measured("What else takes time in the forward pass", tidy.select(records, **case))
     found = found[found["class"] != PRODUCT]
-    named = [(name, of) for name, of in zip(found["kernel"], found["share_percent"], strict=True)]
+    named = zip(found["kernel"], found["share_percent"], strict=True)
     shown = [f"{name} with {digits.brief(of)}%" for name, of in named if of.value >= NON_TRIVIAL]
     whole = profiles.share(tidy.select(records, **case), "forward")
     end = f"at least {NON_TRIVIAL}% each: {sentences.listed(shown)}" if shown else f"none of it takes {NON_TRIVIAL}%"

@@ -113,8 +113,7 @@ def _machine_medians(experiment: str, name: str) -> pd.DataFrame:
         limit = {"fp32": copies} if entry.ceiling == "memory" else products
         records = tidy.with_percent_of(known, "ceiling_percent", fact, limit, times=times)
     table = tidy.medians(records, entry.metric, "ceiling_percent")
-    table = table[table[entry.metric].map(lambda found: isinstance(found, Interval)).astype(bool)]
-    return table
+    return table[table[entry.metric].map(lambda found: isinstance(found, Interval)).astype(bool)]
 
 
 def ratios(names: Sequence[str]) -> pd.DataFrame:

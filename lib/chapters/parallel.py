@@ -13,7 +13,7 @@ from lib.cost.flops import model_shape
 from lib.parallel import accounting
 from lib.parallel.accounting import MESH, MESH_AXES, TPU_V5P, XXL, Network
 from lib.records.frame import Frame
-from lib.report import compare, plots, sentences, tidy
+from lib.report import compare, plots, sentences, tables, tidy
 from lib.report.published import published_table
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits
@@ -233,15 +233,20 @@ def held(sharded: pd.DataFrame, fsdp: pd.DataFrame) -> pd.DataFrame:
 
 def _with_formula(row: pd.Series, scheme: str) -> dict:
     """Add the MiB by accounting to a row of medians, and how far off they are."""
-    shape = model_shape(row["size"], row["context_length"])
-    parts = accounting.state_bytes(scheme, shape, row["world"])
+    parts = _state_mib(row, scheme)
     found = {f"{kind}_mib": row[f"after_{kind}_mib"] for kind in KINDS}
-    formula = sum(parts.values()) / MIB
+    formula = sum(parts.values())
     seen = [found[f"{kind}_mib"] for kind in parts]
     off = math.nan if None in seen else 100 * (formula / sum(i.value for i in seen) - 1)
-    by_kind = {f"formula_{kind}_mib": size / MIB for kind, size in parts.items()}
+    by_kind = {f"formula_{kind}_mib": mib for kind, mib in parts.items()}
     told = row.drop([*tidy.MARKS, *UNCOUNTED], errors="ignore").to_dict()
     return told | found | by_kind | {"formula_mib": formula, "error_percent": off}
+
+
+def _state_mib(row: Mapping, scheme: str) -> dict[str, float]:
+    """Return the MiB by accounting of a rank's parameters, gradients and states."""
+    parts = accounting.state_bytes(scheme, model_shape(row["size"], row["context_length"]), row["world"])
+    return {kind: size / MIB for kind, size in parts.items()}
 
 
 def draw_held(table: pd.DataFrame) -> Axes:
@@ -249,7 +254,7 @@ def draw_held(table: pd.DataFrame) -> Axes:
     rows = []
     for _, row in table[~table["label"].astype(str).str.startswith("torch")].iterrows():
         rows.append({"label": row["label"]} | {f"{kind}_mib": row[f"{kind}_mib"] for kind in KINDS})
-        formula = {f"{kind}_mib": Interval(row[f"formula_{kind}_mib"], math.nan, math.nan, 0, 0) for kind in KINDS[:-1]}
+        formula = {f"{kind}_mib": tables.as_interval(row[f"formula_{kind}_mib"]) for kind in KINDS[:-1]}
         rows.append({"label": f"{row['label']}, by formula", "other_mib": None} | formula)
     (ax,) = plots.axes(height=1.2 + 0.24 * len(rows))
     drawn = pd.DataFrame(rows, columns=None if rows else ["label", *(f"{kind}_mib" for kind in KINDS)])
@@ -351,15 +356,9 @@ def _middle(value) -> float:
 
 def published_memory(table: pd.DataFrame) -> pd.DataFrame:
     """Return what a rank holds in write-ups and here, beside the MiB by accounting after a step."""
-    theirs = (
-        published_table("sharded").dropna(subset="after_step_mib").rename(columns={"model": "size", "variant": "label"})
-    )
-    formula = [
-        sum(
-            accounting.state_bytes(row["label"], model_shape(row["size"], row["context_length"]), row["world"]).values()
-        )
-        for _, row in theirs.iterrows()
-    ]
-    theirs = theirs.assign(formula_mib=[size / MIB for size in formula])
+    theirs = published_table("sharded").dropna(subset="after_step_mib")
+    theirs = theirs.rename(columns={"model": "size", "variant": "label"})
+    formula = [sum(_state_mib(row, row["label"]).values()) for _, row in theirs.iterrows()]
+    theirs = theirs.assign(formula_mib=formula)
     own = table.assign(source="this report").drop(columns=UNTOLD, errors="ignore")
     return pd.concat([own, theirs.astype(object)], ignore_index=True)

@@ -7,6 +7,7 @@ import functools
 import html
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import pandas as pd
 from markupsafe import Markup
@@ -88,7 +89,7 @@ _DECISIONS = {  # by the claim's name: the finder, the rule, the texts if it hol
         "eager one",
         "TF32 brings most of the gain for large models", "TF32 does not bring most of the gain for large models"),
     "compiled-adam-fastest": (
-        adam.compiled_against("single_tensor", "fused", within=LESS, num_params=1, param_size=16384),
+        partial(adam.compiled_against, rivals=["single_tensor", "fused"], within=LESS, num_params=1, param_size=16384),
         "less time than single_tensor and than fused", "the compiled single-tensor Adam is the fastest for one "
         "parameter of 16,384 elements", "the compiled single-tensor Adam is not the fastest for one parameter of "
         "16,384 elements", 2),
@@ -97,12 +98,14 @@ _DECISIONS = {  # by the claim's name: the finder, the rule, the texts if it hol
         "the compiled Adam gets worse against the eager one as parameters become many", "the compiled Adam does not "
         "get worse against the eager one as parameters become many"),
     "compiled-adam-large": (
-        adam.compiled_against("single_tensor", within=MORE, num_params=[1, 2, 4, 8], param_size=[1048576, 4194304]),
+        partial(adam.compiled_against, rivals=["single_tensor"], within=MORE, num_params=[1, 2, 4, 8],
+                param_size=[1048576, 4194304]),
         "more time than single_tensor for at most 8 parameters of at least 1,048,576 elements, in every case",
         "the compiled Adam is slower than the eager one for few large parameters", "the compiled Adam is not slower "
         "than the eager one for few large parameters"),
     "compiled-adam-small": (
-        adam.compiled_against("single_tensor", "fused", within=LESS, num_params=[1, 2], param_size=16384),
+        partial(adam.compiled_against, rivals=["single_tensor", "fused"], within=LESS, num_params=[1, 2],
+                param_size=16384),
         "less time than single_tensor and than fused for one or two parameters of 16,384 elements",
         "for small models the compiled Adam gives a benefit", "for small models the compiled Adam gives no benefit "
         "over the others", 2),
