@@ -1,4 +1,4 @@
-"""Modules have docstrings, which open with a verb on a short line, and the words that the glossary replaced stay away."""
+"""Modules have docstrings, which open with a verb on a short line; words that the glossary replaced stay away."""
 
 import ast
 import re
