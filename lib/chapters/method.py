@@ -1,5 +1,6 @@
 """Say how far to trust the records: noise, the self-check's findings, and what is missing."""
 
+import functools
 import itertools
 import math
 import statistics
@@ -215,13 +216,18 @@ def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def whole_grid(experiment: str) -> set[tuple]:
     """Return the cases of an experiment in the sweep `gpu`, ignoring the device."""
-    content = YAML(typ="safe", pure=True).load(notebooks.SWEEPS / "gpu.yaml").get(experiment, [])
+    content = _sweep_of_all().get(experiment, [])
     names, cases = notebooks.fields(experiment), set()
     for block in content if isinstance(content, list) else [content]:
         axes = notebooks.parameters(experiment) | block
         values = (axes[name] if isinstance(axes[name], list) else [axes[name]] for name in names)
         cases |= {_case_key(dict(zip(names, point, strict=True))) for point in itertools.product(*values)}
     return cases
+
+
+@functools.cache
+def _sweep_of_all() -> dict:
+    return YAML(typ="safe", pure=True).load(notebooks.SWEEPS / "gpu.yaml")
 
 
 def _case_key(case: Mapping) -> tuple:

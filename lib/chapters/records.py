@@ -32,7 +32,7 @@ class Listing:
         fields, shown = records.fields, html.escape(name)
         if records.empty:
             return ""
-        rows = "".join(self._row_html(name, record, fields) for _, record in records.iterrows())
+        rows = "".join(self._row_html(name, record, fields) for record in records.to_dict("records"))
         heads = [*(field.replace("_", " ") for field in fields), "round", "status", "n", "median, ms", "started", "run"]
         head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
         count = f"{len(records)} record{'s' * (len(records) > 1)}"
@@ -42,24 +42,24 @@ class Listing:
             f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>'
         )
 
-    def _row_html(self, experiment: str, record: pd.Series, fields: list[str]) -> str:
-        times = record.get("total_ms")
+    def _row_html(self, experiment: str, record: Mapping, fields: list[str]) -> str:
+        case, times = {field: record[field] for field in fields}, record.get("total_ms")
         counted = isinstance(times, list)
-        cells = [html.escape(str(record[field])) for field in fields]
+        cells = [html.escape(str(value)) for value in case.values()]
         cells += [str(record["round"]), html.escape(_status_text(record))]
         cells += [str(len(times)), digits.number(statistics.median(times))] if counted else ["", ""]
         cells += [html.escape(record["started"]), _notebook_link(record)]
-        anchor = sentences.anchor(results.called(experiment, record[fields], record["round"]))
+        anchor = sentences.anchor(results.called(experiment, case, record["round"]))
         return f'<tr id="{anchor}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def _status_text(record: pd.Series) -> str:
+def _status_text(record: Mapping) -> str:
     """Return how a record ended, what throttled the GPU beside it, and why it is stale if it is."""
     ended = ", ".join([tidy.STATUS[record["status"]] or "ok", *tidy.throttled(record)])
     return f"{ended}, stale: {record['stale']}" if record["stale"] else ended
 
 
-def _notebook_link(record: pd.Series) -> str:
+def _notebook_link(record: Mapping) -> str:
     """Link to the notebook that made a record if it exists, or name the run."""
     run, machine = record["environment"].get("run", ""), record["machine"]
     file = paths.runs() / machine / f"{run}.ipynb"

@@ -13,19 +13,21 @@ class Frame(pd.DataFrame):
     - `what`: the kind of number of its intervals, for a table's note.
     - `records`: the names of the records that it was computed from.
     - `printed`: True for rows of a printed table, which have no records.
+    - `versions`: the machine's files when its records were loaded, with the times of their last change.
 
     >>> table = Frame({"a": [1, 2]}).with_origin(experiment="step", fields=["a"])
     >>> table[table["a"] > 1].experiment
     'step'
     """
 
-    _metadata: ClassVar = ["experiment", "fields", "left_out", "what", "records", "printed"]
+    _metadata: ClassVar = ["experiment", "fields", "left_out", "what", "records", "printed", "versions"]
     experiment: str = ""
     fields: tuple[str, ...] | list[str] = ()
     left_out: str = ""
     what: str = ""
     records: tuple[str, ...] = ()
     printed: bool = False
+    versions: tuple[tuple[str, int], ...] = ()
 
     @property
     def _constructor(self):

@@ -6,7 +6,7 @@ import math
 import stat
 import statistics
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
 import pandas as pd
@@ -20,6 +20,7 @@ from lib.records.record import LARGEST_BYTES, called, create, location, name, pa
 
 REFERENCE = REPORTS / "reference"
 STEADY = 1.05  # largest ratio of two rates that count as the same, as where a product's no longer grows with its size
+Versions = tuple[tuple[str, int], ...]  # files with the times of their last change
 BY_HAND = 0  # the round of what is measured in JupyterLab: overwritten each time, left out of reports
 
 
@@ -153,15 +154,23 @@ def quietest(machine: str) -> float:
     return _quietest(versions(machine))
 
 
-def versions(machine: str) -> tuple[tuple[Path, int], ...]:
+def versions(machine: str) -> Versions:
     """Return a machine's record files with their times of change, which differ after any write."""
-    return tuple((file, file.lstat().st_mtime_ns) for file in files(machine))
+    return _versions(files(machine))
+
+
+def _versions(files: list[Path]) -> Versions:
+    return tuple((str(file), file.lstat().st_mtime_ns) for file in files)  # paths are slow keys
+
+
+def _paths(versions: Versions) -> Iterator[Path]:
+    return (Path(file) for file, _ in versions)
 
 
 @functools.lru_cache(maxsize=100)
-def _quietest(versions: tuple[tuple[Path, int], ...]) -> float:
+def _quietest(versions: Versions) -> float:
     """Compute `quietest` from files and the times of their last change; every table asks for it."""
-    whole = (file for file, _ in versions if status(file) == "ok" and not stale(file))
+    whole = (file for file in _paths(versions) if status(file) == "ok" and not stale(file))
     probes = [cached(file)["metrics"].get("noise_probe_ms") for file in whole]
     return pd.Series([statistics.median(times) for times in probes if times], dtype=float).quantile(0.1)
 
@@ -174,10 +183,10 @@ def ceilings(machine: str) -> dict[str, float]:
 
 
 @functools.lru_cache(maxsize=100)
-def _ceilings(versions: tuple[tuple[Path, int], ...]) -> dict[str, float]:
+def _ceilings(versions: Versions) -> dict[str, float]:
     """Compute `ceilings` from files and the times of their last change."""
     rates: dict[str, dict[int, float]] = {}  # by precision and rows
-    for file, _ in versions:
+    for file in _paths(versions):
         if file.parent.name == "ceilings" and status(file) == "ok" and not stale(file):
             record = cached(file)
             case, metrics = record["case"], record["metrics"]
@@ -199,9 +208,11 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
     is not stale, else the latest. `round` selects one round; records measured by hand need `round=BY_HAND`. A switch
     that came to the notebook after a record was measured is off in it."""
     kept = ("round", "status", "environment", "code", "started", "seconds", "stale")
+    every, found, rows = files(machine), [], []
+    version = _versions(every)
+    best, known = _quietest(version), _ceilings(version)
     own = sorted((folder() / machine).glob(f"{experiment}/*.r{round}.json"))
-    found, rows, best, known = [], [], quietest(machine), ceilings(machine)
-    for file in files(machine, experiment) if round is None else own:
+    for file in own if round is not None else (file for file in every if file.parent.name == experiment):
         try:
             record = cached(file)
             found.append(record | {"case": _with_switches(experiment, record["case"]), "stale": stale(file)})
@@ -223,7 +234,7 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
     )
     if rows:
         frame = frame[staleness.latest(frame, fields)].reset_index(drop=True)
-    return frame.with_origin(fields=fields, experiment=experiment)
+    return frame.with_origin(fields=fields, experiment=experiment, versions=version)
 
 
 def _with_switches(experiment: str, case: Mapping) -> Mapping:

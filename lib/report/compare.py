@@ -61,8 +61,8 @@ def _gpu(around: object) -> str:
 
 def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) -> Measured | None:
     """Compare two cases by the pairs of each round; None where these do not relate them."""
-    fields, experiment = one.fields, one.experiment
-    first, second = (frame[fields].iloc[0].to_dict() if len(frame) else dict(to) for frame in (one, other))
+    experiment = one.experiment
+    first, second = (tidy.case(frame) or dict(to) for frame in (one, other))
     for frame, case, against, inverse in ((one, first, second, False), (other, second, first, True)):
         for prefix, baseline in (("", baselines.of), ("plain_", baselines.plain)):
             if baseline(experiment, case) == against:
@@ -102,18 +102,21 @@ def _prior_of(records: pd.DataFrame, metric: str, by: str) -> Prior | None:
     machines = set(records["machine"])
     if not metric.endswith("_ms") or len(machines) != 1:
         return None
-    return prior(records.experiment, machines.pop(), metric, by)
+    return prior(records.experiment, machines.pop(), metric, by, Frame.origin(records, "versions"))
 
 
-def prior(experiment: str, machine: str, metric: str = "total_ms", by: str = PAIRS) -> Prior | None:
+def prior(
+    experiment: str, machine: str, metric: str = "total_ms", by: str = PAIRS, versions: results.Versions = ()
+) -> Prior | None:
     """Return what the comparisons of an experiment on a machine have in common.
 
-    An experiment with fewer than 20 comparisons takes the prior of all experiments. None if there are too few."""
-    return _prior(experiment, machine, metric, by, results.versions(machine))
+    An experiment with fewer than 20 comparisons takes the prior of all experiments. None if there are too few. The
+    `versions` are those of the machine's records, listed here if not given."""
+    return _prior(experiment, machine, metric, by, versions or results.versions(machine))
 
 
 @functools.lru_cache(maxsize=1_000)
-def _prior(experiment: str, machine: str, metric: str, by: str, _versions: tuple) -> Prior | None:
+def _prior(experiment: str, machine: str, metric: str, by: str, _versions: results.Versions) -> Prior | None:
     rows = _spreads(experiment, machine, metric, by, _versions)
     if len(rows) < ENOUGH_COMPARISONS:
         rows = [row for name in CATALOG for row in _spreads(name, machine, metric, by, _versions)]
@@ -121,7 +124,7 @@ def _prior(experiment: str, machine: str, metric: str, by: str, _versions: tuple
 
 
 @functools.lru_cache(maxsize=1_000)
-def _spreads(experiment: str, machine: str, metric: str, by: str, _versions: tuple) -> list[Measured]:
+def _spreads(experiment: str, machine: str, metric: str, by: str, _versions: results.Versions) -> list[Measured]:
     """Return the comparisons of an experiment that have several processes.
 
     For pairs, each is a case's ratio to its baseline. For medians, it is one case, scaled by √2 to a ratio's spread."""
@@ -184,14 +187,14 @@ def _against(
     known = tidy.current(records)
     prior_by = functools.cache(functools.partial(_prior_of, known, metric))
     groups = dict(iter(known.groupby(fields, sort=False))) if len(known) else {}
-    for _, row in measured.iterrows():
-        case = row[fields].to_dict()
+    for row in measured.to_dict("records"):
+        case = {name: row[name] for name in fields}
         base = other(case)
         one, against = (groups.get(tuple(each.values()), known.iloc[:0]) for each in (case, base or {}))
         compared = base and _compared(one, against, metric, base, prior_by)
         if compared:
             differing = {"baseline": baseline_text(records, case, base), "of": metric}
-            rows.append(row.to_dict() | differing | {"ratio": compared.ratio, "by": compared.by})
+            rows.append(row | differing | {"ratio": compared.ratio, "by": compared.by})
             found.append(compared)
     columns = [*measured.columns.drop(["status", "why"]), "baseline", "of", "ratio", "by"]
     return Frame(rows, columns=columns).with_origin(measured).assign(verdict=comparisons.verdicts(found))

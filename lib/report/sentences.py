@@ -68,8 +68,8 @@ def anchor(record: str) -> str:
 def names(records: pd.DataFrame, *cases: Mapping) -> tuple[str, ...]:
     """Return the names of the records of these cases, as the report links them: experiment/case.rN."""
     fields, experiment = records.fields, records.experiment
-    chosen = [row for case in cases for _, row in tidy.select(records, **case).iterrows()]
-    return tuple(dict.fromkeys(called(experiment, row[fields], row["round"]) for row in chosen))
+    chosen = (row for case in cases for row in tidy.select(records, **case).to_dict("records"))
+    return tuple(dict.fromkeys(called(experiment, {name: row[name] for name in fields}, row["round"]) for row in chosen))
 
 
 def of_records(*free: str) -> Callable:

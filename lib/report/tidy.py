@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from types import MappingProxyType
 
 import numpy as np
@@ -42,22 +43,36 @@ STATUS = {
 
 def samples(records: pd.DataFrame, metric: str) -> dict[int, list[float]]:
     """Return a metric's samples of one case by round; ValueError for several cases."""
-    if metric not in records:
-        return {}
-    rows = records.loc[records[metric].map(lambda value: isinstance(value, list) and len(value) > 0)]
-    if rows["round"].duplicated().any():
+    return _by_round(zip(records["round"], records[metric], strict=True), metric) if metric in records else {}
+
+
+def _by_round(values: Iterable[tuple[int, object]], metric: str) -> dict[int, list[float]]:
+    """Return the samples by round from the metric of each record of one case, which may lack it."""
+    timed = [(round, value) for round, value in values if isinstance(value, list) and value]
+    found = dict(timed)
+    if len(found) < len(timed):
         raise ValueError(f"{metric}: got records of more than one case, expected one")
-    return dict(zip(rows["round"], rows[metric], strict=True))
+    return found
+
+
+def _samples(rounds: list[dict], metric: str) -> dict[int, list[float]]:
+    """Return `samples` of the records of one case."""
+    return _by_round(((record["round"], record.get(metric)) for record in rounds), metric)
 
 
 def median(records: pd.DataFrame, metric: str) -> Interval | None:
     """Return the median of a metric of one case with its interval, or None.
 
     The interval of a share of a ceiling has the ceiling's error in it; that of a share of a whole ends at 100%."""
-    rounds = list(samples(records, metric).values())
+    return _median(metric, functools.partial(samples, records))
+
+
+def _median(metric: str, samples_of: Callable[[str], dict[int, list[float]]]) -> Interval | None:
+    """Return `median` from a function that returns the samples of a metric."""
+    rounds = list(samples_of(metric).values())
     if not rounds:
         return None
-    found, errors = intervals.median(rounds), samples(records, metric + LOG_ERROR)
+    found, errors = intervals.median(rounds), samples_of(metric + LOG_ERROR)
     if errors:
         return found.widened(max(each[0] for each in errors.values()))
     if metric.endswith("_percent") and max(map(max, rounds)) <= 100 and found.known:
@@ -72,19 +87,21 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     `noisy` counts the rounds with `disturbances`; if there are any, `throttled` and `launch_bound` count others. A
     metric is an `Interval`, a recorded number or text, or None. A `size` comes with its `d_model`; `quantity` names the
     case (see `quantities`), and `left_out` is set."""
-    rows = []
+    rows, cases = [], {}
     fields = records.fields
-    for key, group in records.groupby([*fields, "machine"], sort=False) if len(records) else ():
-        last = group.sort_values("round").iloc[-1]
+    for record in records.to_dict("records"):
+        cases.setdefault(tuple(record[name] for name in (*fields, "machine")), []).append(record)
+    for key, rounds in cases.items():
+        last = max(rounds, key=itemgetter("round"))
         row = dict(zip([*fields, "machine"], key, strict=True))
         row |= {"hardware": last["hardware"], "status": last["status"], "why": _missing_reason(last)}
-        row["codes"] = frozenset(group["code"])
-        row["quantity"] = quantities.case(row["machine"], records.experiment, group.iloc[0][fields])
+        row["codes"] = frozenset(record["code"] for record in rounds)
+        row["quantity"] = quantities.case(row["machine"], records.experiment, {name: row[name] for name in fields})
         for mark, of in MARKS.items():
-            marked = sum(bool(of(record)) for _, record in group.iterrows())
-            row[mark] = f"{marked} of {len(group)}" if marked else ""
+            marked = sum(bool(of(record)) for record in rounds)
+            row[mark] = f"{marked} of {len(rounds)}" if marked else ""
         for metric in metrics:
-            row[metric] = median(group, metric) or _as_scalar(last.get(metric))
+            row[metric] = _median(metric, functools.partial(_samples, rounds)) or _as_scalar(last.get(metric))
         if row.get("size") in SIZES:
             row["d_model"] = SIZES[row["size"]].d_model
         rows.append(row)
@@ -100,7 +117,7 @@ def _as_scalar(value) -> float | str | None:
     return value if pd.api.types.is_scalar(value) and not pd.isna(value) else None
 
 
-def disturbances(record: pd.Series) -> str:
+def disturbances(record: Mapping) -> str:
     """Describe what disturbed a record's times or makes them doubtful; empty if nothing does.
 
     The machine is noisy if the noise probe was slower or less steady than it can be here, or if other processes used
@@ -116,7 +133,7 @@ def disturbances(record: pd.Series) -> str:
     return ", ".join([NOISY] * (busy or noisy) + [TOO_FAST] * _too_fast(record) + [str(change)] * bool(change))
 
 
-def _too_fast(record: pd.Series) -> bool:
+def _too_fast(record: Mapping) -> bool:
     """Tell if the MFU of a training step exceeds `MOST_MFU`, where the ceiling is known."""
     times, flops = record.get("total_ms"), record.get("forward_flops", math.nan)
     if record.get("mode") != "train_step" or not isinstance(times, list):
@@ -124,12 +141,12 @@ def _too_fast(record: pd.Series) -> bool:
     return 3 * flops / (statistics.median(times) / 1e3) > MOST_MFU * record.get("known_ceiling", math.nan)
 
 
-def throttled(record: pd.Series) -> list[str]:
+def throttled(record: Mapping) -> list[str]:
     """Return why the GPU's clock was lowered before or after a record's case."""
     return list(dict.fromkeys((record.get("environment") or {}).get("throttled", [])))
 
 
-def launch_bound(record: pd.Series) -> bool:
+def launch_bound(record: Mapping) -> bool:
     """Return True if a record's times show how fast the host launches.
 
     The host's time until the last mark is then `LAUNCHING` of the device's or more."""
@@ -145,7 +162,7 @@ MARKS = {"noisy": disturbances, "throttled": throttled, "launch_bound": launch_b
 _cached_change = functools.cache(steady_state.change)  # every table asks again for the same series
 
 
-def _missing_reason(record: pd.Series) -> str:
+def _missing_reason(record: Mapping) -> str:
     """Explain why a record has no times, with the numbers that it states."""
     text = STATUS[record["status"]]
     if record["status"] == STALE:
@@ -354,6 +371,11 @@ def one(records: pd.DataFrame, case: Mapping) -> pd.Series:
     """Return the first record of a case, or an empty one."""
     chosen = select(records, **case)
     return chosen.iloc[0] if len(chosen) else pd.Series(dtype=object)
+
+
+def case(records: pd.DataFrame) -> dict:
+    """Return the fields of the first record's case, none without records."""
+    return {name: records[name].iloc[0] for name in records.fields} if len(records) else {}
 
 
 def with_table(records: pd.DataFrame, name: str) -> pd.DataFrame:
