@@ -77,6 +77,8 @@ def in_rank(experiment: str, case: dict, round: int, plan: dict, most: int, seco
     """Measure a case in this rank, and return its metrics."""
     record = Recording(cases.EXPERIMENTS[experiment](**case), round)
     plan = timing.Plan(**plan)
+    gc.collect()
+    gc.freeze()  # later collections need not search what is alive now
     try:
         work = record.build(record.case)
         metrics = work.facts | measure.errors(work) | measure.times(work, plan) | measure.peaks(work)

@@ -128,7 +128,7 @@ def _spreads(experiment: str, machine: str, metric: str, by: str, _versions: res
     """Return the comparisons of an experiment that have several processes.
 
     For pairs, each is a case's ratio to its baseline. For medians, it is one case, scaled by √2 to a ratio's spread."""
-    records, rows = tidy.current(results.load(experiment, machine)), []
+    records, rows = _current(experiment, machine, _versions), []
     for _, group in records.groupby(records.fields, sort=False) if len(records) else ():
         if by == PAIRS:
             found = comparisons.joined(list(_ratio_to_baseline(group, metric).values()))
@@ -139,6 +139,11 @@ def _spreads(experiment: str, machine: str, metric: str, by: str, _versions: res
         if found and len(found.logs) > 1:
             rows.append(found)
     return rows
+
+
+@functools.lru_cache(maxsize=100)
+def _current(experiment: str, machine: str, _versions: results.Versions) -> pd.DataFrame:
+    return tidy.current(results.load(experiment, machine))
 
 
 def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.DataFrame:
