@@ -31,6 +31,22 @@ def test_phases_are_recovered_also_where_a_device_works_later_and_what_runs_befo
     assert metrics["total_ms"] == metrics["wall_ms"] == [12.0] * 4
 
 
+def test_under_noise_phases_still_add_up_and_are_never_negative(simulated):
+    factors = iter(simulated_noise.spiky(np.random.default_rng(1), 4000, 0.3).clip(min=0.1))
+
+    def iteration(mark):
+        simulated.work(round(5_000_000 * next(factors)))
+        mark("forward")
+        simulated.work(round(100_000 * next(factors)))
+        mark("backward")
+
+    metrics = measure(iteration, simulated.clock(), Plan(0, 400)).metrics()
+    assert min(metrics["backward_ms"]) > 0
+    sums = [a + b for a, b in zip(metrics["forward_ms"], metrics["backward_ms"], strict=True)]
+    assert metrics["wall_ms"] == pytest.approx(sums, rel=1e-12)
+    assert statistics.median(metrics["backward_ms"]) == pytest.approx(0.1, rel=0.1)
+
+
 def test_a_gpu_is_timed_by_events_and_waited_for_once_an_iteration(simulated):
     waits, clock = [], simulated.event_clock()
     clock.synchronize = lambda: (waits.append(1), simulated.synchronize())
@@ -67,6 +83,11 @@ def test_a_short_kernel_is_measured_once_the_devices_clock_has_risen(simulated, 
     ).metrics()
     assert metrics["total_ms"] == pytest.approx([0.03] * len(metrics["total_ms"]))
     assert 0.29e9 < simulated.ns - began_ns < 0.31e9
+
+
+def test_a_least_time_alone_asks_for_some_thousands_of_samples_at_most(simulated):
+    found = measure(simulated.kernel(100), simulated.event_clock(), Plan(0, 1, least_s=DEVICE_S), lambda: None)
+    assert (found.warmup, len(found.total)) == (timing.MOST, 2 * timing.MOST)
 
 
 def test_short_kernels_are_timed_in_batches_without_the_way_to_the_device(simulated):

@@ -68,8 +68,9 @@ def anchor(record: str) -> str:
 def names(records: pd.DataFrame, *cases: Mapping) -> tuple[str, ...]:
     """Return the names of the records of these cases, as the report links them: experiment/case.rN."""
     fields, experiment = records.fields, records.experiment
-    chosen = (row for case in cases for row in tidy.select(records, **case).to_dict("records"))
-    return tuple(dict.fromkeys(called(experiment, {name: row[name] for name in fields}, row["round"]) for row in chosen))
+    rows = (row for case in cases for row in tidy.select(records, **case).to_dict("records"))
+    chosen = (({name: row[name] for name in fields}, row["round"]) for row in rows)
+    return tuple(dict.fromkeys(called(experiment, *one) for one in chosen))
 
 
 def of_records(*free: str) -> Callable:

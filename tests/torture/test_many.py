@@ -142,7 +142,8 @@ def differing(one, other):
     """The cases that differ significantly between two sweeps, corrected for how many they are, with how they differ."""
     times = [samples(sweep) for sweep in (one, other)]
     numbers = sorted(times[0])
-    verdicts = comparisons.verdicts([comparisons.unpaired(*(found[number] for found in times)) for number in numbers])
+    ratios = [comparisons.of_medians(*(found[number] for found in times)) for number in numbers]
+    verdicts = comparisons.verdicts([comparisons.moderated(ratio) for ratio in ratios])
     return {n: verdict for n, verdict in zip(numbers, verdicts, strict=True) if verdict in ("faster", "slower")}
 
 

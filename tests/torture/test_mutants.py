@@ -9,22 +9,21 @@ import pytest
 
 from lib.paths import ROOT
 
-pytestmark = pytest.mark.torture
-
 MUTANTS = {  # what stands in one place of the code, what a wrong measurement would have, the test that must fail
     "the difference of two runs": (
-        "        durations, wall_ns = _once(iteration, clock)\n",
-        "        other, _ = _once(iteration, clock)\n        durations, wall_ns = _once(iteration, clock)\n"
-        "        *former, last = durations\n        durations[last] = wall_ns - sum(other[name] for name in former)\n",
+        "        found.faults.append(_minor_faults() - earlier)\n",
+        "        found.faults.append(_minor_faults() - earlier)\n        *former, last = durations\n"
+        "        other, *_ = _once(iteration, clock)\n"
+        "        durations[last] = wall_ns - sum(other[name] for name in former)\n",
         "test_under_noise_phases_still_add_up_and_are_never_negative",
     ),
     "no synchronisation": (
         "    def mark(self) -> None:\n        self.synchronize()\n", "    def mark(self) -> None:\n",
-        "test_work_that_a_device_does_later_counts_in_the_phase_that_gave_it",
+        "test_phases_are_recovered_also_where_a_device_works_later_and_what_runs_before_is_not_timed",
     ),
     "outliers dropped": (
         "for ns in values[self.warmup :]]", "for ns in values[self.warmup :] if ns < 3 * statistics.median(values)]",
-        "test_every_sample_is_kept_in_order_and_warm_ups_apart",
+        "test_without_a_target_every_sample_is_kept_in_order_and_warm_ups_apart",
     ),
     "the mean with a t interval": (
         "Interval(statistics.median(rounds[0]), *order_statistics(rounds[0], confidence),",
@@ -66,11 +65,19 @@ def run(folder, tests):
     )
 
 
+def test_each_mutant_changes_one_place_and_names_one_test():
+    for right, _, test in MUTANTS.values():
+        the_file_with(right, ROOT / "lib")
+        the_file_with(f"def {test}(", ROOT / "tests")
+
+
+@pytest.mark.torture
 def test_the_same_tests_pass_without_a_mutant(copy):
     done = run(copy, [test for *_, test in MUTANTS.values()])
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_mutant_is_noticed(copy, mutant):
     right, wrong, test = MUTANTS[mutant]
