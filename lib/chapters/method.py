@@ -283,13 +283,14 @@ def disturbances(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         timed = records[tidy.column(records, "total_ms").map(lambda times: isinstance(times, list))]
         if timed.empty:
             continue
-        found = [tidy.disturbances(record) for _, record in timed.iterrows()]
+        rounds = timed.to_dict("records")
+        found = [tidy.disturbances(record) for record in rounds]
         spread = statistics.median(map(_spread_percent, timed["total_ms"]))
         many = sum(len(times) >= 20 for times in timed["total_ms"])
         noisy, fast = (sum(kind in said for said in found) for kind in (tidy.NOISY, tidy.TOO_FAST))
         changed = sum(map(_is_changed, found))
         others = max(one.get("others_percent", 0.0) for one in timed["environment"])
-        marked = (sum(bool(of(record)) for _, record in timed.iterrows()) for of in (tidy.throttled, tidy.launch_bound))
+        marked = (sum(bool(of(record)) for record in rounds) for of in (tidy.throttled, tidy.launch_bound))
         rows.append((name, len(timed), spread, many, noisy, others, fast, changed, *marked))
     frame = pd.DataFrame(rows, columns=NOISE)
     return frame.drop(columns=[name for name in ("throttled", "launch-bound") if not frame[name].any()])

@@ -1,8 +1,11 @@
 """Hold records, or what is computed from them, in a table that knows where it comes from."""
 
+from pathlib import Path
 from typing import ClassVar
 
 import pandas as pd
+
+Versions = tuple[tuple[Path, int], ...]  # files with the times of their last change
 
 
 class Frame(pd.DataFrame):
@@ -27,7 +30,7 @@ class Frame(pd.DataFrame):
     what: str = ""
     records: tuple[str, ...] = ()
     printed: bool = False
-    versions: tuple[tuple[str, int], ...] = ()
+    versions: Versions = ()
 
     @property
     def _constructor(self):

@@ -6,7 +6,7 @@ import math
 import stat
 import statistics
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePath
 
 import pandas as pd
@@ -15,12 +15,11 @@ from lib import notebooks
 from lib.paths import REPORTS, runs, within
 from lib.paths import results as folder
 from lib.records import atomic, staleness
-from lib.records.frame import Frame
+from lib.records.frame import Frame, Versions
 from lib.records.record import LARGEST_BYTES, called, create, location, name, parse, too_large
 
 REFERENCE = REPORTS / "reference"
 STEADY = 1.05  # largest ratio of two rates that count as the same, as where a product's no longer grows with its size
-Versions = tuple[tuple[str, int], ...]  # files with the times of their last change
 BY_HAND = 0  # the round of what is measured in JupyterLab: overwritten each time, left out of reports
 
 
@@ -156,37 +155,24 @@ def quietest(machine: str) -> float:
 
 def versions(machine: str) -> Versions:
     """Return a machine's record files with their times of change, which differ after any write."""
-    return _versions(files(machine))
-
-
-def _versions(files: list[Path]) -> Versions:
-    return tuple((str(file), file.lstat().st_mtime_ns) for file in files)  # paths are slow keys
-
-
-def _paths(versions: Versions) -> Iterator[Path]:
-    return (Path(file) for file, _ in versions)
+    return tuple((file, file.lstat().st_mtime_ns) for file in files(machine))
 
 
 @functools.lru_cache(maxsize=100)
 def _quietest(versions: Versions) -> float:
     """Compute `quietest` from files and the times of their last change; every table asks for it."""
-    whole = (file for file in _paths(versions) if status(file) == "ok" and not stale(file))
+    whole = (file for file, _ in versions if status(file) == "ok" and not stale(file))
     probes = [cached(file)["metrics"].get("noise_probe_ms") for file in whole]
     return pd.Series([statistics.median(times) for times in probes if times], dtype=float).quantile(0.1)
 
 
-def ceilings(machine: str) -> dict[str, float]:
-    """Return a machine's best FLOP/s of matrix products by precision, where complete.
-
-    That is where products with different numbers of rows reach about the same rate: no larger one would be faster."""
-    return _ceilings(versions(machine))
-
-
 @functools.lru_cache(maxsize=100)
 def _ceilings(versions: Versions) -> dict[str, float]:
-    """Compute `ceilings` from files and the times of their last change."""
+    """Return the best FLOP/s of matrix products by precision in a machine's files, where complete.
+
+    That is where products with different numbers of rows reach about the same rate: no larger one would be faster."""
     rates: dict[str, dict[int, float]] = {}  # by precision and rows
-    for file in _paths(versions):
+    for file, _ in versions:
         if file.parent.name == "ceilings" and status(file) == "ok" and not stale(file):
             record = cached(file)
             case, metrics = record["case"], record["metrics"]
@@ -202,17 +188,16 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
     """Load a machine's records of an experiment, one per row; damaged files are left out with a warning.
 
     Columns: the fields of the case, the metrics (lists of samples), `machine, hardware, round, status, environment,
-    code, started, seconds`, `quietest_ms` (see `quietest`), `known_ceiling` (that of its precision in `ceilings`), and
-    `stale`, the reason or empty. The table's `experiment` and `fields` are set. A stale record has no metrics and the
-    status `stale`, except with `whole`. Of each case only one version of code and PyTorch is returned: the latest that
-    is not stale, else the latest. `round` selects one round; records measured by hand need `round=BY_HAND`. A switch
-    that came to the notebook after a record was measured is off in it."""
+    code, started, seconds`, `quietest_ms` (see `quietest`), `known_ceiling` (the best FLOP/s of products in its
+    precision) and `stale`, the reason or empty. The table's `experiment`, `fields` and `versions` are set. A stale
+    record has no metrics and the status `stale`, except with `whole`. Of each case only one version of code and PyTorch
+    is returned: the latest that is not stale, else the latest. `round` selects one round; records measured by hand need
+    `round=BY_HAND`. A switch that came to the notebook after a record was measured is off in it."""
     kept = ("round", "status", "environment", "code", "started", "seconds", "stale")
-    every, found, rows = files(machine), [], []
-    version = _versions(every)
+    found, rows, version = [], [], versions(machine)
     best, known = _quietest(version), _ceilings(version)
     own = sorted((folder() / machine).glob(f"{experiment}/*.r{round}.json"))
-    for file in own if round is not None else (file for file in every if file.parent.name == experiment):
+    for file in own if round is not None else (file for file, _ in version if file.parent.name == experiment):
         try:
             record = cached(file)
             found.append(record | {"case": _with_switches(experiment, record["case"]), "stale": stale(file)})

@@ -13,7 +13,7 @@ import pandas as pd
 
 from lib.catalog import CATALOG
 from lib.records import baselines, results
-from lib.records.frame import Frame
+from lib.records.frame import Frame, Versions
 from lib.report import tidy
 from lib.stats import comparisons, digits
 from lib.stats.comparisons import ENOUGH_COMPARISONS, FASTER, MEDIANS, PAIRS, SLOWER, Comparison, Measured, Prior
@@ -61,8 +61,9 @@ def _gpu(around: object) -> str:
 
 def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) -> Measured | None:
     """Compare two cases by the pairs of each round; None where these do not relate them."""
-    experiment = one.experiment
-    first, second = (tidy.case(frame) or dict(to) for frame in (one, other))
+    fields, experiment = one.fields, one.experiment
+    cases = ({name: frame[name].iloc[0] for name in fields if len(frame)} for frame in (one, other))
+    first, second = (case or dict(to) for case in cases)
     for frame, case, against, inverse in ((one, first, second, False), (other, second, first, True)):
         for prefix, baseline in (("", baselines.of), ("plain_", baselines.plain)):
             if baseline(experiment, case) == against:
@@ -106,7 +107,7 @@ def _prior_of(records: pd.DataFrame, metric: str, by: str) -> Prior | None:
 
 
 def prior(
-    experiment: str, machine: str, metric: str = "total_ms", by: str = PAIRS, versions: results.Versions = ()
+    experiment: str, machine: str, metric: str = "total_ms", by: str = PAIRS, versions: Versions = ()
 ) -> Prior | None:
     """Return what the comparisons of an experiment on a machine have in common.
 
@@ -116,7 +117,7 @@ def prior(
 
 
 @functools.lru_cache(maxsize=1_000)
-def _prior(experiment: str, machine: str, metric: str, by: str, _versions: results.Versions) -> Prior | None:
+def _prior(experiment: str, machine: str, metric: str, by: str, _versions: Versions) -> Prior | None:
     rows = _spreads(experiment, machine, metric, by, _versions)
     if len(rows) < ENOUGH_COMPARISONS:
         rows = [row for name in CATALOG for row in _spreads(name, machine, metric, by, _versions)]
@@ -124,7 +125,7 @@ def _prior(experiment: str, machine: str, metric: str, by: str, _versions: resul
 
 
 @functools.lru_cache(maxsize=1_000)
-def _spreads(experiment: str, machine: str, metric: str, by: str, _versions: results.Versions) -> list[Measured]:
+def _spreads(experiment: str, machine: str, metric: str, by: str, _versions: Versions) -> list[Measured]:
     """Return the comparisons of an experiment that have several processes.
 
     For pairs, each is a case's ratio to its baseline. For medians, it is one case, scaled by √2 to a ratio's spread."""
@@ -142,7 +143,7 @@ def _spreads(experiment: str, machine: str, metric: str, by: str, _versions: res
 
 
 @functools.lru_cache(maxsize=100)
-def _current(experiment: str, machine: str, _versions: results.Versions) -> pd.DataFrame:
+def _current(experiment: str, machine: str, _versions: Versions) -> pd.DataFrame:
     return tidy.current(results.load(experiment, machine))
 
 

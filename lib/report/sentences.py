@@ -247,6 +247,7 @@ def _counted(found: Interval) -> str:
 def _disturbances(records: pd.DataFrame, *cases: Mapping) -> str:
     """Say how many records of these cases have each of `tidy.MARKS`."""
     chosen = pd.concat([tidy.select(records, **case) for case in cases])
-    counts = {mark: sum(bool(of(record)) for _, record in chosen.iterrows()) for mark, of in tidy.MARKS.items()}
+    rounds = chosen.to_dict("records")
+    counts = {mark: sum(bool(of(record)) for record in rounds) for mark, of in tidy.MARKS.items()}
     of = f" of {len(chosen)} records "
     return "".join(f"; {count}{of}{heading(mark)}" for mark, count in counts.items() if count)

@@ -55,24 +55,19 @@ def _by_round(values: Iterable[tuple[int, object]], metric: str) -> dict[int, li
     return found
 
 
-def _samples(rounds: list[dict], metric: str) -> dict[int, list[float]]:
-    """Return `samples` of the records of one case."""
-    return _by_round(((record["round"], record.get(metric)) for record in rounds), metric)
-
-
 def median(records: pd.DataFrame, metric: str) -> Interval | None:
     """Return the median of a metric of one case with its interval, or None.
 
     The interval of a share of a ceiling has the ceiling's error in it; that of a share of a whole ends at 100%."""
-    return _median(metric, functools.partial(samples, records))
+    return _median(metric, samples(records, metric), samples(records, metric + LOG_ERROR))
 
 
-def _median(metric: str, samples_of: Callable[[str], dict[int, list[float]]]) -> Interval | None:
-    """Return `median` from a function that returns the samples of a metric."""
-    rounds = list(samples_of(metric).values())
+def _median(metric: str, by_round: dict[int, list[float]], errors: dict[int, list[float]]) -> Interval | None:
+    """Return `median` from the samples of the metric, and of its further relative error."""
+    rounds = list(by_round.values())
     if not rounds:
         return None
-    found, errors = intervals.median(rounds), samples_of(metric + LOG_ERROR)
+    found = intervals.median(rounds)
     if errors:
         return found.widened(max(each[0] for each in errors.values()))
     if metric.endswith("_percent") and max(map(max, rounds)) <= 100 and found.known:
@@ -101,7 +96,9 @@ def medians(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
             marked = sum(bool(of(record)) for record in rounds)
             row[mark] = f"{marked} of {len(rounds)}" if marked else ""
         for metric in metrics:
-            row[metric] = _median(metric, functools.partial(_samples, rounds)) or _as_scalar(last.get(metric))
+            both = (metric, metric + LOG_ERROR)
+            found = (_by_round(((record["round"], record.get(name)) for record in rounds), name) for name in both)
+            row[metric] = _median(metric, *found) or _as_scalar(last.get(metric))
         if row.get("size") in SIZES:
             row["d_model"] = SIZES[row["size"]].d_model
         rows.append(row)
@@ -371,11 +368,6 @@ def one(records: pd.DataFrame, case: Mapping) -> pd.Series:
     """Return the first record of a case, or an empty one."""
     chosen = select(records, **case)
     return chosen.iloc[0] if len(chosen) else pd.Series(dtype=object)
-
-
-def case(records: pd.DataFrame) -> dict:
-    """Return the fields of the first record's case, none without records."""
-    return {name: records[name].iloc[0] for name in records.fields} if len(records) else {}
 
 
 def with_table(records: pd.DataFrame, name: str) -> pd.DataFrame:
