@@ -21,6 +21,7 @@ from lib.report.claims import Found, about
 from lib.report.hypotheses import LEAST, MOST, Hypothesis
 from lib.report.sentences import Statement
 from lib.stats import digits
+from lib.stats.intervals import Interval
 
 PHASES = ("forward", "backward", "optimizer")
 SHOWN = 0.1  # of the longest step; a shorter one would be a sliver in the figure
@@ -136,7 +137,8 @@ def draw(table: pd.DataFrame) -> Axes:
     for row, (_, step) in enumerate(table.iterrows()):
         total, parts = step["total_ms"], [step[f"{phase}_ms"] for phase in PHASES]
         ends = zip(itertools.accumulate(i.value for i in parts), plots.errors(parts)[1], strict=True)
-        end = max(at + reach for at, reach in ends)
+        marked = step["least_ms"].value if isinstance(step["least_ms"], Interval) else math.nan
+        end = max([at + reach for at, reach in ends] + [marked] * math.isfinite(marked))  # beside both, over neither
         ax.annotate(
             digits.number(total.value, total.reach), (end, row), xytext=(6, 0), textcoords="offset points",
             va="center", annotation_clip=False, color=plots.INK,

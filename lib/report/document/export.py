@@ -103,7 +103,7 @@ def _chapter_cells(file: Path, folder: Path) -> list[NotebookNode]:
 
     chapter, inks = nbformat.read(file, as_version=4), light_inks()
     cells = chapter.cells
-    cells[0].source += f"\n\n{page.failure_box(chapter)}"
+    cells[0].source += f"\n\n{page.failure_box(chapter)}{page.unanswered(file, chapter)}"
     for number, cell in enumerate(cells):
         cell.id = f"{file.stem}-{number}"
         if cell.cell_type == "markdown":  # GitHub refuses this macro

@@ -25,6 +25,10 @@ LANES = 2  # kernels that execute chapters in parallel
 STYLES = ("report", "title", "parts")  # in the order in which they are joined
 DETAIL = re.compile(r'<h3 id="[^"]*-in-detail">.*?</h3>')  # what follows this heading of a chapter is folded
 QUESTION = re.compile(r"</h2>\s*<p>.*?</p>", re.DOTALL)
+UNANSWERED = (
+    "<p>Nothing that answers this was measured on this machine; "
+    '<a href="#13_method-not-measured-here">the list of what is missing</a> says why.</p>'
+)
 HEADINGS = re.compile(r"<h[34][^>]*>(.*?)</h[34]>")
 FIRST_APPENDIX = "80"  # the number of the first chapter that is an appendix, all of it folded
 MARKED = {"papermill-error-cell-tag"}  # of the cells that papermill adds to a notebook that failed
@@ -139,6 +143,14 @@ def failure_box(chapter: nbformat.NotebookNode) -> str:
     return f'<p class="failed">This chapter stopped at an error: {reason}. What would follow there is missing.</p>'
 
 
+def unanswered(file: Path, chapter: nbformat.NotebookNode) -> str:
+    """Return what stands below the question of a chapter that has no answer here, or nothing."""
+    head = itertools.takewhile(lambda cell: not cell.source.startswith("## In detail"), chapter.cells)
+    outputs = itertools.chain.from_iterable(cell.get("outputs", []) for cell in head)
+    answered = any('class="claim"' in output.get("data", {}).get("text/html", "") for output in outputs)
+    return "" if answered or "failed" in chapter.metadata or file.stem >= FIRST_APPENDIX else UNANSWERED
+
+
 def numbered(body: str) -> str:
     """Number the figures and the tables of a body, each in their order."""
     for kind in ("Figure", "Table"):
@@ -164,6 +176,7 @@ def section(file: Path) -> str:
     chapter = nbformat.read(file, as_version=4)
     body, _ = exporter.from_notebook_node(chapter)
     kind = "appendix" if file.stem >= FIRST_APPENDIX else "chapter"
+    body = QUESTION.sub(lambda asked: asked[0] + unanswered(file, chapter), body, count=1)
     found = (QUESTION if kind == "appendix" else DETAIL).search(body)
     if found:
         begin = found.end() if kind == "appendix" else found.start()

@@ -211,6 +211,7 @@ def test_a_second_call_renders_nothing_and_a_changed_record_does(rendered, capsy
 
 
 SHOWN = "from lib.report.sentences import Statement\nStatement('Shown before the error.', 'measured', 'evidence')"
+LACKING = "from lib.report.sentences import Statement\nStatement('No records.', 'no data', 'evidence')"
 
 
 def test_a_chapter_that_fails_is_a_box_in_the_page_and_the_others_are_whole(
@@ -222,7 +223,7 @@ def test_a_chapter_that_fails_is_a_box_in_the_page_and_the_others_are_whole(
     folder.mkdir()
     for name, *sources in (
         ("01_raises", SHOWN, f"open('{tmp_path}/deep/<b>none.json')"), ("02_dies", "import os\nos._exit(3)"),
-        ("03_whole", SHOWN), ("80_raises", SHOWN, "1 / 0"),
+        ("03_whole", SHOWN), ("04_lacks_records", LACKING), ("80_raises", SHOWN, "1 / 0"),
     ):  # fmt: skip
         cells.write(folder / f"{name}.ipynb", "machine = 'none'", *sources, title=f"# Title of {name}\n\nA question?")
     monkeypatch.setattr(notebooks, "CHAPTERS", folder)
@@ -236,6 +237,10 @@ def test_a_chapter_that_fails_is_a_box_in_the_page_and_the_others_are_whole(
         box = f'<p class="failed">This chapter stopped at an error: <code>{html.escape(reason, quote=False)}'
         assert f"Title of {name}</h2>{box}" in text
         assert re.search(rf"Title of {name}\n\nA question\?\n\n{re.escape(box)}", written.replace("&#x27;", "'"))
+    for made in (text, written):  # of what ended well, just the one without an answer says so
+        _, lacking = made.split("Title of 04_lacks_records")[-2:]
+        assert made.count("Nothing that answers this was measured") == 1
+        assert lacking.index("A question?") < lacking.index("Nothing that answers this was measured")
     for made, failed in ((text, 'class="failed"'), (written, "This chapter stopped")):
         assert made.count(failed) == 3
         assert made.count("Shown before the error.") == 3 + (made is text) * 3  # the page shows the code too
