@@ -11,7 +11,6 @@ from pathlib import Path
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
@@ -305,6 +304,8 @@ def heatmap(ax: Axes, cells: pd.DataFrame, y: str, x: str, value: str, **options
     """Draw the column `value` as a map of `x` by `y` whose fields show the texts of the column `label`.
 
     `options` are those of seaborn: the colours and what their ends stand for."""
+    import seaborn as sns  # takes a second, which a measuring process need not wait for
+
     values, labels = (
         cells.pivot_table(index=y, columns=x, values=name, aggfunc="first", dropna=False) for name in (value, "label")
     )
