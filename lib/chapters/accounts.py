@@ -182,7 +182,7 @@ def answer(records: pd.DataFrame, case: Mapping, ceilings: pd.DataFrame) -> Stat
     )
     evidence = f"Parts of {sentences.fields(case)}, each measured on its own; 95% interval {measured.scope}."
     number = sentences.quantity(records, case, "products_percent", share, digits.count(share.value))
-    return Statement(text, "measured", evidence, (), number)
+    return Statement(text, "measured", evidence, (), (number,))
 
 
 def _milliseconds(ms: float, whole: float) -> str:
@@ -223,13 +223,14 @@ def inside_and_alone(records: pd.DataFrame, case: Mapping, adam: pd.DataFrame, c
     if inside is None or outside is None or bytes_of.empty:
         return Statement("The optimizer alone was not measured here.", NO_DATA, "adam")
     moved = _milliseconds(bytes_of["bytes_ms"].value, inside.value)
+    numbers = (
+        sentences.quantity(records, case, "optimizer_ms", inside, digits.interval(inside)),
+        sentences.quantity(adam, of, "total_ms", outside, digits.interval(outside)),
+    )
     extra = ", where it also keeps amsgrad's maxima," if own["amsgrad"].iloc[0] else ""
     text = (
-        f"{case['optimizer']} AdamW takes {digits.interval(inside)} ms inside a step of {case['size']}; alone{extra} "
-        f"on the same parameters it takes {digits.interval(outside)} ms. At the memory ceiling its bytes take {moved}."
+        f"{case['optimizer']} AdamW takes {numbers[0]} ms inside a step of {case['size']}; alone{extra} on the same "
+        f"parameters it takes {numbers[1]} ms. At the memory ceiling its bytes take {moved}."
     )
-    shown = digits.interval(inside), digits.interval(outside)
-    numbers = sentences.quantity(records, case, "optimizer_ms", inside, shown[0])
-    numbers += sentences.quantity(adam, of, "total_ms", outside, shown[1])
     names = sentences.names(records, case) + sentences.names(adam, of)
     return Statement(text, "measured", "Medians of both experiments.", names, numbers)

@@ -15,6 +15,7 @@ from lib.report import claims, compare, hypotheses, plots, sentences, tables, ti
 from lib.report.claims import MORE, Found
 from lib.report.hypotheses import Hypothesis
 from lib.report.plots import INK, QUIET, STYLE
+from lib.report.quantities import Quantity
 from lib.report.sentences import NO_DATA, Statement
 from lib.stats import digits
 from lib.stats.comparisons import FASTER
@@ -135,67 +136,54 @@ def _named(case: Mapping) -> str:
     return f"{case['num_params']} × {case['param_size']:,} elements" if equal else f"{case['shapes']}'s parameters"
 
 
-def _times(adam: pd.DataFrame, case: Mapping) -> dict[str, tuple[Interval, str, tuple]]:
-    """Return the time of each eager variant of a case as interval, text and quantity."""
-    found = {}
-    for name in EAGER:
-        took = hypotheses.median(adam, "total_ms", {**case, "variant": name}) if case["shapes"] else None
-        if took:
-            shown = digits.number(took.value, took.reach)
-            found[name] = took, shown, sentences.quantity(adam, {**case, "variant": name}, "total_ms", took, shown)
-    return found
+def _times(adam: pd.DataFrame, case: Mapping) -> dict[str, Quantity]:
+    """Return the time of each eager variant of a case."""
+    cases = {name: {**case, "variant": name} for name in EAGER} if case["shapes"] else {}
+    found = {name: sentences.number(adam, "total_ms", of) for name, of in cases.items()}
+    return {name: took for name, took in found.items() if took}
 
 
 @sentences.of_records("variant")
 def answer(adam: pd.DataFrame, case: Mapping) -> Statement:
     """State the times of fused and single_tensor AdamW on a case's parameters, and their ratio."""
-    found, (of, to) = _times(adam, case), ({**case, "variant": name} for name in ("fused", REFERENCE))
-    judged = compare.judged(adam, "total_ms", of, to) if {"fused", REFERENCE} <= found.keys() else None
-    if not judged:
+    times, (of, to) = _times(adam, case), ({**case, "variant": name} for name in ("fused", REFERENCE))
+    found = sentences.factor(adam, "total_ms", of, to) if {"fused", REFERENCE} <= times.keys() else None
+    if not found:
         return MISSING
-    compared, verdict = judged
-    ratio = sentences.times(compared.ratio.inverse if verdict == FASTER else compared.ratio)
-    (_, fused, one), (_, single, other) = found["fused"], found[REFERENCE]
-    said = f"fused is {ratio} faster" if verdict == FASTER else f"the ratio is {ratio} ({verdict})"
-    text = f"Fused AdamW takes {fused} ms for {_named(case)}, {REFERENCE} {single}: {said}."
+    ratio, rests_on = found
+    numbers = times["fused"], times[REFERENCE], ratio
+    said = f"fused is {ratio} faster" if ratio.verdict == FASTER else f"the ratio is {ratio} ({ratio.verdict})"
+    text = f"Fused AdamW takes {numbers[0]} ms for {_named(case)}, {REFERENCE} {numbers[1]}: {said}."
     if near := hypotheses.median(adam, "bandwidth_percent", of):
         text += f" At memory's ceiling its bytes would take {digits.brief(near)}% of fused's time."
-    metric = f"total_ms/{compare.baseline_text(adam, of, to)}"
-    numbers = one + other + sentences.quantity(adam, of, metric, compared.ratio, ratio, verdict)
-    evidence = f"{sentences.fields(case)}; by {compared.by}, n = {compared.ratio.n}."
-    return Statement(text, verdict, evidence, (), numbers)
+    return Statement(text, ratio.verdict, f"{sentences.fields(case)}; {rests_on}.", (), numbers)
 
 
 def first_line(adam: pd.DataFrame) -> Statement:
     """State the times of the eager variants on a model's parameters, in a line."""
     case = headline_case(adam)
-    found = _times(adam, case)
-    if not found:
-        return sentences.with_stale(MISSING, adam)
-    words = [f"{name} {shown}{' ms' * (not i)}" for i, (name, (_, shown, _)) in enumerate(found.items())]
-    numbers = tuple(number for *_, each in found.values() for number in each)
-    used = sentences.names(adam, *({**case, "variant": name} for name in found))
-    text = f"{_named(case)}: {', '.join(words)}."
-    return Statement(text, "measured", f"total_ms, {sentences.fields(case)}.", used, numbers)
+    times = _times(adam, case)
+    if not times:
+        return MISSING
+    first, *others = (f"{name} {took}" for name, took in times.items())
+    text = f"{_named(case)}: {', '.join([f'{first} ms', *others])}."
+    used = sentences.names(adam, *({**case, "variant": name} for name in times))
+    return Statement(text, "measured", f"total_ms, {sentences.fields(case)}.", used, tuple(times.values()))
 
 
 @sentences.of_records("variant")
 def compiling(adam: pd.DataFrame, case: Mapping) -> Statement:
     """State what compiling single_tensor gains, and how long its first step takes."""
     of, to = ({**case, "variant": name} for name in (COMPILED[0], REFERENCE))
-    judged = compare.judged(adam, "total_ms", of, to) if case["shapes"] else None
-    first = hypotheses.median(adam, "first_iteration_s", of) if judged else None
+    found = sentences.factor(adam, "total_ms", of, to) if case["shapes"] else None
+    first = sentences.number(adam, "first_iteration_s", of) if found else None
     if not first:
         return MISSING
-    compared, verdict = judged
-    ratio = sentences.times(compared.ratio.inverse if verdict == FASTER else compared.ratio)
-    shown = digits.number(first.value, first.reach)
-    gain = f"makes it {ratio} faster" if verdict == FASTER else f"makes it take {ratio} as long ({verdict})"
-    text = f"Compiling {REFERENCE} {gain} for {_named(case)}; its first step takes {shown} s."
-    metric = f"total_ms/{compare.baseline_text(adam, of, to)}"
-    numbers = sentences.quantity(adam, of, metric, compared.ratio, ratio, verdict)
-    numbers += sentences.quantity(adam, of, "first_iteration_s", first, shown)
-    return Statement(text, verdict, f"by {compared.by}; the first step where nothing is compiled.", (), numbers)
+    ratio, rests_on = found
+    faster = ratio.verdict == FASTER
+    gain = f"makes it {ratio} faster" if faster else f"makes it take {ratio} as long ({ratio.verdict})"
+    text = f"Compiling {REFERENCE} {gain} for {_named(case)}; its first step takes {first} s."
+    return Statement(text, ratio.verdict, f"{rests_on}; the first step where nothing is compiled.", (), (ratio, first))
 
 
 @mpl.rc_context(STYLE)
@@ -207,7 +195,7 @@ def bars(ax: Axes, table: pd.DataFrame, least_ms: float) -> Axes:
     for name, took, colour in rows:
         faint = {"color": (colour, 0.45 if colour in (INK, QUIET) else 1)}
         ax.barh(name, took.value, xerr=plots.errors([took]), ecolor=INK, capsize=3, **plots.bar(colour) | faint)
-        end, text = took.high if took.known else took.value, f"{digits.number(took.value, took.reach)} ms"
+        end, text = took.high if took.known else took.value, f"{digits.value(took)} ms"
         ax.annotate(text, (end, name), (5, 0), textcoords="offset points", va="center")
     ax.invert_yaxis()
     ax.set(xlabel="time of a step, ms", xlim=(0, 1.3 * max((took.value for _, took, _ in rows), default=1)))

@@ -4,6 +4,7 @@ import bisect
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -15,6 +16,7 @@ from lib.report import claims, compare, hypotheses, plots, sentences, tidy
 from lib.report.claims import Found, about
 from lib.report.hypotheses import LEAST, MOST, Hypothesis
 from lib.report.published import datasheets
+from lib.report.quantities import Quantity
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits
 from lib.stats.comparisons import FASTER
@@ -178,43 +180,37 @@ def sdpa_kernels(attention: pd.DataFrame) -> Statement:
 def answer(attention: pd.DataFrame, alike: Mapping) -> Statement:
     """State how much faster the fastest variant is than naive attention, and what both keep."""
     best, naive = _best_and_naive(attention, alike)
-    compared = best and compare.judged(attention, "total_ms", best, naive)
-    if not compared:
+    found = best and sentences.factor(attention, "total_ms", best, naive)
+    if not found:
         return MISSING
-    found, verdict = compared
-    ratio = found.ratio.inverse if verdict == FASTER else found.ratio
-    shown, metric = sentences.times(ratio), f"total_ms/{compare.baseline_text(attention, best, naive)}"
-    numbers = sentences.quantity(attention, best, metric, found.ratio, shown, verdict)
-    text = f"{shown} faster than naive attention" if verdict == FASTER else f"{shown} the time of naive attention"
-    text = f"At {alike['seq_len']:,} tokens {best['variant']} {'is' if verdict == FASTER else 'takes'} {text}"
-    (own, own_number), (most, most_number) = (_kept(attention, case) for case in (best, naive))
-    if own and most:
-        text += f", forward and backward, and keeps {own} MiB for the backward pass instead of {most}"
-        numbers += own_number + most_number
-    evidence = f"{sentences.fields(alike)}; by {found.by}, 95% interval {found.ratio.scope}, n = {found.ratio.n}."
-    return Statement(f"{text}.", verdict, evidence, (), numbers)
+    ratio, rests_on = found
+    takes = f"is {ratio} faster than" if ratio.verdict == FASTER else f"takes {ratio} the time of"
+    text, numbers = f"At {alike['seq_len']:,} tokens {best['variant']} {takes} naive attention", [ratio]
+    kept = [_kept_mib(attention, case) for case in (best, naive)]
+    if all(kept):
+        text += f", forward and backward, and keeps {kept[0]} MiB for the backward pass instead of {kept[1]}"
+        numbers += kept
+    return Statement(f"{text}.", ratio.verdict, f"{sentences.fields(alike)}; {rests_on}.", (), tuple(numbers))
 
 
 def first_line(attention: pd.DataFrame) -> Statement:
     """State the time and memory of naive attention and of the fastest variant, in a line."""
     alike = longest_case(attention)
     best, naive = _best_and_naive(attention, alike)
-    compared = best and compare.judged(attention, "total_ms", best, naive)
-    took = hypotheses.median(attention, "total_ms", naive) if compared else None
-    if not took:
-        return sentences.with_stale(MISSING, attention)
-    found, verdict = compared
-    (own, own_number), (most, most_number) = (_kept(attention, case) for case in (best, naive))
-    ms, metric = digits.number(took.value, took.reach), f"total_ms/{compare.baseline_text(attention, best, naive)}"
-    ratio = found.ratio.inverse if verdict == FASTER else found.ratio
-    times = f"{digits.number(ratio.value, ratio.reach)}×"
-    said = f"{times} faster" if verdict == FASTER else f"{times} its time ({verdict})"
+    found = best and sentences.factor(attention, "total_ms", best, naive)
+    ms = sentences.number(attention, "total_ms", naive) if found else None
+    if not ms:
+        return MISSING
+    ratio, rests_on = found
+    faster = ratio.verdict == FASTER
+    ratio = replace(ratio, shown=f"{digits.value(ratio.value.inverse if faster else ratio.value)}×")
+    said = f"{ratio} faster" if faster else f"{ratio} its time ({ratio.verdict})"
+    own, most = (_kept_mib(attention, case) for case in (best, naive))
     text = f"{alike['seq_len']:,} tokens, forward and backward: naive {ms} ms{f', {most} MiB' if most else ''}; "
     text += f"{best['variant']} {said}{f', {own} MiB' if own else ''}."
-    numbers = sentences.quantity(attention, naive, "total_ms", took, ms) + most_number
-    numbers += sentences.quantity(attention, best, metric, found.ratio, times, verdict) + own_number
-    evidence = f"{sentences.fields(alike)}; total_ms, forward_end_mib; by {found.by}, n = {found.ratio.n}."
-    return Statement(text, verdict, evidence, sentences.names(attention, naive, best), numbers)
+    evidence = f"{sentences.fields(alike)}; total_ms, forward_end_mib; {rests_on}."
+    numbers = tuple(filter(None, (ms, most, ratio, own)))
+    return Statement(text, ratio.verdict, evidence, sentences.names(attention, naive, best), numbers)
 
 
 def longest_case(attention: pd.DataFrame, variant: str = "naive") -> dict:
@@ -230,11 +226,9 @@ def _best_and_naive(attention: pd.DataFrame, alike: Mapping) -> tuple[dict | Non
     return {**alike, "variant": others[0]} if others and "naive" in ranked else None, {**alike, "variant": "naive"}
 
 
-def _kept(attention: pd.DataFrame, case: Mapping) -> tuple[str, tuple]:
-    """Return the MiB that a case keeps as text and as a quantity; empty if not counted."""
-    found = hypotheses.median(attention, "forward_end_mib", case)
-    shown = digits.count(found.value) if found else ""
-    return shown, sentences.quantity(attention, case, "forward_end_mib", found, shown) if found else ()
+def _kept_mib(attention: pd.DataFrame, case: Mapping) -> Quantity | None:
+    """Return the MiB that a case keeps for the backward pass; None if they were not counted."""
+    return sentences.number(attention, "forward_end_mib", case, lambda mib: digits.count(mib.value))
 
 
 def lines(table: pd.DataFrame, *metrics: str) -> Axes:

@@ -135,12 +135,12 @@ def answer(records: pd.DataFrame, found: pd.DataFrame) -> Statement:
     costs = f"costs {digits.brief(call)} µs" if call.value > 0 else "costs too little to show beside its bytes,"
     text = (
         f"An all-reduce of {case['megabytes']:g} MB between {case['world']} ranks{crowd} by {case['backend']} takes "
-        f"{shown} ms: {digits.number(bus.value, bus.reach)} GB/s on the bus. Fitted to all sizes, a call "
+        f"{shown} ms: {digits.value(bus)} GB/s on the bus. Fitted to all sizes, a call "
         f"{costs} and then moves {digits.brief(rate)} GB of the message a second; this misses no "
         f"measured time by more than {digits.count(row['misfit_percent'])}%."
     )
     number = sentences.quantity(records, case, "total_ms", total, shown)
-    return Statement(text, "measured", "Medians of the slowest rank; o + S / w fitted to each process.", (), number)
+    return Statement(text, "measured", "Medians of the slowest rank; o + S / w fitted to each process.", (), (number,))
 
 
 def buckets(found: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:

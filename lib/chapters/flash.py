@@ -98,16 +98,12 @@ def answer(flash: pd.DataFrame, case: Mapping) -> Statement:
 
 def shares(flash: pd.DataFrame, case: Mapping) -> Statement:
     """State how much of what the ceilings allow ours and PyTorch's kernel reach."""
-    words, numbers, cases = [], (), [{**case, "variant": name} for name in (case["variant"], RIVALS[0])]
-    for each in cases:
-        found = hypotheses.median(flash, "limit_percent", each)
-        if found:
-            shown = digits.number(found.value, found.reach)
-            words.append(f"{each['variant']} reaches {shown}%")
-            numbers += sentences.quantity(flash, each, "limit_percent", found, shown)
+    cases = [{**case, "variant": name} for name in (case["variant"], RIVALS[0])]
+    found = {each["variant"]: sentences.number(flash, "limit_percent", each) for each in cases}
+    words = [f"{variant} reaches {percent}%" for variant, percent in found.items() if percent]
     if not words:
         return MISSING
-    text = f"Of what the ceilings allow, {sentences.listed(words)}."
+    text, numbers = f"Of what the ceilings allow, {sentences.listed(words)}.", tuple(filter(None, found.values()))
     return Statement(text, "measured", "least_ms over total_ms.", sentences.names(flash, *cases), numbers)
 
 
@@ -145,17 +141,16 @@ def kept(flash: pd.DataFrame, case: Mapping) -> Statement:
     """State what ours and naive attention save for the backward pass."""
     if case["seq_len"] is None:
         return MISSING
-    same, parts, numbers = beside_naive(flash, case), [], ()
+    same = beside_naive(flash, case)
     cases = [{**same, "variant": name} for name in (case["variant"], RIVALS[1])]
-    for each in cases:
-        found = hypotheses.median(flash, "saved_mib", each)
-        if not found:
-            return MISSING
-        parts.append(digits.number(found.value, 0))
-        numbers += sentences.quantity(flash, each, "saved_mib", found, parts[-1])
-    tokens = digits.count(same["seq_len"])
+    numbers = tuple(
+        sentences.number(flash, "saved_mib", each, lambda mib: digits.number(mib.value, 0)) for each in cases
+    )
+    if None in numbers:
+        return MISSING
     text = (
-        f"For the backward pass of {tokens} tokens {case['variant']} keeps {parts[0]} MiB, naive attention {parts[1]}."
+        f"For the backward pass of {digits.count(same['seq_len'])} tokens {case['variant']} keeps {numbers[0]} MiB, "
+        f"naive attention {numbers[1]}."
     )
     return Statement(text, "measured", "saved_mib, counted by tensor.", sentences.names(flash, *cases), numbers)
 

@@ -155,9 +155,7 @@ def answer(rungs: pd.DataFrame, found: pd.DataFrame) -> Statement:
     numbers, limit = [number, *times], ""
     if isinstance(best["least_ms"], Interval):
         share = best["least_ms"].scaled(100 / times[0].value.value)
-        numbers.append(
-            Quantity(f"{best['quantity']}/least_percent_of_pairs", share, digits.number(share.value, share.reach))
-        )
+        numbers.append(Quantity(f"{best['quantity']}/least_percent_of_pairs", share, digits.value(share)))
         limit = f"; the least possible time is {numbers[-1].shown}% of the {times[0].shown} ms"
         limit += step.TOO_SLOW * (share.value > 100)
     text = (
@@ -210,7 +208,7 @@ def _number(row: pd.Series, metric: str) -> Quantity:
         rung = "rung_" * (metric == "rung_gain")
         name = f"{row['quantity']}/total_ms/{row[f'{rung}baseline']}"
         return Quantity(name, i.inverse, sentences.times(i), row[f"{rung}verdict"])
-    return Quantity(f"{row['quantity']}/{metric}", i, digits.number(i.value, i.reach))
+    return Quantity(f"{row['quantity']}/{metric}", i, digits.value(i))
 
 
 def use_line(found: pd.DataFrame) -> Statement:

@@ -116,7 +116,7 @@ def answer(records: pd.DataFrame, case: Mapping) -> Statement:
         f"16 bytes a parameter are {digits.count(100 * held / peak)}% of it."
     )
     number = sentences.quantity(records, case, "peak_mib", counted(peak), shown)
-    return Statement(text, "measured", f"peak_mib, {described(tidy.one(records, case))}", (), number)
+    return Statement(text, "measured", f"peak_mib, {described(tidy.one(records, case))}", (), (number,))
 
 
 def _peak_change(records: pd.DataFrame, of: Mapping, to: Mapping) -> tuple[float, str, tuple]:
@@ -128,7 +128,7 @@ def _peak_change(records: pd.DataFrame, of: Mapping, to: Mapping) -> tuple[float
         return math.nan, "", ()
     change = 100 * (found.ratio.value - 1)
     shown, metric = f"{digits.count(abs(change))}%", f"peak_mib/{compare.baseline_text(records, of, to)}"
-    return change, shown, sentences.quantity(records, of, metric, found.ratio, shown)
+    return change, shown, (sentences.quantity(records, of, metric, found.ratio, shown),)
 
 
 @of_records("mode", "precision")
@@ -174,7 +174,7 @@ def saved(records: pd.DataFrame, case: Mapping) -> Statement:
     if timed:
         times = sentences.times(timed[0].ratio)
         metric = f"total_ms/{compare.baseline_text(records, best, plain)}"
-        numbers += sentences.quantity(records, best, metric, timed[0].ratio, times, timed[1])
+        numbers += (sentences.quantity(records, best, metric, timed[0].ratio, times, timed[1]),)
         sure = timed[1] in (FASTER, SLOWER)
         unsure = f"; a step takes {times} as long ({timed[1]})"
         text += f" and makes a step take {times} as long" if sure else unsure
@@ -190,11 +190,11 @@ def first_line(records: pd.DataFrame) -> Statement:
     if not found or math.isnan(peak):
         return sentences.with_stale(MISSING, records)
     shown = digits.number(peak, 0)
-    numbers = [*sentences.quantity(plain, head, "peak_mib", counted(peak), shown)]
+    numbers = [sentences.quantity(plain, head, "peak_mib", counted(peak), shown)]
     words = []
     for name, mib in found.items():
         words.append(f"{PARTS[name][2]} {digits.count(mib)}")
-        numbers += sentences.quantity(plain, head, f"peak_mib/{PARTS[name][2]}", counted(mib), digits.count(mib))
+        numbers += (sentences.quantity(plain, head, f"peak_mib/{PARTS[name][2]}", counted(mib), digits.count(mib)),)
     text, savings = sentences.at(f"{shown} MiB ({{size}}, {{context_length}} tokens) = ", head), {}
     text += " + ".join(words)
     long = tidy.largest(plain, "context_length", precision="bf16", mode="train_step")

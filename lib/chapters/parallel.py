@@ -90,7 +90,7 @@ def answer(records: pd.DataFrame, table: pd.DataFrame) -> Statement:
         hidden = best["hidden_percent"]
         text += "." if math.isnan(hidden) else f"; the backward pass hides {digits.count(hidden)}% of that."
     number = sentences.quantity(records, case, "total_ms", best["total_ms"], shown)
-    said = [Statement(text, "measured", "Medians of the slowest rank.", sentences.names(records, case), number)]
+    said = [Statement(text, "measured", "Medians of the slowest rank.", sentences.names(records, case), (number,))]
     for other, words in (("naive", "the naive one"), ("torch", "torch's own")):
         if other in found.index and other != best["variant"]:
             to = {name: found.loc[other, name] for name in records.fields}
@@ -164,7 +164,7 @@ def xxl_answer(part: str) -> Statement:
 
 
 def _ms(found: Interval) -> str:
-    return digits.number(found.value, found.reach)
+    return digits.value(found)
 
 
 def timelines(records: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:

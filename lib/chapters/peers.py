@@ -51,7 +51,7 @@ def _of_largest(records: pd.DataFrame, case: dict) -> Statement:
 def listing(records: pd.DataFrame) -> str:
     """Return the pairs as a text table, with the intervals of the ratios."""
     table = pairs(records)
-    times = {name: table[name].map(lambda i: digits.number(i.value, i.reach)) for name in ("ours_ms", f"{PEER}_ms")}
+    times = {name: table[name].map(digits.value) for name in ("ours_ms", f"{PEER}_ms")}
     shown = table.assign(**times, ratio=table["ratio"].map(digits.interval))
     return shown[PRINTED.split()].rename(columns=heading).to_string(index=False)
 

@@ -80,10 +80,10 @@ def _passes(of: Machine) -> Statement:
     spread = tidy.median(tidy.select(steps, **head), "deviation_percent")
     if times.verdict == NO_DATA or spread is None:
         return times
-    shown = digits.number(spread.value, spread.reach)
+    shown = digits.value(spread)
     number = sentences.quantity(steps, head, "deviation_percent", spread, shown)
     text = f"the steps of a process vary by {shown}%."
-    return sentences.together(times, Statement(text, "measured", "Standard deviation.", (), number))
+    return sentences.together(times, Statement(text, "measured", "Standard deviation.", (), (number,)))
 
 
 def _warmups(of: Machine) -> Statement:
@@ -133,7 +133,7 @@ def _peaks(of: Machine) -> Statement:
         if math.isnan(peak):
             return memory.MISSING
         texts[mode].append(digits.number(peak, 0))
-        numbers += sentences.quantity(plain, case, "peak_mib", memory.counted(peak), texts[mode][-1])
+        numbers += (sentences.quantity(plain, case, "peak_mib", memory.counted(peak), texts[mode][-1]),)
     if not contexts:
         return memory.MISSING
     at = sentences.listed([f"{tokens:,}" for tokens in contexts])

@@ -81,10 +81,10 @@ def answer(steps: pd.DataFrame, case: Mapping) -> Statement:
             "the measured time"
         )
         text += f"{TOO_SLOW * (found['least_percent'].value > 100)}."
-    numbers = [sentences.quantity(steps, case, name, i, shown[name]) for name, i in found.items()]
+    numbers = tuple(sentences.quantity(steps, case, name, i, shown[name]) for name, i in found.items())
     evidence = f"Medians, {sentences.fields(case)}; 95% interval {found['total_ms'].scope}, n = {found['total_ms'].n}."
     said = text.format(**case, **shown, **percent, **facts)
-    return Statement(said, "measured", evidence, sentences.names(steps, case), sum(numbers, ()))
+    return Statement(said, "measured", evidence, sentences.names(steps, case), numbers)
 
 
 def duration(seconds: float) -> str:
@@ -140,7 +140,7 @@ def draw(table: pd.DataFrame) -> Axes:
         marked = step["least_ms"].value if isinstance(step["least_ms"], Interval) else math.nan
         end = max([at + reach for at, reach in ends] + [marked] * math.isfinite(marked))  # beside both, over neither
         ax.annotate(
-            digits.number(total.value, total.reach), (end, row), xytext=(6, 0), textcoords="offset points",
+            digits.value(total), (end, row), xytext=(6, 0), textcoords="offset points",
             va="center", annotation_clip=False, color=plots.INK,
         )  # fmt: skip
     return ax

@@ -218,7 +218,7 @@ def first_line(records: pd.DataFrame) -> Statement:
     said = f"At {where(found)}, the first step takes {shown} as long as later ones, {steady}{_often(starts)}: "
     said += f"discard {_discard(starts)}."
     evidence = f"Steady from step, by process: {found['steady_from']}; later is the last half of the steps."
-    return Statement(said, "measured", evidence, sentences.names(records, case), number)
+    return Statement(said, "measured", evidence, sentences.names(records, case), (number,))
 
 
 def answer(records: pd.DataFrame) -> Statement:

@@ -5,7 +5,7 @@
 """
 
 import html
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lib.stats.intervals import Interval
@@ -13,15 +13,20 @@ from lib.stats.intervals import Interval
 
 @dataclass(frozen=True)
 class Quantity:
-    """Hold a computed number as the report shows it: its name, value, text, and a verdict if any."""
+    """Hold a computed number as the report shows it: its name if it has one, value, text, and a verdict if any."""
 
     name: str
     value: Interval
     shown: str
     verdict: str = ""
 
+    def __str__(self) -> str:
+        return self.shown
+
     def __html__(self) -> str:
         """Return the text as HTML that carries the name, the value and its interval."""
+        if not self.name:
+            return html.escape(self.shown)
         wide = self.value.known and self.value.reach > 0
         numbers = (self.value.value, self.value.low, self.value.high) if wide else (self.value.value,)
         ends = (f"{end:.6g}" for end in numbers)
@@ -41,7 +46,7 @@ def name(machine: str, experiment: str, fields: Mapping, metric: str) -> str:
     return f"{case(machine, experiment, fields)}/{metric}"
 
 
-def marked(text: str, quantities: tuple[Quantity, ...]) -> str:
+def marked(text: str, quantities: Iterable[Quantity]) -> str:
     """Return a text as HTML, each quantity marked where it stands; they come in the order of the text."""
     parts, done = [], 0
     for one in quantities:

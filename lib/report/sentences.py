@@ -125,36 +125,56 @@ def compare(
 
     `subject` and `other` are noun phrases; `where` names the circumstances. The verdict is that of the table that has
     the two cases (see `compare.judged`)."""
-    judged = comparing.judged(records, metric, of, to)
-    if judged is None:
+    found = factor(records, metric, of, to)
+    if found is None:
         text = _sentence(f"{subject} and {other} were not both measured")
         return _nothing(text, _picked(of, to), records, of, to)
-    found, verdict = judged
+    ratio, rests_on = found
+    if ratio.verdict == SAME:
+        ratio = replace(ratio, shown=digits.interval(ratio.value))
     said = {
-        FASTER: f"{subject} is {times(found.ratio.inverse)} faster than {other}",
-        SLOWER: f"{subject} takes {times(found.ratio)} the time of {other}",
-        SAME: f"{subject} and {other} take the same time within {comparisons.MARGIN:.0%}: the ratio is "
-        f"{digits.interval(found.ratio)}",
-        UNCLEAR: f"{subject} takes {times(found.ratio)} the time of {other}; which is faster is unclear",
-    }[verdict]
-    evidence = f"{_picked(of, to)}; by {found.by}, {_counted(found.ratio)}{_disturbances(records, of, to)}."
-    shown = times(found.ratio.inverse if verdict == FASTER else found.ratio)
-    shown = digits.interval(found.ratio) if verdict == SAME else shown
-    number = quantity(records, of, f"{metric}/{comparing.baseline_text(records, of, to)}", found.ratio, shown, verdict)
+        FASTER: f"{subject} is {ratio} faster than {other}",
+        SLOWER: f"{subject} takes {ratio} the time of {other}",
+        SAME: f"{subject} and {other} take the same time within {comparisons.MARGIN:.0%}: the ratio is {ratio}",
+        UNCLEAR: f"{subject} takes {ratio} the time of {other}; which is faster is unclear",
+    }[ratio.verdict]
+    evidence = f"{_picked(of, to)}; {rests_on}{_disturbances(records, of, to)}."
     text = _sentence(f"{where}, {said}" if where else said)
-    return Statement(text, verdict, evidence, names(records, of, to), number)
+    return Statement(text, ratio.verdict, evidence, names(records, of, to), (ratio,))
+
+
+def factor(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> tuple[Quantity, str] | None:
+    """Return how many times faster one case is than another, or else how many times as long it takes.
+
+    The quantity has the ratio of the times as its value, and the verdict (see `compare.judged`); only where that is
+    faster, its text is the inverse. Beside it stands what it rests on. None where the two were not both measured."""
+    judged = comparing.judged(records, metric, of, to)
+    if judged is None:
+        return None
+    found, verdict = judged
+    name = f"{metric}/{comparing.baseline_text(records, of, to)}"
+    shown = times(found.ratio.inverse if verdict == FASTER else found.ratio)
+    return quantity(records, of, name, found.ratio, shown, verdict), f"by {found.by}, {_counted(found.ratio)}"
+
+
+def number(
+    records: pd.DataFrame, metric: str, of: Mapping, shown: Callable[[Interval], str] = digits.value
+) -> Quantity | None:
+    """Return the median of a metric of one case, its text by `shown`; None where it was not measured."""
+    found = tidy.median(tidy.select(records, **of), metric)
+    return quantity(records, of, metric, found, shown(found)) if found else None
 
 
 def quantity(
     records: pd.DataFrame, of: Mapping, metric: str, value: Interval, shown: str, verdict: str = ""
-) -> tuple[Quantity, ...]:
-    """Return a number of a case as its text shows it; none if `of` picks several cases."""
+) -> Quantity:
+    """Return a number of a case as its text shows it; without a name if `of` picks several cases."""
     chosen = tidy.select(records, **of)
     if chosen.empty or len(chosen[records.fields].drop_duplicates()) > 1 or "machine" not in chosen:
-        return ()
+        return Quantity("", value, shown, verdict)
     row = chosen.iloc[0]
     name = quantities.name(row["machine"], records.experiment, row[records.fields], metric)
-    return (Quantity(name, value, shown, verdict),)
+    return Quantity(name, value, shown, verdict)
 
 
 def listed(words: list[str], by: str = "and") -> str:
@@ -176,7 +196,7 @@ def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Stat
     evidence = f"{metric}, {fields(of)}; median, {_counted(found)}{_disturbances(records, of)}."
     shown = digits.interval(found)
     number = quantity(records, of, metric, found, shown)
-    return Statement(wording.format(shown), "measured", evidence, names(records, of), number)
+    return Statement(wording.format(shown), "measured", evidence, names(records, of), (number,))
 
 
 def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> Statement:
@@ -223,9 +243,9 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
         text = f"{subject} grows as {LETTERS.get(axis, heading(axis))} to the power {shown} {ends}"
     rest = {name: chosen.iloc[0][name] for name in records.fields if name != axis}
     name = quantities.name(chosen.iloc[0]["machine"], records.experiment, rest, f"{metric}/exponent")
-    number = (Quantity(name, found, digits.number(found.value, found.reach)),)
+    number = Quantity(name, found, digits.value(found))
     evidence = f"{metric}, {fields(of)}; median of all slopes on log axes between {found.n} medians of processes."
-    return Statement(_sentence(text), "measured", evidence, names(measured, {}), number)
+    return Statement(_sentence(text), "measured", evidence, names(measured, {}), (number,))
 
 
 def _sentence(text: str) -> str:

@@ -56,7 +56,7 @@ def _column_cells(values: pd.Series, names: Sequence[tuple[str, str]] | None = N
     `names` are the quantities of the cells and their verdicts, empty where there is none."""
     if any(isinstance(value, Interval) for value in values):
         shown = [as_interval(value) for value in values]
-        heads = digits.aligned([digits.number(i.value, i.reach) if i else digits.MISSING for i in shown])
+        heads = digits.aligned([digits.value(i) if i else digits.MISSING for i in shown])
         tails = [
             f"{digits.number(i.low, i.reach)}–{digits.number(i.high, i.reach)}" if i and i.reach > 0 else ""
             for i in shown

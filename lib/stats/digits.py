@@ -43,14 +43,19 @@ def exact(value: float) -> str:
     return f"{value:.9g}"
 
 
+def value(of: Interval) -> str:
+    """Format a value alone, with the digits that its interval warrants: 2.71."""
+    return number(of.value, of.reach)
+
+
 def interval(of: Interval | None) -> str:
     """Format a value with its interval in plain text: 2.71 (2.66 to 2.75)."""
     if of is None:
         return MISSING
     if not of.known:
         return f"{number(of.value)} (no interval)"
-    value, ends = number(of.value, of.reach), f"({number(of.low, of.reach)} to {number(of.high, of.reach)})"
-    return f"{value} {ends}" if of.reach else value
+    ends = f" ({number(of.low, of.reach)} to {number(of.high, of.reach)})" if of.reach else ""
+    return value(of) + ends
 
 
 def brief(of: Interval) -> str:
