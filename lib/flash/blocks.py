@@ -1,0 +1,144 @@
+"""Compute attention by FlashAttention-2 in blocks of keys, in plain and in compiled PyTorch.
+
+It follows Dao (2023), algorithms 1 and 2. Each class has `apply(Q, K, V, is_causal=False)` over (..., T, D). For the
+backward pass it keeps Q, K, V, the output, and the natural log-sum-exp (..., T) of each query's scores: T (4 D + 1)
+numbers instead of T^2. Shapes in names: X any leading dimensions, T queries, S keys, N keys of a block, R queries that
+see any of them, D head size.
+"""
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+BLOCK = 128  # keys of a block in PyTorch
+COMPILED_BLOCK = 256  # of fewer blocks, since a call of compiled code takes long
+
+
+class FlashAttentionTorch(torch.autograd.Function):
+    """Compute an online softmax over blocks of keys, forward and backward, in plain PyTorch.
+
+    It holds at most T x `block` scores for each leading index, and as many gradients of them."""
+
+    @staticmethod
+    def forward(ctx, Q, K, V, is_causal=False, block=BLOCK):
+        return _forward(_weigh, ctx, Q, K, V, is_causal, block)
+
+    @staticmethod
+    def backward(ctx, dO):
+        return _backward(_weigh_again, ctx, dO)
+
+
+class FlashAttentionCompiled(torch.autograd.Function):
+    """Compute the same, with what happens to the scores of a block compiled."""
+
+    @staticmethod
+    def forward(ctx, Q, K, V, is_causal=False, block=COMPILED_BLOCK):
+        return _forward(_compiled(_weigh), ctx, Q, K, V, is_causal, block)
+
+    @staticmethod
+    def backward(ctx, dO):
+        return _backward(_compiled(_weigh_again), ctx, dO)
+
+
+@functools.cache
+def _compiled(function):
+    return torch.compile(function, dynamic=True, fullgraph=True)  # under a mask each block has its own shape
+
+
+def _forward(weigh, ctx, Q, K, V, causal, block):
+    q_XTD, k_XSD, v_XSD = _scaled(Q), _as_3d(K), _as_3d(V)
+    out_XTD = torch.zeros_like(q_XTD, dtype=torch.promote_types(q_XTD.dtype, torch.float32))
+    largest_XT1 = out_XTD.new_full((*q_XTD.shape[:-1], 1), -math.inf)
+    total_XT1 = torch.zeros_like(largest_XT1)
+    for keys, rows, future_NN in _blocks(q_XTD, k_XSD, causal, block):
+        weights_XRN = _scores(q_XTD[..., rows, :], k_XSD[..., keys, :], future_NN)
+        shrink_XR1 = weigh(weights_XRN, largest_XT1[..., rows, :], total_XT1[..., rows, :])
+        _add_product(out_XTD[..., rows, :].mul_(shrink_XR1), weights_XRN.to(V.dtype), v_XSD[..., keys, :])
+        del weights_XRN  # before the next block has its own
+    out = out_XTD.div_(total_XT1).to(Q.dtype).reshape(Q.shape)
+    logsumexp = total_XT1.log_().add_(largest_XT1).reshape(Q.shape[:-1])
+    ctx.save_for_backward(Q, K, V, out, logsumexp)
+    ctx.causal, ctx.block = causal, block
+    return out
+
+
+def _backward(weigh_again, ctx, dO):
+    Q, K, V, out, logsumexp = ctx.saved_tensors
+    k_XSD, v_XSD, dout_XTD, logsumexp_XT1 = (_as_3d(x) for x in (K, V, dO, logsumexp[..., None]))
+    q_XTD, mean_XT1 = _scaled(Q), _as_3d((dO * out).sum(-1, keepdim=True))
+    dq_XTD, dk_XSD, dv_XSD = (torch.zeros_like(x) for x in (q_XTD, k_XSD, v_XSD))
+    for keys, rows, future_NN in _blocks(q_XTD, k_XSD, ctx.causal, ctx.block):
+        q_XRD, dout_XRD, k_XND = q_XTD[..., rows, :], dout_XTD[..., rows, :], k_XSD[..., keys, :]
+        weights_XRN = _scores(q_XRD, k_XND, future_NN)
+        dscores_XRN = (dout_XRD @ v_XSD[..., keys, :].mT).to(weights_XRN.dtype)
+        weigh_again(weights_XRN, dscores_XRN, logsumexp_XT1[..., rows, :], mean_XT1[..., rows, :])
+        dscores_XRN = dscores_XRN.to(Q.dtype)
+        dv_XSD[..., keys, :] = weights_XRN.to(Q.dtype).mT @ dout_XRD
+        dk_XSD[..., keys, :] = dscores_XRN.mT @ q_XRD
+        _add_product(dq_XTD[..., rows, :], dscores_XRN, k_XND)
+        del weights_XRN, dscores_XRN
+    dq_XTD.mul_(_scale(Q))
+    return *(x.reshape(like.shape) for x, like in ((dq_XTD, Q), (dk_XSD, K), (dv_XSD, V))), None, None
+
+
+def _scale(Q):
+    return 1 / math.sqrt(Q.shape[-1])
+
+
+def _scaled(Q):
+    """Return the queries over sqrt(D) in three dimensions, so that their products with keys are scores."""
+    return _as_3d(Q) * _scale(Q)
+
+
+def _as_3d(x: Tensor) -> Tensor:
+    """View or copy a tensor in three dimensions, which batched products take."""
+    return x.reshape(-1, *x.shape[-2:])
+
+
+def _blocks(q_XTD, k_XSD, causal, block):
+    """Yield slices of keys, each with the slice of the queries that see any of them, and a mask.
+
+    It is -inf where a key is in the future of one of the first queries, else 0; the others see all keys of the block.
+    """
+    future_NN = q_XTD.new_full((block, block), -math.inf).triu_(1) if causal else None
+    for start in range(0, k_XSD.shape[-2], block):
+        if causal and start >= q_XTD.shape[-2]:
+            return
+        yield slice(start, start + block), slice(start if causal else 0, None), future_NN
+
+
+def _scores(q_XRD, k_XND, future_NN):
+    """Compute scores in at least fp32 from scaled queries, -inf where a key is in the future."""
+    scores_XRN = q_XRD @ k_XND.mT
+    if future_NN is not None:
+        first_XNN = scores_XRN[..., : len(future_NN), :]
+        first_XNN.add_(future_NN[: first_XNN.shape[-2], : first_XNN.shape[-1]])
+    return scores_XRN.to(torch.promote_types(scores_XRN.dtype, torch.float32))
+
+
+def _add_product(sum: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a product to a sum in place, in one call where all have one type."""
+    if sum.dtype == a.dtype:
+        sum.baddbmm_(a, b)
+    else:
+        sum.add_(a @ b)
+
+
+def _weigh(scores_XRN, largest_XR1, total_XR1):
+    """Turn scores into weights, and take them into the running largest score and sum of weights.
+
+    All is done in place. Returns the factor by which earlier weights shrink."""
+    new_XR1 = torch.maximum(largest_XR1, scores_XRN.amax(-1, keepdim=True))
+    scores_XRN.sub_(new_XR1).exp_()
+    shrink_XR1 = torch.exp(largest_XR1 - new_XR1)
+    total_XR1.mul_(shrink_XR1).add_(scores_XRN.sum(-1, keepdim=True))
+    largest_XR1.copy_(new_XR1)
+    return shrink_XR1
+
+
+def _weigh_again(scores_XRN, dweights_XRN, logsumexp_XR1, mean_XR1):
+    """Turn scores into weights, and the weights' gradients into those of the scores, in place."""
+    scores_XRN.sub_(logsumexp_XR1).exp_()
+    dweights_XRN.sub_(mean_XR1).mul_(scores_XRN)

@@ -1,0 +1,52 @@
+"""FlashAttention in PyTorch gives the formula's numbers, keeps one sum a query, and never holds all scores."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import flash_checks
+from flash_checks import SHAPES, compare, draw
+from lib.flash.blocks import FlashAttentionCompiled, FlashAttentionTorch
+from lib.instruments import environment
+from lib.instruments.memory_timeline import follow
+
+needs_compiler = pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
+
+
+@pytest.mark.parametrize(("queries", "keys", "d_head", "causal", "floats"), SHAPES)
+def test_it_is_the_formula(queries, keys, d_head, causal, floats):
+    small_blocks = SimpleNamespace(apply=lambda *inputs: FlashAttentionTorch.apply(*inputs, 16))
+    for function in (small_blocks, FlashAttentionTorch):
+        compare(function, queries, keys, d_head, causal, floats)
+
+
+@pytest.mark.parametrize("name", flash_checks.EQUAL)
+def test_it_takes_any_strides_and_dimensions_and_repeats_its_bits(name):
+    flash_checks.EQUAL[name](FlashAttentionTorch)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("forget_graphs")
+def test_the_compiled_one_is_the_formula_with_the_same_graphs_for_other_lengths():
+    from torch._dynamo.utils import counters
+
+    compare(FlashAttentionCompiled, 300, 300, 16, True, "fp32")
+    graphs = counters["stats"]["unique_graphs"]
+    compare(FlashAttentionCompiled, 428, 428, 16, True, "fp32")
+    assert counters["stats"]["unique_graphs"] == graphs
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_no_tensor_of_all_scores_is_ever_allocated(causal):
+    length, block = 512, 64
+    inputs, dout = draw(length, length, 8, leading=())
+
+    def iteration(mark):
+        out = FlashAttentionTorch.apply(*inputs, causal, block)
+        mark("forward")
+        torch.autograd.grad(out, inputs, dout)
+        mark("backward")
+
+    sizes = [allocation.bytes for allocation in follow(iteration).allocations]
+    assert max(sizes) == 4 * length * block
