@@ -25,12 +25,13 @@ class FlashAttentionTriton(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dO):
-        return _gradients(ctx, dO)
+        Q, K, V, out, logsumexp = ctx.saved_tensors
+        return *differentiate(Q, K, V, out, dO, logsumexp, ctx.causal), None
 
 
 @torch.library.custom_op("flash::attend", mutates_args=())
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return the output and the log-sum-exp (not differentiable), by Triton."""
+    """Return the output and the log-sum-exp, by Triton."""
     out, logsumexp = _like_attend(q, k, v, causal)
     _launch("flash_forward", [q, k, v, out], [logsumexp], causal)
     return out, logsumexp
@@ -56,20 +57,6 @@ def differentiate(
 @differentiate.register_fake
 def _like_differentiate(q, k, v, out, dout, logsumexp, causal):
     return _like(q), _like(k), _like(v)
-
-
-def _setup_context(ctx, inputs, output):
-    *tensors, ctx.causal = inputs
-    ctx.save_for_backward(*tensors, *output)
-    ctx.mark_non_differentiable(output[1])
-
-
-def _gradients(ctx, dout, *_):
-    q, k, v, out, logsumexp = ctx.saved_tensors
-    return *differentiate(q, k, v, out, dout, logsumexp, ctx.causal), None
-
-
-attend.register_autograd(_gradients, setup_context=_setup_context)
 
 
 def _like(x):
