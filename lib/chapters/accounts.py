@@ -6,9 +6,7 @@ number per process.
 
 import math
 import statistics
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
 import matplotlib as mpl
 import pandas as pd
@@ -26,52 +24,49 @@ NAMED = 3  # operators that a sentence names
 COLUMNS = "operator operators_percent spent_ms accounted_ms"
 
 
-def rows_of(table: Mapping) -> Iterator[dict]:
-    """Yield the rows of a record's table."""
-    return (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
+def pieces(record: Mapping, bandwidth: float, call_ms: float) -> pd.DataFrame:
+    """Return what accounts for a record's time, one row a piece: `phase`, `operator`, `part` of `PARTS` and `ms`.
+
+    The bytes of an operator that was not timed alone take their time at the bandwidth; a CPU fetches what it overwrites
+    first. Faults have no operator."""
+    operators, alone, faults = (pd.DataFrame(record[name]) for name in ("operators", "alone", "phase_faults"))
+    others = operators[~operators["kind"].isin(KINDS)]
+    moved = others["moved_bytes"] + others["new_bytes"] * (record["device"] == "cpu")
+    fault_ms = statistics.median(record["fault_us"]) / 1e3 if record["fault_us"] else 0.0
+    every = [
+        faults.assign(part="faults", ms=faults["faults"] * fault_ms),
+        alone.assign(part=alone["kind"].map(KINDS), ms=alone["calls"] * alone["call_ms"]),
+        others.assign(part="bytes", ms=1e3 * moved / bandwidth),
+        others.assign(part="calls", ms=others["calls"] * call_ms),
+    ]
+    return pd.concat(every)[["phase", "operator", "part", "ms"]]
 
 
-def call_ms(ceilings: pd.DataFrame) -> float:
-    """Return the milliseconds of a call that computes next to nothing, or NaN."""
-    found = tidy.call_us(ceilings)
-    return found.value / 1e3 if found else math.nan
-
-
-def moved_ms(row: Mapping, device: str, bandwidth: float) -> float:
-    """Return the time of an operator's bytes at a bandwidth; a CPU fetches what it overwrites first."""
-    return 1e3 * (row["moved_bytes"] + row["new_bytes"] * (device == "cpu")) / bandwidth
-
-
-def parts(record: Mapping, bandwidth: float, call: float) -> dict[str, Counter]:
-    """Return the milliseconds of each of `PARTS` by phase, and in the whole step, of one record."""
-    found = {phase: Counter() for phase in (*record["phase_faults"]["phase"], STEP)}
-    each = statistics.median(record["fault_us"]) / 1e3 if record["fault_us"] else 0.0
-    spent = [(row["phase"], "faults", row["faults"] * each) for row in rows_of(record["phase_faults"])]
-    spent += [(r["phase"], KINDS[r["kind"]], r["calls"] * r["call_ms"]) for r in rows_of(record["alone"])]
-    for row in (row for row in rows_of(record["operators"]) if row["kind"] not in KINDS):
-        spent.append((row["phase"], "bytes", moved_ms(row, record["device"], bandwidth)))
-        spent.append((row["phase"], "calls", row["calls"] * call))
-    for phase, part, ms in spent:
-        found[phase][part] += ms
-        found[STEP][part] += ms
-    return found
+def _sums(group: pd.DataFrame, ceilings: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
+    """Add up the ms of a case's pieces by columns of `pieces`, one column a process."""
+    call, bandwidth = tidy.call_us(ceilings), tidy.limits(ceilings)[1]
+    call_ms = call.value / 1e3 if call else math.nan
+    each = (pieces(record, bandwidth, call_ms) for _, record in group.iterrows())
+    return pd.concat([one.groupby(by, sort=False)["ms"].sum() for one in each], axis=1).fillna(0.0)
 
 
 def accounts(records: pd.DataFrame, ceilings: pd.DataFrame) -> pd.DataFrame:
     """Return the time measured, its parts and the unexplained rest, one row per case and phase.
 
     The rest, `unexplained_ms`, may be negative."""
-    bandwidth, call, rows = tidy.limits(ceilings)[1], call_ms(ceilings), []
-    known = tidy.with_table(records, "operators") if bandwidth > 0 and call > 0 else records.iloc[:0]
-    for case, group in tidy.by_case(known):
-        found = [parts(record, bandwidth, call) for _, record in group.iterrows()]
-        for phase in found[0]:
+    known = tidy.limits(ceilings)[1] > 0 and tidy.call_us(ceilings)
+    rows = []
+    for case, group in tidy.by_case(tidy.with_table(records, "operators") if known else records.iloc[:0]):
+        sums = _sums(group, ceilings, ["phase", "part"])
+        whole = pd.concat({STEP: sums.groupby("part").sum()})
+        for phase, of in pd.concat([sums, whole]).groupby(level=0, sort=False):
             measured = tidy.median(group, "total_ms" if phase == STEP else f"{phase}_ms")
-            own = {part: intervals.of_processes([one[phase][part] for one in found]) for part in PARTS}
+            by_part = of.droplevel(0).reindex(PARTS, fill_value=0.0)
+            own = {f"{part}_ms": intervals.of_processes(list(ms)) for part, ms in by_part.iterrows()}
             rest = measured.value - sum(i.value for i in own.values())
-            row = case | {"phase": phase, "measured_ms": measured} | {f"{part}_ms": i for part, i in own.items()}
-            row |= {"unexplained_ms": Interval(rest, math.nan, math.nan, measured.n, measured.rounds)}
-            rows.append(row | {"unexplained_percent": 100 * rest / measured.value})
+            rest_ms = Interval(rest, math.nan, math.nan, measured.n, measured.rounds)
+            row = case | {"phase": phase, "measured_ms": measured} | own
+            rows.append(row | {"unexplained_ms": rest_ms, "unexplained_percent": 100 * rest / measured.value})
     return pd.DataFrame(rows, columns=None if rows else [*records.fields, "phase", "measured_ms"])
 
 
@@ -109,47 +104,36 @@ def operators(records: pd.DataFrame, ceilings: pd.DataFrame, case: Mapping) -> p
 
     `spent_ms` is their time inside the step, `accounted_ms` that of their products and functions alone, or of their
     bytes and calls. `operators_percent` is their share of all operators."""
-    bandwidth, call, rows = tidy.limits(ceilings)[1], call_ms(ceilings), []
+    rows = []
     for row, group in tidy.by_case(tidy.with_table(tidy.select(records, **case), "operators")):
-        if "spent_ms" not in group["operators"].iloc[0]:
+        tables = [pd.DataFrame(table) for table in group["operators"]]
+        if "spent_ms" not in tables[0]:
             continue
-        by_process = [_by_operator(record, bandwidth, call) for _, record in group.iterrows()]
-        for name in by_process[0]["spent_ms"]:
-            spent, accounted = (
-                intervals.of_processes([one[key][name] for one in by_process]) for key in ("spent_ms", "accounted_ms")
-            )
-            percents = (100 * one["spent_ms"][name] / sum(one["spent_ms"].values()) for one in by_process)
-            found = {"operator": name, "operators_percent": statistics.median(percents), "spent_ms": spent}
-            found |= {"accounted_ms": accounted.value, "excess_ms": spent.value - accounted.value}
-            rows.append(row | found)
+        spent = pd.concat([table.groupby("operator", sort=False)["spent_ms"].sum() for table in tables], axis=1).fillna(
+            0.0
+        )
+        accounted, percents = _sums(group, ceilings, "operator"), 100 * spent / spent.sum()
+        for name, ms in spent.iterrows():
+            inside, own = (intervals.of_processes(list(each)) for each in (ms, accounted.loc[name]))
+            found = {"operator": name, "operators_percent": percents.loc[name].median(), "spent_ms": inside}
+            rows.append(row | found | {"accounted_ms": own.value, "excess_ms": inside.value - own.value})
     columns = [*records.fields, *COLUMNS.split(), "excess_ms"]
     table = pd.DataFrame(rows, columns=None if rows else columns)
     return table.sort_values("spent_ms", key=lambda column: [-i.value for i in column], ignore_index=True)
 
 
-def _by_operator(record: Mapping, bandwidth: float, call: float) -> dict[str, Counter]:
-    """Return time and accounted time of each operator in one record."""
-    found = {"spent_ms": Counter(), "accounted_ms": Counter()}
-    for row in rows_of(record["operators"]):
-        found["spent_ms"][row["operator"]] += row["spent_ms"]
-        own = moved_ms(row, record["device"], bandwidth) + row["calls"] * call
-        found["accounted_ms"][row["operator"]] += 0 if row["kind"] in KINDS else own
-    for row in rows_of(record["alone"]):
-        found["accounted_ms"][row["operator"]] += row["calls"] * row["call_ms"]
-    return found
-
-
 def alone(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
-    """Return what was timed alone, by phase and shapes: calls, `call_ms`, and the rate of products."""
+    """Return what was timed alone, by phase and shapes: calls, `own_ms`, and the rate of products."""
     rows = []
     for row, group in tidy.by_case(tidy.with_table(tidy.select(records, **case), "alone")):
-        every = [list(rows_of(table)) for table in group["alone"]]
-        for same in zip(*every, strict=True):
-            each = intervals.of_processes([one["call_ms"] for one in same])
-            rates = [one["flops"] / one["call_ms"] / 1e6 for one in same]
-            own = {name: same[0][name] for name in ("phase", "operator", "shapes", "calls")}
-            own |= {"own_ms": each, "gflops": intervals.of_processes(rates) if same[0]["flops"] else None}
-            rows.append(row | own | {"all_ms": each.value * own["calls"]})
+        tables = [pd.DataFrame(table) for table in group["alone"]]
+        for at, one in tables[0].iterrows():
+            each_ms = [table.loc[at, "call_ms"] for table in tables]
+            took, rate = (
+                intervals.of_processes(each) for each in (each_ms, [one["flops"] / ms / 1e6 for ms in each_ms])
+            )
+            own = {"own_ms": took, "gflops": rate if one["flops"] else None, "all_ms": took.value * one["calls"]}
+            rows.append(row | one[["phase", "operator", "shapes", "calls"]].to_dict() | own)
     table = pd.DataFrame(rows, columns=None if rows else [*records.fields, "all_ms"])
     return table.sort_values("all_ms", ascending=False, ignore_index=True)
 
@@ -160,29 +144,30 @@ def answer(records: pd.DataFrame, case: Mapping, ceilings: pd.DataFrame) -> Stat
     row = tidy.one(accounts(tidy.select(records, **case), ceilings), {"phase": STEP})
     if row.empty:
         return Statement("The time of a step was not accounted for here.", NO_DATA, "operators of profiled steps")
-    measured, rest, own = row["measured_ms"], row["unexplained_ms"].value, {part: row[f"{part}_ms"] for part in PARTS}
-    share = replace(own["products"], value=100 * own["products"].value / measured.value, low=math.nan, high=math.nan)
-    ms = {part: _milliseconds(i.value, measured.value) for part, i in own.items()}
+    measured, rest = row["measured_ms"], row["unexplained_ms"].value
+    own = {part: row[f"{part}_ms"].value for part in PARTS}
+    ms = {part: _milliseconds(value, measured.value) for part, value in own.items()}
     named = {
         "bytes": f"the bytes of the other operators take {ms['bytes']} at the memory ceiling",
         "functions": f"softmax, loss and SiLU take {ms['functions']}",
         "attention": f"fused attention takes {ms['attention']}", "faults": f"page faults take {ms['faults']}",
         "calls": f"the calls themselves take {ms['calls']}",
     }  # fmt: skip
-    listed = sentences.listed([text for part, text in named.items() if own[part].value > measured.value / 500])
+    listed = sentences.listed([text for part, text in named.items() if own[part] > measured.value / 500])
     why = "launches overlap" if case["device"] == "cuda" else "some bytes come from a cache"
     end = "stay unexplained" if rest > 0 else f"more than measured are accounted for, since {why}"
     of = sentences.at("a step of {size} (context {context_length}, {precision})", case)
+    share = Interval(100 * own["products"] / measured.value, math.nan, math.nan, measured.n, measured.rounds)
+    percent = sentences.quantity(records, case, "products_percent", share, digits.count(share.value))
     text = (
-        f"Repeated alone, the matrix products of {of} take {digits.count(share.value)}% of its time: "
+        f"Repeated alone, the matrix products of {of} take {percent}% of its time: "
         f"{ms['products']} of {_milliseconds(measured.value, measured.value)}. "
         f"{listed[:1].upper()}{listed[1:]}; {_milliseconds(abs(rest), measured.value)} "
         f"({digits.number(abs(row['unexplained_percent']), 0.5)}%) {end}."
         + (f" Noisy processes: {row['noisy']}." if row["noisy"] else "")
     )
     evidence = f"Parts of {sentences.fields(case)}, each measured on its own; 95% interval {measured.scope}."
-    number = sentences.quantity(records, case, "products_percent", share, digits.count(share.value))
-    return Statement(text, "measured", evidence, (), (number,))
+    return Statement(text, "measured", evidence, (), (percent,))
 
 
 def _milliseconds(ms: float, whole: float) -> str:

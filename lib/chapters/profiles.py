@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pandas as pd
 
-from lib.chapters import accounts
 from lib.instruments import kernel_classes
 from lib.instruments.kernel_classes import PRODUCT
 from lib.report import roofline, tidy
@@ -17,11 +16,11 @@ from lib.stats import intervals
 from lib.stats.intervals import Interval
 
 SCOPES = {  # the phases that make up the whole of a share
-    "forward": ("forward",),
-    "forward and backward": ("forward", "backward"),
-    "whole step": ("forward", "backward", "optimizer"),
+    "forward": ["forward"],
+    "forward and backward": ["forward", "backward"],
+    "whole step": ["forward", "backward", "optimizer"],
 }
-NO_PRODUCT = kernel_classes.CLASSES[1:]
+NO_PRODUCT = list(kernel_classes.CLASSES[1:])
 COLUMNS = {kind: f"{kind.replace(' ', '_')}_percent" for kind in kernel_classes.CLASSES}  # by class, in a table
 TOP_COLUMNS = "phase kernel class share_percent calls total_us mean_us median_us min_us max_us deviation_us"
 TIMER_COLUMNS = "phase timed_ms profiled_ms profiled_ratio kernels_ms busy_percent"
@@ -40,14 +39,11 @@ def summary(name: str, values: list[float]) -> Interval | None:
 
 
 def _sum_us(table: Mapping, **where) -> float:
-    """Add the microseconds of the rows with these values; a tuple admits any of its own."""
-    admitted = {name: value if isinstance(value, tuple) else (value,) for name, value in where.items()}
-    return sum(
-        row["total_us"] for row in accounts.rows_of(table) if all(row[name] in of for name, of in admitted.items())
-    )
+    """Add the microseconds of the rows of a record's table with these values; a list admits any of its own."""
+    return tidy.select(pd.DataFrame(table), **where)["total_us"].sum()
 
 
-def _class_percents(records: pd.DataFrame, scope: str, kind: str | tuple[str, ...]) -> list[float]:
+def _class_percents(records: pd.DataFrame, scope: str, kind: str | list[str]) -> list[float]:
     """Return the percentage of a scope that classes take, by process; empty if unrecorded."""
     found, phases = list(tidy.with_table(records, "classes").get("classes", [])), SCOPES[scope]
     if not found or not set(phases) <= set(found[0]["phase"]):
@@ -55,7 +51,7 @@ def _class_percents(records: pd.DataFrame, scope: str, kind: str | tuple[str, ..
     return [100 * _sum_us(table, phase=phases, **{"class": kind}) / _sum_us(table, phase=phases) for table in found]
 
 
-def share(records: pd.DataFrame, scope: str, kind: str | tuple[str, ...] = NO_PRODUCT) -> Interval | None:
+def share(records: pd.DataFrame, scope: str, kind: str | list[str] = NO_PRODUCT) -> Interval | None:
     """Return the percentage of a scope that classes take in one case, or None."""
     return summary("percent", _class_percents(records, scope, kind))
 
@@ -144,11 +140,12 @@ def parts(records: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for row, group in tidy.by_case(tidy.with_table(records, "parts")):
         costs = pd.DataFrame(group["part_costs"].iloc[0])
-        for _, cost in costs.iterrows():
-            phase, part = cost["phase"], cost["part"]
-            took = [_sum_us(table, phase=phase, part=part) for table in group["parts"]]
-            whole = [_sum_us(table, phase=phase) for table in group["parts"]]
-            product = [_sum_us(table, phase=phase, part=part, **{"class": PRODUCT}) for table in group["parts"]]
+        for cost in costs.to_dict("records"):
+            phase, own = {"phase": cost["phase"]}, {"phase": cost["phase"], "part": cost["part"]}
+            took, whole, product = (
+                [_sum_us(table, **where) for table in group["parts"]]
+                for where in (own, phase, own | {"class": PRODUCT})
+            )
             if not all(took):
                 continue  # nothing was seen in its range
             found = {
@@ -157,9 +154,9 @@ def parts(records: pd.DataFrame) -> pd.DataFrame:
                 "gflops": [cost["flops"] / us / 1e3 for us in took],
                 "gigabytes": [cost["bytes"] / us / 1e3 for us in took],
             }  # fmt: skip
-            percent = 100 * cost["flops"] / costs.loc[costs["phase"] == phase, "flops"].sum()
-            row = row | {"phase": phase, "part": part, "flops_percent": percent}
-            rows.append(row | {name: summary(name, values) for name, values in found.items()})
+            percent = 100 * cost["flops"] / tidy.select(costs, **phase)["flops"].sum()
+            summed = {name: summary(name, values) for name, values in found.items()}
+            rows.append(row | own | {"flops_percent": percent} | summed)
     return pd.DataFrame(rows)
 
 
@@ -178,17 +175,16 @@ def softmax_to_products(records: pd.DataFrame, phase: str) -> dict | None:
     group = tidy.with_table(records, "parts")
     if group.empty or phase not in group["parts"].iloc[0]["phase"]:
         return None
-    costs = pd.DataFrame(group["part_costs"].iloc[0]).query("phase == @phase").set_index("part")
-    product = {"part": ("scores", "values"), "class": PRODUCT}
-    products = [_sum_us(table, phase=phase, **product) for table in group["parts"]]
+    costs, both = pd.DataFrame(group["part_costs"].iloc[0]), ["scores", "values"]
+    counted = {unit: costs[costs["phase"] == phase].set_index("part")[unit] for unit in ("flops", "bytes")}
+    products = [_sum_us(table, phase=phase, part=both, **{"class": PRODUCT}) for table in group["parts"]]
     if not all(products):
         return None
-    both = zip(group["parts"], products, strict=True)
-    times = [_sum_us(table, phase=phase, part="softmax") / us for table, us in both]
-    counted = {
-        unit: costs.loc["softmax", unit] / costs.loc[["scores", "values"], unit].sum() for unit in ("flops", "bytes")
+    softmax = [_sum_us(table, phase=phase, part="softmax") for table in group["parts"]]
+    times = [one / other for one, other in zip(softmax, products, strict=True)]
+    return {"time": intervals.of_processes(times)} | {
+        unit: of["softmax"] / of[both].sum() for unit, of in counted.items()
     }
-    return {"time": intervals.of_processes(times)} | counted
 
 
 def leaders(records: pd.DataFrame, scope: str) -> list[dict]:

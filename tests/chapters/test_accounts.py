@@ -56,8 +56,8 @@ def test_the_parts_of_a_phase_add_up_to_the_time_measured(profiled, ceilings):
 
 
 def test_only_a_cpu_fetches_what_it_overwrites():
-    row = {"moved_bytes": 3e9, "new_bytes": 1e9}
-    assert [accounts.moved_ms(row, device, 1e9) for device in ("cpu", "cuda")] == [4000, 3000]
+    found = [accounts.pieces(metrics(1) | {"device": device}, 1e9, 0.0) for device in ("cpu", "cuda")]
+    assert [one.loc[one["part"] == "bytes", "ms"].sum() for one in found] == [6.0, 5.5]
 
 
 def test_without_ceilings_nothing_is_accounted_for(profiled, ceilings):
