@@ -58,22 +58,14 @@ def _as_4d(*tensors):
     return [tiles.as_4d(x) for x in tensors]
 
 
-def sdpa_flash(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
-    """Call `sdpa` with PyTorch's FlashAttention, on CUDA that of Dao 2023, and with no other kernel."""
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return sdpa(q_XTD, k_XSD, v_XSD, causal)
+def _by(kernel: SDPBackend):
+    """Return `sdpa` with one kernel of PyTorch's, and with no other."""
 
+    def attend(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
+        with sdpa_kernel(kernel):
+            return sdpa(q_XTD, k_XSD, v_XSD, causal)
 
-def sdpa_efficient(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
-    """Call `sdpa` with the memory-efficient kernel of xFormers, and with no other."""
-    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
-        return sdpa(q_XTD, k_XSD, v_XSD, causal)
-
-
-def sdpa_cudnn(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
-    """Call `sdpa` with the kernel of cuDNN, and with no other."""
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        return sdpa(q_XTD, k_XSD, v_XSD, causal)
+    return attend
 
 
 def sdpa_backend(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> str | None:
@@ -160,9 +152,9 @@ VARIANTS = {
     "naive": naive,
     "tiled": tiled,
     "sdpa": sdpa,
-    "sdpa_flash": sdpa_flash,
-    "sdpa_efficient": sdpa_efficient,
-    "sdpa_cudnn": sdpa_cudnn,
+    "sdpa_flash": _by(SDPBackend.FLASH_ATTENTION),  # on CUDA that of Dao 2023
+    "sdpa_efficient": _by(SDPBackend.EFFICIENT_ATTENTION),  # of xFormers
+    "sdpa_cudnn": _by(SDPBackend.CUDNN_ATTENTION),
     "flex": flex,
     "compiled": compiled,
     "flash_compiled": flash_compiled,

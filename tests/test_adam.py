@@ -9,19 +9,19 @@ from lib import adam
 from lib.adam import VARIANTS, AdamW, Hyper
 from lib.instruments import environment
 
-EAGER = [name for name in VARIANTS if not name.startswith("compiled")]
+EAGER = [name for name in VARIANTS if name not in adam.COMPILING]
 pytestmark = pytest.mark.usefixtures("forget_graphs")
 needs_compiler = pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
-SHAPES = [(3, 5), (7,), (), (2, 3, 4), (6,), (5,)]
-FLAT, UNUSED = 4, 5  # the parameters whose gradient is zero, and None, throughout
+SHAPES = [(6,), (5,), (3, 5), (), (7,), (2, 3, 4)]
+FLAT, UNUSED = 0, 1  # the parameters whose gradient is zero, and None, throughout
 
 PLAIN = Hyper(lr=0.01, weight_decay=0.0)
 DECAYED = Hyper(lr=0.01, beta1=0.8, beta2=0.95, eps=1e-3, weight_decay=0.3, amsgrad=True)
 
 
-def parameters():
+def parameters(count=None):
     generator = torch.Generator().manual_seed(0)
-    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES[:count]]
 
 
 def give_gradients(params, step):
@@ -62,33 +62,26 @@ def check(found, expected):
     ("variant", "hyper"),
     [
         *((name, hyper) for name in EAGER for hyper in (PLAIN, DECAYED)),
-        *(pytest.param(name, DECAYED, marks=needs_compiler) for name in VARIANTS if name not in EAGER),
+        *(pytest.param(name, DECAYED, marks=needs_compiler) for name in sorted(adam.COMPILING)),
     ],
 )
-def test_twenty_steps_are_those_of_torch_and_compile_once(variant, hyper):
-    optimizer = AdamW(parameters(), variant, hyper)
-    found = run(optimizer, [0])
+def test_twenty_steps_are_those_of_torch_compile_once_and_change_no_gradient(variant, hyper):
+    count = 3 if variant in adam.COMPILING else None  # compiling code for a parameter takes seconds
+    optimizer = AdamW(parameters(count), variant, hyper)
+    run(optimizer, [0])
     with torch.compiler.set_stance("fail_on_recompile"):
-        run(optimizer, range(1, 20))
-    check(found, run(torch_adamw(parameters(), hyper, foreach=False), range(20)))
-    assert torch.equal(found[UNUSED], parameters()[UNUSED])
-    assert optimizer.param_groups[0]["params"][UNUSED] not in optimizer.state
-    check(found[FLAT], parameters()[FLAT].detach() * (1 - hyper.lr * hyper.weight_decay) ** 20)
+        found = run(optimizer, range(1, 20))
+    before, params = parameters(count), optimizer.param_groups[0]["params"]
+    check(found[FLAT], before[FLAT].detach() * (1 - hyper.lr * hyper.weight_decay) ** 20)
+    assert torch.equal(found[UNUSED], before[UNUSED])
+    assert params[UNUSED] not in optimizer.state
+    give_gradients(before, 19)
+    assert all(torch.equal(p.grad, one.grad) for p, one in zip(params, before, strict=True) if one.grad is not None)
+    check(found, run(torch_adamw(parameters(count), hyper, foreach=False), range(20)))
 
 
 @pytest.mark.parametrize("variant", EAGER)
-def test_a_step_by_name_changes_no_gradient(variant):
-    params = [p.detach() for p in parameters()]
-    grads = [torch.ones_like(p) for p in params]
-    states = [adam.state(p, variant, amsgrad=False) for p in params]
-    adam.step(variant, params, grads, states, Hyper())
-    assert all(torch.equal(gradient, torch.ones_like(gradient)) for gradient in grads)
-    check([state["exp_avg"] for state in states], [torch.full_like(p, 1 - 0.9) for p in params])
-
-
-@pytest.mark.parametrize("variant", EAGER)
-@pytest.mark.parametrize("saved", ["ours", "torch"])
-@pytest.mark.parametrize("loaded", ["ours", "torch"])
+@pytest.mark.parametrize(("saved", "loaded"), [("ours", "ours"), ("ours", "torch"), ("torch", "ours")])
 def test_a_saved_optimizer_continues_as_if_never_stopped_and_exchanges_with_torch(variant, saved, loaded):
     make = {
         "ours": lambda params, hyper: AdamW(params, variant, hyper),
@@ -103,10 +96,9 @@ def test_a_saved_optimizer_continues_as_if_never_stopped_and_exchanges_with_torc
     check(run(second, range(5, 10)), run(first, range(5, 10)))
 
 
-@pytest.mark.parametrize("variant", EAGER)
-def test_groups_keep_their_own_settings_and_a_schedule_of_the_learning_rate_is_followed(variant):
+def test_groups_keep_their_own_settings_and_a_schedule_of_the_learning_rate_is_followed():
     optimizers = []
-    for make in (lambda groups: AdamW(groups, variant, DECAYED), lambda groups: torch_adamw(groups, DECAYED)):
+    for make in (lambda groups: AdamW(groups, "foreach", DECAYED), lambda groups: torch_adamw(groups, DECAYED)):
         params = parameters()
         optimizers.append(make([{"params": params[:2]}, {"params": params[2:], "lr": 0.1, "weight_decay": 0.0}]))
     for step in range(5):
@@ -118,7 +110,7 @@ def test_groups_keep_their_own_settings_and_a_schedule_of_the_learning_rate_is_f
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("lr", -1e-3), ("lr", "1e-3"), ("eps", -1e-8), ("beta1", 1.0), ("beta2", float("nan")), ("amsgrad", 1)],
+    [("lr", -1e-3), ("lr", "1e-3"), ("eps", -1e-8), ("beta1", 1.0), ("beta2", -0.1)],
 )
 def test_a_hyper_parameter_out_of_range_is_refused_by_name(field, value):
     with pytest.raises(ValueError, match=f"^{field}: "):

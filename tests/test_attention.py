@@ -1,4 +1,4 @@
-"""Every variant of attention is the formula, forward and backward, and the tiled one never holds all scores."""
+"""Every variant of attention is the formula, forward and backward, or is refused with the reason."""
 
 import functools
 import math
@@ -7,13 +7,10 @@ from unittest.mock import Mock
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import flex_attention
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from lib import attention
-from lib.attention import COMPILING, VARIANTS, naive, tiled
-from lib.instruments import device, environment
+from lib.attention import COMPILING, VARIANTS, tiled
+from lib.instruments import environment
 
 EAGER = [name for name in VARIANTS if name not in COMPILING and not attention.unavailable(name, "cpu", 64, "fp32")]
 KERNELS = {"sdpa_flash": "flash", "sdpa_efficient": "efficient", "sdpa_cudnn": "cudnn"}
@@ -57,8 +54,8 @@ def check(variant, inputs, *causal):
 @pytest.mark.parametrize(
     ("leading", "queries", "keys", "d_head"),
     [
-        ((2, 3), 37, 37, 8), ((2, 1), 129, 129, 16), ((2,), 129, 129, 6), ((), 300, 300, 4), ((2, 1, 3), 5, 5, 6),
-        ((2, 2), 1, 1, 8), ((), 1, 1, 1), ((2,), 5, 300, 8), ((2,), 300, 5, 8), ((2,), 1, 37, 8), ((2,), 140, 129, 8),
+        ((2, 1), 129, 129, 16), ((), 300, 300, 4), ((2, 1, 3), 5, 5, 6), ((), 1, 1, 1), ((2,), 5, 300, 8),
+        ((2,), 140, 129, 8),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("variant", [*EAGER, "tiled of 4"])
@@ -91,39 +88,9 @@ def test_large_scores_do_not_overflow(variant, causal):
         torch.testing.assert_close(gradient, right, atol=rounding * right.abs().max().item(), rtol=0)
 
 
-class Largest(TorchDispatchMode):
-    """Remembers the elements of the largest tensor that any operation inside gives."""
-
-    def __init__(self):
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        sizes = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        self.elements = max([self.elements, *sizes])
-        return result
-
-
-def largest(attend, inputs):
-    """Elements of the largest tensor of the forward and of the backward pass."""
-    with Largest() as forward:
-        out = attend(*inputs[:3])
-    with Largest() as backward:
-        torch.autograd.grad(out, inputs[:3], inputs[3])
-    return forward.elements, backward.elements
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_tiled_holds_no_more_than_a_block_of_scores_a_query(causal):
-    heads, length, block = 3, 512, 16
-    inputs = draw((heads,), length, length, 8)
-    assert largest(lambda q, k, v: tiled(q, k, v, causal, block), inputs) == (heads * length * block,) * 2
-    assert largest(lambda q, k, v: naive(q, k, v, causal), inputs) == (heads * length * length,) * 2
-
-
-@pytest.mark.parametrize("variant", ["tiled", pytest.param("flash_compiled", marks=needs_compiler)])
-def test_what_is_our_own_follows_autocast_forward_and_backward(variant):
+@pytest.mark.parametrize("variant", ["tiled", "flash_compiled"])
+def test_what_is_our_own_follows_autocast_forward_and_backward(monkeypatch, variant):
+    monkeypatch.setattr(attention.blocks, "_compiled", lambda function: function)
     q, k, v, dout = draw((2, 3), 40, 40, 16)
     with torch.autocast("cpu", torch.bfloat16):
         out = VARIANTS[variant](q, k, v)
@@ -146,44 +113,41 @@ def test_tiled_sums_narrow_values_in_fp32():
     [((2, 3), 140, 129, True), ((2,), 5, 300, False)],  # three dimensions, as the experiment has them
 )
 def test_flex_is_the_formula_as_far_as_a_cpu_can_tell_and_follows_autocast(monkeypatch, leading, queries, keys, causal):
-    # the same function without its compiler, and forward only, which is what it offers there
-    monkeypatch.setattr(attention, "_compiled_flex", lambda: flex_attention)
+    # the same functions without their compiler, and forward only, which is what it offers there
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    for cached in (attention._compiled_flex, attention._causal_blocks):
+        monkeypatch.setattr(attention, cached.__name__, cached.__wrapped__)
     q, k, v, _ = (x.detach() for x in draw(leading, queries, keys, 16))
     torch.testing.assert_close(VARIANTS["flex"](q, k, v, causal), formula(q, k, v, causal), atol=1e-5, rtol=1e-5)
-    if not causal:
-        with torch.autocast("cpu", torch.bfloat16):
-            assert VARIANTS["flex"](q, k, v, causal).dtype == torch.bfloat16
+    with torch.autocast("cpu", torch.bfloat16):
+        assert VARIANTS["flex"](q, k, v, causal).dtype == torch.bfloat16
 
 
-def test_flex_is_refused_where_it_has_no_backward_pass_or_too_small_heads_and_nothing_else_is():
-    assert "CUDA" in attention.unavailable("flex", "cpu", 64, "fp32")
-    assert "CUDA" in attention.unavailable("flex", "mps", 64, "fp32")
-    assert "16 features" in attention.unavailable("flex", "cuda", 8, "fp32")
-    assert attention.unavailable("flex", "cuda", 16, "fp32") is None
-    others = set(VARIANTS) - {"flex", "triton", *KERNELS}
-    assert not [name for name in others if attention.unavailable(name, "cpu", 4, "fp32")]
-
-
-def test_our_kernels_are_refused_where_they_cannot_run(monkeypatch):
+@pytest.mark.parametrize(
+    ("variants", "device", "d_head", "precision", "reason"),
+    [
+        ("naive tiled sdpa sdpa_flash compiled flash_compiled", "cpu", 4, "fp32", None),
+        ("sdpa_efficient sdpa_cudnn triton", "cpu", 64, "bf16", "{variant} is for CUDA"),
+        ("flex", "cpu", 64, "fp32", "flex_attention has a backward pass on CUDA only"),
+        ("sdpa_flash", "mps", 64, "bf16", "{variant} is for CPUs and CUDA"),
+        ("sdpa_efficient", "cuda", 64, "fp32", None),
+        ("sdpa_flash sdpa_cudnn", "cuda", 64, "fp32", "{variant} needs bf16 or fp16 on CUDA, got fp32"),
+        ("sdpa_flash sdpa_cudnn", "cuda", 64, "tf32", "{variant} needs bf16 or fp16 on CUDA, got tf32"),
+        ("sdpa_flash sdpa_efficient sdpa_cudnn triton", "cuda", 64, "bf16", None),
+        ("sdpa_flash sdpa_cudnn", "cuda", 64, "fp16", None),
+        ("flex", "cuda", 8, "fp32", "flex_attention needs heads of at least 16 features, got 8"),
+        ("flex", "cuda", 16, "fp32", None),
+        ("triton", "cuda", 256, "bf16", "triton has tiles for heads of at most 128 features, got 256"),
+    ],
+)
+def test_a_variant_is_refused_where_it_cannot_run_with_the_reason(
+    monkeypatch, variants, device, d_head, precision, reason
+):
     monkeypatch.setattr(attention.tiles.importlib.util, "find_spec", lambda name: object())
-    assert attention.unavailable("triton", "cpu", 64, "fp32") == "triton is for CUDA"
-    assert "got 7.5" in attention.unavailable("triton", "cuda", 64, "fp32", (7, 5))
-    assert attention.unavailable("triton", "cuda", 64, "fp32", (8, 0)) is None
-    assert device.on("cpu").capability() is None
-
-
-def test_a_kernel_of_sdpa_is_refused_where_pytorch_has_none():
-    found = {
-        (device, precision): {name for name in KERNELS if not attention.unavailable(name, device, 64, precision)}
-        for device in ("cpu", "cuda", "mps")
-        for precision in ("fp32", "tf32", "bf16", "fp16")
-    }
-    wide, narrow = ("fp32", "tf32"), ("bf16", "fp16")
-    assert all(found["cpu", precision] == {"sdpa_flash"} for precision in (*wide, *narrow))
-    assert all(found["mps", precision] == set() for precision in (*wide, *narrow))
-    assert all(found["cuda", precision] == {"sdpa_efficient"} for precision in wide)
-    assert all(found["cuda", precision] == set(KERNELS) for precision in narrow)
-    assert attention.unavailable("sdpa_cudnn", "cuda", 64, "fp32") == "sdpa_cudnn needs bf16 or fp16 on CUDA, got fp32"
+    capability = (9, 0) if device == "cuda" else None
+    for variant in variants.split():
+        found = attention.unavailable(variant, device, d_head, precision, capability)
+        assert found == (reason and reason.format(variant=variant))
 
 
 @pytest.mark.parametrize("variant", KERNELS)

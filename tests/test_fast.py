@@ -12,7 +12,6 @@ from lib.model import TransformerLM
 
 TINY = Config(vocab_size=96, context_length=16, d_model=32, num_layers=2, num_heads=4, d_ff=48)
 BOTH = ["projections", "cast_once"]
-SWITCHES = [["projections"], ["cast_once"], BOTH]
 CASES = [(["projections"], "fp32"), (["projections"], "bf16"), (["cast_once"], "bf16"), (BOTH, "bf16")]
 
 
@@ -50,7 +49,7 @@ def test_logits_and_every_gradient_are_those_of_the_plain_model(switches, name):
         assert (gradient - weight.grad).norm() <= tolerance * weight.grad.norm().clamp(min=1e-3), key
 
 
-@pytest.mark.parametrize(("switches", "name"), CASES)
+@pytest.mark.parametrize(("switches", "name"), [CASES[0], CASES[-1]])
 def test_fifty_steps_have_the_losses_of_the_plain_model(switches, name):
     *_, expected = trained([], name, steps=50)
     *_, losses = trained(switches, name, steps=50)
@@ -58,9 +57,8 @@ def test_fifty_steps_have_the_losses_of_the_plain_model(switches, name):
     assert losses[-1] < 0.99 * losses[0]
 
 
-@pytest.mark.parametrize("switches", SWITCHES, ids="+".join)
-def test_weights_of_the_plain_model_load_strictly_and_are_used(switches):
-    name = "bf16" if "cast_once" in switches else "fp32"
+@pytest.mark.parametrize(("switches", "name"), [CASES[0], CASES[-1]])
+def test_weights_of_the_plain_model_load_strictly_and_are_used(switches, name):
     torch.manual_seed(5)
     plain, tokens_BT = TransformerLM(TINY), torch.randint(96, (2, 16))
     network = trained(switches, name)[0]
