@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.chapters.step import PLAIN
-from lib.report import claims, compare, hypotheses, plots, published, sentences, tidy
+from lib.report import claims, compare, hypotheses, plots, published, sentences, tables, tidy
 from lib.report.claims import LESS, MORE, Found
 from lib.report.hypotheses import MOST, Hypothesis, counted
 from lib.report.sentences import NO_DATA, Statement, of_records
@@ -48,18 +48,14 @@ def loops(records: pd.DataFrame) -> pd.DataFrame:
     return table.assign(sum=table["sum"].map(digits.exact), stalls_after=stalls, **short)
 
 
-def _pivot_by_precision(table: pd.DataFrame, index: str, values: str) -> pd.DataFrame:
-    """Return one row per value of `index`, in order, with a column per precision."""
-    if table.empty:
-        return pd.DataFrame(columns=[index])
-    wide = table.pivot_table(index=index, columns="precision", values=values, aggfunc="last", sort=False)
-    wide = wide.reindex(dict.fromkeys(table[index])).reset_index()
-    return wide.assign(device=table["device"].iloc[0], hardware=table["hardware"].iloc[0])
-
-
 def dtypes(records: pd.DataFrame, subject: str) -> pd.DataFrame:
     """Return each tensor of a model, with its dtype in a column per precision."""
-    return _pivot_by_precision(rows(records, "dtypes", subject=subject), "tensor", "dtype")
+    table = rows(records, "dtypes", subject=subject)
+    if table.empty:
+        return pd.DataFrame(columns=["tensor"])
+    wide = table.pivot_table(index="tensor", columns="precision", values="dtype", aggfunc="last", sort=False)
+    wide = wide.reindex(table["tensor"].unique()).reset_index()
+    return wide.assign(device=table["device"].iloc[0], hardware=table["hardware"].iloc[0])
 
 
 def limits(records: pd.DataFrame) -> pd.DataFrame:
@@ -93,50 +89,46 @@ def _line_style(precision: str) -> dict:
     return {"color": colour, "marker": plots.MARKERS[colour], "markersize": 4}
 
 
+@mpl.rc_context(plots.STYLE)
 def draw_sums(records: pd.DataFrame) -> Axes:
     """Draw the sum, and the most that rounding it can lose, against the terms, one line per dtype.
 
     That is half the distance between neighbours, in percent of a term."""
-    table = rows(records, "trace")
-    (left, right), ends = plots.axes(2, 2.6), []
-    with mpl.rc_context(plots.STYLE):
-        for loop, line in table.drop_duplicates(["loop", "terms"]).groupby("loop", sort=False) if len(table) else ():
-            total, term = loop.split(" += ")
-            if total == term:
-                how = _line_style(term) | {"markevery": 10}
-                left.plot(line["terms"], line["sum"], **how)
-                right.plot(line["terms"], line["half_percent"], **how)
-                ends.append((line["terms"].iloc[-1], line["half_percent"].iloc[-1], term, plots.COLOURS[term]))
-        right.axhline(100, color=plots.INK, linewidth=0.8)
-        right.set_yscale("log")
-        left.set(xlabel="terms of 0.01", ylabel="sum")
-        right.set(xlabel="terms of 0.01", ylabel="lost by rounding, % of a term")
-        for ax in (left, right):
-            ax.grid(axis="y")
-        plots.label_ends(right, ends)
+    left, right = plots.axes(2, 2.6)
+    table, ends = rows(records, "trace"), []
+    for loop, line in table.drop_duplicates(["loop", "terms"]).groupby("loop", sort=False) if len(table) else ():
+        total, term = loop.split(" += ")
+        if total == term:
+            for ax, what in ((left, "sum"), (right, "half_percent")):
+                ax.plot(line["terms"], line[what], markevery=10, **_line_style(term))
+            ends.append((*line[["terms", "half_percent"]].iloc[-1], term, plots.COLOURS[term]))
+    right.axhline(100, color=plots.INK, linewidth=0.8)
+    right.set_yscale("log")
+    for ax, what in ((left, "sum"), (right, "lost by rounding, % of a term")):
+        ax.set(xlabel="terms of 0.01", ylabel=what)
+        ax.grid(axis="y")
+    plots.label_ends(right, ends)
     return left
 
 
+@mpl.rc_context(plots.STYLE)
 def draw_norms(records: pd.DataFrame) -> Axes:
     """Draw each norm's error against the scale of its inputs, one line per precision.
 
     A gap marks errors that are not finite, a cross an overflow in an intermediate step."""
     grid = plots.axes(2, 2.6, sharey=True)
-    with mpl.rc_context(plots.STYLE):
-        for (norm, title), ax in zip(NORMS.items(), grid, strict=True):
-            ends, table = [], rows(records, "norm_errors", subject=norm, offset=0)
-            for precision, line in table.groupby("precision", sort=False):
-                ax.plot(line["scale"], line["relative_error"], **_line_style(precision))
-                finite = line[line["relative_error"].notna()]
-                if len(finite):
-                    scale, error = finite[["scale", "relative_error"]].iloc[-1]
-                    ends.append((scale, error, precision, plots.COLOURS[precision]))
-                lost = line[line["scale"].isin(overflows(records, norm, precision))]
-                ax.plot(lost["scale"], lost["relative_error"], "x", color=plots.COLOURS[precision], markersize=10)
-            ax.set(xscale="log", yscale="log", xlabel="scale of the inputs", title=title)
-            ax.grid(axis="y")
-        grid[0].set_ylabel("relative error")
-        plots.label_ends(grid[-1], ends)
+    for (norm, title), ax in zip(NORMS.items(), grid, strict=True):
+        ends, table = [], rows(records, "norm_errors", subject=norm, offset=0)
+        for precision, line in table.groupby("precision", sort=False):
+            ax.plot(line["scale"], line["relative_error"], **_line_style(precision))
+            for finite in line[line["relative_error"].notna()][["scale", "relative_error"]].to_numpy()[-1:]:
+                ends.append((*finite, precision, plots.COLOURS[precision]))
+            lost = line[line["scale"].isin(overflows(records, norm, precision))]
+            ax.plot(lost["scale"], lost["relative_error"], "x", color=plots.COLOURS[precision], markersize=10)
+        ax.set(xscale="log", yscale="log", xlabel="scale of the inputs", title=title)
+        ax.grid(axis="y")
+    grid[0].set_ylabel("relative error")
+    plots.label_ends(grid[-1], ends)
     return grid[-1]
 
 
@@ -148,8 +140,8 @@ def overflows(records: pd.DataFrame, norm: str, precision: str) -> list[float]:
 
 def note(records: pd.DataFrame, subject: str) -> str:
     """Return the hardware behind a figure, or nothing without results."""
-    names = ", ".join(dict.fromkeys(tidy.select(records, subject=subject, status="ok")["hardware"]))
-    return f"{names}. Computed once, since nothing in it varies." if names else ""
+    chosen = tidy.select(records, subject=subject, status="ok")
+    return tables.hardware(chosen, "Computed once, since nothing in it varies.")
 
 
 @of_records()
@@ -178,11 +170,8 @@ def reasons(records: pd.DataFrame, narrow: str) -> Statement:
     if loop not in table.index:
         return Statement(f"The loops of {narrow} were not run here.", NO_DATA, "accumulation")
     row = table.loc[loop]
-    lost = (
-        "every term is lost"
-        if row["half_percent"] > 100
-        else f"up to {digits.count(row['half_percent'])}% of a term is lost"
-    )
+    percent = row["half_percent"]
+    lost = "every term is lost" if percent > 100 else f"up to {digits.count(percent)}% of a term is lost"
     text = (
         f"In {narrow}, rounding {digits.exact(TERM)} itself costs {row['stored_error']} over the {TERMS:,} terms; the "
         f"additions cost {row['added_error']}. At the end the sum's neighbours are {row['spacing']} apart, so {lost}."
@@ -263,18 +252,16 @@ def trend(steps: pd.DataFrame) -> Statement:
     table = speed(steps)
     if table.empty:
         return Statement("Steps in bf16 and in fp32 were not both measured here.", NO_DATA, "step")
-    fields = steps.fields
     table = table.sort_values(["parameters", "context_length"]).drop_duplicates("size", keep="last")
-    ends = [table.iloc[-1], *([table.iloc[0]] if len(table) > 1 else [])]
-    return sentences.together(
-        *(
-            sentences.compare(
-                steps, "total_ms", row[fields].to_dict(), {**row[fields], "precision": "fp32"},
-                "a training step in bf16", "one in fp32", f"at {row['size']}, context {row['context_length']:,}",
-            )
-            for row in ends
+    ends = table.iloc[[-1, 0]].drop_duplicates("size")[steps.fields].to_dict("records")
+    said = [
+        sentences.compare(
+            steps, "total_ms", case, {**case, "precision": "fp32"}, "a training step in bf16", "one in fp32",
+            sentences.at("at {size}, context {context_length:,}", case),
         )
-    )  # fmt: skip
+        for case in ends
+    ]  # fmt: skip
+    return sentences.together(*said)
 
 
 def stalls_at(term: float, bits: int) -> float:
@@ -314,8 +301,7 @@ def three_sums(data: claims.Data) -> list[Found]:
     """Find a thousand times 0.01, added in three ways."""
     records = claims.rows(data, "precision", subject="accumulation")
     said = {"fp32 += fp32": 10.0001, "fp16 += fp16": 9.9531, "fp32 += fp16": 10.0021}
-    found = loops(records).set_index("loop")["number"]
-    names = claims.names(records) if len(found) else ()
+    found, names = loops(records).set_index("loop")["number"], claims.names(records)
     return [
         claims.exact(f"by {name}", found[name], (value - 5e-5, value + 5e-5), names, f"{found[name]:.9g}")
         for name, value in said.items()
@@ -327,10 +313,8 @@ def four_dtypes(data: claims.Data) -> list[Found]:
     """Find the bits of four of the toy model's tensors under fp16 autocast."""
     records = claims.rows(data, "precision", subject="toy", precision="fp16")
     said = {"logits": "fp16", "output of layer norm": "fp32", "loss": "fp16", "gradients of the parameters": "fp32"}
-    bits, table = {"fp16": 16.0, "bf16": 16.0, "fp32": 32.0}, dtypes(records, "toy")
-    if table.empty:
-        return []
-    found, names = table.set_index("tensor")["fp16"].map(bits), claims.names(records)
+    bits, table = {"fp16": 16.0, "bf16": 16.0, "fp32": 32.0}, dtypes(records, "toy").set_index("tensor")
+    found, names = tidy.column(table, "fp16").map(bits), claims.names(records)
     return [
         claims.exact(f"in the {name}", found[name], (bits[dtype], bits[dtype]), names, f"fp{found[name]:.0f}")
         for name, dtype in said.items() if name in found

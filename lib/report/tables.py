@@ -285,6 +285,12 @@ def _has_samples(value) -> bool:
     return isinstance(value, Interval) and value.n > 0
 
 
+def hardware(rows: pd.DataFrame, said: str) -> str:
+    """Return a note: the hardware of the rows, each once, and what is said of them; empty without rows."""
+    names = ", ".join(dict.fromkeys(rows["hardware"]))
+    return f"{names}. {said}" if names else ""
+
+
 def provenance(frame: pd.DataFrame) -> str:
     """Describe hardware, samples and processes behind a table's intervals."""
     intervals = [i for name in frame for i in frame[name] if _has_samples(i)]
