@@ -5,6 +5,7 @@ Sentences rest on one iteration of each case. They state counts, which have no i
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import matplotlib as mpl
 import pandas as pd
@@ -17,6 +18,7 @@ from lib.report.claims import MORE, Found, about
 from lib.report.headings import heading
 from lib.report.hypotheses import LEAST, Hypothesis, counted, value
 from lib.report.plots import BLUE, COLOURS, GREEN, INK, ORANGE, STYLE
+from lib.report.quantities import Quantity
 from lib.report.sentences import NO_DATA, Statement, of_records
 from lib.stats import digits
 from lib.stats.comparisons import FASTER, SLOWER
@@ -31,10 +33,15 @@ MIB = 2**20
 MISSING = Statement("This was not measured here.", NO_DATA, "memory")
 
 
+def _rows(record: pd.Series, name: str) -> pd.DataFrame:
+    """Return the table of that name that a record holds; empty without one."""
+    return pd.DataFrame(record[name] if isinstance(record.get(name), dict) else {})
+
+
 def largest(record: pd.Series, most: int) -> tables.Table:
     """Return a table of a record's largest allocations and who made them."""
-    rows = pd.DataFrame(record.get("largest", {}) if isinstance(record.get("largest"), dict) else {}).head(most)
-    return tables.Table(rows.rename(columns=heading), "The largest allocations of one iteration", described(record))
+    rows = _rows(record, "largest").head(most).rename(columns=heading)
+    return tables.Table(rows, "The largest allocations of one iteration", described(record))
 
 
 def described(record: pd.Series) -> str:
@@ -46,108 +53,111 @@ def described(record: pd.Series) -> str:
 
 def hardware(records: pd.DataFrame) -> str:
     """Return a figure's note on its hardware, empty without records."""
-    names = ", ".join(dict.fromkeys(records["hardware"]))
-    return f"{names}. One iteration of each." if names else ""
+    return tables.hardware(records, "One iteration of each.")
 
 
+@mpl.rc_context(STYLE)
 def timelines(records: pd.DataFrame) -> Axes:
     """Draw live memory over time, one panel per record, with phases and the peak."""
     records = tidy.with_table(records, "timeline")
     grid = plots.axes(max(1, len(records)), 3.4, sharey=True)
-    with mpl.rc_context(STYLE):
-        for ax, (_, record) in zip(grid, records.iterrows(), strict=False):
-            live, phases = record["timeline"], record["phases"]
-            ms = [us / 1e3 for us in live["instant_us"]]
-            ax.fill_between(ms, live["live_mib"], step="post", color=INK, alpha=0.15, linewidth=0)
-            ax.step(ms, live["live_mib"], where="post", color=INK, linewidth=1)
-            for phase, begin, end in zip(phases["phase"], phases["begin_us"], phases["end_us"], strict=True):
-                ax.axvspan(begin / 1e3, end / 1e3, color=COLOURS[phase], alpha=0.3, linewidth=0)
-                ax.text(
-                    (begin + end) / 2e3, 0.03, phase, transform=ax.get_xaxis_transform(), rotation=90, ha="center",
-                    va="bottom",
-                )  # fmt: skip
-            highest = max(range(len(ms)), key=live["live_mib"].__getitem__)
-            ax.plot(ms[highest], live["live_mib"][highest], "v", color=INK, markersize=6)
-            ax.set_title(f"{record['mode']}, {record['precision']}")
-            ax.set(xlabel="time while followed, ms")
-            ax.grid(axis="y")
-        most = max((max(table["live_mib"]) for table in records.get("timeline", [])), default=1)
-        grid[0].set(ylabel="live memory, MiB", ylim=(0, 1.08 * most))
+    for ax, (_, record) in zip(grid, records.iterrows(), strict=False):
+        live, phases = record["timeline"], record["phases"]
+        ms = [us / 1e3 for us in live["instant_us"]]
+        ax.fill_between(ms, live["live_mib"], step="post", color=INK, alpha=0.15, linewidth=0)
+        ax.step(ms, live["live_mib"], where="post", color=INK, linewidth=1)
+        for phase, begin, end in zip(phases["phase"], phases["begin_us"], phases["end_us"], strict=True):
+            ax.axvspan(begin / 1e3, end / 1e3, color=COLOURS[phase], alpha=0.3, linewidth=0)
+            ax.text(
+                (begin + end) / 2e3, 0.03, phase, transform=ax.get_xaxis_transform(), rotation=90, ha="center",
+                va="bottom",
+            )  # fmt: skip
+        highest = max(range(len(ms)), key=live["live_mib"].__getitem__)
+        ax.plot(ms[highest], live["live_mib"][highest], "v", color=INK, markersize=6)
+        ax.set_title(f"{record['mode']}, {record['precision']}")
+        ax.set(xlabel="time while followed, ms")
+        ax.grid(axis="y")
+    most = max((max(table["live_mib"]) for table in records.get("timeline", [])), default=1)
+    grid[0].set(ylabel="live memory, MiB", ylim=(0, 1.08 * most))
     return grid[0]
 
 
 def parts(record: pd.Series) -> dict[str, float]:
     """Add up the MiB alive at a record's peak by `PARTS`; empty without a breakdown."""
-    if not isinstance(record.get("breakdown"), dict):
-        return {}
-    sizes = pd.DataFrame(record["breakdown"]).groupby("kind")["part_mib"].sum()
-    return {name: float(sizes.reindex(kinds).sum()) for name, (kinds, *_) in PARTS.items()}
+    rows = _rows(record, "breakdown")
+    return {
+        name: float(rows.loc[rows["kind"].isin(kinds), "part_mib"].sum())
+        for name, (kinds, *_) in (PARTS if len(rows) else {}).items()
+    }
 
 
+@mpl.rc_context(STYLE)
 def bars(ax: Axes, record: pd.Series) -> Axes:
     """Draw a bar for each part of a record's peak, with its MiB and its percentage at the end."""
     found = parts(record)
     whole = sum(found.values())
-    with mpl.rc_context(STYLE):
-        for name, mib in found.items():
-            colour = PARTS[name][1]
-            ax.barh(name, mib, **plots.bar(colour) | {"color": (colour, 0.45 if colour == INK else 1)})
-            ax.annotate(
-                f"{digits.count(mib)} MiB, {digits.count(100 * mib / whole)}%", (mib, name), (5, 0),
-                textcoords="offset points", va="center",
-            )  # fmt: skip
-        ax.invert_yaxis()
-        ax.set(xlabel="alive at the peak, MiB", xlim=(0, 1.6 * max(found.values(), default=1)))
-        ax.grid(axis="x")
+    for name, mib in found.items():
+        colour = PARTS[name][1]
+        ax.barh(name, mib, **plots.bar(colour) | {"color": (colour, 0.45 if colour == INK else 1)})
+        ax.annotate(
+            f"{digits.count(mib)} MiB, {digits.count(100 * mib / whole)}%", (mib, name), (5, 0),
+            textcoords="offset points", va="center",
+        )  # fmt: skip
+    ax.invert_yaxis()
+    ax.set(xlabel="alive at the peak, MiB", xlim=(0, 1.6 * max(found.values(), default=1)))
+    ax.grid(axis="x")
     return ax
+
+
+def number(records: pd.DataFrame, metric: str, case: Mapping) -> Quantity | None:
+    """Return a case's MiB, such as `peak_mib`, as a count; None where they were not measured."""
+    return sentences.number(records, metric, case, lambda mib: digits.number(mib.value, 0))
 
 
 @of_records("checkpoint", "precision", "mode")
 def answer(records: pd.DataFrame, case: Mapping) -> Statement:
     """State the peak of a training step, and the percentage that 16 bytes a parameter are of it."""
-    peak, held = value(records, "peak_mib", case), 16 * value(records, "parameters", case) / MIB
-    if math.isnan(peak + held):
+    peak, parameters = number(records, "peak_mib", case), value(records, "parameters", case)
+    if peak is None or math.isnan(parameters):
         return MISSING
-    shown = digits.number(peak, 0)
-    millions = digits.count(value(records, "parameters", case) / 1e6)
     text = (
-        f"{shown} MiB at the peak of a step of {case['size']} ({millions} M parameters, "
+        f"{peak} MiB at the peak of a step of {case['size']} ({digits.count(parameters / 1e6)} M parameters, "
         f"{case['batch_size']} × {case['context_length']} tokens, {case['precision']}): "
-        f"16 bytes a parameter are {digits.count(100 * held / peak)}% of it."
+        f"16 bytes a parameter are {digits.count(100 * 16 * parameters / MIB / peak.value.value)}% of it."
     )
-    number = sentences.quantity(records, case, "peak_mib", counted(peak), shown)
-    return Statement(text, "measured", f"peak_mib, {described(tidy.one(records, case))}", (), (number,))
+    return Statement(text, "measured", f"peak_mib, {described(tidy.one(records, case))}", (), (peak,))
 
 
-def _peak_change(records: pd.DataFrame, of: Mapping, to: Mapping) -> tuple[float, str, tuple]:
-    """Return the percentage by which one peak exceeds another, its text without sign and quantity.
+def _peak_change(records: pd.DataFrame, of: Mapping, to: Mapping) -> Quantity | None:
+    """Return the ratio of two peaks, its text the percentage between them without a sign.
 
-    NaN where one of them was not measured."""
+    None where one of them was not measured."""
     found = None if None in of.values() else compare.comparison(records, "peak_mib", of, to)
     if found is None:
-        return math.nan, "", ()
-    change = 100 * (found.ratio.value - 1)
-    shown, metric = f"{digits.count(abs(change))}%", f"peak_mib/{compare.baseline_text(records, of, to)}"
-    return change, shown, (sentences.quantity(records, of, metric, found.ratio, shown),)
+        return None
+    shown, metric = f"{digits.count(100 * abs(found.ratio.value - 1))}%", compare.baseline_text(records, of, to)
+    return sentences.quantity(records, of, f"peak_mib/{metric}", found.ratio, shown)
+
+
+def _is_raised(change: Quantity) -> bool:
+    return change.value.value > 1
 
 
 @of_records("mode", "precision")
 def narrower(records: pd.DataFrame, case: Mapping) -> Statement:
     """State how bf16 changes the peak of a training step and of inference, and why."""
-    said, numbers, changes = [], [], []
+    said, numbers = [], []
     for mode, name in (("train_step", "a training step's peak"), ("no_grad", "inference's")):
         fp32 = {**case, "mode": mode, "precision": "fp32"}
-        change, shown, number = _peak_change(records, {**fp32, "precision": "bf16"}, fp32)
-        if not math.isnan(change):
-            said.append(f"{'raises' if change > 0 else 'lowers'} {name} by {shown}")
-            numbers += number
-            changes.append(change)
+        if change := _peak_change(records, {**fp32, "precision": "bf16"}, fp32):
+            said.append(f"{'raises' if _is_raised(change) else 'lowers'} {name} by {change}")
+            numbers.append(change)
     if not said:
         return MISSING
-    reasons = ["halves activations"] * (min(changes) < 0)
-    reasons += ["adds half-precision copies of the weights"] * (max(changes) > 0)
-    where = sentences.at("{size}, {context_length} tokens", case)
-    link = " but " if len(changes) == 2 and min(changes) < 0 < max(changes) else " and "
+    raised = set(map(_is_raised, numbers))
+    reasons = ["halves activations"] * (False in raised)
+    reasons += ["adds half-precision copies of the weights"] * (True in raised)
+    where, link = sentences.at("{size}, {context_length} tokens", case), " but " if len(raised) == 2 else " and "
     text = f"bf16 {link.join(said)}, because it {sentences.listed(reasons)} ({where})."
     return Statement(text, "measured", "peak_mib in bf16 against fp32, counts without interval.", (), tuple(numbers))
 
@@ -163,21 +173,20 @@ def best_group(records: pd.DataFrame, case: Mapping) -> dict | None:
 @of_records("checkpoint")
 def saved(records: pd.DataFrame, case: Mapping) -> Statement:
     """State what the best group of checkpointed layers saves of the peak, and what it costs in time."""
-    best = best_group(records, case)
-    plain = {**case, "checkpoint": 0}
-    change, shown, numbers = _peak_change(records, best, plain) if best else (math.nan, "", ())
-    if math.isnan(change):
+    best, plain = best_group(records, case), {**case, "checkpoint": 0}
+    change = _peak_change(records, best, plain) if best else None
+    if change is None:
         return MISSING
     layers = f"in groups of {best['checkpoint']} layers" if best["checkpoint"] > 1 else "every layer"
-    text = f"Checkpointing {layers} {'raises' if change > 0 else 'lowers'} the peak by {shown}"
-    timed = compare.judged(records, "total_ms", best, plain)
-    if timed:
-        times = sentences.times(timed[0].ratio)
-        metric = f"total_ms/{compare.baseline_text(records, best, plain)}"
-        numbers += (sentences.quantity(records, best, metric, timed[0].ratio, times, timed[1]),)
-        sure = timed[1] in (FASTER, SLOWER)
-        unsure = f"; a step takes {times} as long ({timed[1]})"
-        text += f" and makes a step take {times} as long" if sure else unsure
+    text, numbers = (
+        f"Checkpointing {layers} {'raises' if _is_raised(change) else 'lowers'} the peak by {change}",
+        (change,),
+    )
+    if timed := sentences.factor(records, "total_ms", best, plain):
+        time = replace(timed[0], shown=sentences.times(timed[0].value))
+        sure = time.verdict in (FASTER, SLOWER)
+        text += f" and makes a step take {time} as long" if sure else f"; a step takes {time} as long ({time.verdict})"
+        numbers += (time,)
     text += sentences.at(" ({size}, {context_length} tokens).", case)
     return Statement(text, "measured", "peak_mib and paired times against no checkpointing.", (), numbers)
 
@@ -186,17 +195,15 @@ def first_line(records: pd.DataFrame) -> Statement:
     """State the peak's parts, what bf16 and checkpointing save of one, and what fits, in a line."""
     plain = tidy.select(records, checkpoint=0)
     head = tidy.largest(plain, "parameters", precision="fp32", mode="train_step")
-    found, peak = parts(tidy.one(plain, head)), value(plain, "peak_mib", head)
-    if not found or math.isnan(peak):
+    found, peak = parts(tidy.one(plain, head)), number(plain, "peak_mib", head)
+    if not found or peak is None:
         return sentences.with_stale(MISSING, records)
-    shown = digits.number(peak, 0)
-    numbers = [sentences.quantity(plain, head, "peak_mib", counted(peak), shown)]
-    words = []
+    words, numbers, savings = [], [peak], {}
     for name, mib in found.items():
-        words.append(f"{PARTS[name][2]} {digits.count(mib)}")
-        numbers += (sentences.quantity(plain, head, f"peak_mib/{PARTS[name][2]}", counted(mib), digits.count(mib)),)
-    text, savings = sentences.at(f"{shown} MiB ({{size}}, {{context_length}} tokens) = ", head), {}
-    text += " + ".join(words)
+        word, shown = PARTS[name][2], digits.count(mib)
+        words.append(f"{word} {shown}")
+        numbers.append(sentences.quantity(plain, head, f"peak_mib/{word}", counted(mib), shown))
+    text = sentences.at(f"{peak} MiB ({{size}}, {{context_length}} tokens) = {' + '.join(words)}", head)
     long = tidy.largest(plain, "context_length", precision="bf16", mode="train_step")
     group = tidy.largest(records, "checkpoint", mode="train_step")
     pairs = [
@@ -204,11 +211,10 @@ def first_line(records: pd.DataFrame) -> Statement:
         ("checkpointing", best_group(records, group), {**group, "checkpoint": 0}),
     ]
     for name, of, to in pairs:
-        change, percent, number = _peak_change(records, of, to) if of else (math.nan, "", ())
-        if not math.isnan(change):
+        if of and (change := _peak_change(records, of, to)):
             where = sentences.at("on {size} at {context_length} tokens", of)
-            savings.setdefault(where, []).append(f"{name} {'+' if change > 0 else '−'}{percent}")
-            numbers += number
+            savings.setdefault(where, []).append(f"{name} {'+' if _is_raised(change) else '−'}{change}")
+            numbers.append(change)
     text += "".join(f"; {where} {', '.join(changes)}" for where, changes in savings.items()) + "."
     largest = capacity.largest(records)
     text += f" The largest step that fits here, by formula: {largest[0]} at {largest[1]:,} tokens." if largest else ""
@@ -223,12 +229,8 @@ def labelled(peaks: pd.DataFrame) -> pd.DataFrame:
     """Add the column `step` to rows of `tidy.medians`: size, d_model, tokens and precision in words.
 
     What disturbs times does not disturb counts of bytes, so that its marks go."""
-    words = [
-        f"{row['size']} ({row['d_model']}), {row['context_length']}, {row['precision']}" for _, row in peaks.iterrows()
-    ]
-    return peaks.drop(columns=list(tidy.MARKS), errors="ignore").assign(
-        step=pd.Series(words, peaks.index, dtype=object)
-    )
+    words = ["{size} ({d_model}), {context_length}, {precision}".format(**row) for row in peaks.to_dict("records")]
+    return peaks.drop(columns=list(tidy.MARKS), errors="ignore").assign(step=words)
 
 
 @of_records()
@@ -251,11 +253,11 @@ def agreement(records: pd.DataFrame) -> Statement:
 
 def amount(records: pd.DataFrame, metric: str, case: Mapping, wording: str) -> Statement:
     """Insert the MiB of a case into `wording`, in place of {}."""
-    mib = value(records, metric, case)
-    if math.isnan(mib):
+    mib = number(records, metric, case)
+    if mib is None:
         return MISSING
     evidence, names = f"{metric}, {described(tidy.one(records, case))}", sentences.names(records, case)
-    return Statement(wording.format(digits.number(mib, 0)), "measured", evidence, names)
+    return Statement(wording.format(mib), "measured", evidence, names, (mib,))
 
 
 def residual(size: str, context_length: int) -> Statement:
@@ -274,9 +276,9 @@ def _residual_mib(shape: flops.Shape) -> float:
 def scores(records: pd.DataFrame, case: Mapping) -> Statement:
     """State whether the largest allocations of a case are attention scores."""
     record, theory = tidy.one(records, case), value(records, "scores_mib", case)
-    if math.isnan(theory) or not isinstance(record.get("largest"), dict):
+    rows = _rows(record, "largest")
+    if math.isnan(theory) or rows.empty:
         return MISSING
-    rows = pd.DataFrame(record["largest"])
     alike = rows[(rows["each_mib"] / theory - 1).abs() < 1e-6]
     counts = " of the ".join(digits.count(found["count"].sum()) for found in (alike, rows))
     end = f"; {counts} largest allocations have just that, made by {', '.join(sorted(set(alike['function'])))}."
@@ -300,11 +302,11 @@ def theory(records: pd.DataFrame) -> list[Hypothesis]:
     def of(name: str, case: Mapping = head, to: Mapping | None = None) -> float:
         return value(plain, name, case) / (value(plain, name, to) if to else 1)
 
-    table, logits, formula = tidy.one(plain, long).get("largest"), math.nan, "closed formula"
+    rows, logits, formula = _rows(tidy.one(plain, long), "largest"), math.nan, "closed formula"
     if long["size"]:
         vocabulary = flops.model_shape(long["size"], 1).vocab_size
         logits = 4 * long["batch_size"] * long["context_length"] * vocabulary / MIB
-    tensor = max(logits, of("scores_mib", long)), table["each_mib"][0] if isinstance(table, dict) else None
+    tensor = max(logits, of("scores_mib", long)), rows["each_mib"][0] if len(rows) else None
     at, at_long, at_narrow = (sentences.at(", {size} at {context_length}", case) for case in (head, long, narrow))
     rows = [
         (f"peak of a step, MiB{at}", formula, of("formula_mib"), of("peak_mib")),
@@ -340,11 +342,12 @@ def largest_allocation(data: claims.Data) -> list[Found]:
     records = claims.rows(data, "memory", mode="forward", precision="fp32", attention="naive")
     case = tidy.largest(records, "context_length") if len(records) else {}
     record = tidy.one(records, case)
-    if not isinstance(record.get("largest"), dict):
+    rows = _rows(record, "largest")
+    if rows.empty:
         return []
-    size, maker = record["largest"]["each_mib"][0], record["largest"]["function"][0]
+    size, maker = rows["each_mib"][0] / record["scores_mib"][0], rows["function"][0]
     names, where = sentences.names(records, case), claims.SIZED.format(**case)
     return [
-        claims.exact(f"times the scores of a layer, {where}", size / record["scores_mib"][0], about(1, 1e-6), names),
+        claims.exact(f"times the scores of a layer, {where}", size, about(1, 1e-6), names),
         claims.exact("is the function that made it", float("attention" in maker), MORE, names, maker),
     ]
