@@ -72,8 +72,8 @@ def save_record(own_results):
         environment=MappingProxyType({}), started="2026-01-01T00:00:00+00:00", seconds=1.0, **metrics,
     ):  # fmt: skip
         return results.save(
-            machine=machine, experiment=experiment, case=case or {"variant": "naive", "seq_len": 64}, round=round,
-            status=status, metrics=metrics, environment={"hardware": "a test", "machine": machine} | environment,
+            experiment=experiment, case=case or {"variant": "naive", "seq_len": 64}, round=round, status=status,
+            metrics=metrics, environment={"hardware": "a test", "machine": machine} | environment,
             code=code or code_digest.code(experiment), started=started, seconds=seconds,
         )  # fmt: skip
 

@@ -214,9 +214,8 @@ def save(
     """Write the record of a case; its environment includes what was `noticed`."""
     around = environment.describe(case.device) | dict(noticed)
     results.save(
-        machine=environment.machine(case.device), experiment=type(case).experiment, case=asdict(case),
-        round=round, status=status, metrics=metrics, environment=around,
-        code=code_digest.code(type(case).experiment), started=started, seconds=seconds,
+        experiment=type(case).experiment, case=asdict(case), round=round, status=status, metrics=metrics,
+        environment=around, code=code_digest.code(type(case).experiment), started=started, seconds=seconds,
     )  # fmt: skip
 
 

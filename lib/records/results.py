@@ -28,32 +28,23 @@ def path(machine: str, experiment: str, case: Mapping, round: int) -> Path:
     return within(folder(), machine, *f"{called(experiment, case, round)}.json".split("/", 1))
 
 
-def save(*, machine: str, environment: Mapping, **others) -> Path:
+def save(**fields) -> Path:
     """Write a record from its fields (see `record.create`), completely or not at all; return its path.
 
-    Creates the folder of records. Raises atomic.CannotWrite, and ValueError for an invalid record or one whose
-    environment names another machine."""
-    if environment["machine"] != machine:
-        raise ValueError(f"machine: got {machine!r}, expected {environment['machine']!r} as in the environment")
-    content = create(environment=environment, **others)
-    target = _target(content)
+    Creates the folder of records. Raises atomic.CannotWrite, and ValueError for an invalid record."""
+    content = create(**fields)
     with atomic.as_cannot_write(folder()):
         folder().mkdir(parents=True, exist_ok=True)
-    atomic.write(target, content)
-    return target
+    return write(content)
 
 
 def write(content: bytes) -> Path:
     """Write a record from its bytes, completely or not at all; return its path.
 
     Raises ValueError for an invalid record, and atomic.CannotWrite, also if the folder of records is gone."""
-    target = _target(content)
+    target = within(folder(), *location(parse(content)).split("/", 2))
     atomic.write(target, content)
     return target
-
-
-def _target(content: bytes) -> Path:
-    return within(folder(), *location(parse(content)).split("/", 2))
 
 
 def write_run(relative: PurePath, content: bytes) -> None:

@@ -5,7 +5,6 @@ Slow modules are imported only after the lock is taken, so that a second sweep e
 
 import argparse
 import contextlib
-import math
 import os
 import signal
 import sys
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 from lib import cli, notebooks, paths
 from lib.records import atomic
 from lib.sweep import lock, progress
-from lib.sweep.lock import Busy, Shard
+from lib.sweep.lock import Busy
 
 FAILED, BAD_INPUT, CANNOT_WRITE, BUSY = 1, 2, 74, 75  # the last two as in sysexits.h
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
@@ -71,19 +70,21 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code (see `parser`)."""
     given = parser().parse_args(arguments)
     given.sweep = given.sweep.removesuffix(".yaml")
+    given.again = frozenset(kind for option, kinds in AGAIN.items() if getattr(given, option) for kind in kinds)
     if given.sweep == "status":
-        return _print_status()
+        statuses = progress.statuses(paths.results())
+        return _say("\n".join(map(progress.line, statuses)) or "no sweep has run on these results yet")
     try:
-        shard, budget = lock.parse(given.shard), _parse_seconds("budget", given.budget)
-        _parse_seconds("noisy", given.noisy or "inf")
+        given.shard = lock.parse(given.shard)
+        given.budget, given.noisy = (_parse_seconds(option, getattr(given, option)) for option in ("budget", "noisy"))
         if given.dry:
-            return _dry(given, shard)
+            return _dry(given)
         paths.refuse_foreign(paths.results())
     except ValueError as error:
         return _say(error, BAD_INPUT)
     try:
-        with _stopping_on_signals(), lock.held(shard, paths.results()):
-            return _supervise(given, shard, budget)
+        with _stopping_on_signals(), lock.held(given.shard, paths.results()):
+            return _supervise(given)
     except Busy as busy:
         return _say(f"busy: {progress.owner(paths.results(), busy.shard)}", BUSY)
     except atomic.CannotWrite as error:
@@ -99,22 +100,12 @@ def _say(text: object, code: int = 0) -> int:
     return code
 
 
-def _print_status() -> int:
-    statuses = progress.statuses(paths.results())
-    return _say("\n".join(map(progress.line, statuses)) or "no sweep has run on these results yet")
-
-
-def _again(given: argparse.Namespace) -> frozenset[str]:
-    """Return the kinds of records to make again (see `Task.todo`)."""
-    return frozenset(kind for option, kinds in AGAIN.items() if getattr(given, option) for kind in kinds)
-
-
-def _dry(given: argparse.Namespace, shard: Shard) -> int:
+def _dry(given: argparse.Namespace) -> int:
     from lib.sweep import duration, plan, sweep_file
 
     name = sweep_file.picked(given.sweep)
-    tasks = plan.in_shard(plan.planned(name, dry=True), shard)
-    lasts = [duration.sentence(tasks, _again(given))] if tasks else []
+    tasks = plan.in_shard(plan.planned(name, dry=True), given.shard)
+    lasts = [duration.sentence(tasks, given.again)] if tasks else []
     return _say("\n".join([f"the sweep {name}", plan.dry(tasks), *lasts]))
 
 
@@ -149,17 +140,16 @@ def _signals_delayed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
-def _supervise(given: argparse.Namespace, shard: Shard, budget: float) -> int:
+def _supervise(given: argparse.Namespace) -> int:
     with _signals_delayed():
         from lib.records import damaged
         from lib.sweep import plan, supervisor, sweep_file
 
-    again = _again(given)
     os.environ["RESULTS"] = str(paths.results().resolve())
     with contextlib.ExitStack() as stack:
         try:
             given.sweep = sweep_file.picked(given.sweep)
-            boxes = stack.enter_context(_boxes(given, shard))
+            boxes = stack.enter_context(_boxes(given))
             tasks = list({id(task): task for box in boxes for task in box.tasks}.values())
             for task in tasks:
                 paths.within(paths.results(), task.machine, task.experiment)
@@ -168,15 +158,19 @@ def _supervise(given: argparse.Namespace, shard: Shard, budget: float) -> int:
             return _say(error, BAD_INPUT)
         if hardware := sorted({f"{task.environment['hardware']} ({task.device})" for task in tasks}):
             _say(f"measuring on {', '.join(hardware)}: the sweep {given.sweep}")
-        damaged.clean_store(shard == lock.WHOLE)
-        if not any(task.todo(again) for task in tasks):
+        damaged.clean_store(given.shard == lock.WHOLE)
+        keys = [(task.machine, name) for task in tasks for name in task.todo(given.again)]
+        if not keys:
             return _say(f"{given.sweep}: every case has a record; nothing to measure")
-        shown = _progress(boxes, tasks, given.sweep, shard, again)
-        sweeping, state = supervisor.Supervisor(boxes, shown, budget, again), "stopped"
+        done = sum(len(task.cases) - len(task.unavailable) for task in tasks) - len(keys)
+        took_s = {key: plan.earlier_s(key[1]) for key in keys}
+        lanes = sum(max(1, len(box.slots)) for box in boxes)
+        shown = progress.Progress(paths.results(), given.shard, given.sweep, done, took_s, lanes)
+        sweeping, state = supervisor.Supervisor(boxes, shown, given.budget, given.again), "stopped"
         try:
             sweeping.run()
             if given.noisy and not given.address:
-                sweeping.run_more(plan.further_rounds(tasks), _parse_seconds("noisy", given.noisy))
+                sweeping.run_more(plan.further_rounds(tasks), given.noisy)
             state = "failed" if sweeping.failures else "done"
         finally:
             shown.close(state)
@@ -187,7 +181,7 @@ def _supervise(given: argparse.Namespace, shard: Shard, budget: float) -> int:
 
 
 @contextlib.contextmanager
-def _boxes(given: argparse.Namespace, shard: Shard) -> Iterator[list]:
+def _boxes(given: argparse.Namespace) -> Iterator[list]:
     """Yield the boxes that run the sweep: this machine, or the nodes of a cluster."""
     from lib.sweep import plan, supervisor
 
@@ -195,41 +189,31 @@ def _boxes(given: argparse.Namespace, shard: Shard) -> Iterator[list]:
         with _signals_delayed():
             from lib.sweep import ray_cluster
 
-        with ray_cluster.boxes(given.address, given.sweep, shard) as boxes:
+        with ray_cluster.boxes(given.address, given.sweep, given.shard) as boxes:
             yield boxes
     else:
-        tasks = plan.in_shard(plan.planned(given.sweep), shard)
+        tasks = plan.in_shard(plan.planned(given.sweep), given.shard)
         with supervisor.local(tasks, plan.pins(tasks)) as boxes:
             yield boxes
-
-
-def _progress(boxes: list, tasks: list, sweep: str, shard: Shard, again: frozenset[str]) -> progress.Progress:
-    from lib.sweep import plan
-
-    keys = [(task.machine, name) for task in tasks for name in task.todo(again)]
-    done = sum(len(task.cases) - len(task.unavailable) for task in tasks) - len(keys)
-    took_s = {key: plan.earlier_s(key[1]) for key in keys}
-    lanes = sum(max(1, len(box.slots)) for box in boxes)
-    return progress.Progress(paths.results(), shard, sweep, done, took_s, lanes)
 
 
 def _retry_command(given: argparse.Namespace) -> str:
     """Return the command that measures again only what failed."""
     words = [f"{cli.interpreter()} -m lib.sweep {given.sweep} --retry"]
     words += ["--stale"] if given.stale else []
-    words += [f"--shard {given.shard}"] if given.shard != "1/1" else []
+    words += [f"--shard {given.shard}"] if given.shard != lock.WHOLE else []
     words += [f"--address {given.address}"] if given.address else []
     return " ".join(words)
 
 
-def _parse_seconds(option: str, text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not seconds > 0:
-        raise ValueError(f"{option}: got {text!r}, expected a positive number of seconds")
-    return seconds
+def _parse_seconds(option: str, text: str | None) -> float | None:
+    """Parse the seconds of an option; None if it is not given. Raises ValueError."""
+    if text is None:
+        return None
+    with contextlib.suppress(ValueError):
+        if (seconds := float(text)) > 0:
+            return seconds
+    raise ValueError(f"{option}: got {text!r}, expected a positive number of seconds")
 
 
 if __name__ == "__main__":

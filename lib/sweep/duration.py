@@ -113,7 +113,8 @@ def predicted(tasks: list[Task], again: frozenset[str] = frozenset()) -> dict[st
     They are those that are missing, and those to make `again` (see `Task.todo`)."""
     found: dict[str, float] = dict.fromkeys((task.experiment for task in tasks), 0.0)
     for task in tasks:
-        todo = {name: task.cases[name] for name in task.todo(again) if name not in task.too_large}
+        most = plan.limits_bytes(task.device)["too large"]
+        todo = {name: task.cases[name] for name in task.todo(again) if task.predicted[name] <= most}
         if not todo:
             continue
         built = {name: cases.EXPERIMENTS[task.experiment](**case) for name, case in todo.items()}

@@ -32,9 +32,9 @@ CARD, CARD_BYTES = "H100 80GB", 80 * 10**9  # of the datasheets: a dry run witho
 class Task:
     """A kernel's work on one machine; all dicts are keyed by the name of a record.
 
-    `cases` has each case's fields in the order of measuring, `predicted` its bytes. `too_large` has the metrics of
-    cases that can never fit, `unavailable` the reasons why others cannot run. The supervisor puts `environment` and
-    `code` into the records that it writes itself. `last` is true in the cases' last round. Lower tiers come first."""
+    `cases` has each case's fields in the order of measuring, `predicted` its bytes, `unavailable` the reasons why some
+    cannot run. The supervisor puts `environment` and `code` into the records that it writes itself. `last` is true in
+    the cases' last round. Lower tiers come first."""
 
     experiment: str
     parameters: dict
@@ -43,7 +43,6 @@ class Task:
     machine: str
     cases: dict[str, dict]
     predicted: dict[str, int]
-    too_large: dict[str, dict]
     unavailable: dict[str, str]
     environment: dict
     code: str
@@ -116,23 +115,13 @@ def _task(kernel: sweep_file.Kernel, on_card: bool) -> Task:
         reasons |= {name: EMULATED for name, case in named.items() if getattr(case, "precision", "") == "bf16"}
     if kernel.needs == "emulated_bf16" and not emulates:
         reasons |= dict.fromkeys(named, NATIVE)
-    predicted = {name: case.predicted_bytes() for name, case in named.items()}
     return Task(
         kernel.experiment, kernel.parameters, kernel.timeout, device, machine,
-        cases={name: asdict(case) for name, case in named.items()}, predicted=predicted,
-        too_large=_too_large(predicted, device), unavailable={name: why for name, why in reasons.items() if why},
-        environment=around, code=code_digest.code(kernel.experiment), last=kernel.last, tier=kernel.tier,
+        cases={name: asdict(case) for name, case in named.items()},
+        predicted={name: case.predicted_bytes() for name, case in named.items()},
+        unavailable={name: why for name, why in reasons.items() if why}, environment=around,
+        code=code_digest.code(kernel.experiment), last=kernel.last, tier=kernel.tier,
     )  # fmt: skip
-
-
-def _too_large(predicted: dict[str, int], device: str) -> dict[str, dict]:
-    """Return the metrics of the cases that can never fit in memory; they are recorded without a process.
-
-    Only for CPUs and `CARD`. A GPU's memory is queried by the process that measures, because the query itself takes
-    memory."""
-    most = _limits(device)["too large"] if device in ("cpu", CARD) else math.inf
-    refused = {name: size for name, size in predicted.items() if size > most}
-    return {name: peak_memory.TooLarge("too_large", size, most).metrics() for name, size in refused.items()}
 
 
 @functools.cache
@@ -164,7 +153,7 @@ def further_rounds(tasks: list[Task]) -> list[Task]:
         if noisy:
             found.append(
                 replace(
-                    task, parameters=task.parameters | {"round": number}, too_large={}, unavailable={},
+                    task, parameters=task.parameters | {"round": number}, unavailable={},
                     cases={renamed[name]: case for name, case in noisy.items()},
                     predicted={renamed[name]: task.predicted[name] for name in noisy},
                 )
@@ -241,16 +230,16 @@ def dry(tasks: list[Task]) -> str:
     """Describe what a sweep would do, one line per case, and the totals."""
     if not tasks:
         return "0 cases: this shard is empty, since there are more shards than kernels"
-    found = table(tasks, {device: _limits(device) for device in {task.device for task in tasks}})
+    found = table(tasks, {device: limits_bytes(device) for device in {task.device for task in tasks}})
     fates = "; ".join(f"{fate}: {count}" for fate, count in found["fate"].value_counts().items())
     lines = found[["experiment", "case", "rounds", "predicted, MiB", "fate", "records"]].to_string(index=False)
     device = tasks[0].device
-    most, now = (f"{limit / peak_memory.MIB:,.0f}" for limit in _limits(device).values())
+    most, now = (f"{limit / peak_memory.MIB:,.0f}" for limit in limits_bytes(device).values())
     memory = f"a case on {device} may use {most} MiB, now {now} MiB"
     return f"{lines}\n{len(found)} cases in {len(tasks)} kernels, {memory}: {fates}"
 
 
-def _limits(device: str) -> dict[str, int]:
+def limits_bytes(device: str) -> dict[str, int]:
     """Return the limits of `table`, the one of all memory first."""
     if device == CARD:
         return dict.fromkeys(("too large", "no room now"), int(peak_memory.USABLE * CARD_BYTES))

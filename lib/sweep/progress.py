@@ -12,6 +12,7 @@ import platform
 import statistics
 import sys
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -38,22 +39,18 @@ def file(folder: Path, shard: Shard) -> Path:
 
 def statuses(folder: Path) -> list[dict]:
     """Read the status files of a folder, the latest first; `running` is added to each."""
-    found = []
-    for path in folder.glob(".status-*-of-*.json"):
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            found.append(_parse(path.read_text()))
+    found = filter(None, map(_read, folder.glob(".status-*-of-*.json")))
     return sorted(found, key=lambda one: one["updated"], reverse=True)
 
 
-def _parse(text: str) -> dict:
-    """Parse a status file. Raises ValueError unless each field has its type."""
-    one = json.loads(text)
-    if not isinstance(one, dict) or not all(isinstance(one.get(name), kind) for name, kind in FIELDS.items()):
-        raise ValueError(f"status: expected {', '.join(FIELDS)}")
-    if not math.isfinite(one["left_s"]):
-        raise ValueError("left_s: expected a finite number")
-    lock.parse(one["shard"])
-    return one | {"running": one["state"] == "running" and _is_running(one)}
+def _read(path: Path) -> dict | None:
+    """Read a status file, or return None unless each field has its type."""
+    with contextlib.suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
+        one = json.loads(path.read_text())
+        lock.parse(one["shard"])
+        if all(isinstance(one[name], kind) for name, kind in FIELDS.items()) and math.isfinite(one["left_s"]):
+            return one | {"running": one["state"] == "running" and _is_running(one)}
+    return None
 
 
 def _is_running(one: dict) -> bool:
@@ -69,11 +66,8 @@ def _is_running(one: dict) -> bool:
 
 def owner(folder: Path, shard: Shard) -> str:
     """Describe the sweep that holds a shard of a folder."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        one = _parse(file(folder, shard).read_text())
-        if one["running"]:
-            return line(one)
-    return "another sweep, which has not reported yet"
+    one = _read(file(folder, shard))
+    return line(one) if one and one["running"] else "another sweep, which has not reported yet"
 
 
 def line(one: dict) -> str:
@@ -162,11 +156,11 @@ class Progress:
         self.left |= set(keys)
         self.bar.total += len(keys)
 
-    def drops(self, key: tuple[str, str]) -> None:
-        """Remove a case that will not be measured, since it failed in another round."""
-        if key in self.left:
-            self.left.discard(key)
-            self.bar.total -= 1
+    def drops(self, keys: Iterable[tuple[str, str]]) -> None:
+        """Remove cases that will not be measured, such as those that failed in another round."""
+        dropped = self.left & set(keys)
+        self.left -= dropped
+        self.bar.total -= len(dropped)
 
     @property
     def left_s(self) -> float:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
 from lib.records import atomic, damaged, record, results
-from lib.sweep import acceptance, processes
+from lib.sweep import processes
 from lib.sweep.plan import Task
 from lib.sweep.progress import Progress, now
 from lib.sweep.run import Piece, Run, pieces
@@ -25,6 +25,8 @@ ATTEMPTS = 2  # per case, since something else may have killed its first process
 ALIKE = 5  # cases of a kernel that fail alike before the rest is left out, unless one succeeds
 NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?")
 LOOK_S = 5  # between checks of the list of boxes while nothing happens
+PHASES = ("forward_ms", "backward_ms", "synchronization_ms", "optimizer_ms")
+ROUNDING = 1e-3  # allowed relative gap between total and sum of phases, which are readings of one clock
 
 
 class SlotLost(Exception):
@@ -54,11 +56,9 @@ class Box:
     def free(self, active: "dict[Slot, ActiveRun]") -> Slot | None:
         """Return a slot for the next task, or None while it has to wait."""
         busy = [slot for slot in (self.whole, *self.slots) if slot in active]
-        if not self.tasks or self.whole in busy or (self.tasks[0].alone and busy):
-            return None
         if self.tasks[0].alone or not self.slots:
-            return self.whole
-        return next((slot for slot in self.slots if slot not in busy), None)
+            return None if busy else self.whole
+        return None if self.whole in busy else next((slot for slot in self.slots if slot not in busy), None)
 
 
 @dataclass
@@ -98,11 +98,6 @@ class Supervisor:
 
     def run(self) -> None:
         """Run all tasks. Raises atomic.CannotWrite if the store cannot be written."""
-        for task in {id(task): task for box in self.boxes for task in box.tasks}.values():
-            for name in self.todo(task):
-                if name in task.too_large:
-                    self._save(task, name, "too_large", task.too_large[name], now(), 0.0)
-                    self._finish(None, task, name)
         self._start()
         while self.active:
             try:
@@ -141,18 +136,16 @@ class Supervisor:
     def _start(self) -> None:
         """Start a task at each free slot."""
         for box in list(self.boxes):
-            while box.tasks and not self.todo(box.tasks[0]):
-                self._drop(box.tasks.popleft())
-            while (slot := box.free(self.active)) and time.monotonic() < self.deadline:
-                task = box.tasks.popleft()
-                if todo := self.todo(task):
-                    self._begin(box, slot, task, todo)
+            while box.tasks:
+                if not (todo := self.todo(box.tasks[0])):
+                    self._drop(box.tasks.popleft())
+                elif (slot := box.free(self.active)) and time.monotonic() < self.deadline:
+                    self._begin(box, slot, box.tasks.popleft(), todo)
                 else:
-                    self._drop(task)
+                    break
 
     def _drop(self, task: Task) -> None:
-        for name in task.cases:
-            self.progress.drops((task.machine, name))
+        self.progress.drops((task.machine, name) for name in task.cases)
 
     def _begin(self, box: Box, slot: Slot, task: Task, todo: list[str]) -> None:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")  # several may begin within a millisecond
@@ -179,15 +172,15 @@ class Supervisor:
         task, name = active.task, piece.name
         try:
             found = record.parse(piece.content)
-            acceptance.check(found, task, name)
+            check(found, task, name)
         except ValueError as error:
             damaged.refuse(task.machine, name, piece.content, str(error))
-            if self._count_failed_attempt(active, name):
+            if self._failed_last_attempt(active, name):
                 self.failures.append(f"{name}: its record was refused: {error}")
-                self._finish(active.slot, task, name, failed=True)
+                self._finish(active, name, failed=True)
         else:
             results.write(piece.content)
-            self._finish(active.slot, task, name, failed=found["status"] == "failed")
+            self._finish(active, name, failed=found["status"] == "failed")
             if found["status"] == "failed":
                 self._report_failed(task, name, found["metrics"]["reason"])
         active.received.add(name)
@@ -205,30 +198,25 @@ class Supervisor:
         left = self.todo(task)
         if self.alike[kind] >= ALIKE and left and not any(task.status(each) == "ok" for each in task.cases):
             self.failures.append(f"{task.experiment}: left out after {ALIKE} failed alike: {len(left)}")
-            for each in left:
-                self.finished.add((task.machine, each))
-                self.progress.drops((task.machine, each))
+            self.finished |= {(task.machine, each) for each in left}
+            self._drop(task)
 
-    def _finish(self, slot: Slot | None, task: Task, name: str, failed: bool = False) -> None:
-        key = task.machine, name
+    def _finish(self, active: ActiveRun, name: str, failed: bool) -> None:
+        key = active.task.machine, name
         self.finished.add(key)
-        self.progress.ends(slot, key, failed)
+        self.progress.ends(active.slot, key, failed)
 
-    def _count_failed_attempt(self, active: ActiveRun, name: str) -> bool:
+    def _failed_last_attempt(self, active: ActiveRun, name: str) -> bool:
         """Count a failed attempt at a case; return True if it was the last."""
         self.failed_attempts[active.task.machine, name] += 1
         return self.failed_attempts[active.task.machine, name] >= ATTEMPTS
-
-    def _requeue(self, active: ActiveRun) -> None:
-        if self.todo(active.task):
-            active.box.tasks.appendleft(active.task)
 
     def _on_complete(self, active: ActiveRun, _: Piece) -> None:
         """Requeue the rest of a completed run, or fail if it made no record before the deadline."""
         if not active.received and time.monotonic() < self.deadline:
             self.failures.append(f"{active.run.experiment}: the notebook made no record; see {active.run.name}")
         else:
-            self._requeue(active)
+            active.box.tasks.appendleft(active.task)
 
     def _on_failure(self, active: ActiveRun, piece: Piece) -> None:
         """Report the exception of a cell, give up the current case, and requeue the rest of the task.
@@ -240,26 +228,25 @@ class Supervisor:
             raise atomic.CannotWrite(errno.EIO, match[2], match[1])
         self.failures.append(reason)
         if name := self._current(active):
-            self._finish(active.slot, active.task, name, failed=True)
+            self._finish(active, name, failed=True)
         else:
             self.progress.failed += 1
         key = id(active.task)
         self.without_record[key] = 0 if active.received else self.without_record[key] + 1
         if self.without_record[key] < ATTEMPTS:
-            self._requeue(active)
+            active.box.tasks.appendleft(active.task)
         else:
             self._drop(active.task)
 
     def _on_death(self, active: ActiveRun, piece: Piece) -> None:
         """Retry the case of a dead kernel once, then record it as crashed or oom."""
-        name = self._current(active)
-        if name and self._count_failed_attempt(active, name):
-            self._save_end(active, name, "oom" if piece.name == "oom" else "crashed")
-            if piece.name != "oom":
-                self.failures.append(f"{name}: its process died")
+        name, starved = self._current(active), piece.name == "oom"
+        if name and self._failed_last_attempt(active, name):
+            self._save_end(active, name, "oom" if starved else "crashed")
+            self.failures += [] if starved else [f"{name}: its process died"]
         if not name and piece.name == "died":
             self.failures.append(f"{active.run.experiment}: process died after its last record; see {active.run.name}")
-        self._requeue(active)
+        active.box.tasks.appendleft(active.task)
 
     def _on_loss(self, active: ActiveRun, piece: Piece) -> None:
         """Remove a lost box and requeue its run; its current case failed once."""
@@ -277,21 +264,39 @@ class Supervisor:
             self.failures.append(
                 f"{active.run.experiment}: the notebook did not end after its last record; see {active.run.name}"
             )
-        self._requeue(active)
+        active.box.tasks.appendleft(active.task)
 
     def _save_end(self, active: ActiveRun, name: str, status: str) -> None:
-        self._save(active.task, name, status, {}, active.started, time.monotonic() - active.began, active.run.name)
-        self._finish(active.slot, active.task, name, failed=status != "oom")
-
-    def _save(
-        self, task: Task, name: str, status: str, metrics: dict, started: str, seconds: float, run: str = "none"
-    ) -> None:
-        """Write a record that no kernel could write."""
+        """Write the record of a case whose kernel could not write it."""
+        task = active.task
         content = record.create(
-            experiment=task.experiment, case=task.cases[name], round=task.round, status=status, metrics=metrics,
-            environment=task.environment | {"run": run}, code=task.code, started=started, seconds=seconds,
+            experiment=task.experiment, case=task.cases[name], round=task.round, status=status, metrics={},
+            environment=task.environment | {"run": active.run.name}, code=task.code, started=active.started,
+            seconds=time.monotonic() - active.began,
         )  # fmt: skip
         results.write(content)
+        self._finish(active, name, failed=status != "oom")
+
+
+def check(found: dict, task: Task, name: str) -> None:
+    """Raise ValueError unless a record is the requested one and its phases add up to the total."""
+    around = found["environment"]
+    if around["machine"] != task.machine:
+        raise ValueError(f"machine: expected {task.machine}")
+    if around.get("torch") != task.environment.get("torch"):
+        raise ValueError(f"torch: expected {task.environment.get('torch')}, the version that planned the sweep")
+    called = results.called(found["experiment"], found["case"], found["round"])
+    if called != name or found["case"] != task.cases.get(name):
+        raise ValueError(f"case: expected that of {name} in the sweep")
+    if found["code"] != task.code:
+        raise ValueError(f"code: expected {task.code}; did the code change while the sweep ran?")
+    totals = found["metrics"].get("total_ms")
+    phases = [found["metrics"][phase] for phase in PHASES if isinstance(found["metrics"].get(phase), list)]
+    if phases and isinstance(totals, list):
+        if {len(phase) for phase in phases} != {len(totals)}:
+            raise ValueError("metrics: expected every phase in every iteration")
+        if any(abs(sum(parts) - total) > ROUNDING * total for *parts, total in zip(*phases, totals, strict=True)):
+            raise ValueError("metrics: expected the phases of an iteration to add up to its total")
 
 
 @contextlib.contextmanager

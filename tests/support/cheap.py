@@ -96,7 +96,7 @@ def measure(case: Cheap, round: int, samples: int) -> None:
         BEHAVIOURS[case.behaviour]()
     here = surroundings(case.device)
     results.save(
-        machine=here["machine"], experiment="cheap", case=asdict(case), round=round, status="ok",
+        experiment="cheap", case=asdict(case), round=round, status="ok",
         metrics={"total_ms": [_loop_ms(case.number) for _ in range(samples)]}, environment=here, code=CODE,
         started=started, seconds=time.perf_counter() - began,
     )  # fmt: skip

@@ -16,7 +16,7 @@ SAMPLES = 2_000  # of a record, which makes it large enough for a kill to come w
 def save(number: int) -> None:
     """Save the record of a number."""
     results.save(
-        machine="test-1c", experiment="attention", case={"variant": "naive", "seq_len": number}, round=1, status="ok",
+        experiment="attention", case={"variant": "naive", "seq_len": number}, round=1, status="ok",
         metrics={"total_ms": [number + i / 7 for i in range(1, SAMPLES)]},
         environment={"hardware": "a test", "machine": "test-1c"}, code="0" * 16, started="2026-01-01T00:00:00+00:00",
         seconds=1.0,

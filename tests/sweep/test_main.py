@@ -11,7 +11,7 @@ import pytest
 from executed import told
 from lib import notebooks, paths
 from lib.instruments import device, environment, noise
-from lib.records import results
+from lib.records import atomic, results
 from lib.sweep import __main__, lock, plan, sweep_file
 
 QUICKEST = "ceilings: {operation: copy, rows: [8, 16], precision: fp32, device: cpu, warmup: 0, samples: 6}"
@@ -20,12 +20,15 @@ ONE = QUICKEST.replace("[8, 16]", "8")
 
 @pytest.fixture
 def run(own_results, tmp_path, monkeypatch):
-    """Run a sweep of this text, with options, and return its exit code and the statuses of its records."""
+    """Run a sweep of this text, with options, and return its exit code and the statuses of its records.
+
+    It is the one that `report` stands for."""
 
     def run(text, *options):
         (tmp_path / "own.yaml").write_text(text)
         monkeypatch.setattr(notebooks, "SWEEPS", tmp_path)
-        code = __main__.main(["own", *options])
+        monkeypatch.setattr(sweep_file, "picked", {"report": "own", "own": "own"}.get)
+        code = __main__.main(["report", *options])
         return code, [task.status(name) for task in plan.planned("own") for name in task.cases]
 
     return run
@@ -63,40 +66,40 @@ def test_a_link_out_of_the_results_is_refused_before_anything_runs(run, own_resu
     assert "a link out of" in capsys.readouterr().err
 
 
-def test_a_signal_that_is_ignored_when_the_sweep_starts_stays_so(monkeypatch):
+@pytest.fixture
+def supervising(own_results, monkeypatch):
+    """Do something in the place of supervising a sweep; the handlers of signals are put back after the test."""
     former = {number: signal.getsignal(number) for number in __main__.SIGNALS}
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    try:
-        with __main__._stopping_on_signals():
-            signal.raise_signal(signal.SIGHUP)
-            with pytest.raises(__main__.Stopped):
-                signal.raise_signal(signal.SIGTERM)
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+    yield lambda work: monkeypatch.setattr(__main__, "_supervise", work)
+    for number, handler in former.items():
+        signal.signal(number, handler)
 
 
-def test_a_signal_waits_for_the_end_of_an_import():
-    former = {number: signal.getsignal(number) for number in __main__.SIGNALS}
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_a_signal_waits_for_the_end_of_an_import_and_ends_the_sweep_with_its_code(supervising, capsys, number, code):
     seen = []
 
-    def stopped():
-        with __main__._stopping_on_signals(), __main__._signals_delayed():
-            signal.raise_signal(signal.SIGTERM)
+    def work(_):
+        with __main__._signals_delayed():
+            signal.raise_signal(number)
             seen.append("the import goes on")
+        seen.append("no more than that")
 
-    try:
-        with pytest.raises(__main__.Stopped):
-            stopped()
-        assert seen
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+    supervising(work)
+    assert __main__.main(["smoke"]) == code
+    assert seen == ["the import goes on"]
+    assert capsys.readouterr().err == "stopped; the same command continues from here\n"
+
+
+def test_a_signal_that_is_ignored_when_the_sweep_starts_stays_so(supervising):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    supervising(lambda _: signal.raise_signal(signal.SIGHUP) or 0)
+    assert __main__.main(["smoke"]) == 0
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_nobody_need_read_what_it_says(own_results):
-    command = [sys.executable, "-m", "lib.sweep", "smoke", "--dry"]
+    command = [sys.executable, "-m", "lib.sweep", "status"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
     assert (process.wait(60), process.stderr.read()) == (0, b"")
@@ -134,15 +137,6 @@ def test_a_gpu_that_cannot_be_used_ends_every_command_with_exit_code_2_and_the_r
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "nvidia-smi lists a GPU that PyTorch cannot use" in err
-
-
-def test_the_first_line_names_the_device_and_the_sweep_that_was_picked(tmp_path, own_results, monkeypatch, capsys):
-    monkeypatch.setattr(sweep_file, "picked", lambda name: {"report": "own"}.get(name, name))
-    monkeypatch.setattr(notebooks, "SWEEPS", tmp_path)
-    (tmp_path / "own.yaml").write_text(ONE)
-    assert __main__.main(["report", "--budget", "0.001"]) == 0
-    first, *_ = capsys.readouterr().out.splitlines()
-    assert first == f"measuring on {environment.hardware('cpu')} (cpu): the sweep own"
 
 
 def test_a_dry_run_lists_every_case_and_measures_nothing(own_results, capsys):
@@ -189,21 +183,17 @@ def test_what_took_too_long_is_measured_again_when_asked_for(run, capsys):
     assert run(ONE, "--retry") == (0, ["ok"])
 
 
-def test_a_budget_stops_between_cases_and_the_same_command_goes_on(run):
+def test_a_sweep_that_a_budget_stops_goes_on_and_only_the_whole_removes_what_another_may_be_writing(
+    run, own_results, capsys
+):
+    unfinished = own_results / "test-1c" / "adam" / f"x.json.0123abcd{atomic.ENDING}"
+    unfinished.parent.mkdir(parents=True)
+    (own_results / lock.LOCK).touch()
+    unfinished.touch()
     assert run(QUICKEST, "--budget", "0.001") == (0, [None, None])
-    assert run(QUICKEST) == (0, ["ok", "ok"])
-
-
-def spoiled(tmp_path, monkeypatch, line):
-    """The notebooks, with a line of code before the measuring of the ceilings."""
-    content = json.loads((notebooks.NOTEBOOKS / "ceilings.ipynb").read_text())
-    cell = next(cell for cell in content["cells"] if "measure.pending" in "".join(cell["source"]))
-    cell["source"] = [line + "\n", *cell["source"]]
-    (tmp_path / "ceilings.ipynb").write_text(json.dumps(content))
-    monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path)
-
-
-def test_compiled_graphs_are_kept_for_as_long_as_the_sweep(run, tmp_path, monkeypatch):
-    line = "import os; assert '/sweep-' in os.environ['TORCHINDUCTOR_CACHE_DIR']"
-    spoiled(tmp_path, monkeypatch, line)
-    assert run(ONE) == (0, ["ok"])
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first == f"measuring on {environment.hardware('cpu')} (cpu): the sweep own"
+    assert not unfinished.exists()
+    unfinished.touch()
+    assert run(QUICKEST, "--shard", "2/2") == (0, ["ok", "ok"])  # the one kernel is in this shard
+    assert unfinished.exists()

@@ -23,11 +23,14 @@ TOLD = {
 @pytest.mark.parametrize(
     "content",
     [
-        "[1]", "1", "", "{}", "[" * 100_000, *(json.dumps(TOLD | {name: None}) for name in TOLD),
-        json.dumps(TOLD | {"shard": "3/2"}), json.dumps(TOLD | {"left_s": math.inf}),
+        *("[1]", "", "{}", "[" * 100_000),
+        *(
+            json.dumps(TOLD | wrong)
+            for wrong in ({"user": None}, {"shard": None}, {"shard": "3/2"}, {"left_s": math.inf})
+        ),
     ],
     ids=lambda content: content[:40],
-)  # fmt: skip
+)
 def test_a_status_file_that_tells_nothing_is_left_out(own_results, capsys, content):
     own_results.mkdir()
     progress.file(own_results, lock.WHOLE).write_text(content)
@@ -59,7 +62,7 @@ def test_a_bar_that_cannot_be_written_goes_quiet_and_the_sweep_goes_on(own_resul
     shown = Progress(own_results, lock.WHOLE, "quick", 0, {("m", "a/b.r1"): 2.0, ("m", "a/c.r1"): None}, 1)
     shown.begins("here", ("m", "a/b.r1"))
     shown.ends("here", ("m", "a/b.r1"))
-    shown.drops(("m", "a/c.r1"))
+    shown.drops([("m", "a/c.r1")])
     shown.close("done")
     assert sys.stderr.tried
     assert [one["done"] for one in progress.statuses(own_results)] == [1]
@@ -73,7 +76,7 @@ def test_what_was_told_says_who_and_how_far(own_results):
     assert (told["done"], told["all"], told["in_hand"], told["left_s"]) == (3, 5, ["a/b.r1"], 4.0)
     assert "quick: running, 3 of 5 records" in progress.owner(own_results, lock.WHOLE) == progress.line(told)
     shown.ends("here", ("m", "a/b.r1"))
-    shown.drops(("m", "a/c.r1"))
+    shown.drops([("m", "a/c.r1")])
     shown.close("done")
     (told,) = progress.statuses(own_results)
     assert "quick: done, 4 of 4 records" in progress.line(told)

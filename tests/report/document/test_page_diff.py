@@ -69,7 +69,7 @@ def rendered(tmp_path, monkeypatch, own_results):
     kept = results.read(min(results.REFERENCE.glob("*/attention/*.r1.json")))
     record = {name: value for name, value in kept.items() if name not in ("schema", "checksum")}
     around = kept["environment"] | {"machine": "test-1c", "torch": staleness.installed()}
-    record |= {"machine": "test-1c", "environment": around, "code": code_digest.code("attention")}
+    record |= {"environment": around, "code": code_digest.code("attention")}
     results.save(**record)
     cells = [
         new_code_cell("machine = 'test-1c'", metadata={"tags": ["parameters"]}),

@@ -8,7 +8,7 @@ def test_the_title_names_machine_days_versions_commits_and_records(own_results, 
     around = {"hardware": "a test", "machine": "test-1c", "torch": "2.11.0", "python": "3.12.1", "uncommitted": False}
     for round, day, commit in ((1, "2026-01-01", "abc"), (2, "2026-02-03", "def")):
         results.save(
-            machine="test-1c", experiment="attention", case={"variant": "naive"}, round=round, status="ok",
+            experiment="attention", case={"variant": "naive"}, round=round, status="ok",
             metrics={"total_ms": [1.0]}, environment=around | {"commit": commit}, code=code_digest.code("attention"),
             started=f"{day}T00:00:00+00:00", seconds=1.0,
         )  # fmt: skip
