@@ -1,7 +1,7 @@
 """Tell which switches of a training step to turn on: what each brings, and at what price."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import pandas as pd
 from markupsafe import Markup, escape
@@ -48,6 +48,7 @@ METRICS = (
     *("peak_mib", "resident_peak_mib", "logits_error", "gradient_error"),
     *("paired_ms", "baseline_ms", "plain_paired_ms", "plain_baseline_ms"),
 )
+AT = ["size", "context_length", "batch_size", "device"]  # alike on one ladder
 SHADES = {FASTER: plots.GREEN, SLOWER: plots.VERMILION}
 
 
@@ -56,60 +57,42 @@ def switched(case: Mapping) -> list[str]:
     return [tidy.word(name, case[name]) for name, plain in PLAIN.items() if case[name] != plain]
 
 
-def _where(rows: pd.DataFrame, chosen: Iterable[bool]) -> pd.DataFrame:
-    """Select rows by a truth value each."""
-    return rows[pd.Series(list(chosen), rows.index, dtype=bool)]
+def table(rungs: pd.DataFrame, steps: pd.DataFrame, allocators: pd.DataFrame) -> pd.DataFrame:
+    """Return the rungs at the largest case that has several, plain first, and what keeping freed memory brings.
 
-
-def compared(rungs: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Compare each rung with the rung before and with the plain step.
-
-    Takes `step.prepared` records of `ladder` and of `step`, of which the plain ones stand below all rungs. Has the
-    medians of `METRICS`; `on`, the switches; `rung_ratio` and `rung_verdict` against the case with one switch less;
-    `ratio`, `baseline` and `verdict` against the plain step, which has none of these."""
+    Takes `step.prepared` records of `ladder` and of `step`, whose plain ones stand below all rungs, and those of
+    `allocator`. Columns: the medians of `METRICS`; `on`, all switches; `switch`, the one that a rung adds; `label`;
+    `baseline`, `ratio`, `verdict` and `gain`, how many times faster, over the plain step, and with `rung_` over the
+    rung before; `compile_s`, and `payback_steps` of the rung that compiles. Empty where no switch was measured."""
     fields, off = rungs.fields, {name: plain for name, plain in PLAIN.items() if name in steps}
     bottom = tidy.medians(tidy.select(steps, **off), *METRICS, "limit_of").assign(**PLAIN)
-    found = pd.concat([bottom, tidy.medians(rungs, *METRICS, "limit_of")], ignore_index=True)
-    found = Frame(found).with_origin(tidy.medians(rungs))
+    climb = tidy.medians(rungs, *METRICS, "limit_of")
+    found = pd.concat([bottom, climb], ignore_index=True)
     found["on"] = pd.Series([tuple(switched(row)) for _, row in found.iterrows()], found.index, dtype=object)
-    before, plain = compare.against_baselines(rungs), compare.against_plain(rungs)
-    first = _where(before, (len(switched(row)) == 1 for _, row in before.iterrows()))  # both are the same there
-    plain = pd.concat([first, plain], ignore_index=True)[[*fields, "baseline", "ratio", "verdict"]]
-    names = {"baseline": "rung_baseline", "ratio": "rung_ratio", "verdict": "rung_verdict"}
-    before = before[[*fields, *names]].rename(columns=names)
-    wide = Frame(found.merge(plain, on=fields, how="left").merge(before, on=fields, how="left")).with_origin(found)
-    return _where(wide, (wide["ratio"].notna() | (wide["on"].map(len) == 0)) & wide["total_ms"].notna())
-
-
-def table(rungs: pd.DataFrame, steps: pd.DataFrame, allocators: pd.DataFrame) -> pd.DataFrame:
-    """Return the rungs at the largest case that has several, the plain step first.
-
-    Takes `step.prepared` records of `ladder` and of `step`, and those of `allocator`. Columns are those of `compared`;
-    `switch`, the one that a rung adds; `label`; `gain` and `rung_gain`, how many times faster; `compile_s`, and
-    `payback_steps` of the rung that compiles. Empty where no switch was measured."""
-    found = compared(rungs, steps)
-    at = ["size", "context_length", "batch_size", "device"]
-    plain = set(found.loc[found["on"].map(len) == 0, at].itertuples(index=False, name=None))
-    found = _where(found, (row in plain for row in found[at].itertuples(index=False, name=None)))
-    if found["ratio"].isna().all():
-        return found.iloc[:0].assign(switch=[], label=[], gain=[], rung_gain=[])
-    top = found[found["ratio"].notna()].sort_values(["forward_flops"]).iloc[-1]
-    rows = tidy.select(found, **top[at])
-    rows = rows.iloc[rows["on"].map(len).argsort(kind="stable")]
-    paid = compile.paid(compile.with_compile_time(rungs))[[*rungs.fields, "compile_s", "payback_steps"]]
-    rows = rows.merge(paid, on=rungs.fields, how="left")
-    rows["switch"] = [on[-1] if on else "plain" for on in rows["on"]]
-    rows["payback_steps"] = rows["payback_steps"].where(rows["switch"] == "compiled", None)
-    rows["label"] = [name if name == "plain" else f"+ {name}" for name in rows["switch"]]
+    for prefix, compared in (("rung_", compare.against_baselines(rungs)), ("", compare.against_plain(rungs))):
+        names = {name: prefix + name for name in ("baseline", "ratio", "verdict")}
+        found = found.merge(compared[[*fields, *names]].rename(columns=names), on=fields, how="left")
+    count = found["on"].map(len)
+    for name in ("baseline", "ratio", "verdict"):  # with one switch, the rung before is the plain step
+        found[name] = found[name].mask(count == 1, found[f"rung_{name}"])
     for gain, ratio in (("gain", "ratio"), ("rung_gain", "rung_ratio")):
-        rows[gain] = [i.inverse if isinstance(i, Interval) else None for i in rows[ratio]]
+        found[gain] = [i.inverse if isinstance(i, Interval) else None for i in found[ratio]]
+    found["switch"] = [on[-1] if on else "plain" for on in found["on"]]
+    found["label"] = [name if name == "plain" else f"+ {name}" for name in found["switch"]]
+    found = found[found["total_ms"].notna() & (found["ratio"].notna() | (count == 0))]
+    ladders = [one for _, one in found.groupby(AT) if () in set(one["on"]) and one["ratio"].notna().any()]
+    if not ladders:
+        return Frame(found.iloc[:0]).with_origin(climb)
+    rows = max(ladders, key=lambda one: one["forward_flops"].max())
+    rows = rows.sort_values("on", key=lambda on: on.map(len), kind="stable")
+    paid = compile.paid(compile.with_compile_time(rungs))[[*fields, "compile_s", "payback_steps"]]
+    rows = rows.merge(paid, on=fields, how="left")
+    rows["payback_steps"] = rows["payback_steps"].where(rows["switch"] == "compiled", None)
     own = rows["codes"].iloc[-1]  # other experiments measured the plain step and what is kept, each by its own code
-    rows["codes"] = [
-        own if switch == "plain" else codes for switch, codes in zip(rows["switch"], rows["codes"], strict=True)
-    ]
+    rows["codes"] = [codes if on else own for on, codes in zip(rows["on"], rows["codes"], strict=True)]
     kept = _kept(allocators).assign(hardware=rows["hardware"].iloc[0])
     kept["codes"] = [own] * len(kept)
-    return Frame(pd.concat([rows, kept], ignore_index=True)).with_origin(found, what="Median or gain")
+    return Frame(pd.concat([rows, kept], ignore_index=True)).with_origin(climb, what="Median or gain")
 
 
 def _kept(allocators: pd.DataFrame) -> pd.DataFrame:
@@ -125,7 +108,7 @@ def _kept(allocators: pd.DataFrame) -> pd.DataFrame:
 
 def climbed(found: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of `table` that are steps of the ladder."""
-    return _where(found, (KEEPS not in on for on in found["on"])).reset_index(drop=True)
+    return found[found["switch"] != KEEPS].reset_index(drop=True)
 
 
 def best_of(found: pd.DataFrame) -> pd.Series:
@@ -150,34 +133,32 @@ def answer(rungs: pd.DataFrame, found: pd.DataFrame) -> Statement:
         text = f"No switch makes {of} faster than the plain one: fp32, eager, naive attention, single_tensor AdamW."
         return Statement(text, "measured", "compared with the plain step", sentences.names(rungs, case))
     prefix = "plain_" * (len(best["on"]) > 1)  # with one switch, the rung before is the plain step
-    times = [_number(best, f"{prefix}{side}_ms") for side in ("paired", "baseline")]
-    number, rounds = _number(best, "gain"), best["gain"].rounds
-    numbers, limit = [number, *times], ""
-    if isinstance(best["least_ms"], Interval):
-        share = best["least_ms"].scaled(100 / times[0].value.value)
-        numbers.append(Quantity(f"{best['quantity']}/least_percent_of_pairs", share, digits.value(share)))
-        limit = f"; the least possible time is {numbers[-1].shown}% of the {times[0].shown} ms"
-        limit += step.TOO_SLOW * (share.value > 100)
+    own, plain, gain = (_number(best, name) for name in (f"{prefix}paired_ms", f"{prefix}baseline_ms", "gain"))
+    processes = f"{digits.count(gain.value.rounds)} process{'es' * (gain.value.rounds > 1)}"
+    numbers = [own, plain, gain]
     text = (
-        f"Switch on {sentences.listed(list(best['on']))}: {of} then takes {times[0].shown} ms instead of "
-        f"{times[1].shown}, {number.shown} faster in interleaved pairs of {digits.count(rounds)} "
-        f"process{'es' * (rounds > 1)}{limit}."
+        f"Switch on {sentences.listed(list(best['on']))}: {of} then takes {own} ms instead of {plain}, {gain} faster "
+        f"in interleaved pairs of {processes}"
     )
+    if isinstance(best["least_ms"], Interval):
+        share = best["least_ms"].scaled(100 / own.value.value)
+        numbers.append(Quantity(f"{best['quantity']}/least_percent_of_pairs", share, digits.value(share)))
+        text += f"; the least possible time is {numbers[-1]}% of the {own} ms{step.TOO_SLOW * (share.value > 100)}"
+    text += "."
     climb = climbed(found)
     climb = climb[climb["switch"].isin(best["on"])]
     faster, unclear = (climb[climb["rung_verdict"] == verdict] for verdict in (FASTER, UNCLEAR))
     if len(faster) > 1:
         first = faster.loc[faster["rung_ratio"].map(lambda ratio: ratio.value).idxmin()]
         numbers.append(_number(first, "rung_gain"))
-        text += f" The switch that brings the most is {first['switch']}: {numbers[-1].shown} over the rung before it."
+        text += f" The switch that brings the most is {first['switch']}: {numbers[-1]} over the rung before it."
     if len(unclear):
         switches = sentences.listed(list(unclear["switch"]))
         text += f" Whether {switches} bring{'s' * (len(unclear) == 1)} anything is unclear."
     price, paid = _price(found, best)
     evidence = (
-        f"Gains are ratios of interleaved pairs with the plain step, n = {best['gain'].n}, {rounds} "
-        f"process{'es' * (rounds > 1)}; ms are medians in these pairs. The least possible "
-        f"is the time at the rates of {best['limit_of']} and of memory."
+        f"Gains are ratios of interleaved pairs with the plain step, n = {gain.value.n}, {processes}; ms are medians "
+        f"in these pairs. The least possible is the time at the rates of {best['limit_of']} and of memory."
     )
     names = sentences.names(rungs, case)
     return Statement(text + price, best["verdict"], evidence, names, (*numbers, *paid))
@@ -190,10 +171,10 @@ def _price(found: pd.DataFrame, best: pd.Series) -> tuple[str, tuple[Quantity, .
     if len(compiled) and "compiled" in best["on"] and isinstance(compiled.iloc[0]["compile_s"], Interval):
         row = compiled.iloc[0]
         numbers.append(_number(row, "compile_s"))
-        said.append(f"Compiling takes {numbers[-1].shown} s")
+        said.append(f"Compiling takes {numbers[-1]} s")
         if isinstance(row["payback_steps"], Interval):
             numbers.append(_number(row, "payback_steps"))
-            said[-1] += f", repaid after {numbers[-1].shown} steps"
+            said[-1] += f", repaid after {numbers[-1]} steps"
     if isinstance(best["logits_error"], Interval) and best["precision"] != PLAIN["precision"]:
         percent = 100 * best["logits_error"].value
         said.append(f"the logits differ by {digits.number(percent, percent)}% from those in {PLAIN['precision']}")
@@ -214,11 +195,11 @@ def _number(row: pd.Series, metric: str) -> Quantity:
 def use_line(found: pd.DataFrame) -> Statement:
     """Name the options that turn the best switches on, in one line to copy; takes the rows of `table`."""
     on = best_of(found)["on"] if len(found) else ()
-    kept = [row["verdict"] == FASTER for _, row in found.iterrows() if KEEPS in row["on"]]
     if not on:
         return Statement("No switch made a step faster.", sentences.NO_DATA, "ladder")
     own = [name for name in on if name in ACCELERATED]
-    lines = [ALLOCATOR] * any(kept) + [f"lib.fast.accelerate(model, {own})".replace("'", '"')] * bool(own)
+    keeps = bool(((found["switch"] == KEEPS) & (found["verdict"] == FASTER)).any())
+    lines = [ALLOCATOR] * keeps + [f"lib.fast.accelerate(model, {own})".replace("'", '"')] * bool(own)
     by_lib = {"fused": "lib.fast.AdamW(parameters)"} if "cast_once" in on else {}
     lines += [(OPTIONS | by_lib)[name] for name in on if name not in ACCELERATED]
     evidence = "The switches of the combination with the largest gain over the plain step."

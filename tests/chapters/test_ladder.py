@@ -71,8 +71,10 @@ def test_the_rungs_stand_in_order_and_the_best_one_is_named(save):
     assert "is unclear" not in said.text
     undecided = rows.assign(rung_verdict=rows["rung_verdict"].mask(rows["switch"] == "compiled", "unclear"))
     assert "Whether compiled brings anything is unclear." in ladder.answer(rungs, undecided).text
-    assert said.quantities[0].value.value == pytest.approx(0.3, rel=0.01)
-    assert said.quantities[3].value.value == pytest.approx(0.5, rel=0.01)
+    own, plain, gain, _, rung_gain, *_ = said.quantities
+    assert [one.value.value for one in (own, plain)] == pytest.approx([30, 100], rel=0.01)
+    assert [one.value.value for one in (gain, rung_gain)] == pytest.approx([0.3, 0.5], rel=0.01)
+    assert said._repr_html_().count("data-q=") == len(said.quantities)
     assert re.search("Compiling takes 4.9[0-9]* s, repaid after [0-9.]+ steps", said.text)
     assert said.text.endswith("the logits differ by 0.40% from those in fp32.")
     assert ladder.use_line(rows).text == (
