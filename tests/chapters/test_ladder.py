@@ -71,7 +71,7 @@ def test_the_rungs_stand_in_order_and_the_best_one_is_named(save):
     assert "is unclear" not in said.text
     undecided = rows.assign(rung_verdict=rows["rung_verdict"].mask(rows["switch"] == "compiled", "unclear"))
     assert "Whether compiled brings anything is unclear." in ladder.answer(rungs, undecided).text
-    own, plain, gain, _, rung_gain, *_ = said.quantities
+    own, plain, gain, rung_gain, *_ = said.quantities
     assert [one.value.value for one in (own, plain)] == pytest.approx([30, 100], rel=0.01)
     assert [one.value.value for one in (gain, rung_gain)] == pytest.approx([0.3, 0.5], rel=0.01)
     assert said._repr_html_().count("data-q=") == len(said.quantities)
