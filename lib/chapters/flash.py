@@ -88,10 +88,8 @@ def answer(flash: pd.DataFrame, case: Mapping) -> Statement:
         return sentences.with_stale(MISSING, flash)
     said, started = [], "forward and backward "
     for rival, name, each in zip(RIVALS, ("sdpa", "naive attention"), (case, beside_naive(flash, case)), strict=True):
-        where = f"{started}at {each['num_heads']} × {each['seq_len']:,} tokens"
-        said.append(
-            sentences.compare(flash, "total_ms", each, {**each, "variant": rival}, each["variant"], name, where)
-        )
+        where = started + "at {num_heads} × {seq_len:,} tokens"
+        said.append(sentences.compare(flash, each, {"variant": rival}, each["variant"], name, where))
         started = ""
     return sentences.together(*said, shares(flash, case))
 

@@ -78,7 +78,7 @@ def answer(records: pd.DataFrame, table: pd.DataFrame) -> Statement:
     if not ours:
         return sentences.with_stale(NOTHING, records)
     best = found.loc[min(ours, key=lambda name: found.loc[name, "total_ms"].value)]
-    case = {name: best[name] for name in records.fields}
+    case = best[records.fields].to_dict()
     shown = digits.interval(best["total_ms"])
     bucket = f" of {best['bucket_mib']:g} MiB" if best["variant"] == "bucketed" else ""
     text = (
@@ -93,8 +93,8 @@ def answer(records: pd.DataFrame, table: pd.DataFrame) -> Statement:
     said = [Statement(text, "measured", "Medians of the slowest rank.", sentences.names(records, case), (number,))]
     for other, words in (("naive", "the naive one"), ("torch", "torch's own")):
         if other in found.index and other != best["variant"]:
-            to = {name: found.loc[other, name] for name in records.fields}
-            said.append(sentences.compare(records, "total_ms", case, to, best["variant"], words))
+            to = found.loc[other, records.fields].to_dict()
+            said.append(sentences.compare(records, case, to, best["variant"], words))
     return sentences.together(*said)
 
 
@@ -103,12 +103,11 @@ def against(records: pd.DataFrame, variant: str, *others: str) -> Statement:
     found = head(steps(records)).set_index("variant", drop=False)
     if not {variant, *others} <= set(found.index):
         return sentences.with_stale(NOTHING, records)
-    case, *rest = ({name: found.loc[one, name] for name in records.fields} for one in (variant, *others))
-    at = sentences.at("at size {size}, {world} ranks by {backend}", case)
-    said = []
-    for name, to in zip(others, rest, strict=True):
-        words = f"the {variant} step", f"the {name} one", "" if said else at
-        said.append(sentences.compare(records, "total_ms", case, to, *words))
+    case, *rest = (found.loc[one, records.fields].to_dict() for one in (variant, *others))
+    said, where = [], "at size {size}, {world} ranks by {backend}"
+    for to in rest:
+        words = f"the {variant} step", f"the {to['variant']} one", "" if said else where
+        said.append(sentences.compare(records, case, to, *words))
     return sentences.together(*said)
 
 
@@ -129,12 +128,9 @@ def share(records: pd.DataFrame, variant: str = "naive") -> Statement:
 
 def slower(records: pd.DataFrame) -> Statement:
     """Compare the step with a sharded optimizer with the plain one, in the largest case."""
-    case = tidy.largest(records, "parameters", variant="sharded") if "parameters" in records else {}
-    if None in case.values() or not case:
-        return sentences.with_stale(Statement("No sharded optimizer was measured here.", NO_DATA, "sharded"), records)
-    at = sentences.at("at size {size}, {world} ranks by {backend}", case)
-    plain = {**case, "variant": "plain"}
-    return sentences.compare(records, "total_ms", case, plain, "the step with a sharded optimizer", "the plain one", at)
+    case = tidy.largest(records, "parameters", variant="sharded")
+    words = "the step with a sharded optimizer", "the plain one", "at size {size}, {world} ranks by {backend}"
+    return sentences.compare(records, case, {"variant": "plain"}, *words)
 
 
 def stages() -> Statement:

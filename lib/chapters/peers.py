@@ -42,10 +42,9 @@ def answer(records: pd.DataFrame) -> Statement:
 
 def _of_largest(records: pd.DataFrame, case: dict) -> Statement:
     """Compare ours with the peer in this case of the peer."""
-    version = tidy.one(records, case)["peer_version"]
-    where = sentences.at("at size {size}, {batch_size} × {context_length} tokens, in {precision}", case)
-    ours = {**case, "program": "ours"}
-    return sentences.compare(records, "total_ms", ours, case, "our step", f"{PEER} {version}", where)
+    peer = f"{PEER} {tidy.one(records, case)['peer_version']}"
+    where = "at size {size}, {batch_size} × {context_length} tokens, in {precision}"
+    return sentences.compare(records, {**case, "program": "ours"}, {"program": PEER}, "our step", peer, where)
 
 
 def listing(records: pd.DataFrame) -> str:

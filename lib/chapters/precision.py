@@ -256,8 +256,8 @@ def trend(steps: pd.DataFrame) -> Statement:
     ends = table.iloc[[-1, 0]].drop_duplicates("size")[steps.fields].to_dict("records")
     said = [
         sentences.compare(
-            steps, "total_ms", case, {**case, "precision": "fp32"}, "a training step in bf16", "one in fp32",
-            sentences.at("at {size}, context {context_length:,}", case),
+            steps, case, {"precision": "fp32"}, "a training step in bf16", "one in fp32",
+            "at {size}, context {context_length:,}",
         )
         for case in ends
     ]  # fmt: skip

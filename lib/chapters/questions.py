@@ -7,7 +7,6 @@ this project's own. The comparison of optimizers comes from two public write-ups
 import html
 import itertools
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -122,26 +121,17 @@ def _peaks(of: Machine) -> Statement:
     """Answer with the peak of a training step and of a forward pass at each context of one size."""
     plain = tidy.select(_plain_memory(of), precision="fp32", status="ok")
     head = tidy.largest(plain, "context_length", mode="train_step")
-    texts: dict[str, list[str]] = {"train_step": [], "forward": []}
-    alike = {**head, "context_length": list(plain["context_length"])}
-    measured = [set(tidy.select(plain, **{**alike, "mode": mode})["context_length"]) for mode in texts]
-    contexts = sorted(set.intersection(*measured))
-    numbers: tuple[quantities.Quantity, ...] = ()
-    for mode, tokens in itertools.product(texts, contexts):
-        case = {**head, "mode": mode, "context_length": tokens}
-        peak = memory.value(plain, "peak_mib", case)
-        if math.isnan(peak):
-            return memory.MISSING
-        texts[mode].append(digits.number(peak, 0))
-        numbers += (sentences.quantity(plain, case, "peak_mib", memory.counted(peak), texts[mode][-1]),)
-    if not contexts:
+    found = []
+    for tokens in sorted(set(plain["context_length"])):
+        cases = ({**head, "mode": mode, "context_length": tokens} for mode in ("train_step", "forward"))
+        peaks = [memory.number(plain, "peak_mib", case) for case in cases]
+        found += [] if None in peaks else [(f"{tokens:,}", *peaks)]
+    if not found:
         return memory.MISSING
-    at = sentences.listed([f"{tokens:,}" for tokens in contexts])
-    text = (
-        f"At {head['size']} and {at} tokens, a training step peaks at {sentences.listed(texts['train_step'])} MiB, a "
-        f"forward pass at {sentences.listed(texts['forward'])}."
-    )
-    return Statement(text, "measured", "peak_mib", (), numbers)
+    contexts, steps, passes = zip(*found, strict=True)
+    at, peaks, less = (sentences.listed(list(map(str, each))) for each in (contexts, steps, passes))
+    text = f"At {head['size']} and {at} tokens, a training step peaks at {peaks} MiB, a forward pass at {less}."
+    return Statement(text, "measured", "peak_mib", (), (*steps, *passes))
 
 
 def _attention(of: Machine) -> Statement:
@@ -158,27 +148,24 @@ def _compiled_attention(of: Machine) -> Statement:
     """Answer with compiled against eager attention, in the longest case."""
     records = of.load("compile")
     case = tidy.largest(records, "seq_len", model="attention", precision="fp32", compiled=True)
-    at = sentences.at("at {seq_len:,} tokens, head size {d_head}", case)
-    eager = {**case, "compiled": False}
-    return sentences.compare(records, "total_ms", case, eager, "compiled attention", "eager attention", at)
+    words = "compiled attention", "eager attention", "at {seq_len:,} tokens, head size {d_head}"
+    return sentences.compare(records, case, {"compiled": False}, *words)
 
 
 def _compiled_step(of: Machine) -> Statement:
     """Answer with the compiled step against the plain one, in the largest case."""
     steps = tidy.select(of.load("step"), **TRAINING)
     case = tidy.largest(steps, "forward_flops", precision="fp32", compiled=True, **step.PLAIN)
-    at = sentences.at("at {size}, context {context_length}", case)
-    eager = {**case, "compiled": False}
-    return sentences.compare(steps, "total_ms", case, eager, "the compiled step", "the eager one", at)
+    words = "the compiled step", "the eager one", "at {size}, context {context_length}"
+    return sentences.compare(steps, case, {"compiled": False}, *words)
 
 
 def _tiled(of: Machine) -> Statement:
     """Answer with the time of tiled attention against naive attention, in the longest case."""
     records = of.load("attention")
     case = {**attention.longest_case(records, "tiled"), "variant": "tiled"}
-    at = sentences.at("in plain PyTorch, at {batch_size} × {seq_len:,} tokens", case)
-    naive = {**case, "variant": "naive"}
-    return sentences.compare(records, "total_ms", case, naive, "tiled attention", "naive attention", at)
+    words = "tiled attention", "naive attention", "in plain PyTorch, at {batch_size} × {seq_len:,} tokens"
+    return sentences.compare(records, case, {"variant": "naive"}, *words)
 
 
 def _triton(of: Machine) -> Statement:

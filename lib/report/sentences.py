@@ -104,8 +104,9 @@ def with_stale(said: Statement, *records: pd.DataFrame) -> Statement:
 
 
 def _nothing(text: str, evidence: str, records: pd.DataFrame, *cases: Mapping) -> Statement:
-    """Return the statement that there is no data of these cases."""
-    return with_stale(Statement(text, NO_DATA, evidence), *(tidy.select(records, **case) for case in cases))
+    """Return the statement that there is no data of these cases, of which unknown fields may have any value."""
+    known = ({name: value for name, value in case.items() if value is not None} for case in cases)
+    return with_stale(Statement(text, NO_DATA, evidence), *(tidy.select(records, **case) for case in known))
 
 
 def together(*statements: Statement) -> Statement:
@@ -119,13 +120,14 @@ def together(*statements: Statement) -> Statement:
 
 
 def compare(
-    records: pd.DataFrame, metric: str, of: Mapping, to: Mapping, subject: str, other: str, where: str = ""
+    records: pd.DataFrame, of: Mapping, change: Mapping, subject: str, other: str, where: str = ""
 ) -> Statement:
-    """Say how the time of one case compares with another's.
+    """Say how the time of one case compares with that of another, which differs in the fields of `change`.
 
-    `subject` and `other` are noun phrases; `where` names the circumstances. The verdict is that of the table that has
-    the two cases (see `compare.judged`)."""
-    found = factor(records, metric, of, to)
+    `subject` and `other` are noun phrases; `where` names the circumstances, fields of the first case in braces. The
+    verdict is that of the table that has the two cases (see `compare.judged`)."""
+    to, where = {**of, **change}, at(where, of)
+    found = factor(records, "total_ms", of, to)
     if found is None:
         text = _sentence(f"{subject} and {other} were not both measured")
         return _nothing(text, _picked(of, to), records, of, to)

@@ -82,7 +82,7 @@ def test_the_reader_is_told_how_many_why_and_what_measures_them_again(save_recor
     assert said in row._repr_html_()
     assert "stale: measured by other code" in row._repr_html_()
     assert said.replace("6", "3", 1) in sentences.value(records, "total_ms", OTHER, "It takes {}.").text
-    assert said in sentences.compare(records, "total_ms", OTHER, CASE, "sdpa", "naive").text
+    assert said in sentences.compare(records, OTHER, CASE, "sdpa", "naive").text
     assert title.facts("test-1c")["Stale"] == said
     environments = method.environments([records]).set_index("what")["value"]
     assert environments["stale"] == said

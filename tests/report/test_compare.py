@@ -91,12 +91,12 @@ def test_a_sentence_says_what_the_table_says(save_record):
                 )  # fmt: skip
     wide = results.load("attention", "test-1c")
     tiled = case | {"variant": "tiled"}
-    alone = sentences.compare(records, "total_ms", tiled, case, "tiled", "naive")
-    among = sentences.compare(wide, "total_ms", tiled, case, "tiled", "naive")
+    alone = sentences.compare(records, tiled, case, "tiled", "naive")
+    among = sentences.compare(wide, tiled, case, "tiled", "naive")
     table = compare.against_baselines(wide)
     assert alone.verdict == "faster"
     assert among.verdict == tidy.select(table, **tiled)["verdict"].iloc[0]
-    back = sentences.compare(records, "total_ms", case, tiled, "naive", "tiled")
+    back = sentences.compare(records, case, tiled, "naive", "tiled")
     assert back.verdict == "slower"
 
 
@@ -177,7 +177,7 @@ def test_contrasts_are_judged_together(save_record):
     assert len(table) == 20
     assert table["verdict"].value_counts().to_dict().get("slower") == 1
     case = CASE | {"seq_len": 1, "causal": True}
-    said = sentences.compare(records, "total_ms", case, case | {"causal": False}, "one", "other")
+    said = sentences.compare(records, case, {"causal": False}, "one", "other")
     assert said.verdict == table["verdict"][1] == "slower"
 
 

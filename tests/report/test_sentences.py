@@ -87,17 +87,17 @@ def test_no_measured_number_with_its_unit_stands_in_prose_written_by_hand():
 
 def test_a_comparison_says_what_its_interval_shows(records):
     tiled, naive = CASE | {"variant": "tiled"}, CASE
-    said = sentences.compare(records, "total_ms", tiled, naive, "tiled", "naive", "here")
+    said = sentences.compare(records, tiled, naive, "tiled", "naive", "here")
     assert said.verdict == "faster"
     assert said.text == "Here, tiled is 2.00× (1.97 to 2.03) faster than naive."
-    assert sentences.compare(records, "total_ms", naive, tiled, "naive", "tiled").verdict == "slower"
-    assert sentences.compare(records, "total_ms", naive, naive, "naive", "itself").verdict == "same"
+    assert sentences.compare(records, naive, tiled, "naive", "tiled").verdict == "slower"
+    assert sentences.compare(records, naive, naive, "naive", "itself").verdict == "same"
 
 
 def test_without_data_no_number_is_said(records):
     nothing = tidy.select(records, variant="absent")
     for said in (
-        sentences.compare(nothing, "total_ms", CASE, CASE, "a", "b"),
+        sentences.compare(nothing, CASE, CASE, "a", "b"),
         sentences.value(nothing, "total_ms", CASE, "it takes {} ms"),
         sentences.exponent(nothing, "total_ms", "seq_len", {}, "time"),
     ):
@@ -110,7 +110,7 @@ def test_a_difference_that_is_not_shown_is_not_said(save_record):
         save_record(case=CASE, round=round, total_ms=[1.0] * 8)
         save_record(case=CASE | {"variant": "tiled"}, round=round, total_ms=[factor] * 8)
     data = results.load("attention", "test-1c")
-    said = sentences.compare(data, "total_ms", CASE | {"variant": "tiled"}, CASE, "tiled", "naive")
+    said = sentences.compare(data, CASE | {"variant": "tiled"}, CASE, "tiled", "naive")
     assert said.verdict == "unclear"
     assert "is unclear" in said.text
 
