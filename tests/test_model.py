@@ -148,7 +148,8 @@ def test_state_dict_keys_are_those_of_the_staff_model():
     [
         ({"d_model": 34, "num_heads": 4}, "d_model: got 34, expected a multiple of num_heads 4"),
         ({"d_model": 12, "num_heads": 4}, "d_model: got a head size of 3, expected an even one"),
-        ({"num_heads": 0}, "num_heads"), ({"rope_theta": 0}, "rope_theta: got 0, expected a positive number"), ({"d_ff": "64"}, "d_ff"),
+        ({"num_heads": 0}, "num_heads"), ({"d_ff": "64"}, "d_ff"),
+        ({"rope_theta": 0}, "rope_theta: got 0, expected a positive number"),
     ],
     ids=str,
 )  # fmt: skip

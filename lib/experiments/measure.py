@@ -298,7 +298,9 @@ def peaks(work: Work) -> dict[str, list[float]]:
     Of a compiled case on a CPU, only the peak of the process is known, and of CUDA graphs only what was reserved."""
     work.before()
     if work.compiled and work.device == "cpu":  # operations inside its graph cannot be followed
-        return peak_memory.resident_peak(work.iteration)
+        with peak_memory.resident_peak() as metrics:
+            work.iteration(lambda phase: None)
+        return metrics
     found = peak_memory.peaks(work.iteration, work.device)
     return {name: mib for name, mib in found.items() if not work.graphs or name.endswith("_reserved_mib")}
 

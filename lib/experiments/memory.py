@@ -10,7 +10,7 @@ from lib.cost import memory
 from lib.experiments.measure import Work
 from lib.experiments.step import Step
 from lib.experiments.training import MODES, Training
-from lib.instruments import peak_memory
+from lib.instruments import memory_trace, peak_memory
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,6 @@ class Memory(Step):
         Returns None where operations cannot be followed: in a compiled graph, or a backward pass that recomputes."""
         if self.compiles or (self.checkpoint and "backward" in MODES[self.mode]):
             return None
-        from lib.instruments import memory_trace  # imports torch.distributed, which nothing else needs
-
         with precision.strict():
             return memory_trace.predict(self.training)
 

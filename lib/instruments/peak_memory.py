@@ -1,5 +1,6 @@
 """Measure memory: the bytes available, the peak of each phase, and a timeline of allocations."""
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -89,23 +90,37 @@ def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
     CPU: followed through every operation, to the byte, but not inside compiled graphs. On Linux `resident_peak_mib` is
     the most memory of the process, Python's own included. MPS reports no peaks, only ends and `<phase>_reserved_mib`,
     held by the driver at each end."""
-    return _metrics(_cpu_history(iteration)[0] if device == "cpu" else _counted(iteration, on(device)))
+    return _followed(iteration)[0] if device == "cpu" else _in_mib(_counted(iteration, on(device)))
 
 
-def resident_peak(iteration: Iteration) -> dict[str, list[float]]:
-    """Run one untimed iteration on a CPU, and return the `resident_peak_mib` of `peaks`.
+def _followed(iteration: Iteration) -> tuple[dict[str, list[float]], History]:
+    """Run one iteration on a CPU, and return its `peaks` and its history."""
+    with resident_peak() as resident:
+        history = follow(iteration)
+    return _in_mib(history.peaks()) | resident, history
 
-    Nothing if not on Linux. It needs no operation to be followed, so it also tells of compiled graphs."""
+
+@contextlib.contextmanager
+def resident_peak() -> Iterator[dict[str, list[float]]]:
+    """Yield a dict that gets the `resident_peak_mib` of the block (see `peaks`) when it ends.
+
+    It stays empty where the system cannot reset the peak (proc(5), clear_refs), as only Linux can."""
+    metrics: dict[str, list[float]] = {}
     allocator.release()  # kept pages of earlier iterations are no part of this one
-    counted = _reset_resident_peak()
-    iteration(lambda phase: None)
-    return _metrics({"resident_peak": _resident_peak()} if counted else {})
+    try:
+        (_PROCESS / "clear_refs").write_text("5")
+    except OSError:
+        yield metrics
+        return
+    yield metrics
+    kib = re.search(r"VmHWM:\s+(\d+) kB", (_PROCESS / "status").read_text())[1]
+    metrics["resident_peak_mib"] = [int(kib) / 1024]
 
 
-def _metrics(sizes: dict[str, int]) -> dict[str, list[float]]:
+def _in_mib(sizes: dict[str, int]) -> dict[str, list[float]]:
     """Convert bytes to the metrics of `peaks` in MiB, with the largest of the peaks."""
     metrics = {f"{name}_mib": [value / MIB] for name, value in sizes.items()}
-    highest = [value for name, value in sizes.items() if name.endswith("_peak") and name != "resident_peak"]
+    highest = [value for name, value in sizes.items() if name.endswith("_peak")]
     return metrics | ({"peak_mib": [max(highest) / MIB]} if highest else {})
 
 
@@ -122,27 +137,6 @@ def _counted(iteration: Iteration, device: Cpu) -> dict[str, int]:
     return sizes
 
 
-def _cpu_history(iteration: Iteration) -> tuple[dict[str, int], History]:
-    allocator.release()  # kept pages of earlier iterations are no part of this one
-    counted = _reset_resident_peak()
-    history = follow(iteration)
-    return history.peaks() | ({"resident_peak": _resident_peak()} if counted else {}), history
-
-
-def _reset_resident_peak() -> bool:
-    """Reset the process's resident peak (proc(5), clear_refs); return False if that fails."""
-    try:
-        (_PROCESS / "clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def _resident_peak() -> int:
-    """Return the most bytes that the process has held since the reset."""
-    return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", (_PROCESS / "status").read_text())[1])
-
-
 def peaks_and_timeline(
     iteration: Iteration, before: Callable[[], None], device: str, count: int, pickle: Path | None = None
 ) -> dict[str, list | dict]:
@@ -152,8 +146,8 @@ def peaks_and_timeline(
     history from its allocator, in the bytes requested. `pickle` is a path for the allocator's snapshot, to be opened
     at pytorch.org/memory_viz. MPS has no history."""
     if device == "cpu":
-        sizes, history = _cpu_history(iteration)
-        return _metrics(sizes) | history.tables(count)
+        metrics, history = _followed(iteration)
+        return metrics | history.tables(count)
     metrics = peaks(iteration, device)
     if device != "cuda":
         return metrics

@@ -119,8 +119,6 @@ def test_the_peak_of_every_mode_and_group_is_the_predicted_one(case, name, mode,
     measured = peak_memory.peaks(work.iteration, "cpu")["peak_mib"][0] * peak_memory.MIB
     assert 0.9999 * measured < one.formula_bytes() < 1.08 * measured  # too high where attention is the peak in bf16
     assert measured < one.predicted_bytes()
-    if checkpoint == 0 and name == "fp32":
-        assert one.traced().total == measured
 
 
 def test_what_is_computed_again_is_not_traced(case):

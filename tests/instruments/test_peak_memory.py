@@ -23,9 +23,10 @@ def bytes_of(iteration):
 
 
 def test_peaks_are_exact_where_the_allocations_are_known():
-    older = torch.zeros(MIB // 4)  # 1 MiB in fp32, there before
+    older = torch.zeros(QUARTER)  # 1 MiB, there before
 
     def iteration(mark):
+        older.view(2, -1).t().add_(1)  # nothing more
         kept = older + 1  # 1 MiB more
         passing = torch.cat([kept, kept, kept])  # 3 MiB more, for a while
         del passing
@@ -41,30 +42,34 @@ def test_peaks_are_exact_where_the_allocations_are_known():
     assert found["peak_mib"] == [5.0]
 
 
-def test_views_and_in_place_operations_take_no_memory():
-    older = torch.zeros(MIB // 4)
-
-    def iteration(mark):
-        older.view(2, -1).t().add_(1)
-        mark("run")
-
-    assert peak_memory.peaks(iteration, "cpu")["peak_mib"] == [1.0]
-
-
-def test_a_storage_may_be_freed_in_another_phase_than_it_was_made_in_and_in_any_order():
+def test_a_storage_counts_once_in_its_size_from_when_it_is_made_until_its_last_view_is_gone():
     def iteration(mark):
         first, second = torch.empty(100), torch.empty(10)
         mark("make")
-        del first
+        del first  # in another order
         third = torch.empty(50)
-        mark("free the first")
+        mark("free one")
         del third, second
-        mark("free the rest")
+        mark("free all")
+        parts = torch.ones(3, 100).unbind()
+        mark("three views")
+        view = parts[0][:1]
+        del parts
+        mark("a view of one")
+        del view
+        numbers, small = torch.tensor([1.0, 2.0]), torch.empty(0)
+        mark("from numbers")
+        torch.add(torch.ones(100), numbers[0], out=small)
+        mark("grown")
 
-    assert bytes_of(iteration) == {
-        "make_peak": 440, "make_end": 440, "free the first_peak": 440, "free the first_end": 240,
-        "free the rest_peak": 240, "free the rest_end": 0,
+    sizes = {
+        "make": (440, 440), "free one": (440, 240), "free all": (240, 0), "three views": (1200, 1200),
+        "a view of one": (1200, 1200), "from numbers": (1200, 8), "grown": (808, 408),
     }  # fmt: skip
+    expected = {}
+    for phase, (peak, end) in sizes.items():
+        expected |= {f"{phase}_peak": peak, f"{phase}_end": end}
+    assert bytes_of(iteration) == expected
 
 
 def test_what_was_there_before_counts_until_it_is_freed():
@@ -80,25 +85,6 @@ def test_what_was_there_before_counts_until_it_is_freed():
     assert bytes_of(iteration) == {"touch_peak": 800, "touch_end": 800, "free_peak": 800, "free_end": 400}
 
 
-def test_an_operation_that_returns_a_storage_several_times_counts_it_once():
-    def iteration(mark):
-        parts = torch.ones(3, 100).unbind()
-        mark("run")
-        del parts
-
-    assert bytes_of(iteration)["run_end"] == 1200
-
-
-def test_a_view_keeps_the_whole_storage_alive():
-    def iteration(mark):
-        view = torch.ones(100)[:1]
-        mark("run")
-        del view
-        mark("after")
-
-    assert bytes_of(iteration) == {"run_peak": 400, "run_end": 400, "after_peak": 400, "after_end": 0}
-
-
 def test_a_reused_address_is_a_new_storage():
     addresses = set()
 
@@ -111,26 +97,6 @@ def test_a_reused_address_is_a_new_storage():
 
     assert bytes_of(iteration) == {"run_peak": 800, "run_end": 0}
     assert len(addresses) < 200
-
-
-def test_a_storage_that_an_operation_resizes_is_counted_in_its_new_size():
-    def iteration(mark):
-        out, x = torch.empty(0), torch.ones(100)
-        mark("make")
-        torch.add(x, 1, out=out)
-        mark("grow")
-
-    assert bytes_of(iteration) == {"make_peak": 400, "make_end": 400, "grow_peak": 800, "grow_end": 800}
-
-
-def test_a_tensor_from_numbers_is_new_when_it_is_made():
-    def iteration(mark):
-        mark("before")
-        made = torch.tensor([1.0, 2.0])
-        mark("after")
-        del made
-
-    assert bytes_of(iteration) == {"before_peak": 0, "before_end": 0, "after_peak": 8, "after_end": 8}
 
 
 def test_what_the_backward_pass_allocates_is_counted_and_what_it_no_longer_needs_is_freed():
