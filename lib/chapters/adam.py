@@ -195,8 +195,7 @@ def bars(ax: Axes, table: pd.DataFrame, least_ms: float) -> Axes:
     for name, took, colour in rows:
         faint = {"color": (colour, 0.45 if colour in (INK, QUIET) else 1)}
         ax.barh(name, took.value, xerr=plots.errors([took]), ecolor=INK, capsize=3, **plots.bar(colour) | faint)
-        end, text = took.high if took.known else took.value, f"{digits.value(took)} ms"
-        ax.annotate(text, (end, name), (5, 0), textcoords="offset points", va="center")
+        plots.beside(ax, took.high if took.known else took.value, name, f"{digits.value(took)} ms")
     ax.invert_yaxis()
     ax.set(xlabel="time of a step, ms", xlim=(0, 1.3 * max((took.value for _, took, _ in rows), default=1)))
     ax.grid(axis="x")

@@ -220,11 +220,8 @@ def draw(found: pd.DataFrame) -> Axes:
         start, end = reached.get(row["on"][:-1], ends[at - 1]) if at else 0, ends[at]
         colour = SHADES.get(row["rung_verdict"], plots.QUIET) if at else plots.SKY
         ax.barh(at, end - start, left=start, **plots.bar(colour))
-        gain = f"{sentences.times(row['rung_gain'])} " if at and isinstance(row["rung_gain"], Interval) else ""
-        ax.annotate(
-            f"{digits.number(end, 0.02 * end)} ms" + (f", {gain.split(' (')[0]}" if gain else ""),
-            (max(start, end), at), xytext=(6, 0), textcoords="offset points", va="center", color=plots.INK,
-        )  # fmt: skip
+        gain = f", {digits.value(row['rung_gain'])}×" if at and isinstance(row["rung_gain"], Interval) else ""
+        plots.beside(ax, max(start, end), at, f"{digits.number(end, 0.02 * end)} ms{gain}")
     least = [i for i in steps["least_ms"] if isinstance(i, Interval)] if len(steps) else []
     if least:
         ax.axvline(least[-1].value, color=plots.INK, linestyle="--", linewidth=1)

@@ -52,39 +52,38 @@ def head(steps: pd.DataFrame) -> dict:
 
 def answer(steps: pd.DataFrame, case: Mapping) -> Statement:
     """Say how long a step takes, its parts, its rate and its least time; takes `prepared` steps."""
-    chosen = tidy.select(steps, **case)
-    metrics = ("total_ms", *(f"{phase}_ms" for phase in PHASES), "tokens_per_s", "least_ms", "least_percent")
-    found = {name: i for name in metrics if (i := tidy.median(chosen, name))}
-    if "total_ms" not in found:
+    total = sentences.number(steps, "total_ms", case, digits.interval)
+    if total is None:
         return Statement("No training step was measured.", sentences.NO_DATA, "train_step")
-    shown = {name: digits.number(i.value, i.reach or math.nan) for name, i in found.items()}
-    shown["total_ms"] = digits.interval(found["total_ms"])
-    percent = {
-        f"{phase}_percent": digits.count(100 * found[f"{phase}_ms"].value / found["total_ms"].value) for phase in PHASES
-    }
-    facts = {
-        "million": digits.number(chosen["parameters"].iloc[0] / 1e6),
-        "layers": digits.count(SIZES[case["size"]].num_layers),
-    }
-    facts |= {"limit_of": chosen["limit_of"].iloc[0], "tokens_take": duration(1e6 / found["tokens_per_s"].value)}
-    keeps = case["device"] == "cpu" and chosen["environment"].iloc[0].get("allocator") == "keeps"
-    facts["with_only"] = "freed memory kept, no other switch" if keeps else "no switch"
+    record = tidy.one(steps, case)
+    numbers, said = [total], []
+    for phase in PHASES:
+        ms = sentences.number(steps, f"{phase}_ms", case, _shown)
+        said.append(f"{phase} {ms}{' ms' * (not said)} ({digits.count(100 * ms.value.value / total.value.value)}%)")
+        numbers.append(ms)
+    rate = sentences.number(steps, "tokens_per_s", case, _shown)
+    million, layers = digits.number(record["parameters"] / 1e6), digits.count(SIZES[case["size"]].num_layers)
+    keeps = case["device"] == "cpu" and record["environment"].get("allocator") == "keeps"
+    switches = "freed memory kept, no other switch" if keeps else "no switch"
     text = (
-        "{total_ms} ms for a step of {size} ({million} M parameters, {layers} layers, {batch_size} × {context_length} "
-        "tokens, {precision}, {with_only}): forward {forward_ms} ms ({forward_percent}%), "
-        "backward {backward_ms} ({backward_percent}%), optimizer {optimizer_ms} ({optimizer_percent}%). That is "
-        "{tokens_per_s} tokens a second, a million in {tokens_take}."
+        f"{total} ms for a step of {case['size']} ({million} M parameters, {layers} layers, {case['batch_size']} × "
+        f"{case['context_length']} tokens, {case['precision']}, {switches}): {', '.join(said)}. That is {rate} tokens "
+        f"a second, a million in {duration(1e6 / rate.value.value)}."
     )
-    if "least_ms" in found:
+    least, percent = (sentences.number(steps, name, case, _shown) for name in ("least_ms", "least_percent"))
+    if least:
         text += (
-            " The least possible time, at the rates of {limit_of} and of memory, is {least_ms} ms: {least_percent}% of "
-            "the measured time"
+            f" The least possible time, at the rates of {record['limit_of']} and of memory, is {least} ms: {percent}% "
+            f"of the measured time{TOO_SLOW * (percent.value.value > 100)}."
         )
-        text += f"{TOO_SLOW * (found['least_percent'].value > 100)}."
-    numbers = tuple(sentences.quantity(steps, case, name, i, shown[name]) for name, i in found.items())
-    evidence = f"Medians, {sentences.fields(case)}; 95% interval {found['total_ms'].scope}, n = {found['total_ms'].n}."
-    said = text.format(**case, **shown, **percent, **facts)
-    return Statement(said, "measured", evidence, sentences.names(steps, case), numbers)
+    evidence = f"Medians, {sentences.fields(case)}; 95% interval {total.value.scope}, n = {total.value.n}."
+    numbers = (*numbers, rate, *filter(None, (least, percent)))
+    return Statement(text, "measured", evidence, sentences.names(steps, case), numbers)
+
+
+def _shown(found: Interval) -> str:
+    """Format a value to its interval, or to three digits."""
+    return digits.number(found.value, found.reach or math.nan)
 
 
 def duration(seconds: float) -> str:
@@ -135,14 +134,11 @@ def draw(table: pd.DataFrame) -> Axes:
     least = "least_ms" if table["least_ms"].notna().any() else ""
     plots.phases(ax, table, "ms", "time of a step, ms", least=least)
     for row, (_, step) in enumerate(table.iterrows()):
-        total, parts = step["total_ms"], [step[f"{phase}_ms"] for phase in PHASES]
+        parts = [step[f"{phase}_ms"] for phase in PHASES]
         ends = zip(itertools.accumulate(i.value for i in parts), plots.errors(parts)[1], strict=True)
-        marked = step["least_ms"].value if isinstance(step["least_ms"], Interval) else math.nan
-        end = max([at + reach for at, reach in ends] + [marked] * math.isfinite(marked))  # beside both, over neither
-        ax.annotate(
-            digits.value(total), (end, row), xytext=(6, 0), textcoords="offset points",
-            va="center", annotation_clip=False, color=plots.INK,
-        )  # fmt: skip
+        marked = step["least_ms"].value if isinstance(step["least_ms"], Interval) else 0
+        end = max(marked, *(at + reach for at, reach in ends))  # beside both, over neither
+        plots.beside(ax, end, row, digits.value(step["total_ms"]))
     return ax
 
 
@@ -150,9 +146,9 @@ def drawn(steps: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of `draw` for the plain steps, eager, in each precision."""
     plain = tidy.select(steps, compiled=False, **PLAIN)
     table = tidy.medians(plain, "total_ms", "least_ms", *(f"{phase}_ms" for phase in PHASES))
-    table = table[table["total_ms"].notna()].reset_index(drop=True)
-    most = max((i.value for i in table["total_ms"]), default=0)
-    table = table[table["total_ms"].map(lambda i: i.value >= SHOWN * most).astype(bool)].reset_index(drop=True)
+    table = table[table["total_ms"].notna()]
+    ms = table["total_ms"].map(lambda i: i.value).astype(float)
+    table = table[ms >= SHOWN * ms.max()].reset_index(drop=True)
     words = [f"{row['size']}, {row['context_length']:,} tokens, {row['precision']}" for _, row in table.iterrows()]
     return table.assign(label=words)
 
@@ -161,29 +157,24 @@ def theory(every: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict a step's phases, its least time and its growth with the context."""
     peaks, speed = tidy.limits(ceilings)
     steps = prepared(every, ceilings)
-    plain = {"precision": "fp32", "compiled": False, **PLAIN}
     largest = head(steps)
-    short, long = hypotheses.ends(steps, "context_length", tidy.largest(steps, "context_length", **plain))
-    forward, backward, optimizer, least = (
-        hypotheses.value(steps, name, largest)
-        for name in ("forward_flops", "backward_flops", "optimizer_bytes", "least_ms")
-    )
+    plain = tidy.largest(steps, "context_length", precision="fp32", compiled=False, **PLAIN)
+    short, long = hypotheses.ends(steps, "context_length", plain)
+    of = partial(hypotheses.value, steps, case=largest)
+    took, grew = partial(hypotheses.median, steps, case=largest), partial(hypotheses.ratio, steps, of=long, to=short)
+    least = of("least_ms")
     grown, longer = (
         hypotheses.value(steps, name, long) / hypotheses.value(steps, name, short)
         for name in ("forward_flops", "least_ms")
     )
-    mfu = 3e5 * forward / peaks.get("fp32", math.nan) / least
-    took, grew = partial(hypotheses.median, steps, case=largest), partial(hypotheses.ratio, steps, of=long, to=short)
+    backward_to_forward = of("backward_flops") / of("forward_flops")
+    optimizer_ms = 1e3 * of("optimizer_bytes") / speed
+    mfu = 3e5 * of("forward_flops") / peaks.get("fp32", math.nan) / least
     at = sentences.at(", {size} at {context_length}", largest)
     tokens = f", {long['size']}, {short['context_length']} to {long['context_length']}" if long.get("size") else ""
     rows = [
-        (f"backward to forward{at}", "FLOPs of products, 2F to F", backward / forward, took("backward_to_forward")),
-        (
-            f"optimizer, ms{at}",
-            "28 bytes a parameter at memory's ceiling",
-            1e3 * optimizer / speed,
-            took("optimizer_ms"),
-        ),
+        (f"backward to forward{at}", "FLOPs of products, 2F to F", backward_to_forward, took("backward_to_forward")),
+        (f"optimizer, ms{at}", "28 bytes a parameter at memory's ceiling", optimizer_ms, took("optimizer_ms")),
         (f"whole step, ms{at}", "products, then bytes, at their best rates", least, took("total_ms"), LEAST),
         (f"MFU, % of the ceiling{at}", "its FLOPs in that time", mfu, took("mfu_percent"), MOST),
         (f"growth of the forward pass{tokens}", "FLOPs, 2NBT + 4LBT²d", grown, grew("forward_ms")),

@@ -84,6 +84,13 @@ def axes(count: int = 1, height: float = 3.6, **options) -> list[Axes]:
     return list(grid.flat[:count])
 
 
+def beside(ax: Axes, end: float, row: float | str, text: str) -> None:
+    """Write a text to the right of a bar's end."""
+    ax.annotate(
+        text, (end, row), xytext=(6, 0), textcoords="offset points", va="center", annotation_clip=False, color=INK
+    )
+
+
 def colour_of(name: str) -> str:
     """Return the colour of a line, chosen by the first word of its name."""
     return COLOURS.get(name.split()[0], INK)
