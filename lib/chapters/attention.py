@@ -1,6 +1,5 @@
 """Show how fast attention alone is, what it keeps, and where it meets the limits of a machine."""
 
-import bisect
 import math
 import re
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from functools import partial
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lib.chapters import capacity
 from lib.cost import flops, memory
 from lib.records import results
 from lib.report import claims, compare, hypotheses, plots, sentences, tidy
@@ -36,7 +36,7 @@ def peak_bytes(seq_len: int, d_head: int, batch_size: int = BATCH, causal: bool 
 
 def longest(memory_bytes: int, d_head: int) -> int:
     """Return the most tokens of naive fp32 attention that fit, at the assignment's batch."""
-    return bisect.bisect_right(range(1 << 24), memory_bytes, lo=1, key=lambda tokens: peak_bytes(tokens, d_head)) - 1
+    return capacity.most_tokens(memory_bytes, partial(peak_bytes, d_head=d_head))
 
 
 def memories(records: pd.DataFrame, machine: str) -> dict[str, int]:
@@ -46,7 +46,7 @@ def memories(records: pd.DataFrame, machine: str) -> dict[str, int]:
     found = {}
     for frame in (records, results.reference("attention", but=machine)):
         for hardware, environment in zip(frame["hardware"], frame["environment"], strict=True):
-            found[hardware] = environment.get("gpu_memory_mib", environment["memory_mib"]) * MIB
+            found[hardware] = capacity.memory_bytes(environment)
     named = {name: re.search(r"(\d+) ?GB", name) for name in datasheets()["hardware"].unique()}
     return found | {name: int(size[1]) * GIB for name, size in named.items() if size}
 

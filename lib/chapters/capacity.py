@@ -3,6 +3,8 @@
 import bisect
 import itertools
 import math
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import pandas as pd
 
@@ -14,36 +16,40 @@ from lib.stats import digits
 
 CONTEXTS = (128, 256, 512, 1024)  # the course's context lengths
 USABLE = 0.9  # of the memory: a case is tried if its prediction is below that part of what is free
+MODES = ("no_grad", "forward", "train_step")
 MIB, GIB = 2**20, 2**30
+
+
+def memory_bytes(environment: Mapping) -> int:
+    """Return the bytes of memory of the GPU of a record's environment, or else of its machine."""
+    return environment.get("gpu_memory_mib", environment["memory_mib"]) * MIB
 
 
 def usable_bytes(records: pd.DataFrame) -> float:
     """Return the bytes of memory that a case may take on the records' machine; NaN without records."""
-    if records.empty:
-        return math.nan
-    environment = records["environment"].iloc[-1]
-    return USABLE * environment.get("gpu_memory_mib", environment["memory_mib"]) * MIB
+    return USABLE * memory_bytes(records["environment"].iloc[-1]) if len(records) else math.nan
 
 
-def step_bytes(size: str, context_length: int, device: str = "cpu") -> int:
-    """Return the peak of the plain fp32 training step of a size, by formula."""
-    return memory.peak_bytes(
-        flops.model_shape(size, context_length), "fp32", "naive", "single_tensor", "train_step", device
-    )
+def step_bytes(
+    size: str, context_length: int, device: str = "cpu", precision: str = "fp32", mode: str = "train_step"
+) -> int:
+    """Return the peak of a size's plain training step, or of another mode of it, by formula."""
+    shape = flops.model_shape(size, context_length)
+    return memory.peak_bytes(shape, precision, "naive", "single_tensor", mode, device)
+
+
+def most_tokens(limit_bytes: float, needed_bytes: Callable[[int], float]) -> int:
+    """Return the most tokens that need no more than the limit; 0 where one does not fit."""
+    return bisect.bisect_right(range(1 << 24), limit_bytes, lo=1, key=needed_bytes) - 1
 
 
 def table(records: pd.DataFrame) -> pd.DataFrame:
     """Return each size's GiB of a step at `CONTEXTS`, and the most tokens that fit this machine."""
-    usable, device = usable_bytes(records), records["device"].iloc[-1] if len(records) else "cpu"
-    rows = []
+    usable, rows = usable_bytes(records), []
     for size in SIZES if len(records) else ():
-        row = {"size": size} | {
-            f"{tokens:,} tokens, GiB": step_bytes(size, tokens, device) / GIB for tokens in CONTEXTS
-        }
-        most = bisect.bisect_right(
-            range(1 << 20), usable, lo=1, key=lambda tokens, of=size: step_bytes(of, tokens, device)
-        )
-        rows.append(row | {"most tokens": most - 1})
+        needed = partial(step_bytes, size, device=records["device"].iloc[-1])
+        gib = {f"{tokens:,} tokens, GiB": needed(tokens) / GIB for tokens in CONTEXTS}
+        rows.append({"size": size} | gib | {"most tokens": most_tokens(usable, needed)})
     return pd.DataFrame(rows)
 
 
@@ -71,14 +77,11 @@ def answer(records: pd.DataFrame) -> Statement:
 
 def predictions(sizes: list[str], contexts: list[int]) -> pd.DataFrame:
     """Predict peaks in GiB on a GPU with naive attention, one column per mode."""
-    rows = []
-    for size, context_length, precision in itertools.product(sizes, contexts, ("fp32", "bf16")):
-        of, ways = flops.model_shape(size, context_length), (precision, "naive", "single_tensor")
-        row = {"size": size, "context_length": context_length, "precision": precision}
-        for mode in ("no_grad", "forward", "train_step"):
-            row[f"{mode}_gib"] = memory.peak_bytes(of, *ways, mode, "cuda") / GIB
-        rows.append(row)
-    return pd.DataFrame(rows)
+    return pd.DataFrame([
+        {"size": size, "context_length": tokens, "precision": precision}
+        | {f"{mode}_gib": step_bytes(size, tokens, "cuda", precision, mode) / GIB for mode in MODES}
+        for size, tokens, precision in itertools.product(sizes, contexts, ("fp32", "bf16"))
+    ])  # fmt: skip
 
 
 def published() -> pd.DataFrame:
@@ -90,9 +93,7 @@ def published() -> pd.DataFrame:
 def beside_published() -> pd.DataFrame:
     """Return published peaks and the formula's, also in percent of the GPU's memory."""
     table = published()
-    keys = ["size", "context_length", "precision"]
-    known = predictions(["xl"], sorted(table["context_length"].unique().tolist())).set_index(keys)
-    table["by_formula_gib"] = [known.loc[tuple(row[keys]), f"{row['mode']}_gib"] for _, row in table.iterrows()]
+    cases = table[["size", "context_length", "precision", "mode"]].itertuples(index=False)
+    table["by_formula_gib"] = [step_bytes(*at, "cuda", precision, mode) / GIB for *at, precision, mode in cases]
     whole = table["hardware"].str.extract(r"(\d+)GB")[0].astype(float)
-    table["published_percent"] = 100 * table["published_gib"] / whole
-    return table
+    return table.assign(published_percent=100 * table["published_gib"] / whole)
