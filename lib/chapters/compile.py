@@ -46,9 +46,9 @@ def by_phase(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
 def wide(records: pd.DataFrame, *phases: str) -> pd.DataFrame:
     """Return `by_phase` with one row per case; phases that were not compared are missing."""
     fields, found = records.fields, by_phase(records, *phases)
-    rows = found.loc[found["phase"] == phases[-1], [*fields, "hardware", "codes", "noisy"]]
+    rows = tidy.select(found, phase=phases[-1])[[*fields, "hardware", "codes", "noisy"]]
     for phase in phases:
-        own = found[found["phase"] == phase].set_index(fields)[["ratio", "verdict"]]
+        own = tidy.select(found, phase=phase).set_index(fields)[["ratio", "verdict"]]
         rows = rows.join(own.add_prefix(f"{phase}_"), on=fields)
     return rows.reset_index(drop=True)
 
@@ -136,18 +136,14 @@ def theory(records: pd.DataFrame) -> list[Hypothesis]:
     def measured(phase: str, case: Mapping) -> intervals.Interval | None:
         return hypotheses.ratio(records, f"{phase}_ms", case, {**case, "compiled": False})
 
+    of_attention = [
+        (f"the {phase} pass of attention", ours[phase] / theirs[phase], measured(phase, longest))
+        for phase in ("forward", "backward")
+    ]
+    both = sum(ours.values()) / sum(theirs.values())
+    of_attention.append(("both passes of attention", both, measured("total", longest)))
     return [
-        *(
-            Hypothesis(
-                f"the {phase} pass of attention, compiled to eager{at}", "least bytes of both",
-                ours[phase] / theirs[phase], measured(phase, longest),
-            )
-            for phase in ("forward", "backward")
-        ),
-        Hypothesis(
-            f"both passes of attention, compiled to eager{at}", "least bytes of both",
-            sum(ours.values()) / sum(theirs.values()), measured("total", longest),
-        ),
+        *(Hypothesis(f"{what}, compiled to eager{at}", "least bytes of both", *found) for what, *found in of_attention),
         Hypothesis(
             f"the optimizer beside a compiled model{of}", "the same program on both sides", 1.0,
             measured("optimizer", largest),
@@ -169,18 +165,14 @@ def published() -> pd.DataFrame:
 def _compiled_to_eager(times: pd.DataFrame) -> pd.DataFrame:
     cases = ("model", "seq_len", "d_head", "batch_size", "precision", "source", "hardware")
     keys = [name for name in cases if name in times]
-    metrics = [name for name in times if name.endswith("_ms")]
     compiled = times["compiled"].astype(bool)
-    eager = times[~compiled].set_index(keys)[metrics].to_dict("index")
-    rows = []
-    for _, row in times[compiled].iterrows():
-        plain, said = eager.get(tuple(row[keys])), row["precision"]
-        if plain is None and said == "tf32":
-            plain, said = eager.get(tuple(row[keys].replace("tf32", "fp32"))), "tf32, eager in fp32"
-        if plain:
-            ratios = {f"{name.removesuffix('_ms')}_ratio": row[name] / plain[name] for name in metrics}
-            rows.append(row[keys].to_dict() | {"precision": said} | ratios)
-    return pd.DataFrame(rows)
+    eager = times[~compiled].assign(said=times["precision"])
+    fp32 = tidy.select(eager, precision="fp32").assign(precision="tf32", said="tf32, eager in fp32")
+    eager = pd.concat([eager, fp32]).drop_duplicates(keys)
+    both = times[compiled].merge(eager, on=keys, suffixes=("", "_eager"))
+    metrics = [name for name in times if name.endswith("_ms")]
+    ratios = {f"{name.removesuffix('_ms')}_ratio": both[name] / both[f"{name}_eager"] for name in metrics}
+    return both[keys].assign(precision=both["said"], **ratios)
 
 
 def beside_published(own: pd.DataFrame, **where) -> pd.DataFrame:
