@@ -118,7 +118,7 @@ def _way(row: Mapping) -> tuple[str, str]:
 
 def shape_of(row: Mapping, ranks: int = 1) -> Shape:
     """Return the dimensions of a case on one of its ranks."""
-    return replace(model_shape(row["size"], row["context_length"]), batch_size=row["batch_size"] / ranks)
+    return replace(model_shape(row["size"], row["context_length"]), batch_size=float(row["batch_size"] / ranks))
 
 
 def step_ms(

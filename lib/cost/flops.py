@@ -7,7 +7,7 @@ and backward pass over the time of a whole step, as a share of the ceiling. They
 states; `tidy.with_percent_of` takes the measured one.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 from lib.config import SIZES, Config
@@ -27,16 +27,10 @@ class Costs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Hold the dimensions of a language model and of its batch."""
+class Shape(Config):
+    """Hold the dimensions of a language model and of its batch; of the batch, a rank has a part."""
 
-    d_model: int
-    d_ff: int
-    num_layers: int
-    num_heads: int
-    vocab_size: int
-    batch_size: int
-    context_length: int
+    batch_size: float = 4
 
     @property
     def tokens(self) -> int:
@@ -44,20 +38,19 @@ class Shape:
         return self.batch_size * self.context_length
 
     @property
-    def d_head(self) -> int:
-        """Return the features of one attention head."""
-        return self.d_model // self.num_heads
-
-    @property
     def scores(self) -> int:
         """Return the scores of one layer's attention, one for each query and key."""
         return self.num_heads * self.tokens * self.context_length
 
     @property
+    def layer_matrices(self) -> int:
+        """Count the parameters in the matrix products of a layer."""
+        return 4 * self.d_model**2 + 3 * self.d_model * self.d_ff
+
+    @property
     def matrix_parameters(self) -> int:
         """Count the parameters in matrix products: all but the embedding and the norms."""
-        layer = 4 * self.d_model**2 + 3 * self.d_model * self.d_ff
-        return self.num_layers * layer + self.vocab_size * self.d_model
+        return self.num_layers * self.layer_matrices + self.vocab_size * self.d_model
 
     @property
     def parameters(self) -> int:
@@ -68,8 +61,7 @@ class Shape:
 
 def shape_of(config: Config, batch_size: int) -> Shape:
     """Return the dimensions of a model's configuration with a batch."""
-    names = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length")
-    return Shape(batch_size=batch_size, **{name: getattr(config, name) for name in names})
+    return Shape(**asdict(config), batch_size=batch_size)
 
 
 def model_shape(size: str, context_length: int) -> Shape:

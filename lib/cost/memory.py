@@ -77,8 +77,7 @@ def kept_bytes(shape: Shape, precision: str, attention: str, device: str, checkp
 
 def _copies(shape: Shape, precision: str, layers: int) -> int:
     """Return the bytes of autocast's copies of the matrices of `layers` and the head."""
-    block = 4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff
-    return (layers * block + shape.vocab_size * shape.d_model) * (4 - width(precision))
+    return (layers * shape.layer_matrices + shape.vocab_size * shape.d_model) * (4 - width(precision))
 
 
 def _forward_bytes(
@@ -125,7 +124,7 @@ def _backward_bytes(shape: Shape, precision: str, attention: str, device: str, c
     narrow, tokens, d_model, d_ff = width(precision), shape.tokens, shape.d_model, shape.d_ff
     hidden, wide, vocabulary = tokens * d_model, tokens * d_ff, tokens * shape.vocab_size
     matrix = 4 if narrow == 4 else 2  # bytes that a gradient adds for each parameter, less the copy that it replaces
-    head, block = shape.vocab_size * d_model, 4 * d_model**2 + 3 * d_model * d_ff
+    head, block = shape.vocab_size * d_model, shape.layer_matrices
     layer, size = _layer_bytes(shape, precision, attention, device), checkpoint or shape.num_layers
 
     start = kept_bytes(shape, precision, attention, device, checkpoint)

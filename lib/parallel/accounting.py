@@ -9,7 +9,7 @@ with its own links, that a kind of parallelism uses.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from lib.cost import memory
@@ -143,7 +143,7 @@ def memory_bytes(
         buckets = 4 * shape.parameters if scheme in ("flat", "bucketed", "sharded") and world > 1 else 0
         parts = {"activations": peak - memory.state_bytes(shape), "buckets": buckets, "gathered": 0}
     else:
-        layer = replace(shape, num_layers=1).parameters - replace(shape, num_layers=0).parameters
+        layer = shape.layer_matrices + 2 * shape.d_model
         gathered = width(precision) * (layer + max(layer, shape.vocab_size * shape.d_model))
         kept = memory.activation_bytes(shape, precision, attention, device)
         parts = {"activations": kept, "buckets": 0, "gathered": gathered}

@@ -41,7 +41,7 @@ def published_step() -> pd.DataFrame:
     table = published_table("end_to_end")
     table = table[(table["how"] == "measured") & ~(table["std_ms"] > table["mean_ms"] / 2)].copy()
     table["precision"] = table["dtype"].map(PRECISION).where(~table["tf32"].eq(True), "tf32")
-    dimensions = [field.name for field in fields(Shape) if field.name != "vocab_size"]
+    dimensions = [field.name for field in fields(Shape) if field.name in table]
     shapes = (Shape(vocab_size=10_000, **row) for row in table[dimensions].astype(int).to_dict("records"))
     table["forward_flops"] = [forward_flops(shape) for shape in shapes]
     table["warmup_steps"] = table["warmup_steps"].fillna(math.inf)
