@@ -58,7 +58,9 @@ class EventClock:
 
 
 class Cpu:
-    """Describe the processor, and any device as far as it does not say otherwise."""
+    """Describe the processor, and any device as far as it does not say otherwise.
+
+    What the methods answer is said here for all devices."""
 
     name = "cpu"
     profiled = True  # torch.profiler sees what runs on it
@@ -143,23 +145,19 @@ class Cuda(Cpu):
         return torch.cuda.is_available()
 
     def missing(self) -> str | None:
-        """Return why this process cannot use a GPU, or None."""
         if self.present():
             return None if "SWEEP_RUN" in os.environ else _failed_trial()  # the sweep has tried it for its kernels
         return "PyTorch sees no CUDA device"
 
     def lacks(self, precision: str) -> str | None:
-        """Return why it cannot compute in a precision, or None if it can."""
         if precision not in ("tf32", "bf16") or self.capability() >= NATIVE_BF16:
             return None
         return super().lacks(precision) or "bf16 is only emulated below compute capability 8.0"
 
     def hardware(self) -> str:
-        """Name the GPU."""
         return torch.cuda.get_device_name()
 
     def capability(self) -> tuple[int, int]:
-        """Return the compute capability."""
         return torch.cuda.get_device_capability()
 
     def models(self) -> list[str]:
@@ -176,7 +174,6 @@ class Cuda(Cpu):
         return {"gpu": gpu, "gpu_memory_mib": properties.total_memory // 2**20, "cuda": torch.version.cuda} | found
 
     def state(self) -> dict:
-        """Return the GPU's clock, power, temperature, throttling and users."""
         return nvml.state(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
 
     def cache_bytes(self) -> int:
@@ -188,7 +185,6 @@ class Cuda(Cpu):
         return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
     def total_bytes(self) -> int:
-        """Return the bytes of the GPU's memory."""
         return torch.cuda.get_device_properties(0).total_memory
 
     def clock(self) -> EventClock:
@@ -196,11 +192,9 @@ class Cuda(Cpu):
         return EventClock(lambda: torch.cuda.Event(enable_timing=True), self.synchronize)
 
     def synchronize(self) -> None:
-        """Wait until the GPU has done what it was given."""
         torch.cuda.synchronize()
 
     def release(self) -> None:
-        """Give back blocks that PyTorch keeps unused."""
         torch.cuda.empty_cache()
 
     def memory_bytes(self) -> dict[str, int]:
@@ -213,11 +207,9 @@ class Cuda(Cpu):
         }
 
     def retries(self) -> int:
-        """Return how often the allocator gave memory back to find room."""
         return torch.cuda.memory_stats().get("num_alloc_retries", 0)
 
     def reset_peaks(self) -> None:
-        """Count the peaks from now on."""
         torch.cuda.reset_peak_memory_stats()
 
     def history(self, run: Callable[[], None], pickle: Path | None) -> tuple[dict, int]:
@@ -238,7 +230,6 @@ class Cuda(Cpu):
             torch.cuda.memory._record_memory_history(None)
 
     def take(self, number: int) -> torch.device:
-        """Compute on this one of several GPUs from now on, and return it."""
         torch.cuda.set_device(number)
         return torch.device("cuda", number)
 
@@ -255,7 +246,6 @@ class Mps(Cpu):
     least_s = Cuda.least_s
 
     def missing(self) -> str | None:
-        """Return why this process cannot use the GPU, or None."""
         return None if torch.backends.mps.is_available() else "PyTorch sees no Apple GPU"
 
     def free_bytes(self) -> int:
@@ -273,11 +263,9 @@ class Mps(Cpu):
         return EventClock(lambda: torch.mps.event.Event(enable_timing=True), self.synchronize)
 
     def synchronize(self) -> None:
-        """Wait until the GPU has done what it was given."""
         torch.mps.synchronize()
 
     def release(self) -> None:
-        """Give back blocks that PyTorch keeps unused."""
         torch.mps.empty_cache()
 
     def memory_bytes(self) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from dataclasses import asdict
 
 import pytest
 import torch
@@ -11,9 +10,7 @@ from lib import attention
 from lib.cost import flops
 from lib.instruments import kernel_classes
 from lib.instruments import profiler as profiling
-from lib.records import results
 from lib.report.published import published_table
-from lib.timing import HostClock, Plan, measure
 from plain import one
 
 
@@ -118,33 +115,26 @@ def test_the_backward_of_a_part_is_found_by_the_number_of_the_operator_that_made
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
-    """A tiny step under the profiler, with its work, its metrics and the events of its trace."""
-    case = one("kernels", context_length=16)
-    work, file = case.setup(), tmp_path_factory.mktemp("trace") / "deep" / "x.trace.json.gz"
-    found = case.profile(work, 2, file)
-    return case, work, found, json.loads(gzip.open(file, "rt").read())["traceEvents"]
+    """The metrics of a tiny step under the profiler, and the events of its trace."""
+    case, file = one("kernels", context_length=16), tmp_path_factory.mktemp("trace") / "deep" / "x.trace.json.gz"
+    found = case.profile(case.setup(), 2, file)
+    return found, json.loads(gzip.open(file, "rt").read())["traceEvents"]
 
 
 def test_a_step_falls_into_known_classes_and_phases(profiled):
-    _, _, found, _ = profiled
+    found, events = profiled
     table = rows(found["classes"])
     assert list(dict.fromkeys(found["classes"]["phase"])) == ["forward", "backward", "optimizer"]
     assert {r["class"] for r in table if r["phase"] == "optimizer"} == {"optimizer"}
-    whole = sum(r["total_us"] for r in table)
-    assert sum(r["total_us"] for r in table if r["class"] == "other") < 0.01 * whole
     assert all(len(found[f"profiled_{phase}_ms"]) == 2 for phase in ("forward", "backward", "optimizer", "total"))
-    assert whole / 1e3 <= sum(found["profiled_total_ms"]) / 2
-
-
-def test_every_operator_of_a_step_has_a_class(profiled):
-    *_, events = profiled
+    assert sum(r["total_us"] for r in table) / 1e3 <= sum(found["profiled_total_ms"]) / 2
     names = {e["name"] for e in events if e.get("cat") == "cpu_op"}
     assert "aten::mm" in names
     assert not [name for name in names if kernel_classes.classify(name) == kernel_classes.OTHER]
 
 
 def test_a_step_has_its_products_where_theory_has_them(profiled):
-    _, _, found, _ = profiled
+    found, _ = profiled
     calls = {(r["phase"], r["kernel"]): r["calls"] for r in rows(found["kernels"])}
     layers = 4
     assert calls["forward", "aten::mm"] == 7 * layers + 1  # four projections, three of SwiGLU, the head
@@ -154,14 +144,6 @@ def test_a_step_has_its_products_where_theory_has_them(profiled):
         assert {(phase, "scores", "matrix product"), (phase, "softmax", "reduction")} <= parts
         assert (phase, "values", "matrix product") in parts
         assert (phase, "softmax", "matrix product") not in parts
-
-
-def test_the_record_of_a_profiled_step_is_valid_and_its_iteration_still_runs(profiled, save_record):
-    case, work, found, _ = profiled
-    times = measure(work.iteration, HostClock(), Plan(0, 1), work.before).metrics()
-    record = results.read(save_record("kernels", asdict(case), **work.facts, **found, **times))
-    assert record["metrics"]["parts"] == found["parts"]
-    assert set(record["metrics"]) >= {"forward_ms", "part_costs", "kernels", "classes"}
 
 
 def test_only_attention_by_the_formula_has_parts():
