@@ -42,7 +42,7 @@ def _with_children() -> None:
     for_ever()
 
 
-def _eat(device: str) -> None:
+def _eat() -> None:
     """Take memory until the system ends this process, within the memory group $CHEAP_GROUP, which is small."""
     Path(os.environ["CHEAP_GROUP"], "cgroup.procs").write_text(str(os.getpid()))
     eaten = []
@@ -62,6 +62,7 @@ BEHAVIOURS = {
     "orphans": _have_children,
     "unfinished": lambda: None,  # after the last case, see `cheap.last`
     "lingers": lambda: None,
+    "eat": _eat,
 }
 
 
@@ -76,4 +77,4 @@ def _allocate(device: str) -> None:
     torch.empty(2**60, dtype=torch.uint8, device=device)
 
 
-OUT_OF_MEMORY = {"oom": _allocate, "memory_error": _no_memory, "eat": _eat}
+OUT_OF_MEMORY = {"oom": _allocate, "memory_error": _no_memory}

@@ -4,15 +4,11 @@
 notebooks of the folder $CHEAP. It knows nothing of measuring, and its kernels load no torch unless a case wants it.
 """
 
-import errno
 import functools
 import importlib.util
-import itertools
 import json
 import os
-import random
 import signal
-import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -20,8 +16,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
-
-import psutil
 
 from behaviours import BEHAVIOURS, OUT_OF_MEMORY, for_ever
 
@@ -87,10 +81,9 @@ def measure(case: Cheap, round: int, samples: int) -> None:
 
         settle_in()
         with house.recording(case, round) as record:
-            record.metrics |= {"taken_mib": _taken_mib(case.device), "total_ms": [_loop_ms(case.number)]}
+            record.metrics["total_ms"] = [_loop_ms(case.number)]
             if case.number == case.at:
                 OUT_OF_MEMORY[case.behaviour](case.device)
-            record.metrics["sum"] = sum(range(case.number))
         return
     if case.number == case.at:
         BEHAVIOURS[case.behaviour]()
@@ -107,16 +100,6 @@ def _loop_ms(size: int) -> float:
     began = time.perf_counter_ns()
     sum(range(100 * (10 + size)))
     return (time.perf_counter_ns() - began) / 1e6
-
-
-def _taken_mib(device: str) -> float:
-    """The memory that is taken when a case begins: of the GPU by anyone, of the machine by this process."""
-    if device == "cuda":
-        import torch
-
-        free, total = torch.cuda.mem_get_info()
-        return (total - free) / 2**20
-    return psutil.Process().memory_info().rss / 2**20
 
 
 def last(cases: list[Cheap]) -> None:
@@ -210,33 +193,11 @@ class _Late:
         return spec
 
 
-def _spoil(what: str) -> None:
-    """Let this process's own writing go wrong: `replace 3 kill` ends it without warning before its third os.replace,
-    `fsync 1 kill` in the first os.fsync, when a part of the file is on disk, and `fsync 2 ENOSPC` has the system
-    refuse that and all that follow."""
-    name, first, how = what.split()
-    original, calls = getattr(os, name), itertools.count(1)
-
-    def spoiled(target, *more, **named):
-        if next(calls) < int(first):
-            return original(target, *more, **named)
-        if how != "kill":
-            raise OSError(getattr(errno, how), os.strerror(getattr(errno, how)))
-        if name == "fsync" and stat.S_ISREG(os.fstat(target).st_mode):
-            os.ftruncate(target, random.randrange(os.fstat(target).st_size))
-        os.kill(os.getpid(), signal.SIGKILL)
-        return None
-
-    setattr(os, name, spoiled)
-
-
 def main() -> int:
     """The command line of a sweep."""
     sys.meta_path.insert(0, _Late())
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)  # as in a terminal, also where the tests run in the background
-    if what := os.environ.pop("CHEAP_SPOIL", ""):
-        _spoil(what)
     from lib import notebooks
 
     notebooks.NOTEBOOKS = Path(os.environ["CHEAP"])

@@ -180,6 +180,12 @@ class Sweep:
                 assert not content or found[number] == "damaged" or json.loads(content)["case"]["number"] == number
         return found
 
+    def unchanged(self, before: dict[str, bytes]) -> None:
+        """Raise AssertionError unless all of these records are still as they were."""
+        after = self.records()
+        changed = [name for name, content in before.items() if after.get(name) != content]
+        assert not changed, f"changed or lost: {changed}"
+
     def journal(self, event: str | None = None) -> list[dict]:
         """What the cases and commands noted, in the order of time; a line torn by a kill is left out."""
         if not self.journal_file.exists():
@@ -257,13 +263,24 @@ def lines(text: str) -> list[str]:
     return [line for line in text.replace("\r", "\n").splitlines() if line.strip() and not BAR.search(line)]
 
 
-def kernel_spans(journal):
-    """When each kernel measured, on which GPU, and whether it should have been alone."""
-    found = {}
+def kernels_side_by_side(journal: list[dict], pins: set[str], alone: str | None) -> None:
+    """Raise AssertionError unless some kernels ran side by side, each on a GPU of its own, and those alone that had to.
+
+    Cases above 50 need the whole machine, and then see the GPUs `alone`."""
+    spans = {}
     for entry in journal:
         if entry["event"] == "begins":
-            span = found.setdefault(entry["pid"], {"begins": entry["time"], "pin": entry["pin"]})
-            span["alone"] = entry["number"] > 50
+            spans.setdefault(entry["pid"], entry | {"first": entry["time"]})
         if entry["event"] == "saved":
-            found[entry["pid"]]["ends"] = entry["time"]
-    return list(found.values())
+            spans[entry["pid"]]["last"] = entry["time"]
+    beside = [
+        (one, other)
+        for one, other in itertools.combinations(spans.values(), 2)
+        if one["first"] < other["last"] and other["first"] < one["last"]
+    ]
+    assert beside
+    for one, other in beside:
+        assert {one["pin"], other["pin"]} == pins, f"{one} beside {other}"
+        assert max(one["number"], other["number"]) <= 50, f"{one} beside {other}"
+    assert {span["pin"] for span in spans.values() if span["number"] <= 50} == pins
+    assert {span["pin"] for span in spans.values() if span["number"] > 50} == {alone}

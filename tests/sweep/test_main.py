@@ -183,17 +183,18 @@ def test_what_took_too_long_is_measured_again_when_asked_for(run, capsys):
     assert run(ONE, "--retry") == (0, ["ok"])
 
 
-def test_a_sweep_that_a_budget_stops_goes_on_and_only_the_whole_removes_what_another_may_be_writing(
-    run, own_results, capsys
-):
-    unfinished = own_results / "test-1c" / "adam" / f"x.json.0123abcd{atomic.ENDING}"
-    unfinished.parent.mkdir(parents=True)
-    (own_results / lock.LOCK).touch()
-    unfinished.touch()
+def test_a_sweep_names_what_it_measures_stops_by_its_budget_and_goes_on_by_the_same_command(run, capsys):
     assert run(QUICKEST, "--budget", "0.001") == (0, [None, None])
     first, *_ = capsys.readouterr().out.splitlines()
     assert first == f"measuring on {environment.hardware('cpu')} (cpu): the sweep own"
-    assert not unfinished.exists()
-    unfinished.touch()
+    (task,) = plan.planned("own")
+    damaged, _ = (results.folder() / task.machine / f"{name}.json" for name in task.cases)
+    unfinished = damaged.with_name(f"x.json.0123abcd{atomic.ENDING}")
+    damaged.parent.mkdir(parents=True)
+    for file in (damaged, unfinished):
+        file.touch()
     assert run(QUICKEST, "--shard", "2/2") == (0, ["ok", "ok"])  # the one kernel is in this shard
-    assert unfinished.exists()
+    assert damaged.with_name(f"{damaged.name}.damaged").exists()
+    assert unfinished.exists()  # another shard may be writing it
+    assert run(QUICKEST) == (0, ["ok", "ok"])
+    assert not unfinished.exists()

@@ -1,7 +1,6 @@
 """A sweep on a cluster loses nothing when a worker, a node or the supervisor dies; all of them are processes here."""
 
 import contextlib
-import itertools
 import json
 import os
 import re
@@ -18,7 +17,6 @@ import pytest
 
 import clusters
 import faults
-from faults import kernel_spans
 from lib.records import code_digest
 from lib.sweep import __main__, ray_cluster, ray_worker
 from lib.sweep.lock import WHOLE
@@ -173,17 +171,7 @@ def test_each_gpu_of_a_node_has_a_run_of_its_own_and_what_needs_the_node_runs_al
     with clusters.cluster_for(text, gpus=2) as found:
         done = found.sweep.run("--address", found.address)
         assert (done.code, len(found.sweep.records())) == (0, 6), done.err
-        spans = kernel_spans(found.sweep.journal())
-    beside = [pair for pair in itertools.combinations(spans, 2) if _overlap(*pair)]
-    assert beside
-    for pair in beside:
-        assert {span["pin"] for span in pair} == {"0", "1"}, pair
-        assert not any(span["alone"] for span in pair), pair
-    assert {span["pin"] for span in spans if span["alone"]} == {None}
-
-
-def _overlap(one, other):
-    return one["begins"] < other["ends"] and other["begins"] < one["ends"]
+        faults.kernels_side_by_side(found.sweep.journal(), {"0", "1"}, None)
 
 
 @with_ray

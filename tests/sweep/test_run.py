@@ -33,6 +33,7 @@ def test_a_long_name_of_the_folder_for_temporary_files_is_no_matter(tmp_path, mo
     execution.execute(source, tmp_path / "done.ipynb", {})
     with execution.shared_kernel() as kept:
         execution.execute(source, tmp_path / "done.ipynb", {}, kept=kept)
+    cells.write(source, "import os; assert '/sweep-' in os.environ['TORCHINDUCTOR_CACHE_DIR']")  # kept as long as it
     monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path)
     with processes.workspace() as workspace:
         assert workspace.folder.parent == long_name

@@ -1,6 +1,8 @@
 """A sweep file becomes kernels, or is refused in one line before anything runs."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -224,9 +226,17 @@ def test_a_sweep_that_could_not_run_is_refused_in_one_line_before_any_process_st
     assert (out, err.count("\n")) == ("", 1)
 
 
-@pytest.mark.parametrize("experiment", cases.EXPERIMENTS)
-def test_a_wrong_name_or_value_is_refused_for_every_experiment(load, experiment):
-    with pytest.raises(ValueError, match=f"{experiment}: got 'rubbish', expected one of"):
-        load(f"{experiment}: {{rubbish: 1}}")
-    with pytest.raises(ValueError, match=rf"{experiment}.device: got 'rubbish'"):
-        load(f"{experiment}: {{device: rubbish}}")
+@pytest.mark.faults(13, "code as a name or a value")
+@pytest.mark.parametrize("code", ["'; open('CANARY', 'w'); '", "__import__('os').system('touch CANARY')"])
+def test_code_as_a_name_or_a_value_of_any_experiment_is_refused_and_never_runs(load, monkeypatch, tmp_path, code):
+    monkeypatch.chdir(tmp_path)
+    wrong = {json.dumps({code: {}}): "expected one of"}
+    for experiment in cases.EXPERIMENTS:
+        for axes in ({code: 1}, {"fresh": code}, code):
+            wrong[json.dumps({experiment: axes})] = "expected one of|expected a mapping"
+        for name in notebooks.parameters(experiment):
+            wrong[json.dumps({experiment: {name: code}})] = rf"{experiment}.{name}: |got 'round', expected one of"
+    for text, said in wrong.items():
+        with pytest.raises(ValueError, match=said):
+            load(text)
+    assert not Path("CANARY").exists()

@@ -1,21 +1,16 @@
 """What a file, a name or a value says is never run and never followed out of the folders that are meant."""
 
 import os
-import pickle
 import re
 import shutil
 import time
 import tracemalloc
-import warnings
 from pathlib import Path
 
 import nbformat
-import papermill
 import pytest
-import yaml
 
 from lib import notebooks
-from lib.experiments import cases, measure
 from lib.instruments import environment
 from lib.records import __main__ as shell
 from lib.records import results
@@ -24,7 +19,6 @@ from lib.report.document import page
 from lib.sweep import __main__ as sweep
 from lib.sweep import sweep_file
 
-CANARY = "open('CANARY', 'w')"
 AXIS = "[8, " + "8, " * 100 + "8]"
 LAUGHS = "a: &a [1, 1]\n" + "".join(
     f"{b}: &{b} [*{a}, *{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
@@ -32,42 +26,25 @@ LAUGHS = "a: &a [1, 1]\n" + "".join(
 HOSTILE = {
     "a billion laughs": (LAUGHS, "an alias, .a, expected its value"),
     "an alias of itself": ("attention: &a [*a]", "an alias, .a, expected its value"),
-    "merged mappings": ("attention: {<<: [{seq_len: 8}, {seq_len: 9}]}", "a merge, <<, expected its fields"),
-    "an object": (f"!!python/object/apply:builtins.exec [{CANARY!r}]", "a tag, .*, expected none"),
-    "a name of Python's": ("attention: {seq_len: !!python/name:os.system }", "a tag"),
-    "a tag of one's own": ("attention: {seq_len: !size 8}", "a tag"),
+    "an object": ("!!python/object/apply:os.system ['touch CANARY']", "a tag, .*, expected none"),
     "10 MB": (b"attention: {}\n" + b"#" * 10_000_000, "longer than 16,384 bytes"),
-    "braces": ("{a: " * 4_000, "at most 10 nested"),
+    "brackets": ("[" * 15_000, "at most 10 nested"),
+    "many keys": (f"{{{','.join(map(str, range(3_000)))}}}", "expected one of"),
+    "one long value": (f"attention: {{seq_len: {'9' * 15_000}}}", "a value of 15000 characters"),
+    "a long axis of what cannot be": (f"attention: {{seq_len: [[{'1,' * 7_000}]]}}", r"\(list\), expected int"),
     "a product of axes": (f"attention: {{seq_len: {AXIS}, d_head: {AXIS}, batch_size: {AXIS}}}", "more than 100,000"),
-    "many rounds": ("rounds: 999999999\nattention: {}", "more than 100,000"),
+    "many blocks of many rounds": (f"rounds: 1000\nattention: [{'{}, ' * 4_000}]", "more than 100,000"),
     "not UTF-8": (b"attention: \xff\xfe", "not UTF-8 text"),
     "a zero in a name": ("atten\0tion: {}", "not valid YAML"),
     "a line break in a name": ('"atten\\ntion": {}', r"'atten\\ntion'.*nearest: attention"),
     "a terminal's command": ('"\\e[2J": {}', r"'.x1b\[2J'"),
-    "nothing": (b"", "mapping of experiments"),
-    "an early end": ("attention: {seq_len: [8, ", "not valid YAML"),
 }  # fmt: skip
-LARGE = {
-    "brackets": ("[" * 15_000, "at most 10 nested"),
-    "indents": ("".join(f"{' ' * i}a:\n" for i in range(150)), "at most 10 nested"),
-    "many keys": (f"{{{','.join(map(str, range(3_000)))}}}", "expected one of"),
-    "the same key many times": (f"{{{'1,' * 8_000}}}", "line 1: found duplicate key .1."),
-    "one long value": (f"attention: {{variant: {'n' * 15_000}}}", "a value of 15000 characters"),
-    "a number of many digits": (f"attention: {{seq_len: {'9' * 15_000}}}", "a value of 15000 characters"),
-    "a long axis of what cannot be": (f"attention: {{seq_len: [[{'1,' * 7_000}]]}}", r"\(list\), expected int"),
-    "many blocks of many rounds": (f"rounds: 1000\nattention: [{'{}, ' * 4_000}]", "more than 100,000"),
-}
-
-
-def many(few, more):
-    """The parameters of a test: a few, and more in `make torture`."""
-    return [*few, *(pytest.param(one, marks=pytest.mark.torture) for one in more)]
 
 
 @pytest.mark.faults(13, "a hostile sweep file")
-@pytest.mark.parametrize("name", many(HOSTILE, LARGE))
+@pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_refused_in_one_line_within_a_second_and_100_mb(planted, capsys, monkeypatch, tmp_path, name):
-    text, said = (HOSTILE | LARGE)[name]
+    text, said = HOSTILE[name]
     file = planted("planted", text)
     monkeypatch.chdir(tmp_path)
     began = time.process_time()
@@ -85,12 +62,11 @@ def test_a_hostile_file_is_refused_in_one_line_within_a_second_and_100_mb(plante
     tracemalloc.stop()
 
 
-NAMES = ("../outside", "{folder}/planted", "..", "", "link", "gone", "pipe", "planted\0", "n" * 300, "*", "PLANTED")
-MORE_NAMES = ("./planted", "planted.yml", "folder", "{0.__class__}", "%(prog)s%n", "$(touch CANARY)")
+NAMES = ("../outside", "{folder}/planted", "", "link", "gone", "folder", "pipe", "planted\0", "n" * 300, "*", "PLANTED")
 
 
 @pytest.mark.faults(13, "a name that leads elsewhere")
-@pytest.mark.parametrize("name", many(NAMES, MORE_NAMES))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_is_none_of_the_sweeps_is_refused_and_nothing_read(planted, capsys, monkeypatch, name):
     folder = planted("planted", "attention: {}").parent
     outside = folder.parent / "outside.yaml"
@@ -130,50 +106,8 @@ def test_without_any_sweep_a_name_is_refused_and_the_help_stands(planted, capsys
     assert "100%s{0}" in sweep.parser().format_help()
 
 
-CODE = (
-    "'; open('CANARY', 'w'); '", "__import__('os').system('touch CANARY')", "\\'; open('CANARY', 'w') #",
-    '"""; open("CANARY", "w"); """', "\n\nopen('CANARY', 'w')", "{open('CANARY')}", "!touch CANARY", "naive\\",
-)  # fmt: skip
-
-
-@pytest.mark.faults(13, "code as a name or a value")
-@pytest.mark.parametrize("code", many(CODE[:2], CODE[2:]))
-def test_code_as_a_name_or_a_value_is_refused_and_never_runs(planted, monkeypatch, tmp_path, code):
-    monkeypatch.chdir(tmp_path)
-
-    def load(content):
-        return sweep_file.read(planted("planted", yaml.safe_dump(content)))
-
-    for experiment in cases.EXPERIMENTS:
-        for name, value in notebooks.parameters(experiment).items():
-            with pytest.raises(ValueError, match=rf"{experiment}.{name}: |got 'round', expected one of"):
-                load({experiment: {name: code}})
-            if name in notebooks.fields(experiment):
-                one = value[0] if isinstance(value, list) else value
-                with pytest.raises(ValueError, match=rf"{experiment}.{name}: "):
-                    load({experiment: {name: [one, code]}})
-        for content in ({experiment: {code: 1}}, {experiment: {"fresh": code}}, {experiment: code}, {code: {}}):
-            with pytest.raises(ValueError, match=r"expected one of|expected a mapping"):
-                load(content)
-    assert not Path("CANARY").exists()
-
-
-@pytest.mark.faults(13, "code as a name or a value")
-@pytest.mark.parametrize("code", CODE)
-def test_a_text_reaches_a_notebook_as_the_text_that_it_is(monkeypatch, tmp_path, code):
-    # no field of a case is free text today; papermill writes the values of parameters into a cell, as Python
-    monkeypatch.chdir(tmp_path)
-    found = {}
-    exec(papermill.translators.PythonTranslator.codify({"value": code, "listed": [code]}), found)
-    assert (found["value"], found["listed"]) == (code, [code])
-    assert not Path("CANARY").exists()
-
-
-OUTSIDE = ("../x", "/tmp/x", "a/b", "a\\b", "..", ".", "", "x\0", "n" * 300, "ä" * 150)
-
-
 @pytest.mark.faults(13, "a name that leads elsewhere")
-@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "a\\b", "..", ".", "", "x\0", "ä" * 150])
 def test_no_name_of_a_machine_an_experiment_or_a_case_leads_out_of_the_results(save_record, own_results, name):
     for hostile in ({"machine": name}, {"experiment": name}, {"case": {"variant": f"{name}{name}/"}}):
         with pytest.raises(ValueError, match="expected the name of one file or folder"):
@@ -203,7 +137,7 @@ def test_the_results_may_be_anywhere_and_hold_links_to_one_another(save_record, 
 
 
 @pytest.mark.faults(13, "a name that leads elsewhere")
-@pytest.mark.parametrize("name", [*OUTSIDE, "{0.__class__}", "test-1c/../test-1c", "*", "test-?c", "$(touch CANARY)"])
+@pytest.mark.parametrize("name", ["../x", "", "x\0", "n" * 300, "test-1c/../test-1c", "test-?c"])
 def test_a_machine_that_is_not_there_is_refused_on_every_command_line(
     save_record, monkeypatch, tmp_path, capsys, name
 ):  # fmt: skip
@@ -237,45 +171,6 @@ def one_chapter(monkeypatch, tmp_path):
     chapters.mkdir()
     (chapters / "90_records.ipynb").symlink_to(notebooks.CHAPTERS / "90_records.ipynb")
     monkeypatch.setattr(notebooks, "CHAPTERS", chapters)
-
-
-class Canary:
-    """Pickled, it leaves a file when it is loaded."""
-
-    def __init__(self, file):
-        self.file = file
-
-    def __reduce__(self):
-        return Path.touch, (self.file,)
-
-
-@pytest.mark.faults(14, "a planted pickle")
-def test_a_planted_pickle_never_runs(own_results, one_chapter, tmp_path):
-    canary = tmp_path / "CANARY"
-    pickled = pickle.dumps(Canary(canary))
-    pickle.loads(pickled)
-    canary.unlink()  # it does run where it is loaded
-    measured, case = cases.grid(
-        "ceilings", operation="copy", rows=[8, 128], columns=128, precision="fp32", device="cpu"
-    )
-    machine = environment.machine(case.device)
-    measure.save(measured, 1, "ok", {"total_ms": [1.0]}, "2026-01-01T00:00:00+00:00", 1.0)
-    record, runs = measure.record_path(case, 1), results.runs() / machine  # one of the smoke sweep
-    planted = [record.with_name(f"planted.{ending}") for ending in ("json", "pickle", "pkl", "pt")]
-    planted += [record, record.with_suffix(".pickle"), own_results / "x.pickle", own_results / "x.json"]
-    planted += [runs / f"{record.stem}.pickle", runs / "by hand.ipynb", runs / "x.json"]
-    for file in planted:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(pickled)
-
-    assert sweep.main(["smoke", "--dry"]) == 0
-    with warnings.catch_warnings(action="ignore"):  # that damaged records are left out
-        assert shell.main(["list", "--machine", machine]) == 0
-        assert shell.main(["export", str(tmp_path / "records.csv"), "--machine", machine]) == 0
-    assert report.main(["--machine", machine]) == 0
-    assert report.main(["markdown", "--machine", machine]) == 0
-    assert not canary.exists()
-    assert all(file.read_bytes() == pickled for file in planted if file.exists())
 
 
 FAILING = """import os

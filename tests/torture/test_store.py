@@ -182,27 +182,6 @@ def test_a_whole_record_in_the_place_of_another_is_damaged(stored, tally, place)
     assert results.machines() == [MACHINE]
 
 
-@pytest.mark.faults(7, "damaged records in a sweep that goes on")
-def test_the_next_sweep_measures_what_was_damaged_again_and_nothing_else(sweep_of, tally):
-    sweep = sweep_of("cheap: {number: [1, 2, 3, 4, 5, 6, 7, 8], pause_ms: 1}")
-    assert sweep.run().code == 0
-    kinds, chance = ["empty", "NaN", "another schema", "no checksum", "noise", "on one line"], random.Random(3)
-    for _ in range(count(1, 10)):
-        before = sweep.records()
-        hurt = dict(zip(chance.sample(sorted(before), len(kinds)), kinds, strict=True))
-        for name, kind in hurt.items():
-            (file,) = sweep.results.glob(f"*/cheap/{name}.json")
-            file.write_bytes(DAMAGES[kind](file.read_bytes()))
-        with tally.injection(len(kinds)):
-            done, aside = sweep.run(), len(list(sweep.results.glob("*/cheap/*.damaged")))
-            after = sweep.records()
-            assert done.code == 0, done.err[-500:]
-            assert set(sweep.statuses().values()) == {"ok"}
-            assert {name for name in after if after[name] != before[name]} == set(hurt)
-            assert aside % len(kinds) == 0
-            assert aside > 0
-
-
 def test_the_report_counts_what_is_damaged_and_shows_none_of_it(stored, tmp_path, monkeypatch):
     whole = stored.read_bytes()
     for number, damage in enumerate(DAMAGES.values()):
