@@ -1,6 +1,5 @@
 """Say how far to trust the records: noise, the self-check's findings, and what is missing."""
 
-import functools
 import itertools
 import math
 import statistics
@@ -19,6 +18,7 @@ from lib.report import compare, plots, self_check, sentences, tables, tidy, verd
 from lib.report.quantities import Quantity
 from lib.report.sentences import NO_DATA, Statement
 from lib.stats import comparisons, digits
+from lib.stats.intervals import Interval
 
 FEW = 3  # cases or reasons that a row lists
 UNSEEN = {  # metrics that give a reason, with the instrument and what it would have shown
@@ -118,17 +118,20 @@ def limits(ceilings: pd.DataFrame) -> Statement:
     call = tidy.call_us(ceilings)
     if not products or math.isnan(memory.value):
         return Statement("No ceiling was measured here.", NO_DATA, "ceilings")
+
+    def quantity(name: str, found: Interval) -> Quantity:
+        return Quantity(f"{ceilings['machine'].iloc[0]}/ceilings/{name}", found, digits.interval(found))
+
     ordered = sorted(products, key=tidy.ORDER.index)
-    named = {f"products-{name}": ("GFLOP/s in " + name, products[name].scaled(1e-9)) for name in ordered}
-    named |= {"memory": ("GB/s", memory.scaled(1e-9))} | ({"call": ("µs", call)} if call else {})
-    machine = ceilings["machine"].iloc[0]
-    numbers = {name: Quantity(f"{machine}/ceilings/{name}", i, digits.interval(i)) for name, (_, i) in named.items()}
-    said = {name: f"{numbers[name].shown} {unit}" for name, (unit, _) in named.items()}
-    rates = sentences.listed([said[name] for name in said if name.startswith("products")])
-    text = f"Matrix products reach {rates}; memory moves {said['memory']}"
-    text += f"; a call that computes next to nothing takes {said['call']}." if call else "."
+    numbers = [quantity(f"products-{name}", products[name].scaled(1e-9)) for name in ordered]
+    rates = [f"{rate} GFLOP/s in {name}" for name, rate in zip(ordered, numbers, strict=True)]
+    numbers.append(quantity("memory", memory.scaled(1e-9)))
+    text = f"Matrix products reach {sentences.listed(rates)}; memory moves {numbers[-1]} GB/s"
+    if call:
+        numbers.append(quantity("call", call))
+        text += f"; a call that computes next to nothing takes {numbers[-1]} µs"
     evidence = "The case with the largest median over its processes; 95% intervals."
-    return Statement(text, "measured", evidence, sentences.names(ceilings, {}), tuple(numbers.values()))
+    return Statement(f"{text}.", "measured", evidence, sentences.names(ceilings, {}), tuple(numbers))
 
 
 def own_products(ceilings: pd.DataFrame) -> pd.DataFrame:
@@ -142,10 +145,9 @@ def own_products(ceilings: pd.DataFrame) -> pd.DataFrame:
 
 def probed(experiments: Mapping[str, pd.DataFrame]) -> str:
     """Name the hardware of the records and what makes one noisy, for a figure's note."""
-    hardware = dict.fromkeys(one["hardware"] for records in experiments.values() for one in records["environment"])
+    around = pd.DataFrame([one for records in experiments.values() for one in records["environment"]])
     noisy = "Noisy: the noise probe was slow or unsteady, or other programs used over "
-    noisy += f"{tidy.BUSY_PERCENT}% of the cores."
-    return f"{', '.join(hardware)}. {noisy}" if hardware else ""
+    return tables.hardware(around, f"{noisy}{tidy.BUSY_PERCENT}% of the cores.") if len(around) else ""
 
 
 @mpl.rc_context(plots.STYLE)
@@ -200,10 +202,10 @@ def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Count the cases of each experiment, one row per experiment.
 
     Compares the cases here with the whole grid, that of the sweep `gpu`, and counts rounds and how cases ended."""
-    rows = []
+    rows, sweep = [], YAML(typ="safe", pure=True).load(notebooks.SWEEPS / "gpu.yaml")
     for name, records in experiments.items():
-        table, grid = tidy.medians(records), whole_grid(name)
-        tried = {_case_key(case) for case in table[records.fields].to_dict("records")}
+        table, grid = tidy.medians(records), whole_grid(name, sweep.get(name, []))
+        tried = set(table[records.fields].drop(columns="device").astype(str).itertuples(index=False, name=None))
         row = {"experiment": name, "cases of the whole grid": len(grid), "of them here": len(grid & tried)}
         row |= {"cases here": len(table), "rounds at most": int(records["round"].max()) if len(records) else 0}
         ends = table["status"].map(lambda status: tidy.STATUS[status] or "measured")
@@ -214,24 +216,14 @@ def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return frame
 
 
-def whole_grid(experiment: str) -> set[tuple]:
-    """Return the cases of an experiment in the sweep `gpu`, ignoring the device."""
-    content = _sweep_of_all().get(experiment, [])
-    names, cases = notebooks.fields(experiment), set()
+def whole_grid(experiment: str, content: dict | list[dict]) -> set[tuple[str, ...]]:
+    """Return the cases of an experiment's blocks of a sweep, their values as text, without the device."""
+    names, cases = [name for name in notebooks.fields(experiment) if name != "device"], set()
     for block in content if isinstance(content, list) else [content]:
         axes = notebooks.parameters(experiment) | block
         values = (axes[name] if isinstance(axes[name], list) else [axes[name]] for name in names)
-        cases |= {_case_key(dict(zip(names, point, strict=True))) for point in itertools.product(*values)}
+        cases |= set(itertools.product(*(map(str, each) for each in values)))
     return cases
-
-
-@functools.cache
-def _sweep_of_all() -> dict:
-    return YAML(typ="safe", pure=True).load(notebooks.SWEEPS / "gpu.yaml")
-
-
-def _case_key(case: Mapping) -> tuple:
-    return tuple(str(value) for name, value in case.items() if name != "device")
 
 
 def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:

@@ -76,13 +76,11 @@ def _passes(of: Machine) -> Statement:
     head = step.head(steps)
     where = sentences.at("At {size}, context {context_length}, in {precision}: ", head)
     times = sentences.values(steps, head, where + "forward {} ms, backward {} ms;", "forward_ms", "backward_ms")
-    spread = tidy.median(tidy.select(steps, **head), "deviation_percent")
+    spread = sentences.number(steps, "deviation_percent", head)
     if times.verdict == NO_DATA or spread is None:
         return times
-    shown = digits.value(spread)
-    number = sentences.quantity(steps, head, "deviation_percent", spread, shown)
-    text = f"the steps of a process vary by {shown}%."
-    return sentences.together(times, Statement(text, "measured", "Standard deviation.", (), (number,)))
+    text = f"the steps of a process vary by {spread}%."
+    return sentences.together(times, Statement(text, "measured", "Standard deviation.", (), (spread,)))
 
 
 def _warmups(of: Machine) -> Statement:
@@ -196,11 +194,6 @@ def _all_reduces(of: Machine) -> Statement:
     return collectives.answer(records, collectives.fits(records))
 
 
-def _bucket(of: Machine) -> Statement:
-    """Answer with the best bucket by the model and the best measured."""
-    return collectives.bucket(of.load("ddp"), collectives.fits(collectives.prepared(of.load("collectives"))))
-
-
 def _ranks_memory(of: Machine) -> Statement:
     """Answer with what a rank holds after a step, plain and with a sharded optimizer."""
     sharded = of.load("sharded")
@@ -294,7 +287,8 @@ QUESTIONS = (
              lambda of: parallel.against(of.load("ddp"), "overlap", "naive", "flat"), RANKS, "ddp",
              {"variant": "overlap"}, {"size": ("xl",)}),
     Question("ddp_bucketed_benchmarking", "", "Which bucket is best, by the model and measured",
-             _bucket, RING, "ddp", {"variant": "bucketed"}, {"size": ("xl",), "bucket_mib": (1, 10, 100, 1000)}),
+             lambda of: collectives.bucket(of.load("ddp"), collectives.fits(of.load("collectives"))), RING, "ddp",
+             {"variant": "bucketed"}, {"size": ("xl",), "bucket_mib": (1, 10, 100, 1000)}),
     *(Question("communication_accounting", part, asks, lambda _, part=part: parallel.xxl_answer(part), XXL)
       for part, asks in {
         "a": "What memory XXL needs", "b": "Over how many devices it must be sharded",
@@ -383,8 +377,11 @@ def link_to(chapter: str, heading: str = "") -> str:
 
 def _row_html(question: Question, answer: Statement, mark: str) -> str:
     """Return a question, its status and its answer as HTML."""
-    said = quantities.marked(answer.text, answer.quantities) if answer.verdict != NO_DATA or mark == NOT_RUN else ""
-    name, asks = html.escape(question.name), html.escape(question.asks)
+    said, name, asks = (
+        quantities.marked(answer.text, answer.quantities),
+        html.escape(question.name),
+        html.escape(question.asks),
+    )
     link = "" if mark == NOT_RUN else f"; {link_to(*question.shown_in)}"
     return (
         f'<dt>{asks} <small>{name}</small></dt><dd>{said} <small data-verdict="{mark}"><b>{mark}</b>{link}</small></dd>'
