@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.records.frame import Frame
-from lib.report import claims, plots, sentences, tidy
+from lib.report import claims, plots, sentences, tables, tidy
 from lib.report.claims import Found
 from lib.report.hypotheses import Hypothesis
 from lib.report.published import published_table
@@ -29,7 +29,6 @@ PHASES = {  # metrics by phase; the write-ups timed forward and backward togethe
     "forward and backward": "first_forward_backward_ms",
     WHOLE: "first_total_ms",
 }
-STATISTICS = ("mean_ms", "std_ms", "deviation_percent")  # of the steps after warm-ups
 NOISE_PERCENT = 1.0  # smaller deviations are called small, as in a write-up
 
 
@@ -53,38 +52,28 @@ def _steps_after_warmups(group: pd.DataFrame, metric: str) -> list[dict[int, lis
     return [{w: times[w : w + FOLLOWING] for w in WARMUPS} for times in series if len(times) >= FULL + FOLLOWING]
 
 
-def _as_table(rows: list[dict], what: str, *columns: str) -> pd.DataFrame:
-    """Make a table with a note on its numbers; if empty, it has these columns."""
-    return Frame(rows, columns=None if rows else columns).with_origin(what=what)
-
-
 def steady(records: pd.DataFrame) -> pd.DataFrame:
     """Compare each case's first step with later ones, and find when it is steady.
 
     `case` is its size and context, `later_ms` the median of the last half of the steps, and `first_ratio` divides the
-    first step by it. `<phase>_excess_percent` is a phase's part of the first step's excess over all processes.
-    `steady_from` lists the first steady step of each process."""
+    first step by it. `excess_ms` is by how much each phase of the first steps exceeds that, over all processes.
+    `starts` has the first steady step of each process or None, and `steady_from` lists them."""
     rows = []
     for row, group in tidy.by_case(records):
-        totals = list(tidy.samples(group, "first_total_ms").values())
-        starts = [steady_state.steady(times) for times in totals]
+        totals = list(tidy.samples(group, PHASES[WHOLE]).values())
+        starts = [None if start is None else start + 1 for start in map(steady_state.steady, totals)]
         half = len(totals[0]) // 2 if totals else 0
-        row |= {
-            "case": " ".join([row["size"], str(row["context_length"]), *(["compiled"] if row["compiled"] else [])]),
+        by_phase = {name: tidy.samples(group, f"first_{name}_ms") for name in ("forward", "backward", "optimizer")}
+        rows.append(row | {
+            "case": " ".join([row["size"], str(row["context_length"]), *["compiled"] * row["compiled"]]),
             "first_step_ms": intervals.of_processes([times[0] for times in totals]),
             "later_ms": intervals.of_processes([_late_ms(times) for times in totals], half),
             "first_ratio": intervals.of_processes([times[0] / _late_ms(times) for times in totals]),
-            "steady_from": ", ".join("never" if start is None else str(start + 1) for start in starts) or None,
-        }
-        by_phase = {name: tidy.samples(group, f"first_{name}_ms") for name in ("forward", "backward", "optimizer")}
-        extra = {
-            name: sum(times[0] - _late_ms(times) for times in found.values())
-            for name, found in by_phase.items()
-            if found
-        }
-        whole = sum(extra.values())
-        rows.append(row | {f"{name}_excess_percent": 100 * ms / whole for name, ms in extra.items() if whole > 0})
-    return _as_table(rows, "Geometric mean", "steady_from")
+            "starts": starts, "steady_from": ", ".join(str(start or "never") for start in starts) or None,
+            "excess_ms": {name: sum(times[0] - _late_ms(times) for times in found.values())
+                          for name, found in by_phase.items()},
+        })  # fmt: skip
+    return Frame(rows, columns=None if rows else ["steady_from"]).with_origin(what="Geometric mean")
 
 
 def after_warmups(records: pd.DataFrame) -> pd.DataFrame:
@@ -104,8 +93,9 @@ def after_warmups(records: pd.DataFrame) -> pd.DataFrame:
                 found = {"mean_ms": means, "std_ms": stds, "deviation_percent": percent, "ratio": ratios}
                 found = {name: intervals.of_processes(values, FOLLOWING) for name, values in found.items()}
                 rows.append(row | {"phase": phase, "warmups": w, "percents": percent} | found)
-    columns = (*records.fields, "phase", "warmups", "percents", "ratio", *STATISTICS)
-    return _as_table(rows, "Mean or deviation of ten steps, as the geometric mean over processes,", *columns)
+    columns = [*records.fields, "phase", "warmups", "percents", "ratio", "mean_ms", "std_ms", "deviation_percent"]
+    what = "Mean or deviation of ten steps, as the geometric mean over processes,"
+    return Frame(rows, columns=None if rows else columns).with_origin(what=what)
 
 
 def by_warmups(records: pd.DataFrame) -> pd.DataFrame:
@@ -127,7 +117,7 @@ def one_against_five(records: pd.DataFrame) -> pd.DataFrame:
             logs, n = tuple(map(math.log, ratios)), FOLLOWING * len(ratios)
             found.append(comparisons.moderated(comparisons.Measured(logs, comparisons.MEDIANS, n)))
             rows.append(row | {"ratio": found[-1].ratio})
-    return _as_table(rows, "Ratio").assign(verdict=comparisons.verdicts(found))
+    return Frame(rows).assign(verdict=comparisons.verdicts(found))
 
 
 def where(case: Mapping) -> str:
@@ -137,40 +127,32 @@ def where(case: Mapping) -> str:
     return ", ".join(filter(None, words))
 
 
+@mpl.rc_context(plots.STYLE)
 def draw(records: pd.DataFrame) -> Axes:
     """Draw every step in order, one panel per case, and mark where processes are steady."""
-    measured = [(row, tidy.samples(group, "first_total_ms")) for row, group in tidy.by_case(records)]
-    measured = [(row, list(found.values())) for row, found in measured if found]
+    measured = [(row, list(tidy.samples(group, PHASES[WHOLE]).values())) for row, group in tidy.by_case(records)]
+    measured = [(row, processes) for row, processes in measured if processes]
     grid = plots.axes(max(1, len(measured)), 2.6)
-    with mpl.rc_context(plots.STYLE):
-        for number, (ax, (row, processes)) in enumerate(zip(grid, measured, strict=False)):
-            _draw_panel(ax, processes)
-            ax.set_title(where(row))
-            ax.set_ylabel("" if number % 2 else "time of the step, ms")
+    for number, (ax, (row, processes)) in enumerate(zip(grid, measured, strict=False)):
+        for times in processes:
+            ax.plot(range(1, len(times) + 1), times, color=plots.BLUE, linewidth=1, marker=".", markersize=4)
+            start = steady_state.steady(times)
+            if start is not None:
+                ax.plot(start + 1, times[start], "s", color=plots.ORANGE, markersize=6)
+        if max(max(times) / statistics.median(times) for times in processes) > 3:
+            ax.set_yscale("log")
+            ax.minorticks_off()
+            plots.round_ticks(ax.yaxis)
+        ax.set(xlabel="step", title=where(row), ylabel="" if number % 2 else "time of the step, ms")
+        ax.grid(axis="y")
     return grid[0]
-
-
-def _draw_panel(ax: Axes, processes: list[list[float]]) -> None:
-    for times in processes:
-        ax.plot(range(1, len(times) + 1), times, color=plots.BLUE, linewidth=1, marker=".", markersize=4)
-        start = steady_state.steady(times)
-        if start is not None:
-            ax.plot(start + 1, times[start], "s", color=plots.ORANGE, markersize=6)
-    if max(max(times) / statistics.median(times) for times in processes) > 3:
-        ax.set_yscale("log")
-        ax.minorticks_off()
-        plots.round_ticks(ax.yaxis)
-    ax.set(xlabel="step")
-    ax.grid(axis="y")
 
 
 def note(records: pd.DataFrame) -> str:
     """Return the hardware and number of processes behind the figure, if any."""
-    measured = records[tidy.column(records, "first_total_ms").notna()]
-    if measured.empty:
-        return ""
-    names, steps = ", ".join(dict.fromkeys(measured["hardware"])), max(map(len, measured["first_total_ms"]))
-    return f"{names}. Fresh processes: {len(measured)}, of {steps} steps each."
+    measured = records[tidy.column(records, PHASES[WHOLE]).notna()]
+    steps = max(map(len, tidy.column(measured, PHASES[WHOLE])), default=0)
+    return tables.hardware(measured, f"Fresh processes: {len(measured)}, of {steps} steps each.")
 
 
 def published() -> pd.DataFrame:
@@ -209,14 +191,13 @@ def head(records: pd.DataFrame) -> dict:
 
 def first_line(records: pd.DataFrame) -> Statement:
     """Say in one sentence how long the first step is, when times are steady, and what to discard."""
-    starts, found = _starts(records)
-    if found is None:
+    case = head(records)
+    found = tidy.one(steady(records), case)
+    if not found.get("first_ratio"):
         return _not_measured("The first steps of a fresh process were not")
-    case, shown = head(records), sentences.times(found["first_ratio"])
-    steady = f"steady {_span(starts)}" if any(starts) else "and times never settle"
-    number = sentences.quantity(records, case, "first_ratio", found["first_ratio"], shown)
-    said = f"At {where(found)}, the first step takes {shown} as long as later ones, {steady}{_often(starts)}: "
-    said += f"discard {_discard(starts)}."
+    times = sentences.times(found["first_ratio"])
+    number = sentences.quantity(records, case, "first_ratio", found["first_ratio"], times)
+    said = f"At {where(found)}, the first step takes {number} as long as later ones, {_settled(found['starts'])}."
     evidence = f"Steady from step, by process: {found['steady_from']}; later is the last half of the steps."
     return Statement(said, "measured", evidence, sentences.names(records, case), (number,))
 
@@ -226,33 +207,20 @@ def answer(records: pd.DataFrame) -> Statement:
     return sentences.together(first_line(records), noise(records, head(records)))
 
 
-def _starts(records: pd.DataFrame) -> tuple[list[int | None], pd.Series | None]:
-    """Return the steady step of each process of the largest case, and its row of `steady`."""
-    row = tidy.one(steady(records), head(records))
-    if row.get("first_ratio") is None:
-        return [], None
-    return [None if start == "never" else int(start) for start in row["steady_from"].split(", ")], row
+def _settled(starts: list[int | None]) -> str:
+    """Say from which steps processes are steady, how many are, and how many steps to leave out.
 
-
-def _span(starts: list[int | None]) -> str:
-    """Write the steps from which processes are steady: from step 2 at the earliest and 4 at the latest."""
+    Those are all before the middle process is steady, at least five."""
     found = sorted(filter(None, starts))
-    if found[0] == found[-1]:
-        return f"from step {digits.count(found[0])}"
-    return f"from step {digits.count(found[0])} at the earliest and {digits.count(found[-1])} at the latest"
-
-
-def _often(starts: list[int | None]) -> str:
-    """Say how many processes became steady, unless all did or none."""
-    steady = sum(map(bool, starts))
-    return "" if steady in (0, len(starts)) else f" in {digits.count(steady)} of {digits.count(len(starts))} processes"
-
-
-def _discard(starts: list[int | None]) -> str:
-    """Return the steps to leave out: those before the middle process is steady, at least five."""
-    middle = statistics.median_low(math.inf if start is None else start for start in starts)
+    middle = statistics.median_low(start or math.inf for start in starts)
     steps = max(FULL, middle - 1) if math.isfinite(middle) else FULL
-    return "five" if steps == FULL else digits.count(steps)
+    discard = f"discard {'five' if steps == FULL else digits.count(steps)}"
+    if not found:
+        return f"and times never settle: {discard}"
+    said = f"steady from step {digits.count(found[0])}"
+    said += f" at the earliest and {digits.count(found[-1])} at the latest" * (found[0] < found[-1])
+    some = f" in {digits.count(len(found))} of {digits.count(len(starts))} processes" * (len(found) < len(starts))
+    return f"{said}{some}: {discard}"
 
 
 @of_records()
@@ -299,12 +267,12 @@ def outlier_percent(times: float) -> float:
 @of_records()
 def where_it_goes(records: pd.DataFrame, of: Mapping) -> Statement:
     """State which phases make the first step longer."""
-    row = tidy.one(steady(records), of)
-    found = {name.partition("_")[0]: row[name] for name in row.index if name.endswith("_excess_percent")}
-    shares = {phase: share for phase, share in found.items() if share > 0}  # neither missing nor shorter
-    if not shares:
+    excess_ms = tidy.one(steady(records), of).get("excess_ms", {})
+    whole = sum(excess_ms.values())
+    longer = {phase: ms for phase, ms in excess_ms.items() if ms > 0}
+    if whole <= 0:
         return _not_measured("In which phase the first step is longer was not")
-    parts = [f"{digits.number(share)}% is in the {phase}" for phase, share in shares.items()]
+    parts = [f"{digits.number(100 * ms / whole)}% is in the {phase}" for phase, ms in longer.items()]
     text = f"Of the first step's extra time, {sentences.listed(parts)}."
     return Statement(text, "measured", "First step less the median of the last half of the steps, phase by phase.")
 

@@ -14,7 +14,6 @@ UNITS = {
 VALUES = {*SIZES, *PRECISIONS, *MODES, *(name for each in CATALOG.values() for name in each.variants)}
 PHASES = ("forward", "backward", "optimizer")
 HEADINGS = {  # exceptions, where the rule of `heading` would say less
-    **{f"{phase}_excess_percent": f"excess in the {phase}, %" for phase in PHASES},
     **{f"{phase}_peak_mib": f"peak {phase}, MiB" for phase in PHASES},
     "added_error": "by adding",
     "algorithm_gb_per_s": "algorithm bandwidth, GB/s",

@@ -4,7 +4,6 @@ import pytest
 
 from lib import notebooks
 from lib.chapters import method
-from lib.experiments import cases
 from lib.records import results
 from lib.report.sentences import NO_DATA
 from lib.sweep import sweep_file
