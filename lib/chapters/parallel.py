@@ -79,17 +79,16 @@ def answer(records: pd.DataFrame, table: pd.DataFrame) -> Statement:
         return sentences.with_stale(NOTHING, records)
     best = found.loc[min(ours, key=lambda name: found.loc[name, "total_ms"].value)]
     case = best[records.fields].to_dict()
-    shown = digits.interval(best["total_ms"])
+    number = sentences.quantity(records, case, "total_ms", best["total_ms"], digits.interval(best["total_ms"]))
     bucket = f" of {best['bucket_mib']:g} MiB" if best["variant"] == "bucketed" else ""
     text = (
         f"A step of {best['size']} ({best['batch_size']} × {best['context_length']} tokens in all) on {best['world']} "
-        f"ranks by {best['backend']} takes {shown} ms with our fastest variant, {best['variant']}{bucket}."
+        f"ranks by {best['backend']} takes {number} ms with our fastest variant, {best['variant']}{bucket}."
     )
     if best["alone_ms"]:
-        text += f" Its all-reduces alone take {_ms(best['alone_ms'])} ms"
+        text += f" Its all-reduces alone take {digits.value(best['alone_ms'])} ms"
         hidden = best["hidden_percent"]
         text += "." if math.isnan(hidden) else f"; the backward pass hides {digits.count(hidden)}% of that."
-    number = sentences.quantity(records, case, "total_ms", best["total_ms"], shown)
     said = [Statement(text, "measured", "Medians of the slowest rank.", sentences.names(records, case), (number,))]
     for other, words in (("naive", "the naive one"), ("torch", "torch's own")):
         if other in found.index and other != best["variant"]:
@@ -112,16 +111,16 @@ def against(records: pd.DataFrame, variant: str, *others: str) -> Statement:
 
 
 @of_records()
-def share(records: pd.DataFrame, variant: str = "naive") -> Statement:
-    """State how long a variant's step takes and how much of it synchronizes gradients."""
-    found = tidy.one(head(steps(records)), {"variant": variant})
+def share(records: pd.DataFrame) -> Statement:
+    """State how long the naive step takes and how much of it synchronizes gradients."""
+    found = tidy.one(head(steps(records)), {"variant": "naive"})
     if found.empty or not found["synchronization_ms"]:
         return NOTHING
     whole, part = found["total_ms"], found["synchronization_ms"]
     text = (
-        f"The {variant} step of {found['size']} on {found['world']} ranks takes {digits.interval(whole)} ms, of which "
-        f"{_ms(part)} ms ({digits.count(100 * part.value / whole.value)}%) synchronize gradients after the backward "
-        "pass."
+        f"The naive step of {found['size']} on {found['world']} ranks takes {digits.interval(whole)} ms, of which "
+        f"{digits.value(part)} ms ({digits.count(100 * part.value / whole.value)}%) synchronize gradients after the "
+        "backward pass."
     )
     return Statement(text, "measured", "Medians of the slowest rank.")
 
@@ -159,10 +158,6 @@ def xxl_answer(part: str) -> Statement:
     return Statement(said, "derived", "Plain arithmetic on the assignment's numbers.")
 
 
-def _ms(found: Interval) -> str:
-    return digits.value(found)
-
-
 def timelines(records: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return the spans of one step of each variant in the case of `head`, by rank and part."""
     rows = []
@@ -197,17 +192,14 @@ def draw_timelines(spans: pd.DataFrame) -> Axes:
 
 def note(spans: pd.DataFrame) -> str:
     """Return a figure's note on the ranks and the hardware of the spans; empty without any."""
-    if spans.empty:
-        return ""
-    ranks = digits.count(spans["rank"].nunique())
-    return f"{', '.join(dict.fromkeys(spans['hardware']))}. One step of each on {ranks} ranks."
+    return tables.hardware(spans, f"One step of each on {digits.count(spans['rank'].nunique())} ranks.")
 
 
 def held(sharded: pd.DataFrame, fsdp: pd.DataFrame) -> pd.DataFrame:
     """Return what a rank holds after a step by kind, measured and by formula.
 
-    The case is the largest of each experiment. `error_percent` is that of parameters, gradients and states together;
-    what is left counts as other."""
+    The case is the largest of each experiment; `ours` are all ways but torch's. `error_percent` is that of parameters,
+    gradients and states together; what is left counts as other."""
     rows: dict[str, dict] = {}
     metrics = ["initial_mib", "before_step_mib", "after_step_mib", "total_ms", *(f"after_{kind}_mib" for kind in KINDS)]
     for name, records in (("sharded", sharded), ("fsdp", fsdp)):
@@ -216,15 +208,14 @@ def held(sharded: pd.DataFrame, fsdp: pd.DataFrame) -> pd.DataFrame:
         if table.empty:
             continue
         table = tidy.select(table, **tidy.ordered(table, "size context_length world").iloc[-1][ALIKE])
-        order = table["variant"].map(("plain", name, "torch").index)
-        for _, row in table.loc[order.sort_values(kind="stable").index].iterrows():
-            ours = row["variant"] != "torch"
-            label, scheme = (row["variant"], row["variant"]) if ours else (f"torch's {name}", name)
-            case = ", ".join(f"{row[key]:,}" for key in ("context_length", "batch_size", "world"))
-            rows.setdefault(f"{label} {case}", _with_formula(row, scheme) | {"label": label, "scheme": scheme})
-    return Frame(
-        rows.values(), columns=None if rows else ["label", "size", "after_step_mib", "formula_mib", "error_percent"]
-    )
+        by_variant = table.set_index("variant", drop=False)
+        for variant, label, scheme in (("plain",) * 3, (name,) * 3, ("torch", f"torch's {name}", name)):
+            if variant in by_variant.index:
+                row = _with_formula(by_variant.loc[variant], scheme)
+                case = tuple(row[key] for key in ("context_length", "batch_size", "world"))
+                rows.setdefault((label, *case), row | {"label": label, "ours": variant != "torch"})
+    columns = ["label", "size", "after_step_mib", "formula_mib", "error_percent"]
+    return Frame(rows.values(), columns=None if rows else columns)
 
 
 def _with_formula(row: pd.Series, scheme: str) -> dict:
@@ -248,7 +239,7 @@ def _state_mib(row: Mapping, scheme: str) -> dict[str, float]:
 def draw_held(table: pd.DataFrame) -> Axes:
     """Draw two bars for each of our ways to train, what a rank holds and what it should by the formula."""
     rows = []
-    for _, row in table[~table["label"].astype(str).str.startswith("torch")].iterrows():
+    for _, row in tidy.select(table, ours=True).iterrows():
         rows.append({"label": row["label"]} | {f"{kind}_mib": row[f"{kind}_mib"] for kind in KINDS})
         formula = {f"{kind}_mib": tables.as_interval(row[f"formula_{kind}_mib"]) for kind in KINDS[:-1]}
         rows.append({"label": f"{row['label']}, by formula", "other_mib": None} | formula)
@@ -259,7 +250,7 @@ def draw_held(table: pd.DataFrame) -> Axes:
 
 def memory(table: pd.DataFrame, *records: pd.DataFrame) -> Statement:
     """State what a rank holds after a step in each of our ways, and how far the formula is off."""
-    ours = table[[not label.startswith("torch") for label in table["label"]]] if len(table) else table
+    ours = tidy.select(table, ours=True)
     if ours.empty:
         return sentences.with_stale(Statement("Memory of ranks was not measured here.", NO_DATA, "sharded"), *records)
     ours = tidy.select(ours, **ours.iloc[0][ALIKE])
@@ -321,10 +312,8 @@ def published_steps(table: pd.DataFrame) -> pd.DataFrame:
     own = head(table).assign(source="this report").rename(columns={"size": "model"})
     theirs = published_table("data_parallel")
     fits = collectives.published_fits()
-    rows = []
-    for _, row in pd.concat([own, theirs.astype(object)], ignore_index=True).iterrows():
-        rows.append(row.to_dict() | {"formula_ms": _by_fit(row, fits)})
-    found = pd.DataFrame(rows)
+    found = pd.concat([own, theirs.astype(object)], ignore_index=True)
+    found["formula_ms"] = [_by_fit(row, fits) for row in found.to_dict("records")]
     sizes = tidy.column(found, "bucket_mib").where(found["variant"] == "bucketed")
     found["bucket_mib"] = ["" if pd.isna(mib) else f"{mib:g}" for mib in sizes]
     alike = ["source", "hardware", "model", "context_length", "batch_size", "world"]
@@ -333,7 +322,8 @@ def published_steps(table: pd.DataFrame) -> pd.DataFrame:
     found["relative"] = [
         _middle(ms) / base if base else math.nan for ms, base in zip(found["total_ms"], bases, strict=True)
     ]
-    return found.rename(columns={"model": "size"}).drop(columns=UNTOLD, errors="ignore")
+    found = found.rename(columns={"model": "size"}).drop(columns=UNTOLD, errors="ignore")
+    return found.with_origin(what="Median")
 
 
 def _by_fit(row: Mapping, fits: pd.DataFrame) -> float:
