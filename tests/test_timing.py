@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import mannwhitneyu
 
 from lib import timing
 from lib.stats import comparisons, intervals, simulated_noise
@@ -209,12 +208,11 @@ def test_an_adaptive_warm_up_ends_when_the_series_is_steady(simulated):
     assert set(found.metrics()["run_ms"]) == {1.0}
 
 
-@pytest.mark.parametrize("halves_in", [3, 10])
-def test_an_adaptive_warm_up_waits_for_a_slow_decay(halves_in):
+def test_an_adaptive_warm_up_waits_for_a_slow_decay():
     left = []
-    for seed in range(15):
+    for seed in range(9):
         simulated = Simulated()
-        decay = 1 + 0.5 ** (np.arange(3000) / halves_in)
+        decay = 1 + 0.5 ** (np.arange(3000) / 10)
         factors = simulated_noise.normal(np.random.default_rng(seed), 3000, 0.01) * decay
         warmup = measure(simulated.program(factors), simulated.clock(), Plan(100, 10, target=1)).warmup
         left.append(decay[warmup] - 1)
@@ -282,43 +280,18 @@ def test_a_planted_difference_is_found_within_the_planned_pairs(noise):
     assert verdicts(noise, effect).count("slower") >= least
 
 
-def test_one_after_the_other_drift_is_called_a_difference():
-    # the control: without turns, the same programs on the same drifting machine are told apart, wrongly
-    wrong = 0
-    for seed in range(200):
-        factors = simulated_noise.drifting(np.random.default_rng(seed), 80, 0.01)
-        wrong += mannwhitneyu(factors[:40], factors[40:]).pvalue <= intervals.PAIRED_LEVEL
-    assert wrong > 40
-
-
 def test_pairs_run_in_turns_in_an_order_that_chance_gives(simulated):
     order = []
     first, second = (lambda mark, name=name: (order.append(name), simulated.work(1), mark("run")) for name in "ab")
-    pairs = compare(first, second, simulated.clock(), most=40, effect=1e-9)
+    pairs = compare(first, second, simulated.clock())
     uncounted = 4 * timing.UNCOUNTED - 2  # in the first pair each runs once, and then twice
     counted = order[uncounted + 1 :: 2]
     assert counted == order[uncounted::2]
-    assert all(set(turn) == {"a", "b"} for turn in zip(counted[::2], counted[1::2], strict=True))
-    assert {turn[0] for turn in zip(counted[::2], counted[1::2], strict=True)} == {"a", "b"}
-    assert len(pairs.first) == len(pairs.second) == len(counted) // 2
-
-
-def test_what_is_second_in_a_pair_being_slower_makes_no_difference():
-    different = 0
-    for seed in range(200):
-        simulated, random, turn = Simulated(), np.random.default_rng(seed), itertools.count()
-
-        def iteration(mark, simulated=simulated, random=random, turn=turn):
-            second = (next(turn) + 2) // 2 % 2  # each runs twice in a pair, and once in the first
-            simulated.work(int(1e6 * (1 + 0.02 * second) * random.normal(1, 0.005)))
-            mark("run")
-
-        processes = [
-            compare(iteration, iteration, simulated.clock(), 6, seed=4 * seed + process) for process in range(4)
-        ]
-        joined = comparisons.joined([comparisons.of_pairs(pairs.first, pairs.second) for pairs in processes])
-        different += comparisons.verdicts([comparisons.moderated(joined)])[0] in ("faster", "slower")
-    assert different <= 20
+    turns = list(zip(counted[::2], counted[1::2], strict=True))
+    assert len(pairs.first) == len(pairs.second) == len(turns)
+    assert all(set(turn) == {"a", "b"} for turn in turns)
+    twice = [before[0] + after[0] for before, after in zip(turns[::2], turns[1::2], strict=True)]
+    assert set(twice) == {"ab", "ba"}  # each goes first equally often
 
 
 @pytest.mark.parametrize(("seconds", "pairs"), [(0, 5), (0.0275, 7)])  # of 4 ms each, with what does not count

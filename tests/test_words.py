@@ -12,8 +12,9 @@ LONGEST = 100
 
 
 def docstrings(file: Path):
-    assert file.name == "__init__.py" or ast.get_docstring(ast.parse(file.read_text())), file
-    for node in ast.walk(ast.parse(file.read_text())):
+    tree = ast.parse(file.read_text())
+    assert file.name == "__init__.py" or ast.get_docstring(tree), file
+    for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield getattr(node, "lineno", 1), ast.get_docstring(node) or ""
 
