@@ -93,6 +93,22 @@ def save_rounds(save_record):
 
 
 @pytest.fixture
+def save_timed(save_record):
+    """Save three rounds of a case that takes `ms`; in pairs with a baseline, and with a plain case, of these times."""
+
+    def save(experiment, case, ms, baseline_ms=None, plain_ms=None, **metrics):
+        for round in (1, 2, 3):
+            noise = [1 + 0.001 * round + 0.001 * ((i + round) % 4) for i in range(8)]
+            times = {"total_ms": ms, "paired_ms": baseline_ms and ms, "baseline_ms": baseline_ms}
+            times |= {"plain_paired_ms": plain_ms and ms, "plain_baseline_ms": plain_ms}
+            found = {name: [mean * factor for factor in noise] for name, mean in times.items() if mean}
+            save_record(experiment, case, round, **found | metrics)
+        return results.load(experiment, "test-1c")
+
+    return save
+
+
+@pytest.fixture
 def kept(tmp_path, monkeypatch):
     """An empty folder in the place of the one that git keeps."""
     monkeypatch.setattr(results, "REFERENCE", tmp_path / "reference")

@@ -30,12 +30,6 @@ MISSING = Statement("Optimizer steps were not measured here.", NO_DATA, "adam")
 POINT = ["num_params", "param_size"]  # the fields that define a list of equal parameters
 
 
-def with_bytes(records: pd.DataFrame) -> pd.DataFrame:
-    """Add `moved_mib`, which a step must move, and `per_element_ns` to the records."""
-    wider = tidy.derive(records, "moved_mib", lambda moved, ms: moved / 2**20, "moved_bytes", "total_ms")
-    return tidy.with_quotient(wider, "per_element_ns", "total_ms", "elements", scale=1e6)
-
-
 def without_zeros(table: pd.DataFrame) -> pd.DataFrame:
     """Blank the number and size of parameters where the list is a model's own."""
     return table.assign(**{name: table[name].astype("Int64").mask(table["shapes"] != EQUAL) for name in POINT})

@@ -82,7 +82,6 @@ HEADINGS = {  # exceptions, where the rule of `heading` would say less
     "minor_faults": "minor page faults",
     "minor_faults_kept": "minor page faults, memory kept",
     "model_mib": "module, MiB",
-    "moved_mib": "must move, MiB",
     "no_grad_gib": "no_grad, GiB",
     "num_heads": "heads",
     "num_params": "parameters",

@@ -1,27 +1,14 @@
 """What the default allocator costs is said program by program."""
 
 from lib.chapters import allocator
-from lib.records import results
 
 
-def save(save_record, ratios):
-    for round in (1, 2, 3, 4):
-        for program, ratio in ratios.items():
-            for name, factor in (("keeps", 1.0), ("default", ratio)):
-                ms = [factor * (10 + 0.01 * round + 0.001 * i) for i in range(8)]
-                case = {"program": program, "allocator": name, "device": "cpu"}
-                save_record(
-                    "allocator",
-                    case,
-                    round,
-                    total_ms=ms,
-                    minor_faults=[int(100 * factor) * (program != "tiny_step")] * 8,
-                )
-    return results.load("allocator", "test-1c")
-
-
-def test_the_worst_program_comes_first(save_record):
-    records = save(save_record, {"fused_adam": 1.5, "naive_attention": 2.0, "tiny_step": 1.0})
+def test_the_worst_program_comes_first(save_timed):
+    for program, ratio in {"fused_adam": 1.5, "naive_attention": 2.0, "tiny_step": 1.0}.items():
+        for name, factor in (("keeps", 1.0), ("default", ratio)):
+            case = {"program": program, "allocator": name, "device": "cpu"}
+            faults = [int(100 * factor) * (program != "tiny_step")] * 8
+            records = save_timed("allocator", case, 10 * factor, minor_faults=faults)
     said = allocator.answer(records)
     assert said.verdict == "slower, same"
     assert said.text.index("naive_attention") < said.text.index("fused_adam") < said.text.index("tiny_step")

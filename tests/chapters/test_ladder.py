@@ -25,23 +25,17 @@ ALL = COMPILED | {"precision": "bf16"}
 
 
 @pytest.fixture
-def save(save_record):
-    """Save a case of three rounds that takes `ratio` of the plain time of 100 ms, with FLOPs of its size."""
+def save(save_timed):
+    """Save a case by its ratios to the plain step of 100 ms and to the rung before, and how many times the FLOPs."""
 
     def save(ratio=1.0, rung=1.0, times=1, **switched):
-        several = len(switched.keys() - {"size"}) > 1
-        for round in (1, 2, 3):
-            plain = [100 + 0.1 * round + 0.01 * i for i in range(8)]
-            own = [ms * ratio * (1 + 0.002 * ((i + round) % 3)) for i, ms in enumerate(plain)]
-            pairs = {"paired_ms": own, "baseline_ms": [ms * ratio / rung for ms in plain]} if switched else {}
-            pairs |= {"plain_paired_ms": own, "plain_baseline_ms": plain} if several else {}
-            phases = {f"{phase}_ms": [ms / 3 for ms in own] for phase in step.PHASES}
-            compiled = {"first_iteration_ms": [5000.0], "wall_ms": own, "compile_cache_hits": 0}
-            facts = FACTS | {"forward_flops": times * FACTS["forward_flops"]}
-            of_step = not switched.keys() - {"size"}
-            case = PLAIN | switched if of_step else PLAIN | OFF | switched
-            name = "step" if of_step else "ladder"
-            save_record(name, case, round, total_ms=own, **pairs, **phases, **compiled, **facts)
+        switches, ms = switched.keys() - {"size"}, 100 * ratio
+        pairs = {"baseline_ms": ms / rung if switches else None, "plain_ms": 100 if len(switches) > 1 else None}
+        phases = {f"{phase}_ms": [ms / 3] * 8 for phase in step.PHASES}
+        compiled = {"first_iteration_ms": [5000.0], "wall_ms": [ms] * 8, "compile_cache_hits": 0}
+        facts = FACTS | {"forward_flops": times * FACTS["forward_flops"]}
+        name, case = ("ladder", PLAIN | OFF) if switches else ("step", PLAIN)
+        save_timed(name, case | switched, ms, **pairs, **phases, **compiled, **facts)
 
     return save
 
@@ -86,18 +80,6 @@ def test_the_rungs_stand_in_order_and_the_best_one_is_named(save):
     assert "4.9" in ladder.prices(rows)._repr_html_()
 
 
-def test_the_figure_goes_from_the_plain_step_to_the_last_rung(save):
-    save()
-    save(0.9, 0.9, **FUSED)
-    save(0.45, 0.5, **COMPILED)
-    _, rows = found()
-    ax = ladder.draw(rows)
-    widths = [round(bar.get_width()) for bar in ax.patches]
-    assert widths == [100, -10, -45]
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["plain", "+ fused", "+ compiled"]
-    assert plots.show(ladder.draw(rows.iloc[:0]), "", "", rows.iloc[:0])._repr_html_() == ""
-
-
 def test_two_values_of_one_field_begin_at_the_same_rung(save):
     save()
     save(0.9, 0.9, **FUSED)
@@ -109,27 +91,25 @@ def test_two_values_of_one_field_begin_at_the_same_rung(save):
     rungs, rows = found()
     switches = ["plain", "fused", "compiled", "tf32", "bf16", "sdpa_flash", "sdpa_cudnn"]
     assert list(rows["switch"]) == switches
-    bars = ladder.draw(rows).patches
-    starts = [0, 100, 90, 80, 80, 40, 40]
-    assert [bar.get_x() for bar in bars] == pytest.approx(starts, rel=0.02)
-    assert [bar.get_x() + bar.get_width() for bar in bars] == pytest.approx([100, 90, 80, 60, 40, 36, 34], rel=0.02)
+    ax = ladder.draw(rows)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["plain", *(f"+ {name}" for name in switches[1:])]
+    assert [bar.get_x() for bar in ax.patches] == pytest.approx([0, 100, 90, 80, 80, 40, 40], rel=0.02)
+    ends = [bar.get_x() + bar.get_width() for bar in ax.patches]
+    assert ends == pytest.approx([100, 90, 80, 60, 40, 36, 34], rel=0.02)
+    assert plots.show(ladder.draw(rows.iloc[:0]), "", "", rows.iloc[:0])._repr_html_() == ""
     assert ladder.answer(rungs, rows).text.startswith("Switch on fused, compiled, bf16 and sdpa_cudnn")
     assert ladder.use_line(rows).text.endswith("sdpa_kernel(SDPBackend.CUDNN_ATTENTION)")
 
 
 def test_the_largest_size_with_a_plain_step_is_taken(save):
-    save()
     save(0.5, 0.5, **FUSED)
+    assert found()[1].empty
+    save()
     assert set(found()[1]["size"]) == {"tiny"}
     save(0.9, 0.9, size="small", times=100, **FUSED)
     assert set(found()[1]["size"]) == {"tiny"}
     save(size="small", times=100)
     assert set(found()[1]["size"]) == {"small"}
-
-
-def test_without_the_plain_step_nothing_is_recommended(save):
-    save(0.5, 0.5, **FUSED)
-    assert found()[1].empty
 
 
 def test_switches_that_bring_nothing_are_not_recommended(save):
@@ -140,14 +120,12 @@ def test_switches_that_bring_nothing_are_not_recommended(save):
     assert ladder.use_line(rows).verdict == "no data"
 
 
-def test_keeping_freed_memory_stands_in_a_row_of_its_own(save, save_record):
+def test_keeping_freed_memory_stands_in_a_row_of_its_own(save, save_timed):
     save()
     save(0.8, 0.8, **FUSED)
-    for round in (1, 2, 3):
-        for name, factor in (("keeps", 1.0), ("default", 2.0)):
-            times = [factor * (10 + 0.01 * round + 0.001 * i) for i in range(8)]
-            case = {"program": "tiny_step", "allocator": name, "device": "cpu"}
-            save_record("allocator", case, round, total_ms=times, minor_faults=[100] * 8)
+    for name, ms in (("keeps", 10.0), ("default", 20.0)):
+        case = {"program": "tiny_step", "allocator": name, "device": "cpu"}
+        save_timed("allocator", case, ms, minor_faults=[100] * 8)
     _, rows = found()
     assert list(rows["switch"]) == ["plain", "fused", ladder.KEEPS]
     kept = rows.iloc[-1]
@@ -163,12 +141,8 @@ def test_losses_and_the_search_are_told(save_record):
     save_record("ladder", case, 1, total_ms=[1.0], search=trials, **losses)
     records = results.load("ladder", "test-1c")
     learnt = ladder.learning(records).iloc[0]
-    assert (learnt["switches"], learnt["steps"], learnt["last_loss"], learnt["apart_percent"]) == (
-        "fused + compiled",
-        2,
-        4,
-        20,
-    )
+    told = ["switches", "steps", "last_loss", "apart_percent"]
+    assert list(learnt[told]) == ["fused + compiled", 2, 4, 20]
     order = ladder.order(records)
     assert list(order["switch"]) == ["fused", "compiled", "compiled"]
     assert list(order["taken"]) == ["yes", "no", "no"]
