@@ -1,6 +1,7 @@
-"""Compute attention by FlashAttention-2 in tiles, by kernels in Triton: pick the tiles and launch the kernels.
+"""Compute attention by FlashAttention-2 in tiles, by kernels in Triton.
 
-`FlashAttentionTriton` takes and keeps what the classes of `lib.flash.blocks` do.
+This picks the tiles and launches the kernels. `FlashAttentionTriton` takes and keeps what the classes of
+`lib.flash.blocks` do.
 """
 
 import importlib.util
