@@ -89,7 +89,7 @@ def test_the_reader_is_told_how_many_why_and_what_measures_them_again(save_recor
     assert said in machines.side_by_side(["test-1c", "test-2c"]).text
 
 
-def test_the_lists_show_a_stale_record_whole_and_marked(save_record, capsys):
+def test_the_lists_show_a_stale_record_whole_and_marked(save_record, kept, capsys):
     saved(save_record, code=OLD)
     assert __main__.main(["list", "--experiment", "attention"]) == 0
     lines = capsys.readouterr().out.splitlines()

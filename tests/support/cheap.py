@@ -69,8 +69,8 @@ def pending(cases: list[Cheap], round: int) -> Iterator[Cheap]:
 
 
 def measure(case: Cheap, round: int, samples: int) -> None:
-    """Behave as the case says, and save its record: the times of a small loop, if it comes to that. Where memory is to
-    run out all cases are measured as those of the house are."""
+    """Behave as the case says, and save its record, if it comes to that. Where memory is to run out all cases are
+    measured as those of the house are."""
     from lib.records import results
 
     note("begins", number=case.number, round=round, pin=os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -81,7 +81,7 @@ def measure(case: Cheap, round: int, samples: int) -> None:
 
         settle_in()
         with house.recording(case, round) as record:
-            record.metrics["total_ms"] = [_loop_ms(case.number)]
+            record.metrics["total_ms"] = [1.0]
             if case.number == case.at:
                 OUT_OF_MEMORY[case.behaviour](case.device)
         return
@@ -90,16 +90,10 @@ def measure(case: Cheap, round: int, samples: int) -> None:
     here = surroundings(case.device)
     results.save(
         experiment="cheap", case=asdict(case), round=round, status="ok",
-        metrics={"total_ms": [_loop_ms(case.number) for _ in range(samples)]}, environment=here, code=CODE,
+        metrics={"total_ms": [1 + number / 7 for number in range(samples)]}, environment=here, code=CODE,
         started=started, seconds=time.perf_counter() - began,
     )  # fmt: skip
     note("saved", number=case.number, round=round)
-
-
-def _loop_ms(size: int) -> float:
-    began = time.perf_counter_ns()
-    sum(range(100 * (10 + size)))
-    return (time.perf_counter_ns() - began) / 1e6
 
 
 def last(cases: list[Cheap]) -> None:

@@ -69,20 +69,6 @@ def session(one):
         return os.getsid(one.parent().pid)
 
 
-@with_ray
-def test_nodes_of_the_same_hardware_share_a_sweep_and_a_kernel_feels_nothing_of_the_engine(running, sweep):
-    process = sweep.start("--address", running.address)
-    one, _ = in_hand(sweep)
-    assert one.nice() == 0
-    assert "OMP_NUM_THREADS" not in one.environ()
-    assert one.environ()["CUDA_VISIBLE_DEVICES"] == "0"
-    assert int(re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{one.pid}/status").read_text())[1], 16) == 0
-    done = sweep.end(process)
-    whole(sweep, done)
-    assert len({entry["pid"] for entry in sweep.journal("begins")}) == KERNELS
-    assert len(sweep.journal("saved")) == len(RECORDS)
-
-
 def whole(sweep, done):
     """The records are those of an undisturbed sweep, and nothing else is left."""
     assert (done.code, sweep.statuses()) == (0, RECORDS), done.err
@@ -92,9 +78,15 @@ def whole(sweep, done):
 
 @with_ray
 @pytest.mark.faults(0, "kill -9 of workers and of a node of a cluster")
-def test_workers_and_nodes_that_are_killed_cost_the_case_in_hand_alone_and_a_new_node_takes_part(running, sweep, tally):
+def test_nodes_share_a_sweep_whose_kernels_feel_nothing_of_ray_and_one_that_is_killed_costs_the_case_in_hand_alone(
+    running, sweep, tally
+):
     process = sweep.start("--address", running.address)
     other, number = in_hand(sweep)
+    assert other.nice() == psutil.Process().nice()
+    assert "OMP_NUM_THREADS" not in other.environ()
+    assert other.environ()["CUDA_VISIBLE_DEVICES"] == "0"
+    assert int(re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{other.pid}/status").read_text())[1], 16) == 0
     other.suspend()  # so that there is something left to do
     node = next(node for node in running.nodes[1:] if node.runs() and node.process.pid != session(other))
     hit = {number}
@@ -161,6 +153,8 @@ def test_a_node_of_other_hardware_does_all_of_the_sweep_under_its_own_name(runni
     records = [json.loads(file.read_text()) for file in sweep.results.glob("*/*/*.json")]
     found = Counter((record["environment"]["machine"], record["case"]["number"]) for record in records)
     assert found == Counter((gpu, number) for gpu in ("pretended-gpu", "other-gpu") for number in RECORDS), done.err
+    assert len(sweep.journal("saved")) == 2 * len(RECORDS)
+    assert len({entry["pid"] for entry in sweep.journal("begins")}) == 2 * KERNELS
 
 
 @pytest.mark.torture
