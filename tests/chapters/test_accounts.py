@@ -39,12 +39,12 @@ def ceilings(save_record):
 
 
 @pytest.fixture
-def profiled(save_rounds):
+def stepped(save_rounds):
     return functools.partial(save_rounds, "kernels", CASE, metrics)
 
 
-def test_the_parts_of_a_phase_add_up_to_the_time_measured(profiled, ceilings):
-    table = accounts.accounts(profiled(), ceilings).set_index("phase")
+def test_the_parts_of_a_phase_add_up_to_the_time_measured(stepped, ceilings):
+    table = accounts.accounts(stepped(), ceilings).set_index("phase")
     found = {part: table.loc["forward", f"{part}_ms"].value for part in (*accounts.PARTS, "unexplained")}
     assert found == pytest.approx(
         {"products": 4, "attention": 0, "functions": 1, "bytes": 2, "faults": 1, "calls": 0.5, "unexplained": 1.5}
@@ -60,46 +60,40 @@ def test_only_a_cpu_fetches_what_it_overwrites():
     assert [one.loc[one["part"] == "bytes", "ms"].sum() for one in found] == [6.0, 5.5]
 
 
-def test_without_ceilings_nothing_is_accounted_for(profiled, ceilings):
-    records = profiled()
+def test_without_ceilings_nothing_is_accounted_for(stepped, ceilings):
+    records = stepped()
     assert accounts.accounts(records, ceilings.iloc[:0]).empty
     assert accounts.answer(records, CASE, ceilings.iloc[:0]).verdict == "no data"
     assert accounts.accounts(records.assign(operators=None), ceilings).empty
 
 
-def test_the_sentence_has_the_products_and_the_size_of_what_stays_unexplained(profiled, ceilings):
-    said = accounts.answer(profiled(forward_ms=16.0), CASE, ceilings)
+def test_the_sentence_has_the_products_and_the_size_of_what_stays_unexplained(stepped, ceilings):
+    said = accounts.answer(stepped(forward_ms=16.0), CASE, ceilings)
     assert said.text.startswith(
         "Repeated alone, the matrix products of a step of tiny (context 64, fp32) take 20% of its time: 4.00 ms of "
         "20.00 ms."
     )
     assert "6.50 ms (32.5%) stay unexplained." in said.text
     assert said.quantities[0].value.value == pytest.approx(20)
+    assert "from a cache" in accounts.answer(stepped(forward_ms=9.0), CASE, ceilings).text
 
 
-def test_bytes_from_a_cache_are_said_to_be_too_many(profiled, ceilings):
-    assert "from a cache" in accounts.answer(profiled(forward_ms=9.0), CASE, ceilings).text
-
-
-def test_operators_are_ranked_beside_what_is_accounted_for(profiled, ceilings):
-    table = accounts.operators(profiled(), ceilings, CASE).set_index("operator")
+def test_operators_are_ranked_beside_what_is_accounted_for(stepped, ceilings):
+    table = accounts.operators(stepped(), ceilings, CASE).set_index("operator")
     assert list(table.index) == ["mul_", "mm", "add", "silu", "view"]
     assert table.loc["mm", "accounted_ms"] == pytest.approx(4)
     assert table.loc["add", "accounted_ms"] == pytest.approx(2.1)
     assert table.loc["mul_", "excess_ms"] == pytest.approx(2)
-    said = accounts.excess(profiled(), CASE, ceilings).text
+    said = accounts.excess(stepped(), CASE, ceilings).text
     assert said.startswith("Inside the step, these take longer than accounted for: mul_ 2.000 ms and mm 0.500 ms.")
     assert "view 0.300 ms" in said.partition("These take less")[2]
+    alone = accounts.alone(stepped(), CASE)
+    assert list(alone["operator"]) == ["mm", "silu"]
+    assert alone["gflops"].iloc[0].value == pytest.approx(1)
 
 
-def test_what_was_timed_alone_has_the_rate_of_products(profiled):
-    table = accounts.alone(profiled(), CASE)
-    assert list(table["operator"]) == ["mm", "silu"]
-    assert table["gflops"].iloc[0].value == pytest.approx(1)
-
-
-def test_the_figure_has_a_bar_for_each_part_and_a_mark_for_the_time(profiled, ceilings):
-    table = accounts.accounts(profiled(), ceilings)
+def test_the_figure_has_a_bar_for_each_part_and_a_mark_for_the_time(stepped, ceilings):
+    table = accounts.accounts(stepped(), ceilings)
     ax = accounts.draw(table)
     names = {text.get_text() for text in ax.figure.legends[0].get_texts()}
     assert names == {"products", "functions", "bytes", "faults", "calls", "unexplained", "measured"}

@@ -1,7 +1,5 @@
 """Records of profiled steps become shares, rankings and sentences that say what they show and nothing else."""
 
-import functools
-
 import pytest
 
 from executed import shown, sources
@@ -13,30 +11,23 @@ from lib.report.sentences import NO_DATA
 from profiled import CASE, metrics
 
 
-@pytest.fixture
-def profiled(save_rounds):
-    return functools.partial(save_rounds, "kernels", CASE, metrics)
-
-
 def test_the_change_of_the_share_is_said_as_the_data_has_it(profiled):
     records = profiled()
-    assert "80.00% of the operators' time in the forward pass" in kernels.fall(records, CASE).text
-    assert "56.00% in the whole step: AdamW has no products." in kernels.fall(records, CASE).text
+    said = kernels.fall(records, CASE).text
+    assert "80.00% of the operators' time in the forward pass" in said
+    assert "56.00% in the whole step: AdamW has no products." in said
     assert profiles.kept_share(records).value == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize(("profiled_to_timed", "verdict"), [(1.0, "same"), (1.5, "slower"), (0.5, "faster")])
+@pytest.mark.parametrize(("profiled_to_timed", "verdict"), [(1.0, "same"), (1.5, "slower")])
 def test_the_profiler_agrees_with_the_timer_or_does_not(profiled, profiled_to_timed, verdict):
     assert kernels.agreement(profiled(profiled=profiled_to_timed), CASE).verdict == verdict
 
 
-def test_the_leader_of_the_forward_pass_need_not_be_that_of_both(profiled):
+def test_the_leader_of_the_forward_pass_may_be_that_of_both(profiled):
     said = kernels.leader(profiled(), CASE).text
     assert "In the forward pass aten::mm takes the most time, 80.00% of it in 2 calls" in said
     assert "but of forward and backward together it is aten::bmm, with 66.67% in 4 calls" in said
-
-
-def test_the_leader_of_both_may_be_the_same(profiled):
     said = kernels.leader(profiled(leader="aten::bmm"), CASE).text
     assert "it is the same that takes the most of forward and backward together, 93.33% in 6 calls" in said
 
@@ -45,9 +36,6 @@ def test_what_is_no_product_is_named_from_two_percent_on(profiled):
     said = kernels.besides(profiled(), CASE).text
     assert said.startswith("20.00% of the forward pass is not matrix products")
     assert "aten::_softmax with 20.00%" in said
-
-
-def test_less_than_two_percent_is_not_named(profiled):
     assert "none of it takes 2%" in kernels.besides(profiled(product=990.0), CASE).text
 
 

@@ -1,18 +1,11 @@
 """Profiles become shares, parts and points, of each process first."""
 
-import functools
-
 import pytest
 
 from lib.chapters import profiles
 from lib.records import results
 from lib.report import plots
 from profiled import CASE, metrics
-
-
-@pytest.fixture
-def profiled(save_rounds):
-    return functools.partial(save_rounds, "kernels", CASE, metrics)
 
 
 def test_shares_are_of_the_scope_and_add_up(profiled):
@@ -25,9 +18,6 @@ def test_shares_are_of_the_scope_and_add_up(profiled):
     for _, row in table.iterrows():
         assert row["matrix_product_percent"].value + row["else_percent"].value == pytest.approx(100)
     assert profiles.present(table) == ["matrix_product", "reduction", "optimizer"]
-
-
-def test_all_classes_of_kernels_have_a_colour():
     assert {name.removesuffix("_percent") for name in profiles.COLUMNS.values()} <= set(plots.COLOURS)
 
 
@@ -56,9 +46,3 @@ def test_all_others_together_are_no_kernel_and_nsys_has_its_table(profiled, save
     assert list(profiles.top(records, CASE)["kernel"]) == ["aten::_softmax", "aten::bmm", "aten::mul_"]
     watched = profiles.top(records, CASE, "nsys", "range")
     assert list(watched["class"]) == ["matrix product", "optimizer"]
-
-
-def test_the_case_of_the_chapter_is_measured_in_the_most_processes(profiled, save_record):
-    profiled()
-    save_record("kernels", CASE | {"size": "small"}, 1, **metrics(1) | {"forward_flops": 99})
-    assert profiles.head(results.load("kernels", "test-1c")) == CASE
