@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,11 +10,14 @@ from lib.instruments import allocator
 from lib.paths import ROOT
 
 FAULTS = """
-import resource, torch
+import ctypes, resource
 from lib.instruments import allocator
 allocator.use({name!r})
-def fill():
-    torch.empty(40 * 2**20, dtype=torch.uint8).fill_(1)
+libc, block = ctypes.CDLL(None), ctypes.c_void_p()
+def fill():  # as a tensor does
+    libc.posix_memalign(ctypes.byref(block), 64, ctypes.c_size_t(40 * 2**20))
+    ctypes.memset(block, 1, 40 * 2**20)
+    libc.free(block)
 for _ in range(15):  # until aligned blocks fit into what was freed
     fill()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -21,28 +25,29 @@ for _ in range(5):
     fill()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
-needs_glibc = pytest.mark.skipif(not allocator.can_keep(), reason="only glibc can keep freed memory")
 
 
-def run(code):
-    """What a fresh process prints, or its last line of error."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
-    return (done.stdout or done.stderr).strip().splitlines()[-1]
-
-
-@needs_glibc
+@pytest.mark.skipif(not allocator.can_keep(), reason="only glibc can keep freed memory")
 def test_a_large_temporary_faults_in_anew_each_time_unless_freed_memory_is_kept():
-    kept, default = (int(run(FAULTS.format(name=name))) for name in ("keeps", "default"))
+    kept, default = (
+        int(subprocess.check_output([sys.executable, "-c", FAULTS.format(name=name)], cwd=ROOT))
+        for name in ("keeps", "default")
+    )
     assert default >= 5 * 40 * 2**20 / 2**21  # at least one for each page, were all of 2 MiB
     assert kept < default / 10
 
 
-@needs_glibc
-def test_a_process_that_keeps_freed_memory_cannot_go_back():
-    code = "from lib.instruments import allocator as a; {}"
-    assert run(code.format("a.use('default'); a.use('keeps'); a.use('keeps'); print(a.current())")) == "keeps"
-    assert run(code.format("a.use('default'); print(a.current())")) == "default"
-    assert "allocator: got default, expected keeps" in run(code.format("a.use('keeps'); a.use('default')"))
+def test_a_process_that_keeps_freed_memory_cannot_go_back(monkeypatch):
+    asked = []
+    monkeypatch.setattr(allocator, "_kept", [])
+    monkeypatch.setattr(allocator, "_glibc", lambda: Mock(mallopt=lambda *given: asked.append(given) or 1))
+    allocator.use("default")
+    assert allocator.current() == "default"
+    for _ in range(2):
+        allocator.use("keeps")
+    assert (allocator.current(), dict(asked), len(asked)) == ("keeps", allocator.KEEP, 3)
+    with pytest.raises(ValueError, match="allocator: got default, expected keeps"):
+        allocator.use("default")
 
 
 def test_without_glibc_the_default_is_all_there_is(monkeypatch):

@@ -57,22 +57,21 @@ def test_a_gpu_that_the_user_hides_is_not_missed(smi, monkeypatch, hidden):
     assert device.named("auto") != "cuda"
 
 
-@pytest.mark.parametrize(("code", "reason"), [(0, None), (1, "RuntimeError: no kernel image is available")])
-def test_a_gpu_is_chosen_only_after_it_has_multiplied(monkeypatch, code, reason):
-    monkeypatch.delenv("SWEEP_RUN", raising=False)
+@pytest.mark.parametrize(
+    ("code", "sweep", "reason"),
+    [
+        (0, False, None), (1, False, "RuntimeError: no kernel image is available"),
+        (1, True, None),  # which has tried it for its kernels
+    ],
+)  # fmt: skip
+def test_a_gpu_is_chosen_only_after_it_has_multiplied(monkeypatch, code, sweep, reason):
+    monkeypatch.setenv("SWEEP_RUN", "a run") if sweep else monkeypatch.delenv("SWEEP_RUN", raising=False)
     monkeypatch.setattr(Cuda, "present", lambda _: True)
-    ended = subprocess.CompletedProcess([], code, "", f"Traceback\n{reason}" if code else "")
+    ended = subprocess.CompletedProcess([], code, "", "Traceback\nRuntimeError: no kernel image is available")
     monkeypatch.setattr(device.subprocess, "run", lambda *_, **__: ended)
     device._failed_trial.cache_clear()
     assert Cuda().missing() == reason
     device._failed_trial.cache_clear()
-
-
-def test_a_kernel_of_a_sweep_does_not_try_the_gpu_again(monkeypatch):
-    monkeypatch.setenv("SWEEP_RUN", "a run")
-    monkeypatch.setattr(Cuda, "present", lambda _: True)
-    monkeypatch.setattr(device, "_failed_trial", lambda: "tried")
-    assert Cuda().missing() is None
 
 
 @pytest.mark.parametrize(("capability", "lacking"), [((7, 5), ["tf32", "bf16"]), ((8, 0), []), ((9, 0), [])])

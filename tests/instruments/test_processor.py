@@ -6,36 +6,21 @@ from lib.instruments import processor
 
 
 @pytest.mark.parametrize(
-    ("text", "sets"),
+    ("text", "sets", "emulates"),
     [
-        ("flags : fpu avx avx2 avx512f amx_tile", ["AVX-512", "AMX"]),
-        ("flags : fpu avx avx2", ["AVX2"]),
-        ("Features : fp asimd sve", ["NEON", "SVE"]),
-        ("model name : unknown", []),
+        ("flags : fpu avx avx2 avx512f avx512_bf16", ["AVX-512"], False),
+        ("flags : fpu avx avx2 avx512f amx_tile amx_bf16", ["AVX-512", "AMX"], False),
+        ("flags : fpu avx avx2", ["AVX2"], True),
+        ("Features : fp asimd sve", ["NEON", "SVE"], True),
+        ("Features : asimd bf16", ["NEON"], False),
+        ("model name : unknown", [], False),  # nothing is known
     ],
 )
-def test_instruction_sets_are_named_by_the_systems_flags(monkeypatch, text, sets):
+def test_instructions_and_whether_bf16_is_emulated_are_told_by_the_systems_flags(monkeypatch, text, sets, emulates):
     monkeypatch.setattr(processor.platform, "system", lambda: "Linux")
     monkeypatch.setattr(processor.Path, "read_text", lambda _: f"processor : 0\n{text}\n")
     monkeypatch.setattr(processor.Path, "exists", lambda _: True)
     assert processor.instruction_sets.__wrapped__() == sets
-
-
-@pytest.mark.parametrize(
-    ("text", "emulates"),
-    [
-        ("flags : avx512f avx512_bf16", False),
-        ("flags : avx512f amx_bf16 amx_tile", False),
-        ("Features : asimd bf16", False),
-        ("flags : avx2 avx512f", True),
-        ("Features : fp asimd", True),
-        ("model name : unknown", False),  # nothing is known
-    ],
-)
-def test_whether_bf16_is_emulated_is_told_by_the_systems_flags(monkeypatch, text, emulates):
-    monkeypatch.setattr(processor.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(processor.Path, "read_text", lambda _: f"processor : 0\n{text}\n")
-    monkeypatch.setattr(processor.Path, "exists", lambda _: True)
     assert processor.emulates_bf16.__wrapped__() == emulates
 
 
