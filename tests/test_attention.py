@@ -1,13 +1,12 @@
 """Every variant of attention is the formula, forward and backward, or is refused with the reason."""
 
-import functools
-import math
 from unittest.mock import Mock
 
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from flash_checks import check, draw, expected
 from lib import attention
 from lib.attention import COMPILING, VARIANTS, tiled
 from lib.instruments import environment
@@ -18,36 +17,16 @@ pytestmark = pytest.mark.usefixtures("forget_graphs")
 needs_compiler = pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
 
 
-def draw(leading, queries, keys, d_head, dtype=torch.float32):
-    """Queries, keys, values and the gradient of the output."""
-    generator = torch.Generator().manual_seed(queries + keys)
-    lengths = (queries, keys, keys, queries)
-    q, k, v, dout = (torch.randn(*leading, n, d_head, generator=generator, dtype=dtype) for n in lengths)
-    return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), dout
+def results(variant, inputs, dout, *causal):
+    """The output and the gradients of queries, keys and values; it is causal if nothing is said."""
+    out = VARIANTS[variant](*inputs, *causal)
+    return out.detach(), *torch.autograd.grad(out, inputs, dout)
 
 
-def formula(q, k, v, causal=True):
-    """exp(s - log sum exp s) v with s = q . k / sqrt(D), where query t sees keys 0 to t."""
-    scores = torch.einsum("...td,...sd->...ts", q, k) / math.sqrt(q.shape[-1])
-    if causal:
-        t, s = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
-        scores = torch.where(s <= t, scores, -torch.inf)
-    return torch.einsum("...ts,...sd->...td", torch.exp(scores - torch.logsumexp(scores, -1, keepdim=True)), v)
-
-
-def with_gradients(attend, q, k, v, dout):
-    """The output and the gradients of queries, keys and values, in double precision."""
-    out = attend(q, k, v)
-    return [x.double() for x in (out.detach(), *torch.autograd.grad(out, (q, k, v), dout))]
-
-
-def check(variant, inputs, *causal):
-    """Compare a variant with the formula in double precision; it is causal if nothing is said."""
-    attend = functools.partial(tiled, block=4) if variant == "tiled of 4" else VARIANTS[variant]
-    found = with_gradients(lambda q, k, v: attend(q, k, v, *causal), *inputs)
-    doubles = [x.detach().double().requires_grad_() for x in inputs]
-    expected = with_gradients(lambda q, k, v: formula(q, k, v, *causal), *doubles)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+def formula(inputs, dout, *causal):
+    """The same by the formula, in double precision."""
+    out, _, *gradients = expected(inputs, dout, *causal)
+    return out, *gradients
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -58,14 +37,16 @@ def check(variant, inputs, *causal):
         ((2,), 140, 129, 8),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("variant", [*EAGER, "tiled of 4"])
+@pytest.mark.parametrize("variant", EAGER)
 def test_a_variant_is_the_formula_for_as_many_keys_as_queries_or_not(variant, leading, queries, keys, d_head, causal):
-    check(variant, draw(leading, queries, keys, d_head), causal)
+    drawn = draw(queries, keys, d_head, leading=leading)
+    check(results(variant, *drawn, causal), formula(*drawn, causal))
 
 
 @needs_compiler
 def test_the_compiled_variant_is_the_formula_and_causal_is_the_default():
-    check("compiled", draw((2, 3), 37, 37, 8))
+    drawn = draw(37, 37, 8, leading=(2, 3))
+    check(results("compiled", *drawn), formula(*drawn))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -77,27 +58,22 @@ def test_large_scores_do_not_overflow(variant, causal):
     v, dout = (torch.randn(2, 2, 150, 16, generator=generator) for _ in range(2))
     highest = (q @ k.mT / 4).max().item()
     assert highest > 89  # e to that is beyond fp32
-    inputs = [q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), dout]
-    out, *gradients = with_gradients(lambda q, k, v: VARIANTS[variant](q, k, v, causal=causal), *inputs)
-    doubles = [x.detach().double().requires_grad_() for x in inputs]
-    expected, *wanted = with_gradients(lambda q, k, v: formula(q, k, v, causal), *doubles)
-    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+    drawn = [x.requires_grad_() for x in (q, k, v)], dout
+    (out, *gradients), (right, *wanted) = results(variant, *drawn, causal), formula(*drawn, causal)
+    check([out], [right])
     # flash attention keeps the log-sum-exp only, and its rounding is the relative error of the weights it recomputes
-    rounding = torch.finfo(torch.float32).eps * highest
-    for gradient, right in zip(gradients, wanted, strict=True):
-        torch.testing.assert_close(gradient, right, atol=rounding * right.abs().max().item(), rtol=0)
+    check(gradients, wanted, torch.finfo(torch.float32).eps * highest)
 
 
 @pytest.mark.parametrize("variant", ["tiled", "flash_compiled"])
 def test_what_is_our_own_follows_autocast_forward_and_backward(monkeypatch, variant):
     monkeypatch.setattr(attention.blocks, "_compiled", lambda function: function)
-    q, k, v, dout = draw((2, 3), 40, 40, 16)
+    inputs, dout = draw(40, 40, 16, leading=(2, 3))
     with torch.autocast("cpu", torch.bfloat16):
-        out = VARIANTS[variant](q, k, v)
-    gradients = torch.autograd.grad(out, (q, k, v), dout.bfloat16())
-    assert [x.dtype for x in (out, *gradients)] == [torch.bfloat16, *[torch.float32] * 3]
-    expected = with_gradients(formula, q, k, v, dout)
-    torch.testing.assert_close([x.double() for x in (out, *gradients)], expected, atol=5e-2, rtol=2e-2)
+        out = VARIANTS[variant](*inputs)
+    found = out.detach(), *torch.autograd.grad(out, inputs, dout.bfloat16())
+    assert [x.dtype for x in found] == [torch.bfloat16, *[torch.float32] * 3]
+    check(found, formula(inputs, dout), 5e-2)
 
 
 def test_tiled_sums_narrow_values_in_fp32():
@@ -117,10 +93,11 @@ def test_flex_is_the_formula_as_far_as_a_cpu_can_tell_and_follows_autocast(monke
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     for cached in (attention._compiled_flex, attention._causal_blocks):
         monkeypatch.setattr(attention, cached.__name__, cached.__wrapped__)
-    q, k, v, _ = (x.detach() for x in draw(leading, queries, keys, 16))
-    torch.testing.assert_close(VARIANTS["flex"](q, k, v, causal), formula(q, k, v, causal), atol=1e-5, rtol=1e-5)
+    inputs, dout = draw(queries, keys, 16, leading=leading)
+    plain = [x.detach() for x in inputs]
+    check([VARIANTS["flex"](*plain, causal)], formula(inputs, dout, causal)[:1])
     with torch.autocast("cpu", torch.bfloat16):
-        assert VARIANTS["flex"](q, k, v, causal).dtype == torch.bfloat16
+        assert VARIANTS["flex"](*plain, causal).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(
@@ -159,12 +136,12 @@ def test_a_variant_of_sdpa_allows_its_own_kernel_and_no_other(monkeypatch, varia
         "cudnn": cuda.cudnn_sdp_enabled, "math": cuda.math_sdp_enabled,
     }  # fmt: skip
     monkeypatch.setattr(attention, "sdpa", lambda *_: on.extend(name for name, enabled in asked.items() if enabled()))
-    VARIANTS[variant](*(x.detach() for x in draw((2,), 5, 5, 8)[:3]))
+    VARIANTS[variant](*draw(5, 5, 8)[0])
     assert on == [KERNELS[variant]]
 
 
 def test_the_kernel_that_sdpa_picks_is_named_where_pytorch_says_so(monkeypatch):
-    inputs = draw((2,), 37, 37, 8)[:3]
+    inputs, _ = draw(37, 37, 8, leading=(2,))
     assert attention.sdpa_backend(*inputs) == "flash"
     assert inputs[0].grad_fn is None
     with sdpa_kernel(SDPBackend.MATH):

@@ -1,4 +1,4 @@
-"""Checks of FlashAttention that hold for each of its classes; run as a program, those of the kernels in Triton.
+"""The formula of attention, and checks that each class of FlashAttention passes; as a program, those of the kernels.
 
 `interpreted` runs the kernels without a GPU, `compiled` compiles them for some. Each prints a JSON object: what went
 wrong by the check's name. Triton reads TRITON_INTERPRET when it is imported, so each has a process of its own.
@@ -28,14 +28,18 @@ def draw(queries, keys, d_head, dtype=torch.float32, leading=(1, 2)):
     return [x.requires_grad_() for x in drawn[:3]], drawn[3]
 
 
-def expected(inputs, dout, causal):
-    """Output, log-sum-exp and gradients by the formula, in double precision."""
+def expected(inputs, dout, causal=True):
+    """Output, log-sum-exp and gradients by the formula in double precision.
+
+    It is exp(s - log sum exp s) v with s = q . k / sqrt(D), where query t sees keys 0 to t."""
     q, k, v = doubles = [x.detach().double().requires_grad_() for x in inputs]
-    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    scores = torch.einsum("...td,...sd->...ts", q, k) / math.sqrt(q.shape[-1])
     if causal:
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
-    out = torch.softmax(scores, -1) @ v
-    return [x.detach() for x in (out, scores.logsumexp(-1), *torch.autograd.grad(out, doubles, dout.double()))]
+        t, s = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+        scores = torch.where(s <= t, scores, -torch.inf)
+    logsumexp = torch.logsumexp(scores, -1)
+    out = torch.einsum("...ts,...sd->...td", torch.exp(scores - logsumexp[..., None]), v)
+    return [x.detach() for x in (out, logsumexp, *torch.autograd.grad(out, doubles, dout.double()))]
 
 
 def found(function, inputs, dout, causal):
