@@ -169,23 +169,21 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave what is marked `torture` to `make torture`, and begin with what is `long`, so that nobody waits for it."""
+    """Leave what is marked `torture` to `make torture`, and begin with what is `long`, so that nobody waits for it.
+
+    A test under the mark `faults` has a tally, which travels in its report."""
     left = [item for item in items if item.get_closest_marker("torture") and not faults.TORTURE]
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    for item in items:
+        if mark := item.get_closest_marker("faults"):
+            item.stash[TALLY] = faults.Tally(*mark.args)
+            item.user_properties.append(("tally", vars(item.stash[TALLY])))
 
 
 TALLY = pytest.StashKey[faults.Tally]()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item):
-    """A test under the mark `faults` has a count, which travels in its report, also when it is skipped at once."""
-    if mark := item.get_closest_marker("faults"):
-        item.stash[TALLY] = found = faults.Tally(*mark.args)
-        item.user_properties.append(("tally", vars(found)))
 
 
 @pytest.fixture
@@ -196,22 +194,11 @@ def tally(request):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """After a test that counts faults, its tally decides; one under the mark `faults` that counts none is a fault."""
-    if not pyfuncitem.get_closest_marker("faults"):
-        return (yield)
-    tally = pyfuncitem.stash[TALLY]
-    if "tally" not in pyfuncitem.funcargs:
-        try:
-            found = yield
-        except (Exception, pytest.fail.Exception) as error:
-            tally.injected, tally.reasons = 1, [str(error)]
-            raise
-        tally.injected = 1
-        return found
-    with tally.injection(0):
-        yield
-    tally.check()
-    return True
+    """After a test that counts faults, its tally decides."""
+    done = yield
+    if "tally" in pyfuncitem.funcargs:
+        pyfuncitem.funcargs["tally"].check()
+    return done
 
 
 @pytest.fixture
@@ -231,12 +218,8 @@ def sweep_of():
 
 def pytest_terminal_summary(terminalreporter):
     """The table of `make torture`."""
-    found = []
-    for report in itertools.chain(*(terminalreporter.stats.get(key, []) for key in ("passed", "failed", "skipped"))):
-        for tally in (faults.Tally(**value) for key, value in report.user_properties if key == "tally"):
-            found.append(tally)
-            if report.skipped:
-                tally.notes.append(report.longrepr[2].removeprefix("Skipped: "))
-    if faults.TORTURE and found:
+    ended = (terminalreporter.stats.get(key, []) for key in ("passed", "failed", "skipped"))
+    counted = [report for report in itertools.chain(*ended) if "tally" in dict(report.user_properties)]
+    if faults.TORTURE and counted:
         terminalreporter.section("faults")
-        terminalreporter.write("\n".join([*faults.table(found), ""]))
+        terminalreporter.write_line(faults.table(counted))

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pandas as pd
 import psutil
 
 import cheap
@@ -35,11 +36,12 @@ def count(small: int, full: int) -> int:
 
 @dataclass
 class Tally:
-    """Faults of one kind: how many were injected, how many of them the sweep survived as it must, and why not the
-    others; `notes` are measured numbers to be shown beside them."""
+    """Faults of one kind: how many were injected, and why some were lost; `notes` are measured numbers to show.
+
+    A test without the fixture `tally` injects one, which is lost when the test fails."""
 
     number: int
-    what: str
+    fault: str
     injected: int = 0
     reasons: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -58,26 +60,22 @@ class Tally:
 
     def check(self) -> None:
         """Raise AssertionError unless faults were injected and all of them survived."""
-        assert self.injected, f"{self.what}: nothing was injected"
-        assert not self.reasons, f"{len(self.reasons)} of {self.injected} lost: " + "\n".join(
-            dict.fromkeys(self.reasons)
-        )
+        assert self.injected, f"{self.fault}: nothing was injected"
+        reasons = "\n".join(dict.fromkeys(self.reasons))
+        assert not self.reasons, f"{len(self.reasons)} of {self.injected} lost: {reasons}"
 
 
-def table(tallies: list[Tally]) -> list[str]:
-    """The lines of a table of faults by their number: injected, survived, lost; those of one kind in one line."""
-    width = max(len(tally.what) for tally in tallies)
-    lines = [f"{'':3} {'fault':{width}} {'injected':>9} {'survived':>9} {'lost':>5}"]
-    for (number, what), kind in itertools.groupby(sorted(tallies, key=_kind), _kind):
-        every = list(kind)
-        injected, lost = sum(tally.injected for tally in every), sum(len(tally.reasons) for tally in every)
-        row = f"{number:3} {what:{width}} {injected:9} {max(0, injected - lost):9} {lost:5}"
-        lines.append("  ".join([row, *(note for tally in every for note in tally.notes)]))
-    return lines
-
-
-def _kind(tally: Tally) -> tuple[int, str]:
-    return tally.number, tally.what
+def table(reports: list) -> str:
+    """The table of faults by their number, from the reports of tests that have a tally: injected, survived, lost."""
+    rows = []
+    for report, found in ((report, Tally(**dict(report.user_properties)["tally"])) for report in reports):
+        ran, lost = not report.skipped, max(len(found.reasons), int(report.failed))
+        notes = found.notes if ran else [report.longrepr[2].removeprefix("Skipped: ")]
+        injected = max(found.injected, ran)
+        rows.append((found.number, found.fault, injected, max(0, injected - lost), lost, "; ".join(notes)))
+    counted = pd.DataFrame(rows, columns=["", "fault", "injected", "survived", "lost", "notes"])
+    how = {"injected": "sum", "survived": "sum", "lost": "sum", "notes": lambda notes: "; ".join(filter(None, notes))}
+    return counted.groupby(["", "fault"], as_index=False).agg(how).to_string(index=False)
 
 
 def until(true: Callable, seconds: float, what: str):
@@ -118,24 +116,20 @@ class Sweep:
             "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}", "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         cheap.write(folder / "notebooks")
-        self.write(text)
+        (folder / "notebooks" / "sweeps" / "cheap.yaml").write_text(text)
         self.started = 0
 
-    def write(self, text: str) -> None:
-        """Make this the sweep's file."""
-        (self.folder / "notebooks" / "sweeps" / "cheap.yaml").write_text(text)
-
-    def start(self, *options: str, **settings) -> subprocess.Popen:
+    def start(self, *options: str) -> subprocess.Popen:
         """The command of this sweep, in a session of its own, as in a terminal."""
         self.started += 1
-        self.out, self.err = (self.folder / f"{name}{self.started}" for name in ("out", "err"))
-        variables = os.environ | self.variables
-        with self.out.open("w") as out, self.err.open("w") as err:
+        files = [self.folder / f"{name}{self.started}" for name in ("out", "err")]
+        with files[0].open("w") as out, files[1].open("w") as err:
             process = subprocess.Popen(
-                [sys.executable, str(ROOT / "tests/support/cheap.py"), "cheap", *options], env=variables, cwd=ROOT,
-                stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True, **settings,
+                [sys.executable, str(ROOT / "tests/support/cheap.py"), "cheap", *options],
+                env=os.environ | self.variables, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                start_new_session=True,
             )  # fmt: skip
-        process.began, process.files = time.monotonic(), (self.out, self.err)
+        process.began, process.files = time.monotonic(), files
         return process
 
     def start_to(self, turn: int) -> subprocess.Popen:
@@ -160,24 +154,21 @@ class Sweep:
         out, err = (file.read_text(errors="replace") for file in process.files)
         return Done(code if code >= 0 else 128 - code, out, err, time.monotonic() - process.began)
 
-    def run(self, *options: str, **settings) -> Done:
+    def run(self, *options: str) -> Done:
         """Start the command and wait for its end."""
-        return self.end(self.start(*options, **settings))
+        return self.end(self.start(*options))
 
     def records(self) -> dict[str, bytes]:
         """The files of the records, by the name of the file, without its ending."""
-        return {file.stem: _bytes(file) for file in self.results.glob("*/*/*.json")}
+        return {file.stem: file.read_bytes() for file in self.results.glob("*/*/*.json")}
 
-    def statuses(self, round: int = 1) -> dict[int, str]:
-        """The status of each record of a round by the number of its case; `damaged` where it is not a valid one."""
+    def statuses(self) -> dict[int, str]:
+        """The status of each record of the first round by the number of its case; `damaged` where it is not valid."""
         found = {}
-        for name, content in self.records().items():
-            if name.endswith(f".r{round}"):
-                file = next(self.results.glob(f"*/cheap/{name}.json"))
-                number = int(name.split("-")[0])
-                assert number not in found, f"two records of case {number}"
-                found[number] = results.status(file) or "damaged"
-                assert not content or found[number] == "damaged" or json.loads(content)["case"]["number"] == number
+        for file in self.results.glob("*/*/*.r1.json"):
+            number = int(file.stem.split("-")[0])
+            assert number not in found, f"two records of case {number}"
+            found[number] = results.status(file) or "damaged"
         return found
 
     def unchanged(self, before: dict[str, bytes]) -> None:
@@ -196,25 +187,21 @@ class Sweep:
                 found.append(json.loads(line))
         return [entry for entry in found if event in (None, entry["event"])]
 
-    def processes(self) -> list[psutil.Process]:
-        """All processes of this sweep, however far removed: those with its journal in their environment."""
-        return [process for process in psutil.process_iter() if self._belongs(process)]
+    def processes(self, of: str = "") -> list[psutil.Process]:
+        """All processes of this sweep with these words in their command, however far removed.
 
-    def _belongs(self, process: psutil.Process) -> bool:
-        try:
-            marked = process.environ().get("CHEAP_JOURNAL") == str(self.journal_file)
-            return marked and process.status() != psutil.STATUS_ZOMBIE
-        except (psutil.Error, OSError):  # another user's, or gone in the meantime
-            return False
+        They are those with its journal in their environment."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):  # another user's, or gone in the meantime
+                belongs = process.environ().get("CHEAP_JOURNAL") == str(self.journal_file)
+                if belongs and process.status() != psutil.STATUS_ZOMBIE and of in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
 
     def kernels(self) -> list[psutil.Process]:
         """The kernel processes of this sweep."""
-        found = []
-        for process in self.processes():
-            with contextlib.suppress(psutil.Error):
-                if any("ipykernel" in part for part in process.cmdline()):
-                    found.append(process)
-        return found
+        return self.processes("ipykernel")
 
     def none_left(self, seconds: float = 5) -> None:
         """Raise AssertionError unless all of its processes are gone within so many seconds."""
@@ -239,13 +226,6 @@ class Sweep:
         """End it all and remove the folder."""
         self.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _bytes(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:  # replaced between listing and reading
-        return b""
 
 
 def hit(process: subprocess.Popen, name: str) -> None:
