@@ -41,8 +41,7 @@ def head(flash: pd.DataFrame) -> dict:
     for variant, precision in (("triton", "bf16"), ("tiled", "fp32")):
         chosen = tidy.select(flash, variant=variant, precision=precision, causal=True, d_head=64, status="ok")
         if len(chosen):
-            return tidy.largest(flash, "seq_len", **chosen.iloc[0][["variant", "precision", "causal", "d_head"]],
-                                num_heads=chosen["num_heads"].min())  # fmt: skip
+            return tidy.largest(chosen, "seq_len", num_heads=chosen["num_heads"].min())
     return dict.fromkeys(flash.fields)
 
 
@@ -53,22 +52,27 @@ def least_s(case: Mapping, products: float, bandwidth: float) -> float:
     output and gradients."""
     shape = tuple(int(case[name]) for name in SHAPE[:3])
     moved = flops.attention_moved_bytes("sdpa", *shape, case["causal"], case["precision"], native=True)
-    return max(3 * flops.attention_flops(*shape, case["causal"]) / products, sum(moved.values()) / bandwidth)
+    return max(3 * _flops(case) / products, sum(moved.values()) / bandwidth)
 
 
 def with_limits(flash: pd.DataFrame, products: Mapping[str, Interval], bandwidth: Interval) -> pd.DataFrame:
-    """Add `causal_gflops`, `least_ms`, `limit_percent` and `formula_mib`.
+    """Add `causal_gflops`, `limit_gflops`, `least_ms`, `limit_percent` and `formula_mib`.
 
     The limit is the least time that the ceilings allow, in percent of the time."""
-    rows = flash.to_dict("records")
-    unknown = Interval(math.nan, math.nan, math.nan, 0, 0)
+    rows, unknown = flash.to_dict("records"), Interval(math.nan, math.nan, math.nan, 0, 0)
     peaks = [products.get(row["precision"], unknown) for row in rows]
     least = [1e3 * least_s(row, peak.value, bandwidth.value) for row, peak in zip(rows, peaks, strict=True)]
     saved = [memory.attention_saved_bytes(row["variant"], *(row[name] for name in SHAPE)) / MIB for row in rows]
     known = attention.with_rates(flash, products).assign(least_ms=least, formula_mib=saved)
+    known["limit_gflops"] = [3 * _flops(row) / ms / 1e6 for row, ms in zip(rows, least, strict=True)]
     known = known.assign(limit_error=[peak.log_error for peak in peaks])
     known = tidy.with_quotient(known, "limit_percent", "least_ms", "total_ms", scale=100)
     return tidy.derive(known, f"limit_percent{tidy.LOG_ERROR}", lambda _, error: error, "total_ms", "limit_error")
+
+
+def _flops(case: Mapping) -> int:
+    """Return the FLOPs of a forward pass of a case, those of the scores that a query may see."""
+    return flops.attention_flops(*(int(case[name]) for name in SHAPE[:3]), case["causal"])
 
 
 def alike(flash: pd.DataFrame, case: Mapping) -> pd.DataFrame:
@@ -154,23 +158,15 @@ def kept(flash: pd.DataFrame, case: Mapping) -> Statement:
 
 
 @mpl.rc_context(plots.STYLE)
-def draw(table: pd.DataFrame, case: Mapping, products: Mapping[str, Interval], bandwidth: Interval) -> Axes:
+def draw(table: pd.DataFrame) -> Axes:
     """Draw the rate of each variant below the limit, and what it saves, against the tokens."""
     rate = attention.lines(table, "causal_gflops", "saved_mib")
-    lengths = sorted(table["seq_len"].unique())
-    limits = [_limit_gflops({**case, "seq_len": length}, products, bandwidth) for length in lengths]
-    if lengths and not math.isnan(limits[-1]):
-        rate.plot(lengths, limits, color=plots.QUIET, linestyle=plots.DASHES["compiled"])
-        rate.annotate(LIMIT, (lengths[-1], limits[-1]), (0, 4), textcoords="offset points", ha="right")
+    limits = table.drop_duplicates("seq_len").set_index("seq_len")["limit_gflops"].sort_index().dropna()
+    if len(limits):
+        rate.plot(limits, color=plots.QUIET, linestyle=plots.DASHES["compiled"])
+        rate.annotate(LIMIT, (limits.index[-1], limits.iloc[-1]), (0, 4), textcoords="offset points", ha="right")
         plots.round_ticks(rate.yaxis)
     return rate
-
-
-def _limit_gflops(case: Mapping, products: Mapping[str, Interval], bandwidth: Interval) -> float:
-    """Return the most causal GFLOP/s that the ceilings allow a case."""
-    peak = products.get(case["precision"])
-    operations = 3 * flops.attention_flops(*(int(case[name]) for name in SHAPE[:3]), case["causal"])
-    return operations / least_s(case, peak.value, bandwidth.value) / 1e9 if peak else math.nan
 
 
 @mpl.rc_context(plots.STYLE)
@@ -271,27 +267,17 @@ def beside_public(flash: pd.DataFrame) -> pd.DataFrame:
 def theory(flash: pd.DataFrame, case: Mapping) -> list[Hypothesis]:
     """Predict growth with the tokens, the least time, and what is saved to the byte."""
     naive = {**beside_naive(flash, case), "variant": "naive"}
-    at = sentences.at(", {seq_len:,} tokens", case)
-    grows = partial(hypotheses.exponent, flash, axis="seq_len", case=case)
-    return [
-        Hypothesis(f"exponent of {case['variant']}'s time in T", "FLOPs, T²", 2.0, grows("total_ms")),
-        Hypothesis("exponent of what it saves", "T (4D + 1) numbers", 1.0, grows("saved_mib")),
-        *(
-            Hypothesis(
-                f"{each['variant']} saves, MiB{sentences.at(', {seq_len:,} tokens', each)}", how,
-                hypotheses.value(flash, "formula_mib", each),
-                hypotheses.counted(hypotheses.value(flash, "saved_mib", each)),
-            )
-            for each, how in (
-                (case, "T (4D + 1) numbers a head"), (naive, "3TD + T² numbers a head, and a mask"),
-            )
-        ),
-        *(
-            Hypothesis(
-                f"{name}, ms{at}", "the longer of FLOPs and bytes at the ceilings",
-                hypotheses.value(flash, "least_ms", case),
-                hypotheses.median(flash, "total_ms", {**case, "variant": name}), LEAST,
-            )
-            for name in (case["variant"], RIVALS[0])
-        ),
-    ]  # fmt: skip
+    at, grows = ", {seq_len:,} tokens", partial(hypotheses.exponent, flash, axis="seq_len", case=case)
+    rows = [
+        (f"exponent of {case['variant']}'s time in T", "FLOPs, T²", 2.0, grows("total_ms")),
+        ("exponent of what it saves", "T (4D + 1) numbers", 1.0, grows("saved_mib")),
+    ]
+    for one, how in ((case, "T (4D + 1) numbers a head"), (naive, "3TD + T² numbers a head, and a mask")):
+        formula, saved = (hypotheses.value(flash, name, one) for name in ("formula_mib", "saved_mib"))
+        what = f"{one['variant']} saves, MiB{sentences.at(at, one)}"
+        rows.append((what, how, formula, hypotheses.counted(saved)))
+    for variant in (case["variant"], RIVALS[0]):
+        took = hypotheses.median(flash, "total_ms", {**case, "variant": variant})
+        how, least = "the longer of FLOPs and bytes at the ceilings", hypotheses.value(flash, "least_ms", case)
+        rows.append((f"{variant}, ms{sentences.at(at, case)}", how, least, took, LEAST))
+    return [Hypothesis(*row) for row in rows]
