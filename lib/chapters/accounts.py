@@ -6,7 +6,7 @@ number per process.
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import matplotlib as mpl
 import pandas as pd
@@ -42,12 +42,15 @@ def pieces(record: Mapping, bandwidth: float, call_ms: float) -> pd.DataFrame:
     return pd.concat(every)[["phase", "operator", "part", "ms"]]
 
 
-def _sums(group: pd.DataFrame, ceilings: pd.DataFrame, by: str | list[str]) -> pd.DataFrame:
-    """Add up the ms of a case's pieces by columns of `pieces`, one column a process."""
+def _of_processes(group: pd.DataFrame, ceilings: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the `pieces` of each record of a case."""
     call, bandwidth = tidy.call_us(ceilings), tidy.limits(ceilings)[1]
-    call_ms = call.value / 1e3 if call else math.nan
-    each = (pieces(record, bandwidth, call_ms) for _, record in group.iterrows())
-    return pd.concat([one.groupby(by, sort=False)["ms"].sum() for one in each], axis=1).fillna(0.0)
+    return [pieces(record, bandwidth, call.value / 1e3 if call else math.nan) for _, record in group.iterrows()]
+
+
+def _sums(tables: Iterable[pd.DataFrame], by: str | list[str], metric: str = "ms") -> pd.DataFrame:
+    """Add up a metric of each process's table by other columns, one column a process."""
+    return pd.concat([table.groupby(by, sort=False)[metric].sum() for table in tables], axis=1).fillna(0.0)
 
 
 def accounts(records: pd.DataFrame, ceilings: pd.DataFrame) -> pd.DataFrame:
@@ -57,7 +60,7 @@ def accounts(records: pd.DataFrame, ceilings: pd.DataFrame) -> pd.DataFrame:
     known = tidy.limits(ceilings)[1] > 0 and tidy.call_us(ceilings)
     rows = []
     for case, group in tidy.by_case(tidy.with_table(records, "operators") if known else records.iloc[:0]):
-        sums = _sums(group, ceilings, ["phase", "part"])
+        sums = _sums(_of_processes(group, ceilings), ["phase", "part"])
         whole = pd.concat({STEP: sums.groupby("part").sum()})
         for phase, of in pd.concat([sums, whole]).groupby(level=0, sort=False):
             measured = tidy.median(group, "total_ms" if phase == STEP else f"{phase}_ms")
@@ -109,10 +112,8 @@ def operators(records: pd.DataFrame, ceilings: pd.DataFrame, case: Mapping) -> p
         tables = [pd.DataFrame(table) for table in group["operators"]]
         if "spent_ms" not in tables[0]:
             continue
-        spent = pd.concat([table.groupby("operator", sort=False)["spent_ms"].sum() for table in tables], axis=1).fillna(
-            0.0
-        )
-        accounted, percents = _sums(group, ceilings, "operator"), 100 * spent / spent.sum()
+        spent = _sums(tables, "operator", "spent_ms")
+        accounted, percents = _sums(_of_processes(group, ceilings), "operator"), 100 * spent / spent.sum()
         for name, ms in spent.iterrows():
             inside, own = (intervals.of_processes(list(each)) for each in (ms, accounted.loc[name]))
             found = {"operator": name, "operators_percent": percents.loc[name].median(), "spent_ms": inside}
@@ -129,10 +130,9 @@ def alone(records: pd.DataFrame, case: Mapping) -> pd.DataFrame:
         tables = [pd.DataFrame(table) for table in group["alone"]]
         for at, one in tables[0].iterrows():
             each_ms = [table.loc[at, "call_ms"] for table in tables]
-            took, rate = (
-                intervals.of_processes(each) for each in (each_ms, [one["flops"] / ms / 1e6 for ms in each_ms])
-            )
-            own = {"own_ms": took, "gflops": rate if one["flops"] else None, "all_ms": took.value * one["calls"]}
+            took = intervals.of_processes(each_ms)
+            rate = intervals.of_processes([one["flops"] / ms / 1e6 for ms in each_ms]) if one["flops"] else None
+            own = {"own_ms": took, "gflops": rate, "all_ms": took.value * one["calls"]}
             rows.append(row | one[["phase", "operator", "shapes", "calls"]].to_dict() | own)
     table = pd.DataFrame(rows, columns=None if rows else [*records.fields, "all_ms"])
     return table.sort_values("all_ms", ascending=False, ignore_index=True)
