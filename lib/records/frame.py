@@ -1,11 +1,8 @@
 """Hold records, or what is computed from them, in a table that knows where it comes from."""
 
-from pathlib import Path
 from typing import ClassVar
 
 import pandas as pd
-
-Versions = tuple[tuple[Path, int], ...]  # files with the times of their last change
 
 
 class Frame(pd.DataFrame):
@@ -16,21 +13,21 @@ class Frame(pd.DataFrame):
     - `what`: the kind of number of its intervals, for a table's note.
     - `records`: the names of the records that it was computed from.
     - `printed`: True for rows of a printed table, which have no records.
-    - `versions`: the machine's files when its records were loaded, with the times of their last change.
+    - `version`: that of the machine's files when its records were loaded (see `results.version`).
 
     >>> table = Frame({"a": [1, 2]}).with_origin(experiment="step", fields=["a"])
     >>> table[table["a"] > 1].experiment
     'step'
     """
 
-    _metadata: ClassVar = ["experiment", "fields", "left_out", "what", "records", "printed", "versions"]
+    _metadata: ClassVar = ["experiment", "fields", "left_out", "what", "records", "printed", "version"]
     experiment: str = ""
     fields: tuple[str, ...] | list[str] = ()
     left_out: str = ""
     what: str = ""
     records: tuple[str, ...] = ()
     printed: bool = False
-    versions: Versions = ()
+    version: int = 0
 
     @property
     def _constructor(self):

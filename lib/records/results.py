@@ -15,7 +15,7 @@ from lib import notebooks
 from lib.paths import REPORTS, runs, within
 from lib.paths import results as folder
 from lib.records import atomic, staleness
-from lib.records.frame import Frame, Versions
+from lib.records.frame import Frame
 from lib.records.record import LARGEST_BYTES, called, create, location, name, parse, too_large
 
 REFERENCE = REPORTS / "reference"
@@ -141,30 +141,34 @@ def quietest(machine: str) -> float:
     """Return the noise probe's time in ms when no other work disturbs a machine; NaN without records.
 
     It is the first decile of the medians in its records: the smallest may be a moment at a higher clock rate."""
-    return _quietest(versions(machine))
+    return _quietest(machine, version(machine))
 
 
-def versions(machine: str) -> Versions:
-    """Return a machine's record files with their times of change, which differ after any write."""
-    return tuple((file, file.lstat().st_mtime_ns) for file in files(machine))
+def version(machine: str) -> int:
+    """Return a number that differs after any write to a machine's records."""
+    return _version_of(files(machine))
+
+
+def _version_of(listed: list[Path]) -> int:
+    return hash(tuple((str(file), file.lstat().st_mtime_ns) for file in listed))
 
 
 @functools.lru_cache(maxsize=100)
-def _quietest(versions: Versions) -> float:
-    """Compute `quietest` from files and the times of their last change; every table asks for it."""
-    whole = (file for file, _ in versions if status(file) == "ok" and not stale(file))
+def _quietest(machine: str, _version: int) -> float:
+    """Compute `quietest` anew when a record has changed; every table asks for it."""
+    whole = (file for file in files(machine) if status(file) == "ok" and not stale(file))
     probes = [cached(file)["metrics"].get("noise_probe_ms") for file in whole]
     return pd.Series([statistics.median(times) for times in probes if times], dtype=float).quantile(0.1)
 
 
 @functools.lru_cache(maxsize=100)
-def _ceilings(versions: Versions) -> dict[str, float]:
-    """Return the best FLOP/s of matrix products by precision in a machine's files, where complete.
+def _ceilings(machine: str, _version: int) -> dict[str, float]:
+    """Return the best FLOP/s of matrix products by precision in a machine's records, where complete.
 
     That is where products with different numbers of rows reach about the same rate: no larger one would be faster."""
     rates: dict[str, dict[int, float]] = {}  # by precision and rows
-    for file, _ in versions:
-        if file.parent.name == "ceilings" and status(file) == "ok" and not stale(file):
+    for file in files(machine, "ceilings"):
+        if status(file) == "ok" and not stale(file):
             record = cached(file)
             case, metrics = record["case"], record["metrics"]
             if case["operation"] == "matmul":
@@ -180,15 +184,16 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
 
     Columns: the fields of the case, the metrics (lists of samples), `machine, hardware, round, status, environment,
     code, started, seconds`, `quietest_ms` (see `quietest`), `known_ceiling` (the best FLOP/s of products in its
-    precision) and `stale`, the reason or empty. The table's `experiment`, `fields` and `versions` are set. A stale
+    precision) and `stale`, the reason or empty. The table's `experiment`, `fields` and `version` are set. A stale
     record has no metrics and the status `stale`, except with `whole`. Of each case only one version of code and PyTorch
     is returned: the latest that is not stale, else the latest. `round` selects one round; records measured by hand need
     `round=BY_HAND`. A switch that came to the notebook after a record was measured is off in it."""
     kept = ("round", "status", "environment", "code", "started", "seconds", "stale")
-    found, rows, version = [], [], versions(machine)
-    best, known = _quietest(version), _ceilings(version)
+    found, rows, listed = [], [], files(machine)
+    version = _version_of(listed)
+    best, known = _quietest(machine, version), _ceilings(machine, version)
     own = sorted((folder() / machine).glob(f"{experiment}/*.r{round}.json"))
-    for file in own if round is not None else (file for file, _ in version if file.parent.name == experiment):
+    for file in own if round is not None else (file for file in listed if file.parent.name == experiment):
         try:
             record = cached(file)
             found.append(record | {"case": _with_switches(experiment, record["case"]), "stale": stale(file)})
@@ -210,7 +215,7 @@ def load(experiment: str, machine: str, round: int | None = None, whole: bool = 
     )
     if rows:
         frame = frame[staleness.latest(frame, fields)].reset_index(drop=True)
-    return frame.with_origin(fields=fields, experiment=experiment, versions=version)
+    return frame.with_origin(fields=fields, experiment=experiment, version=version)
 
 
 def _with_switches(experiment: str, case: Mapping) -> Mapping:

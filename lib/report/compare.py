@@ -13,7 +13,7 @@ import pandas as pd
 
 from lib.catalog import CATALOG
 from lib.records import baselines, results
-from lib.records.frame import Frame, Versions
+from lib.records.frame import Frame
 from lib.report import tidy
 from lib.stats import comparisons, digits
 from lib.stats.comparisons import ENOUGH_COMPARISONS, FASTER, MEDIANS, PAIRS, SLOWER, Comparison, Measured, Prior
@@ -30,56 +30,51 @@ def comparison(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> 
     it ran in the pairs. Stale records are left out. None without data, or if different versions of the code measured
     the two."""
     records = tidy.current(records)
-    one, other = tidy.select(records, **of), tidy.select(records, **to)
-    return _compared(one, other, metric, to, functools.partial(_prior_of, records, metric))
+    return _compared(records, metric, *(tidy.dicts(tidy.select(records, **case)) for case in (of, to)), to)
 
 
-def _compared(
-    one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping, prior_by: Callable[[str], Prior | None]
-) -> Comparison | None:
-    """Compare the records of two cases, of which the second, `to`, may have none."""
-    if one.empty or (len(other) and set(one["code"]) != set(other["code"])):
+def _compared(records: pd.DataFrame, metric: str, one: list[dict], other: list[dict], to: Mapping) -> Comparison | None:
+    """Compare the rounds of two cases among these records; the second case, `to`, may have none."""
+    if not one or (other and {each["code"] for each in one} != {each["code"] for each in other}):
         return None
-    found = _by_pairs(one, other, metric, to) if metric.endswith("_ms") else None
-    found = found or comparisons.of_medians(*(tidy.samples(each, metric) for each in _on_same_gpus(one, other)))
-    return comparisons.moderated(found, prior_by(found.by)) if found else None
+    found = _by_pairs(records, metric, one, other, to) if metric.endswith("_ms") else None
+    found = found or comparisons.of_medians(*(tidy.by_round(each, metric) for each in _on_same_gpus(one, other)))
+    return comparisons.moderated(found, _prior_of(records, metric, found.by)) if found else None
 
 
-def _on_same_gpus(one: pd.DataFrame, other: pd.DataFrame) -> Iterator[pd.DataFrame]:
+def _on_same_gpus(one: list[dict], other: list[dict]) -> Iterator[list[dict]]:
     """Yield both without the rounds of GPUs that the other did not run on.
 
     Two GPUs of one model differ by percents."""
-    gpus = [tidy.column(frame, "environment").map(_gpu) for frame in (one, other)]
+    gpus = [[each["environment"].get("gpu", "") for each in rounds] for rounds in (one, other)]
     both = set.intersection(*map(set, gpus))
-    for frame, own in zip((one, other), gpus, strict=True):
-        yield frame[own.isin(both)]
+    for rounds, own in zip((one, other), gpus, strict=True):
+        yield [each for each, gpu in zip(rounds, own, strict=True) if gpu in both]
 
 
-def _gpu(around: object) -> str:
-    return around.get("gpu", "") if isinstance(around, Mapping) else ""
-
-
-def _by_pairs(one: pd.DataFrame, other: pd.DataFrame, metric: str, to: Mapping) -> Measured | None:
+def _by_pairs(
+    records: pd.DataFrame, metric: str, one: list[dict], other: list[dict], to: Mapping
+) -> Measured | None:  # fmt: skip
     """Compare two cases by the pairs of each round; None where these do not relate them."""
-    fields, experiment = one.fields, one.experiment
-    cases = ({name: frame[name].iloc[0] for name in fields if len(frame)} for frame in (one, other))
+    experiment = records.experiment
+    cases = ({name: rounds[0][name] for name in records.fields if rounds} for rounds in (one, other))
     first, second = (case or dict(to) for case in cases)
-    for frame, case, against, inverse in ((one, first, second, False), (other, second, first, True)):
+    for rounds, case, against, inverse in ((one, first, second, False), (other, second, first, True)):
         for prefix, baseline in (("", baselines.of), ("plain_", baselines.plain)):
             if baseline(experiment, case) == against:
-                found = list(_ratio_to_baseline(frame, metric, prefix).values())
+                found = list(_ratio_to_baseline(rounds, metric, prefix).values())
                 return comparisons.joined([_inverse(each) for each in found] if inverse else found)
     base = baselines.of(experiment, first)
     if base is None or base != baselines.of(experiment, second):
         return None
-    above, below = (_ratio_to_baseline(frame, metric) for frame in (one, other))
+    above, below = (_ratio_to_baseline(rounds, metric) for rounds in (one, other))
     return comparisons.joined([_quotient(above[r], below[r]) for r in sorted(above.keys() & below.keys())])
 
 
-def _ratio_to_baseline(records: pd.DataFrame, metric: str, prefix: str = "") -> dict[int, Measured]:
+def _ratio_to_baseline(rounds: list[dict], metric: str, prefix: str = "") -> dict[int, Measured]:
     """Return a case's ratio to its baseline by round; with `plain_`, to the plain case."""
     unit = "ms" if metric == "total_ms" else metric
-    own, base = (tidy.samples(records, f"{prefix}{side}_{unit}") for side in ("paired", "baseline"))
+    own, base = (tidy.by_round(rounds, f"{prefix}{side}_{unit}") for side in ("paired", "baseline"))
     return {round: _pairs(tuple(own[round]), tuple(base[round])) for round in sorted(own)}
 
 
@@ -103,38 +98,38 @@ def _prior_of(records: pd.DataFrame, metric: str, by: str) -> Prior | None:
     machines = set(records["machine"])
     if not metric.endswith("_ms") or len(machines) != 1:
         return None
-    return prior(records.experiment, machines.pop(), metric, by, Frame.origin(records, "versions"))
+    return prior(records.experiment, machines.pop(), metric, by, Frame.origin(records, "version"))
 
 
 def prior(
-    experiment: str, machine: str, metric: str = "total_ms", by: str = PAIRS, versions: Versions = ()
-) -> Prior | None:
+    experiment: str, machine: str, metric: str = "total_ms", by: str = PAIRS, version: int = 0
+) -> Prior | None:  # fmt: skip
     """Return what the comparisons of an experiment on a machine have in common.
 
     An experiment with fewer than 20 comparisons takes the prior of all experiments. None if there are too few. The
-    `versions` are those of the machine's records, listed here if not given."""
-    return _prior(experiment, machine, metric, by, versions or results.versions(machine))
+    `version` is that of the machine's records, found here if not given."""
+    return _prior(experiment, machine, metric, by, version or results.version(machine))
 
 
 @functools.lru_cache(maxsize=1_000)
-def _prior(experiment: str, machine: str, metric: str, by: str, _versions: Versions) -> Prior | None:
-    rows = _spreads(experiment, machine, metric, by, _versions)
+def _prior(experiment: str, machine: str, metric: str, by: str, version: int) -> Prior | None:
+    rows = _spreads(experiment, machine, metric, by, version)
     if len(rows) < ENOUGH_COMPARISONS:
-        rows = [row for name in CATALOG for row in _spreads(name, machine, metric, by, _versions)]
+        rows = [row for name in CATALOG for row in _spreads(name, machine, metric, by, version)]
     return comparisons.prior(rows)
 
 
 @functools.lru_cache(maxsize=1_000)
-def _spreads(experiment: str, machine: str, metric: str, by: str, _versions: Versions) -> list[Measured]:
+def _spreads(experiment: str, machine: str, metric: str, by: str, version: int) -> list[Measured]:
     """Return the comparisons of an experiment that have several processes.
 
     For pairs, each is a case's ratio to its baseline. For medians, it is one case, scaled by √2 to a ratio's spread."""
-    records, rows = _current(experiment, machine, _versions), []
-    for _, group in records.groupby(records.fields, sort=False) if len(records) else ():
+    rows = []
+    for rounds in _cases(experiment, machine, version):
         if by == PAIRS:
-            found = comparisons.joined(list(_ratio_to_baseline(group, metric).values()))
+            found = comparisons.joined(list(_ratio_to_baseline(rounds, metric).values()))
         else:
-            medians = [statistics.median(times) for times in tidy.samples(group, metric).values()]
+            medians = [statistics.median(times) for times in tidy.by_round(rounds, metric).values()]
             logs = tuple(math.sqrt(2) * math.log(ms) for ms in medians)
             found = Measured(logs, MEDIANS, len(logs), 0.0, statistics.median(medians)) if medians else None
         if found and len(found.logs) > 1:
@@ -143,8 +138,9 @@ def _spreads(experiment: str, machine: str, metric: str, by: str, _versions: Ver
 
 
 @functools.lru_cache(maxsize=100)
-def _current(experiment: str, machine: str, _versions: Versions) -> pd.DataFrame:
-    return tidy.current(results.load(experiment, machine))
+def _cases(experiment: str, machine: str, _version: int) -> list[list[dict]]:
+    """Return the records of each case of an experiment, without stale ones."""
+    return list(tidy.rounds(tidy.current(results.load(experiment, machine))).values())
 
 
 def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.DataFrame:
@@ -189,15 +185,13 @@ def _against(
     records: pd.DataFrame, measured: pd.DataFrame, metric: str, other: Callable[[dict], dict | None]
 ) -> pd.DataFrame:
     """Return the rows of `measured` whose case has an `other`, with the verdicts of comparing the two."""
-    fields, rows, found = records.fields, [], []
-    known = tidy.current(records)
-    prior_by = functools.cache(functools.partial(_prior_of, known, metric))
-    groups = dict(iter(known.groupby(fields, sort=False))) if len(known) else {}
-    for row in measured.to_dict("records"):
-        case = {name: row[name] for name in fields}
+    known, rows, found = tidy.current(records), [], []
+    cases = tidy.rounds(known)
+    for row in tidy.dicts(measured):
+        case = {name: row[name] for name in records.fields}
         base = other(case)
-        one, against = (groups.get(tuple(each.values()), known.iloc[:0]) for each in (case, base or {}))
-        compared = base and _compared(one, against, metric, base, prior_by)
+        one, against = (cases.get(tuple(each.values()), []) for each in (case, base or {}))
+        compared = base and _compared(known, metric, one, against, base)
         if compared:
             differing = {"baseline": baseline_text(records, case, base), "of": metric}
             rows.append(row | differing | {"ratio": compared.ratio, "by": compared.by})

@@ -68,9 +68,8 @@ def anchor(record: str) -> str:
 def names(records: pd.DataFrame, *cases: Mapping) -> tuple[str, ...]:
     """Return the names of the records of these cases, as the report links them: experiment/case.rN."""
     fields, experiment = records.fields, records.experiment
-    rows = (row for case in cases for row in tidy.select(records, **case).to_dict("records"))
-    chosen = (({name: row[name] for name in fields}, row["round"]) for row in rows)
-    return tuple(dict.fromkeys(called(experiment, *one) for one in chosen))
+    rows = (row for case in cases for row in tidy.dicts(tidy.select(records, **case)[[*fields, "round"]]))
+    return tuple(dict.fromkeys(called(experiment, {name: row[name] for name in fields}, row["round"]) for row in rows))
 
 
 def of_records(*free: str) -> Callable:
@@ -269,7 +268,7 @@ def _counted(found: Interval) -> str:
 def _disturbances(records: pd.DataFrame, *cases: Mapping) -> str:
     """Say how many records of these cases have each of `tidy.MARKS`."""
     chosen = pd.concat([tidy.select(records, **case) for case in cases])
-    rounds = chosen.to_dict("records")
+    rounds = tidy.dicts(chosen)
     counts = {mark: sum(bool(of(record)) for record in rounds) for mark, of in tidy.MARKS.items()}
     of = f" of {len(chosen)} records "
     return "".join(f"; {count}{of}{heading(mark)}" for mark, count in counts.items() if count)
