@@ -59,17 +59,22 @@ class _Client(PapermillNotebookClient):
 
 
 class _Engine(NBClientEngine):
-    """Run papermill's engine; `start` says how to start the kernel's process."""
+    """Run papermill's engine; `start` says how to start the kernel's process.
+
+    Without `saves`, the notebook is written at its end alone, not before and after each cell."""
 
     @classmethod
-    def execute_managed_notebook(cls, nb_man, kernel_name, start=None, extra_arguments=(), km=None, **_):
+    def execute_managed_notebook(cls, nb_man, kernel_name, start=None, saves=True, extra_arguments=(), km=None, **_):
         client = _Client(
             nb_man, km, kernel_name=kernel_name, extra_arguments=list(extra_arguments), startup_timeout=120,
             shutdown_kernel="immediate",
         )  # fmt: skip
+        output = nb_man.output_path
+        nb_man.output_path = output if saves else None
         try:
             return client.execute(**start)
         finally:
+            nb_man.output_path = output
             if client.kc:  # the kernel goes on, but this client ends
                 client.kc.stop_channels()
 
@@ -112,7 +117,7 @@ def execute_in(
         try:
             done = papermill.execute_notebook(
                 source, output, dict(parameters), engine_name="measuring", kernel_name="python3", progress_bar=False,
-                start=start | {"stdout": written, "stderr": written},
+                start=start | {"stdout": written, "stderr": written}, saves=ends,
                 extra_arguments=["--IPKernelApp.log_level=50"], km=kernel,
             )  # fmt: skip
         except papermill.PapermillExecutionError as error:

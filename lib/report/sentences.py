@@ -68,7 +68,7 @@ def anchor(record: str) -> str:
 def names(records: pd.DataFrame, *cases: Mapping) -> tuple[str, ...]:
     """Return the names of the records of these cases, as the report links them: experiment/case.rN."""
     fields, experiment = records.fields, records.experiment
-    rows = (row for case in cases for row in tidy.dicts(tidy.select(records, **case)[[*fields, "round"]]))
+    rows = (row for case in cases for row in tidy.dicts(tidy.select(records, **case)))
     return tuple(dict.fromkeys(called(experiment, {name: row[name] for name in fields}, row["round"]) for row in rows))
 
 

@@ -40,8 +40,10 @@ def attention(ratio=1.0, noise=0.01, rounds=3, exponent=2.0, seed=0, pairs=12):
                     times = {"total_ms": times["total_ms"]}
                 case = {"variant": variant, "seq_len": length, "d_head": 64, "batch_size": 8, "causal": True,
                         "precision": "fp32", "cold": False, "device": "cpu"}  # fmt: skip
-                rows.append(case | times | {"round": round_, "status": "ok", "code": "one", "machine": "m",
-                                            "hardware": "h", "share_percent": [100 * ratio / 2] * 6})  # fmt: skip
+                rows.append(
+                    case | times | {"round": round_, "status": "ok", "code": "one", "machine": "m", "hardware": "h"}
+                    | {"environment": {}, "share_percent": [100 * ratio / 2] * 6}
+                )  # fmt: skip
     return Frame(rows).with_origin(fields=list(case), experiment="attention")
 
 
