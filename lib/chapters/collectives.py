@@ -12,7 +12,7 @@ from lib.cost.flops import model_shape
 from lib.parallel import accounting
 from lib.parallel.accounting import Network
 from lib.records.frame import Frame
-from lib.report import hypotheses, plots, sentences, tidy
+from lib.report import hypotheses, plots, sentences, tables, tidy
 from lib.report.hypotheses import Hypothesis
 from lib.report.published import published_table
 from lib.report.sentences import NO_DATA, Statement, of_records
@@ -51,7 +51,6 @@ def fits(records: pd.DataFrame) -> pd.DataFrame:
 
     Processes with fewer sizes than others are left out. `overhead_us` is o, `algorithm_gb_per_s` w, `bus_gb_per_s` the
     same on the bus, with intervals over processes. `misfit_percent` is the model's largest error among the medians."""
-    columns = ["overhead_us", "algorithm_gb_per_s", "bus_gb_per_s", "misfit_percent", "hardware", "oversubscribed"]
     timed, rows = tidy.select(records, status="ok"), []
     for key, group in timed.groupby(KEYS, sort=False) if len(timed) else ():
         sizes = group.groupby("round")["message_bytes"].transform("nunique")
@@ -70,8 +69,13 @@ def fits(records: pd.DataFrame) -> pd.DataFrame:
         over = bool(tidy.column(group, "oversubscribed").fillna(0).max())
         rows.append(case | row | {"hardware": group["hardware"].iloc[0], "oversubscribed": over})
     rows.sort(key=lambda row: (row["backend"], list(accounting.PASSES).index(row["operation"]), row["world"]))
-    frame = Frame(rows, columns=[*KEYS, *columns]).with_origin(records, what="Value fitted to each process's medians")
-    return frame
+    columns = ["overhead_us", "algorithm_gb_per_s", "bus_gb_per_s", "misfit_percent", "hardware", "oversubscribed"]
+    return Frame(rows, columns=[*KEYS, *columns]).with_origin(records, what="Value fitted to each process's medians")
+
+
+def model(fit: pd.Series) -> tuple[float, float]:
+    """Return o in seconds and w in bytes/s of a fit."""
+    return fit["overhead_us"].value / 1e6, GB * fit["algorithm_gb_per_s"].value
 
 
 def backend(table: pd.DataFrame) -> str | None:
@@ -90,10 +94,7 @@ def head(found: pd.DataFrame) -> pd.Series:
 def network(found: pd.DataFrame) -> Network | None:
     """Return the network of `head`: the latency of a ring's turn and the bandwidth of its bus."""
     row = head(found)
-    if row.empty:
-        return None
-    overhead_s, bandwidth = row["overhead_us"].value / 1e6, GB * row["algorithm_gb_per_s"].value
-    return accounting.network("all_reduce", int(row["world"]), overhead_s, bandwidth)
+    return None if row.empty else accounting.network("all_reduce", int(row["world"]), *model(row))
 
 
 def curves(records: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
@@ -102,16 +103,11 @@ def curves(records: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
     table = tidy.select(table, backend=backend(records)) if len(table) else table
     modelled = []
     for _, row in table.iterrows():
-        of = tidy.one(found, {name: row[name] for name in KEYS})
-        modelled.append(None if of.empty else _modelled(of, MB * row["megabytes"]))
+        of, size = tidy.one(found, row[KEYS]), MB * row["megabytes"]
+        overhead_s, bandwidth = (math.nan, math.nan) if of.empty else model(of)
+        modelled.append(tables.as_interval(size / (overhead_s + size / bandwidth) / GB))
     names = [f"n={world}" for world in tidy.column(table, "world")]
     return table.assign(line=names, model_gb_per_s=pd.Series(modelled, table.index, dtype=object))
-
-
-def _modelled(of: pd.Series, message_bytes: float) -> Interval:
-    """Return the bandwidth in GB/s that a fit gives a message."""
-    each = of["overhead_us"].value / 1e6 / message_bytes + 1 / (GB * of["algorithm_gb_per_s"].value)
-    return Interval(1 / each / GB, math.nan, math.nan, 0, 0)
 
 
 def draw(table: pd.DataFrame) -> Axes:
@@ -129,17 +125,16 @@ def answer(records: pd.DataFrame, found: pd.DataFrame) -> Statement:
         return NOTHING
     case = tidy.largest(records, "megabytes", **{name: row[name] for name in KEYS})
     total, bus = (tidy.median(tidy.select(records, **case), name) for name in ("total_ms", "bus_gb_per_s"))
-    shown = digits.interval(total)
+    number = sentences.quantity(records, case, "total_ms", total, digits.interval(total))
     crowd = ", more than there are cores," if row["oversubscribed"] else ""
     call, rate = row["overhead_us"], row["algorithm_gb_per_s"]
     costs = f"costs {digits.brief(call)} µs" if call.value > 0 else "costs too little to show beside its bytes,"
     text = (
         f"An all-reduce of {case['megabytes']:g} MB between {case['world']} ranks{crowd} by {case['backend']} takes "
-        f"{shown} ms: {digits.value(bus)} GB/s on the bus. Fitted to all sizes, a call "
+        f"{number} ms: {digits.value(bus)} GB/s on the bus. Fitted to all sizes, a call "
         f"{costs} and then moves {digits.brief(rate)} GB of the message a second; this misses no "
         f"measured time by more than {digits.count(row['misfit_percent'])}%."
     )
-    number = sentences.quantity(records, case, "total_ms", total, shown)
     return Statement(text, "measured", "Medians of the slowest rank; o + S / w fitted to each process.", (), (number,))
 
 
@@ -156,10 +151,8 @@ def buckets(found: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         if of.empty or len(times) < 2:
             continue
         best = min(times, key=lambda mib, of=times: of[mib].value)
-        gradient = 4 * model_shape(case["size"], case["context_length"]).parameters
-        formula = accounting.optimal_bucket_bytes(
-            gradient, GB * of["algorithm_gb_per_s"].value, of["overhead_us"].value / 1e6
-        )
+        gradient, (overhead_s, bandwidth) = 4 * model_shape(case["size"], case["context_length"]).parameters, model(of)
+        formula = accounting.optimal_bucket_bytes(gradient, bandwidth, overhead_s)
         row = {"gradient_mib": gradient / MIB, "by_formula": formula / MIB or math.nan, "bucket_mib": best}
         row |= {"tried": ", ".join(f"{mib:g}" for mib in sorted(times)), "total_ms": times[best]}
         rows.append(case | row | {"hardware": group["hardware"].iloc[0], "noisy": ""})
