@@ -129,10 +129,8 @@ def ratios(names: Sequence[str]) -> pd.DataFrame:
         found = {name: cases for name, cases in found.items() if cases}
         common = set.intersection(*(set(cases) for cases in found.values())) if found else set()
         for name, cases in found.items():
-            key = max(common or cases, key=lambda key, cases=cases: cases[key]["by"])
-            row = cases[key]
-            said = {"pair": pair, "machine": name, "label": f"{pair}: {name}", "name": next(iter(of.values()))}
-            rows.append(row | said)
+            largest = max((cases[key] for key in common or cases), key=lambda row, by=by: row[by])
+            rows.append(largest | {"pair": pair, "label": f"{pair}: {name}", "name": next(iter(of.values()))})
     columns = ["pair", "case", "machine", "ratio", "verdict", "hardware", "codes", "noisy", "label", "name"]
     table = pd.DataFrame(rows, columns=columns)
     return table.replace({"name": {True: "compiled"}})
@@ -140,17 +138,10 @@ def ratios(names: Sequence[str]) -> pd.DataFrame:
 
 def _compare_with_baselines(records: pd.DataFrame, of: Mapping, where: Mapping, by: str) -> dict[tuple, dict]:
     """Compare cases with their baselines, keyed by the fields that all machines share."""
-    fields, compared, found = records.fields, compare.against_baselines(records), {}
-    (axis,) = of
-    for _, row in tidy.medians(tidy.select(records, **of, **where, status="ok"), by).iterrows():
-        case = row[fields].to_dict()
-        judged = tidy.one(compared, case)
-        if len(judged):
-            rest = {name: value for name, value in case.items() if name not in (*WHERE, axis)}
-            besides = {name: value for name, value in rest.items() if name not in where}
-            found[tuple(rest.values())] = {
-                "case": published.case_text(besides), "by": row[by],
-                "ratio": judged["ratio"], "verdict": judged["verdict"],
-                **row[["hardware", "codes", "noisy"]].to_dict(),
-            }  # fmt: skip
+    measured, found = tidy.medians(tidy.select(records, **of, **where, status="ok"), by), {}
+    compared = compare.beside_baselines(measured, records)
+    for row in compared[compared["ratio"].notna()].to_dict("records"):
+        rest = {name: row[name] for name in records.fields if name not in (*WHERE, *of)}
+        besides = {name: value for name, value in rest.items() if name not in where}
+        found[tuple(rest.values())] = row | {"case": published.case_text(besides)}
     return found
