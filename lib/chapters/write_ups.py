@@ -235,24 +235,25 @@ FIELDS = (  # fields of a case that a printed table may have
 def printed(write_up: str) -> dict[str, pd.DataFrame]:
     """Return what a write-up printed of each experiment, in the shape of records.
 
-    Metrics are lists of one number, and the attribute `printed` is set. The tables are cached: do not change them. A
-    step's `total_ms` is that of forward and backward if no more was printed. Warm-ups and kernels have the tables of
-    their chapters."""
+    Metrics in ms and MiB are lists of one number, and the attribute `printed` is set. The tables are cached: do not
+    change them. A step's `total_ms` is that of forward and backward if no more was printed. Warm-ups and kernels have
+    the tables of their chapters."""
     steps, peaks = published_step(), capacity.published()
     found = {
         "step": steps.assign(total_ms=steps["total_ms"].fillna(steps["forward_backward_ms"])),
         "attention": published_attention(),
         "adam": published_adam().drop(columns=["amsgrad", "cold"]),
         "memory": peaks.assign(peak_mib=peaks["published_gib"] * 2**10),
+        "warmup": warmup.published(),
+        "kernels": kernels.published_shares(),
     }
-    own = {"warmup": warmup.published(), "kernels": kernels.published_shares()}
     frames = {}
-    for name, table in (found | own).items():
+    for name, table in found.items():
         chosen = table[table["source"] == f"write-up {write_up}"].reset_index(drop=True)
-        fields = [field for field in FIELDS if field in chosen and name in found]
-        metrics = [metric for metric in chosen if metric.endswith(("_ms", "_mib")) and name in found]
+        metrics = [metric for metric in chosen if metric.endswith(("_ms", "_mib"))]
         lists = {metric: chosen[metric].map(lambda of: None if pd.isna(of) else [float(of)]) for metric in metrics}
-        frame = Frame(chosen.assign(**lists, status="ok", round=1))
-        frame = frame.with_origin(fields=fields, experiment=name, printed=True)
-        frames |= {name: frame} if len(frame) else {}
+        fields = [field for field in FIELDS if field in chosen]
+        if len(chosen):
+            frame = Frame(chosen.assign(**lists, status="ok", round=1))
+            frames[name] = frame.with_origin(fields=fields, experiment=name, printed=True)
     return frames
