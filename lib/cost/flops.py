@@ -61,7 +61,7 @@ class Shape(Config):
 
 def shape_of(config: Config, batch_size: int) -> Shape:
     """Return the dimensions of a model's configuration with a batch."""
-    return Shape(**asdict(config), batch_size=batch_size)
+    return Shape(**asdict(config) | {"batch_size": batch_size})
 
 
 def model_shape(size: str, context_length: int) -> Shape:

@@ -45,34 +45,27 @@ def test_activations_are_what_autograd_saves(shape, name, attend):
     assert memory.activation_bytes(shape, name, attend) == pytest.approx(measured, rel=0.01)
 
 
-def measured_peak(shape, name, attend, variant):
+def peak_of(case):
     """The most bytes alive in a second step, when the optimizer has its moments."""
-    network, inputs, targets = build(shape, attend)
-    optimizer = adam.AdamW(network.parameters(), variant)
-    autocast = precision.activate(name, "cpu")
-    last = {}
+    work = case.work(case.training())
+    work.iteration(lambda phase: None)
+    work.before()
+    return peak_memory.peaks(work.iteration, "cpu")["peak_mib"][0] * peak_memory.MIB
 
-    def iteration(mark):
-        with autocast:
-            last["logits"] = network(inputs)  # kept to the end, as the experiment keeps them
-            loss = model.loss(last["logits"], targets)
-        mark("forward")
-        loss.backward()
-        mark("backward")
-        optimizer.step()
-        mark("optimizer")
 
-    iteration(lambda phase: None)
-    last.clear()
-    optimizer.zero_grad(set_to_none=True)
-    return peak_memory.peaks(iteration, "cpu")["peak_mib"][0] * peak_memory.MIB
+PLAIN = {
+    "size": "test", "context_length": 64, "batch_size": 2, "precision": "fp32", "compiled": False,
+    "attention": "naive", "optimizer": "fused", "mode": "train_step", "device": "cpu", "checkpoint": 0,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("attend", "variant"), [("naive", "single_tensor"), ("tiled", "foreach"), ("sdpa", "fused")])
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
-def test_the_peak_of_a_step_is_the_predicted_one(shape, name, attend, variant):
-    measured = measured_peak(shape, name, attend, variant)
-    assert memory.peak_bytes(shape, name, attend, variant, "train_step") == pytest.approx(measured, rel=0.03)
+def test_the_peak_of_a_step_is_the_predicted_one(monkeypatch, shape, name, attend, variant):
+    monkeypatch.setitem(model.SIZES, "test", shape)
+    size = {"context_length": shape.context_length, "batch_size": shape.batch_size}
+    case = Memory(**PLAIN | size | {"precision": name, "attention": attend, "optimizer": variant})
+    assert case.formula_bytes() == pytest.approx(peak_of(case), rel=0.03)
 
 
 def test_the_states_of_a_step_are_counted_exactly(shape):
@@ -89,7 +82,7 @@ def test_the_states_of_a_step_are_counted_exactly(shape):
 @pytest.mark.parametrize(("size", "context_length"), [("small", 128), ("small", 512), ("medium", 512)])
 def test_the_peak_of_a_real_width_is_the_predicted_one(monkeypatch, size, context_length):
     monkeypatch.setitem(model.SIZES, size, dataclasses.replace(model.SIZES[size], num_layers=2))
-    case = Memory(size, context_length, 4, "fp32", False, "naive", "fused", "train_step", "cpu", 0)
+    case = Memory(**PLAIN | {"size": size, "context_length": context_length, "batch_size": 4})
     assert case.formula_bytes() == pytest.approx(case.traced().total, rel=0.0001)
 
 
@@ -103,9 +96,7 @@ def test_autocast_widens_the_softmax_on_a_gpu_only(shape):
 def case(monkeypatch):
     """A case whose layers, and not the loss, are the peak: few words, many layers."""
     monkeypatch.setitem(model.SIZES, "test", model.Config(48, d_model=32, d_ff=96, num_layers=5, num_heads=2))
-    plain = {"size": "test", "context_length": 64, "batch_size": 2, "precision": "fp32", "compiled": False}
-    plain |= {"attention": "naive", "optimizer": "fused", "mode": "train_step", "device": "cpu", "checkpoint": 0}
-    return lambda **fields: Memory(**plain | fields)
+    return lambda **fields: Memory(**PLAIN | fields)
 
 
 @pytest.mark.parametrize("checkpoint", [0, 1, 2, 5])
@@ -113,10 +104,7 @@ def case(monkeypatch):
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
 def test_the_peak_of_every_mode_and_group_is_the_predicted_one(case, name, mode, checkpoint):
     one = case(precision=name, mode=mode, checkpoint=checkpoint)
-    work = one.work(one.training())
-    work.iteration(lambda phase: None)
-    work.before()
-    measured = peak_memory.peaks(work.iteration, "cpu")["peak_mib"][0] * peak_memory.MIB
+    measured = peak_of(one)
     assert 0.9999 * measured < one.formula_bytes() < 1.08 * measured  # too high where attention is the peak in bf16
     assert measured < one.predicted_bytes()
 

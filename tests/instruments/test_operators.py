@@ -30,21 +30,29 @@ def seen(program):
     }
 
 
-def test_a_sum_reads_two_tensors_and_writes_a_new_one():
-    a, b = torch.ones(10, 10), torch.ones(10, 10)
-    assert seen(lambda: a + b) == {"add": ("memory", 1, 1200, 400)}
+A, B = torch.ones(100), torch.ones(100)
+WIDE = torch.ones(10, 1).expand(10, 50)
+TABLE, PICKED = torch.ones(1000, 4), torch.tensor([3, 5])
+LISTS = [[torch.ones(100) for _ in range(3)] for _ in range(4)]
 
 
-def test_an_operator_in_place_reads_what_it_overwrites_but_a_copy_does_not():
-    a, b = torch.ones(100), torch.ones(100)
-    assert seen(lambda: a.add_(b)) == {"add_": ("memory", 1, 1200, 0)}
-    assert seen(lambda: a.copy_(b)) == {"copy_": ("memory", 1, 800, 400)}
-    assert seen(lambda: torch.add(a, b, out=a)) == {"add": ("memory", 1, 1200, 0)}
-
-
-def test_a_broadcast_dimension_and_a_repeated_tensor_count_once():
-    a = torch.ones(10, 1).expand(10, 50)
-    assert seen(lambda: a * a) == {"mul": ("memory", 1, 40 + 2000, 2000)}
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (lambda: A + B, {"add": ("memory", 1, 1200, 400)}),  # two tensors are read, and a new one is written
+        (lambda: A.add_(B), {"add_": ("memory", 1, 1200, 0)}),
+        (lambda: A.copy_(B), {"copy_": ("memory", 1, 800, 400)}),  # what it overwrites it does not read
+        (lambda: torch.add(A, B, out=A), {"add": ("memory", 1, 1200, 0)}),
+        (lambda: WIDE * WIDE, {"mul": ("memory", 1, 40 + 2000, 2000)}),  # a broadcast and a repeated one count once
+        (
+            lambda: torch.nn.functional.embedding(PICKED, TABLE),
+            {"embedding": ("memory", 1, 16 + 2 * 32, 32)},  # only the rows that it picks
+        ),
+        (lambda: torch._foreach_add_(LISTS[0], LISTS[1]), {"_foreach_add_": ("memory", 1, 3 * 1200, 0)}),
+    ],
+)
+def test_an_operator_moves_the_distinct_tensors_that_it_reads_and_writes(program, expected):
+    assert seen(program) == expected
 
 
 def test_views_and_allocations_move_nothing():
@@ -55,16 +63,9 @@ def test_views_and_allocations_move_nothing():
     assert found["empty"][0] == "memory"
 
 
-def test_a_lookup_reads_the_rows_that_it_picks():
-    table, picked = torch.ones(1000, 4), torch.tensor([3, 5])
-    assert seen(lambda: torch.nn.functional.embedding(picked, table)) == {"embedding": ("memory", 1, 16 + 2 * 32, 32)}
-
-
-def test_lists_of_tensors_count_each_and_the_fused_optimizer_leaves_gradients():
-    lists = [[torch.ones(100) for _ in range(3)] for _ in range(4)]
-    assert seen(lambda: torch._foreach_add_(lists[0], lists[1])) == {"_foreach_add_": ("memory", 1, 3 * 1200, 0)}
+def test_the_fused_optimizer_leaves_gradients_alone():
     steps = [torch.ones(()) for _ in range(3)]
-    found = seen(lambda: torch._fused_adamw_(*lists, [], steps, maximize=False, **asdict(Hyper())))
+    found = seen(lambda: torch._fused_adamw_(*LISTS, [], steps, maximize=False, **asdict(Hyper())))
     assert found["_fused_adamw_"][2] == 3 * (7 * 400 + 4)
 
 

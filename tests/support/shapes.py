@@ -1,7 +1,5 @@
 """Shapes of small models, and the model and the batch of one."""
 
-import dataclasses
-
 import torch
 
 from lib import model
@@ -20,7 +18,5 @@ SHAPES = {
 
 def build(shape, attend="naive"):
     """The model of a shape, and a batch of inputs and targets."""
-    values = dataclasses.asdict(shape)
-    batch = values.pop("batch_size")
-    tokens = torch.randint(shape.vocab_size, (batch, shape.context_length + 1))
-    return model.TransformerLM(model.Config(**values), attend), tokens[:, :-1], tokens[:, 1:]
+    tokens = torch.randint(shape.vocab_size, (shape.batch_size, shape.context_length + 1))
+    return model.TransformerLM(shape, attend), tokens[:, :-1], tokens[:, 1:]
