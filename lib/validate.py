@@ -10,6 +10,7 @@ import difflib
 import math
 import reprlib
 from collections.abc import Iterable
+from typing import Any
 
 MOST = 10**9  # of any integer: no dimension or count needs more, and products of a few stay small
 _short = reprlib.Repr()
@@ -48,11 +49,16 @@ def at_most(field: str, value: float, most: float = MOST) -> None:
         raise ValueError(f"{field}: got {shown(value)}, expected at most {most}")
 
 
+def one_of(names: Iterable[str]) -> Any:
+    """Declare a dataclass field whose value is one of `names`."""
+    return dataclasses.field(metadata={"names": names})
+
+
 def fields(instance: object) -> None:
     """Raise ValueError unless every field of a dataclass instance has its type and range.
 
     Annotated types are exact: a bool is no int, and "12" no number. A float must be finite. An int must lie between
-    `least` and `most` of the field's metadata, by default 1 and `MOST`."""
+    `least` and `most` of the field's metadata, by default 1 and `MOST`. A field of `one_of` has one of its names."""
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
         allowed = (int, float) if field.type is float else (field.type,)
@@ -63,3 +69,5 @@ def fields(instance: object) -> None:
         if field.type is int:
             at_least(field.name, value, field.metadata.get("least", 1))
             at_most(field.name, value, field.metadata.get("most", MOST))
+        if "names" in field.metadata:
+            choice(field.name, value, field.metadata["names"])

@@ -10,8 +10,9 @@ import torch
 from lib import adam, model, timing, validate
 from lib.cost import flops
 from lib.experiments import exact
-from lib.experiments.measure import Work
-from lib.instruments import cache, device, environment
+from lib.experiments.case import Case, Work
+from lib.instruments import cache
+from lib.validate import one_of
 
 DRAWN = 2**18  # random values of a tensor; a larger one repeats them, since drawing takes longer than measuring
 CHECKED = 2**16  # elements of a parameter that are compared, since all are computed alike
@@ -20,15 +21,15 @@ TOLERANCE = 2e-3  # of the update: beside a parameter near 1, fp32 rounds an upd
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Case):
     """An AdamW step on `num_params` parameters of `param_size` elements each.
 
     If `shapes` is a size of model, its parameters are used and the two numbers are 0. `cold` flushes the caches before
     each step. Raises ValueError for an unknown or impossible value."""
 
     experiment: ClassVar[str] = "adam"
-    variant: str
-    shapes: str
+    variant: str = one_of(adam.VARIANTS)
+    shapes: str = one_of((EQUAL, *model.SIZES))
     num_params: int = field(metadata={"least": 0, "most": 100_000})  # the overhead of a tensor can far exceed its data
     param_size: int = field(metadata={"least": 0})
     amsgrad: bool
@@ -36,12 +37,8 @@ class Adam:
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", device.named(self.device))
-        own = ("num_params", "param_size")
-        validate.fields(self)
-        validate.choice("variant", self.variant, adam.VARIANTS)
-        validate.choice("shapes", self.shapes, (EQUAL, *model.SIZES))
-        for name in own:
+        super().__post_init__()
+        for name in ("num_params", "param_size"):
             if self.shapes == EQUAL:
                 validate.at_least(name, getattr(self, name), 1)
             elif getattr(self, name) != 0:
@@ -56,10 +53,6 @@ class Adam:
     def parameter_shapes(self) -> list[tuple[int, ...]]:
         """Return the shape of each parameter."""
         return [(self.param_size,)] * self.num_params if self.shapes == EQUAL else _model_shapes(self.shapes)
-
-    def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
-        return environment.compiler_missing(self.device) if self.compiles else None
 
     def predicted_bytes(self) -> int:
         """Predict the peak: parameters, gradients, moments, temporaries and the check's copies.
@@ -109,9 +102,7 @@ class Adam:
         elements = sum(math.prod(shape) for shape in shapes)
         facts = {"elements": elements, "moved_bytes": flops.adam_bytes(elements, self.amsgrad)}
         before = cache.flush(self.device) if self.cold else timing.nothing
-        return Work(
-            self.device, iteration, expected, result, TOLERANCE, facts, compiled=self.compiles, before=before
-        )  # fmt: skip
+        return Work(self.device, iteration, expected, result, TOLERANCE, facts, compiled=self.compiles, before=before)
 
     def _state_in_progress(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return a state after 9 steps: in a fresh one count and running maximum do not matter."""

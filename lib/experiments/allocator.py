@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lib import validate
-from lib.cost import flops
 from lib.experiments.adam import Adam
 from lib.experiments.attention import Attention
-from lib.experiments.measure import Work
+from lib.experiments.case import OfAnother
 from lib.experiments.step import Step
-from lib.instruments import allocator, device
+from lib.instruments import allocator
+from lib.validate import one_of
 
 PROGRAMS = {  # by the name that a table shows; all in fp32
     "naive_attention": (Attention, {"variant": "naive"}),
@@ -32,24 +31,18 @@ SHAPES = {
 
 
 @dataclass(frozen=True)
-class Allocator:
+class Allocator(OfAnother):
     """A program of another experiment under one allocator, which the process keeps until its end.
 
     Raises ValueError for an unknown value."""
 
     experiment: ClassVar[str] = "allocator"
-    program: str
-    allocator: str
+    program: str = one_of(PROGRAMS)
+    allocator: str = one_of(allocator.ALLOCATORS)
     device: str
 
-    def __post_init__(self):
-        object.__setattr__(self, "device", device.named(self.device))
-        validate.fields(self)
-        validate.choice("program", self.program, PROGRAMS)
-        validate.choice("allocator", self.allocator, allocator.ALLOCATORS)
-
     @property
-    def case(self) -> Attention | Adam | Step:
+    def inner(self) -> Attention | Adam | Step:
         """Return the case of the other experiment."""
         kind, values = PROGRAMS[self.program]
         return kind(**SHAPES[kind] | values, device=self.device)
@@ -59,15 +52,3 @@ class Allocator:
         if self.device != "cpu":
             return "the C library's allocator holds no memory of a GPU"
         return None if allocator.can_keep() else "only glibc can be told to keep freed memory"
-
-    def predicted_bytes(self) -> int:
-        """Return the peak of the program."""
-        return self.case.predicted_bytes()
-
-    def costs(self) -> flops.Costs:
-        """Return the costs of the program."""
-        return self.case.costs()
-
-    def setup(self) -> Work:
-        """Set up the program."""
-        return self.case.setup()

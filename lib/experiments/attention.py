@@ -6,36 +6,34 @@ from typing import ClassVar
 
 import torch
 
-from lib import attention, precision, validate
+from lib import attention, precision
 from lib.cost import flops, memory
 from lib.experiments import blocks, exact
-from lib.experiments.measure import Work
+from lib.experiments.case import Case, Work
 from lib.instruments import cache, device, environment
 from lib.timing import Mark
+from lib.validate import one_of
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
 
 
 @dataclass(frozen=True)
-class Attention:
+class Attention(Case):
     """Attention forward and backward; raises ValueError for an unknown or impossible value."""
 
     experiment: ClassVar[str] = "attention"
-    variant: str
+    variant: str = one_of(attention.VARIANTS)
     seq_len: int
     d_head: int
     batch_size: int
     causal: bool
-    precision: str
+    precision: str = one_of(precision.NAMES)
     native: bool  # Q, K and V are in the narrow type, without autocast
     cold: bool  # flush the caches before each iteration
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", device.named(self.device))
-        validate.fields(self)
-        validate.choice("variant", self.variant, attention.VARIANTS)
-        validate.choice("precision", self.precision, precision.NAMES)
+        super().__post_init__()
         if self.native and precision.AUTOCAST[self.precision] is None:
             raise ValueError(f"native: got True, expected False in {self.precision}, which casts nothing")
 
@@ -46,13 +44,7 @@ class Attention:
 
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
-        builds = self.compiles or self.variant == "triton"
-        missing = environment.compiler_missing(self.device) if builds else None
-        here = device.on(self.device)
-        missing = missing or attention.unavailable(
-            self.variant, self.device, self.d_head, self.precision, here.capability()
-        )
-        return missing or here.lacks(self.precision)
+        return unavailable(self, self.variant, self.d_head) or super().unavailable()
 
     def predicted_bytes(self) -> int:
         """Predict the peak: the variant's, or the reference's if that is larger.
@@ -125,3 +117,11 @@ class Attention:
             self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
             compiled=self.compiles, before=before, repeats=not self.cold,
         )  # fmt: skip
+
+
+def unavailable(case: Case, variant: str, d_head: int) -> str | None:
+    """Return why a case cannot run a variant of attention on this machine, or None."""
+    builds = case.compiles or variant == "triton"
+    missing = environment.compiler_missing(case.device) if builds else None
+    capability = device.on(case.device).capability()
+    return missing or attention.unavailable(variant, case.device, d_head, case.precision, capability)

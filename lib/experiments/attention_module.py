@@ -5,18 +5,19 @@ from typing import ClassVar
 
 import torch
 
-from lib import model, precision, validate
+from lib import model, precision
 from lib.cost import flops
 from lib.experiments import blocks, exact
-from lib.experiments.measure import Work
-from lib.instruments import device, environment, peak_memory
+from lib.experiments.case import Case, Work
+from lib.instruments import device, peak_memory
 from lib.timing import Mark
+from lib.validate import one_of
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 2e-2}
 
 
 @dataclass(frozen=True)
-class AttentionModule:
+class AttentionModule(Case):
     """Causal self-attention as in a layer of the model; raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "attention_module"
@@ -24,14 +25,12 @@ class AttentionModule:
     context_length: int = field(metadata={"least": 2})  # a single token gives the queries no gradient to check
     batch_size: int
     num_heads: int
-    precision: str
+    precision: str = one_of(precision.NAMES)
     compiled: bool
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", device.named(self.device))
-        validate.fields(self)
-        validate.choice("precision", self.precision, precision.NAMES)
+        super().__post_init__()
         _ = self.config  # refuses a num_heads that does not divide d_model
 
     @property
@@ -51,10 +50,10 @@ class AttentionModule:
         """Return the bytes of a tensor of the input's shape, in single precision."""
         return 4 * self.batch_size * self.context_length * self.d_model
 
-    def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
-        missing = environment.compiler_missing(self.device) if self.compiled else None
-        return missing or device.on(self.device).lacks(self.precision)
+    @property
+    def compiles(self) -> bool:
+        """Return True if the module goes through torch.compile."""
+        return self.compiled
 
     def predicted_bytes(self) -> int:
         """Predict the peak: the module's or the reference's, beside what is compared.

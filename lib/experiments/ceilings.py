@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import torch
 
-from lib import precision, validate
+from lib import precision
 from lib.config import SIZES, Config
 from lib.cost import flops
 from lib.experiments import exact
-from lib.experiments.measure import Work
-from lib.instruments import device
+from lib.experiments.case import Case, Work
 from lib.timing import Mark
+from lib.validate import one_of
 
 OPERATIONS = ("matmul", "products", "copy", "triad", "add", "adamw", "call")
 MODELS = {config.d_model: config for config in SIZES.values()}
@@ -39,7 +39,7 @@ def checked_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Ceilings:
+class Ceilings(Case):
     """One operation on matrices of `rows` x `columns`, or the products of a training step.
 
     `matmul` multiplies one by a matrix of `columns` x `rows`, `copy` copies it, `triad` computes a = b + s c, and `add`
@@ -56,17 +56,14 @@ class Ceilings:
     Raises ValueError for an unknown or impossible value."""
 
     experiment: ClassVar[str] = "ceilings"
-    operation: str
+    operation: str = one_of(OPERATIONS)
     rows: int
     columns: int
-    precision: str
+    precision: str = one_of(precision.NAMES)
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", device.named(self.device))
-        validate.fields(self)
-        validate.choice("operation", self.operation, OPERATIONS)
-        validate.choice("precision", self.precision, precision.NAMES)
+        super().__post_init__()
         for name in ("rows", "columns"):
             if self.operation == "call" and getattr(self, name) != 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 for operation call")
@@ -85,10 +82,6 @@ class Ceilings:
         if self.operation == "matmul":
             return 2 * self.rows**2 * self.columns
         return 3 * 2 * self.rows * sum(outputs * inputs for outputs, inputs in self.shapes)
-
-    def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
-        return device.on(self.device).lacks(self.precision)
 
     def predicted_bytes(self) -> int:
         """Predict the peak: operands and result, and a few rows and columns in double for the check."""

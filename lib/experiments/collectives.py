@@ -1,6 +1,6 @@
 """Measure how long several processes take to add up, gather or scatter one tensor."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -8,11 +8,11 @@ import torch.distributed as dist
 
 from lib import timing, validate
 from lib.cost import flops
-from lib.experiments import on_ranks
-from lib.experiments.measure import Work
-from lib.instruments import device
-from lib.parallel import collectives, ranks
+from lib.experiments.case import Work
+from lib.experiments.on_ranks import BACKENDS, OnRanks
+from lib.parallel import collectives
 from lib.timing import Mark
+from lib.validate import one_of
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 WIDTH = 4  # bytes of a number in fp32
@@ -23,7 +23,7 @@ TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
-class Collectives:
+class Collectives(OnRanks):
     """One collective operation of `world` ranks on fp32 numbers.
 
     The message has `megabytes` x 10^6 bytes. Every rank has it before and after an `all_reduce`; before a
@@ -31,32 +31,25 @@ class Collectives:
     memory, with nccl in that of GPUs. Raises ValueError for an unknown or impossible value."""
 
     experiment: ClassVar[str] = "collectives"
-    operation: str
+    operation: str = one_of(OPERATIONS)
     megabytes: float
-    world: int
-    backend: str
+    world: int = field(metadata={"least": 2})
+    backend: str = one_of(BACKENDS)
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", device.named(self.device))
-        validate.fields(self)
-        validate.choice("operation", self.operation, OPERATIONS)
+        super().__post_init__()
         validate.at_least("megabytes", self.megabytes, LEAST)
         validate.at_most("megabytes", self.megabytes)
-        on_ranks.validated(self)
 
     @property
     def numbers(self) -> int:
         """Return the numbers of a message, the same for every rank."""
         return int(1e6 * self.megabytes / WIDTH) // self.world * self.world
 
-    def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
-        return ranks.missing(ranks.DEVICES[self.backend], self.world)
-
-    def predicted_bytes(self) -> int:
-        """Predict the peak: of all ranks in the processor's memory, of one on its GPU."""
-        return on_ranks.predicted_bytes(self, HELD * WIDTH * self.numbers)
+    def rank_bytes(self) -> int:
+        """Predict the peak of a rank: its messages and those of the backend."""
+        return HELD * WIDTH * self.numbers
 
     def costs(self) -> flops.Costs:
         """Return the costs of an iteration: each rank copies a message to its neighbour and adds it."""
@@ -64,8 +57,8 @@ class Collectives:
 
     def setup(self) -> Work:
         """Fill the messages: number i of rank r is i mod 7 + r. Checks the first ones of the result."""
-        place, rank = ranks.DEVICES[self.backend], dist.get_rank()
-        own = torch.arange(7.0, device=place).repeat(-(-self.numbers // 7))[: self.numbers].add_(rank)
+        rank = dist.get_rank()
+        own = torch.arange(7.0, device=self.place).repeat(-(-self.numbers // 7))[: self.numbers].add_(rank)
         share = self.numbers // self.world
         mine = slice(rank * share, (rank + 1) * share)
         into = own.clone() if self.operation != "reduce_scatter" else own[mine].clone()
@@ -86,8 +79,8 @@ class Collectives:
                 return {"out": numbers.remainder(7) + numbers.div(share, rounding_mode="floor")}
             return {"out": numbers.remainder(7) * self.world + sum(range(self.world))}
 
-        facts = {"message_bytes": WIDTH * self.numbers} | on_ranks.facts(self)
+        facts = {"message_bytes": WIDTH * self.numbers} | self.threads()
         return Work(
-            place, iteration, expected, lambda: {"out": into[:CHECKED]}, TOLERANCE, facts, before=before,
-            repeats=True, clock=on_ranks.clock(self),
+            self.place, iteration, expected, lambda: {"out": into[:CHECKED]}, TOLERANCE, facts, before=before,
+            repeats=True, clock=self.clock(),
         )  # fmt: skip

@@ -8,10 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lib.experiments.measure import Work
+from lib import precision
+from lib.experiments.case import Work
 from lib.experiments.steps_on_ranks import StepOnRanks, TrainingOnRanks
 from lib.parallel import collectives, ddp, timeline
 from lib.timing import Mark
+from lib.validate import one_of
 
 PEER = "torch"
 
@@ -26,7 +28,7 @@ class Ddp(StepOnRanks):
     experiment: ClassVar[str] = "ddp"
     variants: ClassVar[dict[str, str]] = {name: name for name in ddp.VARIANTS} | {PEER: "bucketed"}
     bucket_mib: int = field(metadata={"least": 0})
-    precision: str
+    precision: str = one_of(precision.NAMES)
 
     def __post_init__(self):
         super().__post_init__()
@@ -36,7 +38,7 @@ class Ddp(StepOnRanks):
 
     def training(self) -> TrainingOnRanks:
         """Build the model, with gradients synchronized by the variant."""
-        training = TrainingOnRanks(self.own_step())
+        training = TrainingOnRanks(self)
         if self.variant == PEER:
             training.network = _torchs(training.module, self.bucket_mib)
         else:

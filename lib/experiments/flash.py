@@ -7,37 +7,30 @@ from typing import ClassVar
 
 import torch
 
-from lib import precision, validate
-from lib.cost import flops
+from lib import attention, precision
 from lib.experiments.attention import Attention
-from lib.experiments.measure import Work
-from lib.instruments import device
+from lib.experiments.case import OfAnother, Work
 from lib.instruments.peak_memory import MIB
+from lib.validate import one_of
 
 
 @dataclass(frozen=True)
-class Flash:
+class Flash(OfAnother):
     """Attention of a sequence with some heads, forward and backward, without autocast.
 
     Raises ValueError for an unknown or impossible value."""
 
     experiment: ClassVar[str] = "flash"
-    variant: str
+    variant: str = one_of(attention.VARIANTS)
     seq_len: int
     d_head: int
     num_heads: int
     causal: bool
-    precision: str
+    precision: str = one_of(precision.NAMES)
     device: str
 
-    def __post_init__(self):
-        object.__setattr__(self, "device", device.named(self.device))
-        validate.fields(self)
-        validate.choice("precision", self.precision, precision.NAMES)
-        _ = self.attention  # refuses an unknown variant
-
     @property
-    def attention(self) -> Attention:
+    def inner(self) -> Attention:
         """Return the case of `attention` that this one runs."""
         return Attention(
             variant=self.variant, seq_len=self.seq_len, d_head=self.d_head, batch_size=self.num_heads,
@@ -45,26 +38,9 @@ class Flash:
             cold=False, device=self.device,
         )  # fmt: skip
 
-    @property
-    def compiles(self) -> bool:
-        """Return True if the variant goes through torch.compile."""
-        return self.attention.compiles
-
-    def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
-        return self.attention.unavailable()
-
-    def predicted_bytes(self) -> int:
-        """Predict the peak of the case of `attention`."""
-        return self.attention.predicted_bytes()
-
-    def costs(self) -> flops.Costs:
-        """Return the costs of the case of `attention`."""
-        return self.attention.costs()
-
     def setup(self) -> Work:
         """Build the case of `attention`, whose first iteration also counts what it saves."""
-        return replace(self.attention.setup(), around_first=saved)
+        return replace(super().setup(), around_first=saved)
 
 
 @contextlib.contextmanager

@@ -1,17 +1,16 @@
 """Measure a training step of several ranks that share all of its states, and its memory."""
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-import torch.distributed as dist
 from torch import Tensor
 
 from lib import adam, precision
-from lib.experiments.measure import Work
-from lib.experiments.steps_on_ranks import StepOnRanks, TrainingOnRanks, memory_of_first
+from lib.experiments.steps_on_ranks import StepOnRanks, TrainingOnRanks
 from lib.parallel import accounting
 from lib.parallel.fsdp import FullySharded
+from lib.validate import one_of
 
 FIRST = "layers.0.attn.q_proj.weight"
 
@@ -25,15 +24,15 @@ class Fsdp(StepOnRanks):
 
     experiment: ClassVar[str] = "fsdp"
     variants: ClassVar[dict[str, str]] = {"plain": "bucketed", "fsdp": "fsdp", "torch": "fsdp"}
-    precision: str
+    precision: str = one_of(precision.NAMES)
 
-    def rank_bytes(self) -> int:
-        """Predict the peak of a rank in its step.
+    def formula_bytes(self) -> int:
+        """Return the peak memory of a rank in its step by `parallel.accounting`.
 
         In shards, beside the activations of a plain rank, two units have weights, gradients, a flat copy of these, and
         a buffer in which to receive others."""
         if self.variant == "plain":
-            return super().rank_bytes()
+            return super().formula_bytes()
         ways = self.own_shape, self.world, self.precision, "sdpa", "fused", self.place
         whole, shared = (accounting.memory_bytes(scheme, *ways) for scheme in ("bucketed", "fsdp"))
         return int(sum((shared | {"activations": whole["activations"]}).values()) + 3 * shared["gathered"])
@@ -41,20 +40,16 @@ class Fsdp(StepOnRanks):
     def training(self) -> TrainingOnRanks:
         """Build the model, whole or in shards."""
         if self.variant != "plain":
-            return SHARDED[self.variant](self.own_step())
-        training = TrainingOnRanks(self.own_step())
+            return SHARDED[self.variant](self)
+        training = TrainingOnRanks(self)
         training.replicate()
         return training
-
-    def work(self, training: TrainingOnRanks) -> Work:
-        """Return the measurable work, which tells the memory of its first step."""
-        return replace(super().work(training), around_first=lambda: memory_of_first(training))
 
 
 class OurShards(TrainingOnRanks):
     """Train a model in shards by `FullySharded`."""
 
-    def __init__(self, case):
+    def __init__(self, case: Fsdp):
         super().__init__(case)
         self.network = FullySharded(self.module, compute_dtype=precision.AUTOCAST[case.precision])
         self.synchronize = self.network.finish_gradient_synchronization
@@ -102,13 +97,13 @@ class OurShards(TrainingOnRanks):
 class TorchShards(OurShards):
     """Train a model in shards by PyTorch's `fully_shard`."""
 
-    def __init__(self, case):
+    def __init__(self, case: Fsdp):
         from torch.distributed.device_mesh import init_device_mesh  # these take two seconds, which no other case needs
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         TrainingOnRanks.__init__(self, case)
         narrow = precision.AUTOCAST[case.precision]
-        mesh = init_device_mesh(case.device, (dist.get_world_size(),))  # by default that of any accelerator here
+        mesh = init_device_mesh(case.place, (case.world,))  # by default that of any accelerator here
         settings = {"mesh": mesh} | ({"mp_policy": MixedPrecisionPolicy(param_dtype=narrow)} if narrow else {})
         for layer in self.module.layers:
             fully_shard(layer, **settings)

@@ -11,7 +11,7 @@ import torch
 
 from lib import attention, paths
 from lib.cost import flops
-from lib.experiments.measure import Work
+from lib.experiments.case import Work
 from lib.experiments.step import Step
 from lib.experiments.training import Training
 from lib.instruments import compilation, device, environment, operators, profiler

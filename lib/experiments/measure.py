@@ -13,7 +13,6 @@ import time
 import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,11 +21,11 @@ import pandas as pd
 import torch
 
 from lib import paths, timing
+from lib.experiments.case import Case, Work
 from lib.instruments import allocator, compilation, environment, noise, peak_memory
 from lib.instruments.device import on
 from lib.records import atomic, baselines, code_digest, results
 from lib.records.record import one_line, without_folders
-from lib.timing import Iteration
 
 LARGEST_ALLOCATIONS = 100  # kept in a record; similar ones among them are then counted together
 FEW = 1024  # a result with no more values may miss its tolerance tenfold: rounding averages out less
@@ -34,31 +33,6 @@ FATAL = ("oom", "too_large", "timeout", "crashed", "failed")  # not tried in lat
 NOT_YET = (None, "no_room")  # tried again: without a record, or for want of memory at the time
 _BEGAN = time.monotonic()
 _record_numbers = itertools.count()  # counts the records that this process begins
-
-
-@dataclass
-class Work:
-    """Hold a case that is built and ready to measure; call `expected` before `iteration`."""
-
-    device: str
-    iteration: Iteration  # marks its phases
-    # the reference's tensors, on the CPU, or functions of the result
-    expected: Callable[[], dict[str, torch.Tensor | Callable]]
-    result: Callable[[], dict[str, torch.Tensor]]  # the tensors that the last iteration produced
-    tolerance: float  # the largest relative error allowed
-    facts: dict[str, float | list[float]]  # numbers from theory for the record
-    compiled: bool = False  # the first iteration compiles
-    graphs: bool = False  # CUDA graphs replay it, whose memory the allocator counts as reserved alone
-    before: Callable[[], None] = timing.nothing  # runs before each iteration, outside the timed region
-    repeats: bool | None = None  # may follow itself without `before` (see `timing.measure`)
-    around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})  # fills metrics
-    annotate: Callable[[], None] = lambda: None  # adds ranges to the iteration, for a profiler
-    beside: dict[str, Iteration] = field(default_factory=dict)  # iterations of one phase to time as `<name>_ms`
-    clock: object = None  # the device's own, or one of several ranks
-
-    def __post_init__(self):
-        self.clock = self.clock or on(self.device).clock()
-        self.repeats = self.before is timing.nothing if self.repeats is None else self.repeats
 
 
 class WrongResult(Exception):
@@ -117,7 +91,7 @@ def record_path(case, round: int):
 class Recording:
     """Collect a record in the making: add to `metrics` inside the block of `recording`."""
 
-    case: object
+    case: Case
     round: int
     metrics: dict = field(default_factory=dict)
     built: list[Work] = field(default_factory=list)

@@ -7,7 +7,7 @@ import torch
 
 from lib import precision
 from lib.cost import memory
-from lib.experiments.measure import Work
+from lib.experiments.case import Work
 from lib.experiments.step import Step
 from lib.experiments.training import MODES, Training
 from lib.instruments import memory_trace, peak_memory

@@ -1,50 +1,60 @@
 """Measure a case in the ranks of a world, as `measure` does in one process.
 
-A case on ranks has `world` and `backend` among its fields. Its `setup` runs in every rank, and the clock of its work is
-a `ranks.Clock`. So all ranks take the same decisions, and a time is that of the slowest.
+`setup` runs in every rank, and the clock of its work is a `ranks.Clock`. So all ranks take the same decisions, and a
+time is that of the slowest.
 """
 
 import gc
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 
-from lib import timing, validate
-from lib.experiments import cases, measure
+from lib import timing
+from lib.experiments import measure
+from lib.experiments.case import Case
 from lib.experiments.measure import Recording
 from lib.instruments import environment, peak_memory
 from lib.instruments.device import on
 from lib.parallel import ranks
 from lib.parallel.ranks import DEVICES
 
+BACKENDS = "auto", *DEVICES
 ANSWER_S = 900.0  # for all ranks to measure one case
 _worlds: dict[tuple[int, str], ranks.World] = {}  # the last one, which the next case may use again
 
 
-def validated(case) -> None:
-    """Check the fields of a case that name its ranks; `auto` is the backend of the device.
+class OnRanks(Case):
+    """A case of `world` ranks that exchange data by a `backend`; `auto` is that of the device.
 
-    Raises ValueError for an unknown backend, or a single rank."""
-    if case.backend == "auto":
-        object.__setattr__(case, "backend", ranks.BACKENDS.get(case.device, "gloo"))
-    validate.choice("backend", case.backend, DEVICES)
-    validate.at_least("world", case.world, 2)
+    A subclass predicts the `rank_bytes` of one rank's tensors."""
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.backend == "auto":
+            object.__setattr__(self, "backend", ranks.BACKENDS.get(self.device, "gloo"))
 
-def predicted_bytes(case, of_rank: int) -> int:
-    """Predict the peak of tensors of `of_rank` bytes a rank: of one on its GPU, or of all in one memory."""
-    return of_rank if case.backend == "nccl" else case.world * (of_rank + ranks.PROCESS_BYTES)
+    @property
+    def place(self) -> str:
+        """Return the device of a rank."""
+        return DEVICES[self.backend]
 
+    def unavailable(self) -> str | None:
+        """Return why this machine cannot run the case, or None."""
+        return ranks.missing(self.place, self.world) or on(self.place).lacks(getattr(self, "precision", "fp32"))
 
-def facts(case) -> dict[str, int]:
-    """Return the threads of a rank, and 1 as `oversubscribed` where there are more ranks than cores."""
-    if case.backend != "gloo":
-        return {}
-    return {"threads": ranks.threads(case.world), "oversubscribed": int(case.world > environment.cores())}
+    def predicted_bytes(self) -> int:
+        """Predict the peak: of one rank on its GPU, or of all in one memory."""
+        of_rank = self.rank_bytes()
+        return of_rank if self.backend == "nccl" else self.world * (of_rank + ranks.PROCESS_BYTES)
 
+    def threads(self) -> dict[str, int]:
+        """Return the threads of a rank, and 1 as `oversubscribed` where there are more ranks than cores."""
+        if self.backend != "gloo":
+            return {}
+        return {"threads": ranks.threads(self.world), "oversubscribed": int(self.world > environment.cores())}
 
-def clock(case) -> ranks.Clock:
-    """Return the clock of a case's ranks."""
-    return ranks.Clock(on(DEVICES[case.backend]).clock())
+    def clock(self) -> ranks.Clock:
+        """Return the clock of all ranks."""
+        return ranks.Clock(on(self.place).clock())
 
 
 def measured(record: Recording, plan: timing.Plan, most: int, seconds: float) -> dict:
@@ -53,7 +63,7 @@ def measured(record: Recording, plan: timing.Plan, most: int, seconds: float) ->
     Returns the metrics of `measure.errors`, `times`, `peaks` and `pairs`, and the times of what the work has `beside`,
     of each the largest of any rank. Raises TooLarge if the predicted memory does not fit, and RankFailed."""
     case = record.case
-    peak_memory.preflight(case.predicted_bytes(), DEVICES[case.backend])
+    peak_memory.preflight(case.predicted_bytes(), case.place)
     key = case.world, case.backend
     if key not in _worlds:
         close()
@@ -75,6 +85,8 @@ def close() -> None:
 
 def in_rank(experiment: str, case: dict, round: int, plan: dict, most: int, seconds: float) -> dict:
     """Measure a case in this rank, and return its metrics."""
+    from lib.experiments import cases  # which imports this module
+
     record = Recording(cases.EXPERIMENTS[experiment](**case), round)
     plan = timing.Plan(**plan)
     gc.collect()
@@ -89,7 +101,7 @@ def in_rank(experiment: str, case: dict, round: int, plan: dict, most: int, seco
         for work in record.built:
             vars(work).clear()
         gc.collect()
-        on(DEVICES[record.case.backend]).release()
+        on(record.case.place).release()
 
 
 def merged(found: Iterable[Mapping]) -> dict:

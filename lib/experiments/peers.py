@@ -8,14 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lib import adam, precision, validate
-from lib.config import Config
-from lib.cost import flops
+from lib import adam, precision
+from lib.config import SIZES, Config
 from lib.experiments import exact
+from lib.experiments.case import OfAnother, Work
 from lib.experiments.ladder import Ladder
-from lib.experiments.measure import Work
 from lib.experiments.training import Training
-from lib.instruments import device
+from lib.validate import one_of
 
 PEER = "transformers"  # the name of its package
 PROGRAMS = ("ours", PEER)
@@ -37,29 +36,22 @@ WITHOUT_MASK = "sdpa_without_mask"
 
 
 @dataclass(frozen=True)
-class Peers:
+class Peers(OfAnother):
     """A training step of `program`: ours, or that of transformers' Llama, each in its fastest mode.
 
+    Both have as many weights and activations, and so the same costs.
     Raises ValueError for an unknown or impossible value."""
 
     experiment: ClassVar[str] = "peers"
-    compiles: ClassVar[bool] = True
-    size: str
+    size: str = one_of(SIZES)
     context_length: int = field(metadata={"least": 2})
     batch_size: int
-    precision: str
-    program: str
+    precision: str = one_of(precision.NAMES)
+    program: str = one_of(PROGRAMS)
     device: str
 
-    def __post_init__(self):
-        object.__setattr__(self, "device", device.named(self.device))
-        validate.fields(self)
-        validate.choice("program", self.program, PROGRAMS)
-        validate.choice("precision", self.precision, precision.NAMES)
-        _ = self.step  # refuses the values that no step can have
-
     @property
-    def step(self) -> Ladder:
+    def inner(self) -> Ladder:
         """Return our training step in its fastest mode.
 
         On a CPU, the compiled formula of attention is faster than PyTorch's kernel below fp32 up to `SHORT` tokens."""
@@ -76,21 +68,13 @@ class Peers:
         """Return why this machine cannot run the case, or None."""
         if self.program == PEER and importlib.util.find_spec(PEER) is None:
             return f"{PEER} is not installed (make peers)"
-        return self.step.unavailable()
-
-    def predicted_bytes(self) -> int:
-        """Predict the peak of our step, which has as many weights and activations as the other."""
-        return self.step.predicted_bytes()
-
-    def costs(self) -> flops.Costs:
-        """Return the costs of an iteration."""
-        return self.step.costs()
+        return super().unavailable()
 
     def setup(self) -> Work:
         """Build the step of the program, with the peer's version among the facts."""
         if self.program != PEER:
-            return self.step.setup()
-        work = self.step.work(Llama(self.step))
+            return super().setup()
+        work = self.inner.work(Llama(self.inner))
         return replace(work, facts=work.facts | {"peer_version": metadata.version(PEER)})
 
 

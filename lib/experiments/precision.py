@@ -5,31 +5,27 @@ from typing import ClassVar
 
 import torch
 
-from lib import model, precision, validate
+from lib import model, precision
 from lib.cost import flops, memory
-from lib.instruments import device, dtypes, rounding
+from lib.experiments.case import Case
+from lib.instruments import dtypes, rounding
+from lib.validate import one_of
 
 SUBJECTS = ("accumulation", "toy", "transformer", *rounding.NORMS)
 CONFIG = replace(model.SIZES["tiny"], context_length=16)  # dtypes do not depend on the size
 
 
 @dataclass(frozen=True)
-class Precision:
+class Precision(Case):
     """One subject in one precision; raises ValueError for an unknown value.
 
     `accumulation` is the assignment's four loops. `toy` and `transformer` are models whose tensors' dtypes are
     observed. `layer_norm` and `rms_norm` are computed step by step."""
 
     experiment: ClassVar[str] = "precision"
-    subject: str
-    precision: str
+    subject: str = one_of(SUBJECTS)
+    precision: str = one_of(precision.NAMES)
     device: str
-
-    def __post_init__(self):
-        object.__setattr__(self, "device", device.named(self.device))
-        validate.fields(self)
-        validate.choice("subject", self.subject, SUBJECTS)
-        validate.choice("precision", self.precision, precision.NAMES)
 
     def unavailable(self) -> str | None:
         """Return why there is no such case, or None."""

@@ -1,11 +1,10 @@
 """Measure a training step of several ranks that share an optimizer's states, and its memory."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from lib import adam
-from lib.experiments.measure import Work
-from lib.experiments.steps_on_ranks import StepOnRanks, TrainingOnRanks, memory_of_first
+from lib.experiments.steps_on_ranks import StepOnRanks, TrainingOnRanks
 from lib.parallel.sharded import ShardedOptimizer
 
 
@@ -22,16 +21,12 @@ class Sharded(StepOnRanks):
 
     def training(self) -> TrainingOnRanks:
         """Build the model, with the optimizer of the variant."""
-        training = TrainingOnRanks(self.own_step())
+        training = TrainingOnRanks(self)
         training.replicate()
         if self.variant != "plain":
             sharded = ShardedOptimizer if self.variant == "sharded" else _torchs()
             training.optimizer = sharded(training.module.parameters(), adam.AdamW, variant="fused")
         return training
-
-    def work(self, training: TrainingOnRanks) -> Work:
-        """Return the measurable work, which tells the memory of its first step."""
-        return replace(super().work(training), around_first=lambda: memory_of_first(training))
 
 
 def _torchs() -> type:

@@ -3,39 +3,33 @@
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from lib import adam, attention, model, precision, validate
+from lib import adam, attention, model, precision
 from lib.cost import flops, memory
 from lib.experiments import blocks, exact
-from lib.experiments.measure import Work
+from lib.experiments.attention import unavailable
+from lib.experiments.case import Case, Work
 from lib.experiments.training import MODES, Training
-from lib.instruments import device, environment, peak_memory
+from lib.instruments import peak_memory
+from lib.validate import one_of
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 5e-2, "bf16": 1e-1, "fp16": 1e-1}  # in fp16 gradients underflow without scaling
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Case):
     """A training step, or the phases that `mode` names; raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "step"
-    size: str
+    graphs: ClassVar[bool] = False  # True if CUDA graphs replay the step
+    size: str = one_of(model.SIZES)
     context_length: int = field(metadata={"least": 2})  # a single token gives the queries no gradient to check
     batch_size: int
-    precision: str
+    precision: str = one_of(precision.NAMES)
     compiled: bool
-    attention: str
-    optimizer: str
-    mode: str
+    attention: str = one_of(attention.VARIANTS)
+    optimizer: str = one_of(adam.VARIANTS)
+    mode: str = one_of(MODES)
     device: str
-
-    def __post_init__(self):
-        object.__setattr__(self, "device", device.named(self.device))
-        validate.fields(self)
-        validate.choice("size", self.size, model.SIZES)
-        validate.choice("precision", self.precision, precision.NAMES)
-        validate.choice("attention", self.attention, attention.VARIANTS)
-        validate.choice("optimizer", self.optimizer, adam.VARIANTS)
-        validate.choice("mode", self.mode, MODES)
 
     @property
     def config(self) -> model.Config:
@@ -52,20 +46,9 @@ class Step:
         """Return True if any part goes through torch.compile."""
         return self.compiled or self.attention in attention.COMPILING or self.optimizer in adam.COMPILING
 
-    @property
-    def graphs(self) -> bool:
-        """Return True if CUDA graphs replay the step."""
-        return False
-
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
-        builds = self.compiles or self.attention == "triton"
-        missing = environment.compiler_missing(self.device) if builds else None
-        here = device.on(self.device)
-        missing = missing or attention.unavailable(
-            self.attention, self.device, self.config.d_head, self.precision, here.capability()
-        )
-        return missing or here.lacks(self.precision)
+        return unavailable(self, self.attention, self.config.d_head) or super().unavailable()
 
     def predicted_bytes(self) -> int:
         """Predict the peak: the step's, beside what the check keeps, or the reference's if that is larger.

@@ -8,17 +8,18 @@ from typing import ClassVar
 import torch.distributed as dist
 from torch import Tensor
 
-from lib import model, precision, timing, validate
+from lib import model, timing, validate
 from lib.cost import flops, memory
-from lib.experiments import blocks, on_ranks
-from lib.experiments.measure import Work
+from lib.experiments import blocks
+from lib.experiments.case import Work
+from lib.experiments.on_ranks import BACKENDS, OnRanks
 from lib.experiments.step import TOLERANCE, Step
-from lib.experiments.training import Training
-from lib.instruments import device, peak_memory
-from lib.instruments.device import on
+from lib.experiments.training import MODES, Training
+from lib.instruments import peak_memory
 from lib.instruments.live_memory import held_bytes
-from lib.parallel import accounting, ddp, ranks
+from lib.parallel import accounting, ddp
 from lib.timing import Mark
+from lib.validate import one_of
 
 MOVED = 3  # times that a rank reads or writes a message
 
@@ -28,9 +29,9 @@ class TrainingOnRanks(Training):
 
     Replace `network` and `optimizer`, and `synchronize`, which waits until gradients are the averages of all ranks."""
 
-    def __init__(self, case: Step):
-        super().__init__(case)
-        own = case.batch_size // dist.get_world_size()
+    def __init__(self, case: "StepOnRanks"):
+        super().__init__(replace(case.step, device=case.place))
+        own = case.batch_size // case.world
         self.batch = self.batch.roll(-own * dist.get_rank(), 0)
         self.inputs_BT, self.targets_BT = self.batch[:, :-1], self.batch[:, 1:]
         self.own_BT, self.own_targets_BT = self.inputs_BT[:own], self.targets_BT[:own]
@@ -68,35 +69,26 @@ class TrainingOnRanks(Training):
 
 
 @dataclass(frozen=True)
-class StepOnRanks:
+class StepOnRanks(OnRanks):
     """A training step of `world` ranks, by the `variant` of how they work together.
 
     They share `batch_size` sequences. A subclass adds `precision`, and `training()`, which builds the model and its
     optimizer as the variant has them. Raises ValueError for an unknown or impossible value."""
 
     variants: ClassVar[dict[str, str]]  # each with its scheme in `parallel.accounting`
-    size: str
+    size: str = one_of(model.SIZES)
     context_length: int = field(metadata={"least": 2})
     batch_size: int
     variant: str
-    world: int
-    backend: str
+    world: int = field(metadata={"least": 2})
+    backend: str = one_of(BACKENDS)
     device: str
 
     def __post_init__(self):
-        object.__setattr__(self, "device", device.named(self.device))
-        validate.fields(self)
+        super().__post_init__()
         validate.choice("variant", self.variant, self.variants)
-        validate.choice("precision", self.precision, precision.NAMES)
-        on_ranks.validated(self)
         if self.batch_size % self.world:
             raise ValueError(f"batch_size: got {self.batch_size}, expected a multiple of world, {self.world}")
-        _ = self.step  # refuses the values that no step can have
-
-    @property
-    def place(self) -> str:
-        """Return the device of a rank."""
-        return ranks.DEVICES[self.backend]
 
     @property
     def step(self) -> Step:
@@ -111,29 +103,23 @@ class StepOnRanks:
         """Return the dimensions of the model and of a rank's part of the batch."""
         return replace(self.step.shape, batch_size=self.batch_size // self.world)
 
-    def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
-        return ranks.missing(self.place, self.world) or on(self.place).lacks(self.precision)
-
-    def rank_bytes(self) -> int:
-        """Predict the peak of a rank in its step."""
+    def formula_bytes(self) -> int:
+        """Return the peak memory of a rank in its step by `parallel.accounting`."""
         ways = self.world, self.precision, "sdpa", "fused", self.place
         return int(sum(accounting.memory_bytes(self.variants[self.variant], self.own_shape, *ways).values()))
 
-    def predicted_bytes(self) -> int:
-        """Predict the peak: of all ranks in the processor's memory, of one on its GPU.
+    def rank_bytes(self) -> int:
+        """Predict the peak of a rank: the step's, or the reference's if that is larger.
 
         The check of a rank holds its share of the states beside all weights, and the activations of one sequence."""
         one = replace(self.own_shape, batch_size=1)
         reference = memory.peak_bytes(one, "fp32", "sdpa", "fused", "forward_backward", self.place, checkpoint=1)
         scores = blocks.block_bytes(one.num_heads, self.context_length, width=4)
-        return on_ranks.predicted_bytes(self, max(self.rank_bytes(), reference + scores))
+        return max(self.formula_bytes(), reference + scores)
 
     def costs(self) -> flops.Costs:
         """Return the costs of an iteration: on one device of the ranks that share it, or of one rank's own."""
-        of_rank = flops.step_costs(
-            self.own_shape, self.precision, "sdpa", "fused", ("forward", "backward", "optimizer")
-        )
+        of_rank = flops.step_costs(self.own_shape, self.precision, "sdpa", "fused", MODES["train_step"])
         sharing = self.world if self.backend == "gloo" else 1
         moved = MOVED * accounting.step_bytes(self.variants[self.variant], self.own_shape, self.world, self.precision)
         calls = 2 * accounting.tensors(self.own_shape)
@@ -146,7 +132,7 @@ class StepOnRanks:
         return self.work(self.training())
 
     def work(self, training: TrainingOnRanks) -> Work:
-        """Return the measurable work of a model in training."""
+        """Return the measurable work of a model in training, which tells the memory of its first step."""
         facts = {
             "tokens": self.step.shape.tokens,
             "parameters": self.own_shape.parameters,
@@ -156,16 +142,12 @@ class StepOnRanks:
             ),
             "forward_flops": flops.forward_flops(self.step.shape),
             "backward_flops": flops.backward_flops(self.step.shape),
-            "formula_mib": [self.rank_bytes() / peak_memory.MIB],
-        } | on_ranks.facts(self)
+            "formula_mib": [self.formula_bytes() / peak_memory.MIB],
+        } | self.threads()
         return Work(
             self.place, training.iteration, training.expected, training.result, TOLERANCE[self.precision], facts,
-            before=training.before, clock=on_ranks.clock(self),
+            before=training.before, around_first=lambda: memory_of_first(training), clock=self.clock(),
         )  # fmt: skip
-
-    def own_step(self) -> Step:
-        """Return the step whose model a rank builds, on the device of the rank."""
-        return replace(self.step, device=self.place)
 
 
 @contextlib.contextmanager

@@ -37,19 +37,16 @@ class DistributedDataParallel(nn.Module):
     All start with the weights and buffers of rank 0. Call `finish_gradient_synchronization` between the backward pass
     and the optimizer's step. A parameter without a gradient on some ranks counts as zero there; one without on every
     rank keeps none. Collectives run in one order on all ranks, that of the parameters reversed: a parameter without a
-    gradient holds back those before it until the end. A bucket's gradients are views of its buffer. Given a list as
-    `log`, a `transfers.Noted` of each collective is appended.
+    gradient holds back those before it until the end. A bucket's gradients are views of its buffer.
     Raises ValueError for an unknown variant, or a bucket that is not positive."""
 
-    def __init__(
-        self, module: nn.Module, variant: str = "bucketed", bucket_mib: float = BUCKET_MIB, log: list | None = None
-    ):
+    def __init__(self, module: nn.Module, variant: str = "bucketed", bucket_mib: float = BUCKET_MIB):
         super().__init__()
         validate.choice("variant", variant, VARIANTS)
         if not bucket_mib > 0:
             raise ValueError(f"bucket_mib: got {bucket_mib}, expected a positive number")
         transfers.from_rank_0(module)
-        self.module, self.variant, self.log = module, variant, log
+        self.module, self.variant = module, variant
         params = [param for param in module.parameters() if param.requires_grad]
         most_bytes = {"flat": math.inf, "bucketed": bucket_mib * MIB}.get(variant, 0)
         self.buckets = list(_buckets(params, most_bytes))
@@ -86,7 +83,7 @@ class DistributedDataParallel(nn.Module):
         # one more collective, of one number a parameter: only the ranks together know which of them nobody used
         if absent:
             self._used[absent] = 0
-        used = transfers.average(self._used, "used", self.log)
+        used = transfers.average(self._used)
         for pending in self._pending if self.variant != "naive" else []:
             pending.wait()
         used.wait()
@@ -114,9 +111,7 @@ class DistributedDataParallel(nn.Module):
             self._issue()
 
     def _issue(self) -> None:
-        place = len(self._pending)
-        gradients = self.buckets[place].filled()
-        self._pending.append(transfers.average(gradients, f"bucket {place}", self.log))
+        self._pending.append(transfers.average(self.buckets[len(self._pending)].filled()))
 
 
 @dataclass

@@ -33,14 +33,13 @@ class FullySharded(nn.Module):
 
     `parameters()` yields the shards, whose gradients are ready after `finish_gradient_synchronization`; a parameter
     without a gradient counts as zero. In a narrower `compute_dtype`, layers compute and travel in that type, as do
-    gradients; inputs are converted. The module must be on its device, and its graph equal on all ranks. Given a list
-    as `log`, a `transfers.Noted` of each collective is appended."""
+    gradients; inputs are converted. The module must be on its device, and its graph equal on all ranks."""
 
-    def __init__(self, module: nn.Module, compute_dtype: torch.dtype | None = None, log: list | None = None):
+    def __init__(self, module: nn.Module, compute_dtype: torch.dtype | None = None):
         super().__init__()
         transfers.from_rank_0(module)
-        self.module, self.log, self.compute_dtype = module, log, compute_dtype
-        self._layers = _layers(module, compute_dtype or torch.float32, log)
+        self.module, self.compute_dtype = module, compute_dtype
+        self._layers = _layers(module, compute_dtype or torch.float32)
         self._order: list[_Layer] = []  # that of the last forward pass
         self._trace: list[_Layer] = []  # that of this one
         self._backward, self._current, self._reducing = False, None, None
@@ -199,8 +198,8 @@ class _Shard:
 
     The parameters are views of `whole`, whose memory is there only then."""
 
-    def __init__(self, name: str, params: list[nn.Parameter], dtype: torch.dtype, log: list | None):
-        self.name, self.params, self.log = name, params, log
+    def __init__(self, name: str, params: list[nn.Parameter], dtype: torch.dtype):
+        self.name, self.params = name, params
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.numels = [param.numel() for param in params]
         self.numel = sum(self.numels)
@@ -226,7 +225,7 @@ class _Shard:
             return
         storage.resize_(self.whole_bytes)
         self._own(self.whole).copy_(self.master.detach())
-        self.pending = transfers.gather(self.whole, f"gather {self.name}", self.log)
+        self.pending = transfers.gather(self.whole)
 
     def wait(self) -> None:
         if self.pending is not None:
@@ -249,7 +248,7 @@ class _Shard:
                 if place not in self.seen:
                     view.zero_()
         part = torch.empty_like(self.master, requires_grad=False)
-        pending = transfers.scatter(part, self.gradients, f"reduce {self.name}", self.log)
+        pending = transfers.scatter(part, self.gradients)
         self.reducing, self.gradients, self.seen = (pending, part), None, set()
 
     @torch.no_grad()
@@ -265,7 +264,7 @@ class _Shard:
         """Return all parameters in fp32."""
         whole = torch.empty(self.whole.numel(), device=self.master.device)
         self._own(whole).copy_(self.master.detach())
-        transfers.gather(whole, f"gather {self.name}").wait()
+        transfers.gather(whole).wait()
         return [part.clone() for part in self._views(whole)]
 
     @torch.no_grad()
@@ -295,7 +294,7 @@ class _Shard:
         return [part.view(param.shape) for part, param in zip(parts, self.params, strict=True)]
 
 
-def _layers(module: nn.Module, dtype: torch.dtype, log: list | None) -> list[_Layer]:
+def _layers(module: nn.Module, dtype: torch.dtype) -> list[_Layer]:
     """Return the layers, and one of the parameters that no layer has alone."""
     children = {}
     for name, child in module.named_children():
@@ -308,7 +307,7 @@ def _layers(module: nn.Module, dtype: torch.dtype, log: list | None) -> list[_La
     for name, params in found.items():
         trained, frozen = ([param for param in params if param.requires_grad is kind] for kind in (True, False))
         kinds = {name: trained, f"{name}.frozen": frozen}
-        shards = [_Shard(full_name, kind, dtype, log) for full_name, kind in kinds.items() if kind]
+        shards = [_Shard(full_name, kind, dtype) for full_name, kind in kinds.items() if kind]
         if shards:
             layers.append(_Layer(name, children.get(name, module), shards))
     return layers

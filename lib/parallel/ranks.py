@@ -4,7 +4,7 @@ A rank is `python -m lib.parallel.ranks`. It meets the others through a file, wh
 functions whose names arrive at its standard input, and ends when that closes: no rank outlives its parent.
 
 >>> with World(2) as world:
-...     world.run("lib.parallel.ranks.number")
+...     world.run("torch.distributed.get_rank")
 [0, 1]
 """
 
@@ -36,6 +36,7 @@ DEVICES = {"gloo": "cpu", "nccl": "cuda"}  # what each backend moves the data of
 BACKENDS = {device: backend for backend, device in DEVICES.items()}
 PROCESS_BYTES = 500 * 2**20  # of a process that has imported PyTorch, as seen on Linux
 START_S = 120.0  # for all ranks to import torch and to meet
+ANSWER_S = 60.0  # for all ranks to answer a call, unless it says how long, and for a collective to end
 GRACE_S = 1.0  # in which ranks may say what went wrong, once one of them has failed
 
 
@@ -61,15 +62,15 @@ class World:
 
     Raises RankFailed if they do not meet. With gloo, they share the machine's cores; with nccl, each has a GPU."""
 
-    def __init__(self, size: int, backend: str = "gloo", timeout_s: float = 60.0):
-        self.size, self.timeout_s = size, timeout_s
+    def __init__(self, size: int, backend: str = "gloo"):
+        self.size = size
         self.folder = tempfile.TemporaryDirectory(prefix="ranks-")
         within = Path(self.folder.name)
         loopback = {"GLOO_SOCKET_IFNAME": _loopback()} | {"OMP_NUM_THREADS": str(threads(size))}
         self.errors = [within / f"{rank}.err" for rank in range(size)]
         self.ranks = []
         for rank, errors in enumerate(self.errors):
-            arguments = [str(within / "store"), str(rank), str(size), backend, str(timeout_s)]
+            arguments = [str(within / "store"), str(rank), str(size), backend]
             with errors.open("w") as file:
                 self.ranks.append(
                     subprocess.Popen(
@@ -85,7 +86,7 @@ class World:
     def __exit__(self, *_):
         self.close()
 
-    def run(self, function: str, within_s: float | None = None, **arguments) -> list:
+    def run(self, function: str, within_s: float = ANSWER_S, **arguments) -> list:
         """Call a function, given as `module.name`, in every rank, and return what each returned.
 
         Arguments and results are those of JSON. Raises RankFailed, also without an answer `within_s` seconds."""
@@ -93,7 +94,7 @@ class World:
             with contextlib.suppress(BrokenPipeError):  # it has ended, as its missing answer will tell
                 process.stdin.write(json.dumps([function, arguments]) + "\n")
                 process.stdin.flush()
-        return self._answers(within_s or self.timeout_s)
+        return self._answers(within_s)
 
     def _answers(self, within_s: float) -> list:
         """Collect an answer of each rank; closes the world and raises RankFailed unless all are good."""
@@ -112,15 +113,14 @@ class World:
                     deadline = min(deadline, time.monotonic() + GRACE_S)
         if len(found) == self.size:
             return [found[rank] for rank in range(self.size)]
-        silent = [] if failed else [f"no answer from rank {r} in {within_s:.0f} s" for r in self._silent(found)]
+        silent = [] if failed else [rank for rank in range(self.size) if rank not in found]
         self.close(at_once=True)
         first = sorted(failed, key=lambda rank: (failed[rank]["traceback"] != "", rank))  # a dead rank fails the others
-        failure = RankFailed("; ".join([f"rank {rank}: {failed[rank]['error']}" for rank in first] + silent))
+        said = [f"rank {rank}: {failed[rank]['error']}" for rank in first]
+        said += [f"no answer from rank {rank} in {within_s:.0f} s" for rank in silent]
+        failure = RankFailed("; ".join(said))
         failure.add_note("".join(answer["traceback"] for answer in failed.values()))
         raise failure
-
-    def _silent(self, found: dict) -> list[int]:
-        return [rank for rank in range(self.size) if rank not in found]
 
     def _ended(self, rank: int) -> str:
         """Say how a rank ended and what it said last."""
@@ -180,12 +180,7 @@ class Clock:
         return [b - a for a, b in zip([0, *ends], ends, strict=False)], wall_ns, host_ns
 
 
-def number() -> int:
-    """Return this process's number among the ranks."""
-    return dist.get_rank()
-
-
-def main(store: str, rank: str, size: str, backend: str, timeout_s: str) -> None:
+def main(store: str, rank: str, size: str, backend: str) -> None:
     """Join the other ranks, then answer calls until standard input closes."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with the answers
@@ -196,7 +191,7 @@ def main(store: str, rank: str, size: str, backend: str, timeout_s: str) -> None
     card = on(DEVICES[backend]).take(int(rank))
     dist.init_process_group(
         backend, store=dist.FileStore(store, int(size)), rank=int(rank), world_size=int(size), device_id=card,
-        timeout=timedelta(seconds=float(timeout_s)),
+        timeout=timedelta(seconds=ANSWER_S),
     )  # fmt: skip
     print(json.dumps({"result": None}), file=answers, flush=True)
     while True:

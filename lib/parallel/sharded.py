@@ -19,11 +19,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
     Gradients must be averaged before. Each parameter belongs to one rank: the largest first, to the rank with the
     fewest elements. Those of a rank move into one flat tensor, which takes one broadcast; a parameter that shares its
     memory with another tensor stays in place and is sent by itself. Parameters that require gradients only later join
-    at the next step. `state` holds this rank's share. Given a list as `log`, a `transfers.Noted` of each broadcast is
-    appended."""
+    at the next step. `state` holds this rank's share."""
 
-    def __init__(self, params, optimizer_cls: type[torch.optim.Optimizer], log: list | None = None, **kwargs):
-        self.log, self.owners, self.inner = log, {}, None
+    def __init__(self, params, optimizer_cls: type[torch.optim.Optimizer], **kwargs):
+        self.owners, self.inner = {}, None
         self._numel = [0] * dist.get_world_size()
         self._sent: list[tuple[int, Tensor]] = []  # each tensor to send, and its owner
         super().__init__(params, {})
@@ -50,10 +49,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for group, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
             inner.update(self._own(group, inner["params"]))
         self.inner.step()
-        pendings = [
-            transfers.broadcast(tensor, owner, f"parameters of rank {owner}", self.log) for owner, tensor in self._sent
-        ]
-        for pending in pendings:
+        for pending in [transfers.broadcast(tensor, owner) for owner, tensor in self._sent]:
             pending.wait()
         return loss
 
@@ -76,7 +72,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                     if _is_meta(value):
                         mine = owner == dist.get_rank()
                         tensor = own[index][name] if mine else torch.empty_like(value, device=params[index].device)
-                        transfers.broadcast(tensor, owner, f"state {name}").wait()
+                        transfers.broadcast(tensor, owner).wait()
                         value = tensor.to("cpu", copy=True)
                     state[index][name] = value
         packed = super().state_dict()["param_groups"]

@@ -119,7 +119,7 @@ def predicted(tasks: list[Task], again: frozenset[str] = frozenset()) -> dict[st
             continue
         built = {name: cases.EXPERIMENTS[task.experiment](**case) for name, case in todo.items()}
         here, settings = rates(task.device), task.parameters
-        seconds = here.start + COMPILER_S * any(map(_compiles, built.values()))
+        seconds = here.start + COMPILER_S * any(case.compiles for case in built.values())
         for name, case in built.items():
             earlier = plan.earlier_s(name, task.machine)
             seconds += min(task.timeout, earlier or case_seconds(case, settings, here))
@@ -140,10 +140,6 @@ def sentence(tasks: list[Task], again: frozenset[str] = frozenset()) -> str:
         whole = f"tier {tier} {clock(sum(found.values()))}: " if len(tiers) > 1 else ""
         lines.append(f"  {whole}{', '.join(parts)}")
     return "\n".join(lines)
-
-
-def _compiles(case) -> bool:
-    return getattr(case, "compiles", getattr(case, "compiled", False))
 
 
 def case_seconds(case, settings: Mapping, rates: UnitSeconds) -> float:
@@ -169,7 +165,7 @@ def case_seconds(case, settings: Mapping, rates: UnitSeconds) -> float:
     seconds += 2 * settings.get("steps", 0) * each + trials * _compile_s(case, rates) / 2  # half of them from the cache
     seconds += costs.drawn * rates.draw * (1 + len(others) + (case.experiment == "warmup"))
     seconds += rates.beside + sum(CACHED * _compile_s(other, rates) for other in others)
-    if _compiles(case):
+    if case.compiles:
         return seconds + (CACHED if settings["round"] > 1 else 1) * _compile_s(case, rates)
     followed = {"allocator": 0, "warmup": 0, "memory": 2, "precision": 0, "kernels": 4 + settings.get("recorded", 0)}
     each_s = FOLLOWED_S if case.experiment in followed else rates.peaks
@@ -177,4 +173,4 @@ def case_seconds(case, settings: Mapping, rates: UnitSeconds) -> float:
 
 
 def _compile_s(case, rates: UnitSeconds) -> float:
-    return GRAPH_S + rates.compiled * case.costs().operations if _compiles(case) else 0.0
+    return GRAPH_S + rates.compiled * case.costs().operations if case.compiles else 0.0

@@ -12,8 +12,8 @@ from lib.timing import Plan
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_each_program_is_a_case_of_another_experiment(program):
     (case,) = cases.grid("allocator", program=program, allocator="keeps", device="cpu")
-    assert case.case.device == "cpu"
-    assert case.predicted_bytes() == case.case.predicted_bytes() > 0
+    assert case.inner.device == "cpu"
+    assert case.predicted_bytes() == case.inner.predicted_bytes() > 0
 
 
 def test_unknown_values_are_refused():

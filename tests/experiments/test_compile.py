@@ -75,9 +75,9 @@ def test_a_case_is_compiled_in_the_first_round_and_loaded_in_the_next(own_result
 
 
 def test_what_runs_is_the_case_of_the_other_experiment():
-    assert one().underlying().variant == "compiled"
-    assert one(compiled=False).underlying().variant == "naive"
-    step = one(model="tiny", d_head=32).underlying()
+    assert one().inner.variant == "compiled"
+    assert one(compiled=False).inner.variant == "naive"
+    step = one(model="tiny", d_head=32).inner
     assert (step.size, step.context_length, step.compiled, step.mode) == ("tiny", 8, True, "train_step")
     assert one(model="tiny", d_head=32).predicted_bytes() == step.predicted_bytes()
     facts = one(model="tiny", d_head=32, compiled=False).setup().facts

@@ -15,11 +15,11 @@ def case(**changed):
 
 
 def test_it_is_a_case_of_attention_with_inputs_in_the_type_of_the_products():
-    assert case().attention == one("attention", seq_len=T, d_head=D, batch_size=H)
+    assert case().inner == one("attention", seq_len=T, d_head=D, batch_size=H)
     narrow = case(variant="tiled", precision="bf16")
-    assert narrow.attention.native
-    assert narrow.predicted_bytes() == narrow.attention.predicted_bytes()
-    assert narrow.costs() == narrow.attention.costs()
+    assert narrow.inner.native
+    assert narrow.predicted_bytes() == narrow.inner.predicted_bytes()
+    assert narrow.costs() == narrow.inner.costs()
     assert "CUDA" in case(variant="triton").unavailable()
     with pytest.raises(ValueError, match=r"variant: got 'tyled', .*nearest: tiled"):
         case(variant="tyled")

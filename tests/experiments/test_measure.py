@@ -9,7 +9,7 @@ import torch
 
 from lib import adam, precision, timing
 from lib.experiments import cases, measure
-from lib.experiments.measure import Work
+from lib.experiments.case import Work
 from lib.instruments import cache, container, device, environment, peak_memory
 from lib.instruments.device import Cpu
 from lib.records import atomic, baselines, results

@@ -53,7 +53,7 @@ def test_both_programs_begin_with_the_same_weights_and_batch():
     for program in peers.PROGRAMS:
         torch.manual_seed(0)
         case = one(program=program)
-        built.append(peers.Llama(case.step) if program == peers.PEER else case.step.training())
+        built.append(peers.Llama(case.inner) if program == peers.PEER else case.inner.training())
     ours, llama = built
     assert torch.equal(ours.batch, llama.batch)
     assert ours.weights.keys() == llama.weights.keys()
@@ -83,7 +83,7 @@ def test_where_transformers_is_missing_it_is_left_out_and_ours_is_not(monkeypatc
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else find(name))
     assert one().unavailable() == "transformers is not installed (make peers)"
-    assert one(program="ours").unavailable() == one(program="ours").step.unavailable()
+    assert one(program="ours").unavailable() == one(program="ours").inner.unavailable()
 
 
 def test_impossible_values_are_refused():

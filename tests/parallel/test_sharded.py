@@ -22,7 +22,9 @@ def test_ten_steps_with_groups_and_a_schedule_are_those_of_one_process(call, mod
 
 
 def test_a_step_takes_a_broadcast_of_each_rank(call):
-    assert call("broadcasts") == [[["parameters of rank 0", "parameters of rank 1"], 4 * 3_609_728]] * 2
+    for sent in call("broadcasts"):
+        assert len(sent) == 2
+        assert sum(sent) == 4 * 3_609_728
 
 
 @pytest.fixture(scope="module")

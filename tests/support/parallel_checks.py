@@ -1,10 +1,13 @@
 """Functions that tests call in ranks by name: training on all ranks beside the same training in each process."""
 
+import contextlib
 import copy
 import gc
 import os
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -14,7 +17,7 @@ from lib import model as lm
 from lib import timing
 from lib.adam import AdamW, Hyper
 from lib.instruments.live_memory import held_bytes
-from lib.parallel import ranks
+from lib.parallel import ranks, transfers
 from lib.parallel.ddp import DistributedDataParallel
 from lib.parallel.fsdp import FullySharded
 from lib.parallel.sharded import ShardedOptimizer
@@ -115,33 +118,48 @@ def difference(found: dict, expected: dict) -> float:
     return max((found[name].double() - expected[name].double()).abs().max().item() for name in found)
 
 
-def data_parallel(model: str, variant: str, bucket_mib: float = 25.0, parts: int = 1) -> dict:
-    """Train five steps; return the largest difference, and the order and the times of the collectives."""
+@contextlib.contextmanager
+def noted(label: Callable = lambda tensor: tensor.nbytes) -> Iterator[list]:
+    """Yield a list that gets a label of each tensor that is sent inside, by default its bytes."""
+    log = []
+
+    def watched(begin: Callable) -> Callable:
+        def begun(*given):
+            log.append(label([each for each in given if isinstance(each, torch.Tensor)][-1]))
+            return begin(*given)
+
+        return begun
+
+    names = ("average", "broadcast", "gather", "scatter")
+    with mock.patch.multiple(transfers, **{name: watched(getattr(transfers, name)) for name in names}):
+        yield log
+
+
+def data_parallel(model: str, variant: str, bucket_mib: float, parts: int) -> dict:
+    """Train five steps; return the largest difference, and the bytes of the collectives in their order."""
     torch.manual_seed(dist.get_rank())
-    log: list = []
-    network = DistributedDataParallel(built(model), variant, bucket_mib, log)
+    network = DistributedDataParallel(built(model), variant, bucket_mib)
     plain, start = copy.deepcopy(network.module), copy.deepcopy(network.module.state_dict())
     optimizer, reference = sgd(network), sgd(plain)
     counts = []
-    for step in range(5):
-        optimizer.zero_grad()
-        with network.no_sync():
-            for part in range(parts - 1):
-                (rank_loss(network, step, dist.get_rank(), part) / parts).backward()
-        (rank_loss(network, step, dist.get_rank(), parts - 1) / parts).backward()
-        counts.append(len(log))
-        network.finish_gradient_synchronization()
-        optimizer.step()
-        reference_step(plain, reference, step, parts)
+    with noted() as sent:
+        for step in range(5):
+            optimizer.zero_grad()
+            with network.no_sync():
+                for part in range(parts - 1):
+                    (rank_loss(network, step, dist.get_rank(), part) / parts).backward()
+            (rank_loss(network, step, dist.get_rank(), parts - 1) / parts).backward()
+            counts.append(len(sent))
+            network.finish_gradient_synchronization()
+            optimizer.step()
+            reference_step(plain, reference, step, parts)
     sizes = [param.nbytes for param in plain.parameters() if param.requires_grad]
     return {
         "error": difference(network.module.state_dict(), plain.state_dict()),
         "change": difference(plain.state_dict(), start),
         "parameters": len(sizes), "gradient_bytes": sum(sizes), "largest_bytes": max(sizes),
-        "order": [noted.name for noted in log],
-        "bytes": [noted.bytes for noted in log],
+        "sent": sent,
         "in_backward": counts[0],
-        "timed": all(noted.issued_ns < noted.finished_ns for noted in log),
         "checksum": sum(value.double().sum().item() for value in network.state_dict().values()),
         "without": [key for key, param in network.module.named_parameters() if param.grad is None],
     }  # fmt: skip
@@ -257,13 +275,13 @@ def continued(path: str, optimizer: str, sharded: bool = True) -> float:
     return difference(network.state_dict(), plain.state_dict())
 
 
-def broadcasts() -> tuple[list[str], int]:
-    """Return the names of the collectives of a step, and their bytes."""
-    log: list = []
+def broadcasts() -> list[int]:
+    """Return the bytes of each broadcast of a step."""
     network = built("tiny")
     averaged(network, 0)
-    ShardedOptimizer(network.parameters(), torch.optim.SGD, log, lr=0.1).step()
-    return [noted.name for noted in log], sum(noted.bytes for noted in log)
+    with noted() as sent:
+        ShardedOptimizer(network.parameters(), torch.optim.SGD, lr=0.1).step()
+    return sent
 
 
 def other_groups() -> str:
@@ -292,32 +310,36 @@ def shared_memory() -> dict:
 
 
 def fully_sharded(model: str, dtype: str = "float32", parts: int = 1) -> dict:
-    """Train five steps; return the largest differences of weights and of the loss, and the order of collectives."""
+    """Train five steps; return the largest differences of weights and of the loss, and what was sent in each step."""
     torch.manual_seed(dist.get_rank())
-    narrow, log = getattr(torch, dtype), []
     plain = built(model)
-    network = FullySharded(copy.deepcopy(plain), None if dtype == "float32" else narrow, log)
+    network = FullySharded(copy.deepcopy(plain), None if dtype == "float32" else getattr(torch, dtype))
     start = network.gather_full_parameters()
     plain.load_state_dict(start)
     optimizer, reference = (sgd(each) for each in (network, plain))
-    orders, loss_errors = [], []
+    orders, loss_errors, shards = [], [], network._shards()
+
+    def label(tensor: torch.Tensor) -> tuple[str, int]:
+        gathered = [f"gather {shard.name}" for shard in shards if shard.whole is tensor]
+        (name,) = gathered or [f"reduce {shard.name}" for shard in shards if shard.gradients is tensor]
+        return name, tensor.nbytes
+
     for step in range(5):
         optimizer.zero_grad()
-        log.clear()
-        for part in range(parts):
-            (rank_loss(network, step, dist.get_rank(), part) / parts).backward()
-        network.finish_gradient_synchronization()
+        with noted(label) as sent:
+            for part in range(parts):
+                (rank_loss(network, step, dist.get_rank(), part) / parts).backward()
+            network.finish_gradient_synchronization()
         optimizer.step()
-        orders.append([noted.name for noted in log])
+        orders.append([name for name, _ in sent])
         reference_step(plain, reference, step, parts, zeros=True)
         with torch.no_grad():
             loss_errors.append(abs(rank_loss(network, step, 0) - rank_loss(plain, step, 0)).item())
-    seen = [noted.bytes for noted in log]
     end, expected = network.gather_full_parameters(), plain.state_dict()
     return {
-        "error": difference(end, expected), "loss_error": max(loss_errors), "orders": orders, "bytes": seen,
-        "change": difference(expected, start),
-        "gathered": sum(shard.whole.untyped_storage().nbytes() for shard in network._shards()),
+        "error": difference(end, expected), "loss_error": max(loss_errors), "orders": orders,
+        "bytes": [size for _, size in sent], "change": difference(expected, start),
+        "gathered": sum(shard.whole.untyped_storage().nbytes() for shard in shards),
     }  # fmt: skip
 
 

@@ -6,12 +6,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lib import validate
 from lib.cost import flops
 from lib.experiments import exact
-from lib.experiments.measure import Work
-from lib.instruments import device
+from lib.experiments.case import Case, Work
 from lib.timing import Mark
+from lib.validate import one_of
 
 ROWS = 64
 TOLERANCE = 1e-5
@@ -27,22 +26,13 @@ VARIANTS = {"stepwise": stepwise, "one_call": lambda rows_RW: rows_RW.softmax(-1
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(Case):
     """Softmax of 64 rows of `width` numbers each. Raises ValueError for an unknown or impossible value."""
 
     experiment: ClassVar[str] = "softmax"
-    variant: str
+    variant: str = one_of(VARIANTS)
     width: int
     device: str
-
-    def __post_init__(self):
-        object.__setattr__(self, "device", device.named(self.device))
-        validate.fields(self)
-        validate.choice("variant", self.variant, VARIANTS)
-
-    def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
-        return None
 
     def predicted_bytes(self) -> int:
         """Return the bytes of the input, the result and two steps between them, in fp32, and of one in fp64."""
