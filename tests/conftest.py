@@ -16,6 +16,9 @@ from lib.records import code_digest, results
 from simulated import Simulated
 
 
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")  # a process of tests need not try out each instruction set
+
+
 @pytest.fixture
 def one_thread():
     """For operations so small that on a busy machine the threads would mostly wait for one another."""

@@ -104,15 +104,15 @@ class _Moved(TorchFunctionMode):
         self.kind, self.followed = kind, followed
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        named = [leaf for leaf in tree_leaves((args, kwargs or {})) if isinstance(leaf, str | torch.device)]
-        there = self._is(self.kind, named)
-        args, kwargs = tree_map(lambda leaf: "cpu" if self._is(self.kind, [leaf]) else leaf, (args, kwargs or {}))
-        result = function(*args, **kwargs)
+        named = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, str | torch.device)]
+        there = any(map(self._is_there, named))
+        if there:
+            args, kwargs = tree_map(lambda leaf: "cpu" if self._is_there(leaf) else leaf, (args, kwargs))
+        result = function(*args, **(kwargs or {}))
         moves = function in MOVES and (named or function is torch.Tensor.cpu)
         if moves and self.followed.has(args[0]) != there:
             return self.followed.put(result.clone() if result is args[0] else result, there)
         return self.followed.put(result, there) if there else result
 
-    @staticmethod
-    def _is(kind: str, leaves: list) -> bool:
-        return any(isinstance(leaf, str | torch.device) and str(leaf).partition(":")[0] == kind for leaf in leaves)
+    def _is_there(self, leaf) -> bool:
+        return isinstance(leaf, str | torch.device) and str(leaf).partition(":")[0] == self.kind
