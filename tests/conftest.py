@@ -15,7 +15,6 @@ from browser import chromium, installed_chromium, jupyterlab, rendered  # noqa: 
 from lib.records import code_digest, results
 from simulated import Simulated
 
-
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")  # a process of tests need not try out each instruction set
 
 
