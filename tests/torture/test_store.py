@@ -4,7 +4,6 @@ import os
 import random
 import shutil
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
@@ -82,12 +81,6 @@ def test_a_damaged_record_is_found_shown_nowhere_set_aside_counted_and_measured_
     assert damaged.clean_store(alone=True) == 0
 
 
-def example() -> bytes:
-    """A record as it was measured, with samples of everything."""
-    measured = [file for file in KEPT.glob("*.r1.json") if results.status(file) == "ok"]
-    return min(measured, key=lambda file: file.stat().st_size).read_bytes()
-
-
 def refused(content: bytes) -> bool:
     try:
         parse(content)
@@ -96,45 +89,23 @@ def refused(content: bytes) -> bool:
     return False
 
 
-@pytest.mark.faults(7, "a record cut short, at every byte")
-def test_a_record_cut_short_at_any_byte_is_found(stored, tally):
-    content = example()
+@pytest.mark.faults(7, "a record cut short or with one bit turned, at every byte")
+def test_a_record_cut_short_at_any_byte_or_of_which_any_bit_is_turned_is_found(tally):
+    measured = [file for file in KEPT.glob("*.r1.json") if results.status(file) == "ok"]
+    content, chance = min(measured, key=lambda file: file.stat().st_size).read_bytes(), random.Random(2)
     parse(content)
-    for length in range(len(content)):
+    for position, byte in enumerate(content):
         with tally.injection():
-            assert refused(content[:length]), f"cut to {length}"
-    whole, chance = stored.read_bytes(), random.Random(1)
-    for length in chance.sample(range(len(whole)), count(10, 100)):
-        with tally.injection():
-            stored.write_bytes(whole[:length])
-            assert_found(stored, f"cut to {length}")
-
-
-@pytest.mark.faults(7, "a record with one bit turned, at every byte")
-def test_a_record_of_which_any_bit_is_turned_is_found(stored, tally):
-    content, chance = example(), random.Random(2)
-    for position in range(len(content)):
+            assert refused(content[:position]), f"cut to {position}"
         for bit in chance.sample(range(8), count(1, 8)):
-            turned = bytearray(content)
-            turned[position] ^= 1 << bit
+            turned = content[:position] + bytes([byte ^ 1 << bit]) + content[position + 1 :]
             with tally.injection():
-                assert refused(bytes(turned)), f"bit {bit} of byte {position}"
-    whole = stored.read_bytes()
-    for position in chance.sample(range(len(whole)), count(10, 100)):
-        with tally.injection():
-            turned = bytearray(whole)
-            turned[position] ^= 1 << chance.randrange(8)
-            stored.write_bytes(turned)
-            os.utime(stored, (position + 1, position + 1))
-            assert_found(stored, f"byte {position}")
+                assert refused(turned), f"bit {bit} of byte {position}"
 
 
 @pytest.mark.faults(7, "a record of 1 GB")
-@pytest.mark.parametrize("beginning", ["whole", "nothing"])
-def test_a_file_of_a_gigabyte_is_refused_without_being_read(stored, tally, beginning):
+def test_a_file_of_a_gigabyte_is_refused_without_being_read(stored, tally):
     with stored.open("r+b") as file:
-        if beginning == "nothing":
-            file.truncate(0)
         file.truncate(2**30)
     with tally.injection():
         tracemalloc.start()
@@ -154,7 +125,7 @@ def a_full_folder(file):
 
 
 @pytest.mark.faults(7, "no file in the place of a record")
-@pytest.mark.parametrize("stand_in", [Path.mkdir, a_full_folder, a_link("nowhere"), a_link("."), os.mkfifo, "loop"])
+@pytest.mark.parametrize("stand_in", [a_full_folder, a_link("nowhere"), a_link("."), os.mkfifo, "loop"])
 def test_what_is_no_file_in_the_place_of_a_record_is_set_aside_unopened(stored, tally, stand_in):
     stored.unlink()
     if stand_in == "loop":
@@ -165,10 +136,7 @@ def test_what_is_no_file_in_the_place_of_a_record_is_set_aside_unopened(stored, 
 
 
 @pytest.mark.faults(7, "a record in the place of another")
-@pytest.mark.parametrize(
-    "place",
-    ["naive-64.r2", "naive-128.r1", "sdpa-64.r1", "naive-64", "../adam/naive-64.r1", "../../test-2c/attention/x"],
-)
+@pytest.mark.parametrize("place", ["naive-64.r2", "naive-64", "../adam/naive-64.r1", "../../test-2c/attention/x"])
 def test_a_whole_record_in_the_place_of_another_is_damaged(stored, tally, place):
     copy = stored.parent / f"{place}.json"
     copy.parent.mkdir(parents=True, exist_ok=True)
@@ -232,15 +200,10 @@ def test_what_is_set_aside_overwrites_nothing_and_may_have_a_long_name(stored):
     for number in (1, 2, 3):
         stored.write_bytes(content + bytes([number]))
         damaged.set_aside(stored)
+    damaged.set_aside(stored)  # another sweep has done it already
     long.write_bytes(content)
     assert damaged.clean_store(alone=True) == 1
     assert len({file.read_bytes() for file in stored.parent.iterdir()}) == len(damaged.losses()) == 4
-
-
-def test_what_another_sweep_has_set_aside_already_is_no_error(stored):
-    damaged.set_aside(stored)
-    damaged.set_aside(stored)
-    assert len(damaged.losses()) == 1
 
 
 def test_what_is_not_ours_is_left_where_it_is(stored):
