@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-import nbformat
 import papermill
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpecManager
@@ -126,11 +125,6 @@ def execute_in(
             if "died" not in str(error):
                 raise
             raise DeadKernelError(str(error)) from None
-    _refuse_unfinished(source.name, done)
-
-
-def _refuse_unfinished(name: str, done: nbformat.NotebookNode) -> None:
-    """Raise NotebookFailed if a cell called sys.exit, which papermill takes for success."""
     code = [cell for cell in done.cells if cell.cell_type == "code" and cell.source.strip()]
-    if code and code[-1].execution_count is None:
-        raise NotebookFailed(f"{name} ended before its last cell")
+    if code and code[-1].execution_count is None:  # a cell called sys.exit, which papermill takes for success
+        raise NotebookFailed(f"{source.name} ended before its last cell")

@@ -41,7 +41,9 @@ def experiments() -> list[str]:
 @functools.cache
 def parameters(notebook: str | Path) -> dict:
     """Read the defaults in the `parameters` cell of an experiment's notebook, or of a file."""
-    source = _parameters_cell(NOTEBOOKS / f"{notebook}.ipynb" if isinstance(notebook, str) else notebook)
+    file = NOTEBOOKS / f"{notebook}.ipynb" if isinstance(notebook, str) else notebook
+    cells = json.loads(file.read_text())["cells"]
+    source = next(("".join(c["source"]) for c in cells if "parameters" in c["metadata"].get("tags", [])), "")
     return {line.targets[0].id: ast.literal_eval(line.value) for line in ast.parse(source).body}
 
 
@@ -55,8 +57,3 @@ def fields(experiment: str) -> list[str]:
     if not os.path.exists(NOTEBOOKS / f"{experiment}.ipynb"):  # Path.exists raises for a very long name
         return []
     return [name for name in parameters(experiment) if name not in settings(experiment)]
-
-
-def _parameters_cell(file: Path) -> str:
-    cells = json.loads(file.read_text())["cells"]
-    return next(("".join(c["source"]) for c in cells if "parameters" in c["metadata"].get("tags", [])), "")

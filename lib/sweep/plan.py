@@ -194,10 +194,10 @@ def pins(tasks: list[Task]) -> list[str]:
 
 
 def earlier_s(name: str, machine: str = "*") -> float | None:
-    """Return the seconds that a record took before, else one of another round; None without any."""
+    """Return the seconds that a record took before, else that of round 1 or 2; None without any."""
     stem = name.rpartition(".r")[0]
-    roots, endings = (results.folder(), results.REFERENCE), (f"{name}.json", f"{stem}.r*.json")
-    files = (file for ending in endings for root in roots for file in sorted(root.glob(f"{machine}/{ending}")))
+    folders = [folder for root in (results.folder(), results.REFERENCE) for folder in sorted(root.glob(machine))]
+    files = (folder / f"{each}.json" for each in (name, f"{stem}.r1", f"{stem}.r2") for folder in folders)
     return next((results.cached(file)["seconds"] for file in files if results.status(file)), None)
 
 

@@ -83,7 +83,7 @@ def read(file: Path) -> list[Kernel]:
         validate.choice("experiment", experiment, [*cases.EXPERIMENTS, *OPTIONS])
         for block in _blocks(experiment, axes):
             full = _with_defaults(experiment, options | block)
-            count += _count_cases(experiment, full)
+            count += full["rounds"] * math.prod(len(_as_list(full[name])) for name in notebooks.fields(experiment))
             if count > CASES:
                 raise ValueError(f"{experiment}: the sweep has more than {CASES:,} cases in all rounds")
             entries.append(_kernels(experiment, full))
@@ -192,10 +192,6 @@ def _refuse_setting(field: str, value, least: int | bool, fraction: bool) -> Non
         raise ValueError(f"{field}: got {validate.shown(value)}, expected a {'finite' if fraction else 'whole'} number")
     validate.at_least(field, value, least)
     validate.at_most(field, value)
-
-
-def _count_cases(experiment: str, block: dict) -> int:
-    return block["rounds"] * math.prod(len(_as_list(block[name])) for name in notebooks.fields(experiment))
 
 
 def _kernels(experiment: str, block: dict) -> list[Kernel]:
