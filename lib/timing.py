@@ -78,11 +78,15 @@ class Samples:
         """Return `<phase>_ms`, `total_ms`, `wall_ms` and `host_ms`; `warmup_ms` has the totals of warm-ups.
 
         `minor_faults` has the page faults of each sample, and `calls_a_sample` is there if there are several."""
-        series = {**self.phases, "total": self.total, "wall": self.wall} | ({"host": self.host} if self.host else {})
+        series = {**self.phases, "total": self.total, "wall": self.wall}
+        if self.host:
+            series["host"] = self.host
         metrics = {f"{name}_ms": [ns / 1e6 for ns in values[self.warmup :]] for name, values in series.items()}
-        metrics |= {"warmup_ms": [ns / 1e6 for ns in self.total[: self.warmup]]}
-        calls = {"calls_a_sample": self.calls} if self.calls > 1 else {}
-        return metrics | {"minor_faults": self.faults[self.warmup :]} | calls
+        metrics["warmup_ms"] = [ns / 1e6 for ns in self.total[: self.warmup]]
+        metrics["minor_faults"] = self.faults[self.warmup :]
+        if self.calls > 1:
+            metrics["calls_a_sample"] = self.calls
+        return metrics
 
 
 @dataclass(frozen=True)
@@ -117,14 +121,14 @@ class Plan:
             return n >= self.samples
         if spent_ns > self.seconds * 1e9:
             return True
-        look, before = LEAST, 0
+        first, look = LEAST, LEAST + LEAST // 2
         while look < n:
-            look, before = look + look // 2, look
-        if look > n or not before:
+            first, look = look, look + look // 2
+        if look > n:
             return False
-        narrow = totals[:before]  # it may look narrow by luck, so half as many samples more are taken
-        low, high = intervals.order_statistics(narrow, STOPPING)
-        return high - low <= self.target / 100 * statistics.median(narrow)
+        earlier = totals[:first]  # they may look narrow by luck, so half as many samples more were taken
+        low, high = intervals.order_statistics(earlier, STOPPING)
+        return high - low <= self.target / 100 * statistics.median(earlier)
 
 
 def measure(
@@ -141,9 +145,9 @@ def measure(
     def once() -> None:
         nonlocal spent_ns
         before()
-        earlier = _minor_faults()
+        earlier = minor_faults()
         durations, wall_ns, host_ns = _once(iteration, clock, found.calls, len(found.phases) > 1)
-        found.faults.append(_minor_faults() - earlier)
+        found.faults.append(minor_faults() - earlier)
         if found.wall and list(durations) != list(found.phases):
             phases = list(found.phases)
             raise ValueError(f"phases: got {list(durations)}, expected those of the first iteration, {phases}")
@@ -223,6 +227,7 @@ def compare(
     `most` pairs or, after the fifth, once all that ran has taken `seconds`."""
     coin, warm, sides = random.Random(seed), Pairs(), ((first, before[0]), (second, before[1]))
     calls, phases, fastest_ns, spent_ns = [1, 1], [1, 1], [math.inf, math.inf], 0.0
+    repeats = before == (nothing, nothing) if repeats is None else repeats
 
     def once(order: tuple[int, int]) -> list[dict[str, float]]:
         nonlocal spent_ns
@@ -240,9 +245,8 @@ def compare(
     with _without_collector():
         while not warm.first or spent_ns < 1e9 * max(least_s, seconds / 5 if len(warm.first) < UNCOUNTED else 0):
             warm.add(*once((0, 1)))
-        both = warm.first, warm.second
-        if before == (nothing, nothing) if repeats is None else repeats:
-            calls = batches(clock, *both)
+        if repeats:
+            calls = batches(clock, warm.first, warm.second)
         pairs, planned, orders, spent_ns = Pairs(calls=calls), PILOT, [], 0.0
         while len(pairs.first) < min(planned, most):
             if len(pairs.first) >= LEAST_PAIRS and spent_ns > seconds * 1e9:
@@ -255,7 +259,8 @@ def compare(
     return pairs
 
 
-def _minor_faults() -> int:
+def minor_faults() -> int:
+    """Return how many page faults this process has had that needed no disk."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 

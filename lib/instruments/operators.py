@@ -7,7 +7,6 @@ what they read and write, each distinct tensor once.
 import itertools
 import math
 import mmap
-import resource
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -145,7 +144,7 @@ class Observer(TorchDispatchMode):
         self.phase = []
 
 
-def metrics(iteration: Iteration, device: str, before: Callable[[], None] = lambda: None) -> dict:
+def metrics(iteration: Iteration, device: str, before: Callable[[], None] = timing.nothing) -> dict:
     """Return what the operators of one iteration do; nothing if it calls no products, as a compiled graph.
 
     The table `operators` has the calls of each operator in a phase and the bytes that they move; of these `new_bytes`
@@ -198,11 +197,11 @@ def fault_us(repeat: int = 5) -> list[float]:
     for _ in range(repeat):
         with mmap.mmap(-1, FRESH_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as fresh:
             values, clock = torch.frombuffer(fresh, dtype=torch.float32), timing.HostClock()
-            before = _minor_faults()
+            before = timing.minor_faults()
             clock.start()
             values.fill_(1)
             clock.mark()
-            faults = _minor_faults() - before
+            faults = timing.minor_faults() - before
             values.fill_(2)
             clock.mark()
             first, again = clock.stop()[0]
@@ -212,17 +211,13 @@ def fault_us(repeat: int = 5) -> list[float]:
     return found
 
 
-def _minor_faults() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
 def _faults(iteration: Iteration) -> list[tuple[str, int]]:
     """Return the page faults of each phase."""
-    counts, names = [_minor_faults()], []
+    counts, names = [timing.minor_faults()], []
 
     def mark(phase: str) -> None:
         names.append(phase)
-        counts.append(_minor_faults())
+        counts.append(timing.minor_faults())
 
     iteration(mark)
     return [(name, b - a) for name, a, b in zip(names, counts, counts[1:], strict=False)]

@@ -11,8 +11,8 @@ from lib.paths import ROOT
 
 MUTANTS = {  # what stands in one place of the code, what a wrong measurement would have, the test that must fail
     "the difference of two runs": (
-        "        found.faults.append(_minor_faults() - earlier)\n",
-        "        found.faults.append(_minor_faults() - earlier)\n        *former, last = durations\n"
+        "        found.faults.append(minor_faults() - earlier)\n",
+        "        found.faults.append(minor_faults() - earlier)\n        *former, last = durations\n"
         "        other, *_ = _once(iteration, clock)\n"
         "        durations[last] = wall_ns - sum(other[name] for name in former)\n",
         "test_under_noise_phases_still_add_up_and_are_never_negative",
