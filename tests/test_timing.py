@@ -17,14 +17,8 @@ pytestmark = pytest.mark.usefixtures("little_garbage")
 
 
 def test_phases_are_recovered_also_where_a_device_works_later_and_what_runs_before_is_not_timed(simulated):
-    def iteration(mark):
-        simulated.queue(7_000_000)
-        mark("forward")
-        simulated.work(5_000_000)
-        mark("backward")
-
-    plan = Plan(0, 4)
-    metrics = measure(iteration, simulated.clock(), plan, before=lambda: simulated.queue(9_000_000)).metrics()
+    iteration = simulated.phases(forward=(0, 7_000_000), backward=(5_000_000, 0))
+    metrics = measure(iteration, simulated.clock(), Plan(0, 4), lambda: simulated.queue(9_000_000)).metrics()
     assert metrics["forward_ms"] == [7.0] * 4
     assert metrics["backward_ms"] == [5.0] * 4
     assert metrics["total_ms"] == metrics["wall_ms"] == [12.0] * 4
@@ -49,14 +43,7 @@ def test_under_noise_phases_still_add_up_and_are_never_negative(simulated):
 def test_a_gpu_is_timed_by_events_and_waited_for_once_an_iteration(simulated):
     waits, clock = [], simulated.event_clock()
     clock.synchronize = lambda: (waits.append(1), simulated.synchronize())
-
-    def iteration(mark):
-        simulated.work(500_000)
-        simulated.queue(7_000_000)
-        mark("forward")
-        simulated.queue(2_000_000)
-        mark("backward")
-
+    iteration = simulated.phases(forward=(500_000, 7_000_000), backward=(0, 2_000_000))
     metrics = measure(iteration, clock, Plan(0, 3)).metrics()
     assert metrics["forward_ms"] == [7.5] * 3
     assert metrics["backward_ms"] == [2.0] * 3
@@ -117,16 +104,8 @@ def test_what_takes_long_for_its_clock_or_runs_on_the_host_is_timed_one_by_one(s
 def test_phases_of_a_batch_are_marked_in_every_call_and_prepared_once(simulated):
     prepared = []
 
-    def several(mark):
-        for name, ns in (("forward", 10_000), ("backward", 20_000)):
-            simulated.work(6_000)
-            simulated.queue(ns)
-            mark(name)
-
-    def alone(mark):
-        simulated.queue(60_000)
-        mark("forward")
-
+    several = simulated.phases(forward=(6_000, 10_000), backward=(6_000, 20_000))
+    alone = simulated.phases(forward=(0, 60_000))
     found = measure(several, simulated.event_clock(), Plan(20, 10), lambda: prepared.append(1), repeats=True)
     assert found.calls == pytest.approx(timing.BATCH * timing.SHORT_NS / 36_000, abs=1)
     assert len(prepared) == 30

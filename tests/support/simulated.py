@@ -43,15 +43,20 @@ class Simulated:
 
         return iteration
 
-    def kernel(self, cost_ns, launch_ns=0):
-        """An iteration of one kernel on the device, which the host takes a while to launch."""
+    def phases(self, **costs_ns):
+        """An iteration whose phases each take the host so long to launch, and then the device."""
 
         def iteration(mark):
-            self.work(launch_ns)
-            self.queue(cost_ns)
-            mark("run")
+            for name, (launch_ns, cost_ns) in costs_ns.items():
+                self.work(launch_ns)
+                self.queue(cost_ns)
+                mark(name)
 
         return iteration
+
+    def kernel(self, cost_ns, launch_ns=0):
+        """An iteration of one kernel on the device."""
+        return self.phases(run=(launch_ns, cost_ns))
 
 
 class Event:
