@@ -40,7 +40,7 @@ test: .venv/dev .venv/cluster .venv/peers .venv/triton .venv/browser ## Check th
 	@$(PY) -m ruff check && $(PY) -m ruff format --check && .venv/bin/lint-imports && OMP_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist worksteal
 
 torture: .venv/dev .venv/cluster .venv/triton ## Run all fault tests (half an hour); print how many faults were injected, survived and lost
-	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/torture tests/sweep/test_ray_cluster.py tests/test_flash.py -n 2 --dist worksteal
+	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/torture tests/sweep/test_ray_cluster.py tests/flash -n 2 --dist worksteal
 
 sweep: .venv/ready ## Run a sweep: SWEEP=report, smoke, quick, quick-gpu, cpu, gpu or unclear.yaml; BUDGET=seconds, DRY=1, STALE=1, RETRY=1, NOISY=seconds, SHARD=k/n, ADDRESS=host:port
 	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(NOISY),--noisy $(NOISY)) $(if $(filter-out 0,$(DRY)),--dry) \
