@@ -5,13 +5,12 @@ notebooks of the folder $CHEAP. It knows nothing of measuring, and its kernels l
 """
 
 import functools
-import importlib.util
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -152,11 +151,14 @@ def surroundings(device: str) -> dict:
 
 def settle_in() -> None:
     """Add the experiment to the house: its case, its code, and GPUs where none are, if the case asks for some."""
-    from lib.catalog import CATALOG, Experiment
-    from lib.experiments import cases
-    from lib.instruments import environment
-    from lib.instruments.device import Cpu, Cuda
-    from lib.records import code_digest
+    from lib.sweep.__main__ import _signals_delayed
+
+    with _signals_delayed():
+        from lib.catalog import CATALOG, Experiment
+        from lib.experiments import cases
+        from lib.instruments import environment
+        from lib.instruments.device import Cpu, Cuda
+        from lib.records import code_digest
 
     CATALOG["cheap"], cases.EXPERIMENTS["cheap"] = Experiment(title="Cheap", metric="total_ms"), Cheap
     code_digest.code = lambda *_: CODE
@@ -168,28 +170,19 @@ def settle_in() -> None:
         environment.describe = lambda device: surroundings(device) if device == "cuda" else describe(device)
 
 
-class _Late:
-    """Settles in when `lib.sweep.plan` is imported, which takes torch and so comes late or never."""
+def first_settle_in(function: Callable) -> Callable:
+    """Make a function settle in before it does anything else: only then, since that takes torch."""
 
-    def find_spec(self, name: str, path, target=None):
-        """The finder of modules that `sys.meta_path` asks."""
-        if name != "lib.sweep.plan":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        execute = spec.loader.exec_module
+    @functools.wraps(function)
+    def settled(*arguments):
+        settle_in()
+        return function(*arguments)
 
-        def exec_module(module) -> None:
-            execute(module)
-            settle_in()
-
-        spec.loader.exec_module = exec_module
-        return spec
+    return settled
 
 
 def main() -> int:
     """The command line of a sweep."""
-    sys.meta_path.insert(0, _Late())
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)  # as in a terminal, also where the tests run in the background
     from lib import notebooks
@@ -198,6 +191,7 @@ def main() -> int:
     notebooks.SWEEPS = notebooks.NOTEBOOKS / "sweeps"
     from lib.sweep import __main__
 
+    __main__._supervise = first_settle_in(__main__._supervise)
     note("command")
     code = __main__.main(sys.argv[1:])
     note("leaves", torch="torch" in sys.modules)

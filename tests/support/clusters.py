@@ -20,14 +20,15 @@ import faults
 
 STARTED = "--address='([0-9.]+:[0-9]+)'"
 ARRIVE = """
-import os, pathlib, sys
+import os, pathlib
 if "CHEAP" in os.environ:  # in every process of a node: the cheap experiment, and the GPU of this node
     import cheap
     from lib import notebooks
+    from lib.sweep import ray_worker
     cheap.GPU = os.environ["CHEAP_GPU"]
     notebooks.NOTEBOOKS = pathlib.Path(os.environ["CHEAP"])
     notebooks.SWEEPS = notebooks.NOTEBOOKS / "sweeps"
-    sys.meta_path.insert(0, cheap._Late())
+    ray_worker.view = cheap.first_settle_in(ray_worker.view)
 """
 
 
