@@ -25,11 +25,11 @@ def shown(notebook: Path, **parameters) -> list:
         names |= parameters if number == 0 else {}
         if last:
             found.append(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
-    return found
+    return [one for one in found if one is not None]
 
 
 def told(machine: str) -> str:
     """Return all that the chapters on a machine alone show of it, as HTML."""
     chapters = sorted(file for file in notebooks.CHAPTERS.glob("*.ipynb") if file.stem[:2] not in OF_OTHERS)
     objects = [one for chapter in chapters for one in shown(chapter, machine=machine)]
-    return "\n".join(one._repr_html_() for one in objects if one is not None)
+    return "\n".join(one._repr_html_() for one in objects)
