@@ -202,10 +202,11 @@ def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Count the cases of each experiment, one row per experiment.
 
     Compares the cases here with the whole grid, that of the sweep `gpu`, and counts rounds and how cases ended."""
-    rows, sweep = [], YAML(typ="safe", pure=True).load(notebooks.SWEEPS / "gpu.yaml")
+    rows, grids = [], whole_grids()
     for name, records in experiments.items():
-        table, grid = tidy.medians(records), whole_grid(name, sweep.get(name, []))
-        tried = set(table[records.fields].drop(columns="device").astype(str).itertuples(index=False, name=None))
+        table, grid = tidy.medians(records), grids.get(name, set())
+        own = table[records.fields].drop(columns="device", errors="ignore").astype(str)
+        tried = set(own.itertuples(index=False, name=None))
         row = {"experiment": name, "cases of the whole grid": len(grid), "of them here": len(grid & tried)}
         row |= {"cases here": len(table), "rounds at most": int(records["round"].max()) if len(records) else 0}
         ends = table["status"].map(lambda status: tidy.STATUS[status] or "measured")
@@ -216,14 +217,18 @@ def coverage(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return frame
 
 
-def whole_grid(experiment: str, content: dict | list[dict]) -> set[tuple[str, ...]]:
-    """Return the cases of an experiment's blocks of a sweep, their values as text, without the device."""
-    names, cases = [name for name in notebooks.fields(experiment) if name != "device"], set()
-    for block in content if isinstance(content, list) else [content]:
-        axes = notebooks.parameters(experiment) | block
-        values = (axes[name] if isinstance(axes[name], list) else [axes[name]] for name in names)
-        cases |= set(itertools.product(*(map(str, each) for each in values)))
-    return cases
+def whole_grids() -> dict[str, set[tuple[str, ...]]]:
+    """Return the cases of the sweep `gpu` by experiment, their values as text, without the device."""
+    sweep, grids = YAML(typ="safe", pure=True).load(notebooks.SWEEPS / "gpu.yaml"), {}
+    for experiment in sweep.keys() & set(notebooks.experiments()):
+        names, content = notebooks.fields(experiment), sweep[experiment]
+        for block in content if isinstance(content, list) else [content]:
+            axes = notebooks.parameters(experiment) | block
+            values = (
+                axes[name] if isinstance(axes[name], list) else [axes[name]] for name in names if name != "device"
+            )
+            grids.setdefault(experiment, set()).update(itertools.product(*(map(str, each) for each in values)))
+    return grids
 
 
 def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:

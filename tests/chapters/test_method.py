@@ -5,30 +5,25 @@ import pytest
 from lib import notebooks
 from lib.chapters import method
 from lib.records import results
-from lib.report.sentences import NO_DATA
 from lib.sweep import sweep_file
 
 
 def test_coverage_counts_how_cases_ended_and_how_many_of_the_whole_grid_were_tried(save_record):
-    case = {
-        "variant": "naive", "seq_len": 1024, "d_head": 64, "batch_size": 8, "causal": True, "precision": "fp32",
-        "cold": False, "device": "cpu",
-    }  # fmt: skip
+    case = {"d_head": 64, "batch_size": 8, "causal": True, "precision": "fp32", "native": False, "cold": False}
     for seq_len, status in ((1024, "ok"), (16384, "timeout"), (77, "ok")):
-        save_record(case=case | {"seq_len": seq_len}, status=status, **({"total_ms": [1.0]} if status == "ok" else {}))
+        save_record(case={"variant": "naive", "seq_len": seq_len} | case | {"device": "cpu"}, status=status)
     (row,) = method.coverage({"attention": results.load("attention", "test-1c")}).to_dict("records")
     assert (row["cases here"], row["measured"], row["took longer than its time limit"]) == (3, 2, 1)
-    assert row["of them here"] == 2
+    assert (row["of them here"], row["cases of the whole grid"]) == (2, len(method.whole_grids()["attention"]))
 
 
-def test_the_whole_grid_is_that_of_the_gpu_sweep(own_results):
-    grids = {experiment: set() for experiment in notebooks.experiments()}
+def test_the_whole_grid_is_that_of_the_gpu_sweep():
+    expected = {}
     for kernel in sweep_file.load("gpu"):
         for case in kernel.cases:
             names = [name for name in notebooks.fields(case.experiment) if name != "device"]
-            grids[case.experiment].add(tuple(str(getattr(case, name)) for name in names))
-    every = method.coverage({experiment: results.load(experiment, "test-1c") for experiment in grids})
-    assert list(every["cases of the whole grid"]) == [len(grid) for grid in grids.values()]
+            expected.setdefault(case.experiment, set()).add(tuple(str(getattr(case, name)) for name in names))
+    assert method.whole_grids() == expected
 
 
 def test_own_products_stand_beside_the_best_product(save_record):
@@ -46,7 +41,7 @@ CALM, SLOW = [1.0] * 20, [1.4] * 20
 CASE = {"variant": "naive", "seq_len": 64}
 
 
-def test_the_badge_counts_noisy_records_and_says_how_much_others_used(save_record):
+def test_the_badge_and_the_figure_count_noisy_records(save_record, closed_figures):
     save_record(case=CASE, total_ms=[5.0] * 6, noise_probe_ms=CALM)
     assert method.badge("test-1c").text == (
         "Quiet machine: nothing disturbed its 1 timed records. "
@@ -56,7 +51,11 @@ def test_the_badge_counts_noisy_records_and_says_how_much_others_used(save_recor
     save_record(case=CASE, round=3, total_ms=[5.0] * 6, noise_probe_ms=CALM, environment={"others_percent": 48.7})
     said = method.badge("test-1c").text
     assert said.startswith("Noisy machine: other work disturbed 2 of 3 timed records; other programs used up to 49% of")
-    assert method.badge("no-machine").verdict == NO_DATA
+    records = {"attention": results.load("attention", "test-1c")}
+    ax = method.draw_noise(method.disturbances(records))
+    assert [(bar.get_width(), bar.get_facecolor()[3]) for bar in ax.patches] == [(1, 1), (2, 0)], "noisy ones hollow"
+    assert [text.get_text() for text in ax.texts] == ["2 of 3"]
+    assert method.probed(records).startswith("a test. Noisy: ")
 
 
 def test_the_badge_counts_throttled_and_launch_bound_records(save_record):
@@ -96,17 +95,6 @@ def test_the_badge_says_how_long_the_unclear_comparisons_take(save_record):
     said = method.badge("test-1c").text
     assert "Unclear comparisons: 1 of 1: python -m lib.report verdicts writes unclear.yaml, and make sweep " in said
     assert said.endswith("SWEEP=unclear.yaml measures them again in 1 min.")
-
-
-@pytest.mark.usefixtures("closed_figures")
-def test_noisy_records_are_hollow_and_counted(save_record):
-    for round, probe in ((1, CALM), (2, SLOW), (3, CALM)):
-        save_record(case=CASE, round=round, total_ms=[5.0] * 6, noise_probe_ms=probe)
-    records = {"attention": results.load("attention", "test-1c")}
-    ax = method.draw_noise(method.disturbances(records))
-    assert [(bar.get_width(), bar.get_facecolor()[3]) for bar in ax.patches] == [(2, 1), (1, 0)]
-    assert [text.get_text() for text in ax.texts] == ["1 of 3"]
-    assert method.probed(records).startswith("a test. Noisy: ")
 
 
 def test_what_is_missing_is_listed_once_with_its_reason(save_record):
