@@ -3,8 +3,10 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -17,7 +19,7 @@ from lib.report.hypotheses import Hypothesis
 from lib.report.plots import INK, QUIET, STYLE
 from lib.report.quantities import Quantity
 from lib.report.sentences import NO_DATA, Statement
-from lib.stats import digits
+from lib.stats import comparisons, digits
 from lib.stats.comparisons import FASTER
 from lib.stats.intervals import Interval
 
@@ -53,41 +55,35 @@ def wins(records: pd.DataFrame) -> pd.DataFrame:
     table, rows = tidy.medians(records, "total_ms"), []
     for point, cells in table[table["total_ms"].notna()].groupby(POINT, sort=False):
         at = dict(zip(POINT, point, strict=True))
-        chosen = tidy.select(records, **at)
-        first, *others = compare.ranked(chosen, "total_ms", "variant")
-        pairs = {name: _compare_variants(chosen, first, name) for name in others}
-        decided = compare.verdicts_of(pairs)
-        tied = [name for name in others if decided.get(name) != FASTER]
-        against = pairs.get(REFERENCE) or _compare_variants(chosen, first, REFERENCE)
-        disturbed = cells["noisy"].astype(bool).sum()
-        rows.append(
-            at
-            | dict(zip(cells["variant"], cells["total_ms"], strict=True))
-            | {"best": [first, *tied], "hardware": cells["hardware"].iloc[0]}
-            | {"relative": 1.0 if first == REFERENCE else against.ratio.value if against else None}
-            | {"codes": frozenset().union(*cells["codes"])}
-            | {"noisy": f"{disturbed} of {len(cells)} cells" if disturbed else ""}
-        )
+        first, *others = compare.ranked(tidy.select(records, **at), "total_ms", "variant")
+        to = partial(compare.comparison, tidy.select(records, **at), "total_ms", {"variant": first})
+        compared = {name: found for name in others if (found := to({"variant": name}))}
+        verdicts = dict(zip(compared, comparisons.verdicts(list(compared.values())), strict=True))
+        reference, disturbed = to({"variant": REFERENCE}), cells["noisy"].astype(bool).sum()
+        rows.append({
+            **at, **dict(zip(cells["variant"], cells["total_ms"], strict=True)),
+            "best": [first, *(name for name in others if verdicts.get(name) != FASTER)],
+            "relative": reference.ratio.value if reference else None,
+            "hardware": cells["hardware"].iloc[0], "codes": frozenset().union(*cells["codes"]),
+            "noisy": f"{disturbed} of {len(cells)} cells" if disturbed else "",
+        })  # fmt: skip
     variants = sorted(set(table["variant"]), key=tidy.ORDER.index)
     frame = Frame(rows, columns=[*POINT, *variants, "best", "relative", "hardware", "codes", "noisy"])
     found = tidy.ordered(frame.astype({name: table[name].dtype for name in POINT}), " ".join(POINT))
     return found.with_origin(records=sentences.names(records, {}))
 
 
-def _compare_variants(records: pd.DataFrame, one: str, other: str):
-    return compare.comparison(records, "total_ms", {"variant": one}, {"variant": other})
-
-
 def wins_table(wins: pd.DataFrame, caption: str) -> tables.Table:
     """Show the rows of `wins`, one column per variant, the best of each row in bold."""
     variants = [name for name in wins if name in tidy.ORDER]
-    shown = wins.copy()
-    for name in variants:
-        shown[name] = [
+    bold = {
+        name: [
             tables.Bold(**vars(cell)) if name in best and isinstance(cell, Interval) else cell
             for best, cell in zip(wins["best"], wins[name], strict=True)
         ]
-    return tables.show(shown, " ".join([*POINT, *variants]), caption)
+        for name in variants
+    }
+    return tables.show(wins.assign(**bold), " ".join([*POINT, *variants]), caption)
 
 
 def wins_map(ax: Axes, wins: pd.DataFrame) -> Axes:
@@ -95,11 +91,10 @@ def wins_map(ax: Axes, wins: pd.DataFrame) -> Axes:
     cells = wins[wins["relative"].notna()]
     if cells.empty:
         return ax
-    labels = [
-        f"{best[0].replace('_', chr(10), 1)}{f' and {len(best) - 1} more' if len(best) > 1 else ''}"
-        f"\n{digits.number(relative)}"
-        for best, relative in zip(cells["best"], cells["relative"], strict=True)
-    ]
+    labels = []
+    for (best, *more), relative in zip(cells["best"], cells["relative"], strict=True):
+        name = best.replace("_", "\n", 1) + (f" and {len(more)} more" if more else "")
+        labels.append(f"{name}\n{digits.number(relative)}")
     return plots.heatmap(ax, cells.assign(label=labels), *POINT, "relative", vmin=0, vmax=1, cmap="cividis")
 
 
@@ -202,24 +197,18 @@ def theory(adam: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     most = tidy.largest(adam, "elements", **LISTS)
     at = sentences.at(", {num_params} × {param_size:,}", most)
     least = 1e3 * hypotheses.value(adam, "moved_bytes", most) / speed
+    bytes_at_ceiling = "36 bytes an element at memory's ceiling"
+    rows = [
+        (f"{name}, ms{at}", bytes_at_ceiling, least, hypotheses.median(adam, "total_ms", {**most, "variant": name}))
+        for name in EAGER
+    ]
     plain = tidy.largest(tidy.select(adam, amsgrad=False), "elements", shapes=EQUAL, variant="fused")
-    return [
-        *(
-            Hypothesis(
-                f"{name}, ms{at}", "36 bytes an element at memory's ceiling", least,
-                hypotheses.median(adam, "total_ms", {**most, "variant": name}),
-            )
-            for name in (REFERENCE, "foreach", "fused")
-        ),
-        Hypothesis(
-            "fused, amsgrad to none", "36 bytes to 28", flops.adam_bytes(1, True) / flops.adam_bytes(1, False),
-            hypotheses.ratio(adam, "total_ms", {**plain, "amsgrad": True}, plain),
-        ),
-        Hypothesis(
-            f"exponent of fused's time in the elements of each{at}", "bytes, one after the other", 1.0,
-            hypotheses.exponent(adam, "total_ms", "param_size", {**most, "variant": "fused"}),
-        ),
-    ]  # fmt: skip
+    amsgrad = hypotheses.ratio(adam, "total_ms", {**plain, "amsgrad": True}, plain)
+    more_bytes = flops.adam_bytes(1, True) / flops.adam_bytes(1, False)
+    rows.append(("fused, amsgrad to none", "36 bytes to 28", more_bytes, amsgrad))
+    grows = hypotheses.exponent(adam, "total_ms", "param_size", {**most, "variant": "fused"})
+    rows.append((f"exponent of fused's time in the elements of each{at}", "bytes, one after the other", 1.0, grows))
+    return [Hypothesis(*row) for row in rows]
 
 
 def beside_nearest(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
@@ -227,16 +216,14 @@ def beside_nearest(records: pd.DataFrame, *metrics: str) -> pd.DataFrame:
 
     The most similar list is closest in `elements`, an added column, and has the same amsgrad and cache state."""
     timed = tidy.select(records, status="ok")
-    real, equal = timed[timed["shapes"] != EQUAL], timed[timed["shapes"] == EQUAL]
-    kept = set(real.index)
-    for (amsgrad, cold), group in real.groupby(["amsgrad", "cold"]):
-        alike = equal[(equal["amsgrad"] == amsgrad) & (equal["cold"] == cold)]
-        distance = (alike["elements"] / group["elements"].iloc[0]).map(lambda times: abs(math.log(times)))
+    equal = timed["shapes"] == EQUAL
+    kept = ~equal
+    for (amsgrad, cold), own in timed[~equal].groupby(["amsgrad", "cold"]):
+        alike = tidy.select(timed[equal], amsgrad=amsgrad, cold=cold)
         if len(alike):
-            nearest = alike.loc[distance.idxmin(), POINT]
-            kept |= set(alike.index[(alike[POINT] == nearest).all(axis=1)])
-    chosen = timed.loc[sorted(kept)]
-    table = tidy.medians(chosen, *metrics, "elements").astype({"elements": int})
+            apart = np.log(alike["elements"] / own["elements"].iloc[0]).abs()
+            kept |= timed.index.isin(tidy.select(alike, **alike.loc[apart.idxmin(), POINT]).index)
+    table = tidy.medians(timed[kept], *metrics, "elements").astype({"elements": int})
     return tidy.ordered(without_zeros(table), "amsgrad cold variant shapes")
 
 
@@ -252,14 +239,11 @@ def compiled_against(data: claims.Data, rivals: Sequence[str], within: claims.Li
 def many_parameters(data: claims.Data) -> list[Found]:
     """Find how compiled to eager changes from at most 8 parameters to the most."""
     records, found = claims.rows(data, "adam", **LISTS), []
-    rows = claims.cases(records, variant="compiled_single_tensor")
-    for size in sorted({case["param_size"] for case in rows}):
-        counts = sorted(case["num_params"] for case in rows if case["param_size"] == size)
-        few = max((count for count in counts if count <= 8), default=None)
-        if few is None or counts[-1] <= 16:
-            continue
-        many = next(case for case in rows if case["param_size"] == size)
-        sides = [{**many, "num_params": count} for count in (counts[-1], few)]
-        pairs = [(side, {**side, "variant": "single_tensor"}) for side in sides]
-        found += claims.contrast(records, "total_ms", *pairs, MORE, f"times the ratio for {few}, {CASE}")
+    cases = claims.cases(records, variant=COMPILED[0])
+    for size in sorted({case["param_size"] for case in cases}):
+        lists = {case["num_params"]: case for case in cases if case["param_size"] == size}
+        few, most = max((count for count in lists if count <= 8), default=None), max(lists)
+        if few is not None and most > 16:
+            pairs = [(lists[count], {**lists[count], "variant": REFERENCE}) for count in (most, few)]
+            found += claims.contrast(records, "total_ms", *pairs, MORE, f"times the ratio for {few}, {CASE}")
     return found

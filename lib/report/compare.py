@@ -232,12 +232,6 @@ def judged(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> tupl
     return compared, comparisons.verdicts([compared])[0]
 
 
-def verdicts_of(found: Mapping[str, Comparison | None]) -> dict[str, str]:
-    """Return the verdict of each named comparison, judged as one table; leave out None."""
-    made = {name: one for name, one in found.items() if one}
-    return dict(zip(made, comparisons.verdicts(list(made.values())), strict=True))
-
-
 def ranked(records: pd.DataFrame, metric: str, among: str) -> list:
     """Order the values of the field `among` by the metric, the least first.
 
