@@ -1,5 +1,6 @@
 """Show how fast attention alone is, what it keeps, and where it meets the limits of a machine."""
 
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -60,8 +61,7 @@ def fitting(sizes: Mapping[str, int]) -> pd.DataFrame:
     for hardware, size in sizes.items():
         row = {"hardware": hardware, "memory, GiB": size / GIB}
         for d_head in (HEADS[0], HEADS[-1]):
-            most = longest(size, d_head)
-            row[f"most tokens, head size {d_head}"] = most
+            row[f"most tokens, head size {d_head}"] = most = longest(size, d_head)
             row[f"first of the grid that does not fit, {d_head}"] = next((t for t in LENGTHS if t > most), None)
         rows.append(row)
     return pd.DataFrame(rows).convert_dtypes()
@@ -81,9 +81,9 @@ def accounted(records: pd.DataFrame, memory_bytes: int) -> dict:
     refused = first_refused(records)
     if refused:
         return {name: refused[name] for name in SHAPE}
-    most, length = longest(memory_bytes, HEADS[0]), LENGTHS[0]
-    while length <= most:
-        length = next((t for t in LENGTHS if t > length), 2 * length)
+    doubled = (LENGTHS[-1] * 2**times for times in itertools.count(1))
+    most = longest(memory_bytes, HEADS[0])
+    length = next(tokens for tokens in itertools.chain(LENGTHS, doubled) if tokens > most)
     return dict(zip(SHAPE, (BATCH, length, HEADS[0], CAUSAL), strict=True))
 
 
@@ -92,11 +92,9 @@ def account(case: Mapping) -> pd.DataFrame:
     parts = memory.attention_peak_bytes(*(case[name] for name in SHAPE))
     b, t, d = (case[name] for name in SHAPE[:3])
     formulas = {
-        12 * b * t * d: f"3 × 4 × {b:,} × {t:,} × {d:,}",
-        4 * b * t * d: f"4 × {b:,} × {t:,} × {d:,}",
-        4 * b * t * t: f"4 × {b:,} × {t:,}²",
-        t * t: f"{t:,}²",
-    }
+        12 * b * t * d: f"3 × 4 × {b:,} × {t:,} × {d:,}", 4 * b * t * d: f"4 × {b:,} × {t:,} × {d:,}",
+        4 * b * t * t: f"4 × {b:,} × {t:,}²", t * t: f"{t:,}²",
+    }  # fmt: skip
     rows = [(part, formulas[size], size) for part, size in parts.items()] + [("together", "", sum(parts.values()))]
     table = pd.DataFrame(rows, columns=["part", "product", "bytes"])
     return table.assign(GiB=table["bytes"] / GIB)
@@ -117,11 +115,12 @@ def out_of_memory(records: pd.DataFrame, machine: str) -> Statement:
     if refused is None:
         text = f"All sizes measured here fit; by the formula the first that would not is {what}: {shares}."
         return Statement(text, "derived", evidence)
-    said = "ran out of memory" if refused["status"] == "oom" else "is predicted not to fit, and so was not run"
+    ran = refused["status"] == "oom"
+    said = "ran out of memory" if ran else "is predicted not to fit, and so was not run"
     text = f"On this machine, with {digits.number(size / GIB)} GiB, naive attention in fp32 of {what} {said}: {shares}."
-    if refused["status"] == "too_large":
+    if not ran:
         evidence += f" It may take nine tenths of the memory, {refused['available_bytes'] / GIB:.1f} GiB."
-    return Statement(text, "measured" if refused["status"] == "oom" else "derived", evidence)
+    return Statement(text, "measured" if ran else "derived", evidence)
 
 
 def kept_mib(variant: str, case: Mapping) -> float:
@@ -166,11 +165,10 @@ def sdpa_kernels(attention: pd.DataFrame) -> Statement:
     known = attention[tidy.column(attention, "sdpa_backend").notna()]
     if known.empty:
         return Statement("Which kernel sdpa ran was not recorded here.", NO_DATA, "sdpa_backend")
-    found = {
-        kernel: sorted(set(group["precision"]), key=tidy.ORDER.index)
-        for kernel, group in known.groupby("sdpa_backend", sort=False)
-    }
-    said = [f"{kernel} in {sentences.listed(precisions)}" for kernel, precisions in found.items()]
+    said = [
+        f"{kernel} in {sentences.listed(sorted(set(ran['precision']), key=tidy.ORDER.index))}"
+        for kernel, ran in known.groupby("sdpa_backend", sort=False)
+    ]
     text = f"Of PyTorch's kernels sdpa ran {'; '.join(said)}."
     evidence = "As PyTorch picked it for the case's own inputs; math is the formula, without a kernel of its own."
     return Statement(text, "measured", evidence, sentences.names(known, {}))
@@ -247,28 +245,24 @@ def theory(attention: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     longest = tidy.largest(attention, "seq_len", causal=True, **alike)
     naive, tiled = ({**longest, "variant": name} for name in ("naive", "tiled"))
     grows = partial(hypotheses.exponent, attention, axis="seq_len")
+    took = partial(hypotheses.median, attention, case=naive)
     operations, moved = (hypotheses.value(attention, name, naive) for name in ("forward_flops", "moved_bytes"))
+    least = 1e3 * max(3 * operations / peaks.get("fp32", math.nan), moved / speed)
     at = sentences.at(", {seq_len:,} tokens", longest)
     open_ = tidy.largest(tidy.select(attention, variant="sdpa", causal=False), "seq_len", **alike)
     visible, all_ = (flops.attention_flops(1, open_["seq_len"] or math.nan, 1, causal) for causal in (True, False))
-    return [
-        Hypothesis("exponent of naive's time in T", "FLOPs and bytes, T²", 2.0, grows("total_ms", case=naive)),
-        Hypothesis(
-            f"naive, ms{at}", "the longer of FLOPs and bytes at the ceilings",
-            1e3 * max(3 * operations / peaks.get("fp32", math.nan), moved / speed),
-            hypotheses.median(attention, "total_ms", naive), LEAST,
-        ),
-        Hypothesis("exponent of what naive keeps", "scores alone, T²", 2.0, grows("forward_end_mib", case=naive), MOST),
-        Hypothesis("exponent of what tiled keeps", "one number a query, T", 1.0, grows("forward_end_mib", case=tiled)),
-        Hypothesis(
-            f"naive keeps, MiB{at}", "closed formula", kept_mib("naive", longest) if at else math.nan,
-            hypotheses.median(attention, "forward_end_mib", naive),
-        ),
-        Hypothesis(
-            "sdpa with the mask to without", "scores that a query may see", visible / all_,
-            hypotheses.ratio(attention, "total_ms", {**open_, "causal": True}, open_), LEAST,
-        ),
-    ]  # fmt: skip
+    masked = hypotheses.ratio(attention, "total_ms", {**open_, "causal": True}, open_)
+    kept = kept_mib("naive", longest) if at else math.nan
+    naive_keeps, tiled_keeps = (grows("forward_end_mib", case=case) for case in (naive, tiled))
+    rows = [
+        ("exponent of naive's time in T", "FLOPs and bytes, T²", 2.0, grows("total_ms", case=naive)),
+        (f"naive, ms{at}", "the longer of FLOPs and bytes at the ceilings", least, took("total_ms"), LEAST),
+        ("exponent of what naive keeps", "scores alone, T²", 2.0, naive_keeps, MOST),
+        ("exponent of what tiled keeps", "one number a query, T", 1.0, tiled_keeps),
+        (f"naive keeps, MiB{at}", "closed formula", kept, took("forward_end_mib")),
+        ("sdpa with the mask to without", "scores that a query may see", visible / all_, masked, LEAST),
+    ]
+    return [Hypothesis(*row) for row in rows]
 
 
 def with_several_heads(table: pd.DataFrame) -> pd.DataFrame:

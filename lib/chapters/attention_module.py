@@ -70,33 +70,26 @@ def theory(modules: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     modules = with_least_time(modules, *tidy.limits(ceilings))
     widest = tidy.largest(modules, "projection_flops", precision="fp32", compiled=False)
     at = sentences.at(", C = {d_model:,}, T = {context_length:,}", widest)
-    found = []
-    for axis, letter in (("context_length", "T"), ("d_model", "C")):
-        by_flops = hypotheses.exponent(modules, "forward_flops", axis, widest)
-        measured = hypotheses.exponent(modules, "total_ms", axis, widest)
-        predicted = by_flops.value if by_flops else math.nan
-        what = f"exponent of the time in {letter}{at}"
-        found.append(Hypothesis(what, "FLOPs, 8BTC² + 4BT²C", predicted, measured))
-    brief, longer = hypotheses.ends(modules, "context_length", widest, longest=False)
-    steps = f", C = {widest['d_model']:,}, T = {brief['context_length']} to {longer['context_length']}" if at else ""
     names = ("d_model", "context_length", "batch_size", "num_heads")
     width, context, batch, heads = (widest[name] or math.nan for name in names)
     weights, angles = hypotheses.value(modules, "weights_bytes", widest), 4 * context * width / heads
     arrays = 4 * 4 * batch * context * width
-    return [
-        *found,
-        Hypothesis(
-            f"growth of the time{steps}", "the longer of FLOPs and bytes at the ceilings",
-            hypotheses.value(modules, "least_ms", longer) / hypotheses.value(modules, "least_ms", brief),
-            hypotheses.ratio(modules, "total_ms", longer, brief),
-        ),
-        Hypothesis(
-            f"module, ms{at}", "the longer of FLOPs and bytes at the ceilings",
-            hypotheses.value(modules, "least_ms", widest), hypotheses.median(modules, "total_ms", widest), LEAST,
-        ),
-        Hypothesis(
-            f"alive after the backward pass, MiB{at}", "32C² bytes, the angles' tables, four arrays of BTC",
-            (2 * weights + angles + arrays) / MIB,
-            hypotheses.counted(hypotheses.value(modules, "backward_end_mib", widest)),
-        ),
-    ]  # fmt: skip
+    alive = hypotheses.counted(hypotheses.value(modules, "backward_end_mib", widest))
+    brief, longer = hypotheses.ends(modules, "context_length", widest, longest=False)
+    least, sooner, later = (hypotheses.value(modules, "least_ms", case) for case in (widest, brief, longer))
+    took, grew = hypotheses.median(modules, "total_ms", widest), hypotheses.ratio(modules, "total_ms", longer, brief)
+    steps = f", C = {widest['d_model']:,}, T = {brief['context_length']} to {longer['context_length']}" if at else ""
+    rows = []
+    for axis, letter in (("context_length", "T"), ("d_model", "C")):
+        by_flops, measured = (
+            hypotheses.exponent(modules, name, axis, widest) for name in ("forward_flops", "total_ms")
+        )
+        predicted = by_flops.value if by_flops else math.nan
+        rows.append((f"exponent of the time in {letter}{at}", "FLOPs, 8BTC² + 4BT²C", predicted, measured))
+    how, parts = "the longer of FLOPs and bytes at the ceilings", "32C² bytes, the angles' tables, four arrays of BTC"
+    rows += [
+        (f"growth of the time{steps}", how, later / sooner, grew),
+        (f"module, ms{at}", how, least, took, LEAST),
+        (f"alive after the backward pass, MiB{at}", parts, (2 * weights + angles + arrays) / MIB, alive),
+    ]
+    return [Hypothesis(*row) for row in rows]
