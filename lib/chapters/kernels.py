@@ -83,22 +83,21 @@ def agreement(records: pd.DataFrame, case: Mapping) -> Statement:
 def leader(records: pd.DataFrame, case: Mapping) -> Statement:
     """State which kernel takes the most of the forward pass, and of both passes."""
     chosen = tidy.select(records, **case)
-    first, both = (profiles.leaders(chosen, scope) for scope in ("forward", "forward and backward"))
-    if not first:
+    found = [profiles.leaders(chosen, scope) for scope in ("forward", "forward and backward")]
+    if found[0].empty:
         return _not_measured("Which kernel takes the most of the forward pass", chosen)
-    names = [list(dict.fromkeys(one["kernel"] for one in found)) for found in (first, both)]
-    share = [profiles.summary("percent", [one["share_percent"] for one in found]) for found in (first, both)]
-    calls = [f"{digits.count(found[0]['calls'])} calls" for found in (first, both)]
-    if max(map(len, names)) > 1:
-        text = f"In the forward pass {sentences.listed(names[0], 'or')} takes the most time, depending on the process"
-        return _state(
-            f"{text}, and of forward and backward together {sentences.listed(names[1], 'or')}.", case, share[0]
-        )
-    text = f"In the forward pass {names[0][0]} takes the most time, {digits.brief(share[0])}% of it in {calls[0]}"
-    second = f"but of forward and backward together it is {names[1][0]}, with"
-    if names[0] == names[1]:
+    forward, both = (list(of["kernel"].unique()) for of in found)
+    share, of_both = (profiles.summary("percent", list(of["share_percent"])) for of in found)
+    calls = [f"{digits.count(of['calls'].iloc[0])} calls" for of in found]
+    most = f"In the forward pass {sentences.listed(forward, 'or')} takes the most time,"
+    if len(forward) > 1 or len(both) > 1:
+        rest = f"depending on the process, and of forward and backward together {sentences.listed(both, 'or')}."
+        return _state(f"{most} {rest}", case, share)
+    second = f"but of forward and backward together it is {both[0]}, with"
+    if forward == both:
         second = "and it is the same that takes the most of forward and backward together,"
-    return _state(f"{text}, {second} {digits.brief(share[1])}% in {calls[1]}.", case, share[0])
+    text = f"{most} {digits.brief(share)}% of it in {calls[0]}, {second} {digits.brief(of_both)}% in {calls[1]}."
+    return _state(text, case, share)
 
 
 @of_records()
@@ -164,16 +163,13 @@ def theory(records: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
         flops = sum(hypotheses.value(chosen, f"{phase}_flops", {}) for phase in products)
         moved = sum(hypotheses.value(chosen, f"{phase}_bytes", {}) for phase in profiles.SCOPES[scope])
         expected.append(100 * flops / peak / (flops / peak + moved / speed))
-    forward, step, kept = (
-        profiles.share(chosen, "forward", PRODUCT), profiles.share(chosen, "whole step", PRODUCT),
-        profiles.kept_share(chosen),
-    )  # fmt: skip
+    forward, step = (profiles.share(chosen, scope, PRODUCT) for scope in ("forward", "whole step"))
     ratio = profiles.softmax_to_products(chosen, "forward") or {"time": None, "flops": math.nan, "bytes": math.nan}
     how, at = "FLOPs and least bytes at the ceilings", sentences.at(", {size} at {context_length}", case)
     return [
         Hypothesis(f"products of the forward pass, %{at}", how, expected[0], forward),
         Hypothesis(f"products of the whole step, %{at}", how, expected[1], step),
-        Hypothesis("the latter share to the former", how, expected[1] / expected[0], kept),
+        Hypothesis("the latter share to the former", how, expected[1] / expected[0], profiles.kept_share(chosen)),
         Hypothesis("softmax to products, time forward", "FLOPs, 5 / 4d", ratio["flops"], ratio["time"]),
         Hypothesis("softmax to products, time forward", "least bytes", ratio["bytes"], ratio["time"]),
     ]
@@ -221,8 +217,8 @@ def top_kernel(data: claims.Data) -> list[Found]:
         said = "the same" if same else "not the same"
         return [claims.exact("two kernels at the top of both", float(same), every, shown=said)]
     records, names = _head_records(data)
-    both = (profiles.leaders(records, scope) for scope in ("forward", "forward and backward"))
-    same = [one["kernel"] == other["kernel"] for one, other in zip(*both, strict=True)]
+    first, both = (profiles.leaders(records, scope)["kernel"] for scope in ("forward", "forward and backward"))
+    same = list(first == both)
     return [claims.exact(label, sum(same) / len(same), every, names, f"{sum(same)} of {len(same)}")] if same else []
 
 

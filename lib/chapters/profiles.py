@@ -187,14 +187,14 @@ def softmax_to_products(records: pd.DataFrame, phase: str) -> dict | None:
     }
 
 
-def leaders(records: pd.DataFrame, scope: str) -> list[dict]:
-    """Find the kernel that takes the most of a scope, in each process of one case."""
+def leaders(records: pd.DataFrame, scope: str) -> pd.DataFrame:
+    """Find the kernel that takes the most of a scope, with its calls and share, in each process of one case."""
     found = []
     for _, record in tidy.with_table(records, "kernels").iterrows():
-        ran = pd.DataFrame(record["kernels"])
-        ran = ran[ran["phase"].isin(SCOPES[scope]) & (ran["class"] != "")]
-        sums = ran.groupby("kernel", sort=False)[["calls", "total_us"]].sum()
+        ran = tidy.select(pd.DataFrame(record["kernels"]), phase=SCOPES[scope])
+        sums = ran[ran["class"] != ""].groupby("kernel", sort=False)[["calls", "total_us"]].sum()
         name = sums["total_us"].idxmax()
-        part = 100 * sums.loc[name, "total_us"] / _sum_us(record["classes"], phase=SCOPES[scope])
-        found.append({"kernel": kernel_classes.short(name), "calls": sums.loc[name, "calls"], "share_percent": part})
-    return found
+        calls, us = sums.loc[name]
+        share = 100 * us / _sum_us(record["classes"], phase=SCOPES[scope])
+        found.append((kernel_classes.short(name), calls, share))
+    return pd.DataFrame(found, columns=["kernel", "calls", "share_percent"])
