@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lib import attention
-from lib.instruments import device, memory_timeline, peak_memory
+from lib.instruments import memory_timeline, peak_memory
 from lib.instruments.device import Cuda
 from lib.instruments.peak_memory import MIB
 from lib.paths import ROOT
@@ -105,21 +105,22 @@ def test_the_history_of_cudas_allocator_becomes_a_timeline():
     assert [(one.born, one.freed) for one in found.allocations] == [(0, 3), (2, None), (4, None), (5, None)]
 
 
-def test_cudas_history_is_read_from_its_snapshot(monkeypatch, tmp_path):
-    class Gpu(Cuda):
-        def memory_bytes(self):
-            return {"peak": MIB}
+def test_cudas_history_is_read_from_its_snapshot_of_another_iteration(monkeypatch):
+    ran, paths = [], []
 
-        def reset_peaks(self):
-            return
+    def history(_, run, pickle):
+        run()
+        paths.append(pickle)
+        return {"device_traces": [[]]}, 12
 
-        def history(self, run, pickle):
-            run()
-            pickle.write_text("pickled")
-            return {"device_traces": [[]]}, 12
+    def iteration(mark):
+        ran.append("iteration")
+        mark("run")
 
-    monkeypatch.setitem(device.KINDS, "cuda", Gpu())
-    found = peak_memory.peaks_and_timeline(lambda mark: mark("run"), lambda: None, "cuda", 10, tmp_path / "viz.pickle")
+    monkeypatch.setattr(Cuda, "memory_bytes", lambda _: {"peak": MIB})
+    monkeypatch.setattr(Cuda, "reset_peaks", lambda _: None)
+    monkeypatch.setattr(Cuda, "history", history)
+    found = peak_memory.peaks_and_timeline(iteration, lambda: ran.append("before"), "cuda", 10, "a path")
     assert found["peak_mib"] == [1.0]
     assert found["timeline"] == {"instant_us": [0.0], "live_mib": [12 / MIB]}
-    assert (tmp_path / "viz.pickle").read_text() == "pickled"
+    assert (paths, ran) == (["a path"], ["iteration", "before", "iteration"])

@@ -146,32 +146,15 @@ def test_a_resident_peak_that_cannot_be_reset_is_left_out(monkeypatch, tmp_path)
 
 
 def test_cuda_tells_what_is_allocated_and_what_is_reserved_in_each_phase(monkeypatch):
-    class Counts:
-        now = highest = 0
-
-    def allocate(mib):
-        Counts.now += mib * MIB
-        Counts.highest = max(Counts.highest, Counts.now)
-
-    class Gpu(Cuda):
-        def memory_bytes(self):
-            return {"peak": Counts.highest, "end": Counts.now, "reserved": 10 * Counts.highest}
-
-        def reset_peaks(self):
-            Counts.highest = Counts.now
-
-    monkeypatch.setitem(device.KINDS, "cuda", Gpu())
-
-    def iteration(mark):
-        allocate(5), allocate(-3)
-        mark("forward")
-        allocate(1)
-        mark("backward")
-
-    assert peak_memory.peaks(iteration, "cuda") == {
-        "forward_peak_mib": [5], "forward_end_mib": [2], "forward_reserved_mib": [50],
-        "backward_peak_mib": [3], "backward_end_mib": [3], "backward_reserved_mib": [30], "peak_mib": [5],
+    counted = iter([{"peak": 5 * MIB, "end": 2 * MIB, "reserved": 8 * MIB}, {"peak": 3 * MIB, "end": 3 * MIB}])
+    resets = []
+    monkeypatch.setattr(Cuda, "memory_bytes", lambda _: next(counted))
+    monkeypatch.setattr(Cuda, "reset_peaks", lambda _: resets.append(1))
+    assert peak_memory.peaks(lambda mark: (mark("forward"), mark("backward")), "cuda") == {
+        "forward_peak_mib": [5], "forward_end_mib": [2], "forward_reserved_mib": [8],
+        "backward_peak_mib": [3], "backward_end_mib": [3], "peak_mib": [5],
     }  # fmt: skip
+    assert len(resets) == 3  # each phase has a peak of its own
 
 
 def test_mps_tells_what_is_held_at_the_end_of_each_phase_and_no_peak(monkeypatch):
