@@ -1,4 +1,4 @@
-"""Says what the C library's default allocator costs beside one that keeps freed memory."""
+"""Say what the C library's default allocator costs beside one that keeps freed memory."""
 
 import pandas as pd
 

@@ -175,23 +175,25 @@ def theory(records: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     ]
 
 
-def _head_records(data: claims.Data) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Return the records of the chapter's case and their names; none if printed."""
+def _head_records(data: claims.Data) -> pd.DataFrame:
+    """Return the records of the chapter's case; none if printed."""
     records = claims.rows(data, "kernels")
-    if records.empty or claims.printed(records):
-        return records.iloc[:0], ()
-    case = profiles.head(records)
-    return tidy.select(records, **case), sentences.names(records, case)
+    none = records.empty or claims.printed(records)
+    return records.iloc[:0] if none else tidy.select(records, **profiles.head(records))
 
 
-def _find_product_share(data: claims.Data, scope: str, within: tuple[float, float]) -> list[Found]:
+def _estimated(of: str, value: Interval | None, within: claims.Limits, records: pd.DataFrame) -> list[Found]:
+    """Return a number of the chapter's case; nothing if it was not measured."""
+    return [claims.estimated(of, value, within, claims.names(records))] if value else []
+
+
+def _find_product_share(data: claims.Data, scope: str, within: claims.Limits) -> list[Found]:
     label, printed = f"% of the {scope if scope == 'whole step' else scope + ' pass'}", claims.rows(data, "kernels")
     if claims.printed(printed):
         row = tidy.one(printed, {"scope": scope})
         return [claims.between(label, row["matrix_product_percent"], 100 - row["else_percent"], within)]
-    records, names = _head_records(data)
-    found = profiles.share(records, scope, PRODUCT)
-    return [claims.estimated(label, found, within, names)] if found else []
+    records = _head_records(data)
+    return _estimated(label, profiles.share(records, scope, PRODUCT), within, records)
 
 
 def products_of_forward(data: claims.Data) -> list[Found]:
@@ -201,34 +203,31 @@ def products_of_forward(data: claims.Data) -> list[Found]:
 
 def products_of_step(data: claims.Data) -> list[Found]:
     """Find matrix products' share of a whole step, and relative to the forward pass."""
-    found = _find_product_share(data, "whole step", about(68, 0.1))
-    records, names = _head_records(data)
-    kept = profiles.kept_share(records)
-    return found + ([claims.estimated("of the share in the forward pass", kept, LESS, names)] if kept else [])
+    found, records = _find_product_share(data, "whole step", about(68, 0.1)), _head_records(data)
+    return found + _estimated("of the share in the forward pass", profiles.kept_share(records), LESS, records)
 
 
 def top_kernel(data: claims.Data) -> list[Found]:
     """Find whether one kernel takes the most of the forward pass and of both passes."""
-    every, label = (1.0, 1.0), "processes have the same kernel at the top of both"
+    every = (1.0, 1.0)
     if claims.printed(claims.rows(data, "kernels")):
         table = published_table("kernels")
         tops = [table[table["phase"] == phase].nlargest(2, "total_us") for phase in ("forward", "forward_backward")]
         same = set(tops[0]["kernel"]) == set(tops[1]["kernel"])
         said = "the same" if same else "not the same"
         return [claims.exact("two kernels at the top of both", float(same), every, shown=said)]
-    records, names = _head_records(data)
+    records = _head_records(data)
     first, both = (profiles.leaders(records, scope)["kernel"] for scope in ("forward", "forward and backward"))
-    same = list(first == both)
-    return [claims.exact(label, sum(same) / len(same), every, names, f"{sum(same)} of {len(same)}")] if same else []
+    same, shown = first == both, f"{(first == both).sum()} of {len(first)}"
+    label = "processes have the same kernel at the top of both"
+    return [claims.exact(label, same.mean(), every, claims.names(records), shown)] if len(same) else []
 
 
 def softmax_share(data: claims.Data) -> list[Found]:
     """Find softmax's share of attention's time and FLOPs in the forward pass."""
-    records, names = _head_records(data)
+    records = _head_records(data)
     row = tidy.one(profiles.parts(records), {"phase": "forward", "part": "softmax"})
     if row.empty:
         return []
-    return [
-        claims.estimated("% of the time of attention", row["time_percent"], about(6.1), names),
-        claims.exact("% of its FLOPs", row["flops_percent"], (0, 5), names),
-    ]
+    flops = claims.exact("% of its FLOPs", row["flops_percent"], (0, 5), claims.names(records))
+    return [*_estimated("% of the time of attention", row["time_percent"], about(6.1), records), flops]

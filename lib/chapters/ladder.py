@@ -288,11 +288,9 @@ def learning(records: pd.DataFrame) -> pd.DataFrame:
     `steps` were trained on one batch from equal weights; `last_loss` and `plain_loss` are the last losses in nats, and
     `apart_percent` is the largest distance between two losses of the same step."""
     rows = []
-    for row, group in tidy.by_case(records):
-        known = group[tidy.column(group, "loss_nats").notna()].sort_values("round")
-        if known.empty:
-            continue
-        own, plain = known["loss_nats"].iloc[-1], known["plain_loss_nats"].iloc[-1]
+    for row, group in tidy.by_case(records[tidy.column(records, "loss_nats").notna()]):
+        last = group.sort_values("round").iloc[-1]
+        own, plain = last["loss_nats"], last["plain_loss_nats"]
         apart = max(abs(a - b) / b for a, b in zip(own, plain, strict=True))
         told = {"steps": len(own), "last_loss": own[-1], "plain_loss": plain[-1], "apart_percent": 100 * apart}
         rows.append(row | {"switches": " + ".join(switched(row)) or "plain"} | told)
