@@ -19,11 +19,9 @@ TASKS = [SimpleNamespace(device="cuda")]
     ("given", "names", "pins", "said"),
     [
         (None, ["A", "A"], ["0", "1"], ""),
-        ("", ["A", "A"], ["0", "1"], ""),
         ("1, 0", ["A", "A"], ["1", "0"], ""),
         ("3,5,7", ["A", "T", "A"], ["3", "7"], "5"),  # another GPU
         ("0,1,-1,2", ["A", "A"], ["0", "1"], "-1, 2"),  # what follows a number that is none is not seen
-        ("0,1,2,3", ["A", "A"], ["0", "1"], "2, 3"),  # more than there are
         ("GPU-a,GPU-b", ["A", "A"], ["GPU-a", "GPU-b"], ""),
         ("MIG-a,MIG-b", ["A"], ["MIG-a", "MIG-b"], ""),  # of which a process sees but one
         ("0", [], [], "0"),

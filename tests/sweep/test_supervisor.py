@@ -59,76 +59,42 @@ def test_only_the_record_that_was_asked_for_and_can_be_true_is_accepted(changed,
 
 
 class Pretended:
-    """A slot that plays, run by run, what it is given: functions of a run that yield pieces."""
+    """A slot that plays in each run what it is given, a list of steps.
+
+    A step is how the record of the next case differs from a good one, a piece, or an exception; `...` is a good record
+    of every case that is left."""
 
     def __init__(self, *plays):
         self.plays, self.runs = deque(plays), []
 
     def pieces(self, run):
         self.runs.append(run)
-        yield from self.plays.popleft()(run)
+        names = iter(run.todo)
+        for step in self.plays.popleft():
+            if isinstance(step, Exception):
+                raise step
+            if isinstance(step, Piece):
+                yield step
+            else:
+                yield from (of(name) for name in names) if step is ... else [of(next(names), **step)]
 
 
-def one(name, **others):
+def of(name, **others):
     """The piece with the record of this name."""
     experiment, rest = name.split("/")
     return Piece("record", name, made({"n": int(rest[0])}, experiment, int(rest[-1]), **others))
 
 
-def well(run, most=None):
-    """Every case that is to be done, or so many of them, and the end."""
-    yield from map(one, run.todo[:most])
-    yield Piece("end", "complete")
-
-
-def ends(how, reason=b""):
-    """A run that ends in this way, with the case in hand."""
-    return lambda run: iter([Piece("end", how, reason)])
-
-
-def then(most, how, reason=b""):
-    """A run that ends in this way after so many cases."""
-
-    def play(run):
-        yield from [*well(run, most)][:-1]
-        yield from ends(how, reason)(run)
-
-    return play
-
-
-def refused(after):
-    """A run whose first record was measured by other code, and which then goes on so."""
-
-    def play(run):
-        yield one(run.todo[0], code="0" * 16)
-        yield from after(replace(run, todo=run.todo[1:]))
-
-    return play
-
-
 def fails(reason):
     """A run whose first case fails for this reason."""
-
-    def play(run):
-        yield one(run.todo[0], status="failed", reason=reason)
-        yield Piece("end", "complete")
-
-    return play
+    return [{"status": "failed", "reason": reason}, END]
 
 
-def lost(cases):
-    """A run whose slot is lost after so many cases."""
-
-    def play(run):
-        yield from [*well(run, cases)][:-1]
-        raise SlotLost("the box is gone")
-
-    return play
-
-
-def breaks(run):
-    raise RuntimeError("a bug of the runner")
-    yield
+END, DIED, OOM, LATE = (Piece("end", name) for name in ("complete", "died", "oom", "timeout"))
+RAISED = "WrongResult: too far off"
+RAISES = Piece("end", "failed", RAISED.encode())
+WELL, REFUSED, LOST = [..., END], {"code": "0" * 16}, SlotLost("the box is gone")
+WHY_REFUSED = f"its record was refused: code: expected {CODE}; did the code change while the sweep ran?"
 
 
 @pytest.fixture
@@ -153,67 +119,62 @@ def statuses(*tasks):
     return [one.status(name) for one in tasks for name in one.cases]
 
 
-OTHER_CODE = f"its record was refused: code: expected {CODE}; did the code change while the sweep ran?"
-RAISED = "WrongResult: too far off"
-raises = ends("failed", RAISED.encode())
-
-
 @pytest.mark.parametrize(
     ("plays", "expected", "failures"),
     [
-        ([ends("died"), well], ["ok"] * 3, []),
-        ([ends("died"), ends("died"), well], ["crashed", "ok", "ok"], ["step/1.r1: its process died"]),
-        ([ends("oom"), well], ["ok"] * 3, []),
-        ([ends("oom"), ends("oom"), well], ["oom", "ok", "ok"], []),  # no failure: the system wanted memory
-        ([ends("timeout"), well], ["timeout", "ok", "ok"], ["step/1.r1: took longer than 10 s"]),
-        ([then(1, "failed", RAISED.encode()), well], ["ok", None, "ok"], [RAISED]),
-        ([raises, raises], [None] * 3, [RAISED] * 2),  # no record in two runs: the rest is left
-        ([fails("KeyError: 'x'"), well], ["failed", "ok", "ok"], ["step/1.r1: KeyError: 'x'"]),
-        ([refused(well), well], ["ok"] * 3, []),
-        ([refused(well), refused(ends("complete"))], [None, "ok", "ok"], [f"step/1.r1: {OTHER_CODE}"]),
-        ([refused(ends("timeout")), well], ["ok", "timeout", "ok"], ["step/2.r1: took longer than 10 s"]),
-        ([breaks, well], [None, "ok", "ok"], ["RuntimeError: a bug of the runner"]),
+        ([[DIED], WELL], ["ok"] * 3, []),
+        ([[DIED], [DIED], WELL], ["crashed", "ok", "ok"], ["step/1.r1: its process died"]),
+        ([[OOM], WELL], ["ok"] * 3, []),
+        ([[OOM], [OOM], WELL], ["oom", "ok", "ok"], []),  # no failure: the system wanted memory
+        ([[LATE], WELL], ["timeout", "ok", "ok"], ["step/1.r1: took longer than 10 s"]),
+        ([[{}, RAISES], WELL], ["ok", None, "ok"], [RAISED]),
+        ([[RAISES], [RAISES]], [None] * 3, [RAISED] * 2),  # no record in two runs: the rest is left
+        ([fails("KeyError: 'x'"), WELL], ["failed", "ok", "ok"], ["step/1.r1: KeyError: 'x'"]),
+        ([[REFUSED, ..., END], WELL], ["ok"] * 3, []),
+        ([[REFUSED, ..., END], [REFUSED, END]], [None, "ok", "ok"], [f"step/1.r1: {WHY_REFUSED}"]),
+        ([[REFUSED, LATE], WELL], ["ok", "timeout", "ok"], ["step/2.r1: took longer than 10 s"]),
+        ([[RuntimeError("a bug of the runner")], WELL], [None, "ok", "ok"], ["RuntimeError: a bug of the runner"]),
     ],
-)  # fmt: skip
+)
 def test_a_run_that_ends_badly_costs_the_case_in_hand_at_most(supervise, plays, expected, failures):
     first, second = task(1, 2, 3), task(4)
-    found = supervise([first, second], [Pretended(*plays, well)])
+    found = supervise([first, second], [Pretended(*plays, WELL)])
     assert (statuses(first), statuses(second), found.failures) == (expected, ["ok"], failures)
     assert (found.progress.left, found.progress.failed) == (set(), len(failures))
-    assert len(list(paths.results().glob("*/*/*.refused"))) == sum("refused" in play.__qualname__ for play in plays)
+    assert len(list(paths.results().glob("*/*/*.refused"))) == sum(REFUSED in play for play in plays)
 
 
 @pytest.mark.parametrize(
     ("play", "status", "said"),
     [
-        (ends("complete"), None, "step: the notebook made no record; see "),
-        (then(1, "died"), "ok", "step: process died after its last record; see "),
-        (then(1, "timeout"), "ok", "step: the notebook did not end after its last record; see "),
+        ([END], None, "step: the notebook made no record; see "),
+        ([{}, DIED], "ok", "step: process died after its last record; see "),
+        ([{}, LATE], "ok", "step: the notebook did not end after its last record; see "),
     ],
 )
 def test_an_end_that_is_no_cases_fault_is_a_failure_that_names_the_notebook(supervise, play, status, said):
     first, second = task(1), task(2)
-    found = supervise([first, second], [Pretended(play, well)])
+    found = supervise([first, second], [Pretended(play, WELL)])
     assert statuses(first, second) == [status, "ok"]
     (failure,) = found.failures
     assert failure.startswith(said)
 
 
 def test_a_run_is_told_whether_a_round_follows(supervise):
-    slot = Pretended(well, well)
+    slot = Pretended(WELL, WELL)
     supervise([task(1), task(1, round=2)], [slot])
     assert [run.variables for run in slot.runs] == [{"SWEEP_ROUND_FOLLOWS": "1"}, {}]
 
 
 def test_what_ran_at_a_slot_that_is_lost_goes_to_another_box(supervise):
-    first, other = task(1), Pretended(well)
-    assert not supervise([first], [Pretended(lost(0))], [other]).failures
+    first, other = task(1), Pretended(WELL)
+    assert not supervise([first], [Pretended([LOST])], [other]).failures
     assert (statuses(first), len(other.runs)) == (["ok"], 1)
 
 
 def test_where_the_last_slot_is_lost_the_sweep_names_what_still_waits(supervise):
     first, waiting = task(1), task(2, experiment="attention")
-    found = supervise([first, waiting], [Pretended(lost(1))])
+    found = supervise([first, waiting], [Pretended([{}, LOST])])
     assert statuses(first, waiting) == ["ok", None]
     assert found.failures == ["attention: no machine of this kind is left: the box is gone"]
 
@@ -240,7 +201,7 @@ def test_a_kernel_is_given_up_after_five_cases_failed_alike_and_none_succeeded(s
     for n in succeeded:
         results.folder().joinpath(MACHINE, "step").mkdir(parents=True)
         results.write(made({"n": n}))
-    found = supervise([first, other], [Pretended(*map(fails, reasons), *[well] * (1 if left else 2))])
+    found = supervise([first, other], [Pretended(*map(fails, reasons), *[WELL] * (1 if left else 2))])
     ended = ["failed"] * len(reasons) + [None if left else "ok"] * (7 - len(reasons))
     assert statuses(first, other) == ["ok"] * len(succeeded) + ended + ["ok"]
     lines = [line for line in found.failures if "left out" in line]
@@ -264,26 +225,23 @@ def test_a_failed_case_is_left_alone_until_a_retry_and_then_tried_once(supervise
 
 
 def test_a_case_without_room_is_tried_once_a_run_and_again_in_the_next_round_and_run(supervise):
-    def no_room(run):
-        yield one(run.todo[0], status="no_room", predicted_bytes=2, available_bytes=1)
-        yield Piece("end", "complete")
-
+    no_room = {"status": "no_room", "predicted_bytes": 2, "available_bytes": 1}
     first, second = task(1), task(1, round=2)
-    found = supervise([first, second], [Pretended(no_room, well)])
+    found = supervise([first, second], [Pretended([no_room, END], WELL)])
     assert (statuses(first, second), found.failures) == (["no_room", "ok"], [])
-    supervise([first, second], [Pretended(well)])
+    supervise([first, second], [Pretended(WELL)])
     assert statuses(first, second) == ["ok", "ok"]
 
 
 def test_a_kernel_that_cannot_write_ends_the_sweep_in_that_line(supervise):
     said = b"CannotWrite: /tmp/x: cannot be written, the disk is full, in step.ipynb; see step-r1.ipynb"
     with pytest.raises(atomic.CannotWrite, match=r"^/tmp/x: cannot be written, the disk is full"):
-        supervise([task(1)], [Pretended(ends("failed", said))])
+        supervise([task(1)], [Pretended([Piece("end", "failed", said)])])
 
 
 def test_what_needs_the_whole_machine_waits_for_it_and_the_rest_has_a_gpu_each(supervise):
     tasks = [task(1, device="cpu"), task(2, device="cuda"), task(3, device="cuda")]
-    slots = [Pretended(well) for _ in range(3)]
+    slots = [Pretended(WELL) for _ in range(3)]
     supervise(tasks, slots)
     assert statuses(*tasks) == ["ok"] * 3
     assert [len(slot.runs) for slot in slots] == [1, 1, 1]
@@ -292,11 +250,11 @@ def test_what_needs_the_whole_machine_waits_for_it_and_the_rest_has_a_gpu_each(s
 def test_stale_records_and_crashes_are_made_anew_when_asked_for(supervise):
     first, both = task(1, 2), ["step/1.r1", "step/2.r1"]
     assert first.todo(frozenset({"stale"})) == both  # neither has a record yet
-    supervise([first], [Pretended(ends("died"), ends("died"), well)])
+    supervise([first], [Pretended([DIED], [DIED], WELL)])
     assert statuses(first) == ["crashed", "ok"]
     assert first.todo() == []
     assert first.todo(frozenset({"crashed"})) == both[:1]
     assert first.todo(frozenset({"stale"})) == both  # its code is none of today's
-    supervise([first], [Pretended(well)], again=frozenset({"crashed"}))
+    supervise([first], [Pretended(WELL)], again=frozenset({"crashed"}))
     assert statuses(first) == ["ok", "ok"]
     assert len(list(results.folder().glob("*/*/*.json"))) == 2

@@ -12,7 +12,7 @@ from damage import DAMAGES, TIME
 from faults import count
 from lib import notebooks, paths
 from lib.chapters import records as chapter
-from lib.records import __main__, atomic, damaged, results
+from lib.records import __main__, damaged, results
 from lib.records.record import checksum, dump, parse
 from lib.report import __main__ as report
 from lib.report import tables, tidy
@@ -214,15 +214,6 @@ def test_what_is_not_ours_is_left_where_it_is(stored):
         other.write_text("mine")
     assert damaged.clean_store(alone=True) == 0
     assert all(other.read_text() == "mine" for other in others)
-
-
-def test_other_sweeps_in_the_folder_keep_what_they_are_writing(stored):
-    writing = stored.with_name(f"{stored.name}.0123abcd{atomic.ENDING}")
-    writing.write_text("{")
-    damaged.clean_store(alone=False)
-    assert writing.exists()
-    damaged.clean_store(alone=True)
-    assert not writing.exists()
 
 
 def test_a_record_says_its_place_and_no_other_is_written(own_results, save_record):

@@ -2,8 +2,6 @@
 stays so, and one line says why nothing more can be written."""
 
 import errno
-import functools
-import itertools
 import os
 import shutil
 import signal
@@ -11,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from faults import moment
 from lib.records import atomic, damaged, results
 from lib.records.record import parse
 
@@ -59,47 +56,6 @@ def in_a_child(work) -> int:
         os._exit(1)
 
 
-def after_the_kill(acknowledged: list[int], tally) -> int:
-    """Nothing that was said to be on disk is lost, nothing torn counts, what is left over goes; how much that is."""
-    with tally.injection():
-        whole = {file.name for file in damaged.files(results.folder()) if results.read(file)}
-        assert {f"naive-{number}.r1.json" for number in acknowledged} <= whole
-        left = list(results.folder().rglob(f"*{atomic.ENDING}"))
-        assert damaged.clean_store(alone=True) == 0
-        assert not list(results.folder().rglob(f"*{atomic.ENDING}"))
-    return len(left)
-
-
-def save_for_ever(first: int, pipe: int) -> None:
-    """Save one after the other, and tell of each."""
-    for number in itertools.count(first):
-        save(number)
-        os.write(pipe, f"{number}\n".encode())
-
-
-@pytest.mark.torture
-@pytest.mark.faults(3, "kill -9 of a process that saves without end")
-def test_a_kill_while_records_are_written_tears_none(own_results, tally):
-    acknowledged, saved, leftovers = [], 0, 0
-    for kill in range(200):
-        if kill % 10 == 0:  # anew, since all that is there is read after each kill
-            shutil.rmtree(own_results, ignore_errors=True)
-            acknowledged.clear()
-        reading, writing = os.pipe()
-        child = in_a_child(functools.partial(save_for_ever, len(acknowledged) + 1, writing))
-        os.close(writing)
-        with open(reading) as told:
-            said = [int(told.readline())]
-            moment(0.1)
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            said += map(int, told.read().split())
-        acknowledged += said
-        saved += len(said)
-        leftovers += after_the_kill(acknowledged, tally)
-    tally.notes.append(f"{saved} records, {leftovers} leftovers")
-
-
 @pytest.mark.faults(3, "kill -9 at each step of a write")
 @pytest.mark.parametrize("step", ["mkdir", "open", "write", "fsync", "replace", "replaced"])
 def test_a_kill_at_each_step_of_a_write_leaves_the_earlier_record_or_the_new_one(own_results, tally, step):
@@ -130,11 +86,15 @@ def test_a_kill_at_each_step_of_a_write_leaves_the_earlier_record_or_the_new_one
 
     child = in_a_child(work)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-    left = after_the_kill([1] if before else [], tally)
-    assert left == (step in ("write", "fsync", "replace"))
-    assert before is None or file.read_bytes() == before
-    save(1)
-    assert results.status(file) == "ok"
+    with tally.injection():
+        assert all(map(results.read, damaged.files(results.folder())))  # nothing torn counts
+        assert before is None or file.read_bytes() == before
+        left = list(own_results.rglob(f"*{atomic.ENDING}"))
+        assert len(left) == (step in ("write", "fsync", "replace"))
+        assert damaged.clean_store(alone=True) == 0
+        assert not any(map(Path.exists, left))
+        save(1)
+        assert results.status(file) == "ok"
 
 
 @pytest.mark.faults(4, "an error of the system, simulated")
