@@ -19,76 +19,52 @@ TIMES = {"naive": 90.0, "flat": 85.0, "overlap": 78.0, "bucketed": 75.0, "torch"
 @pytest.fixture
 def steps(save_record):
     """Three processes' data parallel steps, of which the naive and flat ones hide nothing."""
-    for variant, total in TIMES.items():
-        for bucket in (1, 100) if variant == "bucketed" else (25,):
-            slower = total + 5 * (bucket == 100)
-            case = CASE | {"variant": variant, "bucket_mib": bucket} | RANKS | {"precision": "fp32", "device": "cpu"}
-            exposed = 16.0 if variant in ("naive", "flat") else 4.0
-            spans = {
-                "rank": [0, 0, 0, 1, 1, 1], "part": ["forward", "backward", "all-reduce"] * 2,
-                "start_ms": [0.1, 20.0, 30.0] * 2, "end_ms": [20.0, 50.0, 60.0] * 2,
-            }  # fmt: skip
-            for round in (1, 2, 3):
-                own = [slower * (1 + 2e-4 * len(variant) * (round - 2)) + 1e-2 * number for number in range(-3, 5)]
-                base = [TIMES["torch"] + 1e-2 * (number % round) for number in range(8)]
-                pairs = {} if variant == "torch" else {"paired_ms": own, "baseline_ms": base}
-                save_record(
-                    "ddp", case, round, forward_ms=[20.0] * 8, backward_ms=[30.0] * 8, synchronization_ms=[exposed] * 8,
-                    optimizer_ms=[12.0] * 8, total_ms=own, alone_ms=[16.0] * 8, gradient_bytes=1e7, timeline=spans,
-                    **pairs,
-                )  # fmt: skip
+    for variant, bucket in [*zip(TIMES, [25] * 3 + [1, 25], strict=True), ("bucketed", 100)]:
+        slower = TIMES[variant] + 5 * (bucket == 100)
+        case = CASE | {"variant": variant, "bucket_mib": bucket} | RANKS | {"precision": "fp32", "device": "cpu"}
+        phases = {"forward_ms": 20.0, "backward_ms": 30.0, "optimizer_ms": 12.0, "alone_ms": 16.0}
+        phases["synchronization_ms"] = 16.0 if variant in ("naive", "flat") else 4.0
+        spans = {
+            "rank": [0, 0, 0, 1, 1, 1], "part": ["forward", "backward", "all-reduce"] * 2,
+            "start_ms": [0.1, 20.0, 30.0] * 2, "end_ms": [20.0, 50.0, 60.0] * 2,
+        }  # fmt: skip
+        for round in (1, 2, 3):
+            own = [slower * (1 + 2e-4 * len(variant) * (round - 2)) + 1e-2 * number for number in range(-3, 5)]
+            base = [TIMES["torch"] + 1e-2 * (number % round) for number in range(8)]
+            pairs = {} if variant == "torch" else {"paired_ms": own, "baseline_ms": base}
+            metrics = {name: [ms] * 8 for name, ms in phases.items()} | pairs
+            save_record("ddp", case, round, total_ms=own, timeline=spans, **metrics)
     return results.load("ddp", "test-1c")
 
 
 @pytest.fixture
 def held(save_record):
     """Memory of ranks that hold 1% more of each kind than the accounting says."""
-    shape = model_shape("tiny", 128)
-    for experiment in ("sharded", "fsdp"):
-        for variant in ("plain", experiment, "torch"):
+
+    def held(*variants, world=2):
+        for experiment, variant in variants:
             scheme = {"torch": experiment}.get(variant, variant)
-            parts = accounting.state_bytes(scheme, shape, 2)
+            parts = accounting.state_bytes(scheme, model_shape("tiny", 128), world)
             kinds = {f"after_{kind}_mib": [1.01 * size / MIB] for kind, size in parts.items()}
-            whole = 1.01 * sum(parts.values()) / MIB + 2
             precision = {"precision": "fp32"} if experiment == "fsdp" else {}
-            for round in (1, 2, 3):
-                save_record(
-                    experiment, CASE | {"variant": variant} | RANKS | precision | {"device": "cpu"}, round,
-                    total_ms=[80.0] * 6, initial_mib=[14.0], before_step_mib=[whole + 9], after_step_mib=[whole],
-                    after_other_mib=[2.0], **kinds,
-                )  # fmt: skip
-    return parallel.held(results.load("sharded", "test-1c"), results.load("fsdp", "test-1c"))
+            case = CASE | {"variant": variant} | RANKS | {"world": world} | precision | {"device": "cpu"}
+            whole = [1.01 * sum(parts.values()) / MIB + 2]
+            save_record(experiment, case, total_ms=[80.0] * 6, after_step_mib=whole, after_other_mib=[2.0], **kinds)
+        return parallel.held(results.load("sharded", "test-1c"), results.load("fsdp", "test-1c"))
+
+    return held
 
 
-def test_the_head_has_each_variant_with_its_fastest_bucket(steps):
-    table = parallel.steps(steps)
-    found = parallel.head(table).set_index("variant")
-    assert set(found.index) == set(TIMES)
-    assert found.loc["bucketed", "bucket_mib"] == 1
-    assert math.isnan(found.loc["naive", "hidden_percent"])
-    assert found.loc["bucketed", "hidden_percent"] == pytest.approx(75)
-
-
-def test_the_head_is_the_largest_case_that_has_the_most_variants(steps, save_record):
+def test_the_head_is_the_largest_case_that_has_the_most_variants_each_with_its_fastest_bucket(steps, save_record):
     for variant in ("overlap", "torch"):
         case = CASE | {"size": "small", "variant": variant, "bucket_mib": 25} | RANKS | {"world": 4}
         save_record("ddp", case | {"precision": "fp32", "device": "cpu"}, total_ms=[500.0] * 8)
-    found = parallel.head(parallel.steps(results.load("ddp", "test-1c")))
-    assert set(found["size"]) == {"tiny"}
-    assert set(found["world"]) == {2}
-
-
-def test_what_is_held_is_told_of_one_case(held, save_record):
-    for name in ("sharded", "fsdp"):
-        precision = {"precision": "fp32"} if name == "fsdp" else {}
-        save_record(
-            name, CASE | {"variant": name} | RANKS | {"world": 4} | precision | {"device": "cpu"},
-            total_ms=[80.0] * 6, after_step_mib=[30.0], after_parameters_mib=[10.0], after_gradients_mib=[10.0],
-            after_states_mib=[5.0], after_other_mib=[5.0],
-        )  # fmt: skip
-    table = parallel.held(results.load("sharded", "test-1c"), results.load("fsdp", "test-1c"))
-    assert set(table["world"]) == {4}
-    assert "on 4 ranks, each holds 30.00 MiB sharded and 30.00 MiB fsdp" in parallel.memory(table).text
+    found = parallel.head(parallel.steps(results.load("ddp", "test-1c"))).set_index("variant")
+    assert set(found.index) == set(TIMES)
+    assert (set(found["size"]), set(found["world"])) == ({"tiny"}, {2})
+    assert found.loc["bucketed", "bucket_mib"] == 1
+    assert math.isnan(found.loc["naive", "hidden_percent"])
+    assert found.loc["bucketed", "hidden_percent"] == pytest.approx(75)
 
 
 def test_the_answer_names_the_fastest_and_compares_it(steps):
@@ -102,26 +78,30 @@ def test_the_answer_names_the_fastest_and_compares_it(steps):
 
 def test_a_timeline_has_the_spans_of_both_ranks_of_each_variant(steps, closed_figures):
     spans = parallel.timelines(steps, parallel.steps(steps))
-    assert len(spans) == 6 * len(TIMES)
     ax = parallel.draw_timelines(spans)
-    assert len(ax.patches) == len(spans)
+    assert len(ax.patches) == len(spans) == 6 * len(TIMES)
     assert {text.get_text() for text in ax.figure.legends[0].texts} == {"forward", "backward", "all-reduce"}
     assert parallel.note(spans) == "a test. One step of each on 2 ranks."
 
 
 def test_what_a_rank_holds_stands_beside_the_accounting(held, closed_figures):
-    assert list(held["label"]) == ["plain", "sharded", "torch's sharded", "fsdp", "torch's fsdp"]
+    sharded, fsdp = (("plain", "sharded", "torch"), ("plain", "fsdp", "torch"))
+    table = held(*(("sharded", variant) for variant in sharded), *(("fsdp", variant) for variant in fsdp))
+    assert list(table["label"]) == ["plain", "sharded", "torch's sharded", "fsdp", "torch's fsdp"]
     whole = 16 * model_shape("tiny", 128).parameters / MIB
-    assert list(held["formula_mib"]) == pytest.approx(
+    assert list(table["formula_mib"]) == pytest.approx(
         [whole, 0.75 * whole, 0.75 * whole, whole / 2, whole / 2], rel=1e-4
     )
-    assert list(held["error_percent"]) == pytest.approx([100 * (1 / 1.01 - 1)] * 5)
-    said = parallel.memory(held, results.load("sharded", "test-1c"))
+    assert list(table["error_percent"]) == pytest.approx([100 * (1 / 1.01 - 1)] * 5)
+    said = parallel.memory(table, results.load("sharded", "test-1c"))
     assert said.text.startswith("After a step of tiny on 2 ranks, each holds ")
     assert said.text.endswith("MiB fsdp; the formula is at most 0.990% off.")
     assert said.records
-    bars = parallel.draw_held(held)
+    bars = parallel.draw_held(table)
     assert [text.get_text() for text in bars.get_yticklabels()][:2] == ["plain", "plain, by formula"]
+    largest = held(("sharded", "sharded"), ("fsdp", "fsdp"), world=4)
+    assert set(largest["world"]) == {4}, "all is told of one case, the largest"
+    assert "on 4 ranks, each holds " in parallel.memory(largest).text
 
 
 def test_xxl_is_answered_beside_two_write_ups():
@@ -130,10 +110,9 @@ def test_xxl_is_answered_beside_two_write_ups():
     assert found["tokens a device, X = 16, Y = 4, weights and activations at once"] == "319"
     assert found["the same on all devices together"] == "20,444"
     for _, row in table.iterrows():
-        for name in parallel.WRITE_UPS:
-            if row[name]:
-                ours, theirs = (float(row[key].replace(",", "")) for key in ("by accounting", name))
-                assert ours == pytest.approx(theirs, rel=0.005)
+        for name in filter(row.get, parallel.WRITE_UPS):
+            ours, theirs = (float(row[key].replace(",", "")) for key in ("by accounting", name))
+            assert ours == pytest.approx(theirs, rel=0.005)
 
 
 def test_the_batch_at_which_products_decide_follows_from_ceiling_and_bus(steps):
@@ -155,7 +134,7 @@ def test_the_write_ups_steps_are_relative_to_their_naive_one(steps):
 
 
 def test_the_write_ups_memory_agrees_with_the_accounting(held):
-    table = parallel.published_memory(held)
+    table = parallel.published_memory(held())
     theirs = table[table["source"].str.startswith("brandon")]
     assert set(theirs["label"]) == {"plain", "sharded"}
     for _, row in theirs.iterrows():
