@@ -1,8 +1,7 @@
 """Every question of the assignment has an answer from records, a place in the report, and a truthful status."""
 
+import itertools
 import re
-
-import pytest
 
 import reference
 from lib import notebooks
@@ -14,17 +13,11 @@ from lib.report import tables
 MACHINE = "test-1c"
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
-def test_a_question_leads_to_a_heading_that_there_is(question):
-    target = re.search(r'href="#([^"]+)"', questions.link_to(*question.shown_in))[1]
-    chapter = question.shown_in[0]
-    assert target in {tables.anchor(chapter, heading) for heading in questions.headings(chapter)}
-
-
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
-def test_the_cases_of_a_question_are_of_an_experiment_and_its_fields(question):
-    known = set(notebooks.fields(question.experiment)) if question.experiment else set()
-    assert {*question.where, *question.asked} <= known
+def test_a_question_leads_to_a_heading_that_there_is_and_asks_for_fields_of_its_experiment():
+    for question in QUESTIONS:
+        chapter, target = question.shown_in[0], re.search(r'href="#([^"]+)"', questions.link_to(*question.shown_in))[1]
+        assert target in {tables.anchor(chapter, heading) for heading in questions.headings(chapter)}, question.name
+        assert {*question.where, *question.asked} <= set(notebooks.fields(question.experiment)), question.name
 
 
 def test_names_are_those_of_the_assignment_each_once():
@@ -38,11 +31,6 @@ def test_names_are_those_of_the_assignment_each_once():
     assert parts["torch_compile"] == list("ab")
 
 
-def naive(save_record, seq_len, d_head, status="ok"):
-    case = {"variant": "naive", "seq_len": seq_len, "d_head": d_head, "batch_size": 8}
-    save_record(case=case, status=status, **({"total_ms": [1.0]} if status == "ok" else {}))
-
-
 def test_the_status_compares_the_cases_run_with_those_asked(save_record):
     (question,) = (one for one in QUESTIONS if one.problem == "pytorch_attention")
 
@@ -50,14 +38,12 @@ def test_the_status_compares_the_cases_run_with_those_asked(save_record):
         return questions.status(question, questions.Machine(MACHINE))
 
     assert status() == NOT_RUN
-    naive(save_record, 64, 16)
-    assert status() == SMALLER
-    for seq_len in question.asked["seq_len"][:-1]:
-        for d_head in question.asked["d_head"]:
-            naive(save_record, seq_len, d_head)
-    assert status() == SMALLER
-    for d_head in question.asked["d_head"]:
-        naive(save_record, question.asked["seq_len"][-1], d_head, "oom")
+    asked = list(itertools.product(question.asked["seq_len"], question.asked["d_head"]))
+    for missing, (seq_len, d_head) in zip(reversed(range(len(asked))), asked, strict=True):
+        ended = {"status": "oom"} if seq_len == asked[-1][0] else {"total_ms": [1.0]}
+        save_record(case={"variant": "naive", "seq_len": seq_len, "d_head": d_head, "batch_size": 8}, **ended)
+        if missing in (len(asked) - 1, 1):
+            assert status() == SMALLER
     assert status() == AT_SIZE
 
 

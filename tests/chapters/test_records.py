@@ -27,12 +27,13 @@ def files(page):
     return {name: io.BytesIO(base64.b64decode(content)) for name, content in links}
 
 
-def test_downloads_hold_every_sample_of_every_record(records):
-    found = files(chapter.Downloads("test-1c", records)._repr_html_())
+def test_downloads_hold_every_sample_of_every_record_and_are_the_same_for_the_same_records(records):
+    page = chapter.Downloads("test-1c", records)._repr_html_()
+    assert page == chapter.Downloads("test-1c", records)._repr_html_()
+    found = files(page)
     assert list(found) == ["records-test-1c.csv.gz", "records-test-1c.parquet"]
     csv = pd.read_csv(found["records-test-1c.csv.gz"], compression="gzip")
-    parquet = pd.read_parquet(found["records-test-1c.parquet"])
-    for table in (csv, parquet):
+    for table in (csv, pd.read_parquet(found["records-test-1c.parquet"])):
         times = table[table["metric"] == "total_ms"]
         assert list(times["value"]) == [1.25, 1.5] * 2
         assert list(times["round"]) == [1, 1, 2, 2]
@@ -40,20 +41,16 @@ def test_downloads_hold_every_sample_of_every_record(records):
         assert "timeout" in set(table["status"])
 
 
-def test_a_download_is_the_same_for_the_same_records(records):
-    one, other = (chapter.Downloads("test-1c", records)._repr_html_() for _ in range(2))
-    assert one == other
-
-
 def test_what_would_be_too_large_leaves_its_tables_out_and_says_so(save_record):
     save_record(total_ms=[1.0], timeline={"ms": [float(i + 1) ** 0.5 for i in range(3000)]})
     frames = {"attention": results.load("attention", "test-1c")}
-    whole = chapter.Downloads("test-1c", frames)._repr_html_()
-    part = chapter.Downloads("test-1c", frames, budget=20_000)._repr_html_()
+    whole, part, nothing = (
+        chapter.Downloads("test-1c", frames, budget)._repr_html_() for budget in (chapter.BUDGET_BYTES, 20_000, 10)
+    )
     assert "every sample" in whole
     assert chapter.MAIN in part
     assert set(pd.read_parquet(files(part)["records-test-1c.parquet"])["metric"]) == {"total_ms"}
-    assert "too large for this page" in chapter.Downloads("test-1c", frames, budget=10)._repr_html_()
+    assert "too large for this page" in nothing
 
 
 def test_every_record_has_a_row_that_evidence_links_to(records):

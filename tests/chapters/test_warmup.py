@@ -3,7 +3,6 @@
 import re
 
 import pytest
-import torch
 
 from lib.chapters import warmup
 from lib.records import results
@@ -26,11 +25,8 @@ def starts(save_record):
     return warmup.cold(results.load("warmup", "test-1c"))
 
 
-def test_only_cold_processes_count(starts):
+def test_means_and_deviations_of_cold_processes_follow_so_many_warm_ups(starts):
     assert list(starts["round"]) == [1, 2, 3]
-
-
-def test_means_and_deviations_follow_so_many_warm_ups(starts):
     table = warmup.after_warmups(starts).set_index(["phase", "warmups"])
     forward = table.loc["forward"]
     assert forward["mean_ms"][0].value == pytest.approx(2.0, rel=5e-3)
@@ -40,11 +36,6 @@ def test_means_and_deviations_follow_so_many_warm_ups(starts):
     assert forward["ratio"][0].known
     assert table.loc["forward and backward"]["mean_ms"][5].value == pytest.approx(2.003, rel=1e-3)
     assert table.loc["whole step"]["mean_ms"][5].value == pytest.approx(2.503, rel=1e-3)
-
-
-def test_a_single_long_step_makes_the_deviation_that_theory_says():
-    steps = torch.tensor([14.0] + [1.0] * 9)
-    assert warmup.outlier_percent(14) == pytest.approx((100 * steps.std() / steps.mean()).item())
 
 
 def test_where_a_process_is_steady_and_where_its_first_step_was_long(starts):
@@ -61,17 +52,22 @@ def test_where_a_process_is_steady_and_where_its_first_step_was_long(starts):
     assert warmup.without(starts, CASE).text.endswith("after one, 0.0421% after two and 0.0421% after five.")
 
 
+def test_the_sentence_says_how_many_processes_settle_and_what_to_discard():
+    some = "steady from step 2 at the earliest and 4 at the latest in 2 of 3 processes: discard five"
+    assert warmup._settled([4, None, 2]) == some
+    assert warmup._settled([8, 8, 9]) == "steady from step 8 at the earliest and 9 at the latest: discard 7"
+    assert warmup._settled([None, None]) == "and times never settle: discard five"
+
+
 def test_steps_that_vary_throughout_are_noise_and_no_long_start(starts):
-    for early, late, word in ((0.2, 0.2, "that is noise"), (0.2, 0.0, "the start lasts longer")):
-        varied = starts.copy()
-        varied["first_total_ms"] = [[1 + (early if i < 15 else late) * (i % 2) for i in range(30)]] * len(starts)
-        assert word in warmup.noise(varied, CASE).text
+    def said(early, late, count=30):
+        times = [1 + (early if i < 15 else late) * (i % 2) for i in range(count)]
+        return warmup.noise(starts.assign(first_total_ms=[times] * len(starts)), CASE).text
 
-
-def test_ten_steps_are_not_compared_with_themselves(starts):
-    few = starts.copy()
-    few["first_total_ms"] = [[1 + 0.2 * (i % 2) for i in range(15)]] * len(starts)
-    assert re.fullmatch(r"After five warm-up steps, times vary by [^;]*\.", warmup.noise(few, CASE).text)
+    assert "that is noise" in said(0.2, 0.2)
+    assert "the start lasts longer" in said(0.2, 0.0)
+    few = said(0.2, 0.2, count=15)  # ten steps are not compared with themselves
+    assert re.fullmatch(r"After five warm-up steps, times vary by [^;]*\.", few)
 
 
 def test_one_warm_up_is_called_the_same_as_five_only_where_it_is(starts):
