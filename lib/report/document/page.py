@@ -8,7 +8,9 @@ import itertools
 import os
 import re
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import jinja2
 import nbformat
@@ -80,9 +82,9 @@ def render(machine: str, target: Path, machines: str = "") -> dict[Path, str]:
         found = dict(itertools.chain.from_iterable(pool.map(_execute, (todo[lane::LANES] for lane in range(LANES)))))
     bodies, reasons = zip(*(found[chapter] for chapter in chapters), strict=True)
     failed = {output: reason for output, reason in zip(outputs, reasons, strict=True) if reason}
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True)
     script = (TEMPLATE / "report.js").read_text()
-    text = environment.get_template("page.html.j2").render(
+    text = _filled(
+        "page.html.j2",
         css="".join((TEMPLATE / f"{name}.css").read_text() for name in STYLES),
         script=script,
         policy=sanitize.policy(script),
@@ -98,6 +100,13 @@ def render(machine: str, target: Path, machines: str = "") -> dict[Path, str]:
     temporary.write_text(text)
     os.replace(temporary, target)
     return failed
+
+
+def _filled(template: str, filters: Mapping[str, Callable] = MappingProxyType({}), **values) -> str:
+    """Return a template with these values in it; a text among them is escaped."""
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True)
+    environment.filters |= filters
+    return environment.get_template(template).render(**values)
 
 
 def _execute(chapters: list[tuple[Path, Path, dict]]) -> list[tuple[Path, tuple[str, str]]]:
@@ -168,13 +177,11 @@ def section(file: Path) -> str:
     """Return an executed chapter as a section: prose, outputs, and code in one fold.
 
     Formulas are MathML, and nothing in it can run or load (see `sanitize`)."""
-    from nbconvert import HTMLExporter
+    from nbconvert.filters.highlight import Highlight2HTML
 
-    loader = jinja2.FileSystemLoader(TEMPLATE)
-    exporter = HTMLExporter(extra_loaders=[loader], template_file="chapter.html.j2", exclude_input_prompt=True)
-    exporter.register_filter("markdown2html", functools.partial(_as_html, file.stem))
     chapter = nbformat.read(file, as_version=4)
-    body, _ = exporter.from_notebook_node(chapter)
+    filters = {"markdown": functools.partial(_as_html, file.stem), "code": Highlight2HTML(pygments_lexer="ipython3")}
+    body = _filled("chapter.html.j2", filters, cells=chapter.cells)
     kind = "appendix" if file.stem >= FIRST_APPENDIX else "chapter"
     body = QUESTION.sub(lambda asked: asked[0] + unanswered(file, chapter), body, count=1)
     found = (QUESTION if kind == "appendix" else DETAIL).search(body)
