@@ -37,9 +37,9 @@ FACES = {  # that matplotlib brings, so that a page is seen in a wide and in a n
 }
 
 
-def opened_in(chromium, file: Path, face: str, **view):
+def opened_in(chromium, file: Path, face: str):
     """Open the report in one of FACES, all of its text, and return the page."""
-    page = chromium.new_page(bypass_csp=True, **view)  # since the page's own policy lets it load no face
+    page = chromium.new_page(bypass_csp=True)  # since the page's own policy lets it load no face
     page.goto(file.as_uri())
     page.add_style_tag(content=_style(face))
     page.evaluate("() => Promise.all([...document.fonts].map(each => each.load()))")

@@ -13,20 +13,15 @@ from browser import FACES, PATIENCE_S, opened_in
 from lib import notebooks
 from lib.report.document import export
 
-VIEWS = {
-    "wide": {"viewport": {"width": 1280, "height": 900}},
-    "middle": {"viewport": {"width": 768, "height": 1024}},
-    "narrow": {"viewport": {"width": 390, "height": 844}},
-    "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
-    "print": {"viewport": {"width": 665, "height": 950}},  # the text of an A4 page, in CSS pixels
+VIEWS = {  # width and height in CSS pixels
+    "wide": (1280, 900),
+    "middle": (768, 1024),
+    "narrow": (390, 844),
+    "print": (665, 950),  # the text of an A4 page
 }
 SERIOUS = ("serious", "critical")
-SEEN = """() => ({
-  drawn: [...document.querySelectorAll("main figure svg, main img")].filter(e => !e.closest("details"))
-    .map(e => [e.getBoundingClientRect().width, e.getBoundingClientRect().height, e.complete ?? true]),
-  links: [...document.querySelectorAll('a[href^="#"]')].map(e => decodeURIComponent(e.getAttribute("href").slice(1))),
-  ids: [...document.querySelectorAll("[id]")].map(e => e.id),
-})"""
+DRAWN = """() => [...document.querySelectorAll("main figure svg, main img")].filter(e => !e.closest("details"))
+  .map(e => [e.getBoundingClientRect().width, e.getBoundingClientRect().height, e.complete ?? true])"""
 # what is wider than its frame, unless one can scroll there by keyboard, and the words beyond the edge of a figure
 OVERFLOWING = """() => {
   const beyond = (inner, outer) => inner.width && (inner.left < outer.left - 1 || inner.right > outer.right + 1 ||
@@ -39,8 +34,6 @@ OVERFLOWING = """() => {
     ...all("svg text").filter(e => beyond(e.getBoundingClientRect(), e.ownerSVGElement.getBoundingClientRect())),
   ].map(e => `${e.tagName} ${e.getAttribute("class")} ${e.scrollWidth}>${e.clientWidth} ${e.textContent.slice(0, 80)}`);
 }"""
-
-
 # the most that a reader meets; what is folded is not counted
 TARGETS = {"height": 30_000, "words": 7_000, "figures": 15, "tables": 16, "tab stops": 150}
 SIZE = """() => {
@@ -54,7 +47,7 @@ SIZE = """() => {
   };
 }"""
 PAGES = 20
-TOO_WIDE = """() => [...document.querySelectorAll("main table")].filter(e => e.checkVisibility() &&
+TOO_WIDE = """() => [...document.querySelectorAll("main figure table")].filter(e => e.checkVisibility() &&
   e.scrollWidth > e.closest("figure").clientWidth + 1)
   .map(e => `${e.scrollWidth} ${e.closest("figure").clientWidth} ${e.closest("figure").textContent.slice(0, 60)}`)"""
 SMALL_TEXT = """() => [...document.querySelectorAll("main figure.plot svg text")].filter(e => e.checkVisibility())
@@ -62,103 +55,98 @@ SMALL_TEXT = """() => [...document.querySelectorAll("main figure.plot svg text")
     e.ownerSVGElement.viewBox.baseVal.width, e.textContent]).filter(([size]) => size < 9)"""
 
 
-class Opened:
-    """The report in one view, and what the browser said and asked for while it opened."""
+def look(page, name, scheme="light"):
+    """Give an open page one of VIEWS in a scheme of colours, and return it."""
+    width, height = VIEWS[name]
+    page.set_viewport_size({"width": width, "height": height})
+    page.emulate_media(media="print" if name == "print" else "screen", color_scheme=scheme)
+    return page
 
-    def __init__(self, chromium, file, view):
-        self.page = chromium.new_page(**VIEWS[view])
-        self.page.emulate_media(media="print" if view == "print" else "screen")
-        self.said, self.asked = [], []
-        self.page.on("console", lambda message: self.said.append(message.text) if message.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(file.as_uri())
-        self.seen = self.page.evaluate(SEEN)
+
+def unfold(page, of="details", folded=False):
+    """Open these details of a page, or close them."""
+    page.evaluate("([of, open]) => document.querySelectorAll(of).forEach(e => e.open = open)", [of, not folded])
 
 
 @pytest.fixture(scope="module")
 def opened(rendered, chromium):
-    """The report, opened once in each view."""
-    views = {view: Opened(chromium, rendered, view) for view in VIEWS}
-    yield views
-    for view in views.values():
-        view.page.close()
+    """The report as it comes, and what the browser said and asked for while it opened."""
+    page, page_said, asked = chromium.new_page(), [], []
+    page.on("console", lambda message: page_said.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: page_said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(rendered.as_uri())
+    yield page, page_said, asked
+    page.close()
 
 
-@pytest.fixture(params=VIEWS)
-def view(opened, request):
-    return opened[request.param]
+@pytest.fixture
+def plain(opened):
+    """The report in the wide view, with everything folded."""
+    page = look(opened[0], "wide")
+    unfold(page, folded=True)
+    return page
 
 
-def test_the_page_raises_no_error_and_asks_for_nothing(view, rendered):
-    assert not view.said
-    assert [url for url in view.asked if not url.startswith(("data:", "blob:"))] == [rendered.as_uri()]
+@pytest.fixture(scope="module", params=FACES)
+def faced(rendered, chromium, request):
+    """The report in one of FACES."""
+    page = opened_in(chromium, rendered, request.param)
+    yield page
+    page.close()
 
 
-def test_every_figure_is_drawn_and_every_link_within_the_page_leads_somewhere(view):
-    assert len(view.seen["drawn"]) >= 10
-    assert all(width > 100 and height > 50 and complete for width, height, complete in view.seen["drawn"])
-    assert len(view.seen["links"]) > 10
-    assert set(view.seen["links"]) <= set(view.seen["ids"])
+def test_the_page_raises_no_error_and_asks_for_nothing(opened, rendered):
+    _, page_said, asked = opened
+    assert not page_said
+    assert [url for url in asked if not url.startswith(("data:", "blob:"))] == [rendered.as_uri()]
 
 
-def test_the_page_is_as_short_as_its_readers_were_promised(opened):
-    size = opened["wide"].page.evaluate(SIZE)
+def test_the_page_is_as_short_as_its_readers_were_promised(plain):
+    size = plain.evaluate(SIZE)
     print(size)
     assert {name: size[name] for name, most in TARGETS.items() if size[name] > most} == {}
 
 
-@pytest.mark.parametrize("name", ["wide", "narrow"])
-def test_no_table_is_wider_than_its_box_folded_or_not(chromium, rendered, name):
-    page = opened_in(chromium, rendered, "wide", **VIEWS[name])
-    assert page.evaluate(TOO_WIDE) == []
-    page.evaluate("() => document.querySelectorAll('details.detail').forEach(each => each.open = true)")
-    assert page.locator("main table:visible").count() > 20
-    assert page.evaluate(TOO_WIDE) == []
-    page.close()
+def test_the_words_of_a_figure_are_legible_on_a_phone(plain):
+    assert look(plain, "narrow").evaluate(SMALL_TEXT) == []
 
 
-def test_the_words_of_a_figure_are_legible_on_a_phone(opened):
-    assert opened["narrow"].page.evaluate(SMALL_TEXT) == []
+def test_in_any_face_figures_are_drawn_and_nothing_overflows_folded_or_not(faced):
+    for name in VIEWS:
+        look(faced, name)
+        for folded, tables in ((True, 1), (False, 5 if name == "print" else 20)):
+            unfold(faced, "main details:not(.mark)", folded)
+            assert faced.locator("main table:visible").count() > tables
+            assert faced.evaluate(OVERFLOWING) == []
+            assert name in ("middle", "print") or faced.evaluate(TOO_WIDE) == []
+        drawn = faced.evaluate(DRAWN)
+        assert len(drawn) >= 10
+        assert all(width > 100 and height > 50 and complete for width, height, complete in drawn)
 
 
-@pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("name", ["wide", "middle", "narrow", "print"])
-def test_nothing_overflows_its_frame_in_any_face(chromium, rendered, name, face):
-    page = opened_in(chromium, rendered, face, **VIEWS[name])
-    page.emulate_media(media="print" if name == "print" else "screen")
-    assert page.evaluate(OVERFLOWING) == []
-    page.evaluate("() => document.querySelectorAll('main details:not(.mark)').forEach(each => each.open = true)")
-    assert page.locator("main table:visible").count() > (5 if name == "print" else 20)
-    assert page.evaluate(OVERFLOWING) == []
-    page.close()
-
-
-def test_a_formula_that_is_too_wide_scrolls_by_keyboard(chromium, rendered):
-    page = opened_in(chromium, rendered, "wide", viewport={"width": 320, "height": 600})
-    page.evaluate(
+def test_a_formula_that_is_too_wide_scrolls_by_keyboard(plain):
+    plain.set_viewport_size({"width": 320, "height": 600})
+    plain.evaluate(
         "() => [...document.querySelectorAll('.formula math')].find(e => e.scrollWidth > e.clientWidth + 20).focus()"
     )
-    page.keyboard.press("ArrowRight")
-    page.wait_for_function("() => document.activeElement.matches('math') && document.activeElement.scrollLeft > 0")
-    page.close()
+    plain.keyboard.press("ArrowRight")
+    plain.wait_for_function("() => document.activeElement.matches('math') && document.activeElement.scrollLeft > 0")
 
 
-def test_the_dark_scheme_is_dark_and_paper_is_light(opened, chromium, rendered):
+def test_the_dark_scheme_is_dark_and_paper_is_light(plain):
     luminance = "() => getComputedStyle(document.body).color.match(/[0-9]+/g).slice(0, 3).map(Number)"
-    assert min(opened["dark"].page.evaluate(luminance)) > 150
-    page = opened["dark"].page
-    page.emulate_media(media="print", color_scheme="dark")
-    assert max(page.evaluate(luminance)) < 80
-    page.emulate_media(media="screen", color_scheme="dark")
+    assert min(look(plain, "wide", "dark").evaluate(luminance)) > 150
+    assert max(look(plain, "print", "dark").evaluate(luminance)) < 80
 
 
 @pytest.mark.parametrize("name", ["wide", "narrow"])
-def test_the_contents_work_by_keyboard(opened, name):
-    page = opened[name].page
+def test_the_contents_work_by_keyboard(plain, name):
+    page = look(plain, name)
     target = "05_attention-attention"
     focused = "() => document.activeElement.getAttribute('href') || document.activeElement.tagName"
     page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0) }")
+    page.mouse.click(1, 1)  # so that the next tab begins at the top
     for _ in range(60):
         page.keyboard.press("Tab")
         at = page.evaluate(focused)
@@ -180,7 +168,7 @@ def test_the_contents_work_by_keyboard(opened, name):
 @pytest.fixture(scope="module")
 def sampled(chromium, rendered):
     """The report with three rows of each table, which stand for the others, since axe takes its time."""
-    page = opened_in(chromium, rendered, "wide", **VIEWS["wide"])
+    page = look(opened_in(chromium, rendered, "wide"), "wide")
     page.evaluate("() => document.querySelectorAll('tbody tr:nth-child(n + 4)').forEach(row => row.remove())")
     yield page
     page.close()
@@ -195,25 +183,16 @@ def test_axe_finds_nothing_serious(sampled, scheme, rules):
     assert not [(v["id"], [node["html"][:200] for node in v["nodes"][:3]]) for v in found]
 
 
-@pytest.fixture
-def scripted(chromium, rendered):
-    context = chromium.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
-    page = context.new_page()
-    page.goto(rendered.as_uri())
-    yield page
-    context.close()
-
-
-def test_a_column_sorts_by_keyboard_both_ways_and_says_so(scripted):
-    scripted.evaluate("() => document.querySelectorAll('details').forEach(each => each.open = true)")
-    table = scripted.locator("table.sortable").first
+def test_a_column_sorts_by_keyboard_both_ways_and_says_so(plain):
+    unfold(plain)
+    table = plain.locator("table.sortable").first
     head = table.locator("th", has_text="median, ms")
     cells = (
         f"table => [...table.tBodies[0].rows].map(row => row.cells[{head.evaluate('e => e.cellIndex')}].textContent)"
     )
     for order, signed in (("ascending", 1), ("descending", -1)):
         head.locator("button").focus()
-        scripted.keyboard.press("Enter")
+        plain.keyboard.press("Enter")
         assert head.get_attribute("aria-sort") == order
         numbers = [float(text.replace(",", "")) for text in table.evaluate(cells) if text]
         assert len(numbers) > 10
@@ -222,38 +201,37 @@ def test_a_column_sorts_by_keyboard_both_ways_and_says_so(scripted):
     assert head.get_attribute("aria-sort") is None
 
 
-def test_a_link_to_a_record_opens_what_holds_it(scripted):
-    scripted.evaluate("() => document.querySelectorAll('details').forEach(each => each.open = false)")
-    name = scripted.evaluate("() => document.querySelector('details.records tr[id]').id")
-    row = scripted.locator(f"#{name}")
+def test_a_link_to_a_record_opens_what_holds_it(plain):
+    name = plain.evaluate("() => document.querySelector('details.records tr[id]').id")
+    row = plain.locator(f"#{name}")
     assert not row.is_visible()
-    scripted.evaluate(f"() => {{ location.hash = '{name}' }}")
+    plain.evaluate(f"() => {{ location.hash = '{name}' }}")
     row.wait_for(state="visible")
-    assert scripted.evaluate(f"() => Math.abs(document.getElementById('{name}').getBoundingClientRect().top) < 900")
-    scripted.evaluate("() => document.querySelectorAll('details.records').forEach(each => each.open = false)")
-    scripted.evaluate(  # the same link once more, which changes no address
+    assert plain.evaluate(f"() => Math.abs(document.getElementById('{name}').getBoundingClientRect().top) < 900")
+    unfold(plain, "details.records", folded=True)
+    plain.evaluate(  # the same link once more, which changes no address
         f"""() => {{ const link = document.createElement("a"); link.href = "#{name}"; link.textContent = "again";
         document.querySelector("main").prepend(link); link.click() }}"""
     )
     row.wait_for(state="visible")
 
 
-def test_a_download_is_a_file_of_the_records(scripted):
-    scripted.evaluate("() => document.querySelectorAll('details').forEach(each => each.open = true)")
-    with scripted.expect_download() as download:
-        scripted.locator(".downloads a").last.click()
+def test_a_download_is_a_file_of_the_records(plain):
+    unfold(plain)
+    with plain.expect_download() as download:
+        plain.locator(".downloads a").last.click()
     assert download.value.suggested_filename.endswith(".parquet")
     assert download.value.path().read_bytes()[:4] == b"PAR1"
 
 
-def test_a_planted_script_does_not_run(scripted):
-    scripted.evaluate(
+def test_a_planted_script_does_not_run(plain):
+    plain.evaluate(
         """() => { const script = document.createElement("script"); script.textContent = "window.planted = 1";
         document.body.append(script); const image = document.createElement("img"); image.setAttribute("onerror",
         "window.planted = 2"); image.src = "data:,"; document.body.append(image) }"""
     )
-    scripted.wait_for_timeout(200)
-    assert scripted.evaluate("() => window.planted === undefined")
+    plain.wait_for_timeout(200)
+    assert plain.evaluate("() => window.planted === undefined")
 
 
 @pytest.fixture(scope="module")
