@@ -29,6 +29,15 @@ def one_thread():
     torch.set_num_threads(former)
 
 
+@pytest.fixture(scope="session")
+def two_ranks():
+    """Two ranks that start once, since importing torch takes seconds."""
+    from lib.parallel import ranks  # which takes torch
+
+    with ranks.World(2) as world:
+        yield world
+
+
 @pytest.fixture(scope="module")
 def forget_graphs():
     """No test finds what those of another file have compiled."""

@@ -3,7 +3,6 @@
 import pytest
 
 from lib.experiments import on_ranks
-from lib.parallel import ranks
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -12,10 +11,11 @@ def _little_garbage(little_garbage):
 
 
 @pytest.fixture(scope="session")
-def same_ranks():
-    """Cases on two ranks are measured in the same processes, since importing torch takes seconds."""
-    world = on_ranks._worlds[2, "gloo"] = ranks.World(2)
-    world.run(f"{on_ranks.__name__}.close")  # imports what a case needs
-    world.run("gc.freeze")  # which then is no garbage
+def same_ranks(two_ranks):
+    """Measure cases on two ranks in the same processes."""
+    on_ranks._worlds[2, "gloo"] = two_ranks
+    two_ranks.run(f"{on_ranks.__name__}.close")  # imports what a case needs
+    for name in ("collect", "freeze"):  # what is there then is no garbage
+        two_ranks.run(f"gc.{name}")
     yield
-    on_ranks.close()
+    on_ranks._worlds.clear()

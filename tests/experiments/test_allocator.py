@@ -9,18 +9,10 @@ from lib.records import results
 from lib.timing import Plan
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_each_program_is_a_case_of_another_experiment(program):
-    (case,) = cases.grid("allocator", program=program, allocator="keeps", device="cpu")
-    assert case.inner.device == "cpu"
-    assert case.predicted_bytes() == case.inner.predicted_bytes() > 0
-
-
-def test_unknown_values_are_refused():
-    with pytest.raises(ValueError, match=r"program: got 'adam', .*nearest: "):
-        Allocator("adam", "keeps", "cpu")
-    with pytest.raises(ValueError, match=r"allocator: got 'keep', .*nearest: keeps"):
-        Allocator("fused_adam", "keep", "cpu")
+def test_each_program_is_a_case_of_another_experiment():
+    for case in cases.grid("allocator", program=list(PROGRAMS), allocator="keeps", device="cpu"):
+        assert case.inner.device == "cpu"
+        assert case.predicted_bytes() == case.inner.predicted_bytes() > 0
 
 
 @pytest.mark.skipif(not allocator.can_keep(), reason="only glibc can keep freed memory")

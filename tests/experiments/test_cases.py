@@ -1,11 +1,13 @@
 """A case knows what it computes in theory, whether the machine has the means for it, and refuses what cannot be."""
 
+from dataclasses import fields, replace
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lib.experiments import measure
+from lib.experiments import cases, measure
 from plain import measured, one
 
 
@@ -37,6 +39,17 @@ def test_the_facts_of_a_step_and_of_attention_hold_what_theory_says_of_each_phas
         "forward_flops": 4 * 64 * 4,
         "moved_bytes": moved + 15 * 4 * 64,
     }
+
+
+@pytest.mark.parametrize("experiment", cases.EXPERIMENTS)
+def test_a_field_refuses_what_it_cannot_be_and_says_what_it_can(experiment):
+    case = one(experiment)
+    for field in fields(case):
+        with pytest.raises(ValueError, match=f"^{field.name}: got "):
+            replace(case, **{field.name: {str: "unheard of", int: -1, float: -1.0, bool: 1}[field.type]})
+        if field.type is str:
+            with pytest.raises(ValueError, match=r"expected one of .* \(nearest: "):
+                replace(case, **{field.name: "unheard of"})
 
 
 def test_what_the_machine_has_no_means_for_is_left_out_and_says_why():

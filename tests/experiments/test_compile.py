@@ -7,7 +7,7 @@ import torch
 
 from lib.experiments import cases, measure
 from lib.instruments import compilation
-from lib.records import baselines, results
+from lib.records import results
 from lib.timing import Plan
 
 ATTENTION = {
@@ -83,8 +83,3 @@ def test_what_runs_is_the_case_of_the_other_experiment():
     facts = one(model="tiny", d_head=32, compiled=False).setup().facts
     assert "tokens" not in facts
     assert not set(facts) & set(ATTENTION)
-
-
-def test_the_baseline_of_a_compiled_case_is_the_eager_one_in_the_same_precision():
-    case = ATTENTION | {"precision": "bf16"}
-    assert baselines.of("compile", case) == case | {"compiled": False}

@@ -65,7 +65,6 @@ def test_the_predicted_memory_of_a_rank_is_what_it_takes():
         ({"variant": "bucketed"}, "bucket_mib: got 0, expected 1 or more"),
         ({"variant": "flat", "bucket_mib": 1}, "bucket_mib: got 1, expected 0 for flat"),
         ({"variant": "flat", "batch_size": 3}, "batch_size: got 3, expected a multiple of world, 2"),
-        ({"variant": "ovrlap"}, "variant: got 'ovrlap'.*nearest: overlap"),
     ],
 )
 def test_impossible_fields_are_refused(fields, message):

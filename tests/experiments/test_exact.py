@@ -53,17 +53,17 @@ NARROW = {"precision": "bf16", "attention": "sdpa"}
     ("experiment", "changed"),
     [
         *(("attention", LONG | {"variant": v, "batch_size": b}) for v in ("naive", "tiled", "sdpa") for b in (1, 8)),
-        *(("adam", {"variant": v, "num_params": 3, "param_size": 2**17}) for v in ("single_tensor", "fused")),
+        *(("adam", {"variant": v, "num_params": 3, "param_size": 2**17}) for v in ("single_tensor", "foreach")),
         *(("ceilings", {"operation": o, "rows": 64, "columns": 128}) for o in ("matmul", "products", "add", "adamw")),
         *(("step", NARROW | {"mode": m, "context_length": 128}) for m in ("no_grad", "forward", "train_step")),
         *(("memory", NARROW | {"checkpoint": 1, "mode": m}) for m in ("forward_backward", "train_step")),
     ],
     ids=str,
 )
-def test_the_check_needs_no_more_memory_than_predicted(experiment, changed):
+def test_case_and_check_need_no_more_memory_than_predicted_and_a_quarter_at_least(experiment, changed):
     case = plain.one(experiment, **changed)
     peaks = checked_peaks(case)
-    assert max(peaks.values()) <= case.predicted_bytes(), peaks
+    assert max(peaks.values()) <= case.predicted_bytes() <= 4 * max(peaks.values()), peaks
 
 
 @pytest.mark.usefixtures("former_precision", "one_thread")

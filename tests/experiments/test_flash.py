@@ -21,8 +21,6 @@ def test_it_is_a_case_of_attention_with_inputs_in_the_type_of_the_products():
     assert narrow.predicted_bytes() == narrow.inner.predicted_bytes()
     assert narrow.costs() == narrow.inner.costs()
     assert "CUDA" in case(variant="triton").unavailable()
-    with pytest.raises(ValueError, match=r"variant: got 'tyled', .*nearest: tiled"):
-        case(variant="tyled")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

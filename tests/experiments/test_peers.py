@@ -10,7 +10,7 @@ import torch
 import plain
 from lib.config import SIZES
 from lib.experiments import measure, peers
-from lib.records import baselines, results
+from lib.records import results
 
 
 def one(**changed):
@@ -73,21 +73,8 @@ def test_a_record_has_the_pairs_of_both_compiled(own_results, one_thread, monkey
     assert list(records["program"]) == ["transformers"]
 
 
-def test_the_baseline_is_our_step():
-    case = {"size": "tiny", "program": "transformers"}
-    assert baselines.of("peers", case) == case | {"program": "ours"}
-    assert baselines.of("peers", case | {"program": "ours"}) is None
-
-
 def test_where_transformers_is_missing_it_is_left_out_and_ours_is_not(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else find(name))
     assert one().unavailable() == "transformers is not installed (make peers)"
     assert one(program="ours").unavailable() == one(program="ours").inner.unavailable()
-
-
-def test_impossible_values_are_refused():
-    with pytest.raises(ValueError, match=r"program: got 'transformer', .*nearest: transformers"):
-        one(program="transformer")
-    with pytest.raises(ValueError, match="precision: got 'fp23'"):
-        one(precision="fp23")

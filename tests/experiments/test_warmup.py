@@ -1,7 +1,5 @@
 """The first steps of a process come before anything else computes in it."""
 
-from dataclasses import asdict
-
 import pytest
 import torch
 
@@ -21,12 +19,6 @@ def recorded(case, samples=3):
 @pytest.fixture
 def case():
     return one("warmup")
-
-
-def test_a_warm_up_is_a_step_under_another_name(case):
-    step = one("step")
-    assert asdict(case) == asdict(step)
-    assert case.predicted_bytes() == step.predicted_bytes()
 
 
 @pytest.mark.parametrize("samples", [1, 4])
@@ -58,21 +50,6 @@ def test_nothing_computes_before_the_first_steps(own_results, case, monkeypatch)
     monkeypatch.setattr(type(case), "setup", setup)
     recorded(case)
     assert order == ["measure", "measure", "reference", "probe", "measure"]  # the last within the probe
-
-
-def test_a_wrong_first_step_leaves_no_record(own_results, case, monkeypatch):
-    original = type(case).setup
-
-    def setup(self):
-        work = original(self)
-        result = work.result
-        work.result = lambda: {name: tensor + 1 for name, tensor in result().items()}
-        return work
-
-    monkeypatch.setattr(type(case), "setup", setup)
-    with pytest.raises(measure.WrongResult, match="logits"):
-        recorded(case)
-    assert not list(own_results.rglob("*.json"))
 
 
 def test_the_first_iteration_is_checked_and_not_a_later_one(own_results, case, monkeypatch):

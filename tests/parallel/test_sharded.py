@@ -42,10 +42,10 @@ def test_a_saved_optimizer_continues_as_if_never_stopped(call, saved, optimizer,
 
 
 def test_a_state_loads_on_another_number_of_ranks(saved):
-    with ranks.World(3) as others:
+    with ranks.World(1) as other:
         for optimizer in ("torch", "fused"):
-            found = others.run(f"{CHECKS}.continued", path=saved[optimizer], optimizer=optimizer)
-            assert max(found) < 1e-7
+            (found,) = other.run(f"{CHECKS}.continued", path=saved[optimizer], optimizer=optimizer)
+            assert found < 1e-7
 
 
 def test_a_state_of_other_groups_is_refused(call):

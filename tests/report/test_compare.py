@@ -130,6 +130,8 @@ def test_variants_with_the_same_baseline_are_compared_through_it(save_record):
     [
         ("step", {"compiled": True, "precision": "bf16"}, {"compiled": False, "precision": "bf16"}),
         ("step", {"compiled": False, "precision": "bf16"}, {"compiled": False, "precision": "fp32"}),
+        ("step", {"mode": "no_grad"}, {"mode": "forward"}),
+        ("step", {"mode": "forward"}, None),
         ("adam", {"variant": "fused"}, {"variant": "single_tensor"}),
         ("attention", {"variant": "naive", "precision": "fp32"}, None),
         ("ceilings", {"operation": "copy"}, None),

@@ -11,6 +11,7 @@ TINY = {
     "num_params": 2, "param_size": 8, "rows": 8, "columns": 8, "device": "cpu",
 }  # fmt: skip
 OWN = {"adam": {"variant": "fused"}, "ceilings": {"operation": "copy"}}
+OWN |= {name: {"batch_size": 2} for name in ("ddp", "sharded", "fsdp")}  # a sequence for each rank
 
 
 def one(experiment, **changed):
