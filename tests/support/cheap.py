@@ -4,10 +4,13 @@
 notebooks of the folder $CHEAP. It knows nothing of measuring, and its kernels load no torch unless a case wants it.
 """
 
+import collections
 import functools
+import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +19,65 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
-from behaviours import BEHAVIOURS, OUT_OF_MEMORY, for_ever
-
 CODE = "c0de" * 4  # what stands for the digest of the code that measured
 GPU = "pretended-gpu"
+
+
+def _raise() -> None:
+    raise KeyError("a bug of the case")
+
+
+def for_ever() -> None:
+    """Wait, and never come back."""
+    while True:
+        time.sleep(1000)
+
+
+def _spin() -> None:
+    """A loop in C, which holds the interpreter's lock and looks at no signal."""
+    collections.deque(itertools.repeat(None), maxlen=0)
+
+
+def _deaf() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for_ever()
+
+
+def _have_children() -> None:
+    """Two processes in sessions of their own, one of which ignores what can be ignored."""
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    subprocess.Popen(["sh", "-c", "trap '' TERM INT HUP; sleep 1000; sleep 1000"], start_new_session=True)
+
+
+def _with_children() -> None:
+    _have_children()
+    for_ever()
+
+
+def _eat() -> None:
+    """Take memory until the system ends this process, within the memory group $CHEAP_GROUP, which is small."""
+    Path(os.environ["CHEAP_GROUP"], "cgroup.procs").write_text(str(os.getpid()))
+    eaten = []
+    while True:
+        eaten.append(bytearray(os.urandom(2**20)))
+
+
+BEHAVIOURS = {
+    "ok": lambda: None,
+    "raise": _raise,
+    "exit": lambda: sys.exit(0),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "sleep": for_ever,
+    "spin": _spin,
+    "deaf": _deaf,
+    "children": _with_children,
+    "orphans": _have_children,
+    "eat": _eat,
+    "oom": lambda: None,  # see `measure`
+    "unfinished": lambda: None,  # after the last case, see `last`
+    "lingers": lambda: None,
+}
 
 
 @dataclass(frozen=True)
@@ -35,8 +93,8 @@ class Cheap:
     device: str
 
     def __post_init__(self):
-        if self.behaviour not in BEHAVIOURS | OUT_OF_MEMORY:
-            raise ValueError(f"behaviour: {self.behaviour!r} is not one of {', '.join(BEHAVIOURS | OUT_OF_MEMORY)}")
+        if self.behaviour not in BEHAVIOURS:
+            raise ValueError(f"behaviour: {self.behaviour!r} is not one of {', '.join(BEHAVIOURS)}")
 
     def unavailable(self) -> None:
         """Every machine can run it."""
@@ -68,21 +126,24 @@ def pending(cases: list[Cheap], round: int) -> Iterator[Cheap]:
 
 
 def measure(case: Cheap, round: int, samples: int) -> None:
-    """Behave as the case says, and save its record, if it comes to that. Where memory is to run out all cases are
-    measured as those of the house are."""
+    """Behave as the case says, and save its record, if it comes to that.
+
+    Where torch finds no memory all cases are measured as those of the house are."""
     from lib.records import results
 
     note("begins", number=case.number, round=round, pin=os.environ.get("CUDA_VISIBLE_DEVICES"))
     started, began = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     time.sleep(case.pause_ms / 1000)
-    if case.behaviour in OUT_OF_MEMORY:
-        from lib.experiments import measure as house  # which has torch
+    if case.behaviour == "oom":
+        import torch
+
+        from lib.experiments import measure as house
 
         settle_in()
         with house.recording(case, round) as record:
             record.metrics["total_ms"] = [1.0]
             if case.number == case.at:
-                OUT_OF_MEMORY[case.behaviour](case.device)
+                torch.empty(2**60, dtype=torch.uint8, device=case.device)
         return
     if case.number == case.at:
         BEHAVIOURS[case.behaviour]()

@@ -13,6 +13,15 @@ from faults import count, lines, until
 
 GROUPS = {Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes", Path("/sys/fs/cgroup"): "memory.max"}
 HANG_S = 10  # the time limit of a case, of which a kernel's start takes a part
+ENDS = {  # the row of a case that behaves so, and what is said of it
+    "raise": (None, "KeyError: 'a bug of the case'"),
+    "exit": (None, "ended before its last cell"),
+    "kill": ("crashed", "its process died"),
+    "unfinished": ("ok", "process died after its last record"),
+    "oom": ("oom", None),
+    "eat": ("oom", None),
+    "ok": ("ok", None),
+}
 
 
 def blocks(*behaviours, device="cpu"):
@@ -24,26 +33,46 @@ def blocks(*behaviours, device="cpu"):
     return "cheap:\n" + "".join(each)
 
 
-@pytest.mark.faults(9, "a notebook that raises, leaves, dies, never ends")
-def test_a_notebook_that_raises_leaves_dies_or_never_ends_is_a_failure_in_a_line_and_the_others_are_measured(
-    sweep_of, tally
+@pytest.fixture
+def memory_group():
+    """A control group in which processes may use 64 MiB together; None without the right to make one."""
+    for root, limit in GROUPS.items():
+        folder = root / f"faults-{os.getpid()}"
+        with contextlib.suppress(OSError):
+            folder.mkdir()
+            (folder / limit).write_text(str(64 * 2**20))
+            yield folder
+            until(lambda: not (folder / "cgroup.procs").read_text(), 10, "the end of the group's processes")  # noqa: B023
+            folder.rmdir()
+            return
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+    yield None
+
+
+@pytest.mark.faults(9, "a notebook that raises, leaves, dies, finds no memory")
+def test_a_case_that_ends_badly_is_a_row_or_a_line_and_the_next_one_is_measured_by_a_new_process(
+    sweep_of, memory_group, tally
 ):
-    bad = ["raise", "exit", "kill", "unfinished"]
+    ends = {how: end for how, end in ENDS.items() if how != "eat" or memory_group}
+    if not memory_group:
+        tally.notes.append("no process was killed for want of memory, which takes rights to control groups")
     for _ in range(count(1, 5)):
-        sweep = sweep_of(blocks(*bad, "ok"))
+        sweep = sweep_of(blocks(*ends))
+        sweep.variables["CHEAP_GROUP"] = str(memory_group)
         done = sweep.run()
-        said, statuses = lines(done.err), sweep.statuses()
-        with tally.injection(len(bad)):
+        said, rows = lines(done.err), {}
+        with tally.injection(len(ends)):
             assert done.code == 1, f"exit {done.code}, {done.err[-500:]}"
             assert "Traceback" not in done.err
-            assert len(said) == len(bad) + 1, "\n".join(said)  # the last is the command that tries again
-            assert sum("KeyError: 'a bug of the case'" in line for line in said) == 1
-            assert sum("before its last cell" in line for line in said) == 1
-            assert sum("died" in line for line in said) == 2
-            assert 11 not in statuses
-            assert statuses[31] == "crashed"
-            fine = [12, 22, 32, 41, 42, 51, 52]  # 11 and 21 stop their kernels, and what comes next has new ones
-            assert {number: statuses.get(number) for number in fine} == dict.fromkeys(fine, "ok")
+            for n, (row, line) in enumerate(ends.values(), 1):
+                rows |= {10 * n + 1: row, 10 * n + 2: "ok"}
+                assert line is None or sum(line in each for each in said) == 1, "\n".join(said)
+            assert len(said) == 4 + 1, "\n".join(said)  # the last is the command that tries again
+            assert sweep.statuses() == {number: row for number, row in rows.items() if row}
+            began = {entry["number"]: entry["pid"] for entry in sweep.journal("begins")}
+            one_process = {how for n, how in enumerate(ends, 1) if began[10 * n + 1] == began[10 * n + 2]}
+            assert one_process == {"unfinished", "ok"}
             sweep.none_left(1)
 
 
@@ -74,53 +103,13 @@ def hung(sweep):
     return [(entry["pid"], entry["time"]) for entry in sweep.journal("begins") if entry["number"] in (11, 21, 31, 41)]
 
 
-@pytest.fixture
-def memory_group():
-    """A control group in which processes may use 64 MiB together."""
-    for root, limit in GROUPS.items():
-        folder = root / f"faults-{os.getpid()}"
-        with contextlib.suppress(OSError):
-            folder.mkdir()
-            (folder / limit).write_text(str(64 * 2**20))
-            yield folder
-            break
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-    else:
-        pytest.skip("to limit the memory of a process, so that the system kills it, takes rights to control groups")
-    until(lambda: not (folder / "cgroup.procs").read_text(), 10, "the end of the group's processes")
-    folder.rmdir()
-
-
-def out_of_memory(sweep_of, tally, behaviours, device="cpu", **variables):
-    """Run kernels of two cases of which the first takes too much memory; the second is measured, by another process."""
-    for _ in range(count(1, 5)):
-        sweep = sweep_of(blocks(*behaviours, device=device))
-        sweep.variables |= variables
-        done = sweep.run()
-        with tally.injection(len(behaviours)):
-            assert done.code == 0, f"exit {done.code}, {done.err[-500:]}"
-            kernels = range(1, 1 + len(behaviours))
-            assert sweep.statuses() == {10 * n + 1: "oom" for n in kernels} | {10 * n + 2: "ok" for n in kernels}
-            processes = {entry["number"]: entry["pid"] for entry in sweep.journal("begins")}
-            assert len(set(processes.values())) == 2 * len(kernels), "what had no memory left measured the next case"
-            sweep.none_left(1)
-
-
-@pytest.mark.faults(5, "no memory: RuntimeError on a CPU, MemoryError")
-def test_a_case_that_finds_no_memory_is_a_row_and_the_next_one_has_a_new_process(sweep_of, tally):
-    out_of_memory(sweep_of, tally, ["oom", "memory_error"][: count(1, 2)])
-
-
-@pytest.mark.faults(5, "no memory: killed by the system")
-def test_a_case_whose_process_the_system_kills_for_want_of_memory_is_a_row(sweep_of, tally, memory_group):
-    out_of_memory(sweep_of, tally, ["eat"], CHEAP_GROUP=str(memory_group))
-
-
 @pytest.mark.faults(5, "no memory on CUDA")
-def test_a_case_that_finds_no_memory_on_a_gpu_is_a_row(sweep_of, tally):
+def test_a_case_that_finds_no_memory_on_a_gpu_is_a_row(sweep_of):
     import torch  # which the other tests of faults do without
 
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU")
-    out_of_memory(sweep_of, tally, ["oom"], "cuda")
+    sweep = sweep_of(blocks("oom", device="cuda"))
+    assert sweep.run().code == 0
+    assert sweep.statuses() == {11: "oom", 12: "ok"}
+    assert len({entry["pid"] for entry in sweep.journal("begins")}) == 2
