@@ -63,9 +63,10 @@ def with_limits(flash: pd.DataFrame, products: Mapping[str, Interval], bandwidth
     peaks = [products.get(row["precision"], unknown) for row in rows]
     least = [1e3 * least_s(row, peak.value, bandwidth.value) for row, peak in zip(rows, peaks, strict=True)]
     saved = [memory.attention_saved_bytes(row["variant"], *(row[name] for name in SHAPE)) / MIB for row in rows]
-    known = attention.with_rates(flash, products).assign(least_ms=least, formula_mib=saved)
-    known["limit_gflops"] = [3 * _flops(row) / ms / 1e6 for row, ms in zip(rows, least, strict=True)]
-    known = known.assign(limit_error=[peak.log_error for peak in peaks])
+    known = attention.with_rates(flash, products).assign(
+        least_ms=least, formula_mib=saved, limit_error=[peak.log_error for peak in peaks],
+        limit_gflops=[3 * _flops(row) / ms / 1e6 for row, ms in zip(rows, least, strict=True)],
+    )  # fmt: skip
     known = tidy.with_quotient(known, "limit_percent", "least_ms", "total_ms", scale=100)
     return tidy.derive(known, f"limit_percent{tidy.LOG_ERROR}", lambda _, error: error, "total_ms", "limit_error")
 

@@ -105,7 +105,6 @@ def test_the_largest_size_with_a_plain_step_is_taken(save):
     save(0.5, 0.5, **FUSED)
     assert found()[1].empty
     save()
-    assert set(found()[1]["size"]) == {"tiny"}
     save(0.9, 0.9, size="small", times=100, **FUSED)
     assert set(found()[1]["size"]) == {"tiny"}
     save(size="small", times=100)
