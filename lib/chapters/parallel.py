@@ -91,9 +91,9 @@ def answer(records: pd.DataFrame, table: pd.DataFrame) -> Statement:
         text += "." if math.isnan(hidden) else f"; the backward pass hides {digits.count(hidden)}% of that."
     said = [Statement(text, "measured", "Medians of the slowest rank.", sentences.names(records, case), (number,))]
     for other, words in (("naive", "the naive one"), ("torch", "torch's own")):
-        if other in found.index and other != best["variant"]:
-            to = found.loc[other, records.fields].to_dict()
-            said.append(sentences.compare(records, case, to, best["variant"], words))
+        if other in found.index.drop(best["variant"]):
+            change = found.loc[other, records.fields].to_dict()
+            said.append(sentences.compare(records, case, change, best["variant"], words))
     return sentences.together(*said)
 
 
@@ -317,11 +317,9 @@ def published_steps(table: pd.DataFrame) -> pd.DataFrame:
     sizes = tidy.column(found, "bucket_mib").where(found["variant"] == "bucketed")
     found["bucket_mib"] = ["" if pd.isna(mib) else f"{mib:g}" for mib in sizes]
     alike = ["source", "hardware", "model", "context_length", "batch_size", "world"]
-    naive = found[found["variant"] == "naive"].set_index(alike)["total_ms"].map(_middle).to_dict()
-    bases = [naive.get(key) for key in found[alike].itertuples(index=False, name=None)]
-    found["relative"] = [
-        _middle(ms) / base if base else math.nan for ms, base in zip(found["total_ms"], bases, strict=True)
-    ]
+    times = found["total_ms"].map(lambda ms: tables.as_interval(ms).value)
+    naive = times.where(found["variant"] == "naive").groupby([found[name] for name in alike]).transform("max")
+    found["relative"] = times / naive
     found = found.rename(columns={"model": "size"}).drop(columns=UNTOLD, errors="ignore")
     return found.with_origin(what="Median")
 
@@ -334,10 +332,6 @@ def _by_fit(row: Mapping, fits: pd.DataFrame) -> float:
     network = accounting.network("all_reduce", row["world"], of["overhead_us"] / 1e6, 1e9 * of["algorithm_gb_per_s"])
     shape = model_shape(row["model"], row["context_length"])
     return 1e3 * sum(one.seconds(network, row["world"]) for one in accounting.step_messages(row["variant"], shape))
-
-
-def _middle(value) -> float:
-    return value.value if isinstance(value, Interval) else float(value)
 
 
 def published_memory(table: pd.DataFrame) -> pd.DataFrame:

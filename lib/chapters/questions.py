@@ -348,11 +348,10 @@ class Answers:
 
     def overview(self) -> tables.Table:
         """Count the questions of each chapter by status."""
-        found: dict[str, Counter] = {}
-        for question, _, mark in self.rows:
-            found.setdefault(link_to(question.shown_in[0]), Counter())[mark] += 1
+        found = Counter((question.shown_in[0], mark) for question, _, mark in self.rows)
         rows = [
-            {"shown in": Markup(place), **{mark: marks[mark] for mark in STATUSES}} for place, marks in found.items()
+            {"shown in": Markup(link_to(chapter)), **{mark: found[chapter, mark] for mark in STATUSES}}
+            for chapter in dict.fromkeys(chapter for chapter, _ in found)
         ]
         caption = "The assignment's questions by chapter and by how they are answered"
         return tables.Table(pd.DataFrame(rows, dtype=object), caption)
