@@ -51,11 +51,6 @@ def described(record: pd.Series) -> str:
     return f"{said}." if said else ""
 
 
-def hardware(records: pd.DataFrame) -> str:
-    """Return a figure's note on its hardware, empty without records."""
-    return tables.hardware(records, "One iteration of each.")
-
-
 @mpl.rc_context(STYLE)
 def timelines(records: pd.DataFrame) -> Axes:
     """Draw live memory over time, one panel per record, with phases and the peak."""

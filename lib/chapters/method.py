@@ -285,16 +285,12 @@ def disturbances(experiments: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         spread = statistics.median(map(_spread_percent, timed["total_ms"]))
         many = sum(len(times) >= 20 for times in timed["total_ms"])
         noisy, fast = (sum(kind in said for said in found) for kind in (tidy.NOISY, tidy.TOO_FAST))
-        changed = sum(map(_is_changed, found))
+        changed = sum(bool(set(said.split(", ")) - {"", tidy.NOISY, tidy.TOO_FAST}) for said in found)
         others = max(one.get("others_percent", 0.0) for one in timed["environment"])
         marked = (sum(bool(of(record)) for record in rounds) for of in (tidy.throttled, tidy.launch_bound))
         rows.append((name, len(timed), spread, many, noisy, others, fast, changed, *marked))
     frame = pd.DataFrame(rows, columns=NOISE)
     return frame.drop(columns=[name for name in ("throttled", "launch-bound") if not frame[name].any()])
-
-
-def _is_changed(disturbances: str) -> bool:
-    return bool(set(disturbances.split(", ")) - {"", tidy.NOISY, tidy.TOO_FAST})
 
 
 def _spread_percent(times: list[float]) -> float:

@@ -34,17 +34,14 @@ def answer(records: pd.DataFrame) -> Statement:
     """Say how our step compares with the peer's in the largest case of each precision."""
     measured = tidy.select(tidy.current(records), program=PEER, status="ok")
     precisions = sorted(set(measured["precision"]), key=tidy.ORDER.index)
-    said = [_of_largest(records, tidy.largest(measured, "forward_flops", precision=name)) for name in precisions]
+    said, where = [], "at size {size}, {batch_size} × {context_length} tokens, in {precision}"
+    for name in precisions:
+        case = tidy.largest(measured, "forward_flops", precision=name)
+        ours, peer = {**case, "program": "ours"}, f"{PEER} {tidy.one(records, case)['peer_version']}"
+        said.append(sentences.compare(records, ours, {"program": PEER}, "our step", peer, where))
     if not said:
         return sentences.with_stale(Statement("No other library was measured here.", NO_DATA, PEER), records)
     return sentences.together(*said)
-
-
-def _of_largest(records: pd.DataFrame, case: dict) -> Statement:
-    """Compare ours with the peer in this case of the peer."""
-    peer = f"{PEER} {tidy.one(records, case)['peer_version']}"
-    where = "at size {size}, {batch_size} × {context_length} tokens, in {precision}"
-    return sentences.compare(records, {**case, "program": "ours"}, {"program": PEER}, "our step", peer, where)
 
 
 def listing(records: pd.DataFrame) -> str:

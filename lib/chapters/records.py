@@ -5,9 +5,10 @@ import gzip
 import html
 import io
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pandas as pd
+from IPython.display import HTML
 
 from lib import paths
 from lib.records import damaged, long_form, results
@@ -19,38 +20,33 @@ MAIN = "the samples and single values, without the noise probe and the tables of
 NOISE = "noise_probe_ms"
 
 
-class Listing:
-    """A sortable list of records, folded by experiment, that evidence links to."""
+def listing(experiments: Mapping[str, pd.DataFrame]) -> HTML:
+    """Return a sortable list of records, folded by experiment, that evidence links to."""
+    return HTML("".join(_section(name, records) for name, records in experiments.items() if len(records)))
 
-    def __init__(self, experiments: Mapping[str, pd.DataFrame]):
-        self.experiments = experiments
 
-    def _repr_html_(self) -> str:
-        return "".join(self._section(name, records) for name, records in self.experiments.items())
+def _section(name: str, records: pd.DataFrame) -> str:
+    fields, shown = records.fields, html.escape(name)
+    rows = "".join(_row_html(name, record, fields) for record in records.to_dict("records"))
+    heads = [*(field.replace("_", " ") for field in fields), "round", "status", "n", "median, ms", "started", "run"]
+    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
+    count = f"{len(records)} record{'s' * (len(records) > 1)}"
+    return (
+        f'<details class="records"><summary>{shown}, {count}</summary>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="records of {shown}">'
+        f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>'
+    )
 
-    def _section(self, name: str, records: pd.DataFrame) -> str:
-        fields, shown = records.fields, html.escape(name)
-        if records.empty:
-            return ""
-        rows = "".join(self._row_html(name, record, fields) for record in records.to_dict("records"))
-        heads = [*(field.replace("_", " ") for field in fields), "round", "status", "n", "median, ms", "started", "run"]
-        head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in heads)
-        count = f"{len(records)} record{'s' * (len(records) > 1)}"
-        return (
-            f'<details class="records"><summary>{shown}, {count}</summary>'
-            f'<div class="scroll" tabindex="0" role="region" aria-label="records of {shown}">'
-            f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></details>'
-        )
 
-    def _row_html(self, experiment: str, record: Mapping, fields: list[str]) -> str:
-        case, times = {field: record[field] for field in fields}, record.get("total_ms")
-        counted = isinstance(times, list)
-        cells = [html.escape(str(value)) for value in case.values()]
-        cells += [str(record["round"]), html.escape(_status_text(record))]
-        cells += [str(len(times)), digits.number(statistics.median(times))] if counted else ["", ""]
-        cells += [html.escape(record["started"]), _notebook_link(record)]
-        anchor = sentences.anchor(results.called(experiment, case, record["round"]))
-        return f'<tr id="{anchor}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+def _row_html(experiment: str, record: Mapping, fields: list[str]) -> str:
+    case, times = {field: record[field] for field in fields}, record.get("total_ms")
+    counted = isinstance(times, list)
+    cells = [html.escape(str(value)) for value in case.values()]
+    cells += [str(record["round"]), html.escape(_status_text(record))]
+    cells += [str(len(times)), digits.number(statistics.median(times))] if counted else ["", ""]
+    cells += [html.escape(record["started"]), _notebook_link(record)]
+    anchor = sentences.anchor(results.called(experiment, case, record["round"]))
+    return f'<tr id="{anchor}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
 def _status_text(record: Mapping) -> str:
@@ -98,29 +94,28 @@ def parquet(frame: pd.DataFrame) -> bytes:
     return file.getvalue()
 
 
-class Downloads:
-    """Links that contain all records of some experiments, as CSV and as Parquet.
+KINDS = {  # of files, by their ending: the media type, and what writes them
+    "csv.gz": ("application/gzip", csv),
+    "parquet": ("application/vnd.apache.parquet", parquet),
+}
+
+
+def downloads(machine: str, experiments: Mapping[str, pd.DataFrame], budget: int = BUDGET_BYTES) -> HTML:
+    """Return links that contain all records of some experiments, as CSV and as Parquet.
 
     If a file exceeds `budget` bytes, the link holds the main values, or names the command that writes the file."""
+    frame = long_form.long(experiments)
+    items = "".join(f"<li>{_link(frame, machine, ending, budget)}</li>" for ending in KINDS)
+    return HTML(f'<ul class="downloads">{items}</ul>' if len(frame) else "")
 
-    KINDS = (("csv.gz", "application/gzip", csv), ("parquet", "application/vnd.apache.parquet", parquet))
 
-    def __init__(self, machine: str, experiments: Mapping[str, pd.DataFrame], budget: int = BUDGET_BYTES):
-        self.machine, self.budget, self.frame = machine, budget, long_form.long(experiments)
-
-    def _repr_html_(self) -> str:
-        if self.frame.empty:
-            return ""
-        items = "".join(f"<li>{self._link(*kind)}</li>" for kind in self.KINDS)
-        return f'<ul class="downloads">{items}</ul>'
-
-    def _link(self, ending: str, media: str, write: Callable[[pd.DataFrame], bytes]) -> str:
-        main = self.frame[~self.frame["metric"].str.contains(".", regex=False) & (self.frame["metric"] != NOISE)]
-        for frame, what in ((self.frame, "every sample of every record"), (main, MAIN)):
-            content = base64.b64encode(write(frame)).decode()
-            if len(content) <= self.budget:
-                name = f"records-{html.escape(self.machine)}.{ending}"
-                address = f"data:{media};base64,{content}"
-                size = f"{len(frame):,} rows, {len(content) * 3 // 4 / 1e6:.1f} MB"
-                return f'<a download="{name}" href="{address}">{name}</a>: {what} ({size})'
-        return f"{ending}: too large for this page; `python -m lib.records` writes it"
+def _link(every: pd.DataFrame, machine: str, ending: str, budget: int) -> str:
+    media, write = KINDS[ending]
+    main = every[~every["metric"].str.contains(".", regex=False) & (every["metric"] != NOISE)]
+    for frame, what in ((every, "every sample of every record"), (main, MAIN)):
+        content = base64.b64encode(write(frame)).decode()
+        if len(content) <= budget:
+            name, address = f"records-{html.escape(machine)}.{ending}", f"data:{media};base64,{content}"
+            size = f"{len(frame):,} rows, {len(content) * 3 // 4 / 1e6:.1f} MB"
+            return f'<a download="{name}" href="{address}">{name}</a>: {what} ({size})'
+    return f"{ending}: too large for this page; `python -m lib.records` writes it"

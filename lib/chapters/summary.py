@@ -3,18 +3,16 @@
 import html
 from collections.abc import Mapping
 
+from IPython.display import HTML
+
 from lib.report.sentences import NO_DATA, Statement
 
 
-class Screen:
-    """Answers with a word or two before each; those without data are left out."""
-
-    def __init__(self, answers: Mapping[str, Statement]):
-        self.answers = {label: said for label, said in answers.items() if said.verdict != NO_DATA}
-
-    def _repr_html_(self) -> str:
-        rows = (
-            f"<div><dt>{html.escape(label)}</dt><dd>{said._repr_html_()}</dd></div>"
-            for label, said in self.answers.items()
-        )
-        return f'<dl class="answers">{"".join(rows)}</dl>' if self.answers else ""
+def screen(answers: Mapping[str, Statement]) -> HTML:
+    """Return answers with a word or two before each; leave out those without data."""
+    rows = "".join(
+        f"<div><dt>{html.escape(label)}</dt><dd>{said._repr_html_()}</dd></div>"
+        for label, said in answers.items()
+        if said.verdict != NO_DATA
+    )
+    return HTML(f'<dl class="answers">{rows}</dl>' if rows else "")

@@ -28,8 +28,8 @@ def files(page):
 
 
 def test_downloads_hold_every_sample_of_every_record_and_are_the_same_for_the_same_records(records):
-    page = chapter.Downloads("test-1c", records)._repr_html_()
-    assert page == chapter.Downloads("test-1c", records)._repr_html_()
+    page = chapter.downloads("test-1c", records).data
+    assert page == chapter.downloads("test-1c", records).data
     found = files(page)
     assert list(found) == ["records-test-1c.csv.gz", "records-test-1c.parquet"]
     csv = pd.read_csv(found["records-test-1c.csv.gz"], compression="gzip")
@@ -45,7 +45,7 @@ def test_what_would_be_too_large_leaves_its_tables_out_and_says_so(save_record):
     save_record(total_ms=[1.0], timeline={"ms": [float(i + 1) ** 0.5 for i in range(3000)]})
     frames = {"attention": results.load("attention", "test-1c")}
     whole, part, nothing = (
-        chapter.Downloads("test-1c", frames, budget)._repr_html_() for budget in (chapter.BUDGET_BYTES, 20_000, 10)
+        chapter.downloads("test-1c", frames, budget).data for budget in (chapter.BUDGET_BYTES, 20_000, 10)
     )
     assert "every sample" in whole
     assert chapter.MAIN in part
@@ -54,7 +54,7 @@ def test_what_would_be_too_large_leaves_its_tables_out_and_says_so(save_record):
 
 
 def test_every_record_has_a_row_that_evidence_links_to(records):
-    page = chapter.Listing(records)._repr_html_()
+    page = chapter.listing(records).data
     ids = re.findall(r'<tr id="([^"]+)"', page)
     assert ids == [sentences.anchor(name) for name in sentences.names(records["attention"], {})]
     assert "record-attention-naive-64-r2" in ids
@@ -64,10 +64,10 @@ def test_a_record_leads_to_its_notebook_where_there_is_one(records, monkeypatch,
     frame = records["attention"]
     frame["environment"] = [{"run": "a-run"}] * len(frame)
     monkeypatch.setattr(paths, "runs", lambda: tmp_path)
-    assert "runs/" not in chapter.Listing(records)._repr_html_()
+    assert "runs/" not in chapter.listing(records).data
     (tmp_path / "test-1c").mkdir()
     (tmp_path / "test-1c" / "a-run.ipynb").touch()
-    assert '<a href="runs/test-1c/a-run.ipynb">a-run</a>' in chapter.Listing(records)._repr_html_()
+    assert '<a href="runs/test-1c/a-run.ipynb">a-run</a>' in chapter.listing(records).data
 
 
 def test_damaged_files_are_counted_by_place_and_reason(save_record, kept):

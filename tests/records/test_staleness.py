@@ -6,7 +6,7 @@ import pytest
 
 from lib.chapters import machines, method
 from lib.chapters import records as appendix
-from lib.records import __main__, code_digest, results, staleness
+from lib.records import __main__, code_digest, long_form, results, staleness
 from lib.report import compare, published, sentences, tables, tidy
 from lib.report.document import title
 
@@ -80,7 +80,7 @@ def test_the_reader_is_told_how_many_why_and_what_measures_them_again(save_recor
     said = f"3 of 6 records are stale (measured by other code) and left out; {staleness.AGAIN} measures them again."
     row = tables.show(tidy.medians(records, "total_ms"), "variant seq_len total_ms", "Times")
     assert said in row._repr_html_()
-    assert "stale: measured by other code" in row._repr_html_()
+    assert "stale: measured by other code" in row.data
     assert said.replace("6", "3", 1) in sentences.value(records, "total_ms", OTHER, "It takes {}.").text
     assert said in sentences.compare(records, OTHER, CASE, "sdpa", "naive").text
     assert title.facts("test-1c")["Stale"] == said
@@ -97,9 +97,9 @@ def test_the_lists_show_a_stale_record_whole_and_marked(save_record, kept, capsy
     assert __main__.main(["list"]) == 0
     assert "stale" in capsys.readouterr().out
     whole = results.load("attention", "test-1c", whole=True)
-    shown = appendix.Listing({"attention": whole})._repr_html_()
+    shown = appendix.listing({"attention": whole}).data
     assert shown.count("ok, stale: measured by other code") == 3
-    assert set(appendix.Downloads("test-1c", {"attention": whole}).frame["stale"]) == {"", "measured by other code"}
+    assert set(long_form.long({"attention": whole})["stale"]) == {"", "measured by other code"}
 
 
 def test_of_a_case_measured_anew_in_part_what_is_stale_makes_room(save_record):
