@@ -193,7 +193,7 @@ def test_the_parts_of_attention_cost_what_attention_costs():
         ("void cublasLt::splitKreduce_kernel<32, 16, int, float>(...)", "matrix product"),
         ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT", "matrix product"),
         ("void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>(...)", "attention"),
-        ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention)", "attention"),
+        ("fmha_cutlassF_f32_aligned_64x64_rf_sm80", "attention"),
         (
             "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float>>>",
             "reduction",
