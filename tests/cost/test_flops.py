@@ -1,5 +1,7 @@
 """The arithmetic of costs agrees with what PyTorch counts, saves and allocates."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -7,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lib import adam, attention, model
 from lib.cost import flops as cost
+from lib.instruments import operators
 from lib.records import results
 from lib.report import tidy
 from shapes import SHAPES, build
@@ -91,22 +94,6 @@ def nbytes(*tensors):
     return sum(x.nbytes for x in tensors)
 
 
-class Softmax(TorchDispatchMode):
-    """Counts the bytes into and out of each softmax and of its backward."""
-
-    def __init__(self):
-        super().__init__()
-        self.forward = self.backward = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        if function is torch.ops.aten._softmax.default:
-            self.forward += nbytes(args[0], out)
-        elif function is torch.ops.aten._softmax_backward_data.default:
-            self.backward += nbytes(args[0], args[1], out)
-        return out
-
-
 def traffic(shape):
     """Bytes of the tensors into and out of each part of a naive training step, by phase, found by hooks."""
     network, inputs, targets = build(shape)
@@ -115,11 +102,15 @@ def traffic(shape):
         module.register_forward_hook(lambda m, i, o: x.setdefault(m, []).append((i[0], o)))
     for module in (*network.layers.modules(), network.ln_final):
         module.register_full_backward_hook(lambda m, i, o: dx.setdefault(m, []).append((i[0], o[0])))
-    with Softmax() as softmax:
+    with operators.Observer() as seen:
         logits = network(inputs)
         logits.retain_grad()
         loss = model.loss(logits, targets)
         loss.backward()
+        seen.mark("both")
+    moved = Counter()
+    for call, count in seen.calls.items():
+        moved[call.key[1]] += count * call.moved_bytes
     norms = [m for m in network.modules() if isinstance(m, model.RMSNorm)]
     rope, embedding = network.layers[0].attn.rope, network.token_embeddings
     tables, rows = nbytes(rope.cos_TP, rope.sin_TP), x[embedding][0][1]
@@ -127,7 +118,7 @@ def traffic(shape):
         "embedding": nbytes(inputs, rows, rows),  # as many rows of the table as come out
         "norms": sum(nbytes(*x[m][0], m.weight) for m in norms),
         "rope": sum(nbytes(*call) + tables for call in x[rope]),
-        "softmax": softmax.forward,
+        "softmax": moved["_softmax"],
         "gate": 0,
         "residuals": 0,
         "loss": nbytes(logits, targets, loss),
@@ -136,7 +127,7 @@ def traffic(shape):
         "embedding": nbytes(inputs, rows, embedding.weight.grad),
         "norms": sum(nbytes(x[m][0][0], *dx[m][0], m.weight, m.weight.grad) for m in norms),
         "rope": sum(nbytes(*call) + tables for call in dx[rope]),
-        "softmax": softmax.backward,
+        "softmax": moved["_softmax_backward_data"],
         "gate": 0,
         "residuals": 0,
         "loss": nbytes(logits, targets, loss, logits.grad),
