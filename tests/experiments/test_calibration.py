@@ -11,10 +11,8 @@ from lib.stats import intervals
 
 @pytest.fixture
 def small(own_results, monkeypatch):
-    for name in ("PROCESSES", "SHORT_PROCESSES"):
-        monkeypatch.setattr(calibration, name, 2)
-    for name in ("COMPARISONS", "SHORT_COMPARISONS"):
-        monkeypatch.setattr(calibration, name, 3)
+    monkeypatch.setattr(calibration, "SHORT_PROCESSES", 2)
+    monkeypatch.setattr(calibration, "SHORT_COMPARISONS", 3)
     monkeypatch.setattr(calibration, "named", lambda: "cpu")
 
 
@@ -53,7 +51,8 @@ def test_the_short_form_is_long_enough_to_be_judged_and_every_check_has_its_find
     assert list(calibration.CHECKS) == list(self_check.FINDINGS)
 
 
-def test_what_lies_between_two_cases_is_measured_beside_its_probes(small):
+def test_what_lies_between_two_cases_is_measured_beside_its_probes(small, monkeypatch):
+    monkeypatch.setattr(calibration, "CASES", 4)
     found = calibration.between("cpu")
     assert len(found["case_ms"]) == len(found["noise_probes_ms"]) == calibration.CASES - 1
     assert min(found["noise_probes_ms"]) > 0

@@ -65,7 +65,7 @@ def test_the_products_of_a_step_are_with_the_models_weights_in_its_order():
     assert one("ceilings", **TINY).shapes == forward
 
 
-@pytest.mark.parametrize(("precision", "tokens"), [("fp32", 64), ("bf16", 512), ("fp16", 16)])
+@pytest.mark.parametrize(("precision", "tokens"), [("bf16", 512), ("fp16", 16)])
 def test_the_products_of_a_step_give_a_valid_record_and_their_memory_is_predicted(own_results, precision, tokens):
     case = one("ceilings", rows=tokens, precision=precision, **TINY)
     metrics = measured(case)["metrics"]

@@ -5,20 +5,12 @@ from pathlib import Path
 
 import torch
 
-from lib.experiments import cases, measure
+import plain
 from lib.instruments import compilation
-from lib.records import results
-from lib.timing import Plan
-
-ATTENTION = {
-    "model": "attention", "seq_len": 8, "d_head": 4, "batch_size": 1, "precision": "fp32", "compiled": True,
-    "device": "cpu",
-}  # fmt: skip
 
 
 def one(**changed):
-    (case,) = cases.grid("compile", **ATTENTION | changed)
-    return case
+    return plain.one("compile", **{"compiled": True} | changed)
 
 
 def broken(x):
@@ -58,28 +50,19 @@ def test_what_is_compiled_from_empty_caches_goes_to_the_folder_of_the_sweep(monk
 
 def test_a_case_is_compiled_in_the_first_round_and_loaded_in_the_next(own_results, one_thread, monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    headers = torch._inductor.config.patch(cpp_cache_precompile_headers=False)  # which would be compiled anew
-    for round in (1, 2):
-        with headers, measure.recording(one(), round) as record:
-            work = record.setup()
-            record.metrics |= measure.errors(work)
-            record.metrics |= measure.times(work, Plan(1, 6))
-            record.metrics |= measure.peaks(work)
-            record.metrics |= measure.pairs(record, 7, 1)
-        metrics = results.read(measure.record_path(one(), round))["metrics"]
-        assert (metrics["compile_cache_hits"] == 0) == (round == 1)
-        assert (metrics.get("graphs"), metrics.get("graph_breaks")) == ((1, 0) if round == 1 else (None, None))
-        assert len(metrics["paired_forward_ms"]) == len(metrics["baseline_backward_ms"]) >= 5
-        assert metrics["first_iteration_ms"][0] > max(metrics["total_ms"])
-        assert "peak_mib" not in metrics
+    with torch._inductor.config.patch(cpp_cache_precompile_headers=False):  # which would be compiled anew
+        for round in (1, 2):
+            metrics = plain.measured(one(), round)["metrics"]
+            assert (metrics["compile_cache_hits"] == 0) == (round == 1)
+            assert (metrics.get("graphs"), metrics.get("graph_breaks")) == ((1, 0) if round == 1 else (None, None))
+            assert len(metrics["paired_forward_ms"]) == len(metrics["baseline_backward_ms"]) >= 5
+            assert metrics["first_iteration_ms"][0] > max(metrics["total_ms"])
+            assert "peak_mib" not in metrics
 
 
 def test_what_runs_is_the_case_of_the_other_experiment():
-    assert one().inner.variant == "compiled"
-    assert one(compiled=False).inner.variant == "naive"
-    step = one(model="tiny", d_head=32).inner
-    assert (step.size, step.context_length, step.compiled, step.mode) == ("tiny", 8, True, "train_step")
-    assert one(model="tiny", d_head=32).predicted_bytes() == step.predicted_bytes()
-    facts = one(model="tiny", d_head=32, compiled=False).setup().facts
-    assert "tokens" not in facts
-    assert not set(facts) & set(ATTENTION)
+    assert [one(compiled=compiled).inner.variant for compiled in (True, False)] == ["compiled", "naive"]
+    step = one(model="tiny", d_head=32, compiled=False)
+    assert step.inner == plain.one("step")
+    assert step.predicted_bytes() == step.inner.predicted_bytes()
+    assert "tokens" not in step.setup().facts

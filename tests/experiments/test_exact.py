@@ -67,7 +67,7 @@ def test_case_and_check_need_no_more_memory_than_predicted_and_a_quarter_at_leas
 
 
 @pytest.mark.usefixtures("former_precision", "one_thread")
-@pytest.mark.parametrize("fields", [{}, NARROW, NARROW | {"checkpoint": 1}], ids=str)
+@pytest.mark.parametrize("fields", [{}, NARROW | {"checkpoint": 1}], ids=str)
 @pytest.mark.parametrize("mode", ["no_grad", "train_step"])
 def test_the_reference_of_a_step_needs_less_memory_than_the_step(monkeypatch, mode, fields):
     config = model.Config(48, d_model=32, d_ff=96, num_layers=5, num_heads=2)

@@ -1,5 +1,6 @@
 """What nsys prints becomes a table, and what it watches has ranges that nest as the phases do. No nsys is needed."""
 
+import contextlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -28,6 +29,25 @@ def case():
     return nsys.parse(["context_length=16", "batch_size=1", "device=cpu"])
 
 
+@pytest.fixture
+def on_cuda(monkeypatch):
+    """Let nsys watch cases as if they were on CUDA, and both of its commands print a text."""
+    monkeypatch.setattr(nsys, "missing", lambda case: None)
+    monkeypatch.setattr(peak_memory, "available_bytes", lambda device: 2**40)
+
+    def run(printed=PRINTED, failing=""):
+        ran = []
+
+        def finished(words):
+            ran.append(words)
+            return subprocess.CompletedProcess(words, int(words[1] == failing), printed, "a line\nno permission\n")
+
+        monkeypatch.setattr(nsys, "_finished", finished)
+        return ran
+
+    return run
+
+
 def test_the_table_is_found_below_what_else_is_printed():
     table = nsys.table(PRINTED)
     assert table["range"] == ["forward", "forward", "softmax"]
@@ -48,9 +68,9 @@ def test_the_table_is_found_below_what_else_is_printed():
         (PRINTED.replace(",softmax_warp_forward", "").replace(",10.5", ""), "could not convert"),
     ],
 )
-def test_what_cannot_be_read_as_the_table_is_said_and_loses_no_record(case, printed, reason, monkeypatch):
-    monkeypatch.setattr(nsys, "_finished", lambda step: subprocess.CompletedProcess(step, 0, printed, ""))
-    (said,) = nsys._run_nsys(case).values()
+def test_what_cannot_be_read_as_the_table_is_said_and_loses_no_record(case, printed, reason, on_cuda):
+    on_cuda(printed)
+    (said,) = nsys.metrics(Recording(case, 1)).values()
     assert said.startswith(f"nsys stats cannot be read: {reason}")
 
 
@@ -75,51 +95,48 @@ def test_a_case_that_is_not_on_cuda_is_not_watched(case, capsys):
 def test_phases_and_parts_are_ranges_that_nest(case):
     log, depth = [], []
 
-    class Range:
-        def __init__(self, name):
-            self.name = name
-
-        def __enter__(self):
-            push(self.name)
-
-        def __exit__(self, *_):
-            depth.pop()
-
     def push(name):
         depth.append(name)
         log.append(tuple(depth))
 
+    @contextlib.contextmanager
+    def part(name):
+        push(name)
+        yield
+        depth.pop()
+
     training = Training(case)
-    case.annotate(training, Range)
+    case.annotate(training, part)
     nsys.iterate_in_ranges(training, push, depth.pop)
     assert not depth
     assert [ranges for ranges in log if len(ranges) == 1] == [("forward",), ("backward",), ("optimizer",)]
     assert log.count(("forward", "softmax")) == log.count(("forward", "scores")) == 4
 
 
-@pytest.mark.parametrize("failing", [None, "profile", "stats"])
-def test_on_cuda_both_commands_run_and_a_failure_is_said(case, failing, monkeypatch):
-    ran = []
-
-    def run(arguments):
-        ran.append(arguments)
-        fails = arguments[1] == failing
-        return subprocess.CompletedProcess(arguments, int(fails), stdout=PRINTED, stderr="a line\nno permission\n")
-
-    monkeypatch.setattr(nsys, "missing", lambda case: None)
-    monkeypatch.setattr(peak_memory, "preflight", lambda predicted, device: None)
-    monkeypatch.setattr(nsys, "_finished", run)
-    record = Recording(case, 1)
+def test_both_commands_run_without_what_the_record_built(case, on_cuda):
+    ran, record = on_cuda(), Recording(case, 1)
     work = record.setup()
-    found = nsys.metrics(record)
+    assert nsys.metrics(record) == {"nsys": nsys.table(PRINTED)}
     assert not vars(work), "the other process needs the memory"
-    if failing:
-        assert found == {"nsys_missing": f"nsys {failing} failed: no permission"}
-    else:
-        assert found == {"nsys": nsys.table(PRINTED)}
-        assert [arguments[1] for arguments in ran] == ["profile", "stats"]
-        report = next(word for word in ran[0] if word.startswith("--output=")).removeprefix("--output=")
-        assert ran[1][-1] == f"{report}.nsys-rep"
+    assert [words[1] for words in ran] == ["profile", "stats"]
+    (report,) = [word.removeprefix("--output=") for word in ran[0] if word.startswith("--output=")]
+    assert ran[1][-1] == f"{report}.nsys-rep"
+
+
+@pytest.mark.parametrize("failing", ["profile", "stats"])
+def test_a_command_that_fails_is_said(case, on_cuda, failing):
+    on_cuda(failing=failing)
+    assert nsys.metrics(Recording(case, 1)) == {"nsys_missing": f"nsys {failing} failed: no permission"}
+
+
+def test_only_the_last_round_of_an_eager_case_that_fits_is_watched(case, on_cuda, monkeypatch):
+    on_cuda()
+    for compiles in ({"compiled": True}, {"attention": "compiled"}):
+        assert nsys.metrics(Recording(replace(case, **compiles), 3)) == {}
+    monkeypatch.setattr(peak_memory, "available_bytes", lambda device: 0)
+    assert nsys.metrics(Recording(case, 3)).keys() == {"nsys_missing"}
+    monkeypatch.setenv("SWEEP_ROUND_FOLLOWS", "1")
+    assert nsys.metrics(Recording(case, 2)) == {}
 
 
 PROGRAM = """
@@ -148,24 +165,3 @@ def test_a_command_that_takes_too_long_ends_with_the_programs_that_it_started(ca
     assert nsys._run_nsys(case) == {"nsys_missing": f"nsys -c took longer than {nsys.LIMIT_S} s"}
     assert len(started) == 3
     assert not [one for one in started if psutil.pid_exists(one) and processes.is_alive(psutil.Process(one))]
-
-
-def test_only_the_last_round_of_an_eager_case_is_watched(case, monkeypatch):
-    monkeypatch.setattr(nsys, "missing", lambda case: None)
-    monkeypatch.setattr(nsys, "_run_nsys", lambda case: {"nsys": {}})
-    assert nsys.metrics(Recording(case, 3)) == {"nsys": {}}
-    for compiles in ({"compiled": True}, {"attention": "compiled"}):
-        assert nsys.metrics(Recording(replace(case, **compiles), 3)) == {}
-    monkeypatch.setattr(peak_memory, "available_bytes", lambda device: 0)
-    assert nsys.metrics(Recording(case, 3)).keys() == {"nsys_missing"}
-    monkeypatch.setenv("SWEEP_ROUND_FOLLOWS", "1")
-    assert nsys.metrics(Recording(case, 2)) == {}
-
-
-def test_its_help_names_the_parameters(capsys):
-    with pytest.raises(SystemExit) as ended:
-        nsys.main(["--help"])
-    assert ended.value.code == 0
-    said = capsys.readouterr().out
-    assert "context_length" in said
-    assert "exit codes:" in said

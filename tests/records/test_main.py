@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from lib import cli, paths
-from lib.experiments import calibration
+from lib.experiments import calibration, nsys
 from lib.records import __main__ as shell
 from lib.records import long_form, results
 from lib.report import __main__ as report
@@ -17,7 +17,7 @@ from lib.report import self_check
 from lib.sweep import __main__ as sweep
 
 CASE = {"variant": "naive", "seq_len": 64}
-PARSERS = {module.__name__: module.parser for module in (sweep, report, calibration, self_check, shell)}
+PARSERS = {module.__name__: module.parser for module in (sweep, report, calibration, nsys, self_check, shell)}
 
 
 @pytest.fixture
