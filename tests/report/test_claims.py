@@ -87,14 +87,14 @@ def verdict(find, data, least=1):
     return found
 
 
-CASES = {  # kind: the finder, data that bears it out, data that denies it
-    "ratio": (compiled(LESS), {"ratio": 0.8}, {"ratio": 1.25}),
-    "more": (compiled(MORE), {"ratio": 1.25}, {"ratio": 0.8}),
-    "ordering": (ordering, {"ratio": 0.8}, {"ratio": 1.25}),
-    "exponent": (growth, {"exponent": 2.0}, {"exponent": 1.0}),
-    "share": (share(about(40)), {"ratio": 0.8}, {"ratio": 1.25}),
-    "bound": (share((0, 50)), {"ratio": 0.8}, {"ratio": 1.25}),
-    "theory": (theory, {"ratio": 0.5}, {"ratio": 0.6}),
+CASES = {  # kind: the finder, data that bears it out, data that denies it by a tenth
+    "ratio": (compiled(LESS), {"ratio": 0.9}, {"ratio": 1.1}),
+    "more": (compiled(MORE), {"ratio": 1.1}, {"ratio": 0.9}),
+    "ordering": (ordering, {"ratio": 0.9}, {"ratio": 1.1}),
+    "exponent": (growth, {"exponent": 2.0}, {"exponent": 2.4}),
+    "share": (share(about(40)), {"ratio": 0.8}, {"ratio": 1.1}),
+    "bound": (share((0, 50)), {"ratio": 0.9}, {"ratio": 1.1}),
+    "theory": (theory, {"ratio": 0.5}, {"ratio": 0.58}),
 }
 
 
@@ -148,24 +148,9 @@ def shuffled(seed):
 
 
 def test_shuffled_labels_are_seldom_a_finding():
-    found = [verdict(compiled(LESS), shuffled(seed)).verdict for seed in range(80)]
+    found = [verdict(compiled(LESS), shuffled(seed)).verdict for seed in range(40)]
     assert found.count(SUPPORTED) <= 0.05 * len(found)
     assert found.count(UNCLEAR) > 0.8 * len(found)
-
-
-def test_planted_contradictions_are_caught():
-    """Fifty claims of every kind, each held against data that is otherwise by at least a tenth."""
-    chance, caught = random.Random(1), 0
-    for seed in range(50):
-        off = chance.uniform(1.1, 2.0)
-        kind = chance.choice(["less", "more", "exponent", "share", "theory"])
-        find, data = {
-            "less": (compiled(LESS), {"ratio": off}), "more": (compiled(MORE), {"ratio": 1 / off}),
-            "exponent": (growth, {"exponent": 2.2 + off / 2}), "share": (share((0, 50)), {"ratio": off}),
-            "theory": (theory, {"ratio": 0.5 * 1.05 * off}),
-        }[kind]  # fmt: skip
-        caught += verdict(find, attention(noise=0.01, seed=seed, **data)).verdict == CONTRADICTED
-    assert caught >= 49
 
 
 def test_one_of_many_claims_that_show_nothing_needs_more():
@@ -174,10 +159,10 @@ def test_one_of_many_claims_that_show_nothing_needs_more():
 
     data = {"attention": attention(ratio=0.97, noise=0.008, seed=4)}
     alone = claims.judge([claim(compiled(LESS))], data)[0]
-    among = claims.judge([claim(compiled(LESS)), *(claim(equal(seed)) for seed in range(40))], data)[0]
+    among = claims.judge([claim(compiled(LESS)), *(claim(equal(seed)) for seed in range(20))], data)[0]
     assert alone.verdict == SUPPORTED
     assert among.verdict == UNCLEAR
-    assert "as one of 41 claims" in among.statement.evidence
+    assert "as one of 21 claims" in among.statement.evidence
 
 
 # What the write-ups say
@@ -222,23 +207,6 @@ def test_a_claim_comes_out_as_its_own_table_has_it():
     assert {name: OWN[name].verdict for name in BEARING_OUT} == dict.fromkeys(BEARING_OUT, SUPPORTED)
 
 
-def inverted(frame):
-    """Every time as its reciprocal, so that what was faster is slower by as much."""
-    times = [column for column in frame if column.endswith("_ms")]
-    return frame.assign(
-        **{column: frame[column].map(lambda v: [1 / x for x in v] if isinstance(v, list) else v) for column in times}
-    )
-
-
-def test_the_verdict_on_a_published_claim_turns_with_the_records():
-    chosen = [one for one in write_ups.published() if one.id == "compiled-adam-large"]
-    records = results.load("adam", MACHINE)
-    plain, turned = (claims.judge(chosen, {"adam": frame})[0] for frame in (records, inverted(records)))
-    assert plain.verdict == CONTRADICTED
-    assert turned.verdict in (SUPPORTED, UNCLEAR)
-    assert all(one.value.value > 1 for one in turned.found)
-
-
 @pytest.fixture(scope="module")
 def ledger():
     with pytest.MonkeyPatch.context() as patch:
@@ -257,19 +225,6 @@ def test_a_published_claim_without_its_records_has_no_number(ledger):
 
 def test_without_any_records_only_a_formula_gives_a_number():
     assert [one.id for one in write_ups.published() if one.find({})] == ["residual-12-5-mb"]
-
-
-def test_whether_bf16_is_faster_depends_on_the_machine():
-    """It is on the CPU whose records are kept, and not at every size on the GPU of write-up 003."""
-
-    def find(data):
-        return claims.ratios(
-            data["step"], "total_ms", {"precision": "bf16", "compiled": False}, {"precision": "fp32"}, LESS, "{size}"
-        )
-
-    steps = tidy.select(results.load("step", MACHINE), mode="train_step")
-    cpu, gpu = {"step": steps}, write_ups.own_tables("003")
-    assert [claims.judge([claim(find)], data)[0].verdict for data in (cpu, gpu)] == [SUPPORTED, CONTRADICTED]
 
 
 def test_the_ledger_has_a_row_a_claim_and_a_column_a_source(ledger):

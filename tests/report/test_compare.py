@@ -10,52 +10,54 @@ from lib.report import compare, sentences, tables, tidy
 from lib.stats import comparisons
 
 CASE = {"variant": "naive", "seq_len": 64, "compiled": False}
+NAIVE = CASE | {"precision": "fp32"}
+TILED = NAIVE | {"variant": "tiled"}
+BASE = [1.0 + 0.001 * i for i in range(12)]
 
 
 def verdict(found):
     return comparisons.verdicts([found])[0]
 
 
-def paired_records(save_record, ratio, rounds=(1, 2, 3)):
+def pairs(ratio, base=BASE, prefix=""):
+    """Return the times of a case in pairs with its baseline, of that ratio."""
+    return {f"{prefix}paired_ms": [float(ratio) * ms for ms in base], f"{prefix}baseline_ms": base}
+
+
+def paired_records(save_record, ratio=0.8):
     """Tiled attention beside naive, its baseline: pairs of that ratio, though its own samples say the opposite."""
-    case = CASE | {"precision": "fp32"}
-    for round in rounds:
-        save_record(case=case, round=round, total_ms=[1.0 + 0.001 * i for i in range(12)])
+    for round in (1, 2, 3):
+        save_record(case=NAIVE, round=round, total_ms=BASE)
         base = [1.0 + 0.002 * i + 0.1 * round for i in range(12)]
-        save_record(
-            case=case | {"variant": "tiled"}, round=round, total_ms=[1 / ratio + 0.001 * i for i in range(12)],
-            paired_ms=[ratio * ms * (1 + 0.001 * (i % 3)) for i, ms in enumerate(base)], baseline_ms=base,
-        )  # fmt: skip
-    return results.load("attention", "test-1c"), case
+        save_record(case=TILED, round=round, total_ms=[ms / ratio for ms in BASE], **pairs(ratio, base))
+    return results.load("attention", "test-1c")
 
 
 def test_a_variant_and_its_baseline_are_compared_by_the_pairs_that_ran_in_turns(save_record):
-    records, case = paired_records(save_record, 0.8)
-    found = compare.comparison(records, "total_ms", case | {"variant": "tiled"}, case)
+    records = paired_records(save_record)
+    found = compare.comparison(records, "total_ms", TILED, NAIVE)
     assert found.ratio.value == pytest.approx(0.8, rel=0.01)
     assert (verdict(found), found.ratio.rounds, found.ratio.n) == ("faster", 3, 36)
-    back = compare.comparison(records, "total_ms", case, case | {"variant": "tiled"})
+    back = compare.comparison(records, "total_ms", NAIVE, TILED)
     assert back.ratio.value == pytest.approx(1.25, rel=0.01)
     assert verdict(back) == "slower"
 
 
 def test_rows_stand_beside_their_baselines_which_have_no_ratio(save_record):
-    records, _ = paired_records(save_record, 0.8)
+    records = paired_records(save_record)
     table = compare.beside_baselines(tidy.medians(records, "total_ms"), records)
     naive, tiled = (table[table["variant"] == name].iloc[0] for name in ("naive", "tiled"))
     assert (naive["ratio"], naive["verdict"]) == (None, "–")
     assert (tiled["baseline"], tiled["verdict"]) == ("naive", "faster")
     assert tables.show(table, "variant total_ms ratio verdict", "x")._repr_html_().count("data-verdict") == 1
+    assert compare.against_baselines(tidy.select(records, variant="naive")).empty
 
 
 def test_a_phase_is_compared_by_its_own_times_in_the_pairs(save_record):
     for round in (1, 2, 3):
-        save_record(case=CASE | {"precision": "fp32"}, round=round, forward_ms=[1.0] * 8, total_ms=[3.0] * 8)
-        save_record(
-            case=CASE | {"precision": "fp32", "variant": "tiled"}, round=round, total_ms=[9.0] * 8,
-            paired_ms=[3.0 + 0.001 * i for i in range(8)], baseline_ms=[2.0] * 8,
-            paired_forward_ms=[0.5 + 0.001 * i for i in range(8)], baseline_forward_ms=[1.0] * 8,
-        )  # fmt: skip
+        save_record(case=NAIVE, round=round, forward_ms=BASE, total_ms=[3.0] * 8)
+        halved = {"paired_forward_ms": [0.5 * ms for ms in BASE], "baseline_forward_ms": BASE}
+        save_record(case=TILED, round=round, total_ms=[9.0] * 8, **pairs(1.5), **halved)
     records = results.load("attention", "test-1c")
     (forward,) = compare.against_baselines(records, "forward_ms").to_dict("records")
     (whole,) = compare.against_baselines(records).to_dict("records")
@@ -63,64 +65,30 @@ def test_a_phase_is_compared_by_its_own_times_in_the_pairs(save_record):
     assert (forward["verdict"], whole["verdict"]) == ("faster", "slower")
 
 
-def test_pairs_of_one_process_decide_where_there_is_no_other(save_record):
-    records, case = paired_records(save_record, 0.8, rounds=(1,))
-    found = compare.comparison(records, "total_ms", case | {"variant": "tiled"}, case)
-    assert (verdict(found), found.ratio.scope) == ("faster", "within one process")
-
-
-def test_a_table_of_baselines_has_a_row_a_variant_with_its_verdict(save_record):
-    records, _ = paired_records(save_record, 0.8)
-    (row,) = compare.against_baselines(records).to_dict("records")
-    assert (row["variant"], row["baseline"], row["verdict"]) == ("tiled", "naive", "faster")
-    shown = tables.show(compare.against_baselines(records), "variant baseline ratio verdict", "a caption")._repr_html_()
-    assert "faster" in shown
-    assert compare.against_baselines(tidy.select(records, variant="naive")).empty
-
-
 def test_a_sentence_says_what_the_table_says(save_record):
-    records, case = paired_records(save_record, 0.8)
+    records = paired_records(save_record, 0.95)
+    alone = sentences.compare(records, TILED, NAIVE, "tiled", "naive")
+    back = sentences.compare(records, NAIVE, TILED, "naive", "tiled")
+    assert (alone.verdict, back.verdict) == ("faster", "slower")
     for extra in range(20):  # so many comparisons that show nothing, that the one is no longer shown among them
         for round in (1, 2, 3):
-            for variant in ("naive", "tiled"):
-                pairs = (
-                    {"paired_ms": [1.0, 1.2 + 0.3 * round] * 6, "baseline_ms": [1.1] * 12} if variant == "tiled" else {}
-                )
-                save_record(
-                    case=case | {"variant": variant, "seq_len": 100 + extra}, round=round, total_ms=[1.0] * 12, **pairs
-                )  # fmt: skip
+            where = {"seq_len": 100 + extra}
+            save_record(case=NAIVE | where, round=round, total_ms=BASE)
+            unclear = {"paired_ms": [1.0, 1.2 + 0.3 * round] * 6, "baseline_ms": [1.1] * 12}
+            save_record(case=TILED | where, round=round, total_ms=BASE, **unclear)
     wide = results.load("attention", "test-1c")
-    tiled = case | {"variant": "tiled"}
-    alone = sentences.compare(records, tiled, case, "tiled", "naive")
-    among = sentences.compare(wide, tiled, case, "tiled", "naive")
-    table = compare.against_baselines(wide)
-    assert alone.verdict == "faster"
-    assert among.verdict == tidy.select(table, **tiled)["verdict"].iloc[0]
-    back = sentences.compare(records, case, tiled, "naive", "tiled")
-    assert back.verdict == "slower"
-
-
-def test_two_processes_that_disagree_show_nothing(save_record):
-    _, case = paired_records(save_record, 0.8, rounds=(1,))
-    base = [1.0 + 0.001 * i for i in range(12)]
-    save_record(case=case, round=2, total_ms=base)
-    save_record(
-        case=case | {"variant": "tiled"}, round=2, total_ms=base, paired_ms=[1.1 * ms for ms in base], baseline_ms=base
-    )
-    found = compare.comparison(results.load("attention", "test-1c"), "total_ms", case | {"variant": "tiled"}, case)
-    assert verdict(found) == "unclear"
+    among = sentences.compare(wide, TILED, NAIVE, "tiled", "naive")
+    assert among.verdict == tidy.select(compare.against_baselines(wide), **TILED)["verdict"].iloc[0] == "unclear"
 
 
 def test_variants_with_the_same_baseline_are_compared_through_it(save_record):
-    _, case = paired_records(save_record, 0.8)
+    paired_records(save_record)
+    sdpa = NAIVE | {"variant": "sdpa"}
     for round in (1, 2, 3):
         base = [3.0 + 0.1 * round + 0.001 * i for i in range(12)]  # the machine was slower then
-        save_record(
-            case=case | {"variant": "sdpa"}, round=round, total_ms=base, paired_ms=[0.4 * ms for ms in base],
-            baseline_ms=base,
-        )  # fmt: skip
+        save_record(case=sdpa, round=round, total_ms=base, **pairs(0.4, base))
     records = results.load("attention", "test-1c")
-    found = compare.comparison(records, "total_ms", case | {"variant": "sdpa"}, case | {"variant": "tiled"})
+    found = compare.comparison(records, "total_ms", sdpa, TILED)
     assert found.ratio.value == pytest.approx(0.5, rel=0.01)
     assert compare.ranked(records, "total_ms", "variant") == ["sdpa", "tiled", "naive"]
 
@@ -132,7 +100,6 @@ def test_variants_with_the_same_baseline_are_compared_through_it(save_record):
         ("step", {"compiled": False, "precision": "bf16"}, {"compiled": False, "precision": "fp32"}),
         ("step", {"mode": "no_grad"}, {"mode": "forward"}),
         ("step", {"mode": "forward"}, None),
-        ("adam", {"variant": "fused"}, {"variant": "single_tensor"}),
         ("attention", {"variant": "naive", "precision": "fp32"}, None),
         ("ceilings", {"operation": "copy"}, None),
     ],
@@ -147,11 +114,8 @@ def test_a_case_with_several_switches_has_a_plain_one_too(save_record):
     one, both = plain | {"attention": "sdpa"}, plain | {"attention": "sdpa", "optimizer": "fused"}
     assert [baselines.plain("step", case) for case in (plain, one, both)] == [None, None, plain]
     assert baselines.plain("attention", {"variant": "sdpa", "precision": "bf16"}) is None
-    base = [1.0 + 0.001 * i for i in range(12)]
     for round in (1, 2, 3):
-        pairs = {"baseline_ms": base, "plain_baseline_ms": base}
-        pairs |= {"paired_ms": [0.9 * ms for ms in base], "plain_paired_ms": [0.5 * ms for ms in base]}
-        save_record("step", both, round, total_ms=base, **pairs)
+        save_record("step", both, round, total_ms=BASE, **pairs(0.9), **pairs(0.5, prefix="plain_"))
     records = results.load("step", "test-1c")
     assert compare.comparison(records, "total_ms", both, plain).ratio.value == pytest.approx(0.5)
     assert compare.comparison(records, "total_ms", plain, both) is None  # it has no records of its own
@@ -169,11 +133,8 @@ def test_contrasts_are_judged_together(save_record):
     for seq_len in range(1, 21):
         for round in (1, 2, 3):
             for causal in (True, False):
-                ratio = 1.2 if causal and seq_len == 1 else 1
-                save_record(
-                    case=CASE | {"seq_len": seq_len, "causal": causal}, round=round,
-                    total_ms=[ratio * random.lognormal(0, 0.05)] * 6,
-                )  # fmt: skip
+                ms = (1.2 if causal and seq_len == 1 else 1) * random.lognormal(0, 0.05)
+                save_record(case=CASE | {"seq_len": seq_len, "causal": causal}, round=round, total_ms=[ms] * 6)
     records = results.load("attention", "test-1c")
     table = compare.contrasts(records, "causal", False).set_index("seq_len")
     assert len(table) == 20
@@ -188,16 +149,13 @@ def test_few_processes_borrow_from_the_other_comparisons_of_the_experiment(save_
     random = np.random.default_rng(0)
 
     def save(seq_len, ratios):
-        case = CASE | {"seq_len": seq_len, "variant": "tiled"}
         for round, ratio in enumerate(ratios, start=1):
-            base = [1.0 + 0.001 * i for i in range(12)]
-            pairs = {"paired_ms": [float(ratio) * ms for ms in base], "baseline_ms": base}
-            save_record(case=case, round=round, total_ms=base, **pairs)
-            save_record(case=CASE | {"seq_len": seq_len}, round=round, total_ms=base)
+            save_record(case=TILED | {"seq_len": seq_len}, round=round, total_ms=BASE, **pairs(ratio))
+            save_record(case=NAIVE | {"seq_len": seq_len}, round=round, total_ms=BASE)
 
     def compared(seq_len):
-        case = CASE | {"seq_len": seq_len, "variant": "tiled"}
-        return compare.comparison(results.load("attention", "test-1c"), "total_ms", case, CASE | {"seq_len": seq_len})
+        records = results.load("attention", "test-1c")
+        return compare.comparison(records, "total_ms", *(case | {"seq_len": seq_len} for case in (TILED, NAIVE)))
 
     save(1, (1.04, 1.05, 1.09))
     assert verdict(compared(1)) == "unclear"
@@ -213,11 +171,8 @@ def test_few_processes_borrow_from_the_other_comparisons_of_the_experiment(save_
 
 
 def test_medians_are_compared_within_one_gpu(save_record):
-    for round, gpu in ((1, "a"), (2, "a"), (3, "b")):
-        around = {"gpu": gpu}
-        save_record(
-            "step", CASE | {"seq_len": 64}, round, total_ms=[1.0 if gpu == "a" else 9.0] * 8, environment=around
-        )
+    for round, gpu, ms in ((1, "a", 1.0), (2, "a", 1.0), (3, "b", 9.0)):
+        save_record("step", CASE, round, total_ms=[ms] * 8, environment={"gpu": gpu})
     for round in (1, 2):
         save_record("step", CASE | {"seq_len": 128}, round, total_ms=[2.0] * 8, environment={"gpu": "a"})
     records = results.load("step", "test-1c")

@@ -15,10 +15,9 @@ from lib.stats.intervals import Interval
 from reference import MACHINE
 
 NOBODY = "no-machine"
-
-
-def measured(low, high, n=9):
-    return Interval((low + high) / 2, low, high, n, 3)
+EXPERIMENTS = (
+    "step", "warmup", "kernels", "precision", "memory", "attention", "attention_module", "compile", "adam", "ceilings",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -28,22 +27,17 @@ def measured(low, high, n=9):
         (1.8, 1.9, "", "below"),
         (2.1, 2.2, LEAST, "kept"), (1.8, 1.9, LEAST, "broken"), (1.9, 2.1, LEAST, "open"),
         (2.1, 2.2, MOST, "broken"), (1.8, 1.9, MOST, "kept"), (1.9, 2.1, MOST, "open"),
+        (2.001, 2.001, "", "agrees"), (2.01, 2.01, "", "above"), (math.nan, math.nan, "", "no interval"),
     ],
 )  # fmt: skip
-def test_the_interval_decides(low, high, limit, verdict):
-    assert Hypothesis("a ratio", "theory", 2.0, measured(low, high), limit).verdict == verdict
+def test_the_interval_decides_and_a_count_agrees_within_a_thousandth(low, high, limit, verdict):
+    measured = Interval((low + high) / 2, low, high, 9, 3)
+    assert Hypothesis("a ratio", "theory", 2.0, measured, limit).verdict == verdict
 
 
-def test_without_interval_measurement_or_ceiling_nothing_is_decided():
-    unknown = Interval(2.0, math.nan, math.nan, 3, 1)
-    assert Hypothesis("a ratio", "theory", 2.0, unknown).verdict == "no interval"
+def test_without_measurement_or_ceiling_nothing_is_decided():
     assert Hypothesis("a ratio", "theory", 2.0, None).verdict == "not measured"
-    assert Hypothesis("a ratio", "theory", math.nan, measured(1, 2)).verdict == "no ceiling"
-
-
-@pytest.mark.parametrize(("off", "verdict"), [(1.0, "agrees"), (1.0005, "agrees"), (1.01, "above"), (0.99, "below")])
-def test_a_count_agrees_within_a_thousandth(off, verdict):
-    assert Hypothesis("bytes", "a formula", 100.0, hypotheses.counted(100 * off)).verdict == verdict
+    assert Hypothesis("a ratio", "theory", math.nan, hypotheses.counted(2.0)).verdict == "no ceiling"
 
 
 def growing(save_record, power, rounds=3, spread=0.01, lengths=(256, 512, 1024, 2048), **one_off):
@@ -64,12 +58,9 @@ def test_an_exponent_is_fitted_over_the_whole_range_and_one_disturbed_length_mov
     assert two > 2.3
     exact = hypotheses.exponent(records, "kept_mib", "seq_len", {})
     assert (exact.value, exact.low, exact.high) == (1, 1, 1)
-
-
-def test_without_disturbance_the_interval_of_an_exponent_holds_it(save_record):
-    found = hypotheses.exponent(growing(save_record, 1.8), "total_ms", "seq_len", {})
-    assert found.low < 1.8 < found.high
-    assert found.high - found.low < 0.05
+    calm = hypotheses.exponent(growing(save_record, 1.8), "total_ms", "seq_len", {})
+    assert calm.low < 1.8 < calm.high
+    assert calm.high - calm.low < 0.05
 
 
 def test_an_exponent_of_too_few_points_has_no_interval_and_of_one_length_is_none(save_record):
@@ -81,7 +72,7 @@ def test_an_exponent_of_too_few_points_has_no_interval_and_of_one_length_is_none
 
 def chapters(machine):
     """The hypotheses of each chapter by its experiment."""
-    of = {name: results.load(name, machine) for name in results_needed()}
+    of = {name: results.load(name, machine) for name in EXPERIMENTS}
     steps = tidy.select(of["step"], mode="train_step")
     return {
         "step": step.theory(of["step"], of["ceilings"]),
@@ -94,13 +85,6 @@ def chapters(machine):
         "compile": compile.theory(of["compile"]),
         "adam": adam.theory(of["adam"], of["ceilings"]),
     }
-
-
-def results_needed():
-    return (
-        *("step", "warmup", "kernels", "precision", "memory", "attention", "attention_module", "compile", "adam"),
-        "ceilings",
-    )
 
 
 @pytest.fixture(scope="module")
