@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pandas as pd
@@ -34,60 +34,61 @@ WIDE = {  # columns of the whole plan, each a table by size, scheme and number o
 NOTE = "Each device has a batch of its own: 4 sequences, in fp32, with attention sdpa and the fused AdamW."
 
 
-class Seen(NamedTuple):
-    """Hold a measured step: its precision, attention and optimizer, shape, and ms of each phase."""
+class Step(NamedTuple):
+    """Hold what a step computes: its shape, precision, and attention and optimizer."""
 
-    precision: str
-    way: tuple[str, str]
     shape: Shape
-    ms: Mapping[str, float]
+    precision: str
+    way: tuple[str, str] = WAY
 
 
 @dataclass(frozen=True)
 class Device:
     """Hold what one device can do: FLOP/s by precision, bytes/s, seconds a call, usable bytes.
 
-    `seen` are the eager steps that were measured on it."""
+    `seen` has the ms of each phase of the eager steps that were measured on it."""
 
     flops: Mapping[str, float]
     bandwidth: float
     call_s: float
     usable_bytes: float
     kind: str = "cpu"
-    seen: tuple[Seen, ...] = ()
+    seen: Mapping[Step, Mapping[str, float]] = field(default_factory=dict)
 
-    def least_ms(self, shape: Shape, precision: str, way: tuple[str, str] = WAY) -> dict[str, float]:
+    def least_ms(self, step: Step) -> dict[str, float]:
         """Return the time of each phase of a step at the ceilings, in eager operations."""
         found = {}
         for phase in PHASES:
-            costs = flops.step_costs(shape, precision, *way, (phase,))
-            computed, called = costs.flops / self.flops[precision] + costs.bytes / self.bandwidth, costs.operations
-            parts = (computed, called * self.call_s)
+            costs = flops.step_costs(step.shape, step.precision, *step.way, (phase,))
+            computed_s = costs.flops / self.flops[step.precision] + costs.bytes / self.bandwidth
+            parts = (computed_s, costs.operations * self.call_s)
             found[phase] = 1e3 * (max(parts) if self.kind == "cuda" else sum(parts))  # a GPU works while it is called
         return found
 
-    def phases_ms(self, shape: Shape, precision: str, way: tuple[str, str] = WAY) -> dict[str, float]:
+    def phases_ms(self, step: Step) -> dict[str, float]:
         """Return the time of each phase: at the ceilings, and slower as in the step nearest in FLOPs.
 
         Only steps with this precision are looked at. Without one, the ceilings are met."""
-        least, work = self.least_ms(shape, precision, way), flops.forward_flops(shape)
-        alike = [one for one in self.seen if one.precision == precision]
-        near = min(
-            alike, key=lambda one: (abs(math.log(flops.forward_flops(one.shape) / work)), one.way != way), default=None
-        )
+
+        def distance(one: Step) -> tuple[float, bool]:
+            work, other = (flops.forward_flops(each.shape) for each in (step, one))
+            return abs(math.log(other / work)), one.way != step.way
+
+        least = self.least_ms(step)
+        near = min((one for one in self.seen if one.precision == step.precision), key=distance, default=None)
         if near is None:
             return least
-        by_ceilings = self.least_ms(near.shape, precision, near.way)
-        return {phase: ms * near.ms[phase] / by_ceilings[phase] for phase, ms in least.items()}
+        by_ceilings = self.least_ms(near)
+        return {phase: ms * self.seen[near][phase] / by_ceilings[phase] for phase, ms in least.items()}
 
     def without(self, shape: Shape) -> "Device":
         """Return the device as if no step with this shape had been measured."""
-        return replace(self, seen=tuple(one for one in self.seen if one.shape != shape))
+        return replace(self, seen={one: ms for one, ms in self.seen.items() if one.shape != shape})
 
     def shared(self, ranks: int) -> "Device":
         """Return the part of the device that each of several ranks has."""
         parts = {precision: rate / ranks for precision, rate in self.flops.items()}
-        seen = tuple(one._replace(ms={name: ranks * ms for name, ms in one.ms.items()}) for one in self.seen)
+        seen = {one: {phase: ranks * ms for phase, ms in phases.items()} for one, phases in self.seen.items()}
         return replace(self, flops=parts, bandwidth=self.bandwidth / ranks, seen=seen)
 
 
@@ -97,11 +98,11 @@ def device(steps: pd.DataFrame, ceilings: pd.DataFrame) -> Device | None:
     if "fp32" not in products or not bandwidth > 0:
         return None
     call, eager = tidy.call_us(ceilings), measured(steps)
-    seen = tuple(
-        Seen(row["precision"], _way(row), shape_of(row), {phase: row[f"{phase}_ms"].value for phase in PHASES})
-        for _, row in eager.iterrows()
+    seen = {
+        step_of(row): {phase: row[f"{phase}_ms"].value for phase in PHASES}
+        for row in eager.to_dict("records")
         if row["precision"] in products
-    )
+    }
     call_s = call.value / 1e6 if call else 0.0
     return Device(products, bandwidth, call_s, capacity.usable_bytes(ceilings), ceilings["device"].iloc[0], seen)
 
@@ -112,24 +113,21 @@ def measured(steps: pd.DataFrame) -> pd.DataFrame:
     return tidy.medians(eager, "total_ms", *(f"{phase}_ms" for phase in PHASES))
 
 
-def _way(row: Mapping) -> tuple[str, str]:
-    return row["attention"], row["optimizer"]
-
-
-def shape_of(row: Mapping, ranks: int = 1) -> Shape:
-    """Return the dimensions of a case on one of its ranks."""
-    return replace(model_shape(row["size"], row["context_length"]), batch_size=float(row["batch_size"] / ranks))
+def step_of(row: Mapping, ranks: int = 1) -> Step:
+    """Return what a case computes on one of its ranks; steps on several have the attention and optimizer of `WAY`."""
+    shape = replace(model_shape(row["size"], row["context_length"]), batch_size=float(row["batch_size"] / ranks))
+    return Step(shape, row["precision"], (row["attention"], row["optimizer"]) if "attention" in row else WAY)
 
 
 def step_ms(
-    of: Device, network: Network, scheme: str, shape: Shape, world: int, precision: str, bucket_mib: float = BUCKET_MIB
+    of: Device, network: Network, scheme: str, step: Step, world: int, bucket_mib: float = BUCKET_MIB
 ) -> dict[str, float]:
     """Return the phases of a rank's step and what its collectives add to them, in ms."""
-    times = of.phases_ms(shape, precision)
+    times = of.phases_ms(step)
     if scheme in ("sharded", "fsdp"):
         times["optimizer"] /= world
     phases_s = {phase: ms / 1e3 for phase, ms in times.items()}
-    messages = accounting.step_messages(scheme, shape, precision, 2**20 * bucket_mib)
+    messages = accounting.step_messages(scheme, step.shape, step.precision, 2**20 * bucket_mib)
     return times | {"synchronization": 1e3 * accounting.exposed_s(messages, network, world, phases_s)}
 
 
@@ -142,7 +140,7 @@ def plan(of: Device | None, network: Network | None, context_length: int, precis
         shape = model_shape(size, context_length)
         for scheme in SCHEMES:
             for world in WORLDS:
-                parts = step_ms(of, network, scheme, shape, world, precision)
+                parts = step_ms(of, network, scheme, Step(shape, precision), world)
                 held = accounting.memory_bytes(scheme, shape, world, precision, *WAY, of.kind)
                 total, needed = sum(parts.values()), sum(held.values())
                 row = {"size": size, "scheme": scheme, "world": world, "context_length": context_length}
@@ -152,21 +150,18 @@ def plan(of: Device | None, network: Network | None, context_length: int, precis
     return pd.DataFrame(rows, columns=None if rows else COLUMNS.split())
 
 
-def best(planned: pd.DataFrame, world: int = WORLDS[-1]) -> pd.DataFrame:
-    """Return the fastest scheme of each size that fits on this many devices, and why where none does.
+def best(planned: pd.DataFrame) -> pd.DataFrame:
+    """Return the fastest scheme of each size that fits on the most devices, and why where none does.
 
     `least_world` is the fewest devices on which any scheme fits."""
     rows = []
-    for size, group in tidy.select(planned, world=world).groupby("size", sort=False):
-        fits, every = group[group["fits"]], tidy.select(planned, size=size)
-        known = every[every["fits"]]
-        if len(fits):
-            rows.append(
-                fits.loc[fits["total_ms"].idxmin()].to_dict() | {"least_world": known["world"].min(), "why": ""}
-            )
-        else:
-            least = digits.number(group["rank_gib"].min())
-            rows.append({"size": size, "world": world, "why": f"a rank needs {least} GiB or more"})
+    for size, every in planned.groupby("size", sort=False):
+        fits, most = tidy.select(every, fits=True), tidy.select(every, world=WORLDS[-1])
+        fastest = tidy.select(fits, world=WORLDS[-1]).sort_values("total_ms").to_dict("records")[:1]
+        rows += [row | {"least_world": fits["world"].min(), "why": ""} for row in fastest]
+        if not fastest:
+            least = digits.number(most["rank_gib"].min())
+            rows.append({"size": size, "world": WORLDS[-1], "why": f"a rank needs {least} GiB or more"})
     return Frame(rows, columns=[*planned.columns, "least_world", "why"])
 
 
@@ -188,19 +183,18 @@ def checked(of: Device | None, network: Network | None, steps: pd.DataFrame, ddp
     A step of one process, whose `variant` names attention and optimizer, is predicted from those of other shapes. Ranks
     on a CPU share its cores. `error_percent` is that of the prediction; `ceilings_ms` takes the ceilings alone."""
     rows = []
-    for _, row in measured(steps).iterrows() if of else ():
-        case = shape_of(row), row["precision"], _way(row)
-        if case[1] in of.flops:
-            times = of.least_ms(*case), of.without(case[0]).phases_ms(*case)
-            ceilings_ms, predicted_ms = (sum(one.values()) for one in times)
-            found = {"ceilings_ms": ceilings_ms, "predicted_ms": predicted_ms}
-            rows.append(_beside(row, found, ", ".join(case[2]), 1))
+    for row in measured(steps).to_dict("records") if of else ():
+        step = step_of(row)
+        if step.precision in of.flops:
+            times = {"ceilings_ms": of.least_ms(step), "predicted_ms": of.without(step.shape).phases_ms(step)}
+            found = {name: sum(phases.values()) for name, phases in times.items()}
+            rows.append(_beside(row, found, ", ".join(step.way), 1))
     known = tidy.medians(tidy.select(ddp, status="ok"), "total_ms") if of and network else ddp.iloc[:0]
-    for _, row in known.iterrows():
+    for row in known.to_dict("records"):
         world, scheme = row["world"], {"torch": "bucketed"}.get(row["variant"], row["variant"])
         own, bucket = of.shared(world if row["backend"] == "gloo" else 1), row["bucket_mib"] or BUCKET_MIB
         if row["precision"] in of.flops:
-            parts = step_ms(own, network, scheme, shape_of(row, world), world, row["precision"], bucket)
+            parts = step_ms(own, network, scheme, step_of(row, world), world, bucket)
             name = f"{row['variant']}, {bucket:g} MiB" if row["variant"] == "bucketed" else row["variant"]
             rows.append(_beside(row, {"predicted_ms": sum(parts.values())}, name, world))
     return Frame(rows, columns=None if rows else CHECKED.split())

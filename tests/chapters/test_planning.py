@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lib.chapters import planning
-from lib.chapters.planning import PHASES, Device
+from lib.chapters.planning import PHASES, Device, Step
 from lib.cost import flops
 from lib.cost.flops import model_shape
 from lib.parallel import accounting
@@ -35,7 +35,7 @@ def measured(save_record):
             ceiling = {"operation": operation, "rows": 2048, "columns": 8192, "precision": "fp32", "device": "cpu"}
             save_record("ceilings", ceiling, environment=around, total_ms=[1.0] * 6, **work)
         for size, times in slower.items():
-            parts = of.least_ms(model_shape(size, 128), "fp32")
+            parts = of.least_ms(Step(model_shape(size, 128), "fp32"))
             phases = {f"{phase}_ms": [times * ms] * 6 for phase, ms in parts.items()}
             save_record("step", STEP | {"size": size}, total_ms=[times * sum(parts.values())] * 6, **phases)
         return results.load("step", "test-1c"), results.load("ceilings", "test-1c")
@@ -45,10 +45,10 @@ def measured(save_record):
 
 def test_a_step_at_the_ceilings_is_its_costs_over_its_rates():
     shape, of = model_shape("small", 128), Device({"fp32": 1e11}, 4e10, 1e-6, 1.0)
-    found = of.least_ms(shape, "fp32", ("naive", "single_tensor"))
+    found = of.least_ms(Step(shape, "fp32", ("naive", "single_tensor")))
     costs = flops.step_costs(shape, "fp32", "naive", "single_tensor", ("backward",))
     assert found["backward"] == pytest.approx(1e3 * (costs.flops / 1e11 + costs.bytes / 4e10 + costs.operations / 1e6))
-    tiny = Device({"fp32": 1e15}, 1e15, 1.0, 1.0, "cuda").least_ms(model_shape("tiny", 128), "fp32")
+    tiny = Device({"fp32": 1e15}, 1e15, 1.0, 1.0, "cuda").least_ms(Step(model_shape("tiny", 128), "fp32"))
     assert tiny["forward"] == pytest.approx(1e3 * 400)  # a GPU waits for the calls where these take longer
 
 
@@ -58,8 +58,8 @@ def test_the_device_is_slower_as_in_the_nearest_step_and_each_is_predicted_from_
     assert (of.flops["fp32"], of.bandwidth) == (pytest.approx(1e11), pytest.approx(4e10))
     assert of.usable_bytes == pytest.approx(0.9 * 2**35)
     for size, slower in (("tiny", 2.0), ("small", 1.5), ("xl", 1.5)):
-        shape = model_shape(size, 128)
-        least, found = of.least_ms(shape, "fp32"), of.phases_ms(shape, "fp32")
+        step = Step(model_shape(size, 128), "fp32")
+        least, found = of.least_ms(step), of.phases_ms(step)
         assert [found[phase] / least[phase] for phase in PHASES] == pytest.approx([slower] * 3)
     found = planning.checked(of, RING, steps, results.load("ddp", "test-1c"))
     by_size = found.set_index("size")["error_percent"]
@@ -73,7 +73,7 @@ def test_the_device_is_slower_as_in_the_nearest_step_and_each_is_predicted_from_
 def test_ranks_on_a_cpu_share_it(measured, save_record):
     steps, ceilings = measured(tiny=1.0, small=1.0)
     of, shape = planning.device(steps, ceilings), model_shape("tiny", 128)
-    parts = of.phases_ms(shape, "fp32")
+    parts = of.phases_ms(Step(shape, "fp32"))
     (messages,) = accounting.step_messages("naive", shape)
     expected = parts["forward"] + parts["backward"] + 2 * parts["optimizer"] + 1e3 * messages.seconds(RING, 2)
     save_record("ddp", DDP, total_ms=[expected] * 6)
@@ -83,11 +83,11 @@ def test_ranks_on_a_cpu_share_it(measured, save_record):
 
 
 def test_only_what_is_sharded_takes_less_with_more_devices_and_one_has_nothing_to_wait_for():
-    shape, exposed = model_shape("xl", 512), {}
-    alone = GPU.phases_ms(shape, "fp32")
+    step, exposed = Step(model_shape("xl", 512), "fp32"), {}
+    alone = GPU.phases_ms(step)
     for scheme in accounting.SCHEMES:
-        assert planning.step_ms(GPU, RING, scheme, shape, 1, "fp32") == alone | {"synchronization": 0}
-        parts = planning.step_ms(GPU, RING, scheme, shape, 8, "fp32")
+        assert planning.step_ms(GPU, RING, scheme, step, 1) == alone | {"synchronization": 0}
+        parts = planning.step_ms(GPU, RING, scheme, step, 8)
         assert parts["optimizer"] == pytest.approx(alone["optimizer"] / (8 if scheme in ("sharded", "fsdp") else 1))
         exposed[scheme] = parts["synchronization"]
     assert min(exposed.values()) > 0
