@@ -52,6 +52,8 @@ def test_the_memory_of_a_published_gpu_is_the_one_in_its_name(own_results):
 
 def test_what_fits_names_the_first_length_of_the_grid_that_does_not(own_results):
     table = attention.fitting({"small": 5 * 2**30, "large": 100 * 2**30})
+    most = int(table["most tokens, head size 128"][0])
+    assert attention.peak_bytes(most, 128) <= 5 * 2**30 < attention.peak_bytes(most + 1, 128)
     first = table["first of the grid that does not fit, 16"]
     assert first[0] == 8192
     assert first.isna()[1]
