@@ -153,6 +153,21 @@ def test_shuffled_labels_are_seldom_a_finding():
     assert found.count(UNCLEAR) > 0.8 * len(found)
 
 
+def test_planted_contradictions_are_caught():
+    """Fifty claims of every kind, each held against data that is otherwise by at least a tenth."""
+    chance, caught = random.Random(1), 0
+    for seed in range(50):
+        off = chance.uniform(1.1, 2.0)
+        kind = chance.choice(["less", "more", "exponent", "share", "theory"])
+        find, data = {
+            "less": (compiled(LESS), {"ratio": off}), "more": (compiled(MORE), {"ratio": 1 / off}),
+            "exponent": (growth, {"exponent": 2.2 + off / 2}), "share": (share((0, 50)), {"ratio": off}),
+            "theory": (theory, {"ratio": 0.5 * 1.05 * off}),
+        }[kind]  # fmt: skip
+        caught += verdict(find, attention(noise=0.01, seed=seed, **data)).verdict == CONTRADICTED
+    assert caught >= 49
+
+
 def test_one_of_many_claims_that_show_nothing_needs_more():
     def equal(seed):
         return lambda _: compiled(LESS)({"attention": attention(ratio=1.0, noise=0.1, seed=seed)})

@@ -81,6 +81,18 @@ def test_a_sentence_says_what_the_table_says(save_record):
     assert among.verdict == tidy.select(compare.against_baselines(wide), **TILED)["verdict"].iloc[0] == "unclear"
 
 
+@pytest.mark.parametrize(
+    ("ratios", "said"),
+    [((0.8,), ("faster", "within one process")), ((0.8, 1.1), ("unclear", "across 2 processes"))],
+)
+def test_one_process_decides_and_two_that_disagree_do_not(save_record, ratios, said):
+    for round, ratio in enumerate(ratios, start=1):
+        save_record(case=NAIVE, round=round, total_ms=BASE)
+        save_record(case=TILED, round=round, total_ms=BASE, **pairs(ratio))
+    found = compare.comparison(results.load("attention", "test-1c"), "total_ms", TILED, NAIVE)
+    assert (verdict(found), found.ratio.scope) == said
+
+
 def test_variants_with_the_same_baseline_are_compared_through_it(save_record):
     paired_records(save_record)
     sdpa = NAIVE | {"variant": "sdpa"}
