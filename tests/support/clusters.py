@@ -18,7 +18,7 @@ import psutil
 
 import faults
 
-STARTED = "--address='([0-9.]+:[0-9]+)'"
+READY, STARTED = "To terminate the Ray runtime", "--address='([0-9.]+:[0-9]+)'"
 ARRIVE = """
 import os, pathlib
 if "CHEAP" in os.environ:  # in every process of a node: the cheap experiment, and the GPU of this node
@@ -39,16 +39,20 @@ class Node:
         own = {"CHEAP_GPU": gpu, "CHEAP_GPUS": "1", "RAY_worker_niceness": "15"}
         own["RAY_health_check_period_ms"] = "1000"  # a cluster is quick to notice that a node is gone
         own["PYTHONPATH"] = f"{sweep.folder / 'site'}:{sweep.variables['PYTHONPATH']}"
-        self.variables = os.environ | sweep.variables | own
-        self.variables.pop("OMP_NUM_THREADS")
+        variables = os.environ | sweep.variables | own
+        variables.pop("OMP_NUM_THREADS")
         ray = Path(sys.executable).with_name("ray")
-        self.command = [ray, "start", "--block", "--disable-usage-stats", "--object-store-memory=80000000", *options]
+        command = [ray, "start", "--block", "--disable-usage-stats", "--object-store-memory=80000000", *options]
         self.log = sweep.folder / f"{gpu}-{time.monotonic_ns()}"
         for _ in range(3):  # on a busy machine Ray gives up on a node that starts too slowly
-            self.start()
+            with self.log.open("w") as log:
+                self.process = subprocess.Popen(
+                    command, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    start_new_session=True, cwd=faults.ROOT,
+                )  # fmt: skip
             with contextlib.suppress(AssertionError):
-                faults.until(self.settled, 40, "the start of a node")
-            if self.runs() and self.settled():
+                faults.until(lambda: READY in self.log.read_text() or not self.runs(), 40, "the start of a node")
+            if self.runs() and READY in self.log.read_text():
                 return
             self.kill()
         raise AssertionError(self.log.read_text()[-500:])
@@ -56,18 +60,6 @@ class Node:
     def runs(self) -> bool:
         """Whether it has not been killed."""
         return self.process.poll() is None
-
-    def settled(self) -> bool:
-        """Whether it runs, or has given up."""
-        return "To terminate the Ray runtime" in self.log.read_text() or not self.runs()
-
-    def start(self) -> None:
-        """Start its processes."""
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                self.command, env=self.variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, cwd=faults.ROOT,
-            )  # fmt: skip
 
     def kill(self) -> None:
         """Kill Ray's processes of the node at once, as when its machine loses power; kernels and guards, in sessions of
