@@ -78,7 +78,7 @@ def test_the_reference_machines_records_took_about_as_long(monkeypatch, own_resu
     predicted = taken = 0.0
     for experiment in cases.EXPERIMENTS:
         newer = {name: notebooks.parameters(experiment)[name] for name in notebooks.fields(experiment)}
-        for file in results.files(MACHINE, experiment)[::4]:
+        for file in results.files(MACHINE, experiment)[::3]:
             record = results.cached(file)
             if record["status"] == "ok":
                 counts = {"warmup": "warmup_ms", "samples": "total_ms", "pairs": "paired_ms"}
