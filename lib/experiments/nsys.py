@@ -7,6 +7,7 @@ the notebook `kernels`, the first value of a list.
 
 import argparse
 import ast
+import contextlib
 import csv
 import gc
 import math
@@ -185,16 +186,11 @@ def parse(arguments: list[str]) -> Kernels:
     for argument in arguments:
         name, _, text = argument.partition("=")
         validate.choice("parameter", name, fields)
-        chosen[name] = text if isinstance(chosen[name], str) else _parse_literal(name, text)
+        chosen[name] = text
+        with contextlib.suppress(ValueError, SyntaxError):  # else it is a name
+            chosen[name] = ast.literal_eval(text)
     (case,) = cases.grid("kernels", **chosen)
     return case
-
-
-def _parse_literal(name: str, text: str):
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        raise ValueError(f"{name}: got {text!r}, expected a number, True or False") from None
 
 
 def parser() -> argparse.ArgumentParser:

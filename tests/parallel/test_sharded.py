@@ -5,7 +5,7 @@ import pytest
 from lib.parallel import ranks
 
 CHECKS = "tests.support.parallel_checks"
-OPTIMIZERS = ["torch", "single_tensor", "foreach", "fused"]
+OPTIMIZERS = ["torch", "ours"]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -43,7 +43,7 @@ def test_a_saved_optimizer_continues_as_if_never_stopped(call, saved, optimizer,
 
 def test_a_state_loads_on_another_number_of_ranks(saved):
     with ranks.World(1) as other:
-        for optimizer in ("torch", "fused"):
+        for optimizer in OPTIMIZERS:
             (found,) = other.run(f"{CHECKS}.continued", path=saved[optimizer], optimizer=optimizer)
             assert found < 1e-7
 
