@@ -95,15 +95,15 @@ def top(records: pd.DataFrame, case: Mapping, source="kernels", by="phase", most
     intervals. With `source` nsys, `by` is the name of its ranges."""
     chosen, rows = tidy.select(records, **{name: case[name] for name in records.fields}), []
     for row, group in tidy.by_case(tidy.with_table(chosen, source)):
-        all_of_it = pd.concat([pd.DataFrame(table).assign(process=i) for i, table in enumerate(group[source])])
-        if "class" in all_of_it:
-            all_of_it = all_of_it[all_of_it["class"] != ""]  # drops the sum of all others
-        for scope, part in all_of_it.groupby(by, sort=False):
-            found = [(name, rest) for name, rest in part.groupby("kernel", sort=False) if len(rest) == len(group)]
+        ran = pd.concat([pd.DataFrame(table) for table in group[source]])
+        ran = ran[tidy.column(ran, "class") != ""]  # drops the sum of all others
+        columns = [name for name in TOP_COLUMNS.split()[3:] if name in ran]
+        for scope, part in ran.groupby(by, sort=False):
+            found = [(name, of) for name, of in part.groupby("kernel", sort=False) if len(of) == len(group)]
             found.sort(key=lambda pair: -intervals.of_processes(list(pair[1]["total_us"])).value)
             for name, of in found[:most]:
-                cells = {c: of[c].median() for c in TOP_COLUMNS.split()[3:] if c in of}
-                cells |= {c: summary(c, list(of[c])) for c in ("total_us", "share_percent") if c in of}
+                cells = {column: of[column].median() for column in columns}
+                cells |= {c: summary(c, list(of[c])) for c in ("total_us", "share_percent") if c in columns}
                 cells["class"] = of["class"].iloc[0] if "class" in of else kernel_classes.classify(name, scope)
                 cells["calls"] = f"{cells['calls']:,g}"
                 rows.append(row | {by: scope, "kernel": kernel_classes.short(name)} | cells)
