@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Mapping
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -46,10 +47,10 @@ def _late_ms(times: list[float]) -> float:
     return statistics.median(times[len(times) // 2 :])
 
 
-def _steps_after_warmups(group: pd.DataFrame, metric: str) -> list[dict[int, list[float]]]:
-    """Return the steps after each number of warm-ups, for each long enough process."""
-    series = tidy.samples(group, metric).values()
-    return [{w: times[w : w + FOLLOWING] for w in WARMUPS} for times in series if len(times) >= FULL + FOLLOWING]
+def _steps_after_warmups(group: pd.DataFrame, metric: str) -> dict[int, np.ndarray]:
+    """Return ten steps after each number of warm-ups, a row for each long enough process; empty without one."""
+    series = [times for times in tidy.samples(group, metric).values() if len(times) >= FULL + FOLLOWING]
+    return {w: np.array([times[w : w + FOLLOWING] for times in series]) for w in WARMUPS if series}
 
 
 def steady(records: pd.DataFrame) -> pd.DataFrame:
@@ -85,14 +86,12 @@ def after_warmups(records: pd.DataFrame) -> pd.DataFrame:
     for row, group in tidy.by_case(records):
         for phase, metric in PHASES.items():
             windows = _steps_after_warmups(group, metric)
-            for w in WARMUPS if windows else ():
-                means = [statistics.mean(each[w]) for each in windows]
-                stds = [statistics.stdev(each[w]) for each in windows]
-                percent = [100 * std / mean for std, mean in zip(stds, means, strict=True)]
-                ratios = [mean / statistics.mean(each[FULL]) for mean, each in zip(means, windows, strict=True)]
-                found = {"mean_ms": means, "std_ms": stds, "deviation_percent": percent, "ratio": ratios}
-                found = {name: intervals.of_processes(values, FOLLOWING) for name, values in found.items()}
-                rows.append(row | {"phase": phase, "warmups": w, "percents": percent} | found)
+            for w, steps in windows.items():
+                means, stds = steps.mean(axis=1), steps.std(axis=1, ddof=1)
+                percents, ratios = 100 * stds / means, means / windows[FULL].mean(axis=1)
+                found = {"mean_ms": means, "std_ms": stds, "deviation_percent": percents, "ratio": ratios}
+                found = {name: intervals.of_processes(list(each), FOLLOWING) for name, each in found.items()}
+                rows.append(row | {"phase": phase, "warmups": w, "percents": list(percents)} | found)
     columns = [*records.fields, "phase", "warmups", "percents", "ratio", "mean_ms", "std_ms", "deviation_percent"]
     what = "Mean or deviation of ten steps, as the geometric mean over processes,"
     return Frame(rows, columns=None if rows else columns).with_origin(what=what)
@@ -111,11 +110,10 @@ def one_against_five(records: pd.DataFrame) -> pd.DataFrame:
     `ratio` is taken in each process. A case needs 3 processes."""
     rows, found = [], []
     for row, group in tidy.by_case(records):
-        windows = _steps_after_warmups(group, PHASES[WHOLE])
-        ratios = [statistics.mean(each[1]) / statistics.mean(each[FULL]) for each in windows]
-        if len(ratios) >= intervals.ENOUGH_ROUNDS:
-            logs, n = tuple(map(math.log, ratios)), FOLLOWING * len(ratios)
-            found.append(comparisons.moderated(comparisons.Measured(logs, comparisons.MEDIANS, n)))
+        means = {w: steps.mean(axis=1) for w, steps in _steps_after_warmups(group, PHASES[WHOLE]).items()}
+        if means and len(means[1]) >= intervals.ENOUGH_ROUNDS:
+            logs = tuple(np.log(means[1] / means[FULL]))
+            found.append(comparisons.moderated(comparisons.Measured(logs, comparisons.MEDIANS, FOLLOWING * len(logs))))
             rows.append(row | {"ratio": found[-1].ratio})
     return Frame(rows).assign(verdict=comparisons.verdicts(found))
 
@@ -284,7 +282,7 @@ def equivalence(records: pd.DataFrame) -> Statement:
     if table.empty:
         text = "One warm-up against five takes three fresh processes."
         return Statement(text, NO_DATA, "warmup")
-    said = {"same": "the same within 3%", "faster": "shorter", "slower": "longer", "unclear": "which is unclear"}
+    said = {"same": "the same within 3%", "faster": "shorter", "slower": "longer", "unclear": "which is longer is unclear"}
     every = [
         Statement(
             f"At {where(row)}, the mean step after one warm-up takes {sentences.times(row['ratio'])} as long as that "
