@@ -282,7 +282,12 @@ def equivalence(records: pd.DataFrame) -> Statement:
     if table.empty:
         text = "One warm-up against five takes three fresh processes."
         return Statement(text, NO_DATA, "warmup")
-    said = {"same": "the same within 3%", "faster": "shorter", "slower": "longer", "unclear": "which is longer is unclear"}
+    said = {
+        "same": "the same within 3%",
+        "faster": "shorter",
+        "slower": "longer",
+        "unclear": "which is longer is unclear",
+    }
     every = [
         Statement(
             f"At {where(row)}, the mean step after one warm-up takes {sentences.times(row['ratio'])} as long as that "

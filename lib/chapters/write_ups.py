@@ -145,13 +145,38 @@ def sources() -> pd.DataFrame:
     return table
 
 
+FIELDS = (  # fields of a case that a printed table may have
+    *("size", "context_length", "seq_len", "d_head", "batch_size", "num_params", "param_size"),
+    *("precision", "compiled", "variant", "mode", "hardware"),
+)
+
+
+@functools.cache
 def own_tables(source: str) -> dict[str, pd.DataFrame]:
-    """Return what a claim's write-ups printed, joined by experiment."""
-    found: dict[str, list[pd.DataFrame]] = {}
-    for write_up in source.split(" and "):
-        for name, table in printed(write_up).items():
-            found.setdefault(name, []).append(table)
-    return {name: pd.concat(tables, ignore_index=True) for name, tables in found.items()}
+    """Return what a claim's write-ups printed of each experiment, in the shape of records.
+
+    Metrics in ms and MiB are lists of one number, and the attribute `printed` is set. The tables are cached: do not
+    change them. A step's `total_ms` is that of forward and backward if no more was printed. Warm-ups and kernels have
+    the tables of their chapters."""
+    steps, peaks = published_step(), capacity.published()
+    found = {
+        "step": steps.assign(total_ms=steps["total_ms"].fillna(steps["forward_backward_ms"])),
+        "attention": published_attention(),
+        "adam": published_adam().drop(columns=["amsgrad", "cold"]),
+        "memory": peaks.assign(peak_mib=peaks["published_gib"] * 2**10),
+        "warmup": warmup.published(),
+        "kernels": kernels.published_shares(),
+    }
+    frames, write_ups = {}, [f"write-up {number}" for number in source.split(" and ")]
+    for experiment, table in found.items():
+        chosen = pd.concat([tidy.select(table, source=name) for name in write_ups], ignore_index=True)
+        metrics = [metric for metric in chosen if metric.endswith(("_ms", "_mib"))]
+        lists = {metric: chosen[metric].map(lambda of: None if pd.isna(of) else [float(of)]) for metric in metrics}
+        fields = [field for field in FIELDS if field in chosen]
+        if len(chosen):
+            frame = Frame(chosen.assign(**lists, status="ok", round=1))
+            frames[experiment] = frame.with_origin(fields=fields, experiment=experiment, printed=True)
+    return frames
 
 
 @functools.cache
@@ -175,6 +200,9 @@ NOTE = (
 )
 
 
+OWN, HERE = "its own table", "this machine"  # columns of verdicts
+
+
 class Ledger(tables.Table):
     """A table of the claims with their verdicts.
 
@@ -182,31 +210,25 @@ class Ledger(tables.Table):
 
     def __init__(self, machine: str):
         kept = results.references(machine)
-        self.columns = ["its own table", *kept, "this machine"]
         own = on_own_tables()
         stale = staleness.left_out(*(results.load(name, machine) for name in {one.claim.experiment for one in own}))
         self.about = f"{NOTE} {stale}".strip()
         self.rows = list(zip(own, *(on_records(name) for name in [*kept, machine]), strict=True))
         words = [[row[0].claim.says, row[0].claim.source, *(one.verdict for one in row)] for row in self.rows]
         caption = "What the public write-ups say, and whether their own tables and the records bear it out"
-        super().__init__(pd.DataFrame(words, columns=["claim", "write-up", *self.columns]), caption)
+        super().__init__(pd.DataFrame(words, columns=["claim", "write-up", OWN, *kept, HERE]), caption)
 
     def summary(self) -> Statement:
         """Say how many claims hold by their own tables and by this machine's records."""
-        own, here, every = self.counts[0], self.counts[-1], digits.count(len(self.rows))
+        own, here = (Counter(self.frame[name]) for name in (OWN, HERE))
         text = (
-            f"The write-ups' own tables bear out {digits.count(own[SUPPORTED])} of their {every} statements "
-            f"and contradict {digits.count(own[CONTRADICTED])}. The records of this machine bear out "
-            f"{digits.count(here[SUPPORTED])} and contradict {digits.count(here[CONTRADICTED])}; "
+            f"The write-ups' own tables bear out {digits.count(own[SUPPORTED])} of their "
+            f"{digits.count(len(self.rows))} statements and contradict {digits.count(own[CONTRADICTED])}. "
+            f"The records of this machine bear out {digits.count(here[SUPPORTED])} and contradict {digits.count(here[CONTRADICTED])}; "
             f"{digits.count(here[NOT_COMPARABLE])} are about other hardware or larger models."
         )
         records = tuple(dict.fromkeys(name for row in self.rows for name in row[-1].statement.records))
         return Statement(text, "measured", self.about, records)
-
-    @property
-    def counts(self) -> list[Counter]:
-        """Count each verdict, by column."""
-        return [Counter(one.verdict for one in column) for column in zip(*self.rows, strict=True)]
 
     def _repr_html_(self) -> str:
         head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in self.frame)
@@ -223,37 +245,3 @@ def _row_cells(row: Sequence[Judgement]) -> str:
     claim = row[0].claim
     cells = f'<th scope="row">{html.escape(claim.says)}</th><td>{html.escape(claim.source)}</td>'
     return cells + "".join(f"<td>{one.statement.mark()}</td>" for one in row)
-
-
-FIELDS = (  # fields of a case that a printed table may have
-    *("size", "context_length", "seq_len", "d_head", "batch_size", "num_params", "param_size"),
-    *("precision", "compiled", "variant", "mode", "hardware"),
-)
-
-
-@functools.cache
-def printed(write_up: str) -> dict[str, pd.DataFrame]:
-    """Return what a write-up printed of each experiment, in the shape of records.
-
-    Metrics in ms and MiB are lists of one number, and the attribute `printed` is set. The tables are cached: do not
-    change them. A step's `total_ms` is that of forward and backward if no more was printed. Warm-ups and kernels have
-    the tables of their chapters."""
-    steps, peaks = published_step(), capacity.published()
-    found = {
-        "step": steps.assign(total_ms=steps["total_ms"].fillna(steps["forward_backward_ms"])),
-        "attention": published_attention(),
-        "adam": published_adam().drop(columns=["amsgrad", "cold"]),
-        "memory": peaks.assign(peak_mib=peaks["published_gib"] * 2**10),
-        "warmup": warmup.published(),
-        "kernels": kernels.published_shares(),
-    }
-    frames = {}
-    for name, table in found.items():
-        chosen = table[table["source"] == f"write-up {write_up}"].reset_index(drop=True)
-        metrics = [metric for metric in chosen if metric.endswith(("_ms", "_mib"))]
-        lists = {metric: chosen[metric].map(lambda of: None if pd.isna(of) else [float(of)]) for metric in metrics}
-        fields = [field for field in FIELDS if field in chosen]
-        if len(chosen):
-            frame = Frame(chosen.assign(**lists, status="ok", round=1))
-            frames[name] = frame.with_origin(fields=fields, experiment=name, printed=True)
-    return frames

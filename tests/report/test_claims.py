@@ -245,12 +245,12 @@ def test_without_any_records_only_a_formula_gives_a_number():
 def test_the_ledger_has_a_row_a_claim_and_a_column_a_source(ledger):
     text = ledger._repr_html_()
     assert text.count('<th scope="row">') == len(write_ups.published())
-    assert ledger.columns == ["its own table", "this machine"]
+    assert list(ledger.frame)[2:] == [write_ups.OWN, write_ups.HERE]
     assert text.count('data-verdict="contradicted"') == sum(
         one.verdict == CONTRADICTED for row in ledger.rows for one in row
     )
     assert "record-adam-compiled-single-tensor" in text
-    assert ledger.counts[0][CONTRADICTED] == len(CONTRADICTING) + 1
+    assert list(ledger.frame[write_ups.OWN]).count(CONTRADICTED) == len(CONTRADICTING) + 1
     assert "contradict 7." in ledger.summary().text
 
 
