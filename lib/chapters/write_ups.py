@@ -224,7 +224,8 @@ class Ledger(tables.Table):
         text = (
             f"The write-ups' own tables bear out {digits.count(own[SUPPORTED])} of their "
             f"{digits.count(len(self.rows))} statements and contradict {digits.count(own[CONTRADICTED])}. "
-            f"The records of this machine bear out {digits.count(here[SUPPORTED])} and contradict {digits.count(here[CONTRADICTED])}; "
+            f"The records of this machine bear out {digits.count(here[SUPPORTED])} and contradict "
+            f"{digits.count(here[CONTRADICTED])}; "
             f"{digits.count(here[NOT_COMPARABLE])} are about other hardware or larger models."
         )
         records = tuple(dict.fromkeys(name for row in self.rows for name in row[-1].statement.records))
