@@ -208,12 +208,11 @@ def held(sharded: pd.DataFrame, fsdp: pd.DataFrame) -> pd.DataFrame:
         if table.empty:
             continue
         table = tidy.select(table, **tidy.ordered(table, "size context_length world").iloc[-1][ALIKE])
-        by_variant = table.set_index("variant", drop=False)
         for variant, label, scheme in (("plain",) * 3, (name,) * 3, ("torch", f"torch's {name}", name)):
-            if variant in by_variant.index:
-                row = _with_formula(by_variant.loc[variant], scheme)
-                case = tuple(row[key] for key in ("context_length", "batch_size", "world"))
-                rows.setdefault((label, *case), row | {"label": label, "ours": variant != "torch"})
+            row = tidy.one(table, {"variant": variant})
+            if len(row):
+                told = _with_formula(row, scheme) | {"label": label, "ours": variant != "torch"}
+                rows.setdefault((label, *row[["context_length", "batch_size", "world"]]), told)
     columns = ["label", "size", "after_step_mib", "formula_mib", "error_percent"]
     return Frame(rows.values(), columns=None if rows else columns)
 
