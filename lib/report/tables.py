@@ -246,9 +246,9 @@ def _counted(row: Sequence) -> str:
 def _quantity_names(frame: pd.DataFrame, column: str, shown: Sequence[str]) -> list[tuple[str, str]]:
     """Return the name of each cell's quantity, and the verdict if it is the ratio that the row judges.
 
-    Rows of the same case differ in what has no interval, such as the phase, which is part of the name then."""
+    Rows of the same case differ in words and counts, such as the phase, which are part of the name then."""
     if frame["quantity"].dropna().duplicated().any():
-        named = [name for name in shown if not frame[name].map(lambda value: isinstance(value, Interval)).any()]
+        named = [name for name in shown if not frame[name].map(lambda value: isinstance(value, Interval | float)).any()]
         rows = frame[["quantity", *named]].itertuples(index=False)
         whole = [None if pd.isna(of) else f"{of}/{'-'.join(map(str, texts))}" for of, *texts in rows]
         frame = frame.assign(quantity=whole)

@@ -85,3 +85,11 @@ def test_numbers_of_frames_joined_as_objects_have_three_digits():
     assert "1,960" in shown
     assert "1962.6" not in shown
     assert "1,024" in shown
+
+
+def test_a_quantity_of_several_rows_is_named_by_their_words_and_by_no_computed_number():
+    took = Interval(1.0, 0.9, 1.1, 9, 3)
+    rows = {"operator": ["mm", "add"], "operators_percent": [60.5, 39.5], "spent_ms": [took, took]}
+    frame = pd.DataFrame({"quantity": "box/step/tiny", "hardware": "a test", **rows})
+    shown = tables.show(frame, "operator operators_percent spent_ms", "a caption")._repr_html_()
+    assert shown.count('data-q="box/step/tiny/mm/spent_ms"') == shown.count('data-q="box/step/tiny/add/spent_ms"') == 1
