@@ -137,7 +137,7 @@ def draw(table: pd.DataFrame) -> Axes:
         parts = [step[f"{phase}_ms"] for phase in PHASES]
         ends = zip(itertools.accumulate(i.value for i in parts), plots.errors(parts)[1], strict=True)
         marked = step["least_ms"].value if isinstance(step["least_ms"], Interval) else 0
-        end = max(marked, *(at + reach for at, reach in ends))  # beside both, over neither
+        end = max(*(at + reach for at, reach in ends), marked)  # beside both, over neither
         plots.beside(ax, end, row, digits.value(step["total_ms"]))
     return ax
 
