@@ -23,19 +23,14 @@ def test_the_account_adds_up_to_the_peak():
         assert eval(product.replace("×", "*").replace(",", "").replace("²", "**2")) == size
 
 
-@pytest.mark.parametrize(("gib", "length"), [(24, 16384), (60, 32768)])
-def test_where_all_fit_it_is_the_first_by_formula(save_record, gib, length):
-    save_record(case=CASE)
-    records = results.load("attention", "test-1c")
-    assert attention.accounted(records, gib * 2**30)["seq_len"] == length
-
-
 def test_the_sentence_tells_what_did_not_fit_from_what_would_not(save_record, monkeypatch):
     monkeypatch.setattr(attention, "memories", lambda records, machine: {"a test": 24 * 2**30})
     save_record(case=CASE)
-    fit = attention.out_of_memory(results.load("attention", "test-1c"), "test-1c")
-    assert "All sizes measured here fit" in fit.text
-    assert "16,384 tokens" in fit.text
+    records = results.load("attention", "test-1c")
+    fit = attention.out_of_memory(records, "test-1c").text
+    assert "All sizes measured here fit" in fit
+    assert "16,384 tokens" in fit
+    assert attention.accounted(records, 60 * 2**30)["seq_len"] == 32768  # all of the assignment's lengths would fit
     refused = {"status": "too_large", "predicted_bytes": 3 * 2**30, "available_bytes": 2**30}
     for seq_len in (16384, 8192):  # of which the smaller is told
         save_record(case=CASE | {"seq_len": seq_len}, **refused)
