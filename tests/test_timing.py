@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import simulated_noise
 from lib import timing
-from lib.stats import comparisons, intervals, simulated_noise
+from lib.stats import comparisons, intervals
 from lib.timing import Plan, compare, measure
 from simulated import Simulated
 

@@ -55,7 +55,7 @@ def wins(records: pd.DataFrame) -> pd.DataFrame:
     table, rows = tidy.medians(records, "total_ms"), []
     for point, cells in table[table["total_ms"].notna()].groupby(POINT, sort=False):
         at = dict(zip(POINT, point, strict=True))
-        first, *others = compare.ranked(tidy.select(records, **at), "total_ms", "variant")
+        first, *others = compare.ranked(tidy.select(records, **at))
         to = partial(compare.comparison, tidy.select(records, **at), "total_ms", {"variant": first})
         compared = {name: found for name in others if (found := to({"variant": name}))}
         verdicts = dict(zip(compared, comparisons.verdicts(list(compared.values())), strict=True))

@@ -147,7 +147,7 @@ def with_rates(attention: pd.DataFrame, peaks: Mapping[str, float | Interval]) -
 
     They count only the scores that a query may see, whatever the variant computes. Missing without the mask."""
     known = attention.assign(causal_flops=tidy.column(attention, "causal_flops"))
-    known = tidy.with_rate(known, "causal_gflops", "causal_flops", "total_ms", scale=3e-9)
+    known = tidy.with_rate(known, "causal_gflops", "causal_flops", scale=3e-9)
     return tidy.with_percent_of(known, "causal_percent", "causal_flops", dict(peaks), times=3)
 
 
@@ -219,7 +219,7 @@ def longest_case(attention: pd.DataFrame, variant: str = "naive") -> dict:
 
 def _best_and_naive(attention: pd.DataFrame, alike: Mapping) -> tuple[dict | None, dict]:
     """Return the cases of the fastest variant other than naive, None without one, and of naive."""
-    ranked = compare.ranked(tidy.select(attention, **alike), "total_ms", "variant") if alike["seq_len"] else []
+    ranked = compare.ranked(tidy.select(attention, **alike)) if alike["seq_len"] else []
     others = [name for name in ranked if name != "naive"]
     return {**alike, "variant": others[0]} if others and "naive" in ranked else None, {**alike, "variant": "naive"}
 

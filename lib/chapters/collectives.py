@@ -29,11 +29,11 @@ NOTHING = Statement("Collectives were not measured here.", NO_DATA, "collectives
 
 def prepared(records: pd.DataFrame) -> pd.DataFrame:
     """Add both bandwidths of nccl-tests in GB/s, that of the algorithm and that of the bus."""
-    known = tidy.with_rate(records, "algorithm_gb_per_s", "message_bytes", "total_ms", 1 / GB)
+    known = tidy.with_rate(records, "algorithm_gb_per_s", "message_bytes", 1 / GB)
     cases = zip(*(tidy.column(records, name) for name in ("operation", "message_bytes", "world")), strict=True)
     sent = [accounting.bus_bytes(*case) if isinstance(case[0], str) else math.nan for case in cases]
     known = known.assign(sent_bytes=pd.Series(sent, records.index, dtype=float))
-    return tidy.with_rate(known, "bus_gb_per_s", "sent_bytes", "total_ms", 1 / GB)
+    return tidy.with_rate(known, "bus_gb_per_s", "sent_bytes", 1 / GB)
 
 
 def fitted(message_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:

@@ -136,7 +136,7 @@ def limits(ceilings: pd.DataFrame) -> Statement:
 
 def own_products(ceilings: pd.DataFrame) -> pd.DataFrame:
     """Return the rate of each step's own products, and its share of the ceiling."""
-    chosen = tidy.with_rate(tidy.select(ceilings, operation="products"), "gflops", "flops", "total_ms", scale=1e-9)
+    chosen = tidy.with_rate(tidy.select(ceilings, operation="products"), "gflops", "flops", scale=1e-9)
     chosen = tidy.with_percent_of(chosen, "ceiling_percent", "flops", tidy.limit_intervals(ceilings)[0])
     table = tidy.medians(chosen, "gflops", "ceiling_percent", "total_ms")
     sizes = {config.d_model: size for size, config in SIZES.items()}

@@ -41,8 +41,8 @@ def prepared(every: pd.DataFrame, ceilings: pd.DataFrame) -> pd.DataFrame:
     steps = tidy.with_quotient(steps, "backward_to_forward", "backward_ms", "forward_ms")
     steps = tidy.with_percent_of(steps, "mfu_percent", "forward_flops", peaks, times=3)
     steps = tidy.with_least_time(steps, peaks, speed, tidy.own_products(ceilings))
-    steps = tidy.with_rate(steps, "tokens_per_s", "tokens", "total_ms")
-    return tidy.with_moments(steps, "total_ms")
+    steps = tidy.with_rate(steps, "tokens_per_s", "tokens")
+    return tidy.with_moments(steps)
 
 
 def head(steps: pd.DataFrame) -> dict:

@@ -123,4 +123,4 @@ def _ratio(record: Recording, case: Ladder, other: Ladder, most: int, seconds: f
     del record.built[-len(works) :]
     for work in works:
         vars(work).clear()
-    return intervals.log_t([a / b for a, b in zip(pairs.first, pairs.second, strict=True)], 0.95)
+    return intervals.log_t([a / b for a, b in zip(pairs.first, pairs.second, strict=True)])

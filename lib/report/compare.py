@@ -152,12 +152,12 @@ def against_baselines(records: pd.DataFrame, metric: str = "total_ms") -> pd.Dat
     return _against(records, tidy.medians(records), metric, lambda case: baselines.of(experiment, case))
 
 
-def beside_baselines(table: pd.DataFrame, records: pd.DataFrame, metric: str = "total_ms") -> pd.DataFrame:
+def beside_baselines(table: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame:
     """Add `baseline`, `of`, `ratio` and `verdict` of `against_baselines` to rows of medians.
 
     The ratio is None for a baseline itself, and the verdict then missing."""
     fields, columns = records.fields, ["baseline", "of", "ratio", "verdict"]
-    wider = table.merge(against_baselines(records, metric)[[*fields, *columns]], on=fields, how="left")
+    wider = table.merge(against_baselines(records)[[*fields, *columns]], on=fields, how="left")
     wider["ratio"] = [found if isinstance(found, Interval) else None for found in wider["ratio"]]
     wider = Frame(wider).with_origin(table, what="Median or ratio")
     return wider.assign(verdict=wider["verdict"].astype(object).fillna(digits.MISSING))
@@ -232,16 +232,17 @@ def judged(records: pd.DataFrame, metric: str, of: Mapping, to: Mapping) -> tupl
     return compared, comparisons.verdicts([compared])[0]
 
 
-def ranked(records: pd.DataFrame, metric: str, among: str) -> list:
-    """Order the values of the field `among` by the metric, the least first.
+def ranked(records: pd.DataFrame) -> list[str]:
+    """Order the variants by their times, the least first.
 
-    Uses their ratios to the reference of that field, or their medians if it was not measured."""
-    table = tidy.medians(records, metric)
-    least = {name: found.value for name, found in zip(table[among], table[metric], strict=True) if found}
+    Uses their ratios to the reference, or their medians if it was not measured."""
+    table = tidy.medians(records, "total_ms")
+    least = {name: found.value for name, found in zip(table["variant"], table["total_ms"], strict=True) if found}
     for name in least:
-        base = baselines.of(records.experiment, {among: name})
-        if base and base[among] in least and (compared := comparison(records, metric, {among: name}, base)):
-            least[name] = compared.ratio.value * least[base[among]]
+        base = baselines.of(records.experiment, {"variant": name})
+        compared = base and base["variant"] in least and comparison(records, "total_ms", {"variant": name}, base)
+        if compared:
+            least[name] = compared.ratio.value * least[base["variant"]]
     return sorted(least, key=least.get)
 
 

@@ -145,18 +145,17 @@ def other_machines(experiment: str, machine: str, *metrics: str, **where) -> pd.
     return medians.assign(source="records of " + medians["machine"])
 
 
-def with_mfu(rows: pd.DataFrame, metric: str, flops: Callable[[pd.Series], float]) -> pd.DataFrame:
-    """Add `mfu_percent` and `datasheet_mfu_percent`, the FLOPs per second as shares of two peaks.
+def with_mfu(rows: pd.DataFrame, flops: Callable[[pd.Series], float]) -> pd.DataFrame:
+    """Add `mfu_percent` and `datasheet_mfu_percent`, the FLOPs in `total_ms` as shares of two peaks.
 
     The first peak is the ceiling measured on the row's `machine`; a row that has this share keeps it. The second is
-    the maker's for its hardware. Both are for its precision. `metric` is in milliseconds. Missing where the peak is
-    unknown."""
+    the maker's for its hardware. Both are for its precision. Missing where the peak is unknown."""
     stated = _stated_flops()
     machines = tidy.column(rows, "machine").dropna().unique()
     measured = {name: tidy.ceiling(results.load("ceilings", name), "matmul", "flops") for name in machines}
 
     def percent(row: pd.Series, peak: float | Interval | None) -> Interval | None:
-        found, most = tables.as_interval(row[metric]), tables.as_interval(peak)
+        found, most = tables.as_interval(row["total_ms"]), tables.as_interval(peak)
         if found is None or most is None:
             return None
         return found.inverse.scaled(float(1e5 * flops(row) / most.value)).widened(most.log_error)

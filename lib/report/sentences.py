@@ -189,25 +189,17 @@ def times(ratio: Interval) -> str:
     return f"{value}× {ends}".strip()
 
 
-def value(records: pd.DataFrame, metric: str, of: Mapping, wording: str) -> Statement:
-    """Put the median of a metric of one case, with its interval, into `wording` for {}."""
-    found = tidy.median(tidy.select(records, **of), metric)
-    if found is None:
-        return _nothing("This was not measured here.", fields(of), records, of)
-    evidence = f"{metric}, {fields(of)}; median, {_counted(found)}{_disturbances(records, of)}."
-    shown = digits.interval(found)
-    number = quantity(records, of, metric, found, shown)
-    return Statement(wording.format(shown), "measured", evidence, names(records, of), (number,))
-
-
 def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> Statement:
-    """Put the medians of several metrics of one case into `wording`, each for one {}."""
-    found = [value(records, metric, of, "{}") for metric in metrics]
-    if any(one.verdict == NO_DATA for one in found):
+    """Put the medians of metrics of one case, with their intervals, into `wording`, each for one {}."""
+    numbers = tuple(number(records, metric, of, digits.interval) for metric in metrics)
+    if None in numbers:
         return _nothing("This was not measured here.", fields(of), records, of)
-    evidence = " ".join(one.evidence for one in found)
-    numbers = tuple(itertools.chain.from_iterable(one.quantities for one in found))
-    return Statement(wording.format(*(one.text for one in found)), "measured", evidence, names(records, of), numbers)
+    beside = _disturbances(records, of)
+    evidence = " ".join(
+        f"{metric}, {fields(of)}; median, {_counted(one.value)}{beside}."
+        for metric, one in zip(metrics, numbers, strict=True)
+    )
+    return Statement(wording.format(*numbers), "measured", evidence, names(records, of), numbers)
 
 
 def at(wording: str, case: Mapping) -> str:

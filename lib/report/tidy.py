@@ -230,12 +230,12 @@ def with_sum(records: pd.DataFrame, name: str, first: str, second: str) -> pd.Da
     return derive(records, name, lambda a, b: a + b, first, second)
 
 
-def with_moments(records: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Add `mean_ms`, `deviation_ms` and `deviation_percent`, one value per process.
+def with_moments(records: pd.DataFrame) -> pd.DataFrame:
+    """Add `mean_ms`, `deviation_ms` and `deviation_percent` of `total_ms`, one value per process.
 
     The standard deviation has n - 1; all three are missing for fewer than two samples."""
     found: dict[str, list] = {"mean_ms": [], "deviation_ms": [], "deviation_percent": []}
-    for samples in column(records, metric):
+    for samples in column(records, "total_ms"):
         known = isinstance(samples, list) and len(samples) > 1
         mean, deviation = (statistics.mean(samples), statistics.stdev(samples)) if known else (math.nan, math.nan)
         for values, value in zip(found.values(), (mean, deviation, 100 * deviation / mean), strict=True):
@@ -243,9 +243,9 @@ def with_moments(records: pd.DataFrame, metric: str) -> pd.DataFrame:
     return records.assign(**{name: pd.Series(values, records.index, dtype=object) for name, values in found.items()})
 
 
-def with_rate(records: pd.DataFrame, name: str, amount: str, metric: str, scale: float = 1) -> pd.DataFrame:
-    """Add a metric: `scale` times the fact `amount` per second, by a metric in ms."""
-    return derive(records, name, lambda total, ms: scale * total * 1e3 / ms, amount, metric)
+def with_rate(records: pd.DataFrame, name: str, amount: str, scale: float = 1) -> pd.DataFrame:
+    """Add a metric: `scale` times the fact `amount` per second of the whole iteration."""
+    return derive(records, name, lambda total, ms: scale * total * 1e3 / ms, amount, "total_ms")
 
 
 def with_counted_flops(records: pd.DataFrame) -> pd.DataFrame:
@@ -320,7 +320,7 @@ def ceiling(ceilings: pd.DataFrame, operation: str | list[str], fact: str) -> di
     """Return the best rate of an operation by precision, with its interval over processes.
 
     The rate is `fact` (flops or moved_bytes) per second, and the case is the one with the largest median."""
-    chosen = with_rate(select(ceilings, operation=operation, status="ok"), "rate", fact, "total_ms")
+    chosen = with_rate(select(ceilings, operation=operation, status="ok"), "rate", fact)
     best: dict[str, Interval] = {}
     for _, case in chosen.groupby(ceilings.fields, sort=False, dropna=False):
         precision, found = case["precision"].iloc[0], median(case, "rate")
@@ -337,7 +337,7 @@ def limit_intervals(ceilings: pd.DataFrame) -> tuple[dict[str, Interval], Interv
 
 def own_products(ceilings: pd.DataFrame) -> dict[tuple[str, int, int], Interval]:
     """Return the rates of steps' own products, FLOP/s, by precision, d_model and tokens."""
-    chosen = with_rate(select(ceilings, operation="products", status="ok"), "rate", "flops", "total_ms")
+    chosen = with_rate(select(ceilings, operation="products", status="ok"), "rate", "flops")
     return {key: median(case, "rate") for key, case in chosen.groupby(["precision", "columns", "rows"], sort=False)}
 
 

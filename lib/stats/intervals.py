@@ -103,12 +103,12 @@ def order_statistics(samples: Sequence[float], confidence: float = 0.95) -> tupl
     return tuple(float((1 - part) * outer + part * inner) for outer, inner in ends)
 
 
-def log_t(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Return the geometric mean of positive values and its t interval, over their logarithms."""
+def log_t(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the geometric mean of positive values and its 95% t interval, over their logarithms."""
     if min(values) == max(values):  # as byte counts are; their logarithms would bring rounding in
         return values[0], values[0], values[0]
     logs = np.log(values)
-    reach = special.stdtrit(len(logs) - 1, 0.5 + confidence / 2) * logs.std(ddof=1) / math.sqrt(len(logs))
+    reach = special.stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / math.sqrt(len(logs))
     return tuple(float(np.exp(logs.mean() + part * reach)) for part in (0, -1, 1))
 
 
@@ -125,7 +125,7 @@ def of_processes(values: Sequence[float], n: int = 1) -> Interval | None:
     return Interval(statistics.median(values), math.nan, math.nan, n * count, count)
 
 
-def median(rounds: Sequence[Sequence[float]], confidence: float = 0.95) -> Interval:
+def median(rounds: Sequence[Sequence[float]]) -> Interval:
     """Return the median with its 95% interval.
 
     Three or more rounds have a t interval over the logarithms of their medians. Fewer have the order-statistic interval
@@ -135,8 +135,8 @@ def median(rounds: Sequence[Sequence[float]], confidence: float = 0.95) -> Inter
     if min(middles) <= 0:
         return of_processes(middles, len(rounds[0]))
     if len(rounds) >= ENOUGH_ROUNDS:
-        return Interval(*log_t(middles, confidence), n, len(rounds))
-    return Interval(statistics.median(rounds[0]), *order_statistics(rounds[0], confidence), len(rounds[0]), 1)
+        return Interval(*log_t(middles), n, len(rounds))
+    return Interval(statistics.median(rounds[0]), *order_statistics(rounds[0]), len(rounds[0]), 1)
 
 
 _NEEDED = special.ndtri(1 - PAIRED_LEVEL / 2) + special.ndtri(POWER)

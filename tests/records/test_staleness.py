@@ -81,7 +81,7 @@ def test_the_reader_is_told_how_many_why_and_what_measures_them_again(save_recor
     row = tables.show(tidy.medians(records, "total_ms"), "variant seq_len total_ms", "Times")
     assert said in row._repr_html_()
     assert "stale: measured by other code" in row._repr_html_()
-    assert said.replace("6", "3", 1) in sentences.value(records, "total_ms", OTHER, "It takes {}.").text
+    assert said.replace("6", "3", 1) in sentences.values(records, OTHER, "It takes {}.", "total_ms").text
     assert said in sentences.compare(records, OTHER, CASE, "sdpa", "naive").text
     assert title.facts("test-1c")["Stale"] == said
     environments = method.environments([records]).set_index("what")["value"]

@@ -32,9 +32,3 @@ def test_a_quantity_has_a_unit_or_a_wording():
     assert is_quantity("peak_mib")
     assert is_quantity("out_error")
     assert not is_quantity("variant")
-
-
-def test_no_two_peaks_share_a_heading():
-    said = [headings.heading(name) for name in ("mfu_percent", "datasheet_mfu_percent", "ceiling_percent")]
-    assert len(set(said)) == 3
-    assert all("MFU" in one for one in said[:2])

@@ -29,10 +29,11 @@ BARS = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_lines_of_a_figure_differ_in_more_than_colour(family):
-    looks = {(plots.MARKERS[plots.COLOURS[name]], plots.dash_of(name)) for name in FAMILIES[family]}
-    assert len(looks) == len(FAMILIES[family])
+def test_the_lines_and_the_bars_of_a_figure_differ_in_more_than_colour():
+    for names in FAMILIES.values():
+        assert len({(plots.MARKERS[plots.COLOURS[name]], plots.dash_of(name)) for name in names}) == len(names)
+    for names in BARS.values():
+        assert len({plots.bar(plots.COLOURS[name])["hatch"] for name in names}) == len(names)
 
 
 def test_variants_of_one_family_share_a_hue_and_differ_in_dashes():
@@ -54,12 +55,6 @@ def test_lines_and_the_legend_have_the_dash_of_their_name():
     dashes = [key._unscaled_dash_pattern[1] for key in legend.get_lines()]
     drawn = [container.lines[0]._unscaled_dash_pattern[1] for container in ax.containers]
     assert dashes == drawn == [None, *(dash[1] for dash in wanted[1:])]
-
-
-@pytest.mark.parametrize("family", BARS)
-def test_the_parts_of_a_bar_differ_in_more_than_colour(family):
-    hatches = [plots.bar(plots.COLOURS[name])["hatch"] for name in BARS[family]]
-    assert len(set(hatches)) == len(BARS[family])
 
 
 def table(**columns):
@@ -127,7 +122,7 @@ def test_ticks_are_the_measured_sizes_and_intervals_are_drawn():
 
 @pytest.mark.parametrize(
     ("low", "high"),
-    [(0.8, 1.05), (0.9, 4.9), (2.1, 9.9), (1.01, 1.02), (900, 1500), (2.1, 190), (2.1, 990), (0.02, 30), (1e-3, 1e6)],
+    [(0.8, 1.05), (2.1, 9.9), (1.01, 1.02), (900, 1500), (2.1, 190), (0.02, 30), (1e-3, 1e6)],
 )
 def test_a_log_axis_has_a_few_round_ticks_also_within_a_decade(low, high):
     (ax,) = plots.axes()
@@ -143,10 +138,8 @@ def test_a_log_axis_has_a_few_round_ticks_also_within_a_decade(low, high):
 
 def test_a_size_of_zero_has_no_tick_on_a_log_axis():
     """The parameters of a model count as no parameter of no size."""
-    table = pd.DataFrame({"param_size": [0, 64], "variant": ["fused"] * 2, "noisy": [""] * 2})
-    table["total_ms"] = [Interval(2.0, 1.0, 3.0, 8, 3)] * 2
-    (ax,) = plots.axes()
-    plots.lines(ax, table, "param_size", "total_ms", "variant")
+    sizes = table(param_size=[0, 64], variant=["fused"] * 2, total_ms=[interval(2.0)] * 2)
+    ax = plots.lines(*plots.axes(), sizes, "param_size", "total_ms", "variant")
     assert list(ax.get_xticks()) == [64]
 
 

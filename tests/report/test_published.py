@@ -64,7 +64,7 @@ def test_the_mfu_of_the_ceiling_and_of_the_datasheet_are_two_columns(save_record
             "forward_flops": [1e9] * 7, "total_ms": [Interval(3.0, 2.0, 6.0, 9, 3), 3.0, 3.0, 3.0, 3.0, math.nan, 3.0],
         }
     )  # fmt: skip
-    table = published.with_mfu(rows, "total_ms", lambda row: 3 * row["forward_flops"])
+    table = published.with_mfu(rows, lambda row: 3 * row["forward_flops"])
     measured, stated = (list(table[name]) for name in ("mfu_percent", "datasheet_mfu_percent"))
     own = measured[0]
     assert (own.value, own.low, own.high, own.rounds) == pytest.approx((50.0, 25.0, 75.0, 3))
@@ -72,7 +72,7 @@ def test_the_mfu_of_the_ceiling_and_of_the_datasheet_are_two_columns(save_record
     of_fp32, of_bf16 = pytest.approx(100 * 1e12 / 19.5e12), pytest.approx(100 * 1e12 / 312e12)
     assert [found and found.value for found in stated] == [None, of_fp32, of_bf16, None, of_fp32, None, None]
     assert math.isnan(stated[4].low)
-    again = published.with_mfu(rows.assign(mfu_percent=[known, *[None] * 6]), "total_ms", lambda row: 1e9)
+    again = published.with_mfu(rows.assign(mfu_percent=[known, *[None] * 6]), lambda row: 1e9)
     assert again["mfu_percent"][0] is known
 
 

@@ -27,32 +27,33 @@ def limits():
     return tidy.limits(results.load("ceilings", MACHINE))
 
 
-def test_points_stand_below_a_labelled_roof(shown, limits):
+@pytest.fixture(scope="module")
+def drawn(shown, limits):
+    return roofline.draw(shown, *limits)
+
+
+def test_points_stand_below_a_labelled_roof(shown, limits, drawn):
     products, bandwidth = limits
     for _, point in shown.iterrows():
         roof = min(products[point["precision"]], bandwidth * point["intensity"]) / 1e9
         assert point["gflops"].low <= roof
-    ax = roofline.draw(shown, products, bandwidth)
-    said = " ".join(text.get_text() for text in ax.texts)
+    said = " ".join(text.get_text() for text in drawn.texts)
     assert f"memory, {digits.number(bandwidth / 1e9)} GB/s" in said
     level, ridge = digits.number(products["fp32"] / 1e9), digits.number(products["fp32"] / bandwidth)
     assert f"fp32: {level} GFLOP/s, ridge at {ridge}" in said
-    assert {text.get_text() for text in ax.texts} >= set(shown["label"]) - {""}
+    assert {text.get_text() for text in drawn.texts} >= set(shown["label"]) - {""}
 
 
-def test_labels_of_a_roofline_cover_neither_each_other_nor_a_point(shown, limits):
-    ax = roofline.draw(shown, *limits)
-    ax.figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for text in ax.texts]
+def test_labels_of_a_roofline_cover_neither_each_other_nor_a_point_and_have_the_same_places_each_time(
+    shown, limits, drawn
+):  # fmt: skip
+    drawn.figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in drawn.texts]
     assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
-    places = [ax.transData.transform((x, y.value)) for x, y in zip(shown["intensity"], shown["gflops"], strict=True)]
+    places = [drawn.transData.transform((x, y.value)) for x, y in zip(shown["intensity"], shown["gflops"], strict=True)]
     assert not any(box.contains(*place) for box in boxes for place in places)
-
-
-def test_labels_have_the_same_places_each_time(shown, limits):
-    axes = [roofline.draw(shown, *limits) for _ in range(2)]
-    first, second = ([text.get_position() for text in ax.texts] for ax in axes)
-    assert first == second
+    again = roofline.draw(shown, *limits)
+    assert [text.get_position() for text in again.texts] == [text.get_position() for text in drawn.texts]
 
 
 def test_without_records_a_roofline_is_empty():

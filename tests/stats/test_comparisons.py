@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lib.stats import comparisons, simulated_noise
+import simulated_noise
+from lib.stats import comparisons
 from lib.stats.comparisons import MEDIANS, PAIRS, Comparison, Measured
 from lib.stats.intervals import Interval
 

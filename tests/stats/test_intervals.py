@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from lib.stats import intervals, simulated_noise
+import simulated_noise
+from lib.stats import intervals
 
 
 @pytest.mark.parametrize(("n", "low", "high"), [(6, 0, 5), (9, 1, 7), (20, 5, 14)])

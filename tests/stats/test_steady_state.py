@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from lib.stats import simulated_noise, steady_state
+import simulated_noise
+from lib.stats import steady_state
 
 N, TIMES, SPREAD = 40, 200, 0.03
 

@@ -26,8 +26,8 @@ MUTANTS = {  # what stands in one place of the code, what a wrong measurement wo
         "test_without_a_target_every_sample_is_kept_in_order_and_warm_ups_apart",
     ),
     "the mean with a t interval": (
-        "Interval(statistics.median(rounds[0]), *order_statistics(rounds[0], confidence),",
-        "Interval(*log_t(rounds[0], confidence),",
+        "Interval(statistics.median(rounds[0]), *order_statistics(rounds[0]),",
+        "Interval(*log_t(rounds[0]),",
         "test_the_interval_of_the_median_covers_95_percent_whatever_the_noise",
     ),
     "one after the other": (

@@ -72,16 +72,15 @@ def render(machine: str, target: Path, machines: str = "") -> dict[Path, str]:
 
     Returns the executed chapters that failed, and why. A page with one has no digest, so that it is rendered again."""
     digest = inputs(machine, machines)
-    chapters = sorted(notebooks.CHAPTERS.glob("*.ipynb"))
     os.environ["RESULTS"] = str(results.folder().resolve())
-    given = {"machine": machine, "machines": machines}
-    taken = [{name: given[name] for name in notebooks.parameters(chapter) if name in given} for chapter in chapters]
     outputs = executed(machine, target)
-    todo = sorted(zip(chapters, outputs, taken, strict=True), key=lambda one: -one[0].stat().st_size)
+    longest_first = sorted(outputs, key=lambda output: -_source(output).stat().st_size)
+    lanes = [longest_first[lane::LANES] for lane in range(LANES)]
+    execute = functools.partial(_execute, given={"machine": machine, "machines": machines})
     with concurrent.futures.ProcessPoolExecutor(max_workers=LANES) as pool:
-        found = dict(itertools.chain.from_iterable(pool.map(_execute, (todo[lane::LANES] for lane in range(LANES)))))
-    bodies, reasons = zip(*(found[chapter] for chapter in chapters), strict=True)
-    failed = {output: reason for output, reason in zip(outputs, reasons, strict=True) if reason}
+        found = dict(itertools.chain.from_iterable(pool.map(execute, lanes)))
+    bodies = [found[output][0] for output in outputs]
+    failed = {output: found[output][1] for output in outputs if found[output][1]}
     script = (TEMPLATE / "report.js").read_text()
     text = _filled(
         "page.html.j2",
@@ -109,31 +108,37 @@ def _filled(template: str, filters: Mapping[str, Callable] = MappingProxyType({}
     return environment.get_template(template).render(**values)
 
 
-def _execute(chapters: list[tuple[Path, Path, dict]]) -> list[tuple[Path, tuple[str, str]]]:
-    """Execute chapters, with their outputs and parameters; return HTML and why it failed.
+def _source(output: Path) -> Path:
+    """Return the chapter whose executed copy is at `output`."""
+    return notebooks.CHAPTERS / output.name
+
+
+def _execute(outputs: list[Path], given: Mapping[str, str]) -> list[tuple[Path, tuple[str, str]]]:
+    """Execute chapters with those parameters of `given` that they have; return HTML and why it failed.
 
     The reason is empty if it did not. They share a kernel, until one fails and may have ended it."""
     from lib import execution
 
-    found, left = [], iter(chapters)
-    while len(found) < len(chapters):
+    found, left = [], iter(outputs)
+    while len(found) < len(outputs):
         with execution.shared_kernel() as kept:
-            for source, output, parameters in left:
-                reason = ""
+            for output in left:
+                reason, source = "", _source(output)
+                parameters = {name: given[name] for name in notebooks.parameters(source) if name in given}
                 output.unlink(missing_ok=True)
                 try:
                     execution.execute(source, output, parameters, kept=kept)
                 except Exception as error:
-                    reason = _keep_failure(source, output, error)
-                found.append((source, (section(output), reason)))
+                    reason = _keep_failure(output, error)
+                found.append((output, (section(output), reason)))
                 if reason:
                     break
     return found
 
 
-def _keep_failure(source: Path, output: Path, error: Exception) -> str:
+def _keep_failure(output: Path, error: Exception) -> str:
     """Note in an executed chapter why it failed, in one line without folders."""
-    kept = nbformat.read(output if output.exists() else source, as_version=4)
+    kept = nbformat.read(output if output.exists() else _source(output), as_version=4)
     kept.cells = [cell for cell in kept.cells if not MARKED.intersection(cell.metadata.get("tags", []))]
     outputs = itertools.chain.from_iterable(cell.get("outputs", []) for cell in kept.cells)
     raised = [f"{each.ename}: {each.evalue}" for each in outputs if each.output_type == "error"]

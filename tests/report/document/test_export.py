@@ -79,7 +79,7 @@ def test_each_figure_is_a_file_that_stands_alone_in_light_inks_on_white(written)
         assert not re.search(r"var\(|currentColor|https?://(?!www\.w3\.org)", text)
 
 
-def test_sentences_tables_and_figures_are_those_of_the_page(tokens, written, rendered):
+def test_sentences_with_verdicts_tables_and_figures_are_those_of_the_page(tokens, written, rendered):
     text, page = written.read_text(), rendered.read_text()
     said = re.findall(r'<div class="claim"[^>]*><p>(.*?)</p>', re.sub("</?data[^>]*>", "", page))
     assert len(said) > 30
@@ -87,14 +87,10 @@ def test_sentences_tables_and_figures_are_those_of_the_page(tokens, written, ren
     for kind in ("Figure", "Table"):
         count = page.count(f'<b class="label">{kind} ')
         assert [str(i + 1) for i in range(count)] == re.findall(rf'<b class="label">{kind} (\d+)\.</b>', text)
-    drawn = len([token for token in tokens if token["type"] == "table"])
-    assert drawn >= page.count('<b class="label">Table ')
-
-
-def test_every_verdict_is_said_with_its_evidence_folded(written):
-    text = written.read_text()
     assert re.search(r"<p>[^<]+ <em>\(unclear\)</em></p><details><summary>evidence</summary><p>", text)
     assert "<em>(measured)" not in text
+    drawn = len([token for token in tokens if token["type"] == "table"])
+    assert drawn >= page.count('<b class="label">Table ')
 
 
 def test_a_numbered_table_is_printed_as_latex(written, capsys, monkeypatch):

@@ -77,7 +77,7 @@ def rendered(tmp_path, monkeypatch, own_results):
         new_code_cell(
             "from lib.records import results\nfrom lib.report import plots, sentences, tidy\n"
             "records = results.load('attention', machine)\n"
-            "sentences.value(records, 'total_ms', {}, 'It takes {} ms.')"
+            "sentences.values(records, {}, 'It takes {} ms.', 'total_ms')"
         ),
         new_code_cell(
             "times = tidy.medians(records, 'total_ms')\n"
