@@ -199,7 +199,6 @@ class Supervisor:
         if self.alike[kind] >= ALIKE and left and not any(task.status(each) == "ok" for each in task.cases):
             self.failures.append(f"{task.experiment}: left out after {ALIKE} failed alike: {len(left)}")
             self.finished |= {(task.machine, each) for each in left}
-            self._drop(task)
 
     def _finish(self, active: ActiveRun, name: str, failed: bool) -> None:
         key = active.task.machine, name

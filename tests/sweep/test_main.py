@@ -122,6 +122,7 @@ def test_a_sweep_for_a_gpu_ends_at_once_without_one_and_its_dry_run_is_for_a_dat
     said = capsys.readouterr().out
     assert said.startswith("the sweep big\n")
     assert re.search(f"a case on {plan.CARD} may use [^;]*: runs: 1; too large: 1", said)
+    assert re.search(f"predicted to take 0:.. on an {plan.CARD}", said)  # nothing for what is too large
 
 
 @pytest.mark.parametrize("options", [[], ["--dry"]])
