@@ -8,9 +8,9 @@ import torch
 
 from lib import attention, precision
 from lib.cost import flops, memory
-from lib.experiments import blocks, exact
+from lib.experiments import attending, exact
 from lib.experiments.case import Case, Work
-from lib.instruments import cache, device, environment
+from lib.instruments import cache
 from lib.timing import Mark
 from lib.validate import one_of
 
@@ -44,7 +44,7 @@ class Attention(Case):
 
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
-        return unavailable(self, self.variant, self.d_head) or super().unavailable()
+        return attending.unavailable(self, self.variant, self.d_head) or super().unavailable()
 
     def predicted_bytes(self) -> int:
         """Predict the peak: the variant's, or the reference's if that is larger.
@@ -62,7 +62,7 @@ class Attention(Case):
         else:
             held = 9 * each + 3 * 4 * self.batch_size * self.seq_len * min(memory.TILE, self.seq_len)
         one = 2 * each // self.batch_size  # a sequence in double
-        return max(held + 4 * one, 5 * each + 13 * one + blocks.block_bytes(1, self.seq_len, width=8))
+        return max(held + 4 * one, 5 * each + 13 * one + attending.block_bytes(1, self.seq_len, width=8))
 
     def costs(self) -> flops.Costs:
         """Return the costs of an iteration."""
@@ -97,7 +97,7 @@ class Attention(Case):
 
         def expected() -> dict[str, torch.Tensor]:
             first = [exact.double(tensor[0]).requires_grad_() for tensor in inputs]
-            out_TD = blocks.by_rows(*first, self.causal)
+            out_TD = attending.by_rows(*first, self.causal)
             out_TD.backward(exact.double(dout_BTD[0]))
             return {"out": out_TD.detach(), "gradient": torch.stack([tensor.grad for tensor in first])}
 
@@ -117,11 +117,3 @@ class Attention(Case):
             self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
             compiled=self.compiles, before=before, repeats=not self.cold,
         )  # fmt: skip
-
-
-def unavailable(case: Case, variant: str, d_head: int) -> str | None:
-    """Return why a case cannot run a variant of attention on this machine, or None."""
-    builds = case.compiles or variant == "triton"
-    missing = environment.compiler_missing(case.device) if builds else None
-    capability = device.on(case.device).capability()
-    return missing or attention.unavailable(variant, case.device, d_head, case.precision, capability)

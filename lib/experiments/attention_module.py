@@ -7,7 +7,7 @@ import torch
 
 from lib import model, precision
 from lib.cost import flops
-from lib.experiments import blocks, exact
+from lib.experiments import attending, exact
 from lib.experiments.case import Case, Work
 from lib.instruments import device, peak_memory
 from lib.timing import Mark
@@ -67,7 +67,7 @@ class AttentionModule(Case):
         sequence = self.input_bytes // self.batch_size
         compared = 3 * 4 * min(exact.CHECKED, self.d_model) * self.d_model + 2 * sequence
         iteration = 2 * self.weights_bytes + 9 * self.input_bytes + 3 * scores + squares
-        block = blocks.block_bytes(self.num_heads, self.context_length, width=4)
+        block = attending.block_bytes(self.num_heads, self.context_length, width=4)
         reference = 5 * self.weights_bytes // 4 + 2 * self.input_bytes + 13 * sequence + block
         return max(iteration, reference) + compared + tables
 
@@ -107,7 +107,7 @@ class AttentionModule(Case):
         def expected() -> dict[str, torch.Tensor]:
             with torch.device("meta"):
                 reference = self._module()
-            reference.attend, weight = blocks.by_rows, module.q_proj.weight
+            reference.attend, weight = attending.by_rows, module.q_proj.weight
 
             def sequence(x_BTC: torch.Tensor, dout_BTC: torch.Tensor) -> tuple[torch.Tensor, ...]:
                 out_BTC = torch.func.functional_call(reference, held, x_BTC)

@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from lib import adam, attention, model, precision
 from lib.cost import flops, memory
-from lib.experiments import blocks, exact
-from lib.experiments.attention import unavailable
+from lib.experiments import attending, exact
 from lib.experiments.case import Case, Work
 from lib.experiments.training import MODES, Training
 from lib.instruments import peak_memory
@@ -48,7 +47,7 @@ class Step(Case):
 
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
-        return unavailable(self, self.attention, self.config.d_head) or super().unavailable()
+        return attending.unavailable(self, self.attention, self.config.d_head) or super().unavailable()
 
     def predicted_bytes(self) -> int:
         """Predict the peak: the step's, beside what the check keeps, or the reference's if that is larger.
@@ -59,7 +58,7 @@ class Step(Case):
         one, way = replace(self.shape, batch_size=1), ("fp32", "sdpa", "fused")
         mode = "forward_backward" if "backward" in MODES[self.mode] else "no_grad"
         reference = memory.peak_bytes(one, *way, mode, self.device, checkpoint=1)
-        scores = blocks.block_bytes(one.num_heads, self.context_length, width=4)
+        scores = attending.block_bytes(one.num_heads, self.context_length, width=4)
         return max(self.formula_bytes() + 3 * 4 * logits + 8 * 4 * gradient, reference + scores)
 
     def formula_bytes(self) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lib import model, timing, validate
 from lib.cost import flops, memory
-from lib.experiments import blocks
+from lib.experiments import attending
 from lib.experiments.case import Work
 from lib.experiments.on_ranks import BACKENDS, OnRanks
 from lib.experiments.step import TOLERANCE, Step
@@ -114,7 +114,7 @@ class StepOnRanks(OnRanks):
         The check of a rank holds its share of the states beside all weights, and the activations of one sequence."""
         one = replace(self.own_shape, batch_size=1)
         reference = memory.peak_bytes(one, "fp32", "sdpa", "fused", "forward_backward", self.place, checkpoint=1)
-        scores = blocks.block_bytes(one.num_heads, self.context_length, width=4)
+        scores = attending.block_bytes(one.num_heads, self.context_length, width=4)
         return max(self.formula_bytes(), reference + scores)
 
     def costs(self) -> flops.Costs:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lib import adam, fast, model, precision
-from lib.experiments import blocks, exact
+from lib.experiments import attending, exact
 from lib.experiments.exact import checked
 from lib.timing import Mark
 
@@ -121,7 +121,7 @@ class Training:
             delattr(owner, own)  # a parameter cannot be replaced by a tensor that depends on others
             setattr(owner, own, weight)
         for layer in reference.layers:
-            layer.attn.attend = blocks.by_rows
+            layer.attn.attend = attending.by_rows
         regroup(reference, 1)
         return reference
 

@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lib.cost import flops, memory
-from lib.experiments import blocks, cases
+from lib.experiments import attending, cases
 from lib.instruments import memory_timeline
 
 SHAPES = [(2, 64, 16), (3, 130, 8), (1, 40, 40), (2, 150, 32)]
@@ -42,7 +42,7 @@ def test_the_peak_of_naive_attention_is_the_sum_of_its_parts_and_what_is_predict
     parts = memory.attention_peak_bytes(*shape, causal)
     assert max(found["forward_peak"], found["backward_peak"]) == sum(parts.values())
     sequence = 2 * parts["output"] // shape[0]  # the reference's result for a sequence, in double
-    reference = 5 * parts["output"] + 13 * sequence + blocks.block_bytes(1, shape[1], width=8)
+    reference = 5 * parts["output"] + 13 * sequence + attending.block_bytes(1, shape[1], width=8)
     assert case.predicted_bytes() == max(sum(parts.values()) + 4 * sequence, reference)
 
 

@@ -5,7 +5,7 @@ import torch
 
 import plain
 from lib import attention, model
-from lib.experiments import blocks, exact, measure
+from lib.experiments import attending, exact, measure
 from lib.instruments import memory_timeline
 from pretended import NO_DOUBLE, pretended
 
@@ -13,10 +13,10 @@ from pretended import NO_DOUBLE, pretended
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("scores", [1, 100, 2**22])
 def test_blocks_of_rows_compute_what_the_plain_formula_does_forward_and_backward(monkeypatch, scores, causal):
-    monkeypatch.setattr(blocks, "SCORES", scores)
+    monkeypatch.setattr(attending, "SCORES", scores)
     inputs = [torch.randn(2, 13, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     dout = torch.randn(2, 13, 4, dtype=torch.float64)
-    outs = [attend(*inputs, causal) for attend in (attention.naive, blocks.by_rows)]
+    outs = [attend(*inputs, causal) for attend in (attention.naive, attending.by_rows)]
     expected, found = ((out, *torch.autograd.grad(out, inputs, dout)) for out in outs)
     torch.testing.assert_close(found, expected)
 

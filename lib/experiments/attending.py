@@ -1,12 +1,22 @@
-"""Compute the reference of attention for a block of queries at a time, which holds few scores."""
+"""Share what cases with a variant of attention need: why it cannot run here, and a reference that holds few scores."""
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lib import attention
+from lib.experiments.case import Case
+from lib.instruments import device, environment
 
 SCORES = 2**22  # of a block of queries
+
+
+def unavailable(case: Case, variant: str, d_head: int) -> str | None:
+    """Return why a case cannot run a variant of attention on this machine, or None."""
+    builds = case.compiles or variant == "triton"
+    missing = environment.compiler_missing(case.device) if builds else None
+    capability = device.on(case.device).capability()
+    return missing or attention.unavailable(variant, case.device, d_head, case.precision, capability)
 
 
 def by_rows(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
