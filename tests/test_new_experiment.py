@@ -21,15 +21,18 @@ ENTRY = """    "softmax": Experiment(
 }
 """
 LINE = "softmax: {variant: [stepwise, one_call], width: [64, 256], warmup: 1, samples: 10, pairs: 10, checks: 2}\n"
-RENDER = """
+SHOW_AND_TEST = """
+import sys
 from pathlib import Path
-from lib import execution, notebooks
+import executed
+import pytest
+from lib import notebooks
 from lib.records import results
-from lib.report.document import page
 (machine,) = results.machines()[:1]
-source = notebooks.CHAPTERS / "14_softmax.ipynb"
-execution.execute(source, Path("executed.ipynb"), {"machine": machine})
-Path("chapter.html").write_text(page.section(Path("executed.ipynb")))
+shown = executed.shown(notebooks.CHAPTERS / "14_softmax.ipynb", machine=machine)
+Path("chapter.html").write_text("".join(one._repr_html_() for one in shown))
+files = ["tests/experiments/test_softmax.py", "tests/test_notebooks.py", "tests/experiments/test_cases.py"]
+sys.exit(pytest.main(["-p", "no:cacheprovider", *files, "-k", "softmax"]))  # the tests of form
 """
 
 
@@ -52,9 +55,10 @@ def repository(tmp_path):
 
 
 def run(folder: Path, *command: str) -> str:
-    own = {"PYTHONPATH": str(folder), "RESULTS": str(folder / "reports" / "results"), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join(map(str, (folder, folder / "tests" / "support")))
+    own = {"PYTHONPATH": path, "RESULTS": str(folder / "reports" / "results"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *command], cwd=folder, env=os.environ | own, capture_output=True, text=True, timeout=60
+        [sys.executable, *command], cwd=folder, env=os.environ | own, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -69,10 +73,8 @@ def test_a_new_experiment_is_measured_and_told_and_costs_five_files_and_six_edit
     run(repository, "-m", "lib.sweep", "one")
     records = sorted((repository / "reports" / "results").glob("*/softmax/*.json"))
     assert len(records) == 4
-    run(repository, "-c", RENDER)
+    run(repository, "-c", SHOW_AND_TEST)
     page = (repository / "chapter.html").read_text()
     assert "one call" in page.lower()
     assert "<svg" in page
     assert page.count("<tr>") == 1 + 2  # each width of the variant that has a baseline
-    files = ["tests/experiments/test_softmax.py", "tests/test_notebooks.py", "tests/experiments/test_cases.py"]
-    run(repository, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", "softmax")  # the tests of form
