@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.report import plots, sentences, tidy
-from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.report.sentences import Statement, of_records
 from lib.stats import digits, intervals
 from lib.stats.intervals import Interval
 
@@ -143,7 +143,7 @@ def answer(records: pd.DataFrame, case: Mapping, ceilings: pd.DataFrame) -> Stat
     """Say what share of a step products take, what its other parts take, and what stays unexplained."""
     row = tidy.one(accounts(tidy.select(records, **case), ceilings), {"phase": STEP})
     if row.empty:
-        return Statement("The time of a step was not accounted for here.", NO_DATA, "operators of profiled steps")
+        return sentences.missing("The time of a step was not accounted for here.")
     measured, rest = row["measured_ms"], row["unexplained_ms"].value
     own = {part: row[f"{part}_ms"].value for part in PARTS}
     ms = {part: _milliseconds(value, measured.value) for part, value in own.items()}
@@ -180,7 +180,7 @@ def excess(records: pd.DataFrame, case: Mapping, ceilings: pd.DataFrame) -> Stat
     """Name the operators that take longest beyond what is accounted for, and the time of all operators."""
     table = operators(records, ceilings, case)
     if table.empty:
-        return Statement("Operators were not timed inside a step.", NO_DATA, "operators of profiled steps")
+        return sentences.missing("Operators were not timed inside a step.")
     measured = tidy.median(tidy.select(records, **case), "total_ms").value
     beyond = table.sort_values("excess_ms", ascending=False)
     longer, faster = beyond[beyond["excess_ms"] > measured / 200], beyond[beyond["excess_ms"] < -measured / 200]
@@ -206,7 +206,7 @@ def inside_and_alone(records: pd.DataFrame, case: Mapping, adam: pd.DataFrame, c
     inside, outside = tidy.median(chosen, "optimizer_ms"), tidy.median(own, "total_ms")
     bytes_of = tidy.one(accounts(chosen, ceilings), {"phase": "optimizer"})
     if inside is None or outside is None or bytes_of.empty:
-        return Statement("The optimizer alone was not measured here.", NO_DATA, "adam")
+        return sentences.missing("The optimizer alone was not measured here.")
     moved = _milliseconds(bytes_of["bytes_ms"].value, inside.value)
     numbers = (
         sentences.quantity(records, case, "optimizer_ms", inside, digits.interval(inside)),

@@ -18,7 +18,7 @@ from lib.report.claims import MORE, Found
 from lib.report.hypotheses import Hypothesis
 from lib.report.plots import INK, QUIET, STYLE
 from lib.report.quantities import Quantity
-from lib.report.sentences import NO_DATA, Statement
+from lib.report.sentences import Statement
 from lib.stats import comparisons, digits
 from lib.stats.comparisons import FASTER
 from lib.stats.intervals import Interval
@@ -28,7 +28,7 @@ LISTS = {"shapes": EQUAL, "amsgrad": True, "cold": False}  # lists of equal para
 CASE = "for {num_params} × {param_size:,} elements"
 EAGER = ["single_tensor", "foreach", "fused"]
 REFERENCE = CATALOG["adam"].baseline["variant"]
-MISSING = Statement("Optimizer steps were not measured here.", NO_DATA, "adam")
+MISSING = sentences.missing("Optimizer steps were not measured here.")
 POINT = ["num_params", "param_size"]  # the fields that define a list of equal parameters
 
 

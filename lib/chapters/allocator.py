@@ -3,7 +3,7 @@
 import pandas as pd
 
 from lib.report import compare, sentences, tidy
-from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.report.sentences import Statement, of_records
 from lib.stats.comparisons import FASTER, SAME, SLOWER, UNCLEAR
 
 METRICS = ("total_ms", "minor_faults")
@@ -27,7 +27,7 @@ def answer(records: pd.DataFrame) -> Statement:
     """Say by how much each program is slower with the default allocator, the worst first."""
     found = compared(records)
     if found.empty:
-        return Statement("What the default allocator costs was not measured here.", NO_DATA, "allocator")
+        return sentences.missing("What the default allocator costs was not measured here.")
     rows = sorted(found.to_dict("records"), key=lambda row: -row["ratio"].value)
     parts = [
         f"{row['program']} takes {sentences.times(row['ratio'])} as long" for row in rows if row["verdict"] == SLOWER

@@ -18,7 +18,7 @@ from lib.report.claims import Found, about
 from lib.report.hypotheses import LEAST, MOST, Hypothesis
 from lib.report.published import datasheets
 from lib.report.quantities import Quantity
-from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.report.sentences import Statement, of_records
 from lib.stats import digits
 from lib.stats.comparisons import FASTER
 from lib.stats.intervals import Interval
@@ -27,7 +27,7 @@ LENGTHS, HEADS = (256, 1024, 4096, 8192, 16384), (16, 32, 64, 128)  # the assign
 BATCH, CAUSAL = 8, True  # the assignment's batch; the mask is added, as in the language model
 SHAPE = ("batch_size", "seq_len", "d_head", "causal")
 MIB, GIB = 2**20, 2**30
-MISSING = Statement("Attention was not measured here.", NO_DATA, "attention")
+MISSING = sentences.missing("Attention was not measured here.")
 
 
 def peak_bytes(seq_len: int, d_head: int, batch_size: int = BATCH, causal: bool = CAUSAL) -> int:
@@ -104,7 +104,7 @@ def account(case: Mapping) -> pd.DataFrame:
 def out_of_memory(records: pd.DataFrame, machine: str) -> Statement:
     """State at which size naive attention no longer fits, and what fills the memory."""
     if records.empty:
-        return Statement("Which sizes fit was not measured here.", NO_DATA, "no records")
+        return sentences.missing("Which sizes fit was not measured here.")
     hardware, size = next(iter(memories(records, machine).items()))
     case, refused = accounted(records, size), first_refused(records)
     needed, squares = peak_bytes(**case), 12 * case["batch_size"] * case["seq_len"] ** 2
@@ -164,7 +164,7 @@ def sdpa_kernels(attention: pd.DataFrame) -> Statement:
     """State which of its kernels sdpa ran, in which precisions."""
     known = attention[tidy.column(attention, "sdpa_backend").notna()]
     if known.empty:
-        return Statement("Which kernel sdpa ran was not recorded here.", NO_DATA, "sdpa_backend")
+        return sentences.missing("Which kernel sdpa ran was not recorded here.")
     said = [
         f"{kernel} in {sentences.listed(sorted(set(ran['precision']), key=tidy.ORDER.index))}"
         for kernel, ran in known.groupby("sdpa_backend", sort=False)

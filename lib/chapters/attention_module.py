@@ -8,7 +8,7 @@ from lib.cost import flops
 from lib.report import hypotheses, sentences, tidy
 from lib.report.hypotheses import LEAST, Hypothesis
 from lib.report.published import PRECISION, published_table
-from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.report.sentences import Statement, of_records
 from lib.stats import digits
 
 MIB = 2**20
@@ -56,7 +56,7 @@ def workload(records: pd.DataFrame) -> Statement:
     """State what share of the FLOPs the projections take."""
     measured = tidy.select(records, status="ok")
     if measured.empty:
-        return Statement("No module was measured here.", NO_DATA, "projection_flops")
+        return sentences.missing("No module was measured here.")
     shares = 100 * measured["projection_flops"] / measured["forward_flops"]
     text = (
         f"The four projections do {digits.number(shares.min())}% to {digits.number(shares.max())}% of the arithmetic "

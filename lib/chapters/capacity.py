@@ -10,8 +10,9 @@ import pandas as pd
 
 from lib.config import SIZES
 from lib.cost import flops, memory
+from lib.report import sentences
 from lib.report.published import published_table
-from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.report.sentences import Statement, of_records
 from lib.stats import digits
 
 CONTEXTS = (128, 256, 512, 1024)  # the course's context lengths
@@ -65,7 +66,7 @@ def answer(records: pd.DataFrame) -> Statement:
     """State the largest model and context whose training step fits this machine, by formula."""
     found = largest(records)
     if not found:
-        return Statement("The memory of this machine is not on record.", NO_DATA, "memory")
+        return sentences.missing("The memory of this machine is not on record.")
     size, tokens = found
     gib, usable = step_bytes(size, tokens) / GIB, usable_bytes(records) / GIB
     text = (

@@ -15,7 +15,7 @@ from lib.records.frame import Frame
 from lib.report import hypotheses, plots, sentences, tables, tidy
 from lib.report.hypotheses import Hypothesis
 from lib.report.published import published_table
-from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.report.sentences import Statement, of_records
 from lib.stats import digits, intervals
 from lib.stats.intervals import Interval
 
@@ -24,7 +24,7 @@ BACKENDS = ("nccl", "gloo")  # the first that was measured is in the figures
 HALVES = ("reduce_scatter", "all_gather")  # of an all_reduce
 MB, MIB, GB = 1e6, 2**20, 1e9
 NO_BUCKET = "the model gives no best bucket, since o is too small to measure"
-NOTHING = Statement("Collectives were not measured here.", NO_DATA, "collectives")
+NOTHING = sentences.missing("Collectives were not measured here.")
 
 
 def prepared(records: pd.DataFrame) -> pd.DataFrame:
@@ -165,7 +165,7 @@ def bucket(steps: pd.DataFrame, found: pd.DataFrame) -> Statement:
     """State the best bucket by the model and the best measured, for the largest gradients."""
     table = buckets(found, steps).sort_values("gradient_mib")
     if table.empty:
-        return Statement("Buckets of gradients were not measured here.", NO_DATA, "ddp")
+        return sentences.missing("Buckets of gradients were not measured here.")
     row = table.iloc[-1]
     known = not math.isnan(row["by_formula"])
     follows = f"the model's best bucket is {digits.number(row['by_formula'])} MiB" if known else NO_BUCKET

@@ -13,7 +13,7 @@ from lib.report import claims, compare, hypotheses, sentences, tidy
 from lib.report.claims import LESS, Found
 from lib.report.hypotheses import Hypothesis
 from lib.report.published import published_attention, published_step
-from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.report.sentences import Statement, of_records
 from lib.stats import digits, intervals
 from lib.stats.comparisons import UNCLEAR
 
@@ -87,7 +87,7 @@ def payback(records: pd.DataFrame, case: Mapping, what: str) -> Statement:
     """State how long compiling `what` took and when it had paid for itself."""
     rows = tidy.select(paid(records), **case)
     if rows.empty:
-        return Statement(f"Compiling {what} was not measured here.", NO_DATA, "compile_s")
+        return sentences.missing(f"Compiling {what} was not measured here.")
     row = rows.iloc[0]
     lead, steps = f"Compiling {what} took {digits.brief(row['compile_s'])} s", row["payback_steps"]
     evidence = f"{row['total_ratio'].n} pairs, {row['total_ratio'].rounds} processes; verdict {row['verdict']}."
@@ -116,7 +116,7 @@ def equal_results(records: pd.DataFrame) -> Statement:
     chosen = tidy.select(records, precision="fp32", compiled=True, status="ok")
     errors = [max(row[name][0] for name in ERRORS if isinstance(row.get(name), list)) for _, row in chosen.iterrows()]
     if not errors:
-        return Statement("Errors of compiled programs were not measured.", NO_DATA, "errors in fp32")
+        return sentences.missing("Errors of compiled programs were not measured.")
     text = (
         f"From equal seeds, compiled and eager results in fp32 differ by at most {digits.number(max(errors))} of their "
         "size."

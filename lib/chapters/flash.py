@@ -18,7 +18,7 @@ from lib.cost import flops, memory
 from lib.records.frame import Frame
 from lib.report import compare, hypotheses, plots, published, sentences, tidy
 from lib.report.hypotheses import LEAST, Hypothesis
-from lib.report.sentences import NO_DATA, Statement
+from lib.report.sentences import Statement
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
@@ -27,7 +27,7 @@ RIVALS = (CATALOG["flash"].baseline["variant"], "naive")
 SHAPE = ("num_heads", "seq_len", "d_head", "causal", "precision")
 AT = ("num_heads", "causal", "precision", "device")  # alike in a figure over lengths and head sizes
 MIB = 2**20
-MISSING = Statement("FlashAttention was not measured here.", NO_DATA, "flash")
+MISSING = sentences.missing("FlashAttention was not measured here.")
 SKIPPED, MASKED, WHOLE = 0, 1, 2  # of a tile
 TILES = {"skipped": (plots.INK, 0), "masked": (plots.ORANGE, 0.8), "whole": (plots.BLUE, 0.8)}  # hue and opacity
 LIMIT = "limit"  # the name of its line
@@ -90,7 +90,7 @@ def beside_naive(flash: pd.DataFrame, case: Mapping) -> dict:
 def answer(flash: pd.DataFrame, case: Mapping) -> Statement:
     """State the time of ours against that of both rivals, and how near the limit it is."""
     if case["seq_len"] is None:
-        return sentences.with_stale(MISSING, flash)
+        return sentences.missing(MISSING.text, flash)
     said, started = [], "forward and backward "
     for rival, name, each in zip(RIVALS, ("sdpa", "naive attention"), (case, beside_naive(flash, case)), strict=True):
         where = started + "at {num_heads} × {seq_len:,} tokens"

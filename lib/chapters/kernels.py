@@ -37,7 +37,7 @@ def published_shares() -> pd.DataFrame:
 def _not_measured(what: str, records: pd.DataFrame) -> Statement:
     """Say that something was not measured, and why the profiler saw nothing if these records tell."""
     text = ": ".join(filter(None, (f"{what} was not measured here", _unseen_reasons(records))))
-    return Statement(f"{text}.", NO_DATA, "records of profiled steps in fp32")
+    return sentences.missing(f"{text}.")
 
 
 def _unseen_reasons(records: pd.DataFrame) -> str:
@@ -49,7 +49,7 @@ def _unseen_reasons(records: pd.DataFrame) -> str:
 def unseen(records: pd.DataFrame) -> Statement:
     """Say in how many records the profiler saw no kernels, and why."""
     if records.empty:
-        return Statement("No step was profiled here.", NO_DATA, "records of profiled steps")
+        return sentences.missing("No step was profiled here.")
     lacking, every = digits.count(tidy.column(records, "profiler_missing").notna().sum()), digits.count(len(records))
     reasons = _unseen_reasons(records)
     text = f"The profiler saw no kernels in {lacking} of {every} records: {reasons}"

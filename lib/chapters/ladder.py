@@ -125,7 +125,7 @@ def answer(rungs: pd.DataFrame, found: pd.DataFrame) -> Statement:
 
     Takes the records of `ladder` and the rows of `table`."""
     if found.empty:
-        return Statement("No step was measured with a switch on.", sentences.NO_DATA, "ladder")
+        return sentences.missing("No step was measured with a switch on.")
     best = best_of(found)
     case = {name: best[name] for name in rungs.fields}
     of = f"a step of {best['size']} ({best['batch_size']:.0f} × {best['context_length']:.0f} tokens)"
@@ -196,7 +196,7 @@ def use_line(found: pd.DataFrame) -> Statement:
     """Name the options that turn the best switches on, in one line to copy; takes the rows of `table`."""
     on = best_of(found)["on"] if len(found) else ()
     if not on:
-        return Statement("No switch made a step faster.", sentences.NO_DATA, "ladder")
+        return sentences.missing("No switch made a step faster.")
     own = [name for name in on if name in ACCELERATED]
     keeps = bool(((found["switch"] == KEEPS) & (found["verdict"] == FASTER)).any())
     lines = [ALLOCATOR] * keeps + [f"lib.fast.accelerate(model, {own})".replace("'", '"')] * bool(own)

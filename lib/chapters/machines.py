@@ -9,7 +9,7 @@ from lib import validate
 from lib.catalog import CATALOG
 from lib.records import results, staleness
 from lib.report import compare, published, sentences, tables, tidy
-from lib.report.sentences import NO_DATA, Statement
+from lib.report.sentences import Statement
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
@@ -47,7 +47,7 @@ def chosen(machine: str, machines: str) -> list[str]:
 def side_by_side(names: Sequence[str]) -> Statement:
     """Name the machines that are compared; nothing is said of one alone."""
     if len(names) < 2:
-        return Statement("One machine has nothing beside it.", NO_DATA, "machines with records.")
+        return sentences.missing("One machine has nothing beside it.")
     stale = staleness.left_out(
         *(results.load(experiment, name) for name in names for experiment in ("ceilings", *COMPARED))
     )

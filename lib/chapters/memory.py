@@ -19,7 +19,7 @@ from lib.report.headings import heading
 from lib.report.hypotheses import LEAST, Hypothesis, counted, value
 from lib.report.plots import BLUE, COLOURS, GREEN, INK, ORANGE, STYLE
 from lib.report.quantities import Quantity
-from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.report.sentences import Statement, of_records
 from lib.stats import digits
 from lib.stats.comparisons import FASTER, SLOWER
 
@@ -30,7 +30,7 @@ PARTS = {  # of the peak: the kinds of bytes of each, its hue, and its word on t
     "all else": (("activations", "temporaries", "others"), GREEN, "other"),
 }
 MIB = 2**20
-MISSING = Statement("This was not measured here.", NO_DATA, "memory")
+MISSING = sentences.missing("This was not measured here.")
 
 
 def _rows(record: pd.Series, name: str) -> pd.DataFrame:
@@ -192,7 +192,7 @@ def first_line(records: pd.DataFrame) -> Statement:
     head = tidy.largest(plain, "parameters", precision="fp32", mode="train_step")
     found, peak = parts(tidy.one(plain, head)), number(plain, "peak_mib", head)
     if not found or peak is None:
-        return sentences.with_stale(MISSING, records)
+        return sentences.missing(MISSING.text, records)
     words, numbers, savings = [], [peak], {}
     for name, mib in found.items():
         word, shown = PARTS[name][2], digits.count(mib)

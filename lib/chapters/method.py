@@ -16,7 +16,7 @@ from lib.config import SIZES
 from lib.records import results, staleness
 from lib.report import compare, plots, self_check, sentences, tables, tidy, verdicts
 from lib.report.quantities import Quantity
-from lib.report.sentences import NO_DATA, Statement
+from lib.report.sentences import Statement
 from lib.stats import comparisons, digits
 from lib.stats.intervals import Interval
 
@@ -44,7 +44,7 @@ def badge(machine: str) -> Statement:
     """Say how noisy the machine was, what the self-check found, and how many comparisons are unclear."""
     noise = disturbances({name: results.load(name, machine) for name in notebooks.experiments()})
     if noise.empty:
-        return Statement("Nothing was timed here.", NO_DATA, machine)
+        return sentences.missing("Nothing was timed here.")
     said = [_noise_text(noise), _too_fast_text(noise), _check_text(machine), _unclear_text(machine)]
     evidence = (
         "A timed record is noisy if the noise probe beside it was slow or unsteady, or if other programs used more "
@@ -117,7 +117,7 @@ def limits(ceilings: pd.DataFrame) -> Statement:
     products, memory = tidy.limit_intervals(ceilings)
     call = tidy.call_us(ceilings)
     if not products or math.isnan(memory.value):
-        return Statement("No ceiling was measured here.", NO_DATA, "ceilings")
+        return sentences.missing("No ceiling was measured here.")
 
     def quantity(name: str, found: Interval) -> Quantity:
         return Quantity(f"{ceilings['machine'].iloc[0]}/ceilings/{name}", found, digits.interval(found))

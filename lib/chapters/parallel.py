@@ -15,7 +15,7 @@ from lib.parallel.accounting import MESH, MESH_AXES, TPU_V5P, XXL, Network
 from lib.records.frame import Frame
 from lib.report import compare, plots, sentences, tables, tidy
 from lib.report.published import published_table
-from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.report.sentences import Statement, of_records
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
@@ -28,7 +28,7 @@ WRITE_UPS = ("brandon-snider/cs336-a2", "damek/cs336-assignment2-systems")  # th
 UNCOUNTED = ["codes"]  # several experiments are in one table, each by its own code
 UNTOLD = ["noisy", "why", "status"]  # by write-ups
 MIB, GIB = 2**20, 2**30
-NOTHING = Statement("Steps of several ranks were not measured here.", NO_DATA, "ddp")
+NOTHING = "Steps of several ranks were not measured here."
 
 
 def steps(records: pd.DataFrame) -> pd.DataFrame:
@@ -76,7 +76,7 @@ def answer(records: pd.DataFrame, table: pd.DataFrame) -> Statement:
     found = head(table).set_index("variant", drop=False) if len(table) else table
     ours = [name for name in OURS if name in found.index]
     if not ours:
-        return sentences.with_stale(NOTHING, records)
+        return sentences.missing(NOTHING, records)
     best = found.loc[min(ours, key=lambda name: found.loc[name, "total_ms"].value)]
     case = best[records.fields].to_dict()
     number = sentences.quantity(records, case, "total_ms", best["total_ms"], digits.interval(best["total_ms"]))
@@ -101,7 +101,7 @@ def against(records: pd.DataFrame, variant: str, *others: str) -> Statement:
     """Compare a variant of the head's case with others."""
     found = head(steps(records)).set_index("variant", drop=False)
     if not {variant, *others} <= set(found.index):
-        return sentences.with_stale(NOTHING, records)
+        return sentences.missing(NOTHING, records)
     case, *rest = (found.loc[one, records.fields].to_dict() for one in (variant, *others))
     said, where = [], "at size {size}, {world} ranks by {backend}"
     for to in rest:
@@ -115,7 +115,7 @@ def share(records: pd.DataFrame) -> Statement:
     """State how long the naive step takes and how much of it synchronizes gradients."""
     found = tidy.one(head(steps(records)), {"variant": "naive"})
     if found.empty or not found["synchronization_ms"]:
-        return NOTHING
+        return sentences.missing(NOTHING)
     whole, part = found["total_ms"], found["synchronization_ms"]
     text = (
         f"The naive step of {found['size']} on {found['world']} ranks takes {digits.interval(whole)} ms, of which "
@@ -251,7 +251,7 @@ def memory(table: pd.DataFrame, *records: pd.DataFrame) -> Statement:
     """State what a rank holds after a step in each of our ways, and how far the formula is off."""
     ours = tidy.select(table, ours=True)
     if ours.empty:
-        return sentences.with_stale(Statement("Memory of ranks was not measured here.", NO_DATA, "sharded"), *records)
+        return sentences.missing("Memory of ranks was not measured here.", *records)
     ours = tidy.select(ours, **ours.iloc[0][ALIKE])
     parts = [f"{digits.number(row['after_step_mib'].value, 0)} MiB {row['label']}" for _, row in ours.iterrows()]
     row, off = ours.iloc[0], ours["error_percent"].abs().max()
@@ -268,7 +268,7 @@ def bound(records: pd.DataFrame, network: Network | None, peaks: Mapping[str, fl
     """State from how many tokens a rank on data parallelism on this network is compute-bound."""
     precision = next((name for name in ("bf16", "fp32") if name in peaks), None)
     if network is None or precision is None:
-        return Statement("No network or ceiling was measured here.", NO_DATA, "collectives, ceilings")
+        return sentences.missing("No network or ceiling was measured here.")
     tokens = accounting.data_parallel_tokens(peaks[precision], network.bandwidth, precision=precision)
     text = (
         f"At the ceiling of {precision} and {digits.number(network.bandwidth / 1e9)} GB/s on the bus, data parallelism "

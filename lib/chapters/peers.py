@@ -40,7 +40,7 @@ def answer(records: pd.DataFrame) -> Statement:
         ours, peer = {**case, "program": "ours"}, f"{PEER} {tidy.one(records, case)['peer_version']}"
         said.append(sentences.compare(records, ours, {"program": PEER}, "our step", peer, where))
     if not said:
-        return sentences.with_stale(Statement("No other library was measured here.", NO_DATA, PEER), records)
+        return sentences.missing("No other library was measured here.", records)
     return sentences.together(*said)
 
 

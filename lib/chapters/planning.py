@@ -15,7 +15,7 @@ from lib.parallel import accounting
 from lib.parallel.accounting import SCHEMES, Network
 from lib.records.frame import Frame
 from lib.report import sentences, tidy
-from lib.report.sentences import NO_DATA, Statement
+from lib.report.sentences import Statement
 from lib.stats import digits
 
 WORLDS = (1, 2, 4, 8, 16, 32, 64)
@@ -220,7 +220,7 @@ def error(of_steps: pd.DataFrame, *records: pd.DataFrame) -> Statement:
             ends = [f"{'+' if end > 0 else '−'}{digits.count(abs(end))}%" for end in (off[0], off[-1])]
             said.append(f"{ends[0]} to {ends[1]} on {digits.count(len(off))} {name}")
     if not said:
-        return sentences.with_stale(Statement("The planner has nothing to check.", NO_DATA, "step"), *records)
+        return sentences.missing("The planner has nothing to check.", *records)
     evidence = "Each step is predicted from the ceilings and the slowdown of the nearest other step."
     names = tuple(name for one in records if len(one) for name in sentences.names(one, {}))
     return Statement(f"The planner's error is {' and '.join(said)}.", "measured", evidence, names)
@@ -230,7 +230,7 @@ def answer(planned: pd.DataFrame, of: Device | None) -> Statement:
     """State what the largest size needs of devices like this one, and its throughput on the most."""
     table = best(planned)
     if table.empty:
-        return Statement("Without ceilings and collectives nothing is planned.", NO_DATA, "ceilings, collectives")
+        return sentences.missing("Without ceilings and collectives nothing is planned.")
     fits = table[table["why"] == ""]
     if fits.empty:
         return Statement(f"No size fits on {WORLDS[-1]} devices like this one.", "derived", "The planner's memory.")

@@ -10,7 +10,7 @@ from lib.chapters.step import PLAIN
 from lib.report import claims, compare, hypotheses, plots, published, sentences, tables, tidy
 from lib.report.claims import LESS, MORE, Found
 from lib.report.hypotheses import MOST, Hypothesis, counted
-from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.report.sentences import Statement, of_records
 from lib.stats import digits
 
 BITS = {"fp32": 24, "fp16": 11, "bf16": 8}  # of the significand, the hidden one included (IEEE 754; bf16: half of fp32)
@@ -149,7 +149,7 @@ def sums(records: pd.DataFrame) -> Statement:
     """State a thousand times 0.01 in each type, and with narrow terms in an fp32 sum."""
     table = loops(records).set_index("loop")
     if not {*(f"{name} += {name}" for name in PRECISIONS), "fp32 += fp16", "fp32 += bf16"} <= set(table.index):
-        return Statement("The loops were not run here.", NO_DATA, "accumulation")
+        return sentences.missing("The loops were not run here.")
     said = {loop: digits.exact(round(number, 4)) for loop, number in table["number"].items()}
     stop = table.loc["bf16 += bf16", "stalls_after"]
     ends = "ends at" if stop == "never" else "stops at"
@@ -168,7 +168,7 @@ def reasons(records: pd.DataFrame, narrow: str) -> Statement:
     table = loops(records).set_index("loop")
     loop = f"{narrow} += {narrow}"
     if loop not in table.index:
-        return Statement(f"The loops of {narrow} were not run here.", NO_DATA, "accumulation")
+        return sentences.missing(f"The loops of {narrow} were not run here.")
     row = table.loc[loop]
     percent = row["half_percent"]
     lost = "every term is lost" if percent > 100 else f"up to {digits.count(percent)}% of a term is lost"
@@ -184,7 +184,7 @@ def observed(records: pd.DataFrame, narrow: str) -> Statement:
     """State which of the toy model's tensors are narrow under autocast and which are not."""
     table = dtypes(records, "toy")
     if narrow not in table:
-        return Statement(f"The toy model under {narrow} autocast was not observed here.", NO_DATA, "toy")
+        return sentences.missing(f"The toy model under {narrow} autocast was not observed here.")
     found = table.set_index("tensor")[narrow]
     asked = {
         "parameters": "parameters", "output of the first layer": "the first layer's output",
@@ -203,7 +203,7 @@ def sensitive(records: pd.DataFrame, subject: str, precision: str) -> Statement:
     name, where = NORMS[subject], {"subject": subject, "precision": precision, "offset": 0}
     table = rows(records, "norm_errors", **where)
     if table.empty:
-        return Statement(f"A {name} in {precision} was not computed here.", NO_DATA, subject)
+        return sentences.missing(f"A {name} in {precision} was not computed here.")
     errors = table.drop_duplicates("scale").set_index("scale")["relative_error"]
     over = rows(records, "norm_limits", **where, what="overflows")
     text = f"In {precision}, {name} has a relative error of {digits.number(errors[1])} on standard normal inputs"
@@ -225,7 +225,7 @@ def kernel(records: pd.DataFrame, precision: str) -> Statement:
     lost = sorted(set(overflows(records, "layer_norm", precision)) & set(tidy.column(table, "scale")))
     if not lost:
         text = f"PyTorch's own layer norm was not tried in {precision} where steps overflow."
-        return Statement(text, NO_DATA, "kernel")
+        return sentences.missing(text)
     worst = tidy.select(table, scale=lost)["relative_error"].max()
     scales = " to ".join(map(digits.exact, dict.fromkeys((lost[0], lost[-1]))))
     text = (
@@ -251,7 +251,7 @@ def trend(steps: pd.DataFrame) -> Statement:
     """Compare a step in bf16 and fp32 in the largest case, and at the smallest size if it differs."""
     table = speed(steps)
     if table.empty:
-        return Statement("Steps in bf16 and in fp32 were not both measured here.", NO_DATA, "step")
+        return sentences.missing("Steps in bf16 and in fp32 were not both measured here.")
     table = table.sort_values(["parameters", "context_length"]).drop_duplicates("size", keep="last")
     ends = table.iloc[[-1, 0]].drop_duplicates("size")[steps.fields].to_dict("records")
     said = [

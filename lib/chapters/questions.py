@@ -170,7 +170,7 @@ def _triton(of: Machine) -> Statement:
     """Answer with the time of ours in Triton against PyTorch's kernel, in the longest case."""
     case = flash.head(tidy.select(of.load("flash"), variant="triton"))
     if case["seq_len"] is None:
-        return Statement("Our Triton kernel was not measured here: it needs an NVIDIA GPU.", NO_DATA, "flash")
+        return sentences.missing("Our Triton kernel was not measured here: it needs an NVIDIA GPU.")
     return flash.answer(flash.alike(of.load("flash"), case), case)
 
 

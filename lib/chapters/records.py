@@ -68,7 +68,7 @@ def damage() -> list[sentences.Statement | tables.Table]:
     losses = damaged.losses()
     read = sum(len(damaged.files(root)) for root in (results.folder(), results.REFERENCE))
     if losses.empty and not read:
-        return [sentences.Statement("There are no files of records.", sentences.NO_DATA, "The store was looked into.")]
+        return [sentences.missing("There are no files of records.")]
     whole = f"All files of records are whole, {digits.count(read)} of {digits.count(read)}."
     evidence = (
         "Each file in the store and each that is kept in git was read, and its bytes, fields, checksum and place were "

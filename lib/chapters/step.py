@@ -54,7 +54,7 @@ def answer(steps: pd.DataFrame, case: Mapping) -> Statement:
     """Say how long a step takes, its parts, its rate and its least time; takes `prepared` steps."""
     total = sentences.number(steps, "total_ms", case, digits.interval)
     if total is None:
-        return Statement("No training step was measured.", sentences.NO_DATA, "train_step")
+        return sentences.missing("No training step was measured.")
     record = tidy.one(steps, case)
     numbers, said = [total], []
     for phase in PHASES:

@@ -18,7 +18,7 @@ from lib.report import claims, plots, sentences, tables, tidy
 from lib.report.claims import Found
 from lib.report.hypotheses import Hypothesis
 from lib.report.published import published_table
-from lib.report.sentences import NO_DATA, Statement, of_records
+from lib.report.sentences import Statement, of_records
 from lib.stats import comparisons, digits, intervals, steady_state
 
 WARMUPS = (0, 1, 2, 5)
@@ -179,7 +179,7 @@ def published_medians() -> pd.DataFrame:
 
 
 def _not_measured(what: str) -> Statement:
-    return Statement(f"{what} measured here.", NO_DATA, "warmup")
+    return sentences.missing(f"{what} measured here.")
 
 
 def head(records: pd.DataFrame) -> dict:
@@ -281,7 +281,7 @@ def equivalence(records: pd.DataFrame) -> Statement:
     table = one_against_five(records)
     if table.empty:
         text = "One warm-up against five takes three fresh processes."
-        return Statement(text, NO_DATA, "warmup")
+        return sentences.missing(text)
     said = {
         "same": "the same within 3%",
         "faster": "shorter",

@@ -87,7 +87,7 @@ def of_records(*free: str) -> Callable:
             used = names(records, where) if "round" in records else ()
             chosen = tidy.select(records, **where)
             every = [
-                with_stale(one, chosen) if one.verdict == NO_DATA else replace(one, records=used)
+                missing(one.text, chosen) if one.verdict == NO_DATA else replace(one, records=used)
                 for one in (said if isinstance(said, list) else [said])
             ]
             return every if isinstance(said, list) else every[0]
@@ -97,15 +97,15 @@ def of_records(*free: str) -> Callable:
     return decorate
 
 
-def with_stale(said: Statement, *records: pd.DataFrame) -> Statement:
-    """Append to a statement without data how many of these records are stale, if any."""
-    return replace(said, text=" ".join(filter(None, (said.text, left_out(*records)))))
+def missing(text: str, *records: pd.DataFrame) -> Statement:
+    """Say what was not measured, and how many of these records are stale, if any; the chapter on questions shows it."""
+    return Statement(f"{text} {left_out(*records)}".strip(), NO_DATA, "")
 
 
-def _nothing(text: str, evidence: str, records: pd.DataFrame, *cases: Mapping) -> Statement:
-    """Return the statement that there is no data of these cases, of which unknown fields may have any value."""
+def _without(text: str, records: pd.DataFrame, *cases: Mapping) -> Statement:
+    """Say that there is no data of these cases, of which unknown fields may have any value."""
     known = ({name: value for name, value in case.items() if value is not None} for case in cases)
-    return with_stale(Statement(text, NO_DATA, evidence), *(tidy.select(records, **case) for case in known))
+    return missing(text, *(tidy.select(records, **case) for case in known))
 
 
 def together(*statements: Statement) -> Statement:
@@ -129,7 +129,7 @@ def compare(
     found = factor(records, "total_ms", of, to)
     if found is None:
         text = _sentence(f"{subject} and {other} were not both measured")
-        return _nothing(text, _picked(of, to), records, of, to)
+        return _without(text, records, of, to)
     ratio, rests_on = found
     if ratio.verdict == SAME:
         ratio = replace(ratio, shown=digits.interval(ratio.value))
@@ -193,7 +193,7 @@ def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> S
     """Put the medians of metrics of one case, with their intervals, into `wording`, each for one {}."""
     numbers = tuple(number(records, metric, of, digits.interval) for metric in metrics)
     if None in numbers:
-        return _nothing("This was not measured here.", fields(of), records, of)
+        return _without("This was not measured here.", records, of)
     beside = _disturbances(records, of)
     evidence = " ".join(
         f"{metric}, {fields(of)}; median, {_counted(one.value)}{beside}."
@@ -223,7 +223,7 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, of: Mapping, subject
     chosen = tidy.select(records, **{name: value for name, value in of.items() if name != axis})
     found = hypotheses.exponent(records, metric, axis, of)
     if found is None:
-        return _nothing(f"How {subject} grows was not measured here.", fields(of), records, of)
+        return _without(f"How {subject} grows was not measured here.", records, of)
     measured = chosen[tidy.column(chosen, metric).notna()]
     ends = f"from {measured[axis].min():,} to {measured[axis].max():,} {unit or heading(axis)}"
     whole, shown = round(found.value), digits.brief(found)
