@@ -225,7 +225,7 @@ class Slot:
         self.node, self.name, self.whole, self.share = node, name, share is None, share or (0, 1)
         self.needs = {"num_cpus": cpus, "num_gpus": gpus}
 
-    def pieces(self, run: Run) -> Iterator[Piece]:
+    def __call__(self, run: Run) -> Iterator[Piece]:
         """Execute a run on the node and yield its pieces. Raises SlotLost if the node is gone."""
         stream = _pieces.options(**self.needs, **_pinned(self.node)).remote(replace(run, share=self.share), self.whole)
         try:

@@ -30,19 +30,10 @@ ROUNDING = 1e-3  # allowed relative gap between total and sum of phases, which a
 
 
 class SlotLost(Exception):
-    """Raised when a box is gone together with its run."""
+    """Raised by a slot when its box is gone together with its run."""
 
 
-class Slot:
-    """A slot on this machine: all of it, or a GPU and a share of the cores, for one kernel at a time."""
-
-    def __init__(self, workspace: processes.Workspace, pin: str = "", share: tuple[int, int] = (0, 1)):
-        self.workspace, self.variables = workspace, {"CUDA_VISIBLE_DEVICES": pin} if pin else {}
-        self.share = share
-
-    def pieces(self, run: Run) -> Iterator[Piece]:
-        """Execute a run and yield its pieces. Slots on other machines may raise SlotLost."""
-        return pieces(replace(run, variables=run.variables | self.variables, share=self.share), self.workspace)
+Slot = Callable[[Run], Iterator[Piece]]  # executes a run and yields its pieces; of one kernel at a time
 
 
 @dataclass
@@ -160,7 +151,7 @@ class Supervisor:
     def _follow(self, active: ActiveRun) -> None:
         """Pass the pieces of a run to the supervisor; runs in a thread."""
         try:
-            for piece in active.slot.pieces(active.run):
+            for piece in active.slot(active.run):
                 self.events.put((active, piece))
         except SlotLost as error:
             self.events.put((active, Piece("end", "lost", str(error).encode())))
@@ -300,7 +291,13 @@ def check(found: dict, task: Task, name: str) -> None:
 
 @contextlib.contextmanager
 def local(tasks: list[Task], pins: list[str]) -> Iterator[list[Box]]:
-    """Yield this machine as the only box, with a slot for each GPU in `pins` (see `plan.pins`)."""
+    """Yield this machine as the only box, with a slot for each GPU in `pins` (see `plan.pins`).
+
+    Each has its share of the cores."""
     with processes.workspace() as workspace:
-        slots = [Slot(workspace, pin, (number, len(pins))) for number, pin in enumerate(pins)]
-        yield [Box(deque(tasks), Slot(workspace), slots)]
+
+        def at(number: int) -> Slot:
+            pin, share = {"CUDA_VISIBLE_DEVICES": pins[number]}, (number, len(pins))
+            return lambda run: pieces(replace(run, variables=run.variables | pin, share=share), workspace)
+
+        yield [Box(deque(tasks), lambda run: pieces(run, workspace), [at(number) for number in range(len(pins))])]
