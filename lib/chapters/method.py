@@ -303,9 +303,10 @@ def priors(machine: str) -> pd.DataFrame:
 
     `spread, %` is the standard deviation of a process's ratio for a case of the median length."""
     names: dict[tuple, list[str]] = {}
+    version = results.version(machine)
     for name in (name for name, entry in CATALOG.items() if entry.baseline):
         for by in (comparisons.PAIRS, comparisons.MEDIANS):
-            if prior := compare.prior(name, machine, by=by):
+            if prior := compare.prior(name, machine, "total_ms", by, version):
                 names.setdefault((by, prior), []).append(name)
     rows = [
         {

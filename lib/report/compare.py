@@ -62,8 +62,8 @@ def _by_pairs(
     for rounds, case, against, inverse in ((one, first, second, False), (other, second, first, True)):
         for prefix, baseline in (("", baselines.of), ("plain_", baselines.plain)):
             if baseline(experiment, case) == against:
-                found = list(_ratio_to_baseline(rounds, metric, prefix).values())
-                return comparisons.joined([_inverse(each) for each in found] if inverse else found)
+                found = comparisons.joined(list(_ratio_to_baseline(rounds, metric, prefix).values()))
+                return replace(found, logs=tuple(-log for log in found.logs)) if found and inverse else found
     base = baselines.of(experiment, first)
     if base is None or base != baselines.of(experiment, second):
         return None
@@ -78,13 +78,7 @@ def _ratio_to_baseline(rounds: list[dict], metric: str, prefix: str = "") -> dic
     return {round: _pairs(tuple(own[round]), tuple(base[round])) for round in sorted(own)}
 
 
-@functools.cache  # every table asks anew for the same pairs
-def _pairs(own: tuple[float, ...], base: tuple[float, ...]) -> Measured:
-    return comparisons.of_pairs(own, base)
-
-
-def _inverse(found: Measured) -> Measured:
-    return replace(found, logs=tuple(-log for log in found.logs))
+_pairs = functools.cache(comparisons.of_pairs)  # every table asks anew for the same pairs
 
 
 def _quotient(above: Measured, below: Measured) -> Measured:
@@ -98,21 +92,16 @@ def _prior_of(records: pd.DataFrame, metric: str, by: str) -> Prior | None:
     machines = set(records["machine"])
     if not metric.endswith("_ms") or len(machines) != 1:
         return None
-    return prior(records.experiment, machines.pop(), metric, by, Frame.origin(records, "version"))
-
-
-def prior(
-    experiment: str, machine: str, metric: str = "total_ms", by: str = PAIRS, version: int = 0
-) -> Prior | None:  # fmt: skip
-    """Return what the comparisons of an experiment on a machine have in common.
-
-    An experiment with fewer than 20 comparisons takes the prior of all experiments. None if there are too few. The
-    `version` is that of the machine's records, found here if not given."""
-    return _prior(experiment, machine, metric, by, version or results.version(machine))
+    machine = machines.pop()
+    version = Frame.origin(records, "version") or results.version(machine)
+    return prior(records.experiment, machine, metric, by, version)
 
 
 @functools.lru_cache(maxsize=1_000)
-def _prior(experiment: str, machine: str, metric: str, by: str, version: int) -> Prior | None:
+def prior(experiment: str, machine: str, metric: str, by: str, version: int) -> Prior | None:
+    """Return what the comparisons of an experiment on a machine, in one `version` of its files, have in common.
+
+    An experiment with fewer than 20 comparisons takes the prior of all experiments. None if there are too few."""
     rows = _spreads(experiment, machine, metric, by, version)
     if len(rows) < ENOUGH_COMPARISONS:
         rows = [row for name in CATALOG for row in _spreads(name, machine, metric, by, version)]

@@ -292,21 +292,19 @@ def with_least_time(
     names = [OWN if case in own else BEST if case[0] in flops else None for case in cases]
     known = _with_limit(records.assign(limit_of=pd.Series(names, records.index, dtype=object)), "limit", rates)
     known = _with_limit(known, "speed", [bandwidth] * len(records))
-    parts = [f"{phase}_{unit}" for unit in ("flops", "bytes") for phase in ("forward", "backward")]
-    facts = ("total_ms", *parts, "optimizer_bytes", "limit", "speed", "limit_error", "speed_error")
 
-    def times_ms(_, forward_flops, backward_flops, forward_bytes, backward_bytes, optimizer_bytes, limit, speed, *__):
-        moved = forward_bytes + backward_bytes + optimizer_bytes
-        return 1e3 * (forward_flops + backward_flops) / limit, 1e3 * moved / speed
+    def fact(name: str) -> pd.Series:
+        return column(records, name).astype(float)
 
-    def log_error(*values):
-        products_ms, moved_ms = times_ms(*values)
-        return math.hypot(products_ms * values[-2], moved_ms * values[-1]) / (products_ms + moved_ms)
-
-    known = derive(known, "least_ms", lambda *values: sum(times_ms(*values)), *facts)
+    products_ms = 1e3 * (fact("forward_flops") + fact("backward_flops")) / known["limit"]
+    moved_ms = 1e3 * (fact("forward_bytes") + fact("backward_bytes") + fact("optimizer_bytes")) / known["speed"]
+    error = np.hypot(products_ms * known["limit_error"], moved_ms * known["speed_error"]) / (products_ms + moved_ms)
+    known = known.assign(least=products_ms + moved_ms, error=error)
+    known = derive(known, "least_ms", lambda _, least: least, "total_ms", "least")
     known = with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
-    known = derive(known, "least_ms" + LOG_ERROR, log_error, *facts)
-    return derive(known, "least_percent" + LOG_ERROR, log_error, *facts)
+    for name in ("least_ms", "least_percent"):
+        known = derive(known, name + LOG_ERROR, lambda _, error: error, "total_ms", "error")
+    return known
 
 
 def with_cold_start(records: pd.DataFrame) -> pd.DataFrame:

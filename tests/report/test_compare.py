@@ -8,6 +8,7 @@ from lib.catalog import CATALOG
 from lib.records import baselines, results
 from lib.report import compare, sentences, tables, tidy
 from lib.stats import comparisons
+from lib.stats.comparisons import PAIRS
 
 CASE = {"variant": "naive", "seq_len": 64, "compiled": False}
 NAIVE = CASE | {"precision": "fp32"}
@@ -174,7 +175,7 @@ def test_few_processes_borrow_from_the_other_comparisons_of_the_experiment(save_
     for seq_len in range(2, 32):
         save(seq_len, 0.7 * random.lognormal(0, 0.01, 3))
     assert verdict(compared(1)) == "slower"
-    prior = compare.prior("attention", "test-1c")
+    prior = compare.prior("attention", "test-1c", "total_ms", PAIRS, results.version("test-1c"))
     assert 0.005 < prior.variance(1.0) ** 0.5 < 0.02
     save(99, (0.7,))
     one = compared(99)
