@@ -4,7 +4,7 @@ import pytest
 
 import plain
 from lib import model
-from lib.experiments import cases, measure
+from lib.experiments import measure
 from lib.instruments import peak_memory
 
 SHAPE = {"d_model": 32, "num_heads": 2, "batch_size": 2}
@@ -26,19 +26,13 @@ def test_a_module_gives_a_record_of_both_passes_and_of_its_memory(own_results, p
     assert ("paired_ms" in metrics) == (precision == "bf16")
 
 
-def test_a_module_that_computes_something_else_is_found(own_results, monkeypatch):
-    right, build = model.SelfAttention.forward, cases.EXPERIMENTS["attention_module"].setup
-
-    def setup(self):
-        work = build(self)
-        expected = work.expected()
-        monkeypatch.setattr(model.SelfAttention, "forward", lambda module, x: 1.001 * right(module, x))
-        work.expected = lambda: expected
-        return work
-
-    monkeypatch.setattr(cases.EXPERIMENTS["attention_module"], "setup", setup)
+def test_a_module_that_computes_something_else_is_found(monkeypatch):
+    work, right = one().setup(), model.SelfAttention.forward
+    expected = work.expected()
+    work.expected = lambda: expected
+    monkeypatch.setattr(model.SelfAttention, "forward", lambda module, x: 1.001 * right(module, x))
     with pytest.raises(measure.WrongResult, match="out"):
-        plain.measured(one())
+        measure.errors(work)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,14 @@ def refuse(rank: int) -> None:
     dist.barrier()
 
 
+def said(refused: Callable) -> str:
+    """Return what is said to what is refused."""
+    try:
+        refused()
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+
+
 def times() -> list:
     """Time a pretended iteration in which either rank is the slower one in one phase."""
     instants = iter([0, 30, 40, 90] if dist.get_rank() else [0, 10, 60, 70])
@@ -169,12 +177,9 @@ def backward_twice() -> str:
     """Run two backward passes without a synchronization between them; return what is said."""
     network = DistributedDataParallel(built("plain"), "overlap")
     rank_loss(network, 0, 0).backward()
-    try:
-        rank_loss(network, 1, 0).backward()
-    except RuntimeError as error:
-        said = str(error)
+    told = said(lambda: rank_loss(network, 1, 0).backward())
     network.finish_gradient_synchronization()
-    return said
+    return told
 
 
 OPTIMIZERS = {
@@ -286,10 +291,7 @@ def other_groups() -> str:
     first, second = (
         ShardedOptimizer([nn.Parameter(torch.ones(2)) for _ in range(n)], torch.optim.SGD, lr=1.0) for n in (1, 2)
     )
-    try:
-        first.load_state_dict(second.state_dict())
-    except ValueError as error:
-        return str(error)
+    return said(lambda: first.load_state_dict(second.state_dict()))
 
 
 def shared_memory() -> dict:
@@ -393,7 +395,4 @@ def reloaded() -> float:
 
 def moved() -> str:
     """Move a sharded module; return what is said."""
-    try:
-        FullySharded(built("plain")).to(torch.float64)
-    except RuntimeError as error:
-        return str(error)
+    return said(lambda: FullySharded(built("plain")).to(torch.float64))
