@@ -91,7 +91,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def _innermost(modules: Iterable[str]) -> str:
+def _innermost(modules: set[str]) -> str:
     """Return the module that all others are around, with * for a layer's number; "Global" outside any."""
-    name = max(modules, key=lambda name: name.count("."))
+    name = max(modules - {"Global"}, key=lambda name: name.count("."), default="Global")
     return re.sub(r"\.\d+", ".*", name.partition(".")[2] or name)
