@@ -102,7 +102,8 @@ def test_the_plan_has_every_size_scheme_and_number_of_devices_and_the_best_that_
     best = planning.best(planned).set_index("size")
     assert best.loc["10B", "scheme"] == "fsdp"
     assert best.loc["10B", "rank_gib"] < 72
-    assert best.loc["10B", "least_world"] > 1
+    assert best.loc["10B", "least_world"] > 1 == best.loc["small", "least_world"]
+    assert best.loc["small", "total_ms"] == tidy.select(planned, size="small", world=64, fits=True)["total_ms"].min()
     wide = planning.wide(planned, "rank_gib")
     assert set(wide["scheme"]) == {"data parallel", "sharded", "fsdp"}
     assert list(wide.columns[2:]) == [str(world) for world in planning.WORLDS]
