@@ -52,20 +52,19 @@ def fits(records: pd.DataFrame) -> pd.DataFrame:
     Processes with fewer sizes than others are left out. `overhead_us` is o, `algorithm_gb_per_s` w, `bus_gb_per_s` the
     same on the bus, with intervals over processes. `misfit_percent` is the model's largest error among the medians."""
     timed, rows = tidy.select(records, status="ok"), []
+    timed = timed.assign(seconds=tidy.column(timed, "total_ms").map(np.median) / 1e3)
     for key, group in timed.groupby(KEYS, sort=False) if len(timed) else ():
         sizes = group.groupby("round")["message_bytes"].transform("nunique")
         if sizes.max() < 2:
             continue
-        each = [process for _, process in group[sizes == sizes.max()].groupby("round")]
-        found = [fitted(one["message_bytes"], [np.median(ms) / 1e3 for ms in one["total_ms"]]) for one in each]
+        processes = group[sizes == sizes.max()].groupby("round")
+        found = [fitted(one["message_bytes"], one["seconds"]) for _, one in processes]
         overhead, bandwidth = (intervals.of_processes(values) for values in zip(*found, strict=True))
-        case = dict(zip(KEYS, key, strict=True))
-        middles = [(size, np.median([np.median(ms) for ms in same["total_ms"]]) / 1e3)
-                   for size, same in group.groupby("message_bytes")]  # fmt: skip
-        off = [abs((overhead.value + size / bandwidth.value) / seconds - 1) for size, seconds in middles]
+        case, middles = dict(zip(KEYS, key, strict=True)), group.groupby("message_bytes")["seconds"].median()
+        off = (overhead.value + middles.index / bandwidth.value) / middles - 1
         bus = accounting.bus_bytes(case["operation"], 1, case["world"])
         row = {"overhead_us": overhead.scaled(1e6), "algorithm_gb_per_s": bandwidth.scaled(1 / GB)}
-        row |= {"bus_gb_per_s": bandwidth.scaled(bus / GB), "misfit_percent": 100 * max(off)}
+        row |= {"bus_gb_per_s": bandwidth.scaled(bus / GB), "misfit_percent": 100 * off.abs().max()}
         over = bool(tidy.column(group, "oversubscribed").fillna(0).max())
         rows.append(case | row | {"hardware": group["hardware"].iloc[0], "oversubscribed": over})
     rows.sort(key=lambda row: (row["backend"], list(accounting.PASSES).index(row["operation"]), row["world"]))
