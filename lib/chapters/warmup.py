@@ -270,7 +270,8 @@ def where_it_goes(records: pd.DataFrame, of: Mapping) -> Statement:
     longer = {phase: ms for phase, ms in excess_ms.items() if ms > 0}
     if whole <= 0:
         return _not_measured("In which phase the first step is longer was not")
-    parts = [f"{digits.number(100 * ms / whole)}% is in the {phase}" for phase, ms in longer.items()]
+    named = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer"}
+    parts = [f"{digits.number(100 * ms / whole)}% is in the {named[phase]}" for phase, ms in longer.items()]
     text = f"Of the first step's extra time, {sentences.listed(parts)}."
     return Statement(text, "measured", "First step less the median of the last half of the steps, phase by phase.")
 

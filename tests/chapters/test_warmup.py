@@ -42,7 +42,7 @@ def test_where_a_process_is_steady_and_where_its_first_step_was_long(starts):
     (row,) = warmup.steady(starts).to_dict("records")
     assert row["steady_from"] == "2, 2, 2"
     assert row["first_ratio"].value == pytest.approx(12.5 / 2.503, rel=1e-2)
-    assert warmup.where_it_goes(starts, CASE).text == "Of the first step's extra time, 100% is in the forward."
+    assert warmup.where_it_goes(starts, CASE).text == "Of the first step's extra time, 100% is in the forward pass."
     line = warmup.first_line(starts).text
     assert line == (
         "At tiny, context 8, the first step takes 4.996× (4.991 to 5.001) as long as later ones, steady from step 2: "
