@@ -25,10 +25,10 @@ COLUMNS = "operator operators_percent spent_ms accounted_ms"
 
 
 def pieces(record: Mapping, bandwidth: float, call_ms: float) -> pd.DataFrame:
-    """Return what accounts for a record's time, one row a piece: `phase`, `operator`, `part` of `PARTS` and `ms`.
+    """Return what accounts for a record's time, one row a piece.
 
-    The bytes of an operator that was not timed alone take their time at the bandwidth; a CPU fetches what it overwrites
-    first. Faults have no operator."""
+    Columns: `phase`, `operator`, `part` of `PARTS` and `ms`. The bytes of an operator that was not timed alone take
+    their time at the bandwidth; a CPU fetches what it overwrites first. Faults have no operator."""
     operators, alone, faults = (pd.DataFrame(record[name]) for name in ("operators", "alone", "phase_faults"))
     others = operators[~operators["kind"].isin(KINDS)]
     moved = others["moved_bytes"] + others["new_bytes"] * (record["device"] == "cpu")

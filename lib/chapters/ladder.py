@@ -58,12 +58,13 @@ def switched(case: Mapping) -> list[str]:
 
 
 def table(rungs: pd.DataFrame, steps: pd.DataFrame, allocators: pd.DataFrame) -> pd.DataFrame:
-    """Return the rungs at the largest case that has several, plain first, and what keeping freed memory brings.
+    """Return the rungs at the largest case that has several, plain first.
 
-    Takes `step.prepared` records of `ladder` and of `step`, whose plain ones stand below all rungs, and those of
-    `allocator`. Columns: the medians of `METRICS`; `on`, all switches; `switch`, the one that a rung adds; `label`;
-    `baseline`, `ratio`, `verdict` and `gain`, how many times faster, over the plain step, and with `rung_` over the
-    rung before; `compile_s`, and `payback_steps` of the rung that compiles. Empty where no switch was measured."""
+    Also what keeping freed memory brings. Takes `step.prepared` records of `ladder` and of `step`, whose plain ones
+    stand below all rungs, and those of `allocator`. Columns: the medians of `METRICS`; `on`, all switches;
+    `switch`, the one that a rung adds; `label`; `baseline`, `ratio`, `verdict` and `gain`, how many times faster,
+    over the plain step, and with `rung_` over the rung before; `compile_s`, and `payback_steps` of the rung that
+    compiles. Empty where no switch was measured."""
     fields, off = rungs.fields, {name: plain for name, plain in PLAIN.items() if name in steps}
     bottom = tidy.medians(tidy.select(steps, **off), *METRICS, "limit_of").assign(**PLAIN)
     climb = tidy.medians(rungs, *METRICS, "limit_of")

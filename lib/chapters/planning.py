@@ -114,7 +114,9 @@ def measured(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def step_of(row: Mapping, ranks: int = 1) -> Step:
-    """Return what a case computes on one of its ranks; steps on several have the attention and optimizer of `WAY`."""
+    """Return what a case computes on one of its ranks.
+
+    Steps on several have the attention and optimizer of `WAY`."""
     shape = replace(model_shape(row["size"], row["context_length"]), batch_size=float(row["batch_size"] / ranks))
     return Step(shape, row["precision"], (row["attention"], row["optimizer"]) if "attention" in row else WAY)
 

@@ -39,7 +39,7 @@ def summary(name: str, values: list[float]) -> Interval | None:
 
 
 def _sum_us(table: Mapping, **where) -> float:
-    """Add the microseconds of the rows of a record's table with these values; a list admits any of its own."""
+    """Add the microseconds of the rows of a record's table with these values; of a list, with any."""
     return tidy.select(pd.DataFrame(table), **where)["total_us"].sum()
 
 
@@ -188,7 +188,7 @@ def softmax_to_products(records: pd.DataFrame, phase: str) -> dict | None:
 
 
 def leaders(records: pd.DataFrame, scope: str) -> pd.DataFrame:
-    """Find the kernel that takes the most of a scope, with its calls and share, in each process of one case."""
+    """Find the kernel that takes the most of a scope, with calls and share, in each process of a case."""
     found = []
     for _, record in tidy.with_table(records, "kernels").iterrows():
         ran = tidy.select(pd.DataFrame(record["kernels"]), phase=SCOPES[scope])

@@ -48,7 +48,9 @@ def _late_ms(times: list[float]) -> float:
 
 
 def _steps_after_warmups(group: pd.DataFrame, metric: str) -> dict[int, np.ndarray]:
-    """Return ten steps after each number of warm-ups, a row for each long enough process; empty without one."""
+    """Return ten steps after each number of warm-ups, a row for each process that is long enough.
+
+    Empty if none is."""
     series = [times for times in tidy.samples(group, metric).values() if len(times) >= FULL + FOLLOWING]
     return {w: np.array([times[w : w + FOLLOWING] for times in series]) for w in WARMUPS if series}
 

@@ -1,4 +1,7 @@
-"""Share what cases with a variant of attention need: why it cannot run here, and a reference that holds few scores."""
+"""Share what cases with a variant of attention need.
+
+That is why it cannot run here, and a reference that holds few scores.
+"""
 
 import torch
 from torch import Tensor

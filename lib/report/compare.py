@@ -99,9 +99,10 @@ def _prior_of(records: pd.DataFrame, metric: str, by: str) -> Prior | None:
 
 @functools.lru_cache(maxsize=1_000)
 def prior(experiment: str, machine: str, metric: str, by: str, version: int) -> Prior | None:
-    """Return what the comparisons of an experiment on a machine, in one `version` of its files, have in common.
+    """Return what the comparisons of an experiment on a machine have in common.
 
-    An experiment with fewer than 20 comparisons takes the prior of all experiments. None if there are too few."""
+    It is kept for one `version` of its files. An experiment with fewer than 20 comparisons takes the prior of all
+    experiments. None if there are too few."""
     rows = _spreads(experiment, machine, metric, by, version)
     if len(rows) < ENOUGH_COMPARISONS:
         rows = [row for name in CATALOG for row in _spreads(name, machine, metric, by, version)]

@@ -13,7 +13,7 @@ from lib.stats.intervals import Interval
 
 @dataclass(frozen=True)
 class Quantity:
-    """Hold a computed number as the report shows it: its name if it has one, value, text, and a verdict if any."""
+    """Hold a computed number as the report shows it: its name and verdict, if any, value and text."""
 
     name: str
     value: Interval

@@ -98,7 +98,9 @@ def of_records(*free: str) -> Callable:
 
 
 def missing(text: str, *records: pd.DataFrame) -> Statement:
-    """Say what was not measured, and how many of these records are stale, if any; the chapter on questions shows it."""
+    """Say what was not measured, and how many of these records are stale, if any.
+
+    The chapter on questions shows it."""
     return Statement(f"{text} {left_out(*records)}".strip(), NO_DATA, "")
 
 

@@ -61,7 +61,9 @@ def samples(records: pd.DataFrame, metric: str) -> dict[int, list[float]]:
 
 
 def by_round(rounds: Iterable[Mapping], metric: str) -> dict[int, list[float]]:
-    """Return a metric's samples by round from the records of one case, which may lack it; ValueError for several."""
+    """Return a metric's samples by round from the records of one case, which may lack it.
+
+    Raises ValueError for records of several cases."""
     timed = [(each["round"], each[metric]) for each in rounds if isinstance(each.get(metric), list) and each[metric]]
     found = dict(timed)
     if len(found) < len(timed):
