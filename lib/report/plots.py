@@ -367,8 +367,9 @@ def _svg(ax: Axes, style: dict) -> str:
 
 
 def _page_svg(svg: str, salt: str) -> str:
-    """Return an SVG for the page: no preamble, no size, page inks and unique ids."""
+    """Return an SVG for the page: no preamble, no size, no indentation, page inks and unique ids."""
     svg = re.sub(r' (width|height)="[^"]*"', "", svg[svg.index("<svg") :], count=2)
+    svg = re.sub(r"\n +", "\n", svg)  # indentation, 50 kB of a page
     svg = re.sub(re.escape(INK), "currentColor", svg, flags=re.IGNORECASE)
     svg = re.sub(re.escape(QUIET), "var(--quiet, currentColor)", svg, flags=re.IGNORECASE)
     # text needs more contrast than lines: the page has a readable shade of each colour
