@@ -69,7 +69,7 @@ def test_a_link_out_of_the_results_is_refused_before_anything_runs(run, own_resu
 @pytest.fixture
 def supervising(own_results, monkeypatch):
     """Do something in the place of supervising a sweep; the handlers of signals are put back after the test."""
-    former = {number: signal.getsignal(number) for number in __main__.SIGNALS}
+    former = {number: signal.signal(number, signal.SIG_DFL) for number in __main__.SIGNALS}  # also in the background
     yield lambda work: monkeypatch.setattr(__main__, "_supervise", work)
     for number, handler in former.items():
         signal.signal(number, handler)
