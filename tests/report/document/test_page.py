@@ -160,8 +160,8 @@ def test_a_second_call_renders_nothing_and_a_changed_record_does(rendered, capsy
     assert page.inputs(machine) != digest
 
 
-SHOWN = "from lib.report.sentences import Statement\nStatement('Shown before the error.', 'measured', 'evidence')"
-LACKING = "from lib.report.sentences import Statement\nStatement('No records.', 'no data', 'evidence')"
+SHOWN = "from IPython.display import HTML\nHTML('<div class=\"claim\"><p>Shown before the error.</p></div>')"
+LACKING = "from IPython.display import HTML\nHTML('')"
 
 
 def test_a_chapter_that_fails_is_a_box_in_the_page_and_the_others_are_whole(
