@@ -80,10 +80,10 @@ def timelines(records: pd.DataFrame) -> Axes:
 def parts(record: pd.Series) -> dict[str, float]:
     """Add up the MiB alive at a record's peak by `PARTS`; empty without a breakdown."""
     rows = _rows(record, "breakdown")
-    return {
-        name: float(rows.loc[rows["kind"].isin(kinds), "part_mib"].sum())
-        for name, (kinds, *_) in (PARTS if len(rows) else {}).items()
-    }
+    if rows.empty:
+        return {}
+    sizes = rows.groupby("kind")["part_mib"].sum()
+    return {name: float(sizes.reindex(kinds).sum()) for name, (kinds, *_) in PARTS.items()}
 
 
 @mpl.rc_context(STYLE)
@@ -173,10 +173,8 @@ def saved(records: pd.DataFrame, case: Mapping) -> Statement:
     if change is None:
         return MISSING
     layers = f"in groups of {best['checkpoint']} layers" if best["checkpoint"] > 1 else "every layer"
-    text, numbers = (
-        f"Checkpointing {layers} {'raises' if _is_raised(change) else 'lowers'} the peak by {change}",
-        (change,),
-    )
+    numbers = (change,)
+    text = f"Checkpointing {layers} {'raises' if _is_raised(change) else 'lowers'} the peak by {change}"
     if timed := sentences.factor(records, "total_ms", best, plain):
         time = replace(timed[0], shown=sentences.times(timed[0].value))
         sure = time.verdict in (FASTER, SLOWER)
