@@ -150,7 +150,8 @@ def buckets(found: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         if of.empty or len(times) < 2:
             continue
         best = min(times, key=lambda mib, of=times: of[mib].value)
-        gradient, (overhead_s, bandwidth) = 4 * model_shape(case["size"], case["context_length"]).parameters, model(of)
+        gradient = 4 * model_shape(case["size"], case["context_length"]).parameters
+        overhead_s, bandwidth = model(of)
         formula = accounting.optimal_bucket_bytes(gradient, bandwidth, overhead_s)
         row = {"gradient_mib": gradient / MIB, "by_formula": formula / MIB or math.nan, "bucket_mib": best}
         row |= {"tried": ", ".join(f"{mib:g}" for mib in sorted(times)), "total_ms": times[best]}

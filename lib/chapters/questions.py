@@ -376,11 +376,8 @@ def link_to(chapter: str, heading: str = "") -> str:
 
 def _row_html(question: Question, answer: Statement, mark: str) -> str:
     """Return a question, its status and its answer as HTML."""
-    said, name, asks = (
-        quantities.marked(answer.text, answer.quantities),
-        html.escape(question.name),
-        html.escape(question.asks),
-    )
+    said = quantities.marked(answer.text, answer.quantities)
+    name, asks = html.escape(question.name), html.escape(question.asks)
     link = "" if mark == NOT_RUN else f"; {link_to(*question.shown_in)}"
     return (
         f'<dt>{asks} <small>{name}</small></dt><dd>{said} <small data-verdict="{mark}"><b>{mark}</b>{link}</small></dd>'
