@@ -3,6 +3,7 @@
 import argparse
 import math
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,9 @@ from lib.stats.comparisons import FASTER, PAIRS, SLOWER, UNCLEAR, Measured
 from lib.stats.intervals import ACROSS, ENOUGH_ROUNDS, INSIDE, Interval
 
 FEWEST = 50  # comparisons of programs of which a share is judged
+NO_FAULT = "no fault"  # whatever was found: one process alone cannot tell it from a difference
+HOLDS = {True: "yes", False: "no", None: UNCLEAR, NO_FAULT: ""}
+Finding = tuple[str, str, str, bool | str | None]  # what was tried and found, what must hold, and a key of HOLDS
 
 
 def table(records: pd.DataFrame) -> pd.DataFrame:
@@ -24,28 +28,19 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
     machine."""
     records = tidy.current(records)
     rows = []
-    for check in FINDINGS if len(records) else ():
+    for check, judge in FINDINGS.items() if len(records) else ():
         rounds = [record for _, record in records[records["check"] == check].iterrows()]
         quiet = all(steady_state.quiet(record["noise_probe_ms"], record["quietest_ms"]) for record in rounds)
-        rows += [{"quiet": "yes" if quiet else "no"} | found for found in (FINDINGS[check](*rounds) if rounds else ())]
-    columns = ["tried", "found", "must hold", "holds", "quiet"]
-    return pd.DataFrame(rows, columns=columns)
+        for tried, found, must_hold, holds in judge(*rounds) if rounds else ():
+            rows.append((tried, found, must_hold, HOLDS[holds], HOLDS[quiet]))
+    return pd.DataFrame(rows, columns=["tried", "found", "must hold", "holds", "quiet"])
 
 
-def _finding(tried: str, found: str, bound: str, holds: bool | None) -> dict:
-    said = {True: "yes", False: "no", None: UNCLEAR}[holds]
-    return {"tried": tried, "found": found, "must hold": bound, "holds": said}
-
-
-def _judge_spin(record: pd.Series) -> list[dict]:
-    rows = []
+def _judge_spin(record: pd.Series) -> Iterator[Finding]:
     for known, median in zip(record["known_ms"], record["median_ms"], strict=True):
         wrong_us, allowed_us = 1e3 * (median - known), 2.5 + 2 * known
-        limit = f"at most {allowed_us:.1f} µs"
-        rows.append(
-            _finding(f"a wait of {digits.exact(known)} ms", f"{wrong_us:+.2f} µs", limit, abs(wrong_us) <= allowed_us)
-        )
-    return rows
+        tried, must_hold = f"a wait of {digits.exact(known)} ms", f"at most {allowed_us:.1f} µs"
+        yield tried, f"{wrong_us:+.2f} µs", must_hold, abs(wrong_us) <= allowed_us
 
 
 def _within(found: Interval, most: float, least: float = -math.inf) -> bool | None:
@@ -53,37 +48,28 @@ def _within(found: Interval, most: float, least: float = -math.inf) -> bool | No
     return {INSIDE: True, ACROSS: None}.get(found.against((least, most)), False)
 
 
-def _judge_timer(record: pd.Series) -> list[dict]:
-    found = comparisons.paired(record["ours_ms"], record["timer_ms"])
-    return [_finding(
-        "a matrix product by torch.utils.benchmark: our median to its median", digits.interval(found.ratio),
-        "0.98 to 1.02", _within(found.ratio, 1.02, 1 / 1.02),
-    )]  # fmt: skip
+def _judge_timer(record: pd.Series) -> Iterator[Finding]:
+    found = comparisons.paired(record["ours_ms"], record["timer_ms"]).ratio
+    tried = "a matrix product by torch.utils.benchmark: our median to its median"
+    yield tried, digits.interval(found), "0.98 to 1.02", _within(found, 1.02, 1 / 1.02)
 
 
-def _judge_overhead(record: pd.Series) -> list[dict]:
-    found = comparisons.paired(record["marked_ms"], record["plain_ms"])
-    ratio, holds = digits.interval(found.ratio), _within(found.ratio, 1.005)
-    return [_finding("a step of a millisecond with its marks to one without", ratio, "at most 1.005", holds)]
+def _judge_overhead(record: pd.Series) -> Iterator[Finding]:
+    found = comparisons.paired(record["marked_ms"], record["plain_ms"]).ratio
+    tried = "a step of a millisecond with its marks to one without"
+    yield tried, digits.interval(found), "at most 1.005", _within(found, 1.005)
 
 
-def _judge_programs(*rounds: pd.Series) -> list[dict]:
+def _judge_programs(*rounds: pd.Series) -> Iterator[Finding]:
     """Judge equal programs and planted differences as tables of their own, each over all processes."""
     equal, planted = (_verdicts(kind, rounds) for kind in ("equal", "planted"))
     called, found = sum(verdict in (FASTER, SLOWER) for verdict in equal), planted.count(SLOWER)
     enough = len(rounds) >= ENOUGH_ROUNDS and len(equal) >= FEWEST
     over = f"over {digits.count(len(rounds))} process{'es' * (len(rounds) > 1)}"
-    few = len(equal) < 100
-    return [
-        _finding(
-            f"equal programs called different, {over}", f"{called} of {len(equal)}", "none" if few else "at most 1%",
-            called <= 0.01 * len(equal) if enough else None,
-        ),
-        _finding(
-            f"a tenth more work called slower, {over}", f"{found} of {len(planted)}", "at least 90%",
-            found >= 0.9 * len(planted) if enough else None,
-        ),
-    ]  # fmt: skip
+    most = "none" if len(equal) < 100 else "at most 1%"
+    holds = (called <= 0.01 * len(equal), found >= 0.9 * len(planted)) if enough else (None, None)
+    yield f"equal programs called different, {over}", f"{called} of {len(equal)}", most, holds[0]
+    yield f"a tenth more work called slower, {over}", f"{found} of {len(planted)}", "at least 90%", holds[1]
 
 
 def _verdicts(kind: str, rounds: tuple[pd.Series, ...]) -> list[str]:
@@ -98,39 +84,32 @@ def _verdicts(kind: str, rounds: tuple[pd.Series, ...]) -> list[str]:
     return comparisons.verdicts([comparisons.moderated(row, prior) for row in table])
 
 
-def _judge_placed(record: pd.Series) -> list[dict]:
+def _judge_placed(record: pd.Series) -> Iterator[Finding]:
     low, high = (f"{quantile:.3g}" for quantile in np.quantile(record["ratio"], (0.05, 0.95)))
-    row = _finding("the same program on other memory, nine of ten ratios", f"{low} to {high}", "", None)
-    return [row | {"holds": ""}]  # not a fault: one process alone cannot tell it from a difference
+    yield "the same program on other memory, nine of ten ratios", f"{low} to {high}", "", NO_FAULT
 
 
-def _judge_repeated(record: pd.Series) -> list[dict]:
-    rows = []
+def _judge_repeated(record: pd.Series) -> Iterator[Finding]:
     for what, rates in (("a matrix product", record["product_gflops"]), ("a copy", record["copy_gbs"])):
         apart = max(rates) / min(rates) - 1
-        found = f"{100 * apart:.1f}% apart"
-        rows.append(
-            _finding(
-                f"the ceiling of {what}, {digits.count(len(rates))} times", found, "at most 5% apart", apart <= 0.05
-            )
-        )
-    return rows
+        tried = f"the ceiling of {what}, {digits.count(len(rates))} times"
+        yield tried, f"{100 * apart:.1f}% apart", "at most 5% apart", apart <= 0.05
 
 
-def _excess(tried: str, longer: list[float], shorter: list[float], most_ms: float) -> list[dict]:
-    """Judge the median difference of two things timed in alternation, by its interval."""
-    apart = intervals.median([[a - b for a, b in zip(longer, shorter, strict=True)]])
-    return [_finding(tried, f"{digits.interval(apart)} ms", f"at most {most_ms:g} ms", _within(apart, most_ms))]
+def _judge_start(record: pd.Series) -> Iterator[Finding]:
+    yield _excess("the start of a kernel, beyond loading torch", record["kernel_ms"], record["torch_ms"], 1500)
 
 
-def _judge_start(record: pd.Series) -> list[dict]:
-    return _excess("the start of a kernel, beyond loading torch", record["kernel_ms"], record["torch_ms"], 1500)
-
-
-def _judge_between(record: pd.Series) -> list[dict]:
-    return _excess(
+def _judge_between(record: pd.Series) -> Iterator[Finding]:
+    yield _excess(
         "from one case to the next, beyond the noise probes", record["case_ms"], record["noise_probes_ms"], 50
     )
+
+
+def _excess(tried: str, longer: list[float], shorter: list[float], most_ms: float) -> Finding:
+    """Judge the median difference of two things timed in alternation, by its interval."""
+    apart = intervals.median([[a - b for a, b in zip(longer, shorter, strict=True)]])
+    return tried, f"{digits.interval(apart)} ms", f"at most {most_ms:g} ms", _within(apart, most_ms)
 
 
 FINDINGS = {
