@@ -57,21 +57,11 @@ def _column_cells(values: pd.Series, names: Sequence[tuple[str, str]] | None = N
     if any(isinstance(value, Interval) for value in values):
         shown = [as_interval(value) for value in values]
         heads = digits.aligned([digits.value(i) if i else digits.MISSING for i in shown])
-        tails = [
-            f"{digits.number(i.low, i.reach)}–{digits.number(i.high, i.reach)}" if i and i.reach > 0 else ""
-            for i in shown
-        ]
-        if names is not None:
-            heads = [
-                Quantity(name, i, h, verdict).__html__() if i and name else h
-                for (name, verdict), i, h in zip(names, shown, heads, strict=True)
-            ]
-        heads = [f"<b>{h}</b>" if isinstance(i, Bold) else h for i, h in zip(shown, heads, strict=True)]
-        words = [
-            str(escape(value)) if isinstance(value, str) else f"{h}<small>{t}</small>"
-            for value, h, t in zip(values, heads, tails, strict=True)
-        ]
-        return words, True
+        cells = zip(values, shown, heads, names or [("", "")] * len(shown), strict=True)
+        return [
+            str(escape(value)) if isinstance(value, str) else _interval_cell(i, head, *name)
+            for value, i, head, name in cells
+        ], True
     plain = values.infer_objects()  # since frames may be joined as objects
     if pd.api.types.is_bool_dtype(plain):
         return ["yes" if value else "no" for value in plain], False
@@ -82,6 +72,15 @@ def _column_cells(values: pd.Series, names: Sequence[tuple[str, str]] | None = N
         ), True
     missing = [pd.api.types.is_scalar(value) and pd.isna(value) for value in values]
     return [digits.MISSING if no else str(escape(value)) for value, no in zip(values, missing, strict=True)], False
+
+
+def _interval_cell(of: Interval | None, head: str, name: str, verdict: str) -> str:
+    """Return a value and, below it, its interval as HTML; `head` is the value as its column aligns it."""
+    if of is None:
+        return f"{head}<small></small>"
+    marked = Quantity(name, of, head, verdict).__html__()
+    ends = f"{digits.number(of.low, of.reach)}–{digits.number(of.high, of.reach)}" if of.reach > 0 else ""
+    return f"{f'<b>{marked}</b>' if isinstance(of, Bold) else marked}<small>{ends}</small>"
 
 
 class Table:
