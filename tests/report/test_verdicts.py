@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from lib.records import results
 from lib.report import __main__, compare, verdicts
 from lib.stats.comparisons import PAIRS, Comparison
 from lib.stats.intervals import Interval
@@ -87,11 +88,11 @@ def test_as_many_rounds_as_the_ratio_needs(ratio, error, rounds):
 
 
 def test_each_comparison_of_the_records_in_git_has_a_line_and_no_sweep(own_results, capsys, monkeypatch):
-    found = verdicts.tables(MACHINE)
-    monkeypatch.setattr(verdicts, "tables", {MACHINE: found}.__getitem__)
+    records = results.load("adam", MACHINE)
+    compared = compare.against_baselines(records)
+    monkeypatch.setattr(verdicts, "tables", {MACHINE: {"adam": (records, compared)}}.__getitem__)
     assert __main__.main(["verdicts"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
-    rows = sum(len(compared) for _, compared in found.values())
-    assert sum(compare.PAIRS in line or compare.MEDIANS in line for line in lines) == rows > 20
+    assert sum(compare.PAIRS in line or compare.MEDIANS in line for line in lines) == len(compared) > 20
     assert "all its records come from git" in last
     assert not (own_results.parent / "unclear.yaml").exists()

@@ -172,7 +172,7 @@ def test_a_chapter_that_fails_is_a_box_in_the_page_and_the_others_are_whole(
     folder = tmp_path / "chapters"
     folder.mkdir()
     for name, *sources in (
-        ("01_raises", SHOWN, f"open('{tmp_path}/deep/<b>none.json')"), ("02_dies", "import os\nos._exit(3)"),
+        ("01_raises", SHOWN, f"open('{tmp_path}/deep/<b>none.json')"), ("02_dies", SHOWN, "import os\nos._exit(3)"),
         ("03_whole", SHOWN), ("04_lacks_records", LACKING), ("80_raises", SHOWN, "1 / 0"),
     ):  # fmt: skip
         cells.write(folder / f"{name}.ipynb", "machine = 'none'", *sources, title=f"# Title of {name}\n\nA question?")
@@ -193,7 +193,7 @@ def test_a_chapter_that_fails_is_a_box_in_the_page_and_the_others_are_whole(
         assert lacking.index("A question?") < lacking.index("Nothing that answers this was measured")
     for made, failed in ((text, 'class="failed"'), (written, "This chapter stopped")):
         assert made.count(failed) == 3
-        assert made.count("Shown before the error.") == 3 + (made is text) * 3  # the page shows the code too
+        assert made.count("Shown before the error.") == 4 + (made is text) * 4  # the page shows the code too
         assert "Traceback" not in made
     assert str(tmp_path) not in re.sub('<details class="code">.*?</details>', "", text, flags=re.DOTALL)
     assert not page.up_to_date(page.page(), page.inputs("test-1c")), "it is to be rendered again"
