@@ -186,9 +186,18 @@ def test_few_processes_borrow_from_the_other_comparisons_of_the_experiment(save_
 def test_medians_are_compared_within_one_gpu(save_record):
     for round, gpu, ms in ((1, "a", 1.0), (2, "a", 1.0), (3, "b", 9.0)):
         save_record("step", CASE, round, total_ms=[ms] * 8, environment={"gpu": gpu})
-    for round in (1, 2):
+    for round in (1, 2, 3):
         save_record("step", CASE | {"seq_len": 128}, round, total_ms=[2.0] * 8, environment={"gpu": "a"})
     records = results.load("step", "test-1c")
     found = compare.comparison(records, "total_ms", {"seq_len": 128}, {"seq_len": 64})
     assert found.ratio.value == pytest.approx(2.0)
     assert found.ratio.rounds == 2
+
+
+def test_cases_that_different_versions_of_the_code_measured_are_not_compared(save_record, keep):
+    for round in (1, 2, 3):
+        for case, code in ((NAIVE, "a" * 16), (TILED, "b" * 16)):
+            keep(save_record(case=case, round=round, code=code, total_ms=BASE))
+    records = results.load("attention", "test-1c")
+    assert len(records) == 6
+    assert compare.comparison(records, "total_ms", TILED, NAIVE) is None

@@ -245,6 +245,9 @@ def test_the_least_time_of_a_step_is_its_flops_and_bytes_at_the_ceilings(save_re
     row = tidy.medians(steps, "least_ms", "least_percent").iloc[0]
     assert row["least_ms"].value == pytest.approx(3 + 1)
     assert row["least_percent"].value == pytest.approx(50)
+    rough = tidy.with_least_time(results.load("step", "test-1c"), {"fp32": 1e12}, Interval(6e9, 5e9, 7.2e9, 9, 3))
+    row = tidy.medians(rough, "least_ms").iloc[0]
+    assert row["least_ms"].log_error == pytest.approx(math.log(1.2) / 4)
     unknown = tidy.with_least_time(results.load("step", "test-1c"), {"fp32": 1e12}, float("nan"))
     assert tidy.medians(unknown, "least_ms")["least_ms"].isna().all()
 
