@@ -92,10 +92,6 @@ class Cheap:
     pause_ms: int
     device: str
 
-    def __post_init__(self):
-        if self.behaviour not in BEHAVIOURS:
-            raise ValueError(f"behaviour: {self.behaviour!r} is not one of {', '.join(BEHAVIOURS)}")
-
     def unavailable(self) -> None:
         """Every machine can run it."""
         return
