@@ -20,6 +20,7 @@ from lib.report import compare, hypotheses, plots, published, sentences, tidy
 from lib.report.hypotheses import LEAST, Hypothesis
 from lib.report.sentences import Statement
 from lib.stats import digits
+from lib.stats.comparisons import UNCLEAR
 from lib.stats.intervals import Interval
 
 OURS = ("triton", "flash_compiled", "tiled")
@@ -172,14 +173,15 @@ def draw(table: pd.DataFrame) -> Axes:
 
 @mpl.rc_context(plots.STYLE)
 def draw_map(found: pd.DataFrame) -> Axes:
-    """Draw ours relative to each rival, tokens by head size: blue is faster, red is slower."""
+    """Draw ours relative to each rival, tokens by head size: blue is faster, red slower, in brackets unclear."""
     at = ["seq_len", "d_head"]
     every = pd.MultiIndex.from_product([sorted(found[name].unique()) for name in at], names=at)
-    grid = plots.axes(2, 1.1 + 0.36 * max(1, len(every.levels[0])), sharey=True)
+    grid = plots.axes(2, 1.1 + 0.26 * max(1, len(every.levels[0])), sharey=True)
     for ax, rival in zip(grid if len(every) else (), RIVALS, strict=False):
         cells = tidy.select(found, rival=rival).set_index(at)
         judged = zip(cells["ratio"], cells["verdict"], strict=True)
-        labels = [f"{digits.number(ratio.value)}\n{verdict}" for ratio, verdict in judged]
+        texts = ((digits.number(ratio.value), verdict) for ratio, verdict in judged)
+        labels = [f"({text})" if verdict == UNCLEAR else text for text, verdict in texts]
         cells = cells.assign(log=[math.log2(ratio.value) for ratio in cells["ratio"]], label=labels)
         cells = cells[["log", "label"]].reindex(every).reset_index()
         plots.heatmap(ax, cells, *at, "log", vmin=-3, vmax=3, cmap="vlag").set_title(f"relative to {rival}")

@@ -149,7 +149,8 @@ def lines(
 def _without_overlap(ax: Axes, sizes: list[float]) -> list[str]:
     """Return the labels of these ticks of a log axis, empty where one would touch the next larger one."""
     labels, next_left = [], math.inf
-    scale = 0.72 * _panel_width(ax) / math.log(max(sizes[-1] / sizes[0], 2)) if sizes else 0
+    width = 0.85 * (_panel_width(ax) - 9 * FONT)  # without what stands left of the axis, and room at its ends
+    scale = width / math.log(max(sizes[-1] / sizes[0], 2)) if sizes else 0
     for size in reversed(sizes):
         text, middle = _size_label(size), scale * math.log(size)
         half = LETTER * len(text) / 2

@@ -8,6 +8,8 @@ from lib.chapters import flash as chapter
 from lib.cost import memory
 from lib.records import results
 from lib.report import published, tidy
+from lib.stats import digits
+from lib.stats.comparisons import FASTER, UNCLEAR
 from lib.stats.intervals import Interval
 
 CASE = {
@@ -111,7 +113,15 @@ def test_both_panels_of_the_map_have_the_same_lengths_and_gaps_stay_blank(flash,
     found = chapter.outcomes(flash, CASE)
     found = found[~((found["rival"] == "naive") & (found["seq_len"] == 2048)) & ~found["rival"].isin(missing)]
     panels = chapter.draw_map(found).figure.axes
-    said = [[text.get_text().split("\n")[-1] for text in ax.texts] for ax in panels]
-    assert said[0] == ["slower", "slower"]
-    assert [word for word in said[1] if word] == ([] if missing else ["slower"])
+    ratios = {rival: [digits.number(ratio.value) for ratio in rows["ratio"]] for rival, rows in found.groupby("rival")}
+    assert [text.get_text() for text in panels[0].texts] == ratios["sdpa"]
+    assert [text.get_text() for text in panels[1].texts if text.get_text()] == ratios.get("naive", [])
     assert [text.get_text() for text in panels[0].get_yticklabels()] == ["128", "2,048"]
+
+
+@pytest.mark.usefixtures("closed_figures")
+def test_the_map_puts_unclear_ratios_in_brackets(flash):
+    found = chapter.outcomes(flash, CASE)
+    decided, unclear = (chapter.draw_map(found.assign(verdict=verdict)).figure.axes for verdict in (FASTER, UNCLEAR))
+    for before, after in zip(decided, unclear, strict=True):
+        assert [text.get_text() for text in after.texts] == [f"({text.get_text()})" for text in before.texts]
