@@ -103,4 +103,4 @@ def counted(losses: pd.DataFrame) -> str:
     """Count the damaged files by location, in a sentence; empty if there are none."""
     counts = losses["where"].value_counts()
     parts = [f"{counts[where]:,} {where}" for where in LOCATIONS if where in counts]
-    return f"Damaged files of records: {', '.join(parts)}. They are left out." if parts else ""
+    return f"Damaged record files: {', '.join(parts)}. They are left out." if parts else ""

@@ -124,7 +124,11 @@ def validate(record: Mapping) -> None:
     _validate_metrics(record["metrics"])
     if record["status"] == "failed" and type(record["metrics"].get("reason")) is not str:
         raise ValueError("metrics.reason: expected a text in a record with status failed")
-    if record["checksum"] != checksum(record):
+    try:
+        expected = checksum(record)
+    except ValueError:
+        raise ValueError("environment: expected finite numbers") from None
+    if record["checksum"] != expected:
         raise ValueError("checksum: expected that of the record's other fields")
 
 

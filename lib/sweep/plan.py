@@ -183,8 +183,8 @@ def pins(tasks: list[Task]) -> list[str]:
     if not any(task.device == "cuda" for task in tasks):
         return []
     gpus = on("cuda").models()
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    named = [pin.strip() for pin in given.split(",")] if given else [str(number) for number in range(len(gpus))]
+    given = [pin.strip() for pin in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    named = [pin for pin in given if pin] or [str(number) for number in range(len(gpus))]
     if named and named[0].startswith("MIG"):  # a process sees only the first MIG part, and cannot query the others
         return named
     kept = [pin for pin, gpu in zip(named, gpus, strict=False) if gpu == gpus[0]]

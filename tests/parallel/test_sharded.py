@@ -48,6 +48,15 @@ def test_a_state_loads_on_another_number_of_ranks(saved):
             assert found < 1e-7
 
 
+def test_on_three_ranks_a_state_loads_and_training_is_that_of_one_process(saved):
+    with ranks.World(3) as others:
+        for optimizer in OPTIMIZERS:
+            assert max(others.run(f"{CHECKS}.continued", path=saved[optimizer], optimizer=optimizer)) < 1e-7
+        given = {"model": "plain", "variant": "bucketed", "bucket_mib": 0.0016, "parts": 1}
+        found = others.run(f"{CHECKS}.data_parallel", **given) + others.run(f"{CHECKS}.fully_sharded", model="plain")
+        assert max(one["error"] for one in found) < 1e-6
+
+
 def test_a_state_of_other_groups_is_refused(call):
     assert call("other_groups") == ["param_groups: got [2] parameters, expected [1]"] * 2
 

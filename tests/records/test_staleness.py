@@ -83,6 +83,8 @@ def test_the_reader_is_told_how_many_why_and_what_measures_them_again(save_recor
     assert "stale: measured by other code" in row._repr_html_()
     assert said.replace("6", "3", 1) in sentences.values(records, OTHER, "It takes {}.", "total_ms").text
     assert said in sentences.compare(records, OTHER, CASE, "sdpa", "naive").text
+    either = dict.fromkeys(OTHER)  # each record counts once where both cases may be any
+    assert said in sentences.compare(records, either, {"variant": OTHER["variant"]}, "one", "other").text
     assert title.facts("test-1c")["Stale"] == said
     environments = method.environments([records]).set_index("what")["value"]
     assert environments["stale"] == said

@@ -93,8 +93,8 @@ def test_a_signal_waits_for_the_end_of_an_import_and_ends_the_sweep_with_its_cod
 
 def test_a_signal_that_is_ignored_when_the_sweep_starts_stays_so(supervising):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    supervising(lambda _: signal.raise_signal(signal.SIGHUP) or 0)
-    assert __main__.main(["smoke"]) == 0
+    supervising(lambda _: [signal.raise_signal(number) for number in (signal.SIGHUP, signal.SIGINT)])
+    assert __main__.main(["smoke"]) == 130
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 

@@ -1,5 +1,6 @@
 """A status tells how far a sweep is, and of one that is gone that it is."""
 
+import errno
 import json
 import math
 import platform
@@ -48,7 +49,7 @@ class Closed:
 
     def write(self, _):
         self.tried += 1
-        raise BrokenPipeError
+        raise OSError(errno.ENOSPC, "No space left on device")  # a closed pipe is an OSError too
 
     flush = isatty = fileno = lambda self: self.write("")
 

@@ -276,6 +276,15 @@ def view(**changed):
     return ray_worker.View(**({"tasks": [task], "sweep": ray_worker.digest("smoke"), "extra_niceness": 0} | changed))
 
 
+def test_nodes_of_the_same_hardware_share_their_tasks_and_other_hardware_cannot_come_late():
+    nodes, task = ray_cluster.Nodes("smoke", WHOLE), {"experiment": "step", "parameters": {}, "alone": True}
+    ours, theirs = (view(tasks=[SimpleNamespace(machine=name, **task)]) for name in "ab")
+    first, second = (nodes._box("", "", (1, 1), ours, late) for late in (False, True))
+    assert first.tasks is second.tasks
+    with pytest.raises(ValueError, match="run the same command again"):
+        nodes._box("", "", (1, 1), theirs, late=True)
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

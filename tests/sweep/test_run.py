@@ -12,7 +12,8 @@ from nbclient.exceptions import DeadKernelError
 
 import cells
 from lib import execution, notebooks
-from lib.sweep import processes, run
+from lib.records import atomic
+from lib.sweep import processes, run, supervisor
 
 
 def run_of(seconds=60.0):
@@ -52,6 +53,16 @@ def test_a_kernel_that_hangs_ends_though_its_environment_cannot_be_read(tmp_path
         assert ended.name == "timeout"
         alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
         assert not [child for child in alive if "ipykernel_launcher" in child.cmdline()]
+
+
+def test_a_kernel_that_cannot_write_is_understood_by_the_supervisor(tmp_path, monkeypatch, own_results):
+    error = "atomic.CannotWrite(28, 'the disk is full', '/tmp/x')"
+    cells.write(tmp_path / "one.ipynb", f"from lib.records import atomic; raise {error}")
+    monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path)
+    with processes.workspace() as workspace:
+        ended = list(run.pieces(run_of(), workspace))[-1]
+    with pytest.raises(atomic.CannotWrite, match=r"^/tmp/x: cannot be written, the disk is full"):
+        supervisor.Supervisor([], Mock(), 60)._on_failure(Mock(), ended)
 
 
 @pytest.mark.parametrize(("status", "kinds"), [("ok", ["record"] * 2), ("oom", ["record"]), ("failed", ["record"])])

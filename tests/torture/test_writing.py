@@ -103,6 +103,8 @@ def test_a_kill_at_each_step_of_a_write_leaves_the_earlier_record_or_the_new_one
     ("number", "reason"),
     [
         (errno.ENOSPC, "the disk is full"),
+        (errno.EFBIG, "a file may not grow beyond the limit that `ulimit -f` shows"),
+        (errno.EDQUOT, "the quota of the disk is used up"),
         (errno.EROFS, "the file system is read-only"),
         (errno.EACCES, "permission denied"),
         (errno.ESTALE, os.strerror(errno.ESTALE)),
