@@ -4,6 +4,7 @@ Each part is measured on its own (see `instruments.operators`); the remainder is
 number per process.
 """
 
+import functools
 import math
 import statistics
 from collections.abc import Iterable, Mapping
@@ -25,7 +26,7 @@ COLUMNS = "operator operators_percent spent_ms accounted_ms"
 
 
 def pieces(record: Mapping, bandwidth: float, call_ms: float) -> pd.DataFrame:
-    """Return what accounts for a record's time, one row a piece.
+    """Return what accounts for a record's time, one row per piece.
 
     Columns: `phase`, `operator`, `part` of `PARTS` and `ms`. The bytes of an operator that was not timed alone take
     their time at the bandwidth; a CPU fetches what it overwrites first. Faults have no operator."""
@@ -49,8 +50,10 @@ def _of_processes(group: pd.DataFrame, ceilings: pd.DataFrame) -> list[pd.DataFr
 
 
 def _sums(tables: Iterable[pd.DataFrame], by: str | list[str], metric: str = "ms") -> pd.DataFrame:
-    """Add up a metric of each process's table by other columns, one column a process."""
-    return pd.concat([table.groupby(by, sort=False)[metric].sum() for table in tables], axis=1).fillna(0.0)
+    """Add up a metric of each process's table by other columns, one column per process; NaN where a part is."""
+    sums = [table.groupby(by, sort=False)[metric].agg(lambda ms: ms.sum(skipna=False)) for table in tables]
+    every = functools.reduce(lambda one, other: one.union(other, sort=False), (each.index for each in sums))
+    return pd.concat([each.reindex(every, fill_value=0.0) for each in sums], axis=1)
 
 
 def accounts(records: pd.DataFrame, ceilings: pd.DataFrame) -> pd.DataFrame:
@@ -146,7 +149,8 @@ def answer(records: pd.DataFrame, case: Mapping, ceilings: pd.DataFrame) -> Stat
         return sentences.missing("The time of a step was not accounted for here.")
     measured, rest = row["measured_ms"], row["unexplained_ms"].value
     own = {part: row[f"{part}_ms"].value for part in PARTS}
-    ms = {part: _milliseconds(value, measured.value) for part, value in own.items()}
+    whole = max(measured.value, 500 * measured.reach) if measured.known else measured.value
+    ms = {part: _milliseconds(value, whole) for part, value in own.items()}
     named = {
         "bytes": f"the bytes of the other operators take {ms['bytes']} at the memory ceiling",
         "functions": f"softmax, loss and SiLU take {ms['functions']}",
@@ -155,15 +159,15 @@ def answer(records: pd.DataFrame, case: Mapping, ceilings: pd.DataFrame) -> Stat
     }  # fmt: skip
     listed = sentences.listed([text for part, text in named.items() if own[part] > measured.value / 500])
     why = "launches overlap" if case["device"] == "cuda" else "some bytes come from a cache"
-    end = "stay unexplained" if rest > 0 else f"more than measured are accounted for, since {why}"
+    end = "stay unexplained" if rest > 0 else f"more than measured are accounted for, perhaps since {why}"
     of = sentences.at("a step of {size} (context {context_length}, {precision})", case)
     share = Interval(100 * own["products"] / measured.value, math.nan, math.nan, measured.n, measured.rounds)
     percent = sentences.quantity(records, case, "products_percent", share, digits.count(share.value))
     text = (
         f"Repeated alone, the matrix products of {of} take {percent}% of its time: "
-        f"{ms['products']} of {_milliseconds(measured.value, measured.value)}. "
-        f"{listed[:1].upper()}{listed[1:]}; {_milliseconds(abs(rest), measured.value)} "
-        f"({digits.number(abs(row['unexplained_percent']), 0.5)}%) {end}."
+        f"{ms['products']} of {_milliseconds(measured.value, whole)}. "
+        f"{listed[:1].upper()}{listed[1:]}; {_milliseconds(abs(rest), whole)} "
+        f"({digits.count(abs(row['unexplained_percent']))}%) {end}."
         + (f" Noisy processes: {row['noisy']}." if row["noisy"] else "")
     )
     evidence = f"Parts of {sentences.fields(case)}, each measured on its own; 95% interval {measured.scope}."
@@ -187,7 +191,7 @@ def excess(records: pd.DataFrame, case: Mapping, ceilings: pd.DataFrame) -> Stat
     said = []
     for rows, words in (
         (longer, "Inside the step, these take longer than accounted for"),
-        (faster.iloc[::-1], "These take less, since a cache holds what they read"),
+        (faster.iloc[::-1], "These take less, perhaps since a cache holds what they read"),
     ):
         most = rows[["operator", "excess_ms"]][:NAMED].itertuples(index=False)
         named = [f"{operator} {_milliseconds(abs(ms), measured)}" for operator, ms in most]
@@ -209,8 +213,8 @@ def inside_and_alone(records: pd.DataFrame, case: Mapping, adam: pd.DataFrame, c
         return sentences.missing("The optimizer alone was not measured here.")
     moved = _milliseconds(bytes_of["bytes_ms"].value, inside.value)
     numbers = (
-        sentences.quantity(records, case, "optimizer_ms", inside, digits.interval(inside)),
-        sentences.quantity(adam, of, "total_ms", outside, digits.interval(outside)),
+        sentences.quantity(records, case, "optimizer_ms", inside, digits.brief(inside)),
+        sentences.quantity(adam, of, "total_ms", outside, digits.brief(outside)),
     )
     extra = ", where it also keeps amsgrad's maxima," if own["amsgrad"].iloc[0] else ""
     text = (

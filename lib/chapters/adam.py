@@ -144,7 +144,10 @@ def answer(adam: pd.DataFrame, case: Mapping) -> Statement:
     said = f"fused is {ratio} faster" if ratio.verdict == FASTER else f"the ratio is {ratio} ({ratio.verdict})"
     text = f"Fused AdamW takes {numbers[0]} ms for {_named(case)}, {REFERENCE} {numbers[1]}: {said}."
     if near := hypotheses.median(adam, "bandwidth_percent", of):
-        text += f" At memory's ceiling its bytes would take {digits.brief(near)}% of fused's time."
+        text += (
+            " Moving its bytes at the memory ceiling, the best of copies, sums and fused AdamW itself, takes "
+            f"{digits.brief(near)}% of fused's time."
+        )
     return Statement(text, ratio.verdict, f"{sentences.fields(case)}; {rests_on}.", (), numbers)
 
 
@@ -193,10 +196,10 @@ def bars(ax: Axes, table: pd.DataFrame, least_ms: float) -> Axes:
 
 def theory(adam: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict each variant's time, the cost of amsgrad and growth with the elements."""
-    _, speed = tidy.limits(ceilings)
+    _, speed = tidy.limit_intervals(ceilings)
     most = tidy.largest(adam, "elements", **LISTS)
     at = sentences.at(", {num_params} × {param_size:,}", most)
-    least = 1e3 * hypotheses.value(adam, "moved_bytes", most) / speed
+    least = speed.inverse.scaled(1e3 * hypotheses.value(adam, "moved_bytes", most))
     bytes_at_ceiling = "36 bytes an element at memory's ceiling"
     rows = [
         (f"{name}, ms{at}", bytes_at_ceiling, least, hypotheses.median(adam, "total_ms", {**most, "variant": name}))

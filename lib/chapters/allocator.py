@@ -28,6 +28,7 @@ def answer(records: pd.DataFrame) -> Statement:
     found = compared(records)
     if found.empty:
         return sentences.missing("What the default allocator costs was not measured here.")
+    found = found.assign(program=found["program"].str.replace("_", " "))
     rows = sorted(found.to_dict("records"), key=lambda row: -row["ratio"].value)
     parts = [
         f"{row['program']} takes {sentences.times(row['ratio'])} as long" for row in rows if row["verdict"] == SLOWER
@@ -35,6 +36,6 @@ def answer(records: pd.DataFrame) -> Statement:
     for verdict, words in {FASTER: "faster", SAME: "no difference beyond 3%", UNCLEAR: "unclear"}.items():
         named = [row["program"] for row in rows if row["verdict"] == verdict]
         parts += [f"{words}: {sentences.listed(named)}"] * bool(named)
-    text = f"With freed memory given back to the system, {'; '.join(parts)}."
+    text = f"With the default allocator, {'; '.join(parts)}."
     verdict = ", ".join(dict.fromkeys(row["verdict"] for row in rows))
     return Statement(text, verdict, "Ratios of the medians of fresh processes, one allocator each.")

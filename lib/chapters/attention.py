@@ -230,7 +230,7 @@ def _kept_mib(attention: pd.DataFrame, case: Mapping) -> Quantity | None:
 
 
 def lines(table: pd.DataFrame, *metrics: str) -> Axes:
-    """Draw two metrics against the tokens, a panel each, one line a variant; return the first."""
+    """Draw two metrics against the tokens, a panel each, one line per variant; return the first."""
     first, other = plots.axes(2, 3.4)
     for ax, metric in zip((first, other), metrics, strict=True):
         plots.lines(ax, table, "seq_len", metric, "variant", [])
@@ -240,14 +240,14 @@ def lines(table: pd.DataFrame, *metrics: str) -> Axes:
 
 def theory(attention: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict growth with the tokens, memory kept, the least time and the mask."""
-    peaks, speed = tidy.limits(ceilings)
+    peaks, speed = tidy.limit_intervals(ceilings)
     alike = {"precision": "fp32", "cold": False, "d_head": 64}
     longest = tidy.largest(attention, "seq_len", causal=True, **alike)
     naive, tiled = ({**longest, "variant": name} for name in ("naive", "tiled"))
     grows = partial(hypotheses.exponent, attention, axis="seq_len")
     took = partial(hypotheses.median, attention, case=naive)
     operations, moved = (hypotheses.value(attention, name, naive) for name in ("forward_flops", "moved_bytes"))
-    least = 1e3 * max(3 * operations / peaks.get("fp32", math.nan), moved / speed)
+    least = tidy.least_ms(3 * operations, moved, peaks.get("fp32", tidy.UNKNOWN), speed)
     at = sentences.at(", {seq_len:,} tokens", longest)
     open_ = tidy.largest(tidy.select(attention, variant="sdpa", causal=False), "seq_len", **alike)
     visible, all_ = (flops.attention_flops(1, open_["seq_len"] or math.nan, 1, causal) for causal in (True, False))

@@ -1,6 +1,7 @@
 """Compare self-attention and its projections with theory and a public sweep."""
 
 import math
+from collections.abc import Mapping
 
 import pandas as pd
 
@@ -10,6 +11,7 @@ from lib.report.hypotheses import LEAST, Hypothesis
 from lib.report.published import PRECISION, published_table
 from lib.report.sentences import Statement, of_records
 from lib.stats import digits
+from lib.stats.intervals import Interval
 
 MIB = 2**20
 KEYS = ["d_model", "context_length", "batch_size", "precision", "compiled"]
@@ -21,21 +23,25 @@ def total_flops(row: pd.Series) -> int:
     return 3 * (8 * batch * context * width**2 + flops.attention_flops(batch, context, width, causal=True))
 
 
-def with_least_time(records: pd.DataFrame, peaks: dict[str, float], speed: float) -> pd.DataFrame:
+def with_least_time(records: pd.DataFrame, peaks: Mapping[str, Interval], speed: Interval) -> pd.DataFrame:
     """Add `least_ms`, `least_percent` and `projections_percent` to the records.
 
     `least_ms` is the longer of two times of forward and backward: their FLOPs at the precision's ceiling, and their
-    least bytes at memory's. `least_percent` is its share of the measured time. `projections_percent` is the
-    projections' share of the FLOPs."""
-    known = records.assign(limit=records["precision"].map(peaks).astype(float), speed=speed)
-
-    def least(_, forward_flops, forward_bytes, backward_bytes, limit, speed):
-        return 1e3 * max(3 * forward_flops / limit, (forward_bytes + backward_bytes) / speed)
-
-    amounts = ("forward_flops", "forward_bytes", "backward_bytes", "limit", "speed")
-    known = tidy.derive(known, "least_ms", least, "total_ms", *amounts)
+    least bytes at memory's. `least_percent` is its share of the measured time. Medians of both include the ceiling's
+    error. `projections_percent` is the projections' share of the FLOPs."""
+    amounts = (
+        tidy.column(records, name).astype(float) for name in ("forward_flops", "forward_bytes", "backward_bytes")
+    )
+    least = [
+        tidy.least_ms(3 * operations, forward + backward, peaks.get(precision, tidy.UNKNOWN), speed)
+        for precision, operations, forward, backward in zip(records["precision"], *amounts, strict=True)
+    ]
+    known = tidy.with_limit(records, "least", least)
+    known = tidy.derive(known, "least_ms", lambda _, least: least, "total_ms", "least")
     known = tidy.with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
-    parts = ("total_ms", "projection_flops", "forward_flops")
+    for name in ("least_ms", "least_percent"):
+        known = tidy.derive(known, f"{name}{tidy.LOG_ERROR}", lambda _, error: error, "total_ms", "least_error")
+    parts, known = ("total_ms", "projection_flops", "forward_flops"), known.drop(columns=["least", "least_error"])
     return tidy.derive(known, "projections_percent", lambda _, own, every: 100 * own / every, *parts)
 
 
@@ -67,7 +73,7 @@ def workload(records: pd.DataFrame) -> Statement:
 
 def theory(modules: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict the module's growth, least time and memory."""
-    modules = with_least_time(modules, *tidy.limits(ceilings))
+    modules = with_least_time(modules, *tidy.limit_intervals(ceilings))
     widest = tidy.largest(modules, "projection_flops", precision="fp32", compiled=False)
     at = sentences.at(", C = {d_model:,}, T = {context_length:,}", widest)
     names = ("d_model", "context_length", "batch_size", "num_heads")
@@ -76,7 +82,7 @@ def theory(modules: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     arrays = 4 * 4 * batch * context * width
     alive = hypotheses.counted(hypotheses.value(modules, "backward_end_mib", widest))
     brief, longer = hypotheses.ends(modules, "context_length", widest, longest=False)
-    least, sooner, later = (hypotheses.value(modules, "least_ms", case) for case in (widest, brief, longer))
+    sooner, later = (hypotheses.value(modules, "least_ms", case) for case in (brief, longer))
     took, grew = hypotheses.median(modules, "total_ms", widest), hypotheses.ratio(modules, "total_ms", longer, brief)
     steps = f", C = {widest['d_model']:,}, T = {brief['context_length']} to {longer['context_length']}" if at else ""
     rows = []
@@ -89,7 +95,7 @@ def theory(modules: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     how, parts = "the longer of FLOPs and bytes at the ceilings", "32C² bytes, the angles' tables, four arrays of BTC"
     rows += [
         (f"growth of the time{steps}", how, later / sooner, grew),
-        (f"module, ms{at}", how, least, took, LEAST),
+        (f"module, ms{at}", how, hypotheses.least(modules, widest), took, LEAST),
         (f"alive after the backward pass, MiB{at}", parts, (2 * weights + angles + arrays) / MIB, alive),
     ]
     return [Hypothesis(*row) for row in rows]

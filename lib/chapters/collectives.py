@@ -82,7 +82,7 @@ def backend(table: pd.DataFrame) -> str | None:
     return next((name for name in BACKENDS if name in set(tidy.column(table, "backend"))), None)
 
 
-def head(found: pd.DataFrame) -> pd.Series:
+def headline_fit(found: pd.DataFrame) -> pd.Series:
     """Return the fit of all_reduce with the most ranks that have a core or a GPU each; empty without one."""
     chosen = tidy.select(found, operation="all_reduce", backend=backend(found))
     alone = chosen[~chosen["oversubscribed"].astype(bool)]
@@ -91,8 +91,8 @@ def head(found: pd.DataFrame) -> pd.Series:
 
 
 def network(found: pd.DataFrame) -> Network | None:
-    """Return the network of `head`: the latency of a ring's turn and the bandwidth of its bus."""
-    row = head(found)
+    """Return the network of `headline_fit`: the latency of a ring's step and the bandwidth of its bus."""
+    row = headline_fit(found)
     return None if row.empty else accounting.network("all_reduce", int(row["world"]), *model(row))
 
 
@@ -119,20 +119,19 @@ def draw(table: pd.DataFrame) -> Axes:
 @of_records()
 def answer(records: pd.DataFrame, found: pd.DataFrame) -> Statement:
     """State what the largest all-reduce takes, and the latency and bandwidth that all sizes show."""
-    row = head(found)
+    row = headline_fit(found)
     if row.empty:
         return NOTHING
     case = tidy.largest(records, "megabytes", **{name: row[name] for name in KEYS})
     total, bus = (tidy.median(tidy.select(records, **case), name) for name in ("total_ms", "bus_gb_per_s"))
-    number = sentences.quantity(records, case, "total_ms", total, digits.interval(total))
+    number = sentences.quantity(records, case, "total_ms", total, digits.brief(total))
     crowd = ", more than there are cores," if row["oversubscribed"] else ""
     call, rate = row["overhead_us"], row["algorithm_gb_per_s"]
-    costs = f"costs {digits.brief(call)} µs" if call.value > 0 else "costs too little to show beside its bytes,"
+    latency = f"the latency is {digits.brief(call)} µs" if call.value > 0 else "the latency is too small to measure"
     text = (
         f"An all-reduce of {case['megabytes']:g} MB between {case['world']} ranks{crowd} by {case['backend']} takes "
-        f"{number} ms: {digits.value(bus)} GB/s on the bus. Fitted to all sizes, a call "
-        f"{costs} and then moves {digits.brief(rate)} GB of the message a second; this misses no "
-        f"measured time by more than {digits.count(row['misfit_percent'])}%."
+        f"{number} ms, a bus bandwidth of {digits.value(bus)} GB/s. Fitted to all sizes, {latency} and the algorithm "
+        f"bandwidth {digits.brief(rate)} GB/s; the fit is off by at most {digits.bound(row['misfit_percent'])}%."
     )
     return Statement(text, "measured", "Medians of the slowest rank; o + S / w fitted to each process.", (), (number,))
 
@@ -172,7 +171,7 @@ def bucket(steps: pd.DataFrame, found: pd.DataFrame) -> Statement:
     fastest = "one for all of them" if row["bucket_mib"] >= row["gradient_mib"] else f"{row['bucket_mib']:g} MiB"
     text = (
         f"For the {digits.number(row['gradient_mib'])} MiB of gradients of {row['size']}, {follows}; of the "
-        f"buckets measured ({row['tried']} MiB), {fastest} was fastest."
+        f"buckets measured ({row['tried']} MiB), {fastest} had the least median."
     )
     return Statement(text, "measured", "Medians of bucketed steps; o and w of all-reduces between as many ranks.")
 

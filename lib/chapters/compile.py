@@ -93,7 +93,7 @@ def payback(records: pd.DataFrame, case: Mapping, what: str) -> Statement:
     evidence = f"{row['total_ratio'].n} pairs, {row['total_ratio'].rounds} processes; verdict {row['verdict']}."
     ends = {
         NEVER: "and never pays for itself: a compiled iteration takes as long as an eager one, or longer",
-        UNKNOWN: "and whether it pays for itself is unclear: the pairs do not settle which is faster",
+        UNKNOWN: "and may not pay off: compiled and eager are too close to tell apart",
     }
     end = ends.get(steps) or f"and has paid for itself after {digits.brief(steps)} iterations"
     return Statement(f"{lead} {end}.", row["verdict"], evidence)

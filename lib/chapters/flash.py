@@ -34,7 +34,7 @@ TILES = {"skipped": (plots.INK, 0), "masked": (plots.ORANGE, 0.8), "whole": (plo
 LIMIT = "limit"  # the name of its line
 
 
-def head(flash: pd.DataFrame) -> dict:
+def headline_case(flash: pd.DataFrame) -> dict:
     """Return the longest case of ours with heads of 64.
 
     That is Triton's in bf16, or else the tiled one's in fp32; of several numbers of heads the smallest. Each field is
@@ -46,30 +46,29 @@ def head(flash: pd.DataFrame) -> dict:
     return dict.fromkeys(flash.fields)
 
 
-def least_s(case: Mapping, products: float, bandwidth: float) -> float:
-    """Return the least seconds of forward and backward: the longer of FLOPs and bytes at the ceilings.
+def least_ms(case: Mapping, products: Interval, bandwidth: Interval) -> Interval:
+    """Return the least ms of forward and backward: the longer of FLOPs and bytes at the ceilings.
 
     The FLOPs are those of the scores that a query may see, three forward passes of them; the bytes those of inputs,
     output and gradients."""
     shape = tuple(int(case[name]) for name in SHAPE[:3])
     moved = flops.attention_moved_bytes("sdpa", *shape, case["causal"], case["precision"], native=True)
-    return max(3 * _flops(case) / products, sum(moved.values()) / bandwidth)
+    return tidy.least_ms(3 * _flops(case), sum(moved.values()), products, bandwidth)
 
 
 def with_limits(flash: pd.DataFrame, products: Mapping[str, Interval], bandwidth: Interval) -> pd.DataFrame:
     """Add `causal_gflops`, `limit_gflops`, `least_ms`, `limit_percent` and `formula_mib`.
 
     The limit is the least time that the ceilings allow, in percent of the time."""
-    rows, unknown = flash.to_dict("records"), Interval(math.nan, math.nan, math.nan, 0, 0)
-    peaks = [products.get(row["precision"], unknown) for row in rows]
-    least = [1e3 * least_s(row, peak.value, bandwidth.value) for row, peak in zip(rows, peaks, strict=True)]
+    rows, error = flash.to_dict("records"), f"least_ms{tidy.LOG_ERROR}"
+    least = [least_ms(row, products.get(row["precision"], tidy.UNKNOWN), bandwidth) for row in rows]
     saved = [memory.attention_saved_bytes(row["variant"], *(row[name] for name in SHAPE)) / MIB for row in rows]
     known = attention.with_rates(flash, products).assign(
-        least_ms=least, formula_mib=saved, limit_error=[peak.log_error for peak in peaks],
-        limit_gflops=[3 * _flops(row) / ms / 1e6 for row, ms in zip(rows, least, strict=True)],
+        least_ms=[ms.value for ms in least], **{error: [ms.log_error for ms in least]}, formula_mib=saved,
+        limit_gflops=[3 * _flops(row) / ms.value / 1e6 for row, ms in zip(rows, least, strict=True)],
     )  # fmt: skip
     known = tidy.with_quotient(known, "limit_percent", "least_ms", "total_ms", scale=100)
-    return tidy.derive(known, f"limit_percent{tidy.LOG_ERROR}", lambda _, error: error, "total_ms", "limit_error")
+    return tidy.derive(known, f"limit_percent{tidy.LOG_ERROR}", lambda _, error: error, "total_ms", error)
 
 
 def _flops(case: Mapping) -> int:
@@ -129,7 +128,7 @@ def turning(found: pd.DataFrame, flash: pd.DataFrame, case: Mapping) -> Statemen
         lengths = itertools.groupby(zip(rows["verdict"], rows["seq_len"], strict=True), key=lambda row: row[0])
         words = [f"{verdict} {_span([tokens for _, tokens in run])}" for verdict, run in lengths]
         if words:
-            parts.append(f"Against {rival}, {case['variant']} is {', '.join(words)} tokens.")
+            parts.append(f"{case['variant'].capitalize()} against {rival}: {', '.join(words)} tokens.")
     if not parts:
         return MISSING
     used = {name: case[name] for name in ("d_head", *AT)}
@@ -281,6 +280,6 @@ def theory(flash: pd.DataFrame, case: Mapping) -> list[Hypothesis]:
         rows.append((what, how, formula, hypotheses.counted(saved)))
     for variant in (case["variant"], RIVALS[0]):
         took = hypotheses.median(flash, "total_ms", {**case, "variant": variant})
-        how, least = "the longer of FLOPs and bytes at the ceilings", hypotheses.value(flash, "least_ms", case)
+        how, least = "the longer of FLOPs and bytes at the ceilings", hypotheses.least(flash, case)
         rows.append((f"{variant}, ms{sentences.at(at, case)}", how, least, took, LEAST))
     return [Hypothesis(*row) for row in rows]

@@ -54,7 +54,7 @@ def unseen(records: pd.DataFrame) -> Statement:
     reasons = _unseen_reasons(records)
     text = f"The profiler saw no kernels in {lacking} of {every} records: {reasons}"
     return Statement(
-        f"{text}." if reasons else "The profiler saw what ran in every record.", "measured",
+        f"{text}." if reasons else "The profiler recorded kernels or operators in every record.", "measured",
         "profiler_missing in these records.",
     )  # fmt: skip
 
@@ -95,7 +95,7 @@ def leader(records: pd.DataFrame, case: Mapping) -> Statement:
         return _state(f"{most} {rest}", case, share)
     second = f"but of forward and backward together it is {both[0]}, with"
     if forward == both:
-        second = "and it is the same that takes the most of forward and backward together,"
+        second = "and also of forward and backward together,"
     text = f"{most} {digits.brief(share)}% of it in {calls[0]}, {second} {digits.brief(of_both)}% in {calls[1]}."
     return _state(text, case, share)
 
@@ -123,7 +123,7 @@ def fall(records: pd.DataFrame, case: Mapping) -> Statement:
     if None in found or change is None:
         return _not_measured("The share of matrix products in a whole step", chosen)
     forward, both, step = map(digits.brief, found)
-    why = ": AdamW has no products" if change.value < 1 else ""
+    why = ": AdamW has no products" if change.known and change.high < 1 else ""
     text = sentences.at("At size {size}, context {context_length}, ", case) + (
         f"matrix products take, under the profiler, {forward}% of the operators' time in the forward pass, {both}% in "
         f"forward and backward and {step}% in the whole step{why}."
@@ -143,7 +143,7 @@ def softmax(records: pd.DataFrame, case: Mapping) -> Statement:
         f"{digits.number(100 * of['flops'])}% of their FLOPs and {digits.number(100 * of['bytes'])}% of their bytes"
         for phase, of in found.items() if of
     ]  # fmt: skip
-    text = f"Softmax takes {', and '.join(said)}: it mostly moves data."
+    text = f"Softmax takes {', and '.join(said)}."
     return _state(text, case, found["forward"]["time"])
 
 
@@ -156,7 +156,7 @@ def answer(records: pd.DataFrame, case: Mapping, ceilings: pd.DataFrame) -> Stat
 def theory(records: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict matrix products' share by the roofline, and softmax to products."""
     peaks, speed = tidy.limits(ceilings)
-    case = profiles.head(records)
+    case = profiles.headline_case(records)
     chosen, peak = tidy.select(records, **case), peaks.get(case["precision"], math.nan)
     expected = []
     for products, scope in (("forward",), "forward"), (("forward", "backward"), "whole step"):
@@ -179,7 +179,7 @@ def _head_records(data: claims.Data) -> pd.DataFrame:
     """Return the records of the chapter's case; none if printed."""
     records = claims.rows(data, "kernels")
     none = records.empty or claims.printed(records)
-    return records.iloc[:0] if none else tidy.select(records, **profiles.head(records))
+    return records.iloc[:0] if none else tidy.select(records, **profiles.headline_case(records))
 
 
 def _estimated(of: str, value: Interval | None, within: claims.Limits, records: pd.DataFrame) -> list[Found]:

@@ -142,9 +142,10 @@ def answer(rungs: pd.DataFrame, found: pd.DataFrame) -> Statement:
         f"in interleaved pairs of {processes}"
     )
     if isinstance(best["least_ms"], Interval):
-        share = best["least_ms"].scaled(100 / own.value.value)
+        share = best["least_ms"].scaled(100 / own.value.value).widened(own.value.log_error)
         numbers.append(Quantity(f"{best['quantity']}/least_percent_of_pairs", share, digits.value(share)))
-        text += f"; the least possible time is {numbers[-1]}% of the {own} ms{step.TOO_SLOW * (share.value > 100)}"
+        too_slow = step.TOO_SLOW * (share.known and share.low > 100)
+        text += f"; the least possible time is {numbers[-1]}% of the {own} ms{too_slow}"
     text += "."
     climb = climbed(found)
     climb = climb[climb["switch"].isin(best["on"])]

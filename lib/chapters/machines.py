@@ -105,7 +105,7 @@ def _machine_medians(experiment: str, name: str) -> pd.DataFrame:
     fact, times, _ = CEILINGS[entry.ceiling]
     records = tidy.select(results.load(experiment, name), **entry.compared)
     if fact and len(records):
-        products, copies = tidy.limits(results.load("ceilings", name))
+        products, copies = tidy.limit_intervals(results.load("ceilings", name))
         known = tidy.with_counted_flops(records)
         cards = tidy.column(known, "world").where(tidy.column(known, "backend") == "nccl", 1)  # with a ceiling each
         known = known.assign(counted_flops=known["counted_flops"] / cards)

@@ -94,10 +94,7 @@ def bars(ax: Axes, record: pd.Series) -> Axes:
     for name, mib in found.items():
         colour = PARTS[name][1]
         ax.barh(name, mib, **plots.bar(colour) | {"color": (colour, 0.45 if colour == INK else 1)})
-        ax.annotate(
-            f"{digits.count(mib)} MiB, {digits.count(100 * mib / whole)}%", (mib, name), (5, 0),
-            textcoords="offset points", va="center",
-        )  # fmt: skip
+        plots.beside(ax, mib, name, f"{digits.count(mib)} MiB, {digits.count(100 * mib / whole)}%")
     ax.invert_yaxis()
     ax.set(xlabel="alive at the peak, MiB", xlim=(0, 1.6 * max(found.values(), default=1)))
     ax.grid(axis="x")
@@ -116,9 +113,9 @@ def answer(records: pd.DataFrame, case: Mapping) -> Statement:
     if peak is None or math.isnan(parameters):
         return MISSING
     text = (
-        f"{peak} MiB at the peak of a step of {case['size']} ({digits.count(parameters / 1e6)} M parameters, "
-        f"{case['batch_size']} × {case['context_length']} tokens, {case['precision']}): "
-        f"16 bytes a parameter are {digits.count(100 * 16 * parameters / MIB / peak.value.value)}% of it."
+        f"A step of {case['size']} peaks at {peak} MiB ({digits.count(parameters / 1e6)} M parameters, "
+        f"{case['batch_size']} × {case['context_length']} tokens, {case['precision']}); "
+        f"16 bytes per parameter make up {digits.count(100 * 16 * parameters / MIB / peak.value.value)}% of that."
     )
     return Statement(text, "measured", f"peak_mib, {described(tidy.one(records, case))}", (), (peak,))
 
@@ -150,10 +147,10 @@ def narrower(records: pd.DataFrame, case: Mapping) -> Statement:
     if not said:
         return MISSING
     raised = set(map(_is_raised, numbers))
-    reasons = ["halves activations"] * (False in raised)
+    reasons = ["halves scores and the arrays of SwiGLU"] * (False in raised)
     reasons += ["adds half-precision copies of the weights"] * (True in raised)
     where, link = sentences.at("{size}, {context_length} tokens", case), " but " if len(raised) == 2 else " and "
-    text = f"bf16 {link.join(said)}, because it {sentences.listed(reasons)} ({where})."
+    text = f"bf16 {link.join(said)} ({where}); by the formula it {sentences.listed(reasons)}."
     return Statement(text, "measured", "peak_mib in bf16 against fp32, counts without interval.", (), tuple(numbers))
 
 
@@ -235,9 +232,7 @@ def agreement(records: pd.DataFrame) -> Statement:
         ratios = tidy.column(tidy.with_quotient(once, "ratio", name, "peak_mib"), "ratio").dropna()
         off = [100 * (ratio[0] - 1) for ratio in ratios]
         if off:
-            most = max(map(abs, off))
-            end = f"to within {digits.number(most)}%" if most else "exactly"
-            said.append(f"{word} predicts the peaks of {digits.count(len(off))} cases {end}")
+            said.append(f"{word} predicts the peaks of {digits.count(len(off))} cases {sentences.off(*off)}")
     if not said:
         return MISSING
     text = f"Before a step runs, {' and '.join(said)}."

@@ -79,12 +79,12 @@ def _check_text(machine: str) -> str:
     found = self_check.table(results.load("calibration", machine))
     judged = found[found["holds"] != ""]
     if judged.empty:
-        return "The measuring was not checked here; make calibrate checks it."
+        return "The measurement was not checked here; make calibrate checks it."
     holding, failed = (judged["holds"] == "yes").sum(), list(judged.loc[judged["holds"] == "no", "tried"])
     undecided = (judged["holds"] == comparisons.UNCLEAR).sum()
-    said = f"Self-checks of the measuring that hold: {digits.count(holding)} of {digits.count(len(judged))}"
-    said += f", {digits.count(undecided)} too noisy to tell" if undecided else ""
-    return f"{said}; these do not: {'; '.join(failed)}." if failed else f"{said}."
+    said = f"{digits.count(holding)} of {digits.count(len(judged))} self-checks of the measurement hold"
+    said += f", {digits.count(undecided)} could not be decided on this noisy machine" if undecided else ""
+    return f"{said}; these fail: {'; '.join(failed)}." if failed else f"{said}."
 
 
 def checks(machine: str) -> tables.Table:
@@ -104,7 +104,7 @@ def _unclear_text(machine: str) -> str:
     count, of, minutes = verdicts.unclear(verdicts.tables(machine))
     if not count:
         return ""
-    said = f"Unclear comparisons: {digits.count(count)} of {digits.count(of)}"
+    said = f"{digits.count(count)} of {digits.count(of)} comparisons are unclear"
     if not minutes or not (paths.results() / machine).is_dir():
         return f"{said}."
     name = paths.unclear().name
@@ -120,7 +120,7 @@ def limits(ceilings: pd.DataFrame) -> Statement:
         return sentences.missing("No ceiling was measured here.")
 
     def quantity(name: str, found: Interval) -> Quantity:
-        return Quantity(f"{ceilings['machine'].iloc[0]}/ceilings/{name}", found, digits.interval(found))
+        return Quantity(f"{ceilings['machine'].iloc[0]}/ceilings/{name}", found, digits.brief(found))
 
     ordered = sorted(products, key=tidy.ORDER.index)
     numbers = [quantity(f"products-{name}", products[name].scaled(1e-9)) for name in ordered]
@@ -160,8 +160,7 @@ def draw_noise(noise: pd.DataFrame) -> Axes:
     ax.barh(names, quiet, color=plots.BLUE, label="quiet", **style)
     ax.barh(names, noisy, left=quiet, facecolor="none", label="noisy", **style)
     for row, (some, every) in enumerate(zip(noisy, noise["records"], strict=True)):
-        said = f"{some} of {every}" if some else "none"
-        ax.annotate(said, (every, row), xytext=(5, 0), textcoords="offset points", va="center")
+        plots.beside(ax, every, row, f"{some} of {every}" if some else "none")
     ax.invert_yaxis()
     ax.set(xlabel="timed records", xlim=(0, 1.12 * noise["records"].max() if len(noise) else 1))
     ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(6, integer=True))
@@ -246,7 +245,7 @@ def environments(experiments: list[pd.DataFrame]) -> pd.DataFrame:
         found.pop(name, None)
     rows = {name.replace("_mib", ", MiB").replace("_", " "): _format_values(values) for name, values in found.items()}
     rows |= {what: f"{min(values):g} to {max(values):g}" for what, values in ranges.items() if values}
-    rows |= {"steps of the wall clock, s": ", ".join(f"{step:+,g}" for step in steps)} if steps else {}
+    rows |= {"steps of the wall clock, s": ", ".join(f"{one:+,g}" for one in steps).replace("-", "−")} if steps else {}
     rows["measuring code"] = ", ".join(sorted({record["code"] for record in every}))
     rows |= {"stale": stale} if (stale := staleness.left_out(*experiments)) else {}
     rows["measured on"] = ", ".join(sorted({record["started"][:10] for record in every}))

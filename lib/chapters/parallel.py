@@ -45,19 +45,21 @@ def steps(records: pd.DataFrame) -> pd.DataFrame:
     return table.assign(hidden_percent=[_hidden(row, plain.get(tuple(row[alike]))) for _, row in table.iterrows()])
 
 
-def _hidden(row: pd.Series, backward: Interval | None) -> float:
-    """Return the percentage of the all-reduces' own time that a step hides.
+def _hidden(row: pd.Series, backward: Interval | None) -> Interval | None:
+    """Return the percentage of the all-reduces' own time that a step hides, within 0 and 100.
 
-    NaN if it sends after the backward pass. The rest is what it takes longer than a `backward` pass without any, in
+    None if it sends after the backward pass. The rest is what it takes longer than a `backward` pass without any, in
     which nothing waits."""
-    parts = row["alone_ms"], row["backward_ms"], row["synchronization_ms"]
-    if backward is None or None in parts or row["variant"] in AFTER_BACKWARD:
-        return math.nan
-    alone, *both = (part.value for part in parts)
-    return min(100.0, max(0.0, 100 * (1 - (sum(both) - backward.value) / alone)))
+    alone, *both = row["alone_ms"], row["backward_ms"], row["synchronization_ms"]
+    if None in (alone, *both, backward) or row["variant"] in AFTER_BACKWARD:
+        return None
+    left = (sum(part.value for part in both) - backward.value) / alone.value
+    off = math.hypot(*(part.reach / alone.value for part in (*both, backward)), left * alone.reach / alone.value)
+    ends = (min(100.0, max(0.0, 100 * (1 - part))) for part in (left, left + off, left - off))
+    return Interval(*ends, alone.n, alone.rounds) if math.isfinite(off) else None
 
 
-def head(table: pd.DataFrame) -> pd.DataFrame:
+def headline_rows(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows in fp32 of the largest case that has the most variants.
 
     Of each variant it is the row with the fastest bucket."""
@@ -73,22 +75,23 @@ def head(table: pd.DataFrame) -> pd.DataFrame:
 
 def answer(records: pd.DataFrame, table: pd.DataFrame) -> Statement:
     """State the fastest of our variants beside the naive one and torch's, and what it hides."""
-    found = head(table).set_index("variant", drop=False) if len(table) else table
+    found = headline_rows(table).set_index("variant", drop=False) if len(table) else table
     ours = [name for name in OURS if name in found.index]
     if not ours:
         return sentences.missing(NOTHING, records)
     best = found.loc[min(ours, key=lambda name: found.loc[name, "total_ms"].value)]
     case = best[records.fields].to_dict()
-    number = sentences.quantity(records, case, "total_ms", best["total_ms"], digits.interval(best["total_ms"]))
-    bucket = f" of {best['bucket_mib']:g} MiB" if best["variant"] == "bucketed" else ""
+    number = sentences.quantity(records, case, "total_ms", best["total_ms"], digits.brief(best["total_ms"]))
+    bucketed = best["variant"] == "bucketed"
+    way = f"buckets of {best['bucket_mib']:g} MiB" if bucketed else f"the {best['variant']} variant"
     text = (
         f"A step of {best['size']} ({best['batch_size']} × {best['context_length']} tokens in all) on {best['world']} "
-        f"ranks by {best['backend']} takes {number} ms with our fastest variant, {best['variant']}{bucket}."
+        f"ranks by {best['backend']} takes {number} ms with {way}, the least median of our variants."
     )
     if best["alone_ms"]:
         text += f" Its all-reduces alone take {digits.value(best['alone_ms'])} ms"
         hidden = best["hidden_percent"]
-        text += "." if math.isnan(hidden) else f"; the backward pass hides {digits.count(hidden)}% of that."
+        text += f"; the backward pass hides {digits.brief(hidden)}% of that." if hidden else "."
     said = [Statement(text, "measured", "Medians of the slowest rank.", sentences.names(records, case), (number,))]
     for other, words in (("naive", "the naive one"), ("torch", "torch's own")):
         if other in found.index.drop(best["variant"]):
@@ -99,7 +102,7 @@ def answer(records: pd.DataFrame, table: pd.DataFrame) -> Statement:
 
 def against(records: pd.DataFrame, variant: str, *others: str) -> Statement:
     """Compare a variant of the head's case with others."""
-    found = head(steps(records)).set_index("variant", drop=False)
+    found = headline_rows(steps(records)).set_index("variant", drop=False)
     if not {variant, *others} <= set(found.index):
         return sentences.missing(NOTHING, records)
     case, *rest = (found.loc[one, records.fields].to_dict() for one in (variant, *others))
@@ -113,12 +116,12 @@ def against(records: pd.DataFrame, variant: str, *others: str) -> Statement:
 @of_records()
 def share(records: pd.DataFrame) -> Statement:
     """State how long the naive step takes and how much of it synchronizes gradients."""
-    found = tidy.one(head(steps(records)), {"variant": "naive"})
+    found = tidy.one(headline_rows(steps(records)), {"variant": "naive"})
     if found.empty or not found["synchronization_ms"]:
         return sentences.missing(NOTHING)
     whole, part = found["total_ms"], found["synchronization_ms"]
     text = (
-        f"The naive step of {found['size']} on {found['world']} ranks takes {digits.interval(whole)} ms, of which "
+        f"The naive step of {found['size']} on {found['world']} ranks takes {digits.brief(whole)} ms, of which "
         f"{digits.value(part)} ms ({digits.count(100 * part.value / whole.value)}%) synchronize gradients after the "
         "backward pass."
     )
@@ -159,9 +162,9 @@ def xxl_answer(part: str) -> Statement:
 
 
 def timelines(records: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the spans of one step of each variant in the case of `head`, by rank and part."""
+    """Return the spans of one step of each variant in the case of `headline_rows`, by rank and part."""
     rows = []
-    for _, row in head(table).iterrows():
+    for _, row in headline_rows(table).iterrows():
         every = tidy.with_table(tidy.select(records, **row[records.fields]), "timeline")
         for _, record in every.head(1).iterrows():
             rows.append(pd.DataFrame(record["timeline"]).assign(variant=row["variant"], hardware=record["hardware"]))
@@ -254,10 +257,10 @@ def memory(table: pd.DataFrame, *records: pd.DataFrame) -> Statement:
         return sentences.missing("Memory of ranks was not measured here.", *records)
     ours = tidy.select(ours, **ours.iloc[0][ALIKE])
     parts = [f"{digits.number(row['after_step_mib'].value, 0)} MiB {row['label']}" for _, row in ours.iterrows()]
-    row, off = ours.iloc[0], ours["error_percent"].abs().max()
+    row, off = ours.iloc[0], sentences.off(*ours["error_percent"].dropna())
     text = (
-        f"After a step of {row['size']} on {row['world']} ranks, each holds {sentences.listed(parts)}; the formula is "
-        f"at most {digits.number(off)}% off."
+        f"After a step of {row['size']} on {row['world']} ranks, each holds {sentences.listed(parts)}; the formula "
+        f"predicts their parameters, gradients and states {off}."
     )
     names = sum((sentences.names(one, {"size": row["size"]}) for one in records if len(one)), ())
     return Statement(text, "measured", "after_step_mib, the largest of any rank.", names)
@@ -269,10 +272,14 @@ def bound(records: pd.DataFrame, network: Network | None, peaks: Mapping[str, fl
     precision = next((name for name in ("bf16", "fp32") if name in peaks), None)
     if network is None or precision is None:
         return sentences.missing("No network or ceiling was measured here.")
-    tokens = accounting.data_parallel_tokens(peaks[precision], network.bandwidth, precision=precision)
+    fsdp, plain = (
+        digits.number(accounting.data_parallel_tokens(peaks[precision], network.bandwidth, precision=sent))
+        for sent in (precision, "fp32")
+    )
     text = (
-        f"At the ceiling of {precision} and {digits.number(network.bandwidth / 1e9)} GB/s on the bus, data parallelism "
-        f"and FSDP on many ranks are compute-bound from {digits.count(tokens)} tokens a rank on."
+        f"At the ceiling of {precision} and {digits.number(network.bandwidth / 1e9)} GB/s on the bus, FSDP on many "
+        f"ranks is compute-bound from {fsdp} tokens per rank, and data parallelism, which sends gradients in fp32, "
+        f"from {plain}."
     )
     return Statement(text, "derived", "C / W of the scaling book: ceiling over bandwidth, by the bytes of a number.")
 
@@ -308,7 +315,7 @@ def published_steps(table: pd.DataFrame) -> pd.DataFrame:
 
     `formula_ms` is what the model fitted to the source's own all-reduces gives the communication of a naive or flat
     step."""
-    own = head(table).assign(source="this report").rename(columns={"size": "model"})
+    own = headline_rows(table).assign(source="this report").rename(columns={"size": "model"})
     theirs = published_table("data_parallel")
     fits = collectives.published_fits()
     found = pd.concat([own, theirs.astype(object)], ignore_index=True)
@@ -316,7 +323,7 @@ def published_steps(table: pd.DataFrame) -> pd.DataFrame:
     sizes = tidy.column(found, "bucket_mib").where(found["variant"] == "bucketed")
     found["bucket_mib"] = ["" if pd.isna(mib) else f"{mib:g}" for mib in sizes]
     alike = ["source", "hardware", "model", "context_length", "batch_size", "world"]
-    times = found["total_ms"].map(lambda ms: tables.as_interval(ms).value)
+    times = found["total_ms"].map(lambda ms: ms.value if isinstance(ms, Interval) else float(ms))
     naive = times.where(found["variant"] == "naive").groupby([found[name] for name in alike]).transform("max")
     found["relative"] = times / naive
     found = found.rename(columns={"model": "size"}).drop(columns=UNTOLD, errors="ignore")

@@ -173,8 +173,9 @@ def reasons(records: pd.DataFrame, narrow: str) -> Statement:
     percent = row["half_percent"]
     lost = "every term is lost" if percent > 100 else f"up to {digits.count(percent)}% of a term is lost"
     text = (
-        f"In {narrow}, rounding {digits.exact(TERM)} itself costs {row['stored_error']} over the {TERMS:,} terms; the "
-        f"additions cost {row['added_error']}. At the end the sum's neighbours are {row['spacing']} apart, so {lost}."
+        f"In {narrow}, rounding {digits.exact(TERM)} itself changes the sum of {TERMS:,} terms by "
+        f"{row['stored_error']}, the additions by {row['added_error']}. At the end the sum's neighbours are "
+        f"{row['spacing']} apart, so {lost}."
     )
     return Statement(text, "measured", f"Loop {loop}; spacing from the dtype's significand.")
 

@@ -27,7 +27,7 @@ TIMER_COLUMNS = "phase timed_ms profiled_ms profiled_ratio kernels_ms busy_perce
 PART_COLUMNS = "phase part part_ms product_ms time_percent flops_percent gflops gigabytes"
 
 
-def head(records: pd.DataFrame) -> dict:
+def headline_case(records: pd.DataFrame) -> dict:
     """Return the fields of the eager fp32 case with the most FLOPs, each None if there is no such case."""
     return tidy.largest(records, "forward_flops", precision="fp32", compiled=False)
 

@@ -73,7 +73,7 @@ def _script(of: Machine) -> Statement:
 def _passes(of: Machine) -> Statement:
     """Answer with the times of both passes of the plain step, and their deviation."""
     steps = step.prepared(of.load("step"), of.load("ceilings"))
-    head = step.head(steps)
+    head = step.headline_case(steps)
     where = sentences.at("At {size}, context {context_length}, in {precision}: ", head)
     times = sentences.values(steps, head, where + "forward {} ms, backward {} ms;", "forward_ms", "backward_ms")
     spread = sentences.number(steps, "deviation_percent", head)
@@ -86,12 +86,12 @@ def _passes(of: Machine) -> Statement:
 def _warmups(of: Machine) -> Statement:
     """Answer with the deviations by warm-ups, and the first step's length."""
     starts = warmup.cold(of.load("warmup"))
-    return sentences.together(warmup.without(starts, warmup.head(starts)), warmup.first_line(starts))
+    return sentences.together(warmup.without(starts, warmup.headline_case(starts)), warmup.first_line(starts))
 
 
 def _profiled(say: Callable) -> Callable[[Machine], Statement]:
     """Answer with a statement of the chapter on kernels about its case."""
-    return lambda of: say(of.load("kernels"), profiles.head(of.load("kernels")))
+    return lambda of: say(of.load("kernels"), profiles.headline_case(of.load("kernels")))
 
 
 def _norms(of: Machine) -> Statement:
@@ -168,7 +168,7 @@ def _tiled(of: Machine) -> Statement:
 
 def _triton(of: Machine) -> Statement:
     """Answer with the time of ours in Triton against PyTorch's kernel, in the longest case."""
-    case = flash.head(tidy.select(of.load("flash"), variant="triton"))
+    case = flash.headline_case(tidy.select(of.load("flash"), variant="triton"))
     if case["seq_len"] is None:
         return sentences.missing("Our Triton kernel was not measured here: it needs an NVIDIA GPU.")
     return flash.answer(flash.alike(of.load("flash"), case), case)
@@ -176,7 +176,7 @@ def _triton(of: Machine) -> Statement:
 
 def _flash(of: Machine) -> Statement:
     """Answer with ours against PyTorch's kernel and naive attention over all lengths."""
-    case = flash.head(of.load("flash"))
+    case = flash.headline_case(of.load("flash"))
     records = flash.alike(of.load("flash"), case)
     return flash.turning(flash.outcomes(records, case), records, case)
 

@@ -68,14 +68,14 @@ def damage() -> list[sentences.Statement | tables.Table]:
     losses = damaged.losses()
     read = sum(len(damaged.files(root)) for root in (results.folder(), results.REFERENCE))
     if losses.empty and not read:
-        return [sentences.missing("There are no files of records.")]
-    whole = f"All files of records are whole, {digits.count(read)} of {digits.count(read)}."
+        return [sentences.missing("There are no record files.")]
+    whole = f"All {digits.count(read)} record files are valid."
     evidence = (
         "Each file in the store and each that is kept in git was read, and its bytes, fields, checksum and place were "
         "held against what a record must be; what was set aside or refused was counted."
     )
     counts = losses.groupby(list(damaged.COLUMNS)).size().rename("files").reset_index()
-    table = tables.Table(counts, "Files that are no records, of which no number is shown, and why")
+    table = tables.Table(counts, "Files that are not valid records, and why; none of their numbers is shown")
     return [
         sentences.Statement(damaged.counted(losses) or whole, "derived", evidence),
         *([table] if len(counts) else []),

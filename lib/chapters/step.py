@@ -25,7 +25,8 @@ from lib.stats.intervals import Interval
 
 PHASES = ("forward", "backward", "optimizer")
 SHOWN = 0.1  # of the longest step; a shorter one would be a sliver in the figure
-TOO_SLOW = ", so these rates were measured too low"  # where a step takes less than its least possible time
+# where a step takes less than its least possible time
+TOO_SLOW = ", so these rates were measured too low, or data came from a cache"
 PLAIN = {"attention": "naive", "optimizer": "single_tensor"}  # what the assignment's model has
 
 
@@ -45,14 +46,14 @@ def prepared(every: pd.DataFrame, ceilings: pd.DataFrame) -> pd.DataFrame:
     return tidy.with_moments(steps)
 
 
-def head(steps: pd.DataFrame) -> dict:
+def headline_case(steps: pd.DataFrame) -> dict:
     """Return the fields of the plain step in fp32 with the most FLOPs."""
     return tidy.largest(steps, "forward_flops", precision="fp32", compiled=False, **PLAIN)
 
 
 def answer(steps: pd.DataFrame, case: Mapping) -> Statement:
     """Say how long a step takes, its parts, its rate and its least time; takes `prepared` steps."""
-    total = sentences.number(steps, "total_ms", case, digits.interval)
+    total = sentences.number(steps, "total_ms", case, digits.brief)
     if total is None:
         return sentences.missing("No training step was measured.")
     record = tidy.one(steps, case)
@@ -66,7 +67,7 @@ def answer(steps: pd.DataFrame, case: Mapping) -> Statement:
     keeps = case["device"] == "cpu" and record["environment"].get("allocator") == "keeps"
     switches = "freed memory kept, no other switch" if keeps else "no switch"
     text = (
-        f"{total} ms for a step of {case['size']} ({million} M parameters, {layers} layers, {case['batch_size']} × "
+        f"A step of {case['size']} takes {total} ms ({million} M parameters, {layers} layers, {case['batch_size']} × "
         f"{case['context_length']} tokens, {case['precision']}, {switches}): {', '.join(said)}. That is {rate} tokens "
         f"a second, a million in {duration(1e6 / rate.value.value)}."
     )
@@ -74,7 +75,7 @@ def answer(steps: pd.DataFrame, case: Mapping) -> Statement:
     if least:
         text += (
             f" The least possible time, at the rates of {record['limit_of']} and of memory, is {least} ms: {percent}% "
-            f"of the measured time{TOO_SLOW * (percent.value.value > 100)}."
+            f"of the measured time{TOO_SLOW * (percent.value.known and percent.value.low > 100)}."
         )
     evidence = f"Medians, {sentences.fields(case)}; 95% interval {total.value.scope}, n = {total.value.n}."
     numbers = (*numbers, rate, *filter(None, (least, percent)))
@@ -104,7 +105,7 @@ def sizes(steps: pd.DataFrame) -> pd.DataFrame:
     `seq_len` is the context."""
     plain = tidy.select(steps, precision="fp32", compiled=False, **PLAIN)
     table = tidy.medians(plain, "total_ms", "least_percent", "limit_of")
-    context = head(steps)["context_length"] or 128
+    context = headline_case(steps)["context_length"] or 128
     missing = [
         {"size": size, "context_length": context, "status": "absent"}
         | {"why": f"not in this sweep; needs {digits.number(capacity.step_bytes(size, context) / capacity.GIB)} GiB"}
@@ -155,9 +156,9 @@ def drawn(steps: pd.DataFrame) -> pd.DataFrame:
 
 def theory(every: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict a step's phases, its least time and its growth with the context."""
-    peaks, speed = tidy.limits(ceilings)
+    peaks, speed = tidy.limits(ceilings)[0], tidy.limit_intervals(ceilings)[1]
     steps = prepared(every, ceilings)
-    largest = head(steps)
+    largest = headline_case(steps)
     plain = tidy.largest(steps, "context_length", precision="fp32", compiled=False, **PLAIN)
     short, long = hypotheses.ends(steps, "context_length", plain)
     of = partial(hypotheses.value, steps, case=largest)
@@ -168,14 +169,20 @@ def theory(every: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
         for name in ("forward_flops", "least_ms")
     )
     backward_to_forward = of("backward_flops") / of("forward_flops")
-    optimizer_ms = 1e3 * of("optimizer_bytes") / speed
+    optimizer_ms = speed.inverse.scaled(1e3 * of("optimizer_bytes"))
     mfu = 3e5 * of("forward_flops") / peaks.get("fp32", math.nan) / least
     at = sentences.at(", {size} at {context_length}", largest)
     tokens = f", {long['size']}, {short['context_length']} to {long['context_length']}" if long.get("size") else ""
     rows = [
         (f"backward to forward{at}", "FLOPs of products, 2F to F", backward_to_forward, took("backward_to_forward")),
         (f"optimizer, ms{at}", "28 bytes a parameter at memory's ceiling", optimizer_ms, took("optimizer_ms")),
-        (f"whole step, ms{at}", "products, then bytes, at their best rates", least, took("total_ms"), LEAST),
+        (
+            f"whole step, ms{at}",
+            "products, then bytes, at their best rates",
+            hypotheses.least(steps, largest),
+            took("total_ms"),
+            LEAST,
+        ),
         (f"MFU, % of the ceiling{at}", "its FLOPs in that time", mfu, took("mfu_percent"), MOST),
         (f"growth of the forward pass{tokens}", "FLOPs, 2NBT + 4LBT²d", grown, grew("forward_ms")),
         (f"growth of the whole step{tokens}", "the least times of both", longer, grew("total_ms")),

@@ -6,7 +6,8 @@ of warm-ups are compared without the noise between processes.
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import matplotlib as mpl
 import numpy as np
@@ -20,6 +21,7 @@ from lib.report.hypotheses import Hypothesis
 from lib.report.published import published_table
 from lib.report.sentences import Statement, of_records
 from lib.stats import comparisons, digits, intervals, steady_state
+from lib.stats.intervals import Interval
 
 WARMUPS = (0, 1, 2, 5)
 FULL = 5  # warm-ups that the others are compared with, as in the assignment
@@ -184,14 +186,14 @@ def _not_measured(what: str) -> Statement:
     return sentences.missing(f"{what} measured here.")
 
 
-def head(records: pd.DataFrame) -> dict:
+def headline_case(records: pd.DataFrame) -> dict:
     """Return the largest eager case in fp32."""
     return tidy.largest(records, "forward_flops", precision="fp32", compiled=False)
 
 
 def first_line(records: pd.DataFrame) -> Statement:
     """Say in one sentence how long the first step is, when times are steady, and what to discard."""
-    case = head(records)
+    case = headline_case(records)
     found = tidy.one(steady(records), case)
     if not found.get("first_ratio"):
         return _not_measured("The first steps of a fresh process were not")
@@ -204,7 +206,7 @@ def first_line(records: pd.DataFrame) -> Statement:
 
 def answer(records: pd.DataFrame) -> Statement:
     """Say what `first_line` does, and how much noise remains."""
-    return sentences.together(first_line(records), noise(records, head(records)))
+    return sentences.together(first_line(records), noise(records, headline_case(records)))
 
 
 def _settled(starts: list[int | None]) -> str:
@@ -259,6 +261,11 @@ def without(records: pd.DataFrame, of: Mapping) -> Statement:
     return Statement(text, "measured", "Standard deviation in percent of the mean, median over processes.")
 
 
+def _through(growing: Callable[[float], float], of: Interval | None) -> Interval | None:
+    """Return what a growing function makes of a value and of its interval."""
+    return of and replace(of, value=growing(of.value), low=growing(of.low), high=growing(of.high))
+
+
 def outlier_percent(times: float) -> float:
     """Return ten steps' deviation, in percent of the mean, if one is `times` as long."""
     return 100 * math.sqrt(FOLLOWING) * (times - 1) / (FOLLOWING - 1 + times)
@@ -268,11 +275,11 @@ def outlier_percent(times: float) -> float:
 def where_it_goes(records: pd.DataFrame, of: Mapping) -> Statement:
     """State which phases make the first step longer."""
     excess_ms = tidy.one(steady(records), of).get("excess_ms", {})
-    whole = sum(excess_ms.values())
     longer = {phase: ms for phase, ms in excess_ms.items() if ms > 0}
-    if whole <= 0:
+    if sum(excess_ms.values()) <= 0:
         return _not_measured("In which phase the first step is longer was not")
     named = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer"}
+    whole = sum(longer.values())
     parts = [f"{digits.number(100 * ms / whole)}% is in the {named[phase]}" for phase, ms in longer.items()]
     text = f"Of the first step's extra time, {sentences.listed(parts)}."
     return Statement(text, "measured", "First step less the median of the last half of the steps, phase by phase.")
@@ -289,12 +296,12 @@ def equivalence(records: pd.DataFrame) -> Statement:
         "same": "the same within 3%",
         "faster": "shorter",
         "slower": "longer",
-        "unclear": "which is longer is unclear",
+        "unclear": "unclear which is longer",
     }
     every = [
         Statement(
-            f"At {where(row)}, the mean step after one warm-up takes {sentences.times(row['ratio'])} as long as that "
-            f"after five: {said[row['verdict']]}.",
+            f"At {where(row)}, the mean step after one warm-up takes {sentences.times(row['ratio'])} as long as "
+            f"after five ({said[row['verdict']]}).",
             row["verdict"], f"{where(row)}: t test over the logarithms of {row['ratio'].rounds} processes' ratios.",
         )
         for _, row in table.iterrows()
@@ -308,14 +315,15 @@ def theory(starts: pd.DataFrame) -> list[Hypothesis]:
     for _, row in steady(starts).iterrows():
         case = row[starts.fields].to_dict()
         none, one = (tidy.one(after, {**case, "warmups": w}) for w in (0, 1))
-        r, to_five = row["first_ratio"].value if row["first_ratio"] else math.nan, "to that after five"
+        r, to_five = row["first_ratio"], "to that after five"
         at = sentences.at(", {size} at {context_length}", case)
         how, percent = "√n (r - 1) / (n - 1 + r), r measured", none.get("deviation_percent")
         rows += [
-            (f"deviation without warm-up, %{at}", how, outlier_percent(r), percent),
-            (f"mean without warm-up {to_five}{at}", "(n - 1 + r) / n, r measured", (n - 1 + r) / n, none.get("ratio")),
+            (f"deviation without warm-up, %{at}", how, _through(outlier_percent, r), percent),
+            (f"mean without warm-up {to_five}{at}", "(n - 1 + r) / n, r measured",
+             _through(lambda r: (n - 1 + r) / n, r), none.get("ratio")),
             (f"mean after one warm-up {to_five}{at}", "all is done once, in the first step", 1.0, one.get("ratio")),
-        ]
+        ]  # fmt: skip
     return [Hypothesis(*row) for row in rows or [("the first step", "all is done once, in it", None, None)]]
 
 

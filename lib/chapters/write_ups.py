@@ -27,7 +27,7 @@ _DECISIONS = {  # by the claim's name: the finder, the rule, the texts if it hol
         step.backward_twice_forward, "the ratio lies within a fifth of 2 in every case",
         "a backward pass takes about twice the forward", "a backward pass does not take about twice the forward"),
     "spread-under-one-percent": (
-        warmup.spread, "most deviations after five warm-ups are under 1% of the mean, by the sign test",
+        warmup.spread, "the median deviation after five warm-ups is under 1% of the mean, by its interval",
         "after warm-ups the deviation is usually under 1%", "after warm-ups the deviation is usually above 1%"),
     "cold-spread": (
         warmup.cold_spread, "without warm-up the largest deviation is at least 1.44 times the mean, 1.8 less a fifth",

@@ -1,6 +1,6 @@
 """Share what cases with a variant of attention need.
 
-That is why it cannot run here, and a reference that holds few scores.
+It says why a variant cannot run here, and computes a reference that holds few scores at a time.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Compute what training on several devices costs: messages, bytes, memory, batches.
 
-A ring passes S / n bytes of a message of S bytes to the next of n ranks in every turn. Gathering or reduce-scattering
-takes n - 1 turns, and all-reducing both (Patarasuk and Yuan 2009). Bandwidths are those of NVIDIA's nccl-tests
+A ring passes S / n bytes of a message of S bytes to the next of n ranks in every step. Gathering or reduce-scattering
+takes n - 1 steps, and all-reducing both (Patarasuk and Yuan 2009). Bandwidths are those of NVIDIA's nccl-tests
 (doc/PERFORMANCE.md): that of the algorithm is S over the time, that of the bus counts the bytes that a rank must send.
 The batches are those of Austin et al. (2025), "How to Scale Your Model", part 5: M is the number of mesh axes, each
 with its own links, that a kind of parallelism uses.
@@ -22,7 +22,7 @@ BUCKET_BYTES = 25 * 2**20  # of torch's own DistributedDataParallel
 
 @dataclass(frozen=True)
 class Network:
-    """Hold the latency of a ring's turn in seconds, and the bytes per second that each rank sends."""
+    """Hold the latency of a ring's step in seconds, and the bytes per second that a rank sends."""
 
     latency_s: float
     bandwidth: float
@@ -32,7 +32,7 @@ class Network:
         return self.overhead_s(operation, world) + bus_bytes(operation, message_bytes, world) / self.bandwidth
 
     def overhead_s(self, operation: str, world: int) -> float:
-        """Return the part of a collective's time that its bytes do not change, all turns' latency."""
+        """Return the part of a collective's time that its bytes do not change, the latency of all steps."""
         return PASSES[operation] * (world - 1) * self.latency_s
 
 
@@ -156,7 +156,7 @@ def data_parallel_tokens(
     """Return the tokens a device from which on data parallelism is bound by products.
 
     They are C / (M W) for many ranks in bf16. Products take 8 B D F / n C backward, and the all-reduce of the gradients
-    of both matrices 8 D F / M W, less a turn in n. FSDP has the same bound: half the products, half the bytes."""
+    of both matrices 8 D F / M W, less one step in n. FSDP has the same bound: half the products, half the bytes."""
     return width(precision) / 2 * flops / (axes * bandwidth) * (1 - 1 / world)
 
 

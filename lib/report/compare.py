@@ -19,6 +19,7 @@ from lib.stats import comparisons, digits
 from lib.stats.comparisons import ENOUGH_COMPARISONS, FASTER, MEDIANS, PAIRS, SLOWER, Comparison, Measured, Prior
 from lib.stats.intervals import Interval
 
+THROUGH = f"{PAIRS} with one baseline"  # what a ratio rests on that two pairs make
 OPPOSITE = {FASTER: SLOWER, SLOWER: FASTER}
 
 
@@ -84,17 +85,20 @@ _pairs = functools.cache(comparisons.of_pairs)  # every table asks anew for the 
 def _quotient(above: Measured, below: Measured) -> Measured:
     """Return the ratio of two cases of one process by their ratios to the baseline that both have."""
     noise, n = math.hypot(above.noise, below.noise), min(above.n, below.n)
-    return Measured((above.logs[0] - below.logs[0],), PAIRS, n, noise, max(above.ms, below.ms))
+    return Measured((above.logs[0] - below.logs[0],), THROUGH, n, noise, max(above.ms, below.ms))
 
 
 def _prior_of(records: pd.DataFrame, metric: str, by: str) -> Prior | None:
-    """Return the prior for a time in these records; None for other metrics or several machines."""
+    """Return the prior for a time in these records; None for other metrics or several machines.
+
+    Through a baseline, a ratio has twice the variance of one pair's."""
     machines = set(records["machine"])
     if not metric.endswith("_ms") or len(machines) != 1:
         return None
     machine = machines.pop()
     version = Frame.origin(records, "version") or results.version(machine)
-    return prior(records.experiment, machine, metric, by, version)
+    found = prior(records.experiment, machine, metric, PAIRS if by == THROUGH else by, version)
+    return replace(found, level=found.level + math.log(2)) if found and by == THROUGH else found
 
 
 @functools.lru_cache(maxsize=1_000)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -21,8 +21,8 @@ _NORMAL = stats.norm.ppf(0.975)
 WORDS = (
     "The verdict compares the 95% interval with the prediction. Above or below: the whole interval is. Agrees: the "
     f"interval contains the prediction and reaches at most a factor of {WIDEST} to either side. A lower or upper bound "
-    "is kept or broken if the whole interval lies on one side of it, and open if the interval contains it. A count "
-    "agrees within a thousandth."
+    "is kept or broken if the whole interval lies on one side of it, and open if the interval contains it. An interval "
+    "of the prediction widens it first. A count agrees within a thousandth."
 )
 
 
@@ -30,12 +30,12 @@ WORDS = (
 class Hypothesis:
     """A quantity with its unit, `how` theory predicts it, the number that follows and what was measured.
 
-    `predicted` is None where it needs a ceiling or a case that was not measured. `limit` says whether it is the
-    quantity itself, its least or its most."""
+    `predicted` is an interval where it rests on a ceiling or another measurement, and None where that is missing.
+    `limit` says whether it is the quantity itself, its least or its most."""
 
     quantity: str
     how: str
-    predicted: float | None
+    predicted: float | Interval | None
     measured: Interval | None
     limit: str = EQUAL
 
@@ -44,25 +44,43 @@ class Hypothesis:
         """Return where the measured interval lies by the prediction, in a word of `WORDS`."""
         if self.measured is None:
             return NOT_MEASURED
-        if self.predicted is None or math.isnan(self.predicted):
+        predicted = tables.as_interval(self.predicted)
+        if predicted is None:
             return NO_CEILING
         if not self.measured.known:
             return NO_INTERVAL
-        margin = COUNTED if self.measured.reach == 0 else 0
-        least, most = self.predicted * (1 - margin), self.predicted * (1 + margin)
+        measured, expected = _apart(self.measured, predicted), predicted.value
+        margin = COUNTED if measured.reach == 0 else 0
+        least, most = expected * (1 - margin), expected * (1 + margin)
         if self.limit == EQUAL:
-            found = self.measured.against((least, most))
+            found = measured.against((least, most))
             if found not in (ACROSS, INSIDE):
                 return found
-            narrow = self.measured.against((self.predicted / WIDEST, self.predicted * WIDEST)) == INSIDE
-            return AGREES if narrow or self.predicted <= 0 else WIDE
-        found = self.measured.against((least, math.inf) if self.limit == LEAST else (-math.inf, most))
+            narrow = measured.against((expected / WIDEST, expected * WIDEST)) == INSIDE
+            return AGREES if narrow or expected <= 0 else WIDE
+        found = measured.against((least, math.inf) if self.limit == LEAST else (-math.inf, most))
         return {INSIDE: KEPT, ACROSS: OPEN}.get(found, BROKEN)
+
+
+def _apart(measured: Interval, predicted: Interval) -> Interval:
+    """Widen a measured interval by that of its prediction, if known, as the interval of their difference is."""
+    if not predicted.known:
+        return measured
+    value = measured.value
+    down = math.hypot(value - measured.low, predicted.high - predicted.value)
+    up = math.hypot(measured.high - value, predicted.value - predicted.low)
+    return replace(measured, low=value - down, high=value + up)
 
 
 def counted(value: float | None) -> Interval | None:
     """Return a count, such as bytes, as an interval of no width; None for none."""
     return None if value is None or math.isnan(value) else Interval(value, value, value, 1, 1)
+
+
+def least(records: pd.DataFrame, case: Mapping) -> Interval | None:
+    """Return `least_ms` of a case with the error of the ceilings it rests on; None without one."""
+    found = counted(value(records, "least_ms", case))
+    return found and found.widened(value(records, f"least_ms{tidy.LOG_ERROR}", case))
 
 
 def median(records: pd.DataFrame, metric: str, case: Mapping) -> Interval | None:
@@ -104,8 +122,9 @@ def exponent(records: pd.DataFrame, metric: str, axis: str, case: Mapping) -> In
     n = np.array([len(x), *np.unique(x, return_counts=True)[1]])
     squares = n * (n - 1) * (2 * n + 5) / 18
     reach = _NORMAL * math.sqrt(squares[0] - squares[1:].sum())
-    skipped = max(0, round((len(slopes) - reach) / 2))
-    known = reach <= len(slopes) or slopes[0] == slopes[-1]
+    rank = (len(slopes) - reach) / 2  # of the interval's ends, counted from one
+    skipped = max(0, round(rank) - 1)
+    known = rank >= 0.5 or slopes[0] == slopes[-1]
     ends = (float(slopes[skipped]), float(slopes[-1 - skipped])) if known else (math.nan, math.nan)
     return Interval(float(np.median(slopes)), *ends, len(x), chosen["round"].nunique())
 
@@ -135,7 +154,7 @@ def table(
         for one in hypotheses
     ]
     frame = pd.DataFrame(rows, columns=names)
-    frame["predicted"] = frame["predicted"].astype(float)
+    frame["predicted"] = [tables.as_interval(value) for value in frame["predicted"]]
     sources = Frame(frame.assign(hardware=", ".join(dict.fromkeys(records["hardware"]))))
     sources = sources.with_origin(what="Median, ratio or count")
     note = " ".join(filter(None, [tables.provenance(sources), WORDS]))

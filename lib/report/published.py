@@ -71,7 +71,7 @@ def published_attention() -> pd.DataFrame:
 def published_flash() -> pd.DataFrame:
     """Return published times of causal FlashAttention, and of naive attention beside it, in ms.
 
-    One row a case and source. Where the number of heads is not stated, it counts as one, which the assignment asks
+    One row per case and source. Where the number of heads is not stated, it counts as one, which the assignment asks
     for. `total_ms` is that of forward and backward."""
     table = published_table("other_writeups")
     parts = table["experiment"].str.extract(r"^(flash|naive) attention (?:(\d+) heads )?d_head (\d+) causal$")

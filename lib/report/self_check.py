@@ -40,7 +40,7 @@ def _judge_spin(record: pd.Series) -> Iterator[Finding]:
     for known, median in zip(record["known_ms"], record["median_ms"], strict=True):
         wrong_us, allowed_us = 1e3 * (median - known), 2.5 + 2 * known
         tried, must_hold = f"a wait of {digits.exact(known)} ms", f"at most {allowed_us:.1f} µs"
-        yield tried, f"{wrong_us:+.2f} µs", must_hold, abs(wrong_us) <= allowed_us
+        yield tried, f"{wrong_us:+.2f} µs".replace("-", "−"), must_hold, abs(wrong_us) <= allowed_us
 
 
 def _within(found: Interval, most: float, least: float = -math.inf) -> bool | None:

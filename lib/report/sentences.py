@@ -38,7 +38,7 @@ class Statement:
     quantities: tuple[Quantity, ...] = ()
 
     def _repr_html_(self) -> str:
-        if self.verdict == NO_DATA:  # what is missing is listed once, by the chapter on method
+        if self.verdict == NO_DATA:  # shown by the chapter on questions; the chapter on method lists what is missing
             return ""
         mark = html.escape(self.verdict)
         return (
@@ -100,14 +100,15 @@ def of_records(*free: str) -> Callable:
 def missing(text: str, *records: pd.DataFrame) -> Statement:
     """Say what was not measured, and how many of these records are stale, if any.
 
-    The chapter on questions shows it."""
+    The page shows the sentence only in the chapter on questions."""
     return Statement(f"{text} {left_out(*records)}".strip(), NO_DATA, "")
 
 
 def _without(text: str, records: pd.DataFrame, *cases: Mapping) -> Statement:
     """Say that there is no data of these cases, of which unknown fields may have any value."""
     known = ({name: value for name, value in case.items() if value is not None} for case in cases)
-    return missing(text, *(tidy.select(records, **case) for case in known))
+    chosen = pd.concat([tidy.select(records, **case) for case in known])
+    return missing(text, chosen[~chosen.index.duplicated()])
 
 
 def together(*statements: Statement) -> Statement:
@@ -185,6 +186,12 @@ def listed(words: list[str], by: str = "and") -> str:
     return f" {by} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
+def off(*percents: float) -> str:
+    """Say how far predictions are off at most: exactly, or to within a percentage, rounded up."""
+    most = max(map(abs, percents))
+    return f"to within {digits.bound(most)}%" if most else "exactly"
+
+
 def times(ratio: Interval) -> str:
     """Write a ratio as a factor with its interval: 4.1× (3.6 to 4.7)."""
     value, _, ends = digits.interval(ratio).partition(" ")
@@ -193,7 +200,7 @@ def times(ratio: Interval) -> str:
 
 def values(records: pd.DataFrame, of: Mapping, wording: str, *metrics: str) -> Statement:
     """Put the medians of metrics of one case, with their intervals, into `wording`, each for one {}."""
-    numbers = tuple(number(records, metric, of, digits.interval) for metric in metrics)
+    numbers = tuple(number(records, metric, of, digits.brief) for metric in metrics)
     if None in numbers:
         return _without("This was not measured here.", records, of)
     beside = _disturbances(records, of)
@@ -256,7 +263,7 @@ def _picked(of: Mapping, to: Mapping) -> str:
 
 
 def _counted(found: Interval) -> str:
-    return f"95% interval {found.scope}, n = {found.n}"
+    return f"{'95% interval' if found.known else 'no interval'} {found.scope}, n = {found.n}"
 
 
 def _disturbances(records: pd.DataFrame, *cases: Mapping) -> str:

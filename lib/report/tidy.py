@@ -25,6 +25,7 @@ TOO_FAST = "a rate above the ceiling"
 MOST_MFU = 1.05  # relative to the measured ceiling, which itself varies a little
 MOVING = ["copy", "triad", "add", "adamw"]  # operations whose best rate is the ceiling of memory
 OWN, BEST = "its own matrix products", "the best matrix product"  # whose rate a step's least time takes
+UNKNOWN = Interval(math.nan, math.nan, math.nan, 0, 0)  # a ceiling that was not measured
 LOG_ERROR = "_log_error"  # ends the name of a metric's further relative error, such as that of a ceiling
 LAUNCHING = 0.9  # the host's share of a device's time from which on a case is launch-bound
 LEAD_MS = 1.0  # a host that is further ahead has filled the queue, about a thousand launches, and waits for room in it
@@ -78,15 +79,15 @@ def median(records: pd.DataFrame, metric: str) -> Interval | None:
     return _median(metric, samples(records, metric), samples(records, metric + LOG_ERROR))
 
 
-def _median(metric: str, by_round: dict[int, list[float]], errors: dict[int, list[float]]) -> Interval | None:
-    """Return `median` from the samples of the metric, and of its further relative error."""
-    rounds = list(by_round.values())
-    if not rounds:
+def _median(metric: str, timed: dict[int, list[float]], errors: dict[int, list[float]]) -> Interval | None:
+    """Return `median` from the samples of the metric by round, and those of its further relative error."""
+    processes = list(timed.values())
+    if not processes:
         return None
-    found = intervals.median(rounds)
+    found = intervals.median(processes)
     if errors:
         return found.widened(max(each[0] for each in errors.values()))
-    if metric.endswith("_percent") and max(map(max, rounds)) <= 100 and found.known:
+    if metric.endswith("_percent") and max(map(max, processes)) <= 100 and found.known:
         return replace(found, high=min(found.high, 100.0))
     return found
 
@@ -263,13 +264,13 @@ def with_percent_of(
 
     The time is that of the whole iteration, and `limit` is keyed by precision; missing where it was not measured. If
     the limit is an interval, medians of the metric include its error."""
-    known = _with_limit(records, "limit", records["precision"].map(dict(limit)))
+    known = with_limit(records, "limit", records["precision"].map(dict(limit)))
     facts = (amount, "total_ms", "limit", "limit_error")
     known = derive(known, name, lambda total, ms, most, _: 100 * times * total * 1e3 / ms / most, *facts)
     return derive(known, name + LOG_ERROR, lambda *facts: facts[-1], *facts)
 
 
-def _with_limit(records: pd.DataFrame, name: str, values: Iterable[float | Interval]) -> pd.DataFrame:
+def with_limit(records: pd.DataFrame, name: str, values: Iterable[float | Interval]) -> pd.DataFrame:
     """Add `name`, a limit of each record or NaN, and its relative error, `name`_error."""
     known = [value if isinstance(value, Interval) else Interval(value, math.nan, math.nan, 0, 0) for value in values]
     floats = {name: [each.value for each in known], f"{name}_error": [each.log_error for each in known]}
@@ -292,8 +293,8 @@ def with_least_time(
     cases = list(zip(records["precision"], widths, column(records, "tokens"), strict=True))
     rates = [own.get(case, flops.get(case[0], math.nan)) for case in cases]
     names = [OWN if case in own else BEST if case[0] in flops else None for case in cases]
-    known = _with_limit(records.assign(limit_of=pd.Series(names, records.index, dtype=object)), "limit", rates)
-    known = _with_limit(known, "speed", [bandwidth] * len(records))
+    known = with_limit(records.assign(limit_of=pd.Series(names, records.index, dtype=object)), "limit", rates)
+    known = with_limit(known, "speed", [bandwidth] * len(records))
 
     def fact(name: str) -> pd.Series:
         return column(records, name).astype(float)
@@ -306,7 +307,7 @@ def with_least_time(
     known = with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
     for name in ("least_ms", "least_percent"):
         known = derive(known, name + LOG_ERROR, lambda _, error: error, "total_ms", "error")
-    return known
+    return known.drop(columns=["least", "error"])
 
 
 def with_cold_start(records: pd.DataFrame) -> pd.DataFrame:
@@ -331,8 +332,13 @@ def ceiling(ceilings: pd.DataFrame, operation: str | list[str], fact: str) -> di
 def limit_intervals(ceilings: pd.DataFrame) -> tuple[dict[str, Interval], Interval]:
     """Return the ceilings of products by precision, FLOP/s, and of memory, bytes/s, with their intervals."""
     moving = ceiling(ceilings, MOVING, "moved_bytes").values()
-    unknown = Interval(math.nan, math.nan, math.nan, 0, 0)
-    return ceiling(ceilings, "matmul", "flops"), max(moving, key=lambda found: found.value, default=unknown)
+    return ceiling(ceilings, "matmul", "flops"), max(moving, key=lambda found: found.value, default=UNKNOWN)
+
+
+def least_ms(operations: float, moved_bytes: float, products: Interval, bandwidth: Interval) -> Interval:
+    """Return the longer time in ms of FLOPs and of bytes at their ceilings, in FLOP/s and bytes/s."""
+    either = products.inverse.scaled(1e3 * operations), bandwidth.inverse.scaled(1e3 * moved_bytes)
+    return max(either, key=lambda found: found.value)
 
 
 def own_products(ceilings: pd.DataFrame) -> dict[tuple[str, int, int], Interval]:

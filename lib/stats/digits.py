@@ -22,6 +22,8 @@ def number(value: float, uncertainty: float = math.nan) -> str:
     gets two digits and an exponent."""
     if value == 0:
         return "0"
+    if value < 0:
+        return f"−{number(-value, uncertainty)}"
     size = math.floor(math.log10(abs(value)))
     if size < TINY and not uncertainty > 0:
         return f"{value:.2g}"
@@ -36,6 +38,16 @@ def number(value: float, uncertainty: float = math.nan) -> str:
 def count(value: float) -> str:
     """Format a whole number, with commas between thousands."""
     return f"{value:,.0f}"
+
+
+def bound(most: float) -> str:
+    """Format an upper bound with two digits, rounded up, and never below 0.01.
+
+    >>> bound(0.9901)
+    '1.00'
+    """
+    place = max(-2, math.floor(math.log10(most)) - 1) if most > 0 else -2
+    return f"{max(0.01, math.ceil(round(most / 10**place, 6)) * 10**place):,.{max(0, -place)}f}"
 
 
 def exact(value: float) -> str:

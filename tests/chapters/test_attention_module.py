@@ -8,6 +8,8 @@ import pytest
 from lib.chapters import attention_module
 from lib.experiments import cases
 from lib.records import results
+from lib.report import tidy
+from lib.stats.intervals import Interval
 
 CASE = {
     "d_model": 32, "context_length": 8, "batch_size": 2, "num_heads": 2, "precision": "fp32", "compiled": False,
@@ -27,9 +29,12 @@ def modules(save_record):
 def test_the_least_time_is_that_of_the_slower_of_products_and_memory(modules, slower):
     records, facts = modules
     rate, speed = (1e9, 1e15) if slower == "products" else (1e15, 1e9)
-    found = attention_module.with_least_time(records, {"fp32": rate}, speed)
+    products, memory = (Interval(limit, 0.9 * limit, limit / 0.9, 9, 3) for limit in (rate, speed))
+    found = attention_module.with_least_time(records, {"fp32": products}, memory)
     amount = 3 * facts["forward_flops"] if slower == "products" else facts["forward_bytes"] + facts["backward_bytes"]
     assert found["least_ms"].iloc[0] == pytest.approx([1e3 * amount / 1e9] * 6)
+    least = tidy.median(found, "least_percent")
+    assert (least.low, least.high) == pytest.approx((0.9 * least.value, least.value / 0.9))
     share = 100 * 2 * 32 / (2 * 32 + 8)
     assert found["projections_percent"].iloc[0] == pytest.approx([share] * 6)
     masked = 4 * 2 * (8 * 8 - 8 * 9 // 2) * 32  # of both products
@@ -38,7 +43,7 @@ def test_the_least_time_is_that_of_the_slower_of_products_and_memory(modules, sl
 
 def test_without_ceilings_there_is_no_least_time(modules):
     records, _ = modules
-    found = attention_module.with_least_time(records, {}, math.nan)
+    found = attention_module.with_least_time(records, {}, tidy.UNKNOWN)
     assert found["least_ms"].iloc[0] is None or math.isnan(found["least_ms"].iloc[0])
 
 

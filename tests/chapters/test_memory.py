@@ -68,8 +68,8 @@ def test_the_figure_of_a_timeline_shows_the_highest_point(records):
 
 def test_sentences_say_what_the_records_hold(records):
     said = memory.answer(records, CASE).text
-    assert said.startswith("5.000 MiB at the peak of a step of tiny (0 M parameters, 4 × 64 tokens, fp32)")
-    assert said.endswith("16 bytes a parameter are 80% of it.")
+    assert said.startswith("A step of tiny peaks at 5.000 MiB (0 M parameters, 4 × 64 tokens, fp32)")
+    assert said.endswith("16 bytes per parameter make up 80% of that.")
     assert memory.narrower(records, CASE).text == (
         "bf16 lowers a training step's peak by 20% but raises inference's by 25%, because it halves activations and "
         "adds half-precision copies of the weights (tiny, 64 tokens)."

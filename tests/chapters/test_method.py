@@ -45,7 +45,7 @@ def test_the_badge_and_the_figure_count_noisy_records(save_record, closed_figure
     save_record(case=CASE, total_ms=[5.0] * 6, noise_probe_ms=CALM)
     assert method.badge("test-1c").text == (
         "Quiet machine: nothing disturbed its 1 timed records. "
-        "The measuring was not checked here; make calibrate checks it."
+        "The measurement was not checked here; make calibrate checks it."
     )
     save_record(case=CASE, round=2, total_ms=[5.0] * 6, noise_probe_ms=SLOW)
     save_record(case=CASE, round=3, total_ms=[5.0] * 6, noise_probe_ms=CALM, environment={"others_percent": 48.7})
@@ -80,7 +80,7 @@ def test_the_badge_says_which_checks_hold(save_record):
         noise_probe_ms=CALM,
     )  # fmt: skip
     assert method.badge("test-1c").text.endswith(
-        " Self-checks of the measuring that hold: 1 of 2; these do not: a wait of 10 ms."
+        " 1 of 2 self-checks of the measurement hold; these fail: a wait of 10 ms."
     )
     shown = method.checks("test-1c")
     assert list(shown.frame["found"]) == ["+0.00 µs (must be at most 4.5 µs)", "+1000.00 µs (must be at most 22.5 µs)"]
@@ -93,7 +93,7 @@ def test_the_badge_says_how_long_the_unclear_comparisons_take(save_record):
         for variant, ms in (("naive", 1.0), ("tiled", factor)):
             save_record(case=CASE | {"variant": variant}, round=round, total_ms=[ms] * 8)
     said = method.badge("test-1c").text
-    assert "Unclear comparisons: 1 of 1: python -m lib.report verdicts writes unclear.yaml, and make sweep " in said
+    assert "1 of 1 comparisons are unclear: python -m lib.report verdicts writes unclear.yaml, and make sweep " in said
     assert said.endswith("SWEEP=unclear.yaml measures them again in 1 min.")
 
 

@@ -9,6 +9,7 @@ from lib.cost.flops import model_shape
 from lib.parallel import accounting
 from lib.parallel.accounting import Network
 from lib.records import results
+from lib.stats.intervals import Interval
 
 MIB = 2**20
 CASE = {"size": "tiny", "context_length": 128, "batch_size": 4}
@@ -59,19 +60,28 @@ def test_the_head_is_the_largest_case_that_has_the_most_variants_each_with_its_f
     for variant in ("overlap", "torch"):
         case = CASE | {"size": "small", "variant": variant, "bucket_mib": 25} | RANKS | {"world": 4}
         save_record("ddp", case | {"precision": "fp32", "device": "cpu"}, total_ms=[500.0] * 8)
-    found = parallel.head(parallel.steps(results.load("ddp", "test-1c"))).set_index("variant")
+    found = parallel.headline_rows(parallel.steps(results.load("ddp", "test-1c"))).set_index("variant")
     assert set(found.index) == set(TIMES)
     assert (set(found["size"]), set(found["world"])) == ({"tiny"}, {2})
     assert found.loc["bucketed", "bucket_mib"] == 1
-    assert math.isnan(found.loc["naive", "hidden_percent"])
-    assert found.loc["bucketed", "hidden_percent"] == pytest.approx(75)
+    assert found.loc["naive", "hidden_percent"] is None
+    assert found.loc["bucketed", "hidden_percent"].value == pytest.approx(75)
+
+
+def test_what_a_step_hides_lies_within_the_whole_and_has_the_error_of_its_times():
+    times = {"alone_ms": 16.0, "backward_ms": 40.0, "synchronization_ms": 2.0}
+    row = {name: Interval(ms, 0.9 * ms, 1.1 * ms, 9, 3) for name, ms in times.items()} | {"variant": "bucketed"}
+    hidden, none = (parallel._hidden(row, Interval(ms, ms - 1, ms + 1, 9, 3)) for ms in (38.0, 20.0))
+    assert (hidden.value, hidden.high) == (75, 100)
+    assert 45 < hidden.low < 50
+    assert (none.low, none.value) == (0, 0)
 
 
 def test_the_answer_names_the_fastest_and_compares_it(steps):
     said = parallel.answer(steps, parallel.steps(steps))
     assert "A step of tiny (4 × 128 tokens in all) on 2 ranks by gloo takes " in said.text
-    assert "our fastest variant, bucketed of 1 MiB. Its all-reduces alone take 16.00 ms" in said.text
-    assert "hides 75% of that. Bucketed is 1.20" in said.text
+    assert "with buckets of 1 MiB, the least median of our variants. Its all-reduces alone take 16.00 ms" in said.text
+    assert "% of that. Bucketed is 1.20" in said.text
     assert "torch's own" in said.text
     assert "faster" in said.verdict
 
@@ -96,7 +106,7 @@ def test_what_a_rank_holds_stands_beside_the_accounting(held, closed_figures):
     assert list(table["error_percent"]) == pytest.approx([100 * (1 / 1.01 - 1)] * 5)
     said = parallel.memory(table, results.load("sharded", "test-1c"))
     assert said.text.startswith("After a step of tiny on 2 ranks, each holds ")
-    assert said.text.endswith("MiB fsdp; the formula is at most 0.990% off.")
+    assert said.text.endswith("the formula predicts their parameters, gradients and states to within 1.00%.")
     assert said.records
     bars = parallel.draw_held(table)
     assert [text.get_text() for text in bars.get_yticklabels()][:2] == ["plain", "plain, by formula"]
@@ -118,7 +128,10 @@ def test_xxl_is_answered_beside_two_write_ups():
 
 def test_the_batch_at_which_products_decide_follows_from_ceiling_and_bus(steps):
     said = parallel.bound(steps, Network(1e-5, 1e9), {"fp32": 1e11})
-    assert "from 200 tokens a rank on" in said.text  # 4 bytes a number: twice C / W
+    assert said.text.count("from 200") == 2  # 4 bytes a number: twice C / W
+    narrow = parallel.bound(steps, Network(1e-5, 1e9), {"bf16": 1e11})
+    assert "FSDP on many ranks is compute-bound from 100 tokens" in narrow.text
+    assert narrow.text.endswith("data parallelism, which sends gradients in fp32, from 200.")
     assert parallel.bound(steps, None, {"fp32": 1e11}).verdict == "no data"
 
 

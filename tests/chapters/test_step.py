@@ -19,13 +19,10 @@ def steps(monkeypatch):
 
 
 def test_the_answer_has_the_time_of_the_largest_step_and_its_parts(steps):
-    case = step.head(steps)
+    case = step.headline_case(steps)
     assert (case["size"], case["precision"]) == ("small", "fp32")
     said = step.answer(steps, case)
-    assert (
-        f" ms for a step of small (129 M parameters, 12 layers, 4 × {case['context_length']} tokens, fp32, "
-        in said.text
-    )
+    assert f" ms (129 M parameters, 12 layers, 4 × {case['context_length']} tokens, fp32, " in said.text
     shown = {one.name.rpartition("/")[2]: one for one in said.quantities}
     assert list(shown)[:4] == ["total_ms", "forward_ms", "backward_ms", "optimizer_ms"]
     assert shown["total_ms"].value == tidy.median(tidy.select(steps, **case), "total_ms")
@@ -36,7 +33,7 @@ def test_the_answer_has_the_time_of_the_largest_step_and_its_parts(steps):
 
 
 def test_the_answer_says_so_where_the_limit_is_of_the_steps_own_products_and_where_that_is_too_low(steps, monkeypatch):
-    case = step.head(steps)
+    case = step.headline_case(steps)
     ceilings, products = results.load("ceilings", MACHINE), ("fp32", 768, case["batch_size"] * case["context_length"])
     best_rate, limited = tidy.limits(ceilings)[0]["fp32"], []
     for rate in (0.9 * best_rate, 0.1 * best_rate):
@@ -72,7 +69,7 @@ def test_a_bar_has_three_parts_the_whole_time_and_a_mark(steps):
 
 
 def test_faster_records_turn_the_verdict(steps):
-    ceilings, one = results.load("ceilings", MACHINE), tidy.select(steps, **step.head(steps))
+    ceilings, one = results.load("ceilings", MACHINE), tidy.select(steps, **step.headline_case(steps))
     fast = one.assign(total_ms=one["total_ms"].map(lambda ms: [x / 100 for x in ms]))
     before, after = (step.theory(records, ceilings)[2].verdict for records in (one, fast))
     assert (before, after) == ("kept", "broken")

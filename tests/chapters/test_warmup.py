@@ -78,7 +78,7 @@ def test_one_warm_up_is_called_the_same_as_five_only_where_it_is(starts):
     ]
     said = warmup.equivalence(slow)
     assert said.verdict == "slower"
-    assert said.text.endswith("as long as that after five: longer.")
+    assert said.text.endswith("as long as after five (longer).")
 
 
 def test_published_means_are_relative_to_their_own_source():

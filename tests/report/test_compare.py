@@ -103,6 +103,7 @@ def test_variants_with_the_same_baseline_are_compared_through_it(save_record):
     records = results.load("attention", "test-1c")
     found = compare.comparison(records, "total_ms", sdpa, TILED)
     assert found.ratio.value == pytest.approx(0.5, rel=0.01)
+    assert found.by == "interleaved pairs with one baseline"
     assert compare.ranked(records) == ["sdpa", "tiled", "naive"]
 
 
@@ -177,6 +178,8 @@ def test_few_processes_borrow_from_the_other_comparisons_of_the_experiment(save_
     assert verdict(compared(1)) == "slower"
     prior = compare.prior("attention", "test-1c", "total_ms", PAIRS, results.version("test-1c"))
     assert 0.005 < prior.variance(1.0) ** 0.5 < 0.02
+    through = compare._prior_of(results.load("attention", "test-1c"), "total_ms", compare.THROUGH)
+    assert through.variance(1.0) == pytest.approx(2 * prior.variance(1.0))  # of a ratio that two pairs make
     save(99, (0.7,))
     one = compared(99)
     assert one.by == "interleaved pairs, one process"

@@ -19,7 +19,7 @@ def shown():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RESULTS", "/nowhere")
         profiled = results.load("kernels", MACHINE)
-        yield profiles.points(profiled, profiles.head(profiled))
+        yield profiles.points(profiled, profiles.headline_case(profiled))
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def watch() -> None:
         return {FORMAT: kept | {"computed": numerals}}
 
     shell.reset = begun_anew  # which the report does before each chapter
-    for name in ("number", "interval", "count", "exact"):
+    for name in ("number", "interval", "count", "exact", "bound"):
         setattr(digits, name, watched(getattr(digits, name)))
     Statement._repr_mimebundle_ = said
 

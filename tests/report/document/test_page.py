@@ -53,6 +53,11 @@ def test_the_title_page_says_what_was_measured(text):
     assert facts.get("Code", "") in header  # of a reference of older code
 
 
+def test_every_element_of_the_page_ends(text):
+    for tag in ("section", "details", "figure", "div", "table"):
+        assert len(re.findall(rf"<{tag}[\s>]", text)) == text.count(f"</{tag}>") > 0, tag
+
+
 def test_ids_are_unique_and_every_link_and_question_leads_somewhere(rendered, text):
     ids = re.findall(r'<[a-zA-Z][^<>]*\sid="([^"]+)"', text)
     assert len(ids) == len(set(ids))

@@ -2,7 +2,7 @@
 // time. Without this script all is there to be read.
 "use strict";
 
-const number = (text) => Number(text.replace(/,/g, ""));
+const number = (text) => Number(text.replace(/,/g, "").replace("−", "-"));
 
 // An empty cell comes last, whichever way the others go.
 function compare(one, other, numeric, sign) {
