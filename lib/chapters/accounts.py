@@ -13,7 +13,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.report import plots, sentences, tidy
+from lib.report import plots, roofline, sentences, tidy
 from lib.report.sentences import Statement, of_records
 from lib.stats import digits, intervals
 from lib.stats.intervals import Interval
@@ -45,7 +45,7 @@ def pieces(record: Mapping, bandwidth: float, call_ms: float) -> pd.DataFrame:
 
 def _of_processes(group: pd.DataFrame, ceilings: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the `pieces` of each record of a case."""
-    call, bandwidth = tidy.call_us(ceilings), tidy.limits(ceilings)[1]
+    call, bandwidth = roofline.call_us(ceilings), roofline.limits(ceilings)[1]
     return [pieces(record, bandwidth, call.value / 1e3 if call else math.nan) for _, record in group.iterrows()]
 
 
@@ -60,7 +60,7 @@ def accounts(records: pd.DataFrame, ceilings: pd.DataFrame) -> pd.DataFrame:
     """Return the time measured, its parts and the unexplained rest, one row per case and phase.
 
     The rest, `unexplained_ms`, may be negative."""
-    known = tidy.limits(ceilings)[1] > 0 and tidy.call_us(ceilings)
+    known = roofline.limits(ceilings)[1] > 0 and roofline.call_us(ceilings)
     rows = []
     for case, group in tidy.by_case(tidy.with_table(records, "operators") if known else records.iloc[:0]):
         sums = _sums(_of_processes(group, ceilings), ["phase", "part"])

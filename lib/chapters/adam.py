@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from lib.catalog import CATALOG
 from lib.cost import flops
 from lib.records.frame import Frame
-from lib.report import claims, compare, hypotheses, plots, sentences, tables, tidy
+from lib.report import claims, compare, hypotheses, plots, roofline, sentences, tables, tidy
 from lib.report.claims import MORE, Found
 from lib.report.hypotheses import Hypothesis
 from lib.report.plots import INK, QUIET, STYLE
@@ -196,7 +196,7 @@ def bars(ax: Axes, table: pd.DataFrame, least_ms: float) -> Axes:
 
 def theory(adam: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict each variant's time, the cost of amsgrad and growth with the elements."""
-    _, speed = tidy.limit_intervals(ceilings)
+    _, speed = roofline.limit_intervals(ceilings)
     most = tidy.largest(adam, "elements", **LISTS)
     at = sentences.at(", {num_params} × {param_size:,}", most)
     least = speed.inverse.scaled(1e3 * hypotheses.value(adam, "moved_bytes", most))

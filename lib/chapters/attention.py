@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from lib.chapters import capacity
 from lib.cost import flops, memory
 from lib.records import results
-from lib.report import claims, compare, hypotheses, plots, sentences, tidy
+from lib.report import claims, compare, hypotheses, plots, roofline, sentences, tidy
 from lib.report.claims import Found, about
 from lib.report.hypotheses import LEAST, MOST, Hypothesis
 from lib.report.published import datasheets
@@ -148,7 +148,7 @@ def with_rates(attention: pd.DataFrame, peaks: Mapping[str, float | Interval]) -
     They count only the scores that a query may see, whatever the variant computes. Missing without the mask."""
     known = attention.assign(causal_flops=tidy.column(attention, "causal_flops"))
     known = tidy.with_rate(known, "causal_gflops", "causal_flops", scale=3e-9)
-    return tidy.with_percent_of(known, "causal_percent", "causal_flops", dict(peaks), times=3)
+    return roofline.with_percent_of(known, "causal_percent", "causal_flops", dict(peaks), times=3)
 
 
 def growth(attention: pd.DataFrame, at: Mapping) -> Statement:
@@ -240,14 +240,14 @@ def lines(table: pd.DataFrame, *metrics: str) -> Axes:
 
 def theory(attention: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict growth with the tokens, memory kept, the least time and the mask."""
-    peaks, speed = tidy.limit_intervals(ceilings)
+    peaks, speed = roofline.limit_intervals(ceilings)
     alike = {"precision": "fp32", "cold": False, "d_head": 64}
     longest = tidy.largest(attention, "seq_len", causal=True, **alike)
     naive, tiled = ({**longest, "variant": name} for name in ("naive", "tiled"))
     grows = partial(hypotheses.exponent, attention, axis="seq_len")
     took = partial(hypotheses.median, attention, case=naive)
     operations, moved = (hypotheses.value(attention, name, naive) for name in ("forward_flops", "moved_bytes"))
-    least = tidy.least_ms(3 * operations, moved, peaks.get("fp32", tidy.UNKNOWN), speed)
+    least = roofline.least_ms(3 * operations, moved, peaks.get("fp32", roofline.UNKNOWN), speed)
     at = sentences.at(", {seq_len:,} tokens", longest)
     open_ = tidy.largest(tidy.select(attention, variant="sdpa", causal=False), "seq_len", **alike)
     visible, all_ = (flops.attention_flops(1, open_["seq_len"] or math.nan, 1, causal) for causal in (True, False))

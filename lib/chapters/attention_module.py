@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from lib.cost import flops
-from lib.report import hypotheses, sentences, tidy
+from lib.report import hypotheses, roofline, sentences, tidy
 from lib.report.hypotheses import LEAST, Hypothesis
 from lib.report.published import PRECISION, published_table
 from lib.report.sentences import Statement, of_records
@@ -33,10 +33,10 @@ def with_least_time(records: pd.DataFrame, peaks: Mapping[str, Interval], speed:
         tidy.column(records, name).astype(float) for name in ("forward_flops", "forward_bytes", "backward_bytes")
     )
     least = [
-        tidy.least_ms(3 * operations, forward + backward, peaks.get(precision, tidy.UNKNOWN), speed)
+        roofline.least_ms(3 * operations, forward + backward, peaks.get(precision, roofline.UNKNOWN), speed)
         for precision, operations, forward, backward in zip(records["precision"], *amounts, strict=True)
     ]
-    known = tidy.with_limit(records, "least", least)
+    known = roofline.with_limit(records, "least", least)
     known = tidy.derive(known, "least_ms", lambda _, least: least, "total_ms", "least")
     known = tidy.with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
     for name in ("least_ms", "least_percent"):
@@ -73,7 +73,7 @@ def workload(records: pd.DataFrame) -> Statement:
 
 def theory(modules: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict the module's growth, least time and memory."""
-    modules = with_least_time(modules, *tidy.limit_intervals(ceilings))
+    modules = with_least_time(modules, *roofline.limit_intervals(ceilings))
     widest = tidy.largest(modules, "projection_flops", precision="fp32", compiled=False)
     at = sentences.at(", C = {d_model:,}, T = {context_length:,}", widest)
     names = ("d_model", "context_length", "batch_size", "num_heads")

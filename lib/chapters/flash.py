@@ -16,7 +16,7 @@ from lib.catalog import CATALOG
 from lib.chapters import attention
 from lib.cost import flops, memory
 from lib.records.frame import Frame
-from lib.report import compare, hypotheses, plots, published, sentences, tidy
+from lib.report import compare, hypotheses, plots, published, roofline, sentences, tidy
 from lib.report.hypotheses import LEAST, Hypothesis
 from lib.report.sentences import Statement
 from lib.stats import digits
@@ -53,7 +53,7 @@ def least_ms(case: Mapping, products: Interval, bandwidth: Interval) -> Interval
     output and gradients."""
     shape = tuple(int(case[name]) for name in SHAPE[:3])
     moved = flops.attention_moved_bytes("sdpa", *shape, case["causal"], case["precision"], native=True)
-    return tidy.least_ms(3 * _flops(case), sum(moved.values()), products, bandwidth)
+    return roofline.least_ms(3 * _flops(case), sum(moved.values()), products, bandwidth)
 
 
 def with_limits(flash: pd.DataFrame, products: Mapping[str, Interval], bandwidth: Interval) -> pd.DataFrame:
@@ -61,7 +61,7 @@ def with_limits(flash: pd.DataFrame, products: Mapping[str, Interval], bandwidth
 
     The limit is the least time that the ceilings allow, in percent of the time."""
     rows, error = flash.to_dict("records"), f"least_ms{tidy.LOG_ERROR}"
-    least = [least_ms(row, products.get(row["precision"], tidy.UNKNOWN), bandwidth) for row in rows]
+    least = [least_ms(row, products.get(row["precision"], roofline.UNKNOWN), bandwidth) for row in rows]
     saved = [memory.attention_saved_bytes(row["variant"], *(row[name] for name in SHAPE)) / MIB for row in rows]
     known = attention.with_rates(flash, products).assign(
         least_ms=[ms.value for ms in least], **{error: [ms.log_error for ms in least]}, formula_mib=saved,

@@ -8,7 +8,7 @@ import pandas as pd
 from lib.chapters import accounts, profiles
 from lib.instruments import kernel_classes
 from lib.instruments.kernel_classes import PRODUCT
-from lib.report import claims, hypotheses, sentences, tidy
+from lib.report import claims, hypotheses, roofline, sentences, tidy
 from lib.report.claims import LESS, Found, about
 from lib.report.hypotheses import Hypothesis
 from lib.report.published import published_table
@@ -155,7 +155,7 @@ def answer(records: pd.DataFrame, case: Mapping, ceilings: pd.DataFrame) -> Stat
 
 def theory(records: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict matrix products' share by the roofline, and softmax to products."""
-    peaks, speed = tidy.limits(ceilings)
+    peaks, speed = roofline.limits(ceilings)
     case = profiles.headline_case(records)
     chosen, peak = tidy.select(records, **case), peaks.get(case["precision"], math.nan)
     expected = []

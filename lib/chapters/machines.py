@@ -8,7 +8,7 @@ import pandas as pd
 from lib import validate
 from lib.catalog import CATALOG
 from lib.records import results, staleness
-from lib.report import compare, published, sentences, tables, tidy
+from lib.report import compare, published, roofline, sentences, tables, tidy
 from lib.report.sentences import Statement
 from lib.stats import digits
 from lib.stats.intervals import Interval
@@ -62,7 +62,7 @@ def ceilings(names: Sequence[str]) -> pd.DataFrame:
     rows = []
     for name in names if len(names) > 1 else ():
         records = results.load("ceilings", name)
-        products, copies = tidy.limits(records)
+        products, copies = roofline.limits(records)
         row = {"machine": name, "hardware": ", ".join(dict.fromkeys(records["hardware"])) or digits.MISSING}
         row |= {f"{p}, TFLOP/s": products[p] / 1e12 for p in tidy.ORDER if p in products}
         row |= {"memory, GB/s": copies / 1e9, "ridge in fp32, FLOP a byte": products.get("fp32", math.nan) / copies}
@@ -105,13 +105,13 @@ def _machine_medians(experiment: str, name: str) -> pd.DataFrame:
     fact, times, _ = CEILINGS[entry.ceiling]
     records = tidy.select(results.load(experiment, name), **entry.compared)
     if fact and len(records):
-        products, copies = tidy.limit_intervals(results.load("ceilings", name))
+        products, copies = roofline.limit_intervals(results.load("ceilings", name))
         known = tidy.with_counted_flops(records)
         cards = tidy.column(known, "world").where(tidy.column(known, "backend") == "nccl", 1)  # with a ceiling each
         known = known.assign(counted_flops=known["counted_flops"] / cards)
         known = known.assign(precision="fp32") if entry.ceiling == "memory" else known
         limit = {"fp32": copies} if entry.ceiling == "memory" else products
-        records = tidy.with_percent_of(known, "ceiling_percent", fact, limit, times=times)
+        records = roofline.with_percent_of(known, "ceiling_percent", fact, limit, times=times)
     table = tidy.medians(records, entry.metric, "ceiling_percent")
     return table[table[entry.metric].map(lambda found: isinstance(found, Interval)).astype(bool)]
 

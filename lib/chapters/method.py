@@ -14,7 +14,7 @@ from lib import notebooks, paths
 from lib.catalog import CATALOG
 from lib.config import SIZES
 from lib.records import results, staleness
-from lib.report import compare, plots, self_check, sentences, tables, tidy, verdicts
+from lib.report import compare, plots, roofline, self_check, sentences, tables, tidy, verdicts
 from lib.report.quantities import Quantity
 from lib.report.sentences import Statement
 from lib.stats import comparisons, digits
@@ -114,8 +114,8 @@ def _unclear_text(machine: str) -> str:
 
 def limits(ceilings: pd.DataFrame) -> Statement:
     """State the machine's ceilings: products by precision, memory, and the cost of a call."""
-    products, memory = tidy.limit_intervals(ceilings)
-    call = tidy.call_us(ceilings)
+    products, memory = roofline.limit_intervals(ceilings)
+    call = roofline.call_us(ceilings)
     if not products or math.isnan(memory.value):
         return sentences.missing("No ceiling was measured here.")
 
@@ -137,7 +137,7 @@ def limits(ceilings: pd.DataFrame) -> Statement:
 def own_products(ceilings: pd.DataFrame) -> pd.DataFrame:
     """Return the rate of each step's own products, and its share of the ceiling."""
     chosen = tidy.with_rate(tidy.select(ceilings, operation="products"), "gflops", "flops", scale=1e-9)
-    chosen = tidy.with_percent_of(chosen, "ceiling_percent", "flops", tidy.limit_intervals(ceilings)[0])
+    chosen = roofline.with_percent_of(chosen, "ceiling_percent", "flops", roofline.limit_intervals(ceilings)[0])
     table = tidy.medians(chosen, "gflops", "ceiling_percent", "total_ms")
     sizes = {config.d_model: size for size, config in SIZES.items()}
     return table.assign(size=table["columns"].map(sizes), tokens=table["rows"])

@@ -14,7 +14,7 @@ from lib.cost.flops import Shape, model_shape
 from lib.parallel import accounting
 from lib.parallel.accounting import SCHEMES, Network
 from lib.records.frame import Frame
-from lib.report import sentences, tidy
+from lib.report import roofline, sentences, tidy
 from lib.report.sentences import Statement
 from lib.stats import digits
 
@@ -94,10 +94,10 @@ class Device:
 
 def device(steps: pd.DataFrame, ceilings: pd.DataFrame) -> Device | None:
     """Return the device of these records of ceilings and steps; None where a ceiling is missing."""
-    products, bandwidth = tidy.limits(ceilings)
+    products, bandwidth = roofline.limits(ceilings)
     if "fp32" not in products or not bandwidth > 0:
         return None
-    call, eager = tidy.call_us(ceilings), measured(steps)
+    call, eager = roofline.call_us(ceilings), measured(steps)
     seen = {
         step_of(row): {phase: row[f"{phase}_ms"].value for phase in PHASES}
         for row in eager.to_dict("records")

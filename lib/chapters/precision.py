@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.chapters.step import PLAIN
-from lib.report import claims, compare, hypotheses, plots, published, sentences, tables, tidy
+from lib.report import claims, compare, hypotheses, plots, published, roofline, sentences, tables, tidy
 from lib.report.claims import LESS, MORE, Found
 from lib.report.hypotheses import MOST, Hypothesis, counted
 from lib.report.sentences import Statement, of_records
@@ -284,7 +284,7 @@ def theory(records: pd.DataFrame, steps: pd.DataFrame, ceilings: pd.DataFrame) -
             bound = TERMS * 2.0**-bits * TERMS * TERM  # n roundings: n - 1 additions and the stored term
             off = counted(abs(total - TERMS * TERM))
             found.append(Hypothesis(f"error of a thousand times 0.01 in {name}", "n u Σ|x|, u = 2⁻ᵖ", bound, off, MOST))
-    steps = tidy.with_least_time(steps, *tidy.limits(ceilings), tidy.own_products(ceilings))
+    steps = roofline.with_least_time(steps, *roofline.limits(ceilings), roofline.own_products(ceilings))
     half = tidy.largest(steps, "parameters", precision="bf16", compiled=False, **PLAIN)
     single = {**half, "precision": "fp32"} if half["precision"] else half
     faster = hypotheses.value(steps, "limit", single) / hypotheses.value(steps, "limit", half)

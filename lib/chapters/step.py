@@ -16,7 +16,7 @@ from lib.chapters import capacity
 from lib.config import SIZES
 from lib.cost.flops import model_shape
 from lib.records.frame import Frame
-from lib.report import claims, hypotheses, plots, sentences, tidy
+from lib.report import claims, hypotheses, plots, roofline, sentences, tidy
 from lib.report.claims import Found, about
 from lib.report.hypotheses import LEAST, MOST, Hypothesis
 from lib.report.sentences import Statement
@@ -37,11 +37,11 @@ def flops(row: pd.Series) -> float:
 
 def prepared(every: pd.DataFrame, ceilings: pd.DataFrame) -> pd.DataFrame:
     """Select the training steps; add their rates, their shares and the least time."""
-    peaks, speed = tidy.limit_intervals(ceilings)
+    peaks, speed = roofline.limit_intervals(ceilings)
     steps = tidy.select(every, mode="train_step")
     steps = tidy.with_quotient(steps, "backward_to_forward", "backward_ms", "forward_ms")
-    steps = tidy.with_percent_of(steps, "mfu_percent", "forward_flops", peaks, times=3)
-    steps = tidy.with_least_time(steps, peaks, speed, tidy.own_products(ceilings))
+    steps = roofline.with_percent_of(steps, "mfu_percent", "forward_flops", peaks, times=3)
+    steps = roofline.with_least_time(steps, peaks, speed, roofline.own_products(ceilings))
     steps = tidy.with_rate(steps, "tokens_per_s", "tokens")
     return tidy.with_moments(steps)
 
@@ -156,7 +156,7 @@ def drawn(steps: pd.DataFrame) -> pd.DataFrame:
 
 def theory(every: pd.DataFrame, ceilings: pd.DataFrame) -> list[Hypothesis]:
     """Predict a step's phases, its least time and its growth with the context."""
-    peaks, speed = tidy.limits(ceilings)[0], tidy.limit_intervals(ceilings)[1]
+    peaks, speed = roofline.limits(ceilings)[0], roofline.limit_intervals(ceilings)[1]
     steps = prepared(every, ceilings)
     largest = headline_case(steps)
     plain = tidy.largest(steps, "context_length", precision="fp32", compiled=False, **PLAIN)

@@ -4,7 +4,7 @@ A multiplication and an addition are two FLOPs. In a model attention counts ever
 kernel, as Chowdhery et al. (2022, appendix B) do; rates of attention alone count only the scores that a query may see.
 Recomputation counts for nothing. Model FLOP utilisation (MFU, same authors, section 4.1) is the FLOPs of a forward
 and backward pass over the time of a whole step, as a share of the ceiling. They take the peak that the maker
-states; `tidy.with_percent_of` takes the measured one.
+states; `roofline.with_percent_of` takes the measured one.
 """
 
 from dataclasses import asdict, dataclass, replace

@@ -12,7 +12,7 @@ import pandas as pd
 
 from lib.cost.flops import Shape, forward_flops
 from lib.records import results
-from lib.report import compare, tables, tidy
+from lib.report import compare, roofline, tables, tidy
 from lib.report.headings import heading
 from lib.stats.intervals import Interval
 
@@ -152,7 +152,7 @@ def with_mfu(rows: pd.DataFrame, flops: Callable[[pd.Series], float]) -> pd.Data
     the maker's for its hardware. Both are for its precision. Missing where the peak is unknown."""
     stated = _stated_flops()
     machines = tidy.column(rows, "machine").dropna().unique()
-    measured = {name: tidy.ceiling(results.load("ceilings", name), "matmul", "flops") for name in machines}
+    measured = {name: roofline.ceiling(results.load("ceilings", name), "matmul", "flops") for name in machines}
 
     def percent(row: pd.Series, peak: float | Interval | None) -> Interval | None:
         found, most = tables.as_interval(row["total_ms"]), tables.as_interval(peak)

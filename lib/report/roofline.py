@@ -1,4 +1,4 @@
-"""Draw rates against arithmetic intensity, below the machine's measured ceilings.
+"""Compute what the machine's measured ceilings allow, and draw rates below them, against arithmetic intensity.
 
 The roofline follows Williams, Waterman and Patterson (2009). A rate is at most the ceiling of memory times the FLOPs
 per byte, and at most the ceiling of matrix products. Bytes are the least that must move, so code that finds its data
@@ -6,7 +6,8 @@ in a cache may lie above the slope.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import matplotlib as mpl
 import numpy as np
@@ -14,14 +15,115 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 
+from lib.config import SIZES
 from lib.report import plots, tidy
 from lib.stats import digits
+from lib.stats.intervals import Interval
 
 COLUMNS = ["label", "name", "precision", "intensity", "gflops", "hardware", "noisy"]
 HEIGHT = 4.4  # inches
 LABELS = 6  # of points; more cannot stand beside each other on a phone
 FAR = (6, 12, 25, 40, 60, 85, 115)  # pixels between a point and its label, tried in this order
 DIRECTIONS = [(x, y) for x in (1, -1, 0, 0.5, -0.5) for y in (0, 1, -1, 0.5, -0.5) if abs(x) + abs(y) >= 1]
+MOVING = ["copy", "triad", "add", "adamw"]  # operations whose best rate is the ceiling of memory
+OWN, BEST = "its own matrix products", "the best matrix product"  # whose rate a step's least time takes
+UNKNOWN = Interval(math.nan, math.nan, math.nan, 0, 0)  # a ceiling that was not measured
+
+
+def ceiling(ceilings: pd.DataFrame, operation: str | list[str], fact: str) -> dict[str, Interval]:
+    """Return the best rate of an operation by precision, with its interval over processes.
+
+    The rate is `fact` (flops or moved_bytes) per second, and the case is the one with the largest median."""
+    chosen = tidy.with_rate(tidy.select(ceilings, operation=operation, status="ok"), "rate", fact)
+    best: dict[str, Interval] = {}
+    for _, case in chosen.groupby(ceilings.fields, sort=False, dropna=False):
+        precision, found = case["precision"].iloc[0], tidy.median(case, "rate")
+        best[precision] = max(best.get(precision, found), found, key=lambda one: one.value)
+    return best
+
+
+def limit_intervals(ceilings: pd.DataFrame) -> tuple[dict[str, Interval], Interval]:
+    """Return the ceilings of products by precision, FLOP/s, and of memory, bytes/s, with their intervals."""
+    moving = ceiling(ceilings, MOVING, "moved_bytes").values()
+    return ceiling(ceilings, "matmul", "flops"), max(moving, key=lambda found: found.value, default=UNKNOWN)
+
+
+def limits(ceilings: pd.DataFrame) -> tuple[dict[str, float], float]:
+    """Return FLOP/s of products by precision, and bytes/s of memory or NaN."""
+    products, memory = limit_intervals(ceilings)
+    return {precision: found.value for precision, found in products.items()}, memory.value
+
+
+def own_products(ceilings: pd.DataFrame) -> dict[tuple[str, int, int], Interval]:
+    """Return the rates of steps' own products, FLOP/s, by precision, d_model and tokens."""
+    chosen = tidy.with_rate(tidy.select(ceilings, operation="products", status="ok"), "rate", "flops")
+    cases = chosen.groupby(["precision", "columns", "rows"], sort=False)
+    return {key: tidy.median(case, "rate") for key, case in cases}
+
+
+def call_us(ceilings: pd.DataFrame) -> Interval | None:
+    """Return the microseconds of a call that computes next to nothing, or None."""
+    calls = tidy.with_quotient(tidy.select(ceilings, operation="call"), "call_us", "total_ms", "calls", scale=1e3)
+    return tidy.median(calls, "call_us")
+
+
+def least_ms(operations: float, moved_bytes: float, products: Interval, bandwidth: Interval) -> Interval:
+    """Return the longer time in ms of FLOPs and of bytes at their ceilings, in FLOP/s and bytes/s."""
+    either = products.inverse.scaled(1e3 * operations), bandwidth.inverse.scaled(1e3 * moved_bytes)
+    return max(either, key=lambda found: found.value)
+
+
+def with_limit(records: pd.DataFrame, name: str, values: Iterable[float | Interval]) -> pd.DataFrame:
+    """Add `name`, a limit of each record or NaN, and its relative error, `name`_error."""
+    known = [value if isinstance(value, Interval) else Interval(value, math.nan, math.nan, 0, 0) for value in values]
+    floats = {name: [each.value for each in known], f"{name}_error": [each.log_error for each in known]}
+    return records.assign(**{key: pd.Series(each, records.index, dtype=float) for key, each in floats.items()})
+
+
+def with_percent_of(
+    records: pd.DataFrame, name: str, amount: str, limit: Mapping[str, float | Interval], times: float = 1
+) -> pd.DataFrame:
+    """Add a metric: `times` the fact `amount` per second, in percent of a limit.
+
+    The time is that of the whole iteration, and `limit` is keyed by precision; missing where it was not measured. If
+    the limit is an interval, medians of the metric include its error."""
+    known = with_limit(records, "limit", records["precision"].map(dict(limit)))
+    facts = (amount, "total_ms", "limit", "limit_error")
+    known = tidy.derive(known, name, lambda total, ms, most, _: 100 * times * total * 1e3 / ms / most, *facts)
+    return tidy.derive(known, name + tidy.LOG_ERROR, lambda *facts: facts[-1], *facts)
+
+
+def with_least_time(
+    records: pd.DataFrame,
+    flops: Mapping[str, float | Interval],
+    bandwidth: float | Interval,
+    own: Mapping[tuple[str, int, int], Interval] = MappingProxyType({}),
+) -> pd.DataFrame:
+    """Add `least_ms` and `least_percent`, its share of the measured time, to training steps.
+
+    It is the time of all matrix products at the rate of the step's own, and then of all other least bytes at the
+    ceiling of memory. `own` is as from `own_products`; a step that it lacks takes the ceiling of its precision.
+    Attention's products count at the same rate. `limit` is the rate, in FLOP/s, and `limit_of` says whose it is.
+    Missing where no rate was measured. Medians include the errors of rates that are intervals."""
+    widths = records["size"].map({size: config.d_model for size, config in SIZES.items()})
+    cases = list(zip(records["precision"], widths, tidy.column(records, "tokens"), strict=True))
+    rates = [own.get(case, flops.get(case[0], math.nan)) for case in cases]
+    names = [OWN if case in own else BEST if case[0] in flops else None for case in cases]
+    known = with_limit(records.assign(limit_of=pd.Series(names, records.index, dtype=object)), "limit", rates)
+    known = with_limit(known, "speed", [bandwidth] * len(records))
+
+    def fact(name: str) -> pd.Series:
+        return tidy.column(records, name).astype(float)
+
+    products_ms = 1e3 * (fact("forward_flops") + fact("backward_flops")) / known["limit"]
+    moved_ms = 1e3 * (fact("forward_bytes") + fact("backward_bytes") + fact("optimizer_bytes")) / known["speed"]
+    error = np.hypot(products_ms * known["limit_error"], moved_ms * known["speed_error"]) / (products_ms + moved_ms)
+    known = known.assign(least=products_ms + moved_ms, error=error)
+    known = tidy.derive(known, "least_ms", lambda _, least: least, "total_ms", "least")
+    known = tidy.with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
+    for name in ("least_ms", "least_percent"):
+        known = tidy.derive(known, name + tidy.LOG_ERROR, lambda _, error: error, "total_ms", "error")
+    return known.drop(columns=["least", "error"])
 
 
 @mpl.rc_context(plots.STYLE)

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
-from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -23,9 +22,6 @@ from lib.stats.intervals import Interval
 NOISY = "a noisy machine"
 TOO_FAST = "a rate above the ceiling"
 MOST_MFU = 1.05  # relative to the measured ceiling, which itself varies a little
-MOVING = ["copy", "triad", "add", "adamw"]  # operations whose best rate is the ceiling of memory
-OWN, BEST = "its own matrix products", "the best matrix product"  # whose rate a step's least time takes
-UNKNOWN = Interval(math.nan, math.nan, math.nan, 0, 0)  # a ceiling that was not measured
 LOG_ERROR = "_log_error"  # ends the name of a metric's further relative error, such as that of a ceiling
 LAUNCHING = 0.9  # the host's share of a device's time from which on a case is launch-bound
 LEAD_MS = 1.0  # a host that is further ahead has filled the queue, about a thousand launches, and waits for room in it
@@ -257,106 +253,11 @@ def with_counted_flops(records: pd.DataFrame) -> pd.DataFrame:
     return records.assign(counted_flops=causal.where(causal.notna(), column(records, "forward_flops")))
 
 
-def with_percent_of(
-    records: pd.DataFrame, name: str, amount: str, limit: Mapping[str, float | Interval], times: float = 1
-) -> pd.DataFrame:
-    """Add a metric: `times` the fact `amount` per second, in percent of a limit.
-
-    The time is that of the whole iteration, and `limit` is keyed by precision; missing where it was not measured. If
-    the limit is an interval, medians of the metric include its error."""
-    known = with_limit(records, "limit", records["precision"].map(dict(limit)))
-    facts = (amount, "total_ms", "limit", "limit_error")
-    known = derive(known, name, lambda total, ms, most, _: 100 * times * total * 1e3 / ms / most, *facts)
-    return derive(known, name + LOG_ERROR, lambda *facts: facts[-1], *facts)
-
-
-def with_limit(records: pd.DataFrame, name: str, values: Iterable[float | Interval]) -> pd.DataFrame:
-    """Add `name`, a limit of each record or NaN, and its relative error, `name`_error."""
-    known = [value if isinstance(value, Interval) else Interval(value, math.nan, math.nan, 0, 0) for value in values]
-    floats = {name: [each.value for each in known], f"{name}_error": [each.log_error for each in known]}
-    return records.assign(**{key: pd.Series(each, records.index, dtype=float) for key, each in floats.items()})
-
-
-def with_least_time(
-    records: pd.DataFrame,
-    flops: Mapping[str, float | Interval],
-    bandwidth: float | Interval,
-    own: Mapping[tuple[str, int, int], Interval] = MappingProxyType({}),
-) -> pd.DataFrame:
-    """Add `least_ms` and `least_percent`, its share of the measured time, to training steps.
-
-    It is the time of all matrix products at the rate of the step's own, and then of all other least bytes at the
-    ceiling of memory. `own` is as from `own_products`; a step that it lacks takes the ceiling of its precision.
-    Attention's products count at the same rate. `limit` is the rate, in FLOP/s, and `limit_of` says whose it is.
-    Missing where no rate was measured. Medians include the errors of rates that are intervals."""
-    widths = records["size"].map({size: config.d_model for size, config in SIZES.items()})
-    cases = list(zip(records["precision"], widths, column(records, "tokens"), strict=True))
-    rates = [own.get(case, flops.get(case[0], math.nan)) for case in cases]
-    names = [OWN if case in own else BEST if case[0] in flops else None for case in cases]
-    known = with_limit(records.assign(limit_of=pd.Series(names, records.index, dtype=object)), "limit", rates)
-    known = with_limit(known, "speed", [bandwidth] * len(records))
-
-    def fact(name: str) -> pd.Series:
-        return column(records, name).astype(float)
-
-    products_ms = 1e3 * (fact("forward_flops") + fact("backward_flops")) / known["limit"]
-    moved_ms = 1e3 * (fact("forward_bytes") + fact("backward_bytes") + fact("optimizer_bytes")) / known["speed"]
-    error = np.hypot(products_ms * known["limit_error"], moved_ms * known["speed_error"]) / (products_ms + moved_ms)
-    known = known.assign(least=products_ms + moved_ms, error=error)
-    known = derive(known, "least_ms", lambda _, least: least, "total_ms", "least")
-    known = with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
-    for name in ("least_ms", "least_percent"):
-        known = derive(known, name + LOG_ERROR, lambda _, error: error, "total_ms", "error")
-    return known.drop(columns=["least", "error"])
-
-
 def with_cold_start(records: pd.DataFrame) -> pd.DataFrame:
     """Add `first_iteration_s` of compiled cases whose process found no compiled graph."""
     cold = records[column(records, "compile_cache_hits") == 0]
     first = derive(cold, "first_iteration_s", lambda ms: ms / 1e3, "first_iteration_ms")["first_iteration_s"]
     return records.assign(first_iteration_s=first.reindex(records.index).astype(object))
-
-
-def ceiling(ceilings: pd.DataFrame, operation: str | list[str], fact: str) -> dict[str, Interval]:
-    """Return the best rate of an operation by precision, with its interval over processes.
-
-    The rate is `fact` (flops or moved_bytes) per second, and the case is the one with the largest median."""
-    chosen = with_rate(select(ceilings, operation=operation, status="ok"), "rate", fact)
-    best: dict[str, Interval] = {}
-    for _, case in chosen.groupby(ceilings.fields, sort=False, dropna=False):
-        precision, found = case["precision"].iloc[0], median(case, "rate")
-        best[precision] = max(best.get(precision, found), found, key=lambda one: one.value)
-    return best
-
-
-def limit_intervals(ceilings: pd.DataFrame) -> tuple[dict[str, Interval], Interval]:
-    """Return the ceilings of products by precision, FLOP/s, and of memory, bytes/s, with their intervals."""
-    moving = ceiling(ceilings, MOVING, "moved_bytes").values()
-    return ceiling(ceilings, "matmul", "flops"), max(moving, key=lambda found: found.value, default=UNKNOWN)
-
-
-def least_ms(operations: float, moved_bytes: float, products: Interval, bandwidth: Interval) -> Interval:
-    """Return the longer time in ms of FLOPs and of bytes at their ceilings, in FLOP/s and bytes/s."""
-    either = products.inverse.scaled(1e3 * operations), bandwidth.inverse.scaled(1e3 * moved_bytes)
-    return max(either, key=lambda found: found.value)
-
-
-def own_products(ceilings: pd.DataFrame) -> dict[tuple[str, int, int], Interval]:
-    """Return the rates of steps' own products, FLOP/s, by precision, d_model and tokens."""
-    chosen = with_rate(select(ceilings, operation="products", status="ok"), "rate", "flops")
-    return {key: median(case, "rate") for key, case in chosen.groupby(["precision", "columns", "rows"], sort=False)}
-
-
-def call_us(ceilings: pd.DataFrame) -> Interval | None:
-    """Return the microseconds of a call that computes next to nothing, or None."""
-    calls = with_quotient(select(ceilings, operation="call"), "call_us", "total_ms", "calls", scale=1e3)
-    return median(calls, "call_us")
-
-
-def limits(ceilings: pd.DataFrame) -> tuple[dict[str, float], float]:
-    """Return FLOP/s of products by precision, and bytes/s of memory or NaN."""
-    products, memory = limit_intervals(ceilings)
-    return {precision: found.value for precision, found in products.items()}, memory.value
 
 
 def largest(records: pd.DataFrame, by: str, sign: int = 1, **where) -> dict:

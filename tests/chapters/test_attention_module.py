@@ -8,7 +8,7 @@ import pytest
 from lib.chapters import attention_module
 from lib.experiments import cases
 from lib.records import results
-from lib.report import tidy
+from lib.report import roofline, tidy
 from lib.stats.intervals import Interval
 
 CASE = {
@@ -43,7 +43,7 @@ def test_the_least_time_is_that_of_the_slower_of_products_and_memory(modules, sl
 
 def test_without_ceilings_there_is_no_least_time(modules):
     records, _ = modules
-    found = attention_module.with_least_time(records, {}, tidy.UNKNOWN)
+    found = attention_module.with_least_time(records, {}, roofline.UNKNOWN)
     assert found["least_ms"].iloc[0] is None or math.isnan(found["least_ms"].iloc[0])
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from lib.chapters import step
 from lib.records import results
-from lib.report import tidy
+from lib.report import roofline, tidy
 from lib.stats.intervals import Interval
 from reference import MACHINE
 
@@ -27,7 +27,7 @@ def test_the_answer_has_the_time_of_the_largest_step_and_its_parts(steps):
     assert list(shown)[:4] == ["total_ms", "forward_ms", "backward_ms", "optimizer_ms"]
     assert shown["total_ms"].value == tidy.median(tidy.select(steps, **case), "total_ms")
     assert (
-        f"The least possible time, at the rates of {tidy.BEST} and of memory, is {shown['least_ms'].shown} ms"
+        f"The least possible time, at the rates of {roofline.BEST} and of memory, is {shown['least_ms'].shown} ms"
         in said.text
     )
 
@@ -35,13 +35,13 @@ def test_the_answer_has_the_time_of_the_largest_step_and_its_parts(steps):
 def test_the_answer_says_so_where_the_limit_is_of_the_steps_own_products_and_where_that_is_too_low(steps, monkeypatch):
     case = step.headline_case(steps)
     ceilings, products = results.load("ceilings", MACHINE), ("fp32", 768, case["batch_size"] * case["context_length"])
-    best_rate, limited = tidy.limits(ceilings)[0]["fp32"], []
+    best_rate, limited = roofline.limits(ceilings)[0]["fp32"], []
     for rate in (0.9 * best_rate, 0.1 * best_rate):
         own = {products: Interval(rate, 0.9 * rate, 1.1 * rate, 9, 3)}
         monkeypatch.setattr(tidy, "own_products", lambda _, own=own: own)
         limited.append(step.prepared(results.load("step", MACHINE), ceilings))
     said, too_low = (step.answer(each, case).text for each in limited)
-    assert f"The least possible time, at the rates of {tidy.OWN} and of memory, is" in said
+    assert f"The least possible time, at the rates of {roofline.OWN} and of memory, is" in said
     assert too_low.endswith(f"% of the measured time{step.TOO_SLOW}.")
     assert step.TOO_SLOW not in said + step.answer(steps, case).text
     best, own = (
@@ -49,7 +49,7 @@ def test_the_answer_says_so_where_the_limit_is_of_the_steps_own_products_and_whe
     )
     assert own["least_ms"].value > best["least_ms"].value
     assert own["mfu_percent"] == best["mfu_percent"]
-    assert set(step.sizes(limited[0])["limit_of"].dropna()) == {tidy.OWN, tidy.BEST}
+    assert set(step.sizes(limited[0])["limit_of"].dropna()) == {roofline.OWN, roofline.BEST}
 
 
 def test_every_size_has_its_time_or_the_reason_why_not(steps):

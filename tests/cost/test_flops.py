@@ -11,7 +11,7 @@ from lib import adam, attention, model
 from lib.cost import flops as cost
 from lib.instruments import operators
 from lib.records import results
-from lib.report import tidy
+from lib.report import roofline, tidy
 from shapes import SHAPES, build
 
 pytestmark = pytest.mark.usefixtures("one_thread", "former_precision")
@@ -165,9 +165,9 @@ def test_attention_in_tiles_moves_no_scores_and_narrow_products_halve_what_is_th
 
 @pytest.mark.parametrize("machine", sorted(path.parent.name for path in results.REFERENCE.glob("*/step")))
 def test_mfu_lies_between_nothing_and_a_little_more_than_the_ceiling(own_results, machine):
-    peaks = tidy.ceiling(results.load("ceilings", machine), "matmul", "flops")
+    peaks = roofline.ceiling(results.load("ceilings", machine), "matmul", "flops")
     steps = tidy.select(results.load("step", machine), mode="train_step")
-    steps = tidy.with_percent_of(steps, "mfu_percent", "forward_flops", peaks, times=3)
+    steps = roofline.with_percent_of(steps, "mfu_percent", "forward_flops", peaks, times=3)
     found = [value for row in steps["mfu_percent"] if row is not None for value in row]
     assert found
     assert all(0 < value <= 105 for value in found)
