@@ -50,7 +50,9 @@ def _of_processes(group: pd.DataFrame, ceilings: pd.DataFrame) -> list[pd.DataFr
 
 
 def _sums(tables: Iterable[pd.DataFrame], by: str | list[str], metric: str = "ms") -> pd.DataFrame:
-    """Add up a metric of each process's table by other columns, one column per process; NaN where a part is."""
+    """Add up a metric of each process's table by other columns, one column per process.
+
+    A sum with an unknown part is unknown."""
     sums = [table.groupby(by, sort=False)[metric].agg(lambda ms: ms.sum(skipna=False)) for table in tables]
     every = functools.reduce(lambda one, other: one.union(other, sort=False), (each.index for each in sums))
     return pd.concat([each.reindex(every, fill_value=0.0) for each in sums], axis=1)

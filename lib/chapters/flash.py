@@ -172,7 +172,9 @@ def draw(table: pd.DataFrame) -> Axes:
 
 @mpl.rc_context(plots.STYLE)
 def draw_map(found: pd.DataFrame) -> Axes:
-    """Draw ours relative to each rival, tokens by head size: blue is faster, red slower, in brackets unclear."""
+    """Draw ours relative to each rival, tokens by head size.
+
+    Blue is faster, red slower, and brackets mark what is unclear."""
     at = ["seq_len", "d_head"]
     every = pd.MultiIndex.from_product([sorted(found[name].unique()) for name in at], names=at)
     grid = plots.axes(2, 1.1 + 0.26 * max(1, len(every.levels[0])), sharey=True)

@@ -63,7 +63,9 @@ class Hypothesis:
 
 
 def _apart(measured: Interval, predicted: Interval) -> Interval:
-    """Widen a measured interval by that of its prediction, if known, as the interval of their difference is."""
+    """Widen a measured interval by that of its prediction, if known.
+
+    The new width is that of the interval of their difference."""
     if not predicted.known:
         return measured
     value = measured.value
