@@ -181,7 +181,7 @@ def draw_map(found: pd.DataFrame) -> Axes:
     for ax, rival in zip(grid if len(every) else (), RIVALS, strict=False):
         cells = tidy.select(found, rival=rival).set_index(at)
         judged = zip(cells["ratio"], cells["verdict"], strict=True)
-        texts = ((digits.number(ratio.value), verdict) for ratio, verdict in judged)
+        texts = ((f"{ratio.value:.2f}", verdict) for ratio, verdict in judged)
         labels = [f"({text})" if verdict == UNCLEAR else text for text, verdict in texts]
         cells = cells.assign(log=[math.log2(ratio.value) for ratio in cells["ratio"]], label=labels)
         cells = cells[["log", "label"]].reindex(every).reset_index()

@@ -8,7 +8,6 @@ from lib.chapters import flash as chapter
 from lib.cost import memory
 from lib.records import results
 from lib.report import published, tidy
-from lib.stats import digits
 from lib.stats.comparisons import FASTER, UNCLEAR
 from lib.stats.intervals import Interval
 
@@ -114,7 +113,7 @@ def test_both_panels_of_the_map_have_the_same_lengths_and_gaps_stay_blank(flash,
     found = chapter.outcomes(flash, CASE)
     found = found[~((found["rival"] == "naive") & (found["seq_len"] == 2048)) & ~found["rival"].isin(missing)]
     panels = chapter.draw_map(found).figure.axes
-    ratios = {rival: [digits.number(ratio.value) for ratio in rows["ratio"]] for rival, rows in found.groupby("rival")}
+    ratios = {rival: [f"{ratio.value:.2f}" for ratio in rows["ratio"]] for rival, rows in found.groupby("rival")}
     assert [text.get_text() for text in panels[0].texts] == ratios["sdpa"]
     assert [text.get_text() for text in panels[1].texts if text.get_text()] == ratios.get("naive", [])
     assert [text.get_text() for text in panels[0].get_yticklabels()] == ["128", "2,048"]
