@@ -69,7 +69,7 @@ def damage() -> list[sentences.Statement | tables.Table]:
     read = sum(len(damaged.files(root)) for root in (results.folder(), results.REFERENCE))
     if losses.empty and not read:
         return [sentences.missing("There are no record files.")]
-    whole = f"All {digits.count(read)} record files are valid."
+    whole = f"All record files are valid: {digits.count(read)} of {digits.count(read)}."
     evidence = (
         "Each file in the store and each that is kept in git was read, and its bytes, fields, checksum and place were "
         "held against what a record must be; what was set aside or refused was counted."

@@ -1,8 +1,8 @@
-"""Compute what the machine's measured ceilings allow, and draw rates below them, against arithmetic intensity.
+"""Compute what the measured ceilings allow, and draw rates below them.
 
-The roofline follows Williams, Waterman and Patterson (2009). A rate is at most the ceiling of memory times the FLOPs
-per byte, and at most the ceiling of matrix products. Bytes are the least that must move, so code that finds its data
-in a cache may lie above the slope.
+The roofline shows rates against arithmetic intensity (Williams, Waterman and Patterson 2009). A rate is at most the
+ceiling of memory times the FLOPs per byte, and at most the ceiling of matrix products. Bytes are the least that must
+move, so code that finds its data in a cache may lie above the slope.
 """
 
 import math

@@ -71,8 +71,8 @@ def test_sentences_say_what_the_records_hold(records):
     assert said.startswith("A step of tiny peaks at 5.000 MiB (0 M parameters, 4 × 64 tokens, fp32)")
     assert said.endswith("16 bytes per parameter make up 80% of that.")
     assert memory.narrower(records, CASE).text == (
-        "bf16 lowers a training step's peak by 20% but raises inference's by 25%, because it halves activations and "
-        "adds half-precision copies of the weights (tiny, 64 tokens)."
+        "bf16 lowers a training step's peak by 20% but raises inference's by 25% (tiny, 64 tokens); by the formula it "
+        "halves scores and the arrays of SwiGLU and adds half-precision copies of the weights."
     )
     saved = "Checkpointing in groups of 2 layers lowers the peak by 20% (tiny, 64 tokens)."
     assert memory.saved(records, CASE).text == saved

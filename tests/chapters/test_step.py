@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("own_results")  # so that it is what git ke
 @pytest.fixture
 def steps(monkeypatch):
     """The machine's steps, as if no step's own products had been measured."""
-    monkeypatch.setattr(tidy, "own_products", lambda _: {})
+    monkeypatch.setattr(roofline, "own_products", lambda _: {})
     return step.prepared(results.load("step", MACHINE), results.load("ceilings", MACHINE))
 
 
@@ -38,7 +38,7 @@ def test_the_answer_says_so_where_the_limit_is_of_the_steps_own_products_and_whe
     best_rate, limited = roofline.limits(ceilings)[0]["fp32"], []
     for rate in (0.9 * best_rate, 0.1 * best_rate):
         own = {products: Interval(rate, 0.9 * rate, 1.1 * rate, 9, 3)}
-        monkeypatch.setattr(tidy, "own_products", lambda _, own=own: own)
+        monkeypatch.setattr(roofline, "own_products", lambda _, own=own: own)
         limited.append(step.prepared(results.load("step", MACHINE), ceilings))
     said, too_low = (step.answer(each, case).text for each in limited)
     assert f"The least possible time, at the rates of {roofline.OWN} and of memory, is" in said

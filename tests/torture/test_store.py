@@ -167,7 +167,7 @@ def test_the_report_counts_what_is_damaged_and_shows_none_of_it(stored, tmp_path
     monkeypatch.setattr(notebooks, "CHAPTERS", chapters)
     assert report.main(["--machine", MACHINE]) == 0
     text = page.page().read_text()
-    assert f"Damaged files of records: {len(DAMAGES) + 3} in the store." in text
+    assert f"Damaged record files: {len(DAMAGES) + 3} in the store." in text
     assert TIME not in text
     before = page.inputs(MACHINE)
     assert damaged.clean_store(alone=True) == len(DAMAGES) + 3
@@ -176,7 +176,7 @@ def test_the_report_counts_what_is_damaged_and_shows_none_of_it(stored, tmp_path
 
 def test_without_damage_the_report_says_that_all_files_are_whole(stored):
     (said,) = chapter.damage()
-    assert said.text == "All files of records are whole, 1 of 1."
+    assert said.text == "All record files are valid: 1 of 1."
     assert "amaged" not in __main__._list(__main__.parser().parse_args(["list"]))
     stored.unlink()
     assert chapter.damage()[0].verdict == "no data"
