@@ -49,7 +49,7 @@ class Hypothesis:
             return NO_CEILING
         if not self.measured.known:
             return NO_INTERVAL
-        measured, expected = _apart(self.measured, predicted), predicted.value
+        measured, expected = _widened(self.measured, predicted), predicted.value
         margin = COUNTED if measured.reach == 0 else 0
         least, most = expected * (1 - margin), expected * (1 + margin)
         if self.limit == EQUAL:
@@ -62,7 +62,7 @@ class Hypothesis:
         return {INSIDE: KEPT, ACROSS: OPEN}.get(found, BROKEN)
 
 
-def _apart(measured: Interval, predicted: Interval) -> Interval:
+def _widened(measured: Interval, predicted: Interval) -> Interval:
     """Widen a measured interval by that of its prediction, if known.
 
     The new width is that of the interval of their difference."""
