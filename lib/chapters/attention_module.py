@@ -36,12 +36,8 @@ def with_least_time(records: pd.DataFrame, peaks: Mapping[str, Interval], speed:
         roofline.least_ms(3 * operations, forward + backward, peaks.get(precision, roofline.UNKNOWN), speed)
         for precision, operations, forward, backward in zip(records["precision"], *amounts, strict=True)
     ]
-    known = roofline.with_limit(records, "least", least)
-    known = tidy.derive(known, "least_ms", lambda _, least: least, "total_ms", "least")
-    known = tidy.with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
-    for name in ("least_ms", "least_percent"):
-        known = tidy.derive(known, f"{name}{tidy.LOG_ERROR}", lambda _, error: error, "total_ms", "least_error")
-    parts, known = ("total_ms", "projection_flops", "forward_flops"), known.drop(columns=["least", "least_error"])
+    known = roofline.with_least(records, [ms.value for ms in least], [ms.log_error for ms in least])
+    parts = ("total_ms", "projection_flops", "forward_flops")
     return tidy.derive(known, "projections_percent", lambda _, own, every: 100 * own / every, *parts)
 
 

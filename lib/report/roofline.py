@@ -6,7 +6,7 @@ move, so code that finds its data in a cache may lie above the slope.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import matplotlib as mpl
@@ -118,7 +118,12 @@ def with_least_time(
     products_ms = 1e3 * (fact("forward_flops") + fact("backward_flops")) / known["limit"]
     moved_ms = 1e3 * (fact("forward_bytes") + fact("backward_bytes") + fact("optimizer_bytes")) / known["speed"]
     error = np.hypot(products_ms * known["limit_error"], moved_ms * known["speed_error"]) / (products_ms + moved_ms)
-    known = known.assign(least=products_ms + moved_ms, error=error)
+    return with_least(known, products_ms + moved_ms, error)
+
+
+def with_least(records: pd.DataFrame, ms: Sequence[float], error: Sequence[float]) -> pd.DataFrame:
+    """Add `least_ms` and `least_percent` by the least time in ms of each record, and its relative error."""
+    known = records.assign(least=ms, error=error)
     known = tidy.derive(known, "least_ms", lambda _, least: least, "total_ms", "least")
     known = tidy.with_quotient(known, "least_percent", "least_ms", "total_ms", scale=100)
     for name in ("least_ms", "least_percent"):
