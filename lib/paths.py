@@ -7,8 +7,9 @@ from lib import validate
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "reports"
-LOCK, RECORDS = ".lock", "*/*/*.r[0-9]*.json"  # either marks a folder of results
-LONGEST = 230  # bytes of a name: systems allow 255, and the name of a file being written is a little longer
+REFERENCE = REPORTS / "reference"
+PUBLISHED = REPORTS / "published"
+LONGEST = 230  # bytes of a name: systems allow 255, and a file being written has a longer one
 
 
 def results() -> Path:
@@ -21,21 +22,10 @@ def runs() -> Path:
     return results().parent / "runs"
 
 
-def unclear() -> Path:
-    """Return the file of the sweep of unclear cases, beside the records."""
-    return results().parent / "unclear.yaml"
-
-
-def refuse_foreign(folder: Path) -> None:
-    """Raise ValueError if a folder has contents, but neither a sweep's lock nor a record."""
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / LOCK).exists() and not any(folder.glob(RECORDS)):
-        raise ValueError(f"results: got {folder}, expected an empty folder or one with records; set RESULTS to another")
-
-
 def within(root: Path, *names: str) -> Path:
     """Join names below a root.
 
-    Raises ValueError for a name that is not that of one file or folder, or for a link that leads out of the root."""
+    Raises ValueError for a name that is not that of one file or folder, and for a link that leads out of the root."""
     file = root
     for part in names:
         if part in ("", ".", "..") or any(sign in part for sign in "/\\\0") or len(os.fsencode(part)) > LONGEST:

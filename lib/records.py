@@ -1,0 +1,339 @@
+"""Create, save and load records: what one case gave in one round, as one JSON file.
+
+A record exists or it does not: it is written to a temporary file, flushed to the disk and renamed. A file that does not
+parse, or whose checksum is wrong, is skipped with a warning, and a sweep measures its case again.
+"""
+
+import ast
+import functools
+import hashlib
+import json
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+
+from lib import catalog, notebooks, paths
+from lib.paths import REFERENCE, ROOT
+
+SCHEMA = 2
+STATUSES = ("ok", "oom", "timeout", "crashed", "failed")
+FIELDS = {
+    "schema": int,
+    "experiment": str,
+    "case": dict,
+    "round": int,
+    "status": str,
+    "metrics": dict,
+    "environment": dict,
+    "code": str,
+    "started": str,
+    "seconds": float,
+    "checksum": str,
+}
+COLUMNS = ("experiment", "machine", "hardware", "round", "status", "environment", "code", "started", "seconds", "stale")
+BY_HAND = 0  # the round of what someone measures in JupyterLab; no report shows it
+
+# What only stores, shows or starts a measurement cannot change it, so changing it makes no record stale.
+UNWATCHED = (
+    "catalog",
+    "execution",
+    "notebooks",
+    "paths",
+    "records",
+    "report",
+    "sweep",
+    "validate",
+    "experiments.cases",
+)
+
+
+class NotMeasured(LookupError):
+    """Say that a question has no data here; a notebook shows it as one line and goes on."""
+
+    def __init__(self, what: str, how: str = "make report measures it"):
+        super().__init__(f"Not measured: {what} ({how}).")
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows instead of a traceback."""
+        return [str(self)]
+
+
+class CannotWrite(Exception):
+    """Say that a record cannot be written, for example because the disk is full."""
+
+
+def name(case: Mapping) -> str:
+    """Name a case, for people and as the stem of a file: `sdpa-512-64-causal-fp32-cpu`.
+
+    A boolean shows its field's name if it is true and nothing if it is false; 10.0 is written as 10."""
+    words = []
+    for field, value in case.items():
+        if value is True:
+            words.append(field)
+        elif isinstance(value, float) and value.is_integer():
+            words.append(str(int(value)))
+        elif value is not False:
+            words.append(str(value))
+    return "-".join(words)
+
+
+def path(machine: str, experiment: str, case: Mapping, round: int) -> Path:
+    """Return the only file in which a record of this case and round is kept.
+
+    Raises ValueError for a name that no file can have."""
+    return paths.within(paths.results(), machine, experiment, f"{name(case)}.r{round}.json")
+
+
+def create(
+    experiment: str, case: Mapping, round: int, status: str, metrics: Mapping, environment: Mapping,
+    started: str = "", seconds: float = 0.0,
+) -> dict:  # fmt: skip
+    """Return a record with its checksum, of today's code; `started` is now by default.
+
+    Raises ValueError for NaN, infinity, a negative time or an unknown status."""
+    record = {
+        "schema": SCHEMA,
+        "experiment": experiment,
+        "case": dict(case),
+        "round": round,
+        "status": status,
+        "metrics": dict(metrics),
+        "environment": dict(environment),
+        "code": digest(experiment),
+        "started": started or datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": float(seconds),
+    }
+    record["checksum"] = _checksum(record)
+    validate(record)
+    return record
+
+
+def _checksum(record: Mapping) -> str:
+    """Compute SHA-256 of all other fields as canonical JSON; NaN and infinity are a ValueError."""
+    content = {field: value for field, value in record.items() if field != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def validate(record: object) -> None:
+    """Raise ValueError, with the field and the rule, unless this is a whole record."""
+    if not isinstance(record, dict) or list(record) != list(FIELDS):
+        raise ValueError(f"fields: expected {', '.join(FIELDS)}")
+    for field, kind in FIELDS.items():
+        if type(record[field]) is not kind:
+            raise ValueError(f"{field}: expected {kind.__name__}")
+    if record["schema"] != SCHEMA:
+        raise ValueError(f"schema: got {record['schema']}, expected {SCHEMA}")
+    if record["status"] not in STATUSES:
+        raise ValueError(f"status: expected one of {', '.join(STATUSES)}")
+    for field in ("machine", "hardware"):
+        if not isinstance(record["environment"].get(field), str):
+            raise ValueError(f"environment.{field}: expected a text")
+    for metric, value in record["metrics"].items():
+        if metric.endswith("_ms") and min(_numbers(value), default=0) < 0:
+            raise ValueError(f"metrics.{metric}: expected no negative time")
+    if record["checksum"] != _checksum(record):
+        raise ValueError("checksum: expected that of the other fields")
+
+
+def _numbers(value: object) -> list[float]:
+    """Return the numbers of a metric, which is one or a list of them."""
+    values = value if isinstance(value, list) else [value]
+    return [number for number in values if isinstance(number, int | float) and math.isfinite(number)]
+
+
+def save(record: Mapping) -> Path:
+    """Write a record, completely or not at all, and return its file. Raises CannotWrite."""
+    target = path(record["environment"]["machine"], record["experiment"], record["case"], record["round"])
+    write(target, json.dumps(record, indent=1, allow_nan=False))
+    return target
+
+
+def write(target: Path, text: str) -> None:
+    """Write a text file by way of a temporary one that is renamed. Raises CannotWrite."""
+    temporary = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=".writing-", delete=False) as file:
+            temporary = file.name
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise CannotWrite(f"{target.name}: cannot be written: {error.strerror}") from None
+
+
+def read(file: Path) -> dict:
+    """Read the record in a file. Raises ValueError, in one line, unless it is whole."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError):
+        raise ValueError("file: cannot be read as text") from None
+    return parse(text)
+
+
+def parse(text: str) -> dict:
+    """Read a record from its JSON. Raises ValueError, in one line, unless it is whole."""
+    try:
+        record = json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        raise ValueError("JSON: cut short or malformed") from None
+    validate(record)
+    return record
+
+
+def machines() -> list[str]:
+    """List the machines with records: those measured here, the latest first, then those kept in git."""
+    latest = {}
+    for folder in paths.results().glob("[!.]*"):
+        moments = [file.stat().st_mtime for file in folder.glob("*/*.json") if _round(file) != BY_HAND]
+        if moments:
+            latest[folder.name] = max(moments)
+    measured_here = sorted(latest, key=latest.get, reverse=True)
+    in_git = sorted(folder.name for folder in REFERENCE.glob("*") if any(folder.glob("*.jsonl")))
+    return list(dict.fromkeys([*measured_here, *in_git]))
+
+
+def _round(file: Path) -> int:
+    """Return the round in the name of a record's file, or -1."""
+    number = file.stem.rpartition(".r")[2]
+    return int(number) if number.isdigit() else -1
+
+
+def of_machine(experiment: str, machine: str) -> Iterator[dict]:
+    """Yield a machine's records of an experiment: those measured here, or else those kept in git.
+
+    Warns of each file that is damaged, and skips it."""
+    files = sorted((paths.results() / machine / experiment).glob("*.json"))
+    files = [file for file in files if _round(file) > BY_HAND]
+    for file in files:
+        try:
+            yield read(file)
+        except ValueError as error:
+            warnings.warn(f"{experiment}/{file.name}: skipped: {error}", stacklevel=3)
+    reference = REFERENCE / machine / f"{experiment}.jsonl"
+    if files or not reference.exists():
+        return
+    for number, line in enumerate(reference.read_text().splitlines(), start=1):
+        try:
+            yield parse(line)
+        except ValueError as error:
+            warnings.warn(f"{machine}/{reference.name}, line {number}: skipped: {error}", stacklevel=3)
+
+
+def load(experiment: str, machine: str | Sequence[str] = "") -> pd.DataFrame:
+    """Load records of an experiment, one a row, those of the first machine first.
+
+    Columns: the fields of the case, each metric under its own name (a number, a text, a list of samples, or a dict of
+    columns), and `COLUMNS`. A record of other code than today's has `stale` set. Without a `machine`, the latest one
+    measured here is told. Raises ValueError for a machine that has no records at all."""
+    known = machines()
+    if not machine and not known:
+        raise NotMeasured("anything, on any machine")
+    names = [machine] if isinstance(machine, str) else list(machine)
+    names = [each_name or known[0] for each_name in names]
+    for each_name in names:
+        if each_name not in known:
+            raise ValueError(f"machine: got {each_name!r}, expected one with records: {', '.join(known) or 'none yet'}")
+    return frame(experiment, [record for each_name in names for record in of_machine(experiment, each_name)])
+
+
+def frame(experiment: str, loaded: Sequence[Mapping]) -> pd.DataFrame:
+    """Make the table of `load` from records; cases with other fields than today's are left out."""
+    fields = notebooks.fields(experiment)
+    code = digest(experiment)
+    rows = []
+    for record in loaded:
+        if set(record["case"]) != set(fields):
+            warnings.warn(f"{name(record['case'])}: skipped: a case of {experiment} has other fields", stacklevel=3)
+            continue
+        row = {field: record["case"][field] for field in fields}
+        row |= record["metrics"]
+        row |= {column: record[column] for column in COLUMNS if column in record}
+        row["machine"] = record["environment"]["machine"]
+        row["hardware"] = record["environment"]["hardware"]
+        row["stale"] = record["code"] != code
+        rows.append(row)
+    if rows:
+        return pd.DataFrame(rows)
+    return pd.DataFrame(columns=[*fields, *COLUMNS])
+
+
+@functools.cache
+def digest(experiment: str) -> str:
+    """Digest the code that measures an experiment, in 16 hexadecimal digits.
+
+    It covers the modules that the experiment's file and `measure` reach by imports, without comments and docstrings,
+    and the baseline in the catalogue. A record of another digest is stale."""
+    parts = [repr(catalog.CATALOG[experiment].baseline) if experiment in catalog.CATALOG else ""]
+    for module in modules(experiment):
+        parts.append(module + repr(_plain(_tree(module))))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def modules(experiment: str) -> tuple[str, ...]:
+    """List the modules below `lib` that measuring an experiment imports, directly or not."""
+    reached = set()
+    waiting = [f"experiments.{experiment}", "experiments.measure"]
+    while waiting:
+        module = waiting.pop()
+        if module in reached or not _file(module).is_file():
+            continue
+        reached.add(module)
+        waiting += [imported for imported in _imports(module) if not _unwatched(imported)]
+    return tuple(sorted(reached))
+
+
+def _file(module: str) -> Path:
+    package = ROOT.joinpath("lib", *module.split("."))
+    return package / "__init__.py" if package.is_dir() else package.with_suffix(".py")
+
+
+@functools.cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse(_file(module).read_text())
+
+
+def _unwatched(module: str) -> bool:
+    return any(module == prefix or module.startswith(f"{prefix}.") for prefix in UNWATCHED)
+
+
+def _imports(module: str) -> list[str]:
+    """List the modules below `lib` that a module imports, also within functions."""
+    names = []
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.append(node.module)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return [full_name.removeprefix("lib.") for full_name in names if full_name.startswith("lib.")]
+
+
+def _plain(node: object) -> object:
+    """Turn a syntax tree into nested tuples, without docstrings and empty fields.
+
+    `ast.dump` writes the same tree differently in different versions of Python; this does not."""
+    if isinstance(node, list):
+        return tuple(_plain(entry) for entry in node if not _is_docstring(entry))
+    if not isinstance(node, ast.AST):
+        return node
+    values = []
+    for field in node._fields:
+        value = _plain(getattr(node, field, None))
+        if value is not None and value != ():
+            values.append((field, value))
+    return (type(node).__name__, *values)
+
+
+def _is_docstring(node: object) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
