@@ -20,6 +20,7 @@ import pandas as pd
 
 from lib import catalog, notebooks, paths
 from lib.paths import REFERENCE, ROOT
+from lib.validate import choice
 
 SCHEMA = 2
 STATUSES = ("ok", "oom", "timeout", "crashed", "failed")
@@ -238,12 +239,12 @@ def load(experiment: str, machine: str | Sequence[str] = "") -> pd.DataFrame:
     known = machines()
     if not machine and not known:
         raise NotMeasured("anything, on any machine")
-    names = [machine] if isinstance(machine, str) else list(machine)
-    names = [each_name or known[0] for each_name in names]
-    for each_name in names:
-        if each_name not in known:
-            raise ValueError(f"machine: got {each_name!r}, expected one with records: {', '.join(known) or 'none yet'}")
-    return frame(experiment, [record for each_name in names for record in of_machine(experiment, each_name)])
+    machine = machine or known[0]
+    loaded = []
+    for machine_name in [machine] if isinstance(machine, str) else machine:
+        choice("machine", machine_name, known)
+        loaded += of_machine(experiment, machine_name)
+    return frame(experiment, loaded)
 
 
 def frame(experiment: str, loaded: Sequence[Mapping]) -> pd.DataFrame:

@@ -1,17 +1,28 @@
-"""Define what all cases have, and what a case that is built gives to be measured."""
+"""Define a case, what it builds to be measured, and how a case is measured by default.
+
+A case checks its result against the plain reference first, then it is timed, its memory is followed, and it runs in
+interleaved pairs with its baseline.
+"""
 
 import contextlib
+import gc
+import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import ClassVar
 
 import torch
 
-from lib import timing, validate
-from lib.cost import flops
-from lib.instruments import device, environment
+from lib import catalog, timing, validate
+from lib.instruments import compilation, device, environment, peak_memory
 from lib.timing import Iteration
+
+FEW = 1024  # a result with no more values may miss its tolerance tenfold: rounding averages out less
+
+
+class WrongResult(Exception):
+    """Signal a result that misses the reference by more than its tolerance."""
 
 
 @dataclass
@@ -24,30 +35,60 @@ class Work:
     expected: Callable[[], dict[str, torch.Tensor | Callable]]
     result: Callable[[], dict[str, torch.Tensor]]  # the tensors that the last iteration produced
     tolerance: float  # the largest relative error allowed
-    facts: dict[str, float | list[float]]  # numbers from theory for the record
+    facts: dict[str, object]  # numbers from theory for the record
     compiled: bool = False  # the first iteration compiles
     graphs: bool = False  # CUDA graphs replay it, whose memory the allocator counts as reserved alone
     before: Callable[[], None] = timing.nothing  # runs before each iteration, outside the timed region
     repeats: bool | None = None  # may follow itself without `before` (see `timing.measure`)
     around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})  # fills metrics
-    annotate: Callable[[], None] = lambda: None  # adds ranges to the iteration, for a profiler
-    beside: dict[str, Iteration] = field(default_factory=dict)  # iterations of one phase to time as `<name>_ms`
+    annotate: Callable[[], None] = timing.nothing  # adds ranges to the iteration, for a profiler
     clock: object = None  # the device's own, or one of several ranks
 
     def __post_init__(self):
-        self.clock = self.clock or device.on(self.device).clock()
-        self.repeats = self.before is timing.nothing if self.repeats is None else self.repeats
+        if self.clock is None:
+            self.clock = device.on(self.device).clock()
+        if self.repeats is None:
+            self.repeats = self.before is timing.nothing
+
+
+@dataclass
+class Recording:
+    """Collect the metrics of a record in the making, and free what was built for it."""
+
+    case: "Case"
+    round: int = 0
+    metrics: dict = field(default_factory=dict)
+    works: list[Work] = field(default_factory=list)
+    part: str = "case"  # what runs now: the case, its reference, or the pairs; named if memory runs out
+
+    def setup(self, case: "Case | None" = None) -> Work:
+        """Build the case, or another one beside it, from a fixed seed."""
+        torch.manual_seed(0)
+        work = (case or self.case).setup()
+        self.works.append(work)
+        if case is None:
+            self.metrics |= work.facts
+        return work
+
+    def free(self, keep: int = 0) -> None:
+        """Free what was built, but for the first `keep`; a notebook's variable must not keep the tensors alive."""
+        for work in self.works[keep:]:
+            vars(work).clear()
+        del self.works[keep:]
+        gc.collect()
 
 
 class Case:
-    """One point of an experiment, whose fields are the notebook's parameters and the sweep's axes.
+    """One point of an experiment, whose fields are the notebook's axes.
 
     Subclasses are frozen dataclasses with a field `device`, for which `auto` is the fastest one here. They raise
     ValueError for a value of another type, out of range, or not among the names of its field (see `validate.fields`).
-    `costs` says roughly what an iteration computes and moves, and `predicted_bytes` how much memory it takes."""
+    """
 
     experiment: ClassVar[str]
     compiles: ClassVar[bool] = False  # True if any part goes through torch.compile
+    least: ClassVar[int] = timing.LEAST  # samples of the case, however long they take
+    probed_before: ClassVar[bool] = True  # False if the noise probe would warm up what must be cold
 
     def __post_init__(self):
         object.__setattr__(self, "device", device.named(self.device))
@@ -58,29 +99,112 @@ class Case:
         missing = environment.compiler_missing(self.device) if self.compiles else None
         return missing or device.on(self.device).lacks(getattr(self, "precision", "fp32"))
 
-
-class OfAnother(Case):
-    """Run `inner`, a case of another experiment."""
-
-    inner: Case
-
-    @property
-    def compiles(self) -> bool:
-        """Return True if any part goes through torch.compile."""
-        return self.inner.compiles
-
-    def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
-        return self.inner.unavailable()
-
-    def predicted_bytes(self) -> int:
-        """Predict the peak of the inner case."""
-        return self.inner.predicted_bytes()
-
-    def costs(self) -> flops.Costs:
-        """Return the costs of an iteration of the inner case."""
-        return self.inner.costs()
-
     def setup(self) -> Work:
-        """Build the inner case."""
-        return self.inner.setup()
+        """Build the case, ready to run."""
+        raise NotImplementedError(f"{type(self).__name__}: a case defines setup, or measure without it")
+
+    def measure(self, record: Recording, seconds: float) -> None:
+        """Check the result, then measure times, memory, and pairs with the baseline."""
+        work = record.setup()
+        check(record, work)
+        record.metrics |= times(work, seconds, self.least)
+        record.metrics |= memory(work)
+        pairs(record, work, seconds)
+
+
+def check(record: Recording, work: Work) -> None:
+    """Run the first iteration and add the relative error of each result, `<name>_error`, to the record.
+
+    Adds `first_iteration_ms`, which includes compiling, and what `work.around_first` yields. A compiled case compiles
+    from empty caches in its first round, and adds what `compilation.cold` counts; later rounds load those graphs. Raises
+    WrongResult beyond the tolerance."""
+    record.part = "reference"
+    expected = work.expected()
+    record.part = "case"
+    compiling = contextlib.nullcontext({})
+    if work.compiled:
+        compilation.start(work.device)
+        if record.round <= 1:
+            compiling = compilation.cold()
+    with compiling as counts, work.around_first() as noted:
+        first = timing.exactly(work.iteration, work.clock, 1, work.before)
+    record.metrics |= errors(work.result(), expected, work.tolerance)
+    record.metrics["first_iteration_ms"] = first.metrics()["wall_ms"]
+    record.metrics |= noted
+    record.metrics |= counts
+
+
+def errors(
+    results: dict[str, torch.Tensor], expected: dict[str, torch.Tensor | Callable], tolerance: float
+) -> dict[str, list[float]]:
+    """Return `<name>_error` of each result; raises WrongResult beyond the tolerance."""
+    metrics = {}
+    for name, tensor in results.items():
+        right = expected[name]
+        if callable(right):
+            right = right(results)
+        error = relative_error(tensor, right)
+        allowed = tolerance if tensor.numel() > FEW else 10 * tolerance
+        if not error <= allowed:
+            raise WrongResult(f"{name}: got {error:.2g}, expected at most {allowed:.2g}")
+        metrics[f"{name}_error"] = [error]
+    return metrics
+
+
+def relative_error(tensor: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the root mean square of the rows' relative errors, by norms, in the dtype of `expected`.
+
+    That is on the CPU, since not every device has double precision. Rows run along the last dimension, and small ones
+    count like large ones. An error is divided by a tenth of the mean norm where its row's own norm is below that, since
+    some are zero."""
+    norms = expected.norm(dim=-1)
+    differences = (tensor.detach().cpu().to(expected.dtype) - expected).norm(dim=-1)
+    return (differences / norms.clamp(min=0.1 * norms.mean())).square().mean().sqrt().item()
+
+
+def times(work: Work, seconds: float, least: int = timing.LEAST) -> dict:
+    """Return the samples of each phase, named as in `timing.Samples.metrics`."""
+    return timing.measure(work.iteration, work.clock, seconds, work.before, work.repeats, least).metrics()
+
+
+def memory(work: Work) -> dict[str, list[float]]:
+    """Return the peak memory of each phase in MiB, named as in `peak_memory.peaks`.
+
+    Of a compiled case on a CPU, only the peak of the process is known, and of CUDA graphs only what was reserved."""
+    work.before()
+    if work.compiled and work.device == "cpu":  # operations inside its graph cannot be followed
+        with peak_memory.resident_peak() as metrics:
+            work.iteration(timing.nothing)
+        return metrics
+    metrics = peak_memory.peaks(work.iteration, work.device)
+    if work.graphs:
+        metrics = {name: mib for name, mib in metrics.items() if name.endswith("_reserved_mib")}
+    return metrics
+
+
+def pairs(record: Recording, work: Work, seconds: float) -> None:
+    """Time the case in interleaved pairs with its baseline, and with the plainest case as `plain_...`.
+
+    Where there is no memory for both, the case's own times hold, and `pairs_ran_out` says so."""
+    experiment = type(record.case).experiment
+    fields = asdict(record.case)
+    others = {"": catalog.baseline(experiment, fields), "plain_": catalog.plainest(experiment, fields)}
+    for prefix, other in others.items():
+        if other is None:
+            continue
+        record.part = "pairs"
+        try:
+            base = record.setup(type(record.case)(**other))
+            seed = zlib.crc32(f"{fields} {record.round}".encode())
+            both_repeat = work.repeats and base.repeats
+            compared = timing.compare(
+                work.iteration, base.iteration, work.clock, seconds, seed, (work.before, base.before), both_repeat
+            )
+            for name, values in compared.metrics().items():
+                record.metrics[prefix + name] = values
+        except Exception as error:
+            if not peak_memory.out_of_memory(error):
+                raise
+            record.metrics["pairs_ran_out"] = True
+        finally:
+            record.free(keep=1)
