@@ -1,7 +1,6 @@
 """Measure one AdamW step on parameters of equal size, or on those of a model."""
 
 import functools
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -17,6 +16,8 @@ from lib.validate import one_of
 DRAWN = 2**18  # random values of a tensor; a larger one repeats them, since drawing takes longer than measuring
 CHECKED = 2**16  # elements of a parameter that are compared, since all are computed alike
 EQUAL = "equal"  # parameters of one size
+# the beginning of the first parameter and the end of the last, each checked as one row
+ENDS = {"update": (0, slice(CHECKED)), "last_update": (-1, slice(-CHECKED, None))}
 TOLERANCE = 2e-3  # of the update: beside a parameter near 1, fp32 rounds an update of 1e-3 by up to 3e-4 of it
 
 
@@ -52,56 +53,44 @@ class Adam(Case):
     @property
     def parameter_shapes(self) -> list[tuple[int, ...]]:
         """Return the shape of each parameter."""
-        return [(self.param_size,)] * self.num_params if self.shapes == EQUAL else _model_shapes(self.shapes)
-
-    def predicted_bytes(self) -> int:
-        """Predict the peak: parameters, gradients, moments, temporaries and the check's copies.
-
-        single_tensor holds temporaries of one parameter at a time, the others of all. The check holds a part of the
-        first and of the last parameter with their states in double precision."""
-        sizes = [math.prod(shape) for shape in self.parameter_shapes]
-        lists = 5 if self.amsgrad else 4
-        temporaries = 2 * (max(sizes) if self.variant == "single_tensor" else sum(sizes))
-        checked = min(CHECKED, sizes[0]) + min(CHECKED, sizes[-1])
-        return 4 * (lists * sum(sizes) + temporaries) + 8 * (lists + 3) * checked
-
-    def costs(self) -> flops.Costs:
-        """Return the costs of a step."""
-        shapes = self.parameter_shapes
-        return flops.adam_costs(self.variant, sum(map(math.prod, shapes)), len(shapes), self.amsgrad)
+        if self.shapes == EQUAL:
+            return [(self.param_size,)] * self.num_params
+        return _model_shapes(self.shapes)
 
     def setup(self) -> Work:
         """Draw parameters and gradients from a standard normal, and states after some steps."""
         hyper = adam.Hyper(amsgrad=self.amsgrad)
-        shapes = self.parameter_shapes
-        params, grads = ([_fill_normal(torch.empty(shape, device=self.device)) for shape in shapes] for _ in range(2))
-        states = [self._state_in_progress(p) for p in params]
-        # the beginning of the first parameter and the end of the last, each checked as one row
-        ends = {"update": (0, slice(CHECKED)), "last_update": (-1, slice(-CHECKED, None))}
+        params = [_fill_normal(torch.empty(shape, device=self.device)) for shape in self.parameter_shapes]
+        grads = [_fill_normal(torch.empty_like(param)) for param in params]
+        states = [self._state_in_progress(param) for param in params]
 
         def checked(name: str, tensors: list[torch.Tensor]) -> torch.Tensor:
-            number, part = ends[name]
+            number, part = ENDS[name]
             return exact.double(tensors[number].flatten()[part])
 
-        old = {name: checked(name, params) for name in ends}
+        old = {name: checked(name, params) for name in ENDS}
 
         def iteration(mark: timing.Mark) -> None:
             adam.step(self.variant, params, grads, states, hyper)
             mark("optimizer")
 
         def expected() -> dict[str, torch.Tensor]:
-            new = {name: tensor.clone() for name, tensor in old.items()}
-            copies = [{kind: checked(name, [each[kind] for each in states]) for kind in states[0]} for name in ends]
-            doubles = [checked(name, grads) for name in ends]
-            adam.step("single_tensor", list(new.values()), doubles, copies, hyper)
-            return {name: new[name] - old[name] for name in ends}
+            updates = {}
+            for name in ENDS:
+                new = old[name].clone()
+                state = {kind: checked(name, [each_state[kind] for each_state in states]) for kind in states[0]}
+                adam.step("single_tensor", [new], [checked(name, grads)], [state], hyper)
+                updates[name] = new - old[name]
+            return updates
 
         def result() -> dict[str, torch.Tensor]:
-            return {name: checked(name, params) - old[name] for name in ends}
+            return {name: checked(name, params) - old[name] for name in ENDS}
 
-        elements = sum(math.prod(shape) for shape in shapes)
+        elements = sum(param.numel() for param in params)
         facts = {"elements": elements, "moved_bytes": flops.adam_bytes(elements, self.amsgrad)}
-        before = cache.flush(self.device) if self.cold else timing.nothing
+        before = timing.nothing
+        if self.cold:
+            before = cache.flush(self.device)
         return Work(self.device, iteration, expected, result, TOLERANCE, facts, compiled=self.compiles, before=before)
 
     def _state_in_progress(self, param: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -16,8 +16,9 @@ SCORES = 2**22  # of a block of queries
 
 def unavailable(case: Case, variant: str, d_head: int) -> str | None:
     """Return why a case cannot run a variant of attention on this machine, or None."""
-    builds = case.compiles or variant == "triton"
-    missing = environment.compiler_missing(case.device) if builds else None
+    missing = None
+    if case.compiles or variant == "triton":
+        missing = environment.compiler_missing(case.device)
     capability = device.on(case.device).capability()
     return missing or attention.unavailable(variant, case.device, d_head, case.precision, capability)
 
@@ -34,9 +35,3 @@ def by_rows(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) ->
         again = {"use_reentrant": False, "preserve_rng_state": False}
         blocks.append(checkpoint(attention.naive, *inputs, causal, first, **again))
     return torch.cat(blocks, dim=-2)
-
-
-def block_bytes(heads: int, seq_len: int, width: int) -> int:
-    """Return the most bytes that a block of `by_rows` holds, in numbers of `width` bytes."""
-    scores = min(max(SCORES, heads * seq_len), heads * seq_len**2)
-    return (4 * width + 1) * scores

@@ -1,17 +1,22 @@
-"""Measure attention on queries, keys and values alone: no projections, no heads."""
+"""Measure attention on queries, keys and values alone, without projections.
+
+The batch holds `batch_size` sequences of `num_heads` heads each; one head is what the assignment times, and several in
+a native type are FlashAttention's own benchmark.
+"""
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from lib import attention, precision
+from lib import attention, precision, timing
 from lib.cost import flops, memory
 from lib.experiments import attending, exact
 from lib.experiments.case import Case, Work
-from lib.instruments import cache
-from lib.timing import Mark
+from lib.instruments import cache, memory_limit
+from lib.instruments.peak_memory import MIB
 from lib.validate import one_of
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
@@ -25,6 +30,7 @@ class Attention(Case):
     variant: str = one_of(attention.VARIANTS)
     seq_len: int
     d_head: int
+    num_heads: int
     batch_size: int
     causal: bool
     precision: str = one_of(precision.NAMES)
@@ -44,46 +50,31 @@ class Attention(Case):
 
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
-        return attending.unavailable(self, self.variant, self.d_head) or super().unavailable()
-
-    def predicted_bytes(self) -> int:
-        """Predict the peak: the variant's, or the reference's if that is larger.
-
-        A variant that holds all scores takes `cost.memory.attention_peak_bytes`, plus a copy of them in single
-        precision under autocast. A tiled one holds three numbers for each score of a tile. Either holds at least Q, K,
-        V, the output, their gradients and a copy. The reference takes one sequence in double beside all inputs, and a
-        block of scores. Its results are held beside the variant."""
-        shape = (self.batch_size, self.seq_len, self.d_head)
-        each = 4 * self.batch_size * self.seq_len * self.d_head
-        if self.variant in flops.FORMULA:
-            cast = precision.AUTOCAST[self.precision] is not None and not self.native
-            copy = 4 * self.batch_size * self.seq_len**2 if cast else 0
-            held = max(copy + sum(memory.attention_peak_bytes(*shape, self.causal).values()), 9 * each)
-        else:
-            held = 9 * each + 3 * 4 * self.batch_size * self.seq_len * min(memory.TILE, self.seq_len)
-        one = 2 * each // self.batch_size  # a sequence in double
-        return max(held + 4 * one, 5 * each + 13 * one + attending.block_bytes(1, self.seq_len, width=8))
-
-    def costs(self) -> flops.Costs:
-        """Return the costs of an iteration."""
-        shape = (self.batch_size, self.seq_len, self.d_head)
-        return flops.attention_costs(self.variant, *shape, self.causal, self.precision, self.native)
+        missing = attending.unavailable(self, self.variant, self.d_head) or super().unavailable()
+        shape = (self.batch_size * self.num_heads, self.seq_len, self.d_head)
+        held = memory.attention_peak_bytes(*shape, self.causal) if self.variant == "naive" else {}
+        return missing or memory_limit.refusal(sum(held.values()), self.device)
 
     def setup(self) -> Work:
         """Draw Q, K, V and the gradient of the output from a standard normal."""
         autocast = precision.activate(self.precision, self.device)
-        shape, narrow = (self.batch_size, self.seq_len, self.d_head), precision.AUTOCAST[self.precision]
+        narrow = precision.AUTOCAST[self.precision] or torch.float32
+        shape = (self.batch_size * self.num_heads, self.seq_len, self.d_head)
         inputs = [torch.randn(shape, device=self.device) for _ in range(3)]
         dout_BTD = torch.randn(shape, device=self.device)
-        dout_narrow_BTD = dout_BTD.to(narrow or torch.float32)
+        dout_narrow_BTD = dout_BTD.to(narrow)
         if self.native:
-            autocast, inputs = contextlib.nullcontext(), [tensor.to(narrow) for tensor in inputs]
+            autocast = contextlib.nullcontext()
+            inputs = [tensor.to(narrow) for tensor in inputs]
         for tensor in inputs:
             tensor.requires_grad_()
-        attend, last = attention.VARIANTS[self.variant], {}
-        flush = cache.flush(self.device) if self.cold else lambda: None
+        attend = attention.VARIANTS[self.variant]
+        flush = timing.nothing
+        if self.cold:
+            flush = cache.flush(self.device)
+        last = {}
 
-        def iteration(mark: Mark) -> None:
+        def iteration(mark: timing.Mark) -> None:
             with autocast:
                 last["out"] = attend(*inputs, self.causal)
             mark("forward")
@@ -102,7 +93,7 @@ class Attention(Case):
             return {"out": out_TD.detach(), "gradient": torch.stack([tensor.grad for tensor in first])}
 
         def result() -> dict[str, torch.Tensor]:
-            gradient = torch.stack([gradient[0] for gradient in last["gradients"]])
+            gradient = torch.stack([tensor[0] for tensor in last["gradients"]])
             return {"out": last["out"][0].detach(), "gradient": gradient}
 
         moved = flops.attention_moved_bytes(self.variant, *shape, self.causal, self.precision, self.native)
@@ -112,8 +103,27 @@ class Attention(Case):
         if self.variant == "sdpa":
             with autocast:
                 kernel = attention.sdpa_backend(*inputs, self.causal)
-            facts |= {"sdpa_backend": kernel} if kernel else {}
+            if kernel:
+                facts["sdpa_backend"] = kernel
         return Work(
             self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
-            compiled=self.compiles, before=before, repeats=not self.cold,
+            compiled=self.compiles, before=before, repeats=not self.cold, around_first=saved,
         )  # fmt: skip
+
+
+@contextlib.contextmanager
+def saved() -> Iterator[dict[str, list[float]]]:
+    """Yield a dict that gets `saved_mib`, the memory of what the block saves for a backward pass.
+
+    Each tensor counts once, however often it is saved."""
+    metrics: dict[str, list[float]] = {}
+    sizes: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield metrics
+    metrics["saved_mib"] = [sum(sizes.values()) / MIB]

@@ -116,8 +116,8 @@ def check(record: Recording, work: Work) -> None:
     """Run the first iteration and add the relative error of each result, `<name>_error`, to the record.
 
     Adds `first_iteration_ms`, which includes compiling, and what `work.around_first` yields. A compiled case compiles
-    from empty caches in its first round, and adds what `compilation.cold` counts; later rounds load those graphs. Raises
-    WrongResult beyond the tolerance."""
+    from empty caches in its first round, and adds what `compilation.cold` counts; later rounds load those graphs.
+    Raises WrongResult beyond the tolerance."""
     record.part = "reference"
     expected = work.expected()
     record.part = "case"

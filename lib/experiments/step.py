@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from lib import adam, attention, model, precision
 from lib.cost import flops, memory
-from lib.experiments import attending, exact
+from lib.experiments import attending
 from lib.experiments.case import Case, Work
 from lib.experiments.training import MODES, Training
-from lib.instruments import peak_memory
+from lib.instruments import memory_limit, peak_memory
 from lib.validate import one_of
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 5e-2, "bf16": 1e-1, "fp16": 1e-1}  # in fp16 gradients underflow without scaling
@@ -47,28 +47,12 @@ class Step(Case):
 
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
-        return attending.unavailable(self, self.attention, self.config.d_head) or super().unavailable()
-
-    def predicted_bytes(self) -> int:
-        """Predict the peak: the step's, beside what the check keeps, or the reference's if that is larger.
-
-        The reference takes one sequence, of which it keeps the layers' inputs and a block of scores."""
-        logits = min(exact.CHECKED, self.context_length) * self.shape.vocab_size
-        gradient = min(exact.CHECKED, self.shape.d_model) * self.shape.d_model
-        one, way = replace(self.shape, batch_size=1), ("fp32", "sdpa", "fused")
-        mode = "forward_backward" if "backward" in MODES[self.mode] else "no_grad"
-        reference = memory.peak_bytes(one, *way, mode, self.device, checkpoint=1)
-        scores = attending.block_bytes(one.num_heads, self.context_length, width=4)
-        return max(self.formula_bytes() + 3 * 4 * logits + 8 * 4 * gradient, reference + scores)
+        missing = attending.unavailable(self, self.attention, self.config.d_head) or super().unavailable()
+        return missing or memory_limit.refusal(self.formula_bytes(), self.device)
 
     def formula_bytes(self) -> int:
         """Return the peak memory of the step by `cost.memory.peak_bytes`."""
-        ways = self.precision, self.attention, self.optimizer, self.mode
-        return memory.peak_bytes(self.shape, *ways, self.device)
-
-    def costs(self) -> flops.Costs:
-        """Return the costs of an iteration."""
-        return flops.step_costs(self.shape, self.precision, self.attention, self.optimizer, MODES[self.mode])
+        return memory.peak_bytes(self.shape, self.precision, self.attention, self.optimizer, self.mode, self.device)
 
     def training(self) -> Training:
         """Build the model, its optimizer and a batch of random tokens."""

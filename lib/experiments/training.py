@@ -1,6 +1,5 @@
 """Train a model for one iteration, and compute what the iteration should give."""
 
-import itertools
 from collections.abc import Iterable
 
 import torch
@@ -37,34 +36,50 @@ def regroup(module: nn.Module, size: int) -> None:
 
     Only the input of each group is kept; the backward pass recomputes the rest (Chen et al. 2016,
     https://arxiv.org/abs/1604.06174). The parameters stay the same tensors, under longer names."""
-    if size:
-        starts = range(0, len(module.layers), size)
-        module.layers = nn.ModuleList(Group(module.layers[start : start + size]) for start in starts)
+    if size == 0:
+        return
+    groups = nn.ModuleList()
+    for start in range(0, len(module.layers), size):
+        groups.append(Group(module.layers[start : start + size]))
+    module.layers = groups
 
 
 class Training:
     """A model in training, with its optimizer and a batch of random tokens.
 
-    `case` has the fields of `step.Step`; layers run in groups of `checkpoint` (see `regroup`), `switches` are those of
-    `fast.accelerate`, and `compile_mode` is the mode of torch.compile. `weights` holds the parameters and buffers under
-    the names of the plain model."""
+    `case` has the fields of `step.Step`; layers run in groups of `checkpoint` (see `regroup`), and `switches` are those
+    of `fast.accelerate`. A compiled case compiles each layer, or the `whole` model in a `compile_mode`. `weights` holds
+    the parameters and buffers under the names of the plain model."""
 
-    def __init__(self, case, checkpoint: int = 0, switches: Iterable[str] = (), compile_mode: str = "default"):
-        self.case, self.autocast = case, precision.activate(case.precision, case.device)
+    def __init__(
+        self,
+        case,
+        checkpoint: int = 0,
+        switches: Iterable[str] = (),
+        whole: bool = False,
+        compile_mode: str = "default",
+    ):
+        self.case = case
+        self.autocast = precision.activate(case.precision, case.device)
         with torch.device(case.device):
             self.module = model.TransformerLM(case.config, case.attention)
             self.batch = torch.randint(case.config.vocab_size, (case.batch_size, case.context_length + 1))
-        self.inputs_BT, self.targets_BT = self.batch[:, :-1], self.batch[:, 1:]
+        self.inputs_BT = self.batch[:, :-1]
+        self.targets_BT = self.batch[:, 1:]
         self.weights = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         self.first = self.module.layers[0].attn.q_proj.weight  # its gradient passes through every layer
         fast.accelerate(self.module, switches, precision.AUTOCAST[case.precision])
         regroup(self.module, checkpoint)
         self.start = exact.double(checked(self.first))
-        narrow, params = "cast_once" in switches, self.module.parameters()
-        self.optimizer = fast.AdamW(params) if narrow else adam.AdamW(params, case.optimizer)
+        if "cast_once" in switches:
+            self.optimizer = fast.AdamW(self.module.parameters())
+        else:
+            self.optimizer = adam.AdamW(self.module.parameters(), case.optimizer)
         self.network = self.module
-        if case.compiled:
+        if case.compiled and whole:
             self.network = torch.compile(self.module, dynamic=False, mode=compile_mode)
+        elif case.compiled:
+            fast.compile_layers(self.module)
         self.last = {}
 
     @property
@@ -105,11 +120,15 @@ class Training:
 
         with precision.strict():
             with torch.no_grad():
-                found = {"logits": checked(reference(self.inputs_BT[:1])[0])}
+                results = {"logits": checked(reference(self.inputs_BT[:1])[0])}
             if "backward" in self.phases:
-                sequences = zip(self.inputs_BT.split(1), self.targets_BT.split(1), strict=True)
-                found["gradient"] = sum(itertools.starmap(gradient, sequences)) / len(self.inputs_BT)
-        return found | ({"update": self._reference_update} if "optimizer" in self.phases else {})
+                total = 0
+                for tokens_BT, targets_BT in zip(self.inputs_BT.split(1), self.targets_BT.split(1), strict=True):
+                    total = total + gradient(tokens_BT, targets_BT)
+                results["gradient"] = total / len(self.inputs_BT)
+        if "optimizer" in self.phases:
+            results["update"] = self._reference_update
+        return results
 
     def _reference(self) -> nn.Module:
         """Build the plain model of the same weights, which keeps only the inputs of its layers."""
@@ -136,9 +155,9 @@ class Training:
         """Return the results of the first iteration.
 
         Call it after exactly one: `update` is the change of the weights since the start. Of each, `checked` rows."""
-        found = {"logits": checked(self.last["logits"][0])}
+        results = {"logits": checked(self.last["logits"][0])}
         if "backward" in self.phases:
-            found["gradient"] = checked(self.first.grad)
+            results["gradient"] = checked(self.first.grad)
         if "optimizer" in self.phases:
-            found["update"] = exact.double(checked(self.first)) - self.start
-        return found
+            results["update"] = exact.double(checked(self.first)) - self.start
+        return results
