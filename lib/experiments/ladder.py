@@ -1,126 +1,171 @@
-"""Measure training steps from plain to fastest, with one switch more at each rung."""
+"""Measure training steps from plain to fastest, with one switch more at each rung.
 
-from dataclasses import asdict, dataclass, replace
+Every rung runs in interleaved pairs with the plain step, so that the gain of one switch is the quotient of two ratios
+of the same kind. The allocator is the exception: a process that keeps freed pages cannot give them back, so the rung
+`default_allocator` needs a kernel of its own and is compared by medians.
+"""
+
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 
-from lib import fast, timing, validate
-from lib.experiments import measure
-from lib.experiments.measure import Recording
+from lib import fast, model, precision, timing, validate
+from lib.experiments import case as measuring
+from lib.experiments.case import Case, Recording, Work
 from lib.experiments.step import Step
 from lib.experiments.training import Training
-from lib.instruments.device import on
-from lib.records import baselines
-from lib.stats import intervals
+from lib.instruments import compilation, environment
+from lib.validate import one_of
 
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
+PLAIN = "plain"
+SWITCHES = {  # in the order in which a report lists them
+    "default_allocator": "freed pages go back to the system",
+    "fused": "AdamW(fused=True)",
+    "sdpa": "scaled_dot_product_attention",
+    "compiled": "torch.compile of each layer",
+    "products": "matrix products by the faster library",
+    "bf16": "bf16 autocast",
+    "projections": "joined projections",
+    "cast_once": "weights cast once a step",
+    "whole": "torch.compile of the whole model",
+    "reduce_overhead": "CUDA graphs (mode reduce-overhead)",
+    "max_autotune": "mode max-autotune",
+}
+NEEDS = {  # a switch that works only with others
+    "cast_once": ("bf16", "fused"),
+    "whole": ("compiled",),
+    "reduce_overhead": ("compiled", "whole"),
+    "max_autotune": ("compiled", "whole"),
+}
+MODES = {"reduce_overhead": "reduce-overhead", "max_autotune": "max-autotune"}
+LOSS_STEPS = 50
 
 
 @dataclass(frozen=True)
-class Ladder(Step):
-    """A step with the switches of `fast.accelerate`, and a mode of torch.compile.
+class Ladder(Case):
+    """A training step with `switches`, joined by `+` in the order of SWITCHES, or `plain`.
 
-    Raises ValueError for switches that exclude each other."""
+    `losses` also trains 50 steps beside the plain one. Raises ValueError for switches that are unknown, out of order,
+    or lack one that they need."""
 
     experiment: ClassVar[str] = "ladder"
-    projections: bool
-    cast_once: bool
-    compile_mode: str
+    size: str = one_of(model.SIZES)
+    context_length: int = field(metadata={"least": 2})
+    batch_size: int
+    switches: str
+    losses: bool
+    device: str
 
     def __post_init__(self):
         super().__post_init__()
-        validate.choice("compile_mode", self.compile_mode, COMPILE_MODES)
-        if self.compile_mode != "default" and not self.compiled:
-            raise ValueError(f"compile_mode: got {self.compile_mode}, expected default for an eager step")
-        if self.cast_once and (self.precision not in ("bf16", "fp16") or self.optimizer != "fused"):
-            raise ValueError("cast_once: got True, expected False without bf16 or fp16 and the fused optimizer")
+        for switch in self.names:
+            validate.choice("switches", switch, SWITCHES)
+            for needed in NEEDS.get(switch, ()):
+                if needed not in self.names:
+                    raise ValueError(f"switches: got {self.switches}, expected {needed} before {switch}")
+        if list(self.names) != [switch for switch in SWITCHES if switch in self.names]:
+            raise ValueError(f"switches: got {self.switches}, expected the order {', '.join(SWITCHES)}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the switches that are on."""
+        if self.switches == PLAIN:
+            return ()
+        return tuple(self.switches.split("+"))
+
+    @property
+    def allocator(self) -> str:
+        """Return what happens to freed pages."""
+        return "default" if "default_allocator" in self.names else "keeps"
 
     @property
     def compiles(self) -> bool:
         """Return True if any part goes through torch.compile."""
-        return super().compiles or self.cast_once
+        return "compiled" in self.names or "cast_once" in self.names
 
     @property
-    def graphs(self) -> bool:
-        """Return True if CUDA graphs replay the step."""
-        return self.compile_mode != "default"
+    def step(self) -> Step:
+        """Return the step that these switches make."""
+        return Step(
+            size=self.size,
+            context_length=self.context_length,
+            batch_size=self.batch_size,
+            precision="bf16" if "bf16" in self.names else "fp32",
+            compiled="compiled" in self.names,
+            attention="sdpa" if "sdpa" in self.names else "naive",
+            optimizer="fused" if "fused" in self.names else "single_tensor",
+            mode="train_step",
+            device=self.device,
+        )
 
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
-        if self.compile_mode != "default" and self.device != "cuda":
-            return f"torch.compile's {self.compile_mode} is for CUDA"
-        return super().unavailable()
+        for switch in MODES:
+            if switch in self.names and self.device != "cuda":
+                return f"torch.compile's {MODES[switch]} is for CUDA"
+        if "products" in self.names and self.device != "cpu":
+            return "a choice of libraries for products is for CPUs"
+        missing = environment.compiler_missing(self.device) if self.compiles else None
+        return missing or self.step.unavailable()
 
     def training(self) -> Training:
         """Build the accelerated model, its optimizer and a batch."""
+        modes = [MODES[switch] for switch in MODES if switch in self.names]
         return Training(
-            self, switches=[name for name in fast.SWITCHES if getattr(self, name)], compile_mode=self.compile_mode
+            self.step,
+            switches=[switch for switch in fast.SWITCHES if switch in self.names],
+            whole="whole" in self.names,
+            compile_mode=modes[0] if modes else "default",
         )
 
+    def setup(self) -> Work:
+        """Build the step, ready to measure."""
+        work = self.step.work(self.training())
+        work.compiled = self.compiles
+        work.graphs = any(switch in self.names for switch in MODES)
+        return work
 
-def losses(case: Ladder, steps: int) -> dict[str, list[float]]:
-    """Train the case and the plain step from equal weights on one batch.
+    def plain(self) -> "Ladder":
+        """Return the case without any switch."""
+        return Ladder(self.size, self.context_length, self.batch_size, PLAIN, False, self.device)
 
-    Returns the loss of each step in nats, `loss_nats` and `plain_loss_nats`; nothing for 0 steps."""
-    both = {"loss_nats": case, "plain_loss_nats": _plain(case)}
-    return {name: _losses(each, steps) for name, each in both.items()} if steps else {}
+    def measure(self, record: Recording, seconds: float) -> None:
+        """Check the step, then time it in pairs with the plain one; steps that have no pair are timed alone.
+
+        The first round also measures memory."""
+        work = record.setup()
+        measuring.check(record, work)
+        if record.round <= 1:
+            record.metrics |= measuring.memory(work)
+        if self.switches in (PLAIN, "default_allocator"):
+            record.metrics |= measuring.times(work, seconds)
+        else:
+            self._pairs(record, work, seconds)
+        if self.losses and record.round <= 1:
+            record.free()
+            compilation.reset()
+            record.metrics["loss_nats"] = losses(self, LOSS_STEPS)
+            record.metrics["plain_loss_nats"] = losses(self.plain(), LOSS_STEPS)
+
+    def _pairs(self, record: Recording, work: Work, seconds: float) -> None:
+        """Add the pairs with the plain step, `paired_ms` and `baseline_ms`, and the phases of both."""
+        record.part = "pairs"
+        base = record.setup(self.plain())
+        compared = timing.compare(
+            work.iteration, base.iteration, work.clock, seconds, record.round, (work.before, base.before), False
+        )
+        record.metrics |= compared.metrics()
 
 
-def _losses(case: Ladder, steps: int) -> list[float]:
+def losses(case: Ladder, steps: int) -> list[float]:
+    """Train a case from the same weights on one batch; return the loss of each step in nats."""
     torch.manual_seed(0)
-    training, found = case.training(), []
-    for _ in range(steps):
-        training.before()
-        training.iteration(lambda phase: None)
-        found.append(training.last["loss"].item())
-    return found
-
-
-def _plain(case: Ladder) -> Ladder:
-    """Return the case with all its switches off."""
-    return replace(case, **baselines.switched(case.experiment, asdict(case)))
-
-
-def search(record: Recording, most: int, seconds: float) -> dict[str, dict[str, list]]:
-    """Find the order of the case's switches in which each is the one that brings the most next.
-
-    Starts from the plain step and ends where no switch is faster. Each trial is at most `most` interleaved pairs, for
-    about `seconds`, with the step before it. Returns the table `search`: `rung`, counted from 1; `switch`, a field of
-    the case; the `ratio` of times with its `low` and `high` in this process; and `taken`."""
-    now, found = _plain(record.case), []
-    left = baselines.switched(now.experiment, asdict(record.case)).keys()
-    for rung in range(1, len(left) + 1):
-        trials = {name: case for name in left if (case := _with(now, name, getattr(record.case, name)))}
-        ratios = {name: _ratio(record, case, now, most, seconds) for name, case in trials.items()}
-        best = min(ratios, key=lambda name: ratios[name][0], default=None)
-        taken = best is not None and ratios[best][0] < 1
-        found += [(rung, name, *ratio, "yes" if taken and name == best else "no") for name, ratio in ratios.items()]
-        if not taken:
-            break
-        now, left = trials[best], left - {best}
-    columns = ("rung", "switch", "ratio", "low", "high", "taken")
-    return {"search": {name: [row[i] for row in found] for i, name in enumerate(columns)}}
-
-
-def _with(case: Ladder, name: str, value) -> Ladder | None:
-    """Return the case with one more switch on, or None if that excludes another or cannot run here."""
-    try:
-        found = replace(case, **{name: value})
-    except ValueError:
-        return None
-    return None if found.unavailable() else found
-
-
-def _ratio(record: Recording, case: Ladder, other: Ladder, most: int, seconds: float) -> tuple[float, float, float]:
-    """Return the ratio of two cases' times in interleaved pairs, with its interval in this process."""
-    works = [record.build(each) for each in (case, other)]
-    measure.errors(works[0])  # right before fast
-    before = works[0].before, works[1].before
-    iterations = works[0].iteration, works[1].iteration
-    here = on(case.device)
-    pairs = timing.compare(*iterations, here.clock(), most, seconds, before=before, least_s=here.least_s[0])
-    del record.built[-len(works) :]
-    for work in works:
-        vars(work).clear()
-    return intervals.log_t([a / b for a, b in zip(pairs.first, pairs.second, strict=True)])
+    training = case.training()
+    values = []
+    with precision.strict() if case.step.precision == "fp32" else training.autocast:
+        for _ in range(steps):
+            training.before()
+            training.iteration(timing.nothing)
+            values.append(training.last["loss"].item())
+    return values
