@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import torch
 
-from lib import fast, model, precision, timing, validate
+from lib import fast, model, timing, validate
 from lib.experiments import case as measuring
 from lib.experiments.case import Case, Recording, Work
 from lib.experiments.step import Step
@@ -163,9 +163,8 @@ def losses(case: Ladder, steps: int) -> list[float]:
     torch.manual_seed(0)
     training = case.training()
     values = []
-    with precision.strict() if case.step.precision == "fp32" else training.autocast:
-        for _ in range(steps):
-            training.before()
-            training.iteration(timing.nothing)
-            values.append(training.last["loss"].item())
+    for _ in range(steps):
+        training.before()
+        training.iteration(timing.nothing)
+        values.append(training.last["loss"].item())
     return values
