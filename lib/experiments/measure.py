@@ -100,7 +100,7 @@ def measure(case: Case, round: int, seconds: float, share: int = 1, raises: bool
     retries = here.retries()
     recording = Recording(case, round)
     status = "ok"
-    with memory_limit.limited(share) as limit_bytes:
+    with memory_limit.limited(share, case.device) as limit_bytes:
         try:
             case.measure(recording, seconds)
             metrics = recording.metrics

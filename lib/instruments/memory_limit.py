@@ -1,0 +1,58 @@
+"""Limit the memory that a case may take, so that running out ends the case and not the machine.
+
+Under a soft RLIMIT_DATA (setrlimit(2)) an allocation beyond the limit fails at once: PyTorch raises a RuntimeError,
+"can't allocate memory", and the process goes on. Close to the limit a library may instead end the process, as libgomp
+does where it cannot start a thread. A process that keeps freed pages has them counted, so each case gets a limit of its
+own, from what the process has at that moment.
+"""
+
+import contextlib
+import platform
+import re
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from lib.instruments.device import on
+
+SHARE_OF_FREE = 0.9  # the rest is for the system and for what this process takes beside the case
+STATUS = Path("/proc/self/status")
+
+
+@contextlib.contextmanager
+def limited(share: int = 1, device: str = "cpu") -> Iterator[int | None]:
+    """Limit the memory of this process inside the block, and yield the limit in bytes.
+
+    It is what the process has now and nine tenths of what is free, within a container's limit; `share` is the number of
+    processes that divide what is free (slots times ranks). Yields None where nothing is limited: beside Linux, and on a
+    GPU, whose own allocator raises."""
+    if device != "cpu" or platform.system() != "Linux":
+        yield None
+        return
+    former_soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit_bytes = data_bytes() + int(SHARE_OF_FREE * on("cpu").free_bytes() / share)
+    for present_limit in (former_soft, hard):
+        if present_limit != resource.RLIM_INFINITY:
+            limit_bytes = min(limit_bytes, present_limit)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
+    try:
+        yield limit_bytes
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (former_soft, hard))
+
+
+def data_bytes() -> int:
+    """Return the bytes of this process that RLIMIT_DATA counts: heap and private writable mappings."""
+    return int(re.search(r"VmData:\s+(\d+) kB", STATUS.read_text())[1]) * 1024
+
+
+def refusal(needed_bytes: int, device: str) -> str | None:
+    """Return why a case with this predicted peak is not run where nothing limits a process's memory, or None.
+
+    Linux and CUDA need no prediction: there a case that does not fit fails by itself."""
+    if device == "cuda" or platform.system() == "Linux":
+        return None
+    free_bytes = on(device).free_bytes()
+    if needed_bytes <= SHARE_OF_FREE * free_bytes:
+        return None
+    return f"memory: got {needed_bytes / 2**20:,.0f} MiB by its formula, expected at most {free_bytes / 2**20:,.0f}"
