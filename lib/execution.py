@@ -1,24 +1,24 @@
-"""Execute a notebook with parameters in a kernel of this Python."""
+"""Execute notebooks with parameters by papermill, in kernels of this Python."""
 
 import contextlib
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
+import nbformat
 import papermill
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_core.utils import run_sync
-from nbclient.exceptions import DeadKernelError
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
-from traitlets import default
+from papermill.execute import remove_error_markers
 
 from lib.notebooks import NotebookFailed
 from lib.paths import ROOT
 
+NOT_MEASURED = "NotMeasured"  # the one error that a notebook may show and go on
 SOCKET = "/sweep-12345678/kernel-12345678/kernel-ipc-5"  # a socket's longest path below the folder for temporary files
 SOCKET_BYTES = 103  # of a socket's path that macOS allows; Linux allows 107
 
@@ -35,96 +35,105 @@ class Kernel(AsyncKernelManager):
     Its sockets are files in a folder of its own: ports collide when kernels start side by side."""
 
     def __init__(self, folder: str):
-        super().__init__(transport="ipc", connection_file=f"{folder}/kernel.json")
+        only_this_python = KernelSpecManager(kernel_dirs=[])
+        super().__init__(transport="ipc", connection_file=f"{folder}/kernel.json", kernel_spec_manager=only_this_python)
 
     @property
     def pid(self) -> int | None:
         """Return the id of its process, which leads a session, or None before it has one."""
         return self.provisioner and self.provisioner.pid
 
-    @default("kernel_spec_manager")
-    def _no_installed_kernels(self) -> KernelSpecManager:
-        return KernelSpecManager(kernel_dirs=[])
-
 
 class _Client(PapermillNotebookClient):
-    """Clear the names of the previous notebook, and report a dead kernel as a failure."""
+    """Clear the names of the previous notebook first."""
 
     def papermill_execute_cells(self):
         self.wait_for_reply(self.kc.execute("get_ipython().reset(new_session=False)", silent=True))
         super().papermill_execute_cells()
-        if not run_sync(self.km.is_alive)():
-            raise DeadKernelError("Kernel died")
 
 
 class _Engine(NBClientEngine):
-    """Run papermill's engine; `start` says how to start the kernel's process.
-
-    Without `saves`, the notebook is written at its end alone, not before and after each cell."""
+    """Run papermill's engine in a kernel that others own: `start` says how to start its process."""
 
     @classmethod
-    def execute_managed_notebook(cls, nb_man, kernel_name, start=None, saves=True, extra_arguments=(), km=None, **_):
+    def execute_managed_notebook(cls, nb_man, kernel_name, kernel, start, **_):
         client = _Client(
-            nb_man, km, kernel_name=kernel_name, extra_arguments=list(extra_arguments), startup_timeout=120,
-            shutdown_kernel="immediate",
+            nb_man, kernel, kernel_name=kernel_name, startup_timeout=120, allow_error_names=[NOT_MEASURED],
+            extra_arguments=["--IPKernelApp.log_level=50"],
         )  # fmt: skip
-        output = nb_man.output_path
-        nb_man.output_path = output if saves else None
         try:
-            return client.execute(**start)
+            client.execute(**start)
         finally:
-            nb_man.output_path = output
-            if client.kc:  # the kernel goes on, but this client ends
-                client.kc.stop_channels()
+            if client.kc:
+                client.kc.stop_channels()  # the kernel goes on, but this client ends
 
 
 papermill_engines.register("measuring", _Engine)
-
-
-def execute(source: Path, output: Path, parameters: Mapping[str, object], kept: Kernel | None = None) -> None:
-    """Execute a notebook with these parameters into `output`, in a new kernel or in `kept`.
-
-    Raises NotebookFailed when a cell fails or the last cell is never reached, and nbclient's DeadKernelError when the
-    kernel dies."""
-    with tempfile.TemporaryDirectory(prefix="kernel-", dir=socket_folder()) as folder:
-        execute_in(kept or Kernel(folder), source, output, parameters, ends=kept is None)
 
 
 @contextlib.contextmanager
 def shared_kernel() -> Iterator[Kernel]:
     """Keep a kernel for several notebooks in turn, to import only once. Do not measure in it."""
     with tempfile.TemporaryDirectory(prefix="kernel-", dir=socket_folder()) as folder:
-        kept = Kernel(folder)
+        kernel = Kernel(folder)
         try:
-            yield kept
+            yield kernel
         finally:
-            if kept.has_kernel:
-                run_sync(kept.shutdown_kernel)(now=True)
+            end(kernel)
+
+
+def end(kernel: Kernel) -> None:
+    """Kill a kernel's process, if it has one."""
+    if kernel.has_kernel:
+        run_sync(kernel.shutdown_kernel)(now=True)
+
+
+def execute(source: Path, output: Path, parameters: Mapping[str, object], kept: Kernel | None = None) -> None:
+    """Execute a notebook with these parameters into `output`, in a new kernel or in `kept`.
+
+    After NotMeasured the notebook goes on. Raises NotebookFailed after another error, or if the last cell is never
+    reached, when the output is written, and nbclient's DeadKernelError when the kernel dies."""
+    with contextlib.nullcontext(kept) if kept else shared_kernel() as kernel:
+        execute_in(kernel, source, output, parameters, until="")
 
 
 def execute_in(
     kernel: Kernel, source: Path, output: Path, parameters: Mapping[str, object],
-    variables: Mapping[str, str] = MappingProxyType({}), log: Path | str = os.devnull, ends: bool = True,
+    variables: Mapping[str, str] | None = None, log: Path | str = os.devnull, until: str = "measure",
 ) -> None:  # fmt: skip
-    """Execute a notebook as `execute` does, in a kernel that it starts if necessary.
+    """Execute the cells up to the first one tagged `until` as `execute` does, or all of them without a tag.
 
-    Its process gets the environment `variables`, writes its output to `log`, and `ends` with the notebook."""
+    A kernel that does not run yet is started, with these environment `variables`, and its process writes to `log`. It
+    runs on afterwards; see `end`."""
+    notebook = nbformat.read(source, as_version=4)
+    for position, cell in enumerate(notebook.cells):
+        if until in cell.metadata.get("tags", []):
+            notebook.cells = notebook.cells[: position + 1]
+            break
     output.parent.mkdir(parents=True, exist_ok=True)
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    start = {"env": {**os.environ, "PYTHONPATH": paths, **variables}, "cwd": str(source.parent), "cleanup_kc": ends}
-    with open(log, "wb") as written:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, **(variables or {})}
+    with open(log, "ab") as file:
+        start = {"env": environment, "cwd": str(source.parent), "stdout": file, "stderr": file}
         try:
-            done = papermill.execute_notebook(
-                source, output, dict(parameters), engine_name="measuring", kernel_name="python3", progress_bar=False,
-                start=start | {"stdout": written, "stderr": written}, saves=ends,
-                extra_arguments=["--IPKernelApp.log_level=50"], km=kernel,
+            papermill.execute_notebook(
+                notebook, output, dict(parameters), engine_name="measuring", kernel_name="python3", language="python",
+                progress_bar=False, request_save_on_cell_execute=False, kernel=kernel, start=start,
             )  # fmt: skip
-        except papermill.PapermillExecutionError as error:
-            raise NotebookFailed(f"{error.ename}: {error.evalue}, in {source.name}; see {output.name}") from None
-        except RuntimeError as error:
-            if "died" not in str(error):
-                raise
-            raise DeadKernelError(str(error)) from None
-    code = [cell for cell in done.cells if cell.cell_type == "code" and cell.source.strip()]
-    if code and code[-1].execution_count is None:  # a cell called sys.exit, which papermill takes for success
-        raise NotebookFailed(f"{source.name} ended before its last cell")
+        except papermill.PapermillExecutionError:
+            pass  # `_check` reads which errors there were
+    _check(output)
+
+
+def _check(output: Path) -> None:
+    """Raise NotebookFailed unless every cell ran to its end, and take papermill's marks of errors out of the file."""
+    notebook = remove_error_markers(nbformat.read(output, as_version=4))
+    nbformat.write(notebook, output)
+    code_cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    for cell in code_cells:
+        for shown in cell.outputs:
+            if shown.output_type == "error" and shown.ename != NOT_MEASURED:
+                raise NotebookFailed(f"{shown.ename}: {shown.evalue}, in {output.name}")
+    # a cell called sys.exit, which papermill takes for success
+    if code_cells and code_cells[-1].execution_count is None:
+        raise NotebookFailed(f"{output.name} ended before its last cell")
