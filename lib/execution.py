@@ -113,15 +113,13 @@ def execute_in(
     output.parent.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, **(variables or {})}
-    with open(log, "ab") as file:
-        start = {"env": environment, "cwd": str(source.parent), "stdout": file, "stderr": file}
-        try:
-            papermill.execute_notebook(
-                notebook, output, dict(parameters), engine_name="measuring", kernel_name="python3", language="python",
-                progress_bar=False, request_save_on_cell_execute=False, kernel=kernel, start=start,
-            )  # fmt: skip
-        except papermill.PapermillExecutionError:
-            pass  # `_check` reads which errors there were
+    # `_check` reads from the output which errors there were
+    with open(log, "ab") as file, contextlib.suppress(papermill.PapermillExecutionError):
+        papermill.execute_notebook(
+            notebook, output, dict(parameters), engine_name="measuring", kernel_name="python3", language="python",
+            progress_bar=False, request_save_on_cell_execute=False, kernel=kernel,
+            start={"env": environment, "cwd": str(source.parent), "stdout": file, "stderr": file},
+        )  # fmt: skip
     _check(output)
 
 
