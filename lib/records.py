@@ -110,12 +110,12 @@ def create(
         "started": started or datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": float(seconds),
     }
-    record["checksum"] = _checksum(record)
+    record["checksum"] = checksum_of(record)
     validate(record)
     return record
 
 
-def _checksum(record: Mapping) -> str:
+def checksum_of(record: Mapping) -> str:
     """Compute SHA-256 of all other fields as canonical JSON; NaN and infinity are a ValueError."""
     content = {field: value for field, value in record.items() if field != "checksum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
@@ -138,7 +138,7 @@ def validate(record: object) -> None:
     for metric, value in record["metrics"].items():
         if metric.endswith("_ms") and min(_numbers(value), default=0) < 0:
             raise ValueError(f"metrics.{metric}: expected no negative time")
-    if record["checksum"] != _checksum(record):
+    if record["checksum"] != checksum_of(record):
         raise ValueError("checksum: expected that of the other fields")
 
 

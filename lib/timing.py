@@ -73,7 +73,7 @@ class HostClock:
 
     def seconds(self) -> float:
         """Return the time by which sampling ends; a clock of several ranks gives all of them the same."""
-        return time.perf_counter()
+        return self.now() / 1e9
 
 
 @dataclass
@@ -273,9 +273,8 @@ def compare(
     warm = Pairs()
     pairs = Pairs()
     with _without_collector():
-        # the first side was just measured; the second may never have run
-        sides[1].run()
         end_s = clock.seconds() + max(seconds / 3, clock.least_s)
+        sides[1].run()  # the first side was just measured; the second may never have run
         while clock.seconds() < end_s and (len(warm.first) < LEAST or clock.least_s > 0):
             warm.add(sides[0].run(), sides[1].run())
         if repeats and warm.first:

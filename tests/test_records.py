@@ -1,0 +1,138 @@
+"""Records are whole or absent, and a record of other code is stale."""
+
+import json
+import math
+import os
+
+import pytest
+
+from lib import notebooks, records
+from lib.paths import ROOT
+
+CASE = {
+    "variant": "fused", "shapes": "equal", "num_params": 8, "param_size": 16, "amsgrad": True, "cold": False,
+    "device": "cpu",
+}  # fmt: skip
+AROUND = {"machine": "test-1c", "hardware": "a test"}
+
+
+def test_a_name_shows_what_is_on(own_results):
+    assert records.name(CASE | {"param_size": 16.0}) == "fused-equal-8-16-amsgrad-cpu"
+    assert records.path("test-1c", "adam", CASE, 2).name == "fused-equal-8-16-amsgrad-cpu.r2.json"
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "x" * 300, ""])
+def test_names_that_no_file_can_have_are_refused(own_results, name):
+    with pytest.raises(ValueError, match="expected the name of one file or folder"):
+        records.path(name, "adam", CASE, 1)
+
+
+def test_saving_and_loading_gives_what_was_saved(save_record):
+    file = save_record("adam", CASE, total_ms=[1.0, 2.0], update_error=[1e-7])
+    assert records.read(file)["metrics"] == {"total_ms": [1.0, 2.0], "update_error": [1e-7]}
+    frame = records.load("adam", "test-1c")
+    assert frame.loc[0, ["variant", "machine", "round", "status", "stale"]].tolist() == [
+        "fused", "test-1c", 1, "ok", False,
+    ]  # fmt: skip
+    assert frame.loc[0, "total_ms"] == [1.0, 2.0]
+    assert [name for name in frame if name in CASE] == notebooks.fields("adam")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, [1.0, -1.0]])
+def test_no_record_has_nan_infinity_or_a_negative_time(own_results, value):
+    with pytest.raises(ValueError, match=r"Out of range|negative|not JSON compliant"):
+        records.create("adam", CASE, 1, "ok", {"total_ms": value}, AROUND)
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "binary", "no object", "field", "schema", "nested"])
+def test_a_damaged_file_is_skipped_with_a_warning(save_record, damage):
+    save_record("adam", CASE, total_ms=[1.0])
+    file = save_record("adam", CASE, round=2, total_ms=[1.0])
+    text = file.read_text()
+    damaged = {
+        "cut": text[:-30],
+        "changed": text.replace("1.0", "1.1"),
+        "empty": "",
+        "binary": "\udcff",
+        "no object": "[]",
+        "field": text.replace("seconds", "secs"),
+        "schema": text.replace('"schema": 2', '"schema": 1'),
+        "nested": "[" * 100_000,
+    }[damage]
+    file.write_bytes(damaged.encode(errors="surrogateescape"))
+    with pytest.warns(UserWarning, match=f"{file.name}: skipped: "):
+        assert records.load("adam", "test-1c")["round"].tolist() == [1]
+
+
+def test_a_full_disk_leaves_no_trace(save_record, monkeypatch):
+    file = save_record("adam", CASE, total_ms=[1.0])
+    before = file.read_text()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(records.CannotWrite, match="cannot be written: No space left on device"):
+        save_record("adam", CASE, total_ms=[2.0])
+    assert file.read_text() == before
+    assert os.listdir(file.parent) == [file.name]
+
+
+def test_records_in_git_are_read_line_by_line_and_give_way_to_those_measured_here(save_record, tmp_path):
+    file = save_record("adam", CASE, total_ms=[1.0])
+    reference = tmp_path / "reference" / "test-1c" / "adam.jsonl"
+    records.write(reference, json.dumps(json.loads(file.read_text())) + "\n{}\n")
+    assert len(records.load("adam", "test-1c")) == 1  # without a warning: the other file is not read
+    file.unlink()
+    with pytest.warns(UserWarning, match=r"adam\.jsonl, line 2: skipped"):
+        assert len(records.load("adam", "test-1c")) == 1
+
+
+def test_the_machine_measured_last_is_told_and_others_follow_in_their_order(save_record):
+    for moment, machine in enumerate(["late-1c", "early-1c"]):
+        os.utime(save_record("adam", CASE, machine=machine, total_ms=[1.0]), (9 - moment, 9 - moment))
+    assert records.machines() == ["late-1c", "early-1c"]
+    assert records.load("adam")["machine"].tolist() == ["late-1c"]
+    assert records.load("adam", ["early-1c", "late-1c"])["machine"].tolist() == ["early-1c", "late-1c"]
+    with pytest.raises(ValueError, match=r"machine: got 'lat-1c', expected one of .*nearest: late-1c"):
+        records.load("adam", "lat-1c")
+
+
+def test_measured_by_hand_and_cases_with_other_axes_are_left_out(save_record):
+    save_record("adam", CASE, round=0, total_ms=[1.0])
+    save_record("adam", CASE, total_ms=[1.0])
+    save_record("adam", {"variant": "fused"}, total_ms=[1.0])
+    with pytest.warns(UserWarning, match="has other fields"):
+        assert records.load("adam", "test-1c")["round"].tolist() == [1]
+
+
+def test_without_any_records_a_notebook_shows_one_line(own_results):
+    with pytest.raises(records.NotMeasured) as caught:
+        records.load("adam")
+    assert caught.value._render_traceback_() == ["Not measured: anything, on any machine (make report measures it)."]
+
+
+def test_a_record_of_other_code_is_stale(save_record):
+    save_record("adam", CASE, code="0123456789abcdef", total_ms=[1.0])
+    assert records.load("adam", "test-1c")["stale"].tolist() == [True]
+
+
+def test_the_digest_covers_what_measures_and_nothing_that_only_shows():
+    reached = records.modules("adam")
+    assert {"experiments.adam", "experiments.measure", "adam", "timing", "instruments.device"} <= set(reached)
+    assert not [name for name in reached if name.startswith(("report", "sweep", "catalog", "records"))]
+    assert "parallel.ranks" not in reached
+    assert "parallel.ranks" in records.modules("collectives")
+
+
+def test_comments_and_docstrings_do_not_change_the_digest():
+    def plain(text):
+        return records._plain(records.ast.parse(text))
+
+    assert plain('"""Say."""\nx = 1  # one') == plain("x = 1")
+    assert plain("x = 1") != plain("x = 2")
+
+
+def test_experiments_and_notebooks_agree():
+    for experiment in notebooks.experiments():
+        assert (ROOT / "lib" / "experiments" / f"{experiment}.py").is_file()
