@@ -1,0 +1,84 @@
+"""Tell a notebook's answers, and collect them for the notebooks that quote all others.
+
+An answer is a sentence with a key. The notebook shows it, and keeps it in the metadata of the cell's output, where
+`collect` finds it. `summary` and `questions` get all answers as a parameter and quote them.
+"""
+
+import html
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from IPython.display import display
+from nbformat import NotebookNode
+
+from lib import paths, records
+
+FIGURE = "figure:"  # before the key of a figure
+SVG = re.compile(r"<svg .*?</svg>", re.DOTALL)
+ALT = re.compile(r'aria-label="([^"]*)"')
+
+
+def answer(key: str, text: str, shown: bool = True) -> None:
+    """Show a sentence in bold, and keep it under its key; if not `shown`, only keep it."""
+    data = {}
+    if shown:
+        # bold within bold would end it
+        bold = text if "**" in text else f"**{text}**"
+        data = {"text/markdown": bold, "text/plain": text}
+    display(data, raw=True, metadata={"answer": key, "text": text})
+
+
+def figure(svg: str, key: str = "") -> None:
+    """Show an SVG, such as a quoted figure, in the ink of the page; kept under its key if it has one.
+
+    Its alternative text is that of its `aria-label`."""
+    alt = alt_text(svg)
+    shown = (
+        f'<figure class="plot"><div class="scroll" tabindex="0" role="group" aria-label="figure">{svg}</div></figure>'
+    )
+    metadata = {"alt": alt}
+    if key:
+        metadata["figure"] = key
+    display({"text/html": shown, "text/plain": alt}, raw=True, metadata=metadata)
+
+
+def alt_text(svg: str) -> str:
+    """Return the alternative text of an SVG, empty if it has none."""
+    label = ALT.search(svg)
+    return html.unescape(label[1]) if label else ""
+
+
+def collect(notebook: NotebookNode) -> dict[str, str]:
+    """Return the answers of an executed notebook by key, and its figures with a key as SVG under `figure:<key>`."""
+    collected = {}
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            metadata = output.get("metadata", {})
+            if "answer" in metadata:
+                collected[metadata["answer"]] = metadata["text"]
+            if "figure" in metadata:
+                collected[FIGURE + metadata["figure"]] = SVG.search(output.data["text/html"])[0]
+    return collected
+
+
+def quote(answers: Mapping[str, str], key: str) -> str:
+    """Return the answer, or the figure, of this key. Raises NotMeasured if no notebook gave it."""
+    if key not in answers:
+        raise records.NotMeasured(f"the answer {key!r}")
+    return answers[key]
+
+
+def file(machine: str) -> Path:
+    """Return the file that keeps the answers of a machine's last report."""
+    return paths.within(paths.runs(), machine, "answers.json")
+
+
+def saved(machine: str = "") -> dict[str, str]:
+    """Load the answers of the last report on a machine, by default the latest measured here; none without a report."""
+    if not machine:
+        machine = next(iter(records.machines()), "")
+    if not machine or not file(machine).exists():
+        return {}
+    return json.loads(file(machine).read_text())

@@ -1,0 +1,359 @@
+"""Draw tidy frames in the style of the report: lines, bars, stacked bars and ratios.
+
+Each function takes a frame and names of its columns, and returns a matplotlib Figure; `show` displays it as SVG whose
+ink is that of the page. Cells to be drawn are Intervals or numbers; a row without a value is left out.
+"""
+
+import hashlib
+import html
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+
+from lib.catalog import CATALOG
+from lib.report import answers
+from lib.stats import digits
+from lib.stats.comparisons import Comparison
+from lib.stats.intervals import Interval
+
+# the hues of Okabe and Ito (2008), as light as 3:1 on a white and on a black page allows
+HUES = {
+    "blue": "#0072b2",
+    "orange": "#c08500",
+    "green": "#009e73",
+    "purple": "#c76fa1",
+    "sky": "#1d98dd",
+    "vermilion": "#d55e00",
+    "yellow": "#9c920c",
+    "ink": "#000000",
+    "quiet": "#767676",
+}
+ORDER = ("blue", "orange", "green", "purple", "sky", "vermilion", "yellow", "ink")
+# hues are told apart without colour as well: by markers of lines, and by hatches of bars
+MARKERS = {
+    "blue": "D", "orange": "s", "green": "^", "purple": "v", "sky": "<", "vermilion": ">", "yellow": "p", "ink": "o",
+}  # fmt: skip
+HATCHES = {
+    "blue": "", "orange": "///", "green": "\\\\\\", "purple": "xxx", "sky": "||", "vermilion": "++", "yellow": "--",
+    "ink": "..",
+}  # fmt: skip
+DASHES = {"": "-", "dashed": (0, (4, 1.5)), "dotted": (0, (1, 1.2)), "dashdot": (0, (4, 1.2, 1, 1.2))}
+PARTS = {"forward": "sky", "backward": "blue", "optimizer": "orange", "weights": "ink", "gradients": "blue"}
+UNITS = {"ms": "ms", "us": "µs", "ns": "ns", "s": "s", "mib": "MiB", "gib": "GiB", "gflops": "GFLOP/s", "percent": "%"}
+
+WIDTH = 5.4  # inches; the page scales a figure to the width of its column
+FONT = 10  # points, of all text: 9 pixels where a phone shows a figure 350 pixels wide
+ROW = 0.34  # inches of height that one bar takes
+STYLE = {
+    "axes.edgecolor": HUES["quiet"], "axes.facecolor": "none", "axes.labelsize": FONT, "axes.linewidth": 0.7,
+    "axes.spines.right": False, "axes.spines.top": False, "axes.titlelocation": "left", "axes.titlesize": FONT,
+    "axes.axisbelow": True, "figure.facecolor": "none", "font.size": FONT, "grid.alpha": 0.3,
+    "grid.color": HUES["quiet"], "grid.linewidth": 0.6, "hatch.linewidth": 0.5, "legend.fontsize": FONT,
+    "legend.frameon": False, "lines.linewidth": 1.6, "lines.markersize": 5, "savefig.facecolor": "none",
+    "svg.fonttype": "none", "xtick.color": HUES["quiet"], "xtick.labelcolor": "black", "ytick.color": HUES["quiet"],
+    "ytick.labelcolor": "black",
+}  # fmt: skip
+
+
+@mpl.rc_context(STYLE)
+def blank(height: float = 3.2, rows: int = 1, columns: int = 1) -> Figure:
+    """Return a figure of empty axes in the report's style, of this height in inches, as wide as the text.
+
+    For what pandas or seaborn draw by themselves: `seaborn.heatmap(values, ax=figure.axes[0])`."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    # browsers set small text a little wider than matplotlib expects
+    figure.get_layout_engine().set(rect=(0.01, 0, 0.96, 1))
+    figure.subplots(rows, columns)
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def lines(
+    frame: pd.DataFrame, x: str, y: str, by: str, xlabel: str = "", ylabel: str = "", log: str = "xy",
+    height: float = 3.2,
+) -> Figure:  # fmt: skip
+    """Draw `y` with its intervals against `x`, one line for each value of the column `by`, named at its end.
+
+    The axes in `log` are logarithmic; the ticks of `x` are the values measured."""
+    figure = blank(height)
+    axes = figure.axes[0]
+    frame = frame[_values(frame[y]).notna()].sort_values(x, kind="stable")
+    ends = []
+    for name, hue, dash in _looks(frame[by]):
+        rows = frame[frame[by] == name]
+        values = _values(rows[y])
+        axes.errorbar(
+            rows[x], values, yerr=_errors(rows[y]), color=HUES[hue], marker=MARKERS[hue], linestyle=DASHES[dash],
+            capsize=2.5, elinewidth=1,
+        )  # fmt: skip
+        ends.append((rows[x].iloc[-1], values.iloc[-1], str(name), hue))
+    if "x" in log:
+        axes.set_xscale("log")
+    if "y" in log:
+        axes.set_yscale("log")
+        _round_ticks(axes.yaxis)
+    sizes = sorted(frame[x].unique())
+    axes.set_xticks(sizes, _tick_labels(sizes, "x" in log))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set(xlabel=xlabel or label(x), ylabel=ylabel or label(y))
+    axes.grid(axis="y")
+    _name_ends(axes, ends)
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def bars(
+    frame: pd.DataFrame, rows: str, value: str, by: str = "", xlabel: str = "", mark: str = "", mark_label: str = ""
+) -> Figure:
+    """Draw one bar with its interval for each row of the frame, named by the column `rows`, the number at its end.
+
+    With `by`, rows of the same name stand together, one bar for each value of `by`. A column `mark`, such as a bound,
+    is a line across each bar."""
+    frame = frame[_values(frame[value]).notna()]
+    names = list(dict.fromkeys(frame[rows]))
+    groups = _looks(frame[by]) if by else [("", "blue", "")]
+    figure = blank(0.9 + ROW * max(2, len(names) * (0.35 + 0.65 * len(groups))))
+    axes = figure.axes[0]
+    thickness = 0.8 / len(groups)
+    for position, (group, hue, _) in enumerate(groups):
+        members = frame[frame[by] == group] if by else frame
+        places = np.array([names.index(name) for name in members[rows]]) + thickness * (position + 0.5) - 0.4
+        values = _values(members[value])
+        axes.barh(places, values, label=str(group), xerr=_errors(members[value]), **_bar(hue, thickness * 0.85))
+        for place, cell, length in zip(places, members[value], values, strict=True):
+            end = cell.high if isinstance(cell, Interval) and cell.known else length
+            _beside(axes, end, place, _number(cell))
+        if mark:
+            _marks(axes, places, members[mark], thickness, (mark_label or label(mark)) if position == 0 else "")
+    _finish_rows(axes, names, xlabel or label(value), legend=bool(by or mark))
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def stacked(
+    frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str = "", mark: str = "", mark_label: str = ""
+) -> Figure:
+    """Draw one bar for each row, named by the column `rows`, whose `parts` are columns; their sum at its end.
+
+    Each part has its interval at its end. A column `mark`, such as a bound, is a line across each bar."""
+    frame = frame[_values(frame[parts[0]]).notna()]
+    figure = blank(1.1 + ROW * max(2, len(frame)))
+    axes = figure.axes[0]
+    places = np.arange(len(frame))
+    left = np.zeros(len(frame))
+    for part, hue in zip(parts, _part_hues(parts), strict=True):
+        values = _values(frame[part]).fillna(0).to_numpy()
+        errors = _errors(frame[part])
+        axes.barh(places, values, left=left, label=label(part, unit=False), xerr=errors, **_bar(hue, 0.66))
+        left = left + values
+    for place, end in zip(places, left + errors[1], strict=True):
+        _beside(axes, end, place, digits.number(left[place], 0.02 * left[place]))
+    if mark:
+        _marks(axes, places, frame[mark], 0.9, mark_label or label(mark))
+    _finish_rows(axes, list(frame[rows]), xlabel, legend=True)
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def ratios(
+    frame: pd.DataFrame, rows: str, comparison: str = "comparison", xlabel: str = "times as fast as its baseline"
+) -> Figure:
+    """Draw one point with its interval for each Comparison, named by the column `rows`, beside a line at one.
+
+    Green is faster, red slower, and hollow is not decided; the verdict stands at the right."""
+    frame = frame[[isinstance(cell, Comparison) for cell in frame[comparison]]]
+    figure = blank(0.9 + ROW * max(2, len(frame)))
+    axes = figure.axes[0]
+    hues = {"faster": "green", "slower": "vermilion"}
+    for place, cell in enumerate(frame[comparison]):
+        hue = hues.get(cell.verdict, "ink")
+        face = HUES[hue] if cell.verdict in hues else "none"
+        ratio = pd.Series([cell.ratio])
+        axes.errorbar(
+            _values(ratio), [place], xerr=_errors(ratio), color=HUES[hue], marker=MARKERS[hue], markerfacecolor=face,
+            capsize=3,
+        )  # fmt: skip
+        axes.annotate(
+            cell.verdict, (1.02, place), xycoords=("axes fraction", "data"), va="center", color=HUES[hue],
+            annotation_clip=False,
+        )  # fmt: skip
+    axes.axvline(1, color=HUES["ink"], linewidth=0.8)
+    axes.set_xscale("log")
+    # one is always in sight, with some room on both sides
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, 0.9), max(high, 1.12))
+    _round_ticks(axes.xaxis)
+    _finish_rows(axes, list(frame[rows]), xlabel, legend=False)
+    return figure
+
+
+def show(figure: Figure, alt: str, key: str = "") -> None:
+    """Display a figure as SVG in the ink of the page; `alt` says in words what it shows.
+
+    With a `key`, `summary` can show it too."""
+    answers.figure(svg(figure, alt), key)
+
+
+def svg(figure: Figure, alt: str) -> str:
+    """Return a figure as SVG without a size of its own: text as text, black as the page's ink, ids of its own."""
+    salt = "f" + hashlib.sha256(alt.encode()).hexdigest()[:8]
+    file = io.StringIO()
+    with mpl.rc_context(STYLE | {"svg.hashsalt": salt}):
+        figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    text = file.getvalue()
+    text = re.sub(r' (width|height)="[^"]*"', "", text[text.index("<svg") :], count=2)
+    text = re.sub(r"\n\s*", "\n", text)  # its indentation would be a tenth of the page
+    text = text.replace("#000000", "currentColor").replace(HUES["quiet"], f"var(--quiet, {HUES['quiet']})")
+    # text needs more contrast than lines and areas do: the page has a shade of each hue for it
+    for name in ORDER[:-1]:
+        text = re.sub(rf"(<text[^>]*fill: ){HUES[name]}", rf"\1var(--{name}, {HUES[name]})", text)
+    # several figures share a page: an id that is used gets the figure's salt, another one goes
+    used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
+    text = re.sub(r' id="([^"]+)"', lambda match: f' id="{salt}{match[1]}"' if match[1] in used else "", text)
+    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{salt}", text)
+    # what has no colour of its own is black in SVG
+    return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(alt)}" fill="currentColor" ', 1).strip()
+
+
+def label(column: str, unit: bool = True) -> str:
+    """Write the name of a column for people: `total_ms` as `total, ms`."""
+    stem, _, last = column.rpartition("_")
+    if stem and last in UNITS:
+        words = stem.replace("_", " ")
+        return f"{words}, {UNITS[last]}" if unit else words
+    return column.replace("_", " ")
+
+
+def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
+    """Return each name with its hue and dash: those of the catalogue, or else the next hue."""
+    catalogue: dict[str, str] = {}
+    for experiment in CATALOG.values():
+        catalogue |= experiment.looks
+    looks = []
+    for position, name in enumerate(dict.fromkeys(names)):
+        hue, _, dash = catalogue.get(name, ORDER[position % len(ORDER)]).partition(" ")
+        looks.append((name, hue, dash))
+    return looks
+
+
+def _part_hues(parts: Sequence[str]) -> list[str]:
+    """Return a hue for each part of a stacked bar, no two alike."""
+    free = [hue for hue in ORDER if hue not in {PARTS.get(label(part, unit=False)) for part in parts}]
+    return [PARTS.get(label(part, unit=False)) or free.pop(0) for part in parts]
+
+
+def _values(cells: pd.Series) -> pd.Series:
+    """Return the values of Intervals and numbers; text and what is missing become NaN."""
+    values = [cell.value if isinstance(cell, Interval) else cell for cell in cells]
+    return pd.to_numeric(pd.Series(values, index=cells.index, dtype=object), errors="coerce")
+
+
+def _errors(cells: pd.Series) -> np.ndarray:
+    """Return how far the intervals reach below and above their values, zero where that is not known."""
+    reaches = []
+    for cell in cells:
+        known = isinstance(cell, Interval) and cell.known
+        reaches.append((cell.value - cell.low, cell.high - cell.value) if known else (0.0, 0.0))
+    return np.array(reaches, dtype=float).reshape(-1, 2).T
+
+
+def _number(cell: object) -> str:
+    """Format a value without its interval."""
+    if isinstance(cell, Interval):
+        return digits.number(cell.value, cell.reach)
+    return digits.number(cell, math.nan)
+
+
+def _bar(hue: str, thickness: float) -> Mapping:
+    """Return the style of bars of a hue."""
+    whisker = {"ecolor": HUES["ink"], "elinewidth": 1, "capsize": 2.5}
+    edge = {"hatch": HATCHES[hue], "edgecolor": (0, 0, 0, 0.45), "linewidth": 0}
+    return {"color": HUES[hue], "height": thickness, "error_kw": whisker, **edge}
+
+
+def _beside(axes: Axes, end: float, place: float, text: str) -> None:
+    """Write a text to the right of a bar's end."""
+    axes.annotate(text, (end, place), xytext=(5, 0), textcoords="offset points", va="center", annotation_clip=False)
+
+
+def _marks(axes: Axes, places: np.ndarray, cells: pd.Series, height: float, name: str) -> None:
+    """Draw a line across each bar whose cell has a value."""
+    values = _values(cells).to_numpy()
+    axes.vlines(values, places - height / 2, places + height / 2, color=HUES["ink"], linewidth=2.2, label=name)
+
+
+def _finish_rows(axes: Axes, names: Sequence[str], xlabel: str, legend: bool) -> None:
+    """Name the rows from the top, and draw the grid and the legend of a chart of rows."""
+    axes.set_yticks(range(len(names)), [str(name) for name in names])
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel(xlabel)
+    axes.grid(axis="x")
+    if legend:
+        handles, labels = axes.get_legend_handles_labels()
+        # a letter is about 0.6 of the font's size wide, and a key as wide as six letters
+        column_points = FONT * (0.6 * max(map(len, labels), default=0) + 5)
+        columns = max(1, int(72 * WIDTH // column_points))
+        axes.figure.legend(handles, labels, loc="outside upper left", ncols=columns, columnspacing=1.2, borderpad=0)
+
+
+def _round_ticks(axis: Axis) -> None:
+    """Put ticks at round numbers alone on a log axis, even if it spans less than a decade."""
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low)
+    if decades <= 1:
+        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    else:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2.5 else (1,)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(StrMethodFormatter("{x:,.9g}"))
+
+
+def _tick_labels(sizes: Sequence[float], log: bool) -> list[str]:
+    """Label the sizes measured, in Ki and Mi where that is short, and leave out what would touch the next one."""
+    labels = []
+    for size in sizes:
+        text = f"{size:,}"
+        for unit, factor in (("Mi", 2**20), ("Ki", 2**10)):
+            if size >= 10_000 and size % factor == 0:
+                text = f"{size // factor:,} {unit}"
+                break
+        labels.append(text)
+    places = np.log(sizes) if log else np.array(sizes, dtype=float)
+    spread = max(np.ptp(places), 1e-9) if len(sizes) else 1.0
+    # from the largest down: the axis is about 280 points wide
+    next_place = math.inf
+    for position in reversed(range(len(sizes))):
+        place = 280 * (places[position] - places[0]) / spread
+        if place + 0.65 * FONT * len(labels[position]) > next_place:
+            labels[position] = ""
+        else:
+            next_place = place
+    return labels
+
+
+def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Name each line at its end in its colour, names moved apart where they would overlap."""
+    axes.figure.draw_without_rendering()
+    heights = []
+    for x, y, name, hue in ends:
+        height = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))[1]
+        heights.append((height, x, name, hue))
+    least = 1.3 * FONT / (72 * axes.get_position().height * axes.figure.get_figheight())
+    lowest = -math.inf
+    for height, x, name, hue in sorted(heights):
+        lowest = max(height, lowest + least)
+        axes.annotate(
+            name, (x, lowest), xycoords=("data", "axes fraction"), xytext=(8, 0), textcoords="offset points",
+            va="center", color=HUES[hue], annotation_clip=False,
+        )  # fmt: skip
