@@ -103,7 +103,12 @@ CATALOG = {
         looks={"ours": "ink", "transformers": "orange"},
         ceiling="products",
     ),
-    "ceilings": Experiment(title="Limits of the machine", alone=True),
+    "ceilings": Experiment(
+        title="Limits of the machine",
+        baseline={"library": "torch"},
+        looks={"torch": "ink", "onednn": "blue"},
+        alone=True,
+    ),
     "calibration": Experiment(title="The measurement itself"),
 }
 
