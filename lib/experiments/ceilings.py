@@ -1,7 +1,7 @@
 """Measure what the machine can do at best: matrix products, memory traffic, the cost of a call.
 
 Everything else is held against these rates. So products run by every library at hand, and the ceiling is the best of
-them. On a CPU in fp32 there are two: `torch` is what `nn.Linear` calls, mostly MKL, and `onednn` comes with PyTorch too.
+them. On a CPU in fp32 there are two: `torch` is what `nn.Linear` calls, mostly MKL, and `onednn` PyTorch has as well.
 """
 
 from collections.abc import Callable

@@ -1,59 +1,69 @@
-"""The checks of the measuring run and keep what they find."""
+"""Each check of the measuring compares what it says: known waits, two timers, and programs that differ by a tenth."""
+
+import statistics
 
 import pytest
+import torch
 
 from lib.experiments import calibration
-from lib.instruments import environment
-from lib.records import results
-from lib.report import self_check
-from lib.stats import intervals
+from lib.experiments.calibration import Calibration
+from lib.experiments.case import Recording
+from lib.timing import nothing
 
 
-@pytest.fixture
-def small(own_results, monkeypatch):
-    monkeypatch.setattr(calibration, "SHORT_PROCESSES", 2)
-    monkeypatch.setattr(calibration, "SHORT_COMPARISONS", 3)
-    monkeypatch.setattr(calibration, "named", lambda: "cpu")
+def measured(check):
+    record = Recording(Calibration(check, 1, "cpu"))
+    record.case.measure(record, seconds=0.02)
+    return record.metrics
 
 
-def test_checks_become_records_and_rows_and_the_short_form_measures_what_has_none_of_todays_code(
-    small, monkeypatch, capsys
-):
-    monkeypatch.setattr(calibration, "SHORT", ("spin", "programs"))
-    machine = environment.machine("cpu")
-    assert calibration.main(["spin"]) == 0
-    (spin,) = results.files(machine, "calibration")
-    before = spin.read_bytes()
-    capsys.readouterr()
-    assert calibration.main(["--short"]) == 0
-    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == ["programs"]
-    assert spin.read_bytes() == before
-
-    assert self_check.main([]) == 0
-    assert "a wait of 10 ms" in capsys.readouterr().out
-    records = results.load("calibration", machine)
-    assert sorted(zip(records["check"], records["round"], strict=True)) == [
-        ("programs", 1), ("programs", 2), ("spin", 1),
-    ]  # fmt: skip
-    table = self_check.table(records)
-    assert sum(table["tried"].str.startswith("a wait of")) == 4
-    assert list(table["holds"])[-2:] == ["unclear"] * 2  # too few
-    assert table["tried"].iloc[-1].endswith("over 2 processes")
-
-    monkeypatch.setattr(results, "stale", lambda _: "measured by other code")
-    assert calibration.main(["--short", "spin"]) == 0
-    assert spin.read_bytes() != before
+def test_no_wait_is_shorter_than_it_is_known_to_be():
+    waits = measured("wait")["waits"]
+    assert set(waits["known_ms"]) == set(calibration.WAITS_MS)
+    assert all(measured_ms >= known_ms for known_ms, measured_ms in zip(*waits.values(), strict=True))
 
 
-def test_the_short_form_is_long_enough_to_be_judged_and_every_check_has_its_findings():
-    assert calibration.SHORT_COMPARISONS >= self_check.FEWEST
-    assert calibration.SHORT_PROCESSES >= intervals.ENOUGH_ROUNDS
-    assert list(calibration.CHECKS) == list(self_check.FINDINGS)
+@pytest.mark.parametrize("check", ["timer", "equal", "planted"])
+def test_comparisons_are_pairs(check):
+    metrics = measured(check)
+    assert len(metrics["paired_ms"]) == len(metrics["baseline_ms"]) >= 3
 
 
-def test_what_lies_between_two_cases_is_measured_beside_its_probes(small, monkeypatch):
-    monkeypatch.setattr(calibration, "CASES", 4)
-    found = calibration.between("cpu")
-    assert len(found["case_ms"]) == len(found["noise_probes_ms"]) == calibration.CASES - 1
-    assert min(found["noise_probes_ms"]) > 0
-    assert not results.machines() or "nothing" not in str(results.load("calibration", results.machines()[0])["check"])
+def test_both_timers_time_the_same_product(monkeypatch):
+    shapes = []
+    product = torch.mm
+
+    def noted(left, right, out):
+        shapes.append((left.shape, right.shape, out.data_ptr()))
+        return product(left, right, out=out)
+
+    monkeypatch.setattr(torch, "mm", noted)
+    medians = calibration.two_timers("cpu", 0.0)
+    assert len(set(shapes)) == 1
+    assert len(medians["paired_ms"]) == len(medians["baseline_ms"]) == calibration.TIMER_ROUNDS
+
+
+def test_the_planted_program_does_a_tenth_more():
+    counts = []
+    for program in calibration.programs("cpu", [calibration.PLANTED_CALLS, calibration.CALLS]):
+        with torch.profiler.profile() as profile:
+            program(nothing)
+        counts += [event.count for event in profile.key_averages() if event.key == "aten::mm"]
+    assert counts[0] / counts[1] == pytest.approx(1.1)
+
+
+def test_a_wait_that_is_timed_too_long_shows(monkeypatch):
+    clock = calibration.timing.HostClock
+    monkeypatch.setattr(
+        calibration.timing, "HostClock", lambda: clock(now=lambda: 2 * calibration.time.perf_counter_ns())
+    )
+    waits = measured("wait")["waits"]
+    longest = [ms for known, ms in zip(*waits.values(), strict=True) if known == calibration.WAITS_MS[-1]]
+    assert statistics.median(longest) > 1.9 * calibration.WAITS_MS[-1]
+
+
+def test_there_is_one_wait_and_one_timer_a_process():
+    assert Calibration("timer", 2, "cpu").unavailable() == "timer is checked once a process"
+    assert Calibration("equal", 2, "cpu").unavailable() is None
+    with pytest.raises(ValueError, match=r"check: got 'equals', .*nearest: equal"):
+        Calibration("equals", 1, "cpu")

@@ -69,7 +69,7 @@ def test_a_wrong_product_of_any_kind_is_noticed(monkeypatch, call):
         return products[-1]
 
     monkeypatch.setattr(torch, "mm", wrong_once)
-    with pytest.raises(measuring.WrongResult, match="output|gradient"):
+    with pytest.raises(measuring.WrongResult, match=r"output|gradient"):
         measuring.check(measuring.Recording(ceiling("up")), work)
 
 
