@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
@@ -34,32 +35,27 @@ HUES = {
     "sky": "#1d98dd",
     "vermilion": "#d55e00",
     "yellow": "#9c920c",
-    "ink": "#000000",
-    "quiet": "#767676",
 }
-ORDER = ("blue", "orange", "green", "purple", "sky", "vermilion", "yellow", "ink")
-# hues are told apart without colour as well: by markers of lines, and by hatches of bars
+ORDER = tuple(HUES)
+INK, QUIET, PAGE = "#000000", "#767676", "#fefefe"  # `show` replaces them by those of the page
+HUES["ink"] = INK
+# lines are told apart without colour as well
 MARKERS = {
     "blue": "D", "orange": "s", "green": "^", "purple": "v", "sky": "<", "vermilion": ">", "yellow": "p", "ink": "o",
 }  # fmt: skip
-HATCHES = {
-    "blue": "", "orange": "///", "green": "\\\\\\", "purple": "xxx", "sky": "||", "vermilion": "++", "yellow": "--",
-    "ink": "..",
-}  # fmt: skip
 DASHES = {"": "-", "dashed": (0, (4, 1.5)), "dotted": (0, (1, 1.2)), "dashdot": (0, (4, 1.2, 1, 1.2))}
-PARTS = {"forward": "sky", "backward": "blue", "optimizer": "orange", "weights": "ink", "gradients": "blue"}
 UNITS = {"ms": "ms", "us": "µs", "ns": "ns", "s": "s", "mib": "MiB", "gib": "GiB", "gflops": "GFLOP/s", "percent": "%"}
 
 WIDTH = 5.4  # inches; the page scales a figure to the width of its column
 FONT = 10  # points, of all text: 9 pixels where a phone shows a figure 350 pixels wide
 ROW = 0.34  # inches of height that one bar takes
 STYLE = {
-    "axes.edgecolor": HUES["quiet"], "axes.facecolor": "none", "axes.labelsize": FONT, "axes.linewidth": 0.7,
+    "axes.edgecolor": QUIET, "axes.facecolor": "none", "axes.labelsize": FONT, "axes.linewidth": 0.7,
     "axes.spines.right": False, "axes.spines.top": False, "axes.titlelocation": "left", "axes.titlesize": FONT,
     "axes.axisbelow": True, "figure.facecolor": "none", "font.size": FONT, "grid.alpha": 0.3,
-    "grid.color": HUES["quiet"], "grid.linewidth": 0.6, "hatch.linewidth": 0.5, "legend.fontsize": FONT,
+    "grid.color": QUIET, "grid.linewidth": 0.6, "hatch.linewidth": 0.5, "legend.fontsize": FONT,
     "legend.frameon": False, "lines.linewidth": 1.6, "lines.markersize": 5, "savefig.facecolor": "none",
-    "svg.fonttype": "none", "xtick.color": HUES["quiet"], "xtick.labelcolor": "black", "ytick.color": HUES["quiet"],
+    "svg.fonttype": "none", "xtick.color": QUIET, "xtick.labelcolor": "black", "ytick.color": QUIET,
     "ytick.labelcolor": "black",
 }  # fmt: skip
 
@@ -102,7 +98,7 @@ def lines(
         axes.set_yscale("log")
         _round_ticks(axes.yaxis)
     sizes = sorted(frame[x].unique())
-    axes.set_xticks(sizes, _tick_labels(sizes, "x" in log))
+    axes.set_xticks(sizes, _tick_labels(sizes))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel=xlabel or label(x), ylabel=ylabel or label(y))
     axes.grid(axis="y")
@@ -150,7 +146,7 @@ def stacked(
     axes = figure.axes[0]
     places = np.arange(len(frame))
     left = np.zeros(len(frame))
-    for part, hue in zip(parts, _part_hues(parts), strict=True):
+    for part, hue in zip(parts, ORDER, strict=False):
         values = _values(frame[part]).fillna(0).to_numpy()
         errors = _errors(frame[part])
         axes.barh(places, values, left=left, label=label(part, unit=False), xerr=errors, **_bar(hue, 0.66))
@@ -186,7 +182,7 @@ def ratios(
             cell.verdict, (1.02, place), xycoords=("axes fraction", "data"), va="center", color=HUES[hue],
             annotation_clip=False,
         )  # fmt: skip
-    axes.axvline(1, color=HUES["ink"], linewidth=0.8)
+    axes.axvline(1, color=INK, linewidth=0.8)
     axes.set_xscale("log")
     # one is always in sight, with some room on both sides
     low, high = axes.get_xlim()
@@ -212,9 +208,10 @@ def svg(figure: Figure, alt: str) -> str:
     text = file.getvalue()
     text = re.sub(r' (width|height)="[^"]*"', "", text[text.index("<svg") :], count=2)
     text = re.sub(r"\n\s*", "\n", text)  # its indentation would be a tenth of the page
-    text = text.replace("#000000", "currentColor").replace(HUES["quiet"], f"var(--quiet, {HUES['quiet']})")
+    for colour, ink in ((INK, "currentColor"), (QUIET, f"var(--quiet, {QUIET})"), (PAGE, f"var(--page, {PAGE})")):
+        text = text.replace(colour, ink)
     # text needs more contrast than lines and areas do: the page has a shade of each hue for it
-    for name in ORDER[:-1]:
+    for name in ORDER:
         text = re.sub(rf"(<text[^>]*fill: ){HUES[name]}", rf"\1var(--{name}, {HUES[name]})", text)
     # several figures share a page: an id that is used gets the figure's salt, another one goes
     used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
@@ -245,12 +242,6 @@ def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
     return looks
 
 
-def _part_hues(parts: Sequence[str]) -> list[str]:
-    """Return a hue for each part of a stacked bar, no two alike."""
-    free = [hue for hue in ORDER if hue not in {PARTS.get(label(part, unit=False)) for part in parts}]
-    return [PARTS.get(label(part, unit=False)) or free.pop(0) for part in parts]
-
-
 def _values(cells: pd.Series) -> pd.Series:
     """Return the values of Intervals and numbers; text and what is missing become NaN."""
     values = [cell.value if isinstance(cell, Interval) else cell for cell in cells]
@@ -274,10 +265,9 @@ def _number(cell: object) -> str:
 
 
 def _bar(hue: str, thickness: float) -> Mapping:
-    """Return the style of bars of a hue."""
-    whisker = {"ecolor": HUES["ink"], "elinewidth": 1, "capsize": 2.5}
-    edge = {"hatch": HATCHES[hue], "edgecolor": (0, 0, 0, 0.45), "linewidth": 0}
-    return {"color": HUES[hue], "height": thickness, "error_kw": whisker, **edge}
+    """Return the style of bars of a hue, with a seam to the next one."""
+    whisker = {"ecolor": INK, "elinewidth": 1, "capsize": 2.5}
+    return {"color": HUES[hue], "height": thickness, "edgecolor": PAGE, "linewidth": 0.8, "error_kw": whisker}
 
 
 def _beside(axes: Axes, end: float, place: float, text: str) -> None:
@@ -288,7 +278,7 @@ def _beside(axes: Axes, end: float, place: float, text: str) -> None:
 def _marks(axes: Axes, places: np.ndarray, cells: pd.Series, height: float, name: str) -> None:
     """Draw a line across each bar whose cell has a value."""
     values = _values(cells).to_numpy()
-    axes.vlines(values, places - height / 2, places + height / 2, color=HUES["ink"], linewidth=2.2, label=name)
+    axes.vlines(values, places - height / 2, places + height / 2, color=INK, linewidth=2.2, label=name)
 
 
 def _finish_rows(axes: Axes, names: Sequence[str], xlabel: str, legend: bool) -> None:
@@ -300,11 +290,14 @@ def _finish_rows(axes: Axes, names: Sequence[str], xlabel: str, legend: bool) ->
     axes.set_xlabel(xlabel)
     axes.grid(axis="x")
     if legend:
+        # bars before marks; a letter is about 0.55 of the font's size wide, and a key as wide as seven letters
         handles, labels = axes.get_legend_handles_labels()
-        # a letter is about 0.6 of the font's size wide, and a key as wide as six letters
-        column_points = FONT * (0.6 * max(map(len, labels), default=0) + 5)
-        columns = max(1, int(72 * WIDTH // column_points))
-        axes.figure.legend(handles, labels, loc="outside upper left", ncols=columns, columnspacing=1.2, borderpad=0)
+        order = sorted(range(len(labels)), key=lambda index: isinstance(handles[index], LineCollection))
+        columns = int(72 * WIDTH // (0.55 * FONT * (max(map(len, labels), default=0) + 7)))
+        axes.figure.legend(
+            [handles[index] for index in order], [labels[index] for index in order], loc="outside upper left",
+            ncols=max(1, min(columns, len(labels))), columnspacing=1.2, borderpad=0,
+        )  # fmt: skip
 
 
 def _round_ticks(axis: Axis) -> None:
@@ -319,8 +312,8 @@ def _round_ticks(axis: Axis) -> None:
     axis.set_major_formatter(StrMethodFormatter("{x:,.9g}"))
 
 
-def _tick_labels(sizes: Sequence[float], log: bool) -> list[str]:
-    """Label the sizes measured, in Ki and Mi where that is short, and leave out what would touch the next one."""
+def _tick_labels(sizes: Sequence[float]) -> list[str]:
+    """Label the sizes measured, in Ki and Mi where that is short."""
     labels = []
     for size in sizes:
         text = f"{size:,}"
@@ -329,16 +322,9 @@ def _tick_labels(sizes: Sequence[float], log: bool) -> list[str]:
                 text = f"{size // factor:,} {unit}"
                 break
         labels.append(text)
-    places = np.log(sizes) if log else np.array(sizes, dtype=float)
-    spread = max(np.ptp(places), 1e-9) if len(sizes) else 1.0
-    # from the largest down: the axis is about 280 points wide
-    next_place = math.inf
-    for position in reversed(range(len(sizes))):
-        place = 280 * (places[position] - places[0]) / spread
-        if place + 0.65 * FONT * len(labels[position]) > next_place:
-            labels[position] = ""
-        else:
-            next_place = place
+    # every other one of many, the largest among them
+    if len(labels) > 7:
+        labels[-2::-2] = [""] * len(labels[-2::-2])
     return labels
 
 

@@ -1,0 +1,151 @@
+"""Render, print and publish the report: `python -m lib.report [render|pdf|publish] [--machine NAME ...]`."""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from nbformat.v4 import new_markdown_cell
+from traitlets.config import Config
+
+from lib import paths, records, validate
+from lib.report import answers, page
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", str(Path(sys.prefix, "bin", "chromium")))
+PRINT = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --no-pdf-header-footer"
+STANDALONE = {"currentColor": "#222222", "#fefefe": "#ffffff"}  # inks of a figure that is a file of its own
+XML_NAMES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return 0, 1 if a chapter failed or nothing was printed, or 2 for bad input."""
+    parser = argparse.ArgumentParser(prog="python -m lib.report", description="Render the report from the records.")
+    parser.add_argument("verb", nargs="?", default="render", choices=("render", "pdf", "publish"))
+    parser.add_argument(
+        "--machine", nargs="+", default=[], help="machine to report on, then those beside it; default: the latest"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        machines = chosen(options.machine)
+        failed = {}
+        if options.verb == "publish":
+            failed = publish(machines[0])
+        else:
+            if not page.up_to_date(machines):
+                failed = page.render(machines)
+            print(pdf(page.target()) if options.verb == "pdf" else page.target())
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except (OSError, records.CannotWrite) as error:
+        print(error, file=sys.stderr)
+        return 1
+    for name, reason in failed.items():
+        print(f"{name}: {reason}", file=sys.stderr)
+    return int(bool(failed))
+
+
+def chosen(machines: Sequence[str]) -> list[str]:
+    """Return the machines to report on. Raises ValueError for one without records."""
+    known = records.machines()
+    if not known:
+        raise ValueError("machine: no records found; `make report` measures some")
+    for machine in machines:
+        validate.choice("machine", machine, known)
+    return list(machines) or known[:1]
+
+
+def browser() -> str | None:
+    """Find Chromium or Chrome; the variable CHROMIUM takes precedence."""
+    if "CHROMIUM" in os.environ:
+        return shutil.which(os.environ["CHROMIUM"])
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def pdf(html_file: Path) -> Path:
+    """Print the page as a PDF beside it. Raises OSError without Chromium, or with what it says."""
+    program = browser()
+    if program is None:
+        raise OSError(
+            "browser: got none, expected Chromium: install it, set CHROMIUM to its path, "
+            f"or print {html_file} from any browser"
+        )
+    printed = html_file.with_suffix(".pdf")
+    with tempfile.TemporaryDirectory(prefix="print-") as folder:
+        temporary = Path(folder, "report.pdf")
+        options = [*PRINT.split(), f"--user-data-dir={folder}/profile", f"--print-to-pdf={temporary}"]
+        command = [program, *options, "--generate-pdf-document-outline", html_file.resolve().as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if not temporary.exists():
+            raise OSError(f"{program} printed nothing: {done.stderr.strip()[-500:]}")
+        shutil.copyfile(temporary, printed)
+    return printed
+
+
+def publish(machine: str) -> dict[str, str]:
+    """Write a machine's records and report for git, and print where.
+
+    Only experiments with new records are replaced. Returns the chapters that failed, each with its reason."""
+    folder = paths.within(paths.REFERENCE, machine)
+    for measured in sorted((paths.results() / machine).glob("[!.]*")):
+        lines = [json.dumps(record) for record in records.of_machine(measured.name, machine)]
+        if lines:
+            records.write(folder / f"{measured.name}.jsonl", "\n".join(lines) + "\n")
+            print(f"{len(lines):,} records of {measured.name}")
+    chapters, failed = page.execute([machine])
+    for former in folder.glob("figures/*.svg"):
+        former.unlink()
+    records.write(folder / "report.md", as_markdown(page.joined(chapters, failed), page.title(machine), folder))
+    print(folder / "report.md")
+    return failed
+
+
+def as_markdown(notebook, facts, folder: Path) -> str:
+    """Export the joined notebook as Markdown, its figures as files below a folder."""
+    from nbconvert import MarkdownExporter
+
+    contents = []
+    for cell in notebook.cells:
+        chapter = cell.metadata.get("chapter")
+        if cell.cell_type == "markdown" and cell.metadata.get("level") == 1:
+            contents.append(f"- [{cell.metadata['heading']}](#{chapter})")
+            cell.source = f'<a id="{chapter}"></a>\n\n{cell.source}'
+        if cell.cell_type == "markdown":
+            # one level down, and without a macro that GitHub refuses
+            cell.source = re.sub(r"^(#{1,5}) ", r"#\1 ", cell.source, flags=re.MULTILINE)
+            cell.source = cell.source.replace(r"\operatorname{", r"\mathrm{")
+        for output in cell.get("outputs", []):
+            if answers.SVG.search(output.get("data", {}).get("text/html", "")):
+                name = f"figures/{chapter}-{len(list(folder.glob(f'figures/{chapter}-*.svg'))) + 1}.svg"
+                drawing = answers.SVG.search(output.data["text/html"])[0]
+                records.write(folder / name, standalone(drawing))
+                output.data = {"text/markdown": f"![{answers.alt_text(drawing)}]({name})"}
+    head = [
+        f"# Transformer training on {facts['hardware']}",
+        f"Measured {facts['measured']} · PyTorch {facts['torch']}",
+    ]
+    notebook.cells.insert(0, new_markdown_cell("\n\n".join([*head, *facts["warnings"], "\n".join(contents)])))
+    kinds = ["text/markdown", "image/png", "text/plain"]
+    exporter = MarkdownExporter(exclude_input=True, config=Config(NbConvertBase={"display_data_priority": kinds}))
+    return re.sub(r"\n{3,}", "\n\n", exporter.from_notebook_node(notebook)[0])
+
+
+def standalone(drawing: str) -> str:
+    """Return a figure of the page as a file: its own inks on a white ground, and a size."""
+    text = re.sub(r"var\(--[a-z]+, (#[0-9a-f]+)\)", r"\1", drawing)
+    for page_ink, own_ink in STANDALONE.items():
+        text = text.replace(page_ink, own_ink)
+    x, y, width, height = re.search(r'viewBox="([^"]+)"', text)[1].split()
+    ground = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="#ffffff"/>'
+    head, _, rest = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text).partition(">")
+    return f'{head} {XML_NAMES} width="{width}" height="{height}">{ground}{rest}\n'
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,311 @@
+"""Render the notebooks into one page, `reports/report.html`, that loads nothing from the network.
+
+Each notebook is executed with `machine=`. All are joined to one notebook, which nbconvert exports with the template in
+`reports/template`: as HTML for the page, as Markdown for hosting pages.
+"""
+
+import base64
+import contextlib
+import hashlib
+import html
+import json
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+
+import jinja2
+import nbformat
+from latex2mathml import converter
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
+
+from lib import notebooks, paths, records
+from lib.catalog import CATALOG
+from lib.notebooks import NotebookFailed
+from lib.report import answers
+from lib.stats import steady_state
+
+TEMPLATE = paths.REPORTS / "template"
+CHAPTERS = (
+    "summary", "step", "ladder", "kernels", "memory", "attention", "attention_module", "compile", "adam", "precision",
+    "warmup", "collectives", "parallel", "peers", "ceilings", "calibration", "questions", "published", "method",
+)  # fmt: skip
+QUOTING = ("summary", "questions")  # executed last, with the answers of all others
+UNTOLD = {"parameters", "injected-parameters", "measure"}  # tags of cells whose code the page does not show
+DETAIL = "in detail"  # what follows this heading of a chapter is folded
+BEFORE_HEADING = re.compile(r"^(?=#{1,6} )", re.MULTILINE)
+HEADING = re.compile(r"(#{1,6}) +(.*)")
+WARNING = re.compile(r"Warning: (.*)")
+HTML_ONLY = {"raw_mimetype": "text/html"}
+TEXT = 9  # the level of what is no heading, below all of them
+NOT_MEASURED = records.NotMeasured.__name__
+
+
+def target() -> Path:
+    """Return the report's file, beside the records."""
+    return paths.results().parent / "report.html"
+
+
+def render(machines: Sequence[str]) -> dict[str, str]:
+    """Execute every chapter about the first machine, beside the others, and write the page.
+
+    Returns the chapters that failed, each with its reason; they are in the page too."""
+    digest = inputs(machines)
+    chapters, failed = execute(machines)
+    facts = title(machines[0])
+    # a page with a failure has no digest, so that it is rendered again
+    facts["inputs"] = "" if failed else digest
+    records.write(target(), as_html(joined(chapters, failed), facts))
+    return failed
+
+
+def inputs(machines: Sequence[str]) -> str:
+    """Digest what the page depends on: records, notebooks, code and template."""
+    folders = [notebooks.NOTEBOOKS, paths.ROOT / "lib", TEMPLATE, paths.PUBLISHED]
+    for machine in machines:
+        folders += [paths.results() / machine, paths.REFERENCE / machine]
+    digest = hashlib.sha256(repr(list(machines)).encode())
+    for folder in folders:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                digest.update(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())
+    return digest.hexdigest()
+
+
+def up_to_date(machines: Sequence[str]) -> bool:
+    """Tell whether the page was rendered from what there is now."""
+    return target().exists() and f'content="{inputs(machines)}"' in target().read_text()[:1000]
+
+
+def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str, str]]:
+    """Execute the chapters; return them in their order, and the reasons of those that failed.
+
+    The answers are kept in a file too, for a `summary` that someone opens in JupyterLab."""
+    names = [name for name in CHAPTERS if (notebooks.NOTEBOOKS / f"{name}.ipynb").exists()]
+    parameters = {"machine": machines[0] if len(machines) == 1 else list(machines)}
+    failed: dict[str, str] = {}
+    executed = _execute([name for name in names if name not in QUOTING], parameters, machines[0], failed)
+    collected: dict[str, str] = {}
+    for notebook in executed.values():
+        collected |= answers.collect(notebook)
+    records.write(answers.file(machines[0]), json.dumps(collected, indent=1))
+    parameters["answers"] = collected
+    executed |= _execute([name for name in names if name in QUOTING], parameters, machines[0], failed)
+    return {name: executed[name] for name in names}, failed
+
+
+def _execute(
+    names: Sequence[str], parameters: Mapping[str, object], machine: str, failed: dict[str, str]
+) -> dict[str, NotebookNode]:
+    """Execute notebooks in one kernel, and in a new one after an error that may have ended it."""
+    from lib import execution
+
+    executed = {}
+    with contextlib.ExitStack() as stack:
+        kernel = stack.enter_context(execution.shared_kernel())
+        for name in names:
+            source = notebooks.NOTEBOOKS / f"{name}.ipynb"
+            output = paths.within(paths.runs(), machine, f"{name}.ipynb")
+            output.unlink(missing_ok=True)
+            try:
+                own = {key: parameters[key] for key in notebooks.parameters(name) if key in parameters}
+                execution.execute(source, output, own, kept=kernel)
+            except NotebookFailed as error:
+                failed[name] = _one_line(str(error))
+            except Exception as error:
+                failed[name] = _one_line(f"{type(error).__name__}: {error}")
+                kernel = stack.enter_context(execution.shared_kernel())
+            executed[name] = nbformat.read(output if output.exists() else source, as_version=4)
+    return executed
+
+
+def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> NotebookNode:
+    """Join executed notebooks to one: a section each, without empty headings, its details folded.
+
+    Raw cells hold the marks around sections and details; nbconvert passes them on."""
+    cells = []
+    for name, notebook in chapters.items():
+        shown = _without_empty_sections(_cells(notebook))
+        if name in failed and not any(cell.metadata.get("failed") for cell in shown):
+            shown.insert(1, new_code_cell(outputs=[_error(failed[name])]))
+        cells.append(new_raw_cell(f'<section id="{name}">', metadata=HTML_ONLY))
+        is_folded = False
+        for cell in shown:
+            cell.metadata["chapter"] = name
+            if cell.metadata.get("heading", "").lower() == DETAIL:
+                cells.append(new_raw_cell('<details class="detail"><summary>In detail</summary>\n'))
+                cell.source = cell.source.partition("\n")[2]
+                is_folded = True
+            cells.append(cell)
+        if is_folded:
+            cells.append(new_raw_cell("\n</details>\n"))
+        cells.append(new_raw_cell("</section>", metadata=HTML_ONLY))
+    # cells of different notebooks may have the same id
+    for position, cell in enumerate(cells):
+        cell.id = f"cell-{position}"
+    return new_notebook(cells=cells)
+
+
+def _cells(notebook: NotebookNode) -> list[NotebookNode]:
+    """Return the cells that the page shows: one for each heading with its text, and each code cell with outputs.
+
+    The code of cells that show nothing stands with that of the next one that does."""
+    cells = []
+    code: list[str] = []
+    lines: list[NotebookNode] = []
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            for text in filter(str.strip, BEFORE_HEADING.split(cell.source)):
+                heading = HEADING.match(text)
+                metadata = {"heading": heading[2].strip(), "level": len(heading[1])} if heading else {}
+                cells.append(new_markdown_cell(text, metadata=metadata))
+        elif cell.cell_type == "code":
+            if not UNTOLD.intersection(cell.metadata.get("tags", [])):
+                code.append(cell.source)
+            # the same line about what is missing is enough once
+            outputs = [output for shown in cell.outputs for output in _outputs(shown) if output not in lines]
+            lines += [output for output in outputs if "line" in output.get("metadata", {})]
+            if outputs:
+                shown = new_code_cell("\n\n".join(code), outputs=outputs)
+                shown.metadata["failed"] = any("failed" in output.get("metadata", {}) for output in outputs)
+                cells.append(shown)
+                code = []
+    return cells
+
+
+def _outputs(output: NotebookNode) -> list[NotebookNode]:
+    """Return an output as the page shows it, if it does: errors and warnings in one line, no progress."""
+    if output.output_type == "error":
+        return [_line(output.evalue) if output.ename == NOT_MEASURED else _error(f"{output.ename}: {output.evalue}")]
+    if output.output_type == "stream":
+        if output.name == "stdout":
+            return [output] if output.text.strip() else []
+        return [_line(text) for text in dict.fromkeys(WARNING.findall(output.text))]
+    rich = [text for kind, text in output.data.items() if kind != "text/plain"]
+    is_progress = any("widget" in kind for kind in output.data)
+    is_empty = not any(str(text).strip() for text in rich or output.data.values())
+    return [] if is_progress or is_empty else [output]
+
+
+def _line(text: str) -> NotebookNode:
+    """Return an output that is one muted line."""
+    shown = {"text/html": f'<p class="missing">{html.escape(text)}</p>', "text/markdown": f"*{text}*"}
+    return new_output("display_data", shown, metadata={"line": True})
+
+
+def _error(reason: str) -> NotebookNode:
+    """Return an output that is a box with an error."""
+    reason = _one_line(reason)
+    shown = {
+        "text/html": f'<p class="failed">Stopped at an error: <code>{html.escape(reason)}</code></p>',
+        "text/markdown": f"> **Stopped at an error:** `{reason}`",
+    }
+    return new_output("display_data", shown, metadata={"failed": True})
+
+
+def _one_line(text: str) -> str:
+    """Return a text on one line without terminal colours, shortened if it is long."""
+    return " ".join(re.sub(r"\x1b\[[\d;]*m", "", text).split())[:500]
+
+
+def _without_empty_sections(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
+    """Leave out each section below the chapter's title that has nothing but lines about what is missing."""
+    remaining = []
+    position = 0
+    while position < len(cells):
+        level = cells[position].metadata.get("level", TEXT)
+        length = 1
+        for below in cells[position + 1 :]:
+            if below.metadata.get("level", TEXT) <= level:
+                break
+            length += 1
+        section = cells[position : position + length]
+        if 1 < level < TEXT and not any(_tells(cell) for cell in section):
+            position += length
+        else:
+            remaining.append(cells[position])
+            position += 1
+    return remaining
+
+
+def _tells(cell: NotebookNode) -> bool:
+    """Tell whether a cell has text below its heading, or an output that is no line about what is missing."""
+    if cell.cell_type == "markdown":
+        is_heading = "heading" in cell.metadata
+        return not is_heading or bool(cell.source.partition("\n")[2].strip())
+    return not all("line" in output.get("metadata", {}) for output in cell.outputs)
+
+
+def as_html(notebook: NotebookNode, facts: Mapping[str, str]) -> str:
+    """Export the joined notebook as one page that loads nothing; `facts` fill its head."""
+    from nbconvert import HTMLExporter
+
+    exporter = HTMLExporter(template_name=TEMPLATE.name, extra_template_basedirs=[str(TEMPLATE.parent)])
+    exporter.register_filter("markdown2html", _markdown)
+    script = (TEMPLATE / "script.js").read_text()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    contents = []
+    for cell in notebook.cells:
+        if cell.metadata.get("level") == 1:
+            contents.append((cell.metadata["chapter"], cell.metadata["heading"]))
+    resources = {**facts, "script": script, "policy": policy, "contents": contents}
+    return exporter.from_notebook_node(notebook, {"page": resources})[0]
+
+
+@jinja2.pass_context
+def _markdown(context: jinja2.runtime.Context, source: str) -> str:
+    """Convert Markdown to HTML: headings one level down, their ids with the chapter's name, formulas as MathML."""
+    chapter = context["cell"].metadata.get("chapter", "")
+    return MarkdownWithMath(renderer=_Renderer(chapter)).render(source)
+
+
+class _Renderer(IPythonRenderer):
+    def __init__(self, chapter: str):
+        super().__init__(escape=False)
+        self.chapter = chapter
+
+    def heading(self, text: str, level: int, **_) -> str:
+        words = re.sub(r"<[^>]+>", "", text).lower()
+        name = re.sub(r"[^a-z0-9]+", "-", words).strip("-")
+        return f'<h{level + 1} id="{self.chapter}-{name}">{text}</h{level + 1}>\n'
+
+    def block_math(self, body: str) -> str:
+        # parts wrap on a phone, and a part that is too wide scrolls, hence the focus
+        parts = [converter.convert(part.strip(), display="block") for part in body.split(r"\qquad")]
+        return f'<div class="formula" tabindex="0" role="group" aria-label="formula">{"".join(parts)}</div>\n'
+
+    def inline_math(self, body: str) -> str:
+        return converter.convert(body.strip())
+
+    def table(self, text: str) -> str:
+        return f'<div class="scroll" tabindex="0" role="group" aria-label="table"><table>{text}</table></div>\n'
+
+
+def title(machine: str) -> dict[str, object]:
+    """Return what the head of the page says: hardware, dates, PyTorch, and if records are stale or noisy."""
+    loaded = []
+    stale = 0
+    for experiment in CATALOG:
+        of_experiment = list(records.of_machine(experiment, machine))
+        stale += sum(record["code"] != records.digest(experiment) for record in of_experiment)
+        loaded += of_experiment
+    days = sorted({record["started"][:10] for record in loaded})
+    probes = [record["metrics"]["noise_probe_ms"] for record in loaded if record["metrics"].get("noise_probe_ms")]
+    quietest = min(map(statistics.median, probes), default=0.0)
+    noisy = sum(not steady_state.quiet(probe, quietest) for probe in probes)
+    warnings = []
+    if stale:
+        warnings.append(f"{stale:,} of {len(loaded):,} records are stale: older code measured them.")
+    if noisy:
+        warnings.append(f"The noise probe was slow or unsteady beside {noisy:,} of {len(probes):,} records.")
+    return {
+        "machine": machine,
+        "hardware": ", ".join(dict.fromkeys(record["environment"]["hardware"] for record in loaded)) or machine,
+        "measured": " to ".join(f"{date.fromisoformat(day):%-d %B %Y}" for day in dict.fromkeys(days[:1] + days[-1:])),
+        "torch": ", ".join(dict.fromkeys(record["environment"].get("torch", "") for record in loaded)),
+        "warnings": warnings,
+    }

@@ -1,0 +1,155 @@
+"""Writes a few small notebooks and records, of which the tests of the page make a report."""
+
+from pathlib import Path
+
+import nbformat
+from nbformat import v4
+
+from lib import records
+
+MACHINE = "plain-2c"
+HARDWARE = "Plain Processor, 2 cores"
+
+IMPORTS = """
+import math
+import pandas as pd
+from lib.records import NotMeasured
+from lib.report import plots
+from lib.report.answers import answer, quote
+from lib.report.tables import table
+from lib.stats.comparisons import Comparison
+from lib.stats.intervals import Interval
+"""
+DATA = """
+def near(value, part=0.04):
+    return Interval(value, value * (1 - part), value * (1 + part), 90, 3)
+"""
+LINES = """
+rows = [{"variant": name, "seq_len": length, "total_ms": near(factor * (length / 256) ** 2)}
+        for name, factor in {"naive": 4.0, "tiled": 3.1, "sdpa": 1.2}.items() for length in (256, 512, 1024, 2048)]
+frame = pd.DataFrame(rows)
+plots.show(plots.lines(frame, "seq_len", "total_ms", "variant"), "Time by length: naive grows fastest.", key="lengths")
+"""
+TABLE = """
+wide = frame.pivot(index="seq_len", columns="variant", values="total_ms").reset_index()
+wide = wide.rename(columns={"seq_len": "tokens", "naive": "naive, ms", "sdpa": "sdpa, ms", "tiled": "tiled, ms"})
+wide["gain"] = [Comparison(near(ratio), "faster") for ratio in (3.3, 3.2, 3.4, 3.3)]
+wide["kept, MiB"] = [1.5, 6.0, 24.0, 96.0]
+wide["limit"] = "memory"
+table(wide, "Attention, forward and backward, by length", "n = 90 in 3 rounds; Plain Processor, 2 cores; fp32.")
+"""
+STACKED = """
+steps = pd.DataFrame({
+    "label": ["plain", "+ bf16", "+ compiled", "+ fused"],
+    "forward_ms": [near(860), near(400), near(380), near(375)],
+    "backward_ms": [near(1610), near(800), near(760), near(755)],
+    "optimizer_ms": [near(230), near(228), near(228), near(80)],
+    "bound_ms": [near(2200), near(1000), near(1000), near(990)],
+})
+parts = ["forward_ms", "backward_ms", "optimizer_ms"]
+plots.show(plots.stacked(steps, "label", parts, "a step, ms", mark="bound_ms"), "The steps get shorter.", key="ladder")
+"""
+RATIOS = """
+verdicts = {"bf16 autocast": (2.1, "faster"), "fused AdamW": (1.13, "unclear"), "sdpa at 128": (0.91, "slower")}
+gains = pd.DataFrame({"switch": list(verdicts), "comparison": [Comparison(near(r), v) for r, v in verdicts.values()]})
+plots.show(plots.ratios(gains, "switch"), "bf16 is about twice as fast.")
+plots.show(plots.bars(steps, "label", "forward_ms", mark="bound_ms"), "The forward passes.")
+"""
+HEATMAP = """
+import seaborn
+figure = plots.blank(2.6)
+seaborn.heatmap(pd.DataFrame([[1.0, 2.0], [3.0, 4.5]], index=["64", "128"], columns=["256", "512"]), annot=True,
+                ax=figure.axes[0], cbar=False)
+plots.show(figure, "A map of four numbers.")
+"""
+NOISE = """
+import sys, warnings
+print("\\r 50%|#####     |", file=sys.stderr)
+warnings.warn("adam/fused.r1.json: skipped: checksum", stacklevel=1)
+"""
+FORMULA = r"""
+Naive attention writes its scores, so that its bytes grow with $T^2$:
+
+$$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\left(\frac{Q K^\top}{\sqrt{d}}\right) V \qquad b = 4 \cdot 2 \, T^2 + 4 \cdot 4 \, T d$$
+"""
+SUMMARY_ROWS = """
+from IPython.display import Markdown
+Markdown(f"| | |\\n|---|---|\\n| **Attention** | {quote(answers, 'attention')} |\\n| **Optimizer** | {quote(answers, 'adam')} |")
+"""
+QUOTED_FIGURE = "from lib.report.answers import figure\nfigure(quote(answers, 'figure:ladder'))"
+
+CHAPTERS = {
+    "summary": [
+        ("# Summary\n\nThe answers of all chapters.", ""),
+        ("", 'answers = {}\nmachine = ""', "parameters"),
+        ("", IMPORTS),
+        ("", SUMMARY_ROWS),
+        ("", QUOTED_FIGURE),
+        ("", "quote(answers, 'nowhere')"),
+    ],
+    "step": [
+        ("# A training step\n\nHow long does a step take, and what takes it?\n\n- Change the size.\n- Look for the backward pass.", ""),
+        ("", 'seconds = 0.4\nmachine = ""', "parameters"),
+        ("", IMPORTS + DATA),
+        ("", "answer('step', f'A step of `small` takes {near(2.7)} s, of which the backward pass is 60%.')"),
+        ("", STACKED),
+        ("", RATIOS),
+        ("## Phases\n\n", ""),
+        ("", "raise NotMeasured('a step of large')"),
+        ("## In detail\n\nWhat follows is for who wants to know.", ""),
+        ("", HEATMAP),
+        ("### Nothing here", ""),
+        ("### Nothing there\n\n", ""),
+        ("", "table(pd.DataFrame(columns=['a']), 'An empty table')"),
+    ],
+    "attention": [
+        ("# Attention\n\nWhich way to compute attention is fastest, and what does it keep?" , ""),
+        ("", 'variant = "naive"\nmachine = ""', "parameters"),
+        ("", "records = f'secret-measure-code {machine}'", "measure"),
+        ("", IMPORTS + DATA),
+        ("", "answer('attention', f'At 2,048 tokens sdpa is {Comparison(near(3.3), \"faster\")} than naive.')"),
+        ("## Predict\n" + FORMULA, ""),
+        ("", LINES),
+        ("The gap grows with the length.", ""),
+        ("", TABLE),
+        ("", "raise NotMeasured('bf16 on this machine')"),
+        ("", "raise NotMeasured('bf16 on this machine')"),
+        ("## In detail", ""),
+        ("", "print('a printed line')\nwide"),
+    ],
+    "adam": [
+        ("# The optimizer\n\nWhich AdamW is fastest?", ""),
+        ("", 'variant = "fused"\nmachine = ""', "parameters"),
+        ("", IMPORTS + DATA),
+        ("", "answer('adam', 'Fused AdamW is fastest.')\nanswer('adam_ms', '4.2', shown=False)"),
+        ("", NOISE),
+        ("## Its time", ""),
+        ("", "raise NotMeasured('compiled AdamW')"),
+    ],
+}  # fmt: skip
+FAILING = [
+    ("# Precision\n\nHow exact is bf16?", ""),
+    ("", "total = sum([1, 2]) / 0"),
+    ("Never reached.", ""),
+]
+
+
+def write_notebook(file: Path, cells: list[tuple]) -> Path:
+    """Write a notebook; a cell is its Markdown or else its code, and then its tag if it has one."""
+    made = []
+    for position, (text, code, *tags) in enumerate(cells):
+        cell = v4.new_code_cell(code.strip(), metadata={"tags": tags}) if code else v4.new_markdown_cell(text)
+        cell.id = f"cell-{position}"
+        made.append(cell)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(v4.new_notebook(cells=made), file)
+    return file
+
+
+def record(experiment: str = "adam", round: int = 1, probe: float = 1.0, **case) -> dict:
+    """Return a record of the made-up machine; the noise probe took `probe` milliseconds."""
+    environment = {"machine": MACHINE, "hardware": HARDWARE, "torch": "2.13.0"}
+    metrics = {"total_ms": [2.0, 2.1, 2.0], "noise_probe_ms": [probe] * 8}
+    return records.create(
+        experiment, case or {"variant": "fused"}, round, "ok", metrics, environment, started="2026-11-24T10:00:00+00:00"
+    )
