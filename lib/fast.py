@@ -1,9 +1,12 @@
 """Make a plain model faster: swap its submodules, keep its weights, their names and its results.
 
->>> accelerate(network, ["projections", "cast_once"], torch.bfloat16)  # doctest: +SKIP
->>> optimizer = AdamW(network.parameters())  # doctest: +SKIP
+>>> from lib import fast
+>>> fast.accelerate(network, ["projections", "cast_once"], torch.bfloat16)  # doctest: +SKIP
+>>> fast.compile_layers(network)  # doctest: +SKIP
+>>> optimizer = fast.AdamW(network.parameters())  # doctest: +SKIP
 
-Shapes in names are those of `lib.model`.
+Lines to paste into a training script are `PASTE_ANY`, which needs only PyTorch, and `PASTE_LIB`. Shapes in names are
+those of `lib.model`.
 """
 
 import functools
@@ -14,35 +17,132 @@ import torch
 from torch import Tensor, nn
 
 from lib import adam, model, validate
+from lib import products as libraries
 from lib.adam import Hyper
 
-SWITCHES = ("projections", "cast_once")
+SWITCHES = ("products", "projections", "cast_once")
 DEFAULTS = Hyper()
 
+# Lines for any nn.Module named `network`, with a function `loss_of(outputs, targets)`. tests/test_paste.py runs them.
+PASTE_ANY = """\
+import ctypes
+import platform
 
-def accelerate(network: model.TransformerLM, switches: Iterable[str], dtype: torch.dtype = torch.bfloat16) -> None:
+import torch
+
+device = next(network.parameters()).device.type
+dtype = torch.bfloat16  # torch.float32: no autocast
+
+# On Linux, keep freed memory in the process: M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h.
+if platform.libc_ver()[0] == "glibc":
+    for parameter, value in [(-4, 0), (-1, -1), (-2, 2**26)]:
+        ctypes.CDLL(None).mallopt(parameter, value)
+
+# Fused attention. Models of transformers have this method; torch.nn.Transformer's layers do it by themselves.
+if hasattr(network, "set_attn_implementation"):
+    network.set_attn_implementation("sdpa")
+
+# Compile each layer: far quicker to compile than the whole model, and nearly as fast.
+for module in network.modules():
+    if isinstance(module, torch.nn.ModuleList):
+        for layer in module:
+            layer.compile(dynamic=False)
+
+optimizer = torch.optim.AdamW(network.parameters(), fused=True)
+
+
+def train(inputs, targets):
+    with torch.autocast(device, dtype, enabled=dtype != torch.float32):
+        loss = loss_of(network(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.detach()
+"""
+
+# Lines that replace those which compile and make the optimizer. They work on any module too; `projections` joins those
+# of lib.model alone.
+PASTE_LIB = """\
+from lib import fast
+
+switches = ["projections", "cast_once"]
+if dtype == torch.float32:
+    switches = ["projections", "products"]
+fast.accelerate(network, switches, dtype)
+fast.compile_layers(network)
+optimizer = fast.AdamW(network.parameters())
+"""
+
+
+def accelerate(network: nn.Module, switches: Iterable[str], dtype: torch.dtype = torch.bfloat16) -> None:
     """Swap submodules of a plain model for faster ones, in place.
 
-    `projections` multiplies by the weights of queries, keys and values at once, and by w1 and w3 at once. `cast_once`
-    keeps a copy of each matrix in `dtype`, the type of autocast around the model. Gradients then have that type too,
-    and `AdamW` writes the copy in the pass that updates the weight.
-    All parameters stay the same fp32 tensors under the same names. Call it once the model is on its device. Raises
-    ValueError for an unknown switch, or a `dtype` that is not narrower."""
+    `projections` multiplies by the weights of queries, keys and values at once, and by w1 and w3 at once, in the layers
+    of `lib.model`. `products` is `fast.products`. `cast_once` keeps a copy of each nn.Linear's matrix in `dtype`, the
+    type of autocast around the model. Gradients then have that type too, and `AdamW` writes the copy in the pass that
+    updates the weight.
+
+    All parameters stay the same fp32 tensors under the same names. Call it once the model is on its device, and before
+    it is compiled. Raises ValueError for an unknown switch, or a `dtype` for `cast_once` that is not narrower."""
     switches = set(switches)
     for switch in switches:
         validate.choice("switches", switch, SWITCHES)
-    narrow = dtype if "cast_once" in switches else None
-    if narrow is not None and narrow.itemsize >= torch.float32.itemsize:
-        raise ValueError(f"dtype: got {dtype}, expected a narrower type than torch.float32")
+    narrow = None
+    if "cast_once" in switches:
+        narrow = dtype
+        if narrow.itemsize >= torch.float32.itemsize:
+            raise ValueError(f"dtype: got {dtype}, expected a narrower type than torch.float32")
     if "projections" in switches:
-        for layer in network.layers:
-            layer.attn, layer.ffn = Attention(layer.attn, narrow), SwiGLU(layer.ffn, narrow)
+        _swap(network, model.SelfAttention, lambda plain: Attention(plain, narrow))
+        _swap(network, model.SwiGLU, lambda plain: SwiGLU(plain, narrow))
     if narrow is not None:
-        for parent in list(network.modules()):
-            for name, child in parent.named_children():
-                if type(child) is nn.Linear:
-                    setattr(parent, name, NarrowLinear(child, narrow))
+        _swap(network, nn.Linear, lambda plain: NarrowLinear(plain, narrow))
         network.register_load_state_dict_post_hook(lambda module, _: _copy_anew(module))
+    if "products" in switches:
+        products(network)
+
+
+def _swap(network: nn.Module, kind: type[nn.Module], replacement) -> None:
+    """Put a replacement in the place of each submodule of exactly this class."""
+    for parent in list(network.modules()):
+        for name, child in parent.named_children():
+            if type(child) is kind:
+                setattr(parent, name, replacement(child))
+
+
+def products(network: nn.Module) -> None:
+    """Compute the products of each nn.Linear by the faster library for their shapes, where they are fp32 on a CPU.
+
+    Works on any module, and changes neither parameters nor names. What is computed in another type or on another
+    device is left to PyTorch (see `lib.products`)."""
+    for module in network.modules():
+        if type(module) is nn.Linear and module.weight.dtype == torch.float32:
+            # the same module with another forward: whoever holds it, and its hooks, need not know
+            module.__class__ = libraries.Linear
+        elif isinstance(module, Factor):
+            module.linear = libraries.linear
+
+
+def compile_layers(network: nn.Module) -> None:
+    """Compile each layer of a model by itself: the elements of its nn.ModuleLists; the rest stays eager.
+
+    Equal layers share a graph, so it compiles in a fraction of the time that the whole model takes. Raises ValueError
+    for a model without such a list."""
+    layers = _elements(network)
+    if not layers:
+        raise ValueError(f"network: got {type(network).__name__} without a ModuleList, expected one with its layers")
+    for layer in layers:
+        layer.compile(dynamic=False)
+
+
+def _elements(module: nn.Module) -> list[nn.Module]:
+    """Return the elements of the outermost ModuleLists in a module."""
+    if isinstance(module, nn.ModuleList):
+        return list(module)
+    layers = []
+    for child in module.children():
+        layers += _elements(child)
+    return layers
 
 
 class Factor(nn.Module):
@@ -53,26 +153,33 @@ class Factor(nn.Module):
 
     def __init__(self, weights: list[nn.Parameter], narrow: torch.dtype | None):
         super().__init__()
-        self.weights, self.rows = weights, [len(weight) for weight in weights]
+        self.weights = weights
+        self.rows = [len(weight) for weight in weights]
+        self.linear = nn.functional.linear
         matrix = torch.cat([weight.detach() for weight in weights])
         for weight, rows in zip(weights, matrix.split(self.rows), strict=True):
             weight.data = rows
         if narrow is not None:
             matrix = matrix.to(narrow)
             for weight, rows in zip(weights, matrix.split(self.rows), strict=True):
-                weight.rounded, weight.grad_dtype = rows, narrow
+                weight.rounded = rows
+                weight.grad_dtype = narrow
         self.register_buffer("matrix", matrix.requires_grad_(), persistent=False)
         # a hook that held the module would keep it alive, and with it the weights
         hand_over = functools.partial(Factor._hand_over, weakref.proxy(self))
         self.matrix.register_post_accumulate_grad_hook(hand_over)
 
     def _hand_over(self, matrix: Tensor) -> None:
+        """Give each weight its rows of the matrix's gradient."""
         for weight, rows in zip(self.weights, matrix.grad.split(self.rows), strict=True):
-            weight.grad = rows if weight.grad is None else weight.grad + rows
+            if weight.grad is None:
+                weight.grad = rows
+            else:
+                weight.grad = weight.grad + rows
         matrix.grad = None
 
     def forward(self, x_BTC: Tensor) -> tuple[Tensor, ...]:
-        return nn.functional.linear(x_BTC, self.matrix).split(self.rows, dim=-1)
+        return self.linear(x_BTC, self.matrix).split(self.rows, dim=-1)
 
 
 class Weight(nn.Module):
@@ -87,13 +194,12 @@ class NarrowLinear(Weight):
     """Compute a linear map by a copy of its weight in the type `narrow`."""
 
     def __init__(self, linear: nn.Linear, narrow: torch.dtype):
-        if linear.bias is not None:
-            raise ValueError("bias: got a linear map with one, expected none")
         super().__init__(linear)
+        self.register_parameter("bias", linear.bias)
         self.factor = Factor([self.weight], narrow)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        return self.factor(x_BTC)[0]
+        return nn.functional.linear(x_BTC, self.factor.matrix, self.bias)
 
 
 class Attention(nn.Module):
@@ -101,17 +207,22 @@ class Attention(nn.Module):
 
     def __init__(self, plain: model.SelfAttention, narrow: torch.dtype | None):
         super().__init__()
-        self.num_heads, self.rope, self.attend = plain.num_heads, plain.rope, plain.attend
-        self.q_proj, self.k_proj, self.v_proj = map(Weight, (plain.q_proj, plain.k_proj, plain.v_proj))
+        self.num_heads = plain.num_heads
+        self.rope = plain.rope
+        self.attend = plain.attend
+        self.q_proj = Weight(plain.q_proj)
+        self.k_proj = Weight(plain.k_proj)
+        self.v_proj = Weight(plain.v_proj)
         self.output_proj = plain.output_proj
         self.inputs = Factor([plain.q_proj.weight, plain.k_proj.weight, plain.v_proj.weight], narrow)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        q_BHTD, k_BHTD, v_BHTD = (
-            each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in self.inputs(x_BTC)
-        )
-        out_BHTD = self.attend(self.rope(q_BHTD), self.rope(k_BHTD), v_BHTD, causal=True)
-        return self.output_proj(out_BHTD.transpose(1, 2).flatten(-2))
+        q_BTC, k_BTC, v_BTC = self.inputs(x_BTC)
+        q_BHTD = self.rope(model.split_heads(q_BTC, self.num_heads))
+        k_BHTD = self.rope(model.split_heads(k_BTC, self.num_heads))
+        v_BHTD = model.split_heads(v_BTC, self.num_heads)
+        out_BHTD = self.attend(q_BHTD, k_BHTD, v_BHTD, causal=True)
+        return self.output_proj(model.join_heads(out_BHTD))
 
 
 class SwiGLU(nn.Module):
@@ -119,7 +230,9 @@ class SwiGLU(nn.Module):
 
     def __init__(self, plain: model.SwiGLU, narrow: torch.dtype | None):
         super().__init__()
-        self.w1, self.w2, self.w3 = Weight(plain.w1), plain.w2, Weight(plain.w3)
+        self.w1 = Weight(plain.w1)
+        self.w2 = plain.w2
+        self.w3 = Weight(plain.w3)
         self.inputs = Factor([plain.w1.weight, plain.w3.weight], narrow)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
@@ -130,12 +243,9 @@ class SwiGLU(nn.Module):
 @torch.no_grad()
 def _copy_anew(network: nn.Module) -> None:
     """Write the weights' copies again, after new weights were loaded."""
-    for weight in _with_copies(network.parameters()):
-        weight.rounded.copy_(weight)
-
-
-def _with_copies(params: Iterable[Tensor]) -> list[Tensor]:
-    return [param for param in params if hasattr(param, "rounded")]
+    for weight in network.parameters():
+        if hasattr(weight, "rounded"):
+            weight.rounded.copy_(weight)
 
 
 class AdamW(adam.AdamW):
@@ -151,20 +261,26 @@ class AdamW(adam.AdamW):
 
     @torch.no_grad()
     def _update(self, params: list[Tensor], hyper: Hyper) -> None:
-        if others := [param for param in params if not hasattr(param, "rounded")]:
-            super()._update(others, hyper)
-        if not (copied := _with_copies(params)):
-            return
-        steps = [self.state[param]["step"] for param in copied]
+        copied = [param for param in params if hasattr(param, "rounded")]
+        plain = [param for param in params if not hasattr(param, "rounded")]
+        if plain:
+            super()._update(plain, hyper)
+        if copied:
+            self._update_copied(copied, hyper)
+
+    def _update_copied(self, params: list[Tensor], hyper: Hyper) -> None:
+        steps = [self.state[param]["step"] for param in params]
         torch._foreach_add_(steps, 1)
-        rates, scales = (torch._foreach_pow(beta, steps) for beta in (hyper.beta1, hyper.beta2))
+        # rate = lr / (1 - beta1^t) and scale = 1 / sqrt(1 - beta2^t), on the device
+        rates = torch._foreach_pow(hyper.beta1, steps)
+        scales = torch._foreach_pow(hyper.beta2, steps)
         for powers in (rates, scales):
             torch._foreach_sub_(powers, 1)
             torch._foreach_neg_(powers)
         torch._foreach_reciprocal_(rates)
         torch._foreach_mul_(rates, hyper.lr)
         torch._foreach_rsqrt_(scales)
-        for param, rate, scale in zip(copied, rates, scales, strict=True):
+        for param, rate, scale in zip(params, rates, scales, strict=True):
             state = self.state[param]
             tensors = param.data, param.grad, state["exp_avg"], state["exp_avg_sq"], param.rounded
             _compiled()(*(tensor.view(-1) for tensor in tensors), rate, scale, hyper)

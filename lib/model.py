@@ -1,6 +1,6 @@
 """Build the Transformer language model of Stanford's CS336.
 
-Shapes in names: B batch, T tokens, C d_model, F d_ff, H heads, D head size, V vocabulary.
+Shapes in names: B batch, T tokens, C d_model, F d_ff, H heads, D head size, P pairs of features, V vocabulary.
 """
 
 import math
@@ -42,7 +42,9 @@ class SwiGLU(nn.Module):
 
     def __init__(self, d_model: int, d_ff: int):
         super().__init__()
-        self.w1, self.w2, self.w3 = linear(d_model, d_ff), linear(d_ff, d_model), linear(d_model, d_ff)
+        self.w1 = linear(d_model, d_ff)
+        self.w2 = linear(d_ff, d_model)
+        self.w3 = linear(d_model, d_ff)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         return self.w2(nn.functional.silu(self.w1(x_BTC)) * self.w3(x_BTC))
@@ -55,14 +57,29 @@ class RoPE(nn.Module):
         super().__init__()
         frequency_P = theta ** -(torch.arange(0, d_head, 2) / d_head)
         angle_TP = torch.arange(context_length)[:, None] * frequency_P
+        # not in the state dict, which has the parameters alone
         self.register_buffer("cos_TP", angle_TP.cos(), persistent=False)
         self.register_buffer("sin_TP", angle_TP.sin(), persistent=False)
 
     def forward(self, x_BHTD: Tensor) -> Tensor:
-        cos_TP, sin_TP = self.cos_TP[: x_BHTD.shape[-2]], self.sin_TP[: x_BHTD.shape[-2]]
-        even_BHTP, odd_BHTP = x_BHTD[..., 0::2], x_BHTD[..., 1::2]
-        turned = even_BHTP * cos_TP - odd_BHTP * sin_TP, even_BHTP * sin_TP + odd_BHTP * cos_TP
-        return torch.stack(turned, dim=-1).flatten(-2).to(x_BHTD.dtype)
+        tokens = x_BHTD.shape[-2]
+        cos_TP = self.cos_TP[:tokens]
+        sin_TP = self.sin_TP[:tokens]
+        even_BHTP = x_BHTD[..., 0::2]
+        odd_BHTP = x_BHTD[..., 1::2]
+        turned_even_BHTP = even_BHTP * cos_TP - odd_BHTP * sin_TP
+        turned_odd_BHTP = even_BHTP * sin_TP + odd_BHTP * cos_TP
+        return torch.stack([turned_even_BHTP, turned_odd_BHTP], dim=-1).flatten(-2).to(x_BHTD.dtype)
+
+
+def split_heads(x_BTC: Tensor, num_heads: int) -> Tensor:
+    """View features (B, T, C) as those of each head, (B, H, T, D)."""
+    return x_BTC.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+def join_heads(x_BHTD: Tensor) -> Tensor:
+    """Put the features of all heads side by side again, (B, T, C)."""
+    return x_BHTD.transpose(1, 2).flatten(-2)
 
 
 class SelfAttention(nn.Module):
@@ -70,18 +87,20 @@ class SelfAttention(nn.Module):
 
     def __init__(self, config: Config, rope: RoPE, attention: str):
         super().__init__()
-        self.num_heads, self.rope, self.attend = config.num_heads, rope, VARIANTS[attention]
-        self.q_proj, self.k_proj, self.v_proj, self.output_proj = (
-            linear(config.d_model, config.d_model) for _ in range(4)
-        )
+        self.num_heads = config.num_heads
+        self.rope = rope
+        self.attend = VARIANTS[attention]
+        self.q_proj = linear(config.d_model, config.d_model)
+        self.k_proj = linear(config.d_model, config.d_model)
+        self.v_proj = linear(config.d_model, config.d_model)
+        self.output_proj = linear(config.d_model, config.d_model)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        q_BHTD, k_BHTD, v_BHTD = (
-            proj(x_BTC).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for proj in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        out_BHTD = self.attend(self.rope(q_BHTD), self.rope(k_BHTD), v_BHTD, causal=True)
-        return self.output_proj(out_BHTD.transpose(1, 2).flatten(-2))
+        q_BHTD = self.rope(split_heads(self.q_proj(x_BTC), self.num_heads))
+        k_BHTD = self.rope(split_heads(self.k_proj(x_BTC), self.num_heads))
+        v_BHTD = split_heads(self.v_proj(x_BTC), self.num_heads)
+        out_BHTD = self.attend(q_BHTD, k_BHTD, v_BHTD, causal=True)
+        return self.output_proj(join_heads(out_BHTD))
 
 
 class Block(nn.Module):
@@ -89,8 +108,10 @@ class Block(nn.Module):
 
     def __init__(self, config: Config, rope: RoPE, attention: str):
         super().__init__()
-        self.ln1, self.attn = RMSNorm(config.d_model), SelfAttention(config, rope, attention)
-        self.ln2, self.ffn = RMSNorm(config.d_model), SwiGLU(config.d_model, config.d_ff)
+        self.ln1 = RMSNorm(config.d_model)
+        self.attn = SelfAttention(config, rope, attention)
+        self.ln2 = RMSNorm(config.d_model)
+        self.ffn = SwiGLU(config.d_model, config.d_ff)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         x_BTC = x_BTC + self.attn(self.ln1(x_BTC))
@@ -107,7 +128,7 @@ class TransformerLM(nn.Module):
         super().__init__()
         validate.choice("attention", attention, VARIANTS)
         self.config = config
-        rope = RoPE(config.d_head, config.context_length, config.rope_theta)
+        rope = RoPE(config.d_head, config.context_length, config.rope_theta)  # its tables serve all layers
         self.token_embeddings = nn.Embedding(config.vocab_size, config.d_model)
         nn.init.trunc_normal_(self.token_embeddings.weight, a=-3, b=3)
         self.layers = nn.ModuleList(Block(config, rope, attention) for _ in range(config.num_layers))
@@ -115,8 +136,9 @@ class TransformerLM(nn.Module):
         self.lm_head = linear(config.d_model, config.vocab_size)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        if tokens_BT.shape[-1] > (most := self.config.context_length):
-            raise ValueError(f"tokens: got {tokens_BT.shape[-1]}, expected at most context_length {most}")
+        tokens = tokens_BT.shape[-1]
+        if tokens > self.config.context_length:
+            raise ValueError(f"tokens: got {tokens}, expected at most context_length {self.config.context_length}")
         x_BTC = self.token_embeddings(tokens_BT)
         for layer in self.layers:
             x_BTC = layer(x_BTC)

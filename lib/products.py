@@ -1,0 +1,162 @@
+"""Multiply fp32 matrices on a CPU by the faster of two libraries, chosen for each shape by measurement.
+
+PyTorch computes fp32 products by MKL. It also ships oneDNN, which is faster at some shapes on some processors. A linear
+map has three products: the output, the gradient of the input, and the gradient of the weight. Shapes in names: N rows,
+C inputs, F outputs.
+"""
+
+import functools
+import operator
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+LEAST_ROUNDS = 5
+SECONDS = 0.2  # for each product, of both libraries together
+
+# Defined by its schema: `torch.library.custom_op` would add 12 us to each call.
+torch.library.define("fast::onednn", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+
+
+@torch.library.impl("fast::onednn", "cpu")
+def _onednn(x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x_NC, weight_FC, bias_F, "none", [], "")
+
+
+@torch.library.register_fake("fast::onednn")
+def _like_onednn(x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor | None) -> Tensor:
+    return x_NC.new_empty(x_NC.shape[0], weight_FC.shape[0])
+
+
+def onednn(x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor | None = None) -> Tensor:
+    """Compute x W^T + b by oneDNN, of any views; autograd does not follow it."""
+    return torch.ops.fast.onednn(x_NC, weight_FC, bias_F)
+
+
+def available() -> bool:
+    """Return True if this PyTorch has both libraries to choose from."""
+    return torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+
+
+class Choice(NamedTuple):
+    """Hold True for each product of a linear map that oneDNN should compute."""
+
+    output: bool
+    input_gradient: bool
+    weight_gradient: bool
+
+
+class ChosenLinear(torch.autograd.Function):
+    """Compute x W^T + b and its gradients, each by the library of a `Choice`."""
+
+    @staticmethod
+    def forward(ctx, x_NC, weight_FC, bias_F, choice):
+        ctx.save_for_backward(x_NC, weight_FC)
+        ctx.choice = choice
+        if choice.output:
+            return onednn(x_NC, weight_FC, bias_F)
+        return nn.functional.linear(x_NC, weight_FC, bias_F)
+
+    @staticmethod
+    def backward(ctx, dout_NF):
+        x_NC, weight_FC = ctx.saved_tensors
+        dx_NC = dweight_FC = dbias_F = None
+        if ctx.needs_input_grad[0]:
+            if ctx.choice.input_gradient:
+                dx_NC = onednn(dout_NF, weight_FC.t())
+            else:
+                dx_NC = dout_NF @ weight_FC
+        if ctx.needs_input_grad[1]:
+            if ctx.choice.weight_gradient:
+                dweight_FC = onednn(dout_NF.t(), x_NC.t())
+            else:
+                dweight_FC = dout_NF.t() @ x_NC
+        if ctx.needs_input_grad[2]:
+            dbias_F = dout_NF.sum(0)
+        return dx_NC, dweight_FC, dbias_F, None
+
+
+def linear(x: Tensor, weight_FC: Tensor, bias_F: Tensor | None = None) -> Tensor:
+    """Compute x W^T + b over the last dimension, by the faster library for this shape.
+
+    The first call of a shape measures both, for about a second. Anything but fp32 on a CPU without autocast, and a
+    shape where oneDNN does not pay, takes PyTorch's own `linear`."""
+    strict = x.dtype == weight_FC.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    if strict and x.device.type == "cpu" and x.numel() > 0:
+        # a compiler may have left the number of rows open; an index is a number, so it compiles for this one
+        rows = operator.index(x.numel() // x.shape[-1])
+        choice = choose(rows, weight_FC.shape[1], weight_FC.shape[0])
+        if any(choice):
+            out_NF = ChosenLinear.apply(x.flatten(0, -2), weight_FC, bias_F, choice)
+            return out_NF.unflatten(0, x.shape[:-1])
+    return nn.functional.linear(x, weight_FC, bias_F)
+
+
+class Linear(nn.Linear):
+    """Compute an `nn.Linear` by the faster library."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+# torch.compile calls it and takes the result for a constant, instead of compiling the measurement
+@torch.compiler.assume_constant_result
+def choose(rows: int, inputs: int, outputs: int) -> Choice:
+    """Return which products of a linear map are faster by oneDNN, with the threads that PyTorch has now."""
+    return _measured(rows, inputs, outputs, torch.get_num_threads())
+
+
+@functools.cache
+def _measured(rows: int, inputs: int, outputs: int, threads: int) -> Choice:
+    if not available():
+        return Choice(False, False, False)
+    x_NC = torch.ones(rows, inputs)
+    weight_FC = torch.ones(outputs, inputs)
+    dout_NF = torch.ones(rows, outputs)
+    with torch.no_grad():
+        gains_s = Choice(
+            output=gain_s(lambda: nn.functional.linear(x_NC, weight_FC), lambda: onednn(x_NC, weight_FC)),
+            input_gradient=gain_s(lambda: dout_NF @ weight_FC, lambda: onednn(dout_NF, weight_FC.t())),
+            weight_gradient=gain_s(lambda: dout_NF.t() @ x_NC, lambda: onednn(dout_NF.t(), x_NC.t())),
+        )
+    if sum(gains_s) <= overhead_s():
+        return Choice(False, False, False)
+    return Choice(*(gain > 0 for gain in gains_s))
+
+
+def gain_s(first: Callable, second: Callable) -> float:
+    """Return the seconds that the second call saves, or 0 unless it is faster in three of four rounds."""
+    first()
+    second()
+    saved_s = []
+    end = time.perf_counter() + SECONDS
+    while len(saved_s) < LEAST_ROUNDS or time.perf_counter() < end:
+        start = time.perf_counter()
+        first()
+        between = time.perf_counter()
+        second()
+        saved_s.append((between - start) - (time.perf_counter() - between))
+    lower_quartile, median, _ = statistics.quantiles(saved_s, n=4)
+    if lower_quartile <= 0:
+        return 0.0
+    return median
+
+
+@functools.cache
+def overhead_s() -> float:
+    """Return what `ChosenLinear` costs beyond its products, in seconds a forward and backward pass."""
+    x_NC = torch.ones(1, 1, requires_grad=True)
+    weight_FC = torch.ones(1, 1, requires_grad=True)
+    nothing = Choice(False, False, False)
+
+    def plain():
+        torch.autograd.grad(nn.functional.linear(x_NC, weight_FC), (x_NC, weight_FC))
+
+    def chosen():
+        torch.autograd.grad(ChosenLinear.apply(x_NC, weight_FC, None, nothing), (x_NC, weight_FC))
+
+    return gain_s(chosen, plain)
