@@ -18,7 +18,7 @@ from lib import paths, records, validate
 from lib.report import answers, page
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", str(Path(sys.prefix, "bin", "chromium")))
-PRINT = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --no-pdf-header-footer"
+PRINT = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --no-pdf-header-footer --generate-pdf-document-outline"
 STANDALONE = {"currentColor": "#222222", "#fefefe": "#ffffff"}  # inks of a figure that is a file of its own
 XML_NAMES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 
@@ -63,24 +63,20 @@ def chosen(machines: Sequence[str]) -> list[str]:
 
 def browser() -> str | None:
     """Find Chromium or Chrome; the variable CHROMIUM takes precedence."""
-    if "CHROMIUM" in os.environ:
-        return shutil.which(os.environ["CHROMIUM"])
-    return next(filter(None, map(shutil.which, BROWSERS)), None)
+    names = [os.environ["CHROMIUM"]] if "CHROMIUM" in os.environ else BROWSERS
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 def pdf(html_file: Path) -> Path:
     """Print the page as a PDF beside it. Raises OSError without Chromium, or with what it says."""
     program = browser()
     if program is None:
-        raise OSError(
-            "browser: got none, expected Chromium: install it, set CHROMIUM to its path, "
-            f"or print {html_file} from any browser"
-        )
+        raise OSError(f"browser: got none, expected Chromium; CHROMIUM= names one, and any browser prints {html_file}")
     printed = html_file.with_suffix(".pdf")
     with tempfile.TemporaryDirectory(prefix="print-") as folder:
         temporary = Path(folder, "report.pdf")
         options = [*PRINT.split(), f"--user-data-dir={folder}/profile", f"--print-to-pdf={temporary}"]
-        command = [program, *options, "--generate-pdf-document-outline", html_file.resolve().as_uri()]
+        command = [program, *options, html_file.resolve().as_uri()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         if not temporary.exists():
             raise OSError(f"{program} printed nothing: {done.stderr.strip()[-500:]}")
@@ -111,6 +107,8 @@ def as_markdown(notebook, facts, folder: Path) -> str:
     from nbconvert import MarkdownExporter
 
     contents = []
+    # marks around chapters are for the page alone
+    notebook.cells = [cell for cell in notebook.cells if cell.metadata.get("raw_mimetype") != "text/html"]
     for cell in notebook.cells:
         chapter = cell.metadata.get("chapter")
         if cell.cell_type == "markdown" and cell.metadata.get("level") == 1:

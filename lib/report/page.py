@@ -4,9 +4,7 @@ Each notebook is executed with `machine=`. All are joined to one notebook, which
 `reports/template`: as HTML for the page, as Markdown for hosting pages.
 """
 
-import base64
 import contextlib
-import hashlib
 import html
 import json
 import re
@@ -22,7 +20,7 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
 
-from lib import notebooks, paths, records
+from lib import execution, notebooks, paths, records
 from lib.catalog import CATALOG
 from lib.notebooks import NotebookFailed
 from lib.report import answers
@@ -53,62 +51,43 @@ def render(machines: Sequence[str]) -> dict[str, str]:
     """Execute every chapter about the first machine, beside the others, and write the page.
 
     Returns the chapters that failed, each with its reason; they are in the page too."""
-    digest = inputs(machines)
     chapters, failed = execute(machines)
     facts = title(machines[0])
-    # a page with a failure has no digest, so that it is rendered again
-    facts["inputs"] = "" if failed else digest
+    # a page with a failure is of no machine, so that it is rendered again
+    facts["machines"] = "" if failed else " ".join(machines)
     records.write(target(), as_html(joined(chapters, failed), facts))
     return failed
 
 
-def inputs(machines: Sequence[str]) -> str:
-    """Digest what the page depends on: records, notebooks, code and template."""
+def up_to_date(machines: Sequence[str]) -> bool:
+    """Tell whether the page is of these machines, and newer than records, notebooks, code and template."""
+    if not target().exists() or f'name="machines" content="{" ".join(machines)}"' not in target().read_text()[:500]:
+        return False
     folders = [notebooks.NOTEBOOKS, paths.ROOT / "lib", TEMPLATE, paths.PUBLISHED]
     for machine in machines:
         folders += [paths.results() / machine, paths.REFERENCE / machine]
-    digest = hashlib.sha256(repr(list(machines)).encode())
+    moments = []
     for folder in folders:
-        for file in sorted(folder.rglob("*")):
-            if file.is_file() and "__pycache__" not in file.parts:
-                digest.update(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())
-    return digest.hexdigest()
-
-
-def up_to_date(machines: Sequence[str]) -> bool:
-    """Tell whether the page was rendered from what there is now."""
-    return target().exists() and f'content="{inputs(machines)}"' in target().read_text()[:1000]
+        # a folder is as new as the last file that came or went
+        moments += [file.stat().st_mtime for file in folder.rglob("*") if "__pycache__" not in str(file)]
+    return target().stat().st_mtime > max(moments)
 
 
 def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str, str]]:
     """Execute the chapters; return them in their order, and the reasons of those that failed.
 
-    The answers are kept in a file too, for a `summary` that someone opens in JupyterLab."""
+    `QUOTING` ones come last and get the answers of all others. The answers are kept in a file too, for a `summary` that
+    someone opens in JupyterLab."""
     names = [name for name in CHAPTERS if (notebooks.NOTEBOOKS / f"{name}.ipynb").exists()]
-    parameters = {"machine": machines[0] if len(machines) == 1 else list(machines)}
-    failed: dict[str, str] = {}
-    executed = _execute([name for name in names if name not in QUOTING], parameters, machines[0], failed)
     collected: dict[str, str] = {}
-    for notebook in executed.values():
-        collected |= answers.collect(notebook)
-    records.write(answers.file(machines[0]), json.dumps(collected, indent=1))
-    parameters["answers"] = collected
-    executed |= _execute([name for name in names if name in QUOTING], parameters, machines[0], failed)
-    return {name: executed[name] for name in names}, failed
-
-
-def _execute(
-    names: Sequence[str], parameters: Mapping[str, object], machine: str, failed: dict[str, str]
-) -> dict[str, NotebookNode]:
-    """Execute notebooks in one kernel, and in a new one after an error that may have ended it."""
-    from lib import execution
-
+    parameters = {"machine": machines[0] if len(machines) == 1 else list(machines), "answers": collected}
     executed = {}
+    failed = {}
     with contextlib.ExitStack() as stack:
         kernel = stack.enter_context(execution.shared_kernel())
-        for name in names:
+        for name in sorted(names, key=lambda name: name in QUOTING):
             source = notebooks.NOTEBOOKS / f"{name}.ipynb"
-            output = paths.within(paths.runs(), machine, f"{name}.ipynb")
+            output = paths.within(paths.runs(), machines[0], f"{name}.ipynb")
             output.unlink(missing_ok=True)
             try:
                 own = {key: parameters[key] for key in notebooks.parameters(name) if key in parameters}
@@ -116,10 +95,13 @@ def _execute(
             except NotebookFailed as error:
                 failed[name] = _one_line(str(error))
             except Exception as error:
+                # it may have ended the kernel
                 failed[name] = _one_line(f"{type(error).__name__}: {error}")
                 kernel = stack.enter_context(execution.shared_kernel())
             executed[name] = nbformat.read(output if output.exists() else source, as_version=4)
-    return executed
+            collected |= answers.collect(executed[name])
+    records.write(answers.file(machines[0]), json.dumps(collected, indent=1))
+    return {name: executed[name] for name in names}, failed
 
 
 def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> NotebookNode:
@@ -199,10 +181,8 @@ def _line(text: str) -> NotebookNode:
 def _error(reason: str) -> NotebookNode:
     """Return an output that is a box with an error."""
     reason = _one_line(reason)
-    shown = {
-        "text/html": f'<p class="failed">Stopped at an error: <code>{html.escape(reason)}</code></p>',
-        "text/markdown": f"> **Stopped at an error:** `{reason}`",
-    }
+    box = f'<p class="failed">Stopped at an error: <code>{html.escape(reason)}</code></p>'
+    shown = {"text/html": box, "text/markdown": f"> **Stopped at an error:** `{reason}`"}
     return new_output("display_data", shown, metadata={"failed": True})
 
 
@@ -217,14 +197,11 @@ def _without_empty_sections(cells: Sequence[NotebookNode]) -> list[NotebookNode]
     position = 0
     while position < len(cells):
         level = cells[position].metadata.get("level", TEXT)
-        length = 1
-        for below in cells[position + 1 :]:
-            if below.metadata.get("level", TEXT) <= level:
-                break
-            length += 1
-        section = cells[position : position + length]
-        if 1 < level < TEXT and not any(_tells(cell) for cell in section):
-            position += length
+        end = position + 1
+        while end < len(cells) and cells[end].metadata.get("level", TEXT) > level:
+            end += 1
+        if 1 < level < TEXT and not any(_tells(cell) for cell in cells[position:end]):
+            position = end
         else:
             remaining.append(cells[position])
             position += 1
@@ -234,8 +211,7 @@ def _without_empty_sections(cells: Sequence[NotebookNode]) -> list[NotebookNode]
 def _tells(cell: NotebookNode) -> bool:
     """Tell whether a cell has text below its heading, or an output that is no line about what is missing."""
     if cell.cell_type == "markdown":
-        is_heading = "heading" in cell.metadata
-        return not is_heading or bool(cell.source.partition("\n")[2].strip())
+        return bool(HEADING.sub("", cell.source, count=1).strip())
     return not all("line" in output.get("metadata", {}) for output in cell.outputs)
 
 
@@ -245,15 +221,9 @@ def as_html(notebook: NotebookNode, facts: Mapping[str, str]) -> str:
 
     exporter = HTMLExporter(template_name=TEMPLATE.name, extra_template_basedirs=[str(TEMPLATE.parent)])
     exporter.register_filter("markdown2html", _markdown)
-    script = (TEMPLATE / "script.js").read_text()
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    contents = []
-    for cell in notebook.cells:
-        if cell.metadata.get("level") == 1:
-            contents.append((cell.metadata["chapter"], cell.metadata["heading"]))
-    resources = {**facts, "script": script, "policy": policy, "contents": contents}
-    return exporter.from_notebook_node(notebook, {"page": resources})[0]
+    titles = [cell.metadata for cell in notebook.cells if cell.metadata.get("level") == 1]
+    contents = [(metadata["chapter"], metadata["heading"]) for metadata in titles]
+    return exporter.from_notebook_node(notebook, {"page": {**facts, "contents": contents}})[0]
 
 
 @jinja2.pass_context
@@ -293,7 +263,8 @@ def title(machine: str) -> dict[str, object]:
         of_experiment = list(records.of_machine(experiment, machine))
         stale += sum(record["code"] != records.digest(experiment) for record in of_experiment)
         loaded += of_experiment
-    days = sorted({record["started"][:10] for record in loaded})
+    days = [date.fromisoformat(record["started"][:10]) for record in loaded]
+    ends = dict.fromkeys([min(days), max(days)]) if days else []
     probes = [record["metrics"]["noise_probe_ms"] for record in loaded if record["metrics"].get("noise_probe_ms")]
     quietest = min(map(statistics.median, probes), default=0.0)
     noisy = sum(not steady_state.quiet(probe, quietest) for probe in probes)
@@ -303,9 +274,8 @@ def title(machine: str) -> dict[str, object]:
     if noisy:
         warnings.append(f"The noise probe was slow or unsteady beside {noisy:,} of {len(probes):,} records.")
     return {
-        "machine": machine,
         "hardware": ", ".join(dict.fromkeys(record["environment"]["hardware"] for record in loaded)) or machine,
-        "measured": " to ".join(f"{date.fromisoformat(day):%-d %B %Y}" for day in dict.fromkeys(days[:1] + days[-1:])),
-        "torch": ", ".join(dict.fromkeys(record["environment"].get("torch", "") for record in loaded)),
+        "measured": " to ".join(f"{day.day} {day:%B %Y}" for day in ends),
+        "torch": ", ".join(dict.fromkeys(record["environment"]["torch"] for record in loaded)),
         "warnings": warnings,
     }

@@ -9,7 +9,7 @@ import html
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import matplotlib as mpl
 import numpy as np
@@ -40,13 +40,11 @@ ORDER = tuple(HUES)
 INK, QUIET, PAGE = "#000000", "#767676", "#fefefe"  # `show` replaces them by those of the page
 HUES["ink"] = INK
 # lines are told apart without colour as well
-MARKERS = {
-    "blue": "D", "orange": "s", "green": "^", "purple": "v", "sky": "<", "vermilion": ">", "yellow": "p", "ink": "o",
-}  # fmt: skip
+MARKERS = dict(zip(HUES, "Ds^v<>po", strict=True))
 DASHES = {"": "-", "dashed": (0, (4, 1.5)), "dotted": (0, (1, 1.2)), "dashdot": (0, (4, 1.2, 1, 1.2))}
-UNITS = {"ms": "ms", "us": "µs", "ns": "ns", "s": "s", "mib": "MiB", "gib": "GiB", "gflops": "GFLOP/s", "percent": "%"}
+STACK = ("sky", "blue", "orange", "green", "purple", "vermilion", "yellow")  # of the parts of a bar
 
-WIDTH = 5.4  # inches; the page scales a figure to the width of its column
+WIDTH = 5.0  # inches; the page scales a figure to the width of its column
 FONT = 10  # points, of all text: 9 pixels where a phone shows a figure 350 pixels wide
 ROW = 0.34  # inches of height that one bar takes
 STYLE = {
@@ -98,64 +96,54 @@ def lines(
         axes.set_yscale("log")
         _round_ticks(axes.yaxis)
     sizes = sorted(frame[x].unique())
-    axes.set_xticks(sizes, _tick_labels(sizes))
+    # every other one of many, the largest among them
+    sizes = sizes[::-2][::-1] if len(sizes) > 6 else sizes
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set(xlabel=xlabel or label(x), ylabel=ylabel or label(y))
+    axes.set(xlabel=xlabel or x, ylabel=ylabel or y)
     axes.grid(axis="y")
     _name_ends(axes, ends)
     return figure
 
 
-@mpl.rc_context(STYLE)
-def bars(
-    frame: pd.DataFrame, rows: str, value: str, by: str = "", xlabel: str = "", mark: str = "", mark_label: str = ""
-) -> Figure:
-    """Draw one bar with its interval for each row of the frame, named by the column `rows`, the number at its end.
+def bars(frame: pd.DataFrame, rows: str, value: str, xlabel: str = "", mark: str = "") -> Figure:
+    """Draw one bar with its interval and its number for each row, named by the column `rows`.
 
-    With `by`, rows of the same name stand together, one bar for each value of `by`. A column `mark`, such as a bound,
-    is a line across each bar."""
-    frame = frame[_values(frame[value]).notna()]
-    names = list(dict.fromkeys(frame[rows]))
-    groups = _looks(frame[by]) if by else [("", "blue", "")]
-    figure = blank(0.9 + ROW * max(2, len(names) * (0.35 + 0.65 * len(groups))))
-    axes = figure.axes[0]
-    thickness = 0.8 / len(groups)
-    for position, (group, hue, _) in enumerate(groups):
-        members = frame[frame[by] == group] if by else frame
-        places = np.array([names.index(name) for name in members[rows]]) + thickness * (position + 0.5) - 0.4
-        values = _values(members[value])
-        axes.barh(places, values, label=str(group), xerr=_errors(members[value]), **_bar(hue, thickness * 0.85))
-        for place, cell, length in zip(places, members[value], values, strict=True):
-            end = cell.high if isinstance(cell, Interval) and cell.known else length
-            _beside(axes, end, place, _number(cell))
-        if mark:
-            _marks(axes, places, members[mark], thickness, (mark_label or label(mark)) if position == 0 else "")
-    _finish_rows(axes, names, xlabel or label(value), legend=bool(by or mark))
-    return figure
+    A column `mark`, such as a bound, is a line across each bar."""
+    return stacked(frame, rows, [value], xlabel or value, mark)
 
 
 @mpl.rc_context(STYLE)
 def stacked(
-    frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str = "", mark: str = "", mark_label: str = ""
-) -> Figure:
+    frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str = "", mark: str = ""
+) -> Figure:  # fmt: skip
     """Draw one bar for each row, named by the column `rows`, whose `parts` are columns; their sum at its end.
 
     Each part has its interval at its end. A column `mark`, such as a bound, is a line across each bar."""
     frame = frame[_values(frame[parts[0]]).notna()]
-    figure = blank(1.1 + ROW * max(2, len(frame)))
+    figure = blank(1.0 + ROW * max(2, len(frame)))
     axes = figure.axes[0]
     places = np.arange(len(frame))
     left = np.zeros(len(frame))
-    for part, hue in zip(parts, ORDER, strict=False):
+    whiskers = {"ecolor": INK, "elinewidth": 1, "capsize": 2.5}
+    for part, hue in zip(parts, STACK if len(parts) > 1 else ("blue",), strict=False):
         values = _values(frame[part]).fillna(0).to_numpy()
         errors = _errors(frame[part])
-        axes.barh(places, values, left=left, label=label(part, unit=False), xerr=errors, **_bar(hue, 0.66))
+        axes.barh(
+            places, values, 0.66, left, label=part, color=HUES[hue], edgecolor=PAGE, linewidth=0.8, xerr=errors,
+            error_kw=whiskers,
+        )  # fmt: skip
         left = left + values
-    for place, end in zip(places, left + errors[1], strict=True):
-        _beside(axes, end, place, digits.number(left[place], 0.02 * left[place]))
+    for place, total, reach in zip(places, left, errors[1], strict=True):
+        number = digits.number(total, reach or 0.02 * total)
+        axes.annotate(
+            number, (total + reach, place), xytext=(5, 0), textcoords="offset points", va="center",
+            annotation_clip=False,
+        )  # fmt: skip
     if mark:
-        _marks(axes, places, frame[mark], 0.9, mark_label or label(mark))
-    _finish_rows(axes, list(frame[rows]), xlabel, legend=True)
+        bounds = _values(frame[mark]).to_numpy()
+        axes.vlines(bounds, places - 0.45, places + 0.45, color=INK, linewidth=2.2, label=mark)
+    _finish_rows(axes, list(frame[rows]), xlabel, legend=len(parts) > 1 or bool(mark))
     return figure
 
 
@@ -221,15 +209,6 @@ def svg(figure: Figure, alt: str) -> str:
     return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(alt)}" fill="currentColor" ', 1).strip()
 
 
-def label(column: str, unit: bool = True) -> str:
-    """Write the name of a column for people: `total_ms` as `total, ms`."""
-    stem, _, last = column.rpartition("_")
-    if stem and last in UNITS:
-        words = stem.replace("_", " ")
-        return f"{words}, {UNITS[last]}" if unit else words
-    return column.replace("_", " ")
-
-
 def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
     """Return each name with its hue and dash: those of the catalogue, or else the next hue."""
     catalogue: dict[str, str] = {}
@@ -255,30 +234,6 @@ def _errors(cells: pd.Series) -> np.ndarray:
         known = isinstance(cell, Interval) and cell.known
         reaches.append((cell.value - cell.low, cell.high - cell.value) if known else (0.0, 0.0))
     return np.array(reaches, dtype=float).reshape(-1, 2).T
-
-
-def _number(cell: object) -> str:
-    """Format a value without its interval."""
-    if isinstance(cell, Interval):
-        return digits.number(cell.value, cell.reach)
-    return digits.number(cell, math.nan)
-
-
-def _bar(hue: str, thickness: float) -> Mapping:
-    """Return the style of bars of a hue, with a seam to the next one."""
-    whisker = {"ecolor": INK, "elinewidth": 1, "capsize": 2.5}
-    return {"color": HUES[hue], "height": thickness, "edgecolor": PAGE, "linewidth": 0.8, "error_kw": whisker}
-
-
-def _beside(axes: Axes, end: float, place: float, text: str) -> None:
-    """Write a text to the right of a bar's end."""
-    axes.annotate(text, (end, place), xytext=(5, 0), textcoords="offset points", va="center", annotation_clip=False)
-
-
-def _marks(axes: Axes, places: np.ndarray, cells: pd.Series, height: float, name: str) -> None:
-    """Draw a line across each bar whose cell has a value."""
-    values = _values(cells).to_numpy()
-    axes.vlines(values, places - height / 2, places + height / 2, color=INK, linewidth=2.2, label=name)
 
 
 def _finish_rows(axes: Axes, names: Sequence[str], xlabel: str, legend: bool) -> None:
@@ -310,22 +265,6 @@ def _round_ticks(axis: Axis) -> None:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2.5 else (1,)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(StrMethodFormatter("{x:,.9g}"))
-
-
-def _tick_labels(sizes: Sequence[float]) -> list[str]:
-    """Label the sizes measured, in Ki and Mi where that is short."""
-    labels = []
-    for size in sizes:
-        text = f"{size:,}"
-        for unit, factor in (("Mi", 2**20), ("Ki", 2**10)):
-            if size >= 10_000 and size % factor == 0:
-                text = f"{size // factor:,} {unit}"
-                break
-        labels.append(text)
-    # every other one of many, the largest among them
-    if len(labels) > 7:
-        labels[-2::-2] = [""] * len(labels[-2::-2])
-    return labels
 
 
 def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:

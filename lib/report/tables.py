@@ -11,7 +11,6 @@ from lib.stats.intervals import Interval
 
 MOST_COLUMNS = 8
 MISSING = "–"
-LONG = 28  # characters of the longest cell that stays on one line
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a point, in tabular numerals
 RANGE = re.compile(r"^(.*?) \(([^()]*)\)(.*)$")  # of `81 (79 to 83)` and `3.3× (3.1 to 3.5) faster`
 
@@ -63,9 +62,6 @@ class Table:
         note = f"\n\n{_escaped(self.note)}" if self.note else ""
         return f"**{_escaped(self.caption)}**\n\n{pipes}{note}\n"
 
-    def __repr__(self) -> str:
-        return self._repr_markdown_()
-
 
 def _text(value: object) -> str:
     """Format one cell as plain text."""
@@ -94,12 +90,8 @@ def _is_number(value: object) -> bool:
 
 
 def _kind(cells: pd.Series) -> str:
-    """Return how a column is set: `number`, `long` text that may break, or `word`."""
-    if any(_is_number(value) and not pd.isna(value) for value in cells):
-        return "number"
-    if max(len(_text(value)) for value in cells) > LONG:
-        return "long"
-    return "word"
+    """Return how a column is set, as `number` or as `text`."""
+    return "number" if any(_is_number(value) and not pd.isna(value) for value in cells) else "text"
 
 
 def _html_cells(cells: pd.Series, kind: str) -> list[str]:

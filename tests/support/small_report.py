@@ -41,19 +41,19 @@ table(wide, "Attention, forward and backward, by length", "n = 90 in 3 rounds; P
 STACKED = """
 steps = pd.DataFrame({
     "label": ["plain", "+ bf16", "+ compiled", "+ fused"],
-    "forward_ms": [near(860), near(400), near(380), near(375)],
-    "backward_ms": [near(1610), near(800), near(760), near(755)],
-    "optimizer_ms": [near(230), near(228), near(228), near(80)],
-    "bound_ms": [near(2200), near(1000), near(1000), near(990)],
+    "forward": [near(860), near(400), near(380), near(375)],
+    "backward": [near(1610), near(800), near(760), near(755)],
+    "optimizer": [near(230), near(228), near(228), near(80)],
+    "bound, ms": [near(2200), near(1000), near(1000), near(990)],
 })
-parts = ["forward_ms", "backward_ms", "optimizer_ms"]
-plots.show(plots.stacked(steps, "label", parts, "a step, ms", mark="bound_ms"), "The steps get shorter.", key="ladder")
+parts = ["forward", "backward", "optimizer"]
+plots.show(plots.stacked(steps, "label", parts, "a step, ms", mark="bound, ms"), "The steps get shorter.", key="ladder")
 """
 RATIOS = """
 verdicts = {"bf16 autocast": (2.1, "faster"), "fused AdamW": (1.13, "unclear"), "sdpa at 128": (0.91, "slower")}
 gains = pd.DataFrame({"switch": list(verdicts), "comparison": [Comparison(near(r), v) for r, v in verdicts.values()]})
 plots.show(plots.ratios(gains, "switch"), "bf16 is about twice as fast.")
-plots.show(plots.bars(steps, "label", "forward_ms", mark="bound_ms"), "The forward passes.")
+plots.show(plots.bars(steps, "label", "forward", mark="bound, ms"), "The forward passes.")
 """
 HEATMAP = """
 import seaborn
