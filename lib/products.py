@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 LEAST_ROUNDS = 5
 SECONDS = 0.2  # for each product, of both libraries together
@@ -50,6 +51,12 @@ class Choice(NamedTuple):
     weight_gradient: bool
 
 
+def _product(left_NC: Tensor, right_FC: Tensor, bias_F: Tensor | None, by_onednn: bool) -> Tensor:
+    if by_onednn:
+        return onednn(left_NC, right_FC, bias_F)
+    return nn.functional.linear(left_NC, right_FC, bias_F)
+
+
 class ChosenLinear(torch.autograd.Function):
     """Compute x W^T + b and its gradients, each by the library of a `Choice`."""
 
@@ -57,24 +64,17 @@ class ChosenLinear(torch.autograd.Function):
     def forward(ctx, x_NC, weight_FC, bias_F, choice):
         ctx.save_for_backward(x_NC, weight_FC)
         ctx.choice = choice
-        if choice.output:
-            return onednn(x_NC, weight_FC, bias_F)
-        return nn.functional.linear(x_NC, weight_FC, bias_F)
+        return _product(x_NC, weight_FC, bias_F, choice.output)
 
     @staticmethod
+    @once_differentiable  # oneDNN's operator has no derivative
     def backward(ctx, dout_NF):
         x_NC, weight_FC = ctx.saved_tensors
         dx_NC = dweight_FC = dbias_F = None
         if ctx.needs_input_grad[0]:
-            if ctx.choice.input_gradient:
-                dx_NC = onednn(dout_NF, weight_FC.t())
-            else:
-                dx_NC = dout_NF @ weight_FC
+            dx_NC = _product(dout_NF, weight_FC.t(), None, ctx.choice.input_gradient)
         if ctx.needs_input_grad[1]:
-            if ctx.choice.weight_gradient:
-                dweight_FC = onednn(dout_NF.t(), x_NC.t())
-            else:
-                dweight_FC = dout_NF.t() @ x_NC
+            dweight_FC = _product(dout_NF.t(), x_NC.t(), None, ctx.choice.weight_gradient)
         if ctx.needs_input_grad[2]:
             dbias_F = dout_NF.sum(0)
         return dx_NC, dweight_FC, dbias_F, None
@@ -119,13 +119,17 @@ def _measured(rows: int, inputs: int, outputs: int, threads: int) -> Choice:
     dout_NF = torch.ones(rows, outputs)
     with torch.no_grad():
         gains_s = Choice(
-            output=gain_s(lambda: nn.functional.linear(x_NC, weight_FC), lambda: onednn(x_NC, weight_FC)),
-            input_gradient=gain_s(lambda: dout_NF @ weight_FC, lambda: onednn(dout_NF, weight_FC.t())),
-            weight_gradient=gain_s(lambda: dout_NF.t() @ x_NC, lambda: onednn(dout_NF.t(), x_NC.t())),
+            output=_gain_s(x_NC, weight_FC),
+            input_gradient=_gain_s(dout_NF, weight_FC.t()),
+            weight_gradient=_gain_s(dout_NF.t(), x_NC.t()),
         )
     if sum(gains_s) <= overhead_s():
         return Choice(False, False, False)
     return Choice(*(gain > 0 for gain in gains_s))
+
+
+def _gain_s(left: Tensor, right: Tensor) -> float:
+    return gain_s(lambda: nn.functional.linear(left, right), lambda: onednn(left, right))
 
 
 def gain_s(first: Callable, second: Callable) -> float:

@@ -3,27 +3,19 @@
 A multiplication and an addition are two FLOPs. In a model attention counts every score, whatever the mask or the
 kernel, as Chowdhery et al. (2022, appendix B) do; rates of attention alone count only the scores that a query may see.
 Recomputation counts for nothing. Model FLOP utilisation (MFU, same authors, section 4.1) is the FLOPs of a forward
-and backward pass over the time of a whole step, as a share of the ceiling. They take the peak that the maker
-states; `roofline.with_percent_of` takes the measured one.
+and backward pass over the time of a whole step, as a share of the ceiling. They take the peak that the maker states;
+the report takes the measured one.
+
+>>> shape = model_shape("small", context_length=256)
+>>> f"{3 * forward_flops(shape):.3g}"
+'7.72e+11'
 """
 
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
 
 from lib.config import SIZES, Config
 
 FORMULA = ("naive", "compiled")  # attention variants that hold all scores; the others work in tiles
-
-
-class Costs(NamedTuple):
-    """Hold what an iteration costs, roughly: FLOPs of matrix products, bytes, operations.
-
-    `drawn` counts the weights that are drawn before."""
-
-    flops: float = 0
-    bytes: float = 0
-    operations: float = 0
-    drawn: float = 0
 
 
 @dataclass(frozen=True)
@@ -79,9 +71,8 @@ def forward_flops(shape: Shape) -> int:
 
     Each token takes 2 N (Kaplan et al. 2020, section 2.1), attention 4 T^2 d_model for each sequence and layer."""
     sequences = shape.batch_size * shape.num_layers
-    return 2 * shape.matrix_parameters * shape.tokens + sequences * attention_flops(
-        1, shape.context_length, shape.d_model
-    )
+    attention = attention_flops(1, shape.context_length, shape.d_model)
+    return 2 * shape.matrix_parameters * shape.tokens + sequences * attention
 
 
 def backward_flops(shape: Shape) -> int:
@@ -96,7 +87,9 @@ def attention_flops(batch_size: int, seq_len: int, d_head: int, causal: bool = F
     """Return the FLOPs of one attention forward: Q K^T and the weights times V.
 
     They cover all T^2 scores, or with `causal` only the T (T + 1) / 2 that a query may see."""
-    scores = seq_len * (seq_len + 1) // 2 if causal else seq_len**2
+    scores = seq_len**2
+    if causal:
+        scores = seq_len * (seq_len + 1) // 2
     return 4 * batch_size * scores * d_head
 
 
@@ -105,14 +98,14 @@ def optimizer_flops(elements: int, amsgrad: bool) -> int:
 
     Weight decay takes 1, first moment 3, second 4, denominator 3, update 3, the maximum of amsgrad 1. A root or a
     division counts as one."""
-    return elements * (15 if amsgrad else 14)
+    return elements * (14 + amsgrad)
 
 
 def adam_bytes(elements: int, amsgrad: bool) -> int:
     """Return the bytes that one AdamW step in fp32 must move.
 
     It reads parameter, gradient and moments, and writes all but the gradient; amsgrad moves its maximum both ways."""
-    return 4 * elements * (9 if amsgrad else 7)
+    return 4 * elements * (7 + 2 * amsgrad)
 
 
 def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str, dict[str, int]]:
@@ -127,16 +120,24 @@ def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str
     weights. That of a residual adds its branch's gradient to the stream's. If a tensor enters several products, these
     sum its gradients."""
     narrow = width(precision)
-    ids, stream = 8 * shape.tokens, 4 * shape.tokens * shape.d_model
-    inner, wide = narrow * shape.tokens * shape.d_model, narrow * shape.tokens * shape.d_ff
-    held = shape.num_heads * shape.tokens * shape.context_length if attention in FORMULA else 0
-    logits, scores = narrow * shape.tokens * shape.vocab_size, narrow * held
-    angles, weight = 4 * shape.context_length * shape.d_model // shape.num_heads, 4 * shape.d_model
-    layers, pairs, norms = shape.num_layers, 2 * shape.num_layers, 2 * shape.num_layers + 1
+    # tensors in fp32
+    ids = 8 * shape.tokens
+    stream = 4 * shape.tokens * shape.d_model
+    angles = 4 * shape.context_length * shape.d_head  # a sine and a cosine for each pair of features
+    weight = 4 * shape.d_model
+    # tensors in the precision of products
+    inner = narrow * shape.tokens * shape.d_model
+    wide = narrow * shape.tokens * shape.d_ff
+    logits = narrow * shape.tokens * shape.vocab_size
+    scores = narrow * shape.scores if attention in FORMULA else 0
+    # how often each part occurs
+    layers = shape.num_layers
+    pairs = 2 * layers
+    norms = 2 * layers + 1
     forward = {
         "embedding": ids + 2 * stream,
         "norms": norms * (stream + weight + inner),
-        "rope": pairs * (2 * inner + angles),  # a sine and a cosine for each pair of features
+        "rope": pairs * (2 * inner + angles),
         "softmax": layers * 2 * scores,
         "gate": layers * 3 * wide,
         "residuals": pairs * (2 * stream + inner),
@@ -154,46 +155,6 @@ def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str
     return {"forward": forward, "backward": backward, "optimizer": {"adamw": adam_bytes(shape.parameters, False)}}
 
 
-def adam_costs(variant: str, elements: int, parameters: int, amsgrad: bool) -> Costs:
-    """Return the costs of an AdamW step on `parameters` tensors with `elements` in all.
-
-    Where every operation is a kernel of its own, the elements pass about twice as often as they must: some of them
-    find theirs in a cache."""
-    alone = variant in ("single_tensor", "foreach")
-    return Costs(
-        flops=0, bytes=(2 if alone else 1) * adam_bytes(elements, amsgrad),
-        operations=(13 if variant != "fused" else 1) * parameters,
-    )  # fmt: skip
-
-
-def step_costs(shape: Shape, precision: str, attention: str, optimizer: str, phases: tuple[str, ...]) -> Costs:
-    """Return the costs of the phases of a training step in eager operations.
-
-    Beside the products, an eager step moves about three times the bytes of `memory_bound_bytes`; autocast's casts make
-    up for its narrower tensors. A layer takes about 100 operations forward and twice as many backward."""
-    traffic = memory_bound_bytes(shape, "fp32", attention)
-    times = {"forward": 1, "backward": 2}
-    passes = [times[phase] for phase in phases if phase in times]
-    found = [Costs(sum(passes) * forward_flops(shape), 0, sum(passes) * 100 * shape.num_layers, shape.parameters)]
-    found += [Costs(bytes=3 * sum(traffic[phase].values())) for phase in phases if phase in times]
-    if "optimizer" in phases:
-        found.append(adam_costs(optimizer, shape.parameters, 9 * shape.num_layers + 3, False))
-    return Costs(*map(sum, zip(*found, strict=True)))
-
-
-def attention_costs(
-    variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool, precision: str, native: bool = False
-) -> Costs:
-    """Return the costs of attention alone, forward and backward.
-
-    A variant in tiles passes over its scores about as often as the compiled formula, in a cache. Only variants in one
-    kernel skip the masked half in full."""
-    shape, held = (batch_size, seq_len, d_head), variant if variant in FORMULA else "compiled"
-    moved = sum(attention_moved_bytes(held, *shape, causal, precision, native).values())
-    share = 0.5 if causal and variant not in (*FORMULA, "tiled") else 1
-    return Costs(share * 3 * attention_flops(*shape), share * moved, 60)
-
-
 def attention_moved_bytes(
     variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool, precision: str, native: bool = False
 ) -> dict[str, int]:
@@ -205,10 +166,14 @@ def attention_moved_bytes(
     has one kernel between the two products. The backward pass repeats all steps, and reads the weights twice, for the
     gradients of V and of the scores. Tiled variants move no scores. Their logarithms, one for each query, and the mask
     are neglected."""
-    each = (width(precision) if native else 4) * batch_size * seq_len * d_head
+    number = width(precision) if native else 4
+    tensor = number * batch_size * seq_len * d_head
     scores = width(precision) * batch_size * seq_len**2
-    forward, backward = {"naive": (8, 11) if causal else (6, 9), "compiled": (4, 7)}.get(variant, (0, 0))
-    return {"forward": 4 * each + forward * scores, "backward": 8 * each + backward * scores}
+    # how often all scores are read or written, forward and backward
+    mask = 2 * causal
+    passes = {"naive": (6 + mask, 9 + mask), "compiled": (4, 7)}
+    forward, backward = passes.get(variant, (0, 0))
+    return {"forward": 4 * tensor + forward * scores, "backward": 8 * tensor + backward * scores}
 
 
 def attention_part_costs(shape: Shape, precision: str, backward: bool) -> dict[str, list]:
@@ -219,16 +184,25 @@ def attention_part_costs(shape: Shape, precision: str, backward: bool) -> dict[s
     subtraction, exponential, running sum, division) and four backward (P * dP, running sum, subtraction, product with
     P). Every part reads its inputs and writes its outputs once. Scale and mask count for nothing, since one kernel with
     the product could do them."""
-    scores, hidden = shape.scores, shape.tokens * shape.d_model
-    product, narrow = 2 * scores * shape.d_head, width(precision)
+    scores = shape.scores
+    hidden = shape.tokens * shape.d_model
+    product = 2 * scores * shape.d_head
+    # part, phase, FLOPs, numbers read and written
     rows = [
-        ("scores", "forward", product, narrow * (2 * hidden + scores)),
-        ("softmax", "forward", 5 * scores, narrow * 2 * scores),
-        ("values", "forward", product, narrow * (2 * hidden + scores)),
-        ("scores", "backward", 2 * product, narrow * (4 * hidden + scores)),
-        ("softmax", "backward", 4 * scores, narrow * 3 * scores),
-        ("values", "backward", 2 * product, narrow * (3 * hidden + 2 * scores)),
+        ("scores", "forward", product, 2 * hidden + scores),
+        ("softmax", "forward", 5 * scores, 2 * scores),
+        ("values", "forward", product, 2 * hidden + scores),
     ]
-    part, phase, flops, moved = zip(*(row for row in rows if backward or row[1] == "forward"), strict=True)
-    whole = [[shape.num_layers * n for n in column] for column in (flops, moved)]
-    return {"part": list(part), "phase": list(phase), "flops": whole[0], "bytes": whole[1]}
+    if backward:
+        rows += [
+            ("scores", "backward", 2 * product, 4 * hidden + scores),
+            ("softmax", "backward", 4 * scores, 3 * scores),
+            ("values", "backward", 2 * product, 3 * hidden + 2 * scores),
+        ]
+    table = {"part": [], "phase": [], "flops": [], "bytes": []}
+    for part, phase, flops, numbers in rows:
+        table["part"].append(part)
+        table["phase"].append(phase)
+        table["flops"].append(shape.num_layers * flops)
+        table["bytes"].append(shape.num_layers * width(precision) * numbers)
+    return table
