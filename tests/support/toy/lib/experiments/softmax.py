@@ -1,4 +1,4 @@
-"""Times the softmax of the rows of a matrix: step by step, or in one call."""
+"""Time the softmax of the rows of a matrix: step by step, or in one call."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,7 +6,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lib.cost import flops
 from lib.experiments import exact
 from lib.experiments.case import Case, Work
 from lib.timing import Mark
@@ -22,7 +21,12 @@ def stepwise(rows_RW: Tensor) -> Tensor:
     return exponentials_RW / exponentials_RW.sum(-1, keepdim=True)
 
 
-VARIANTS = {"stepwise": stepwise, "one_call": lambda rows_RW: rows_RW.softmax(-1)}
+def one_call(rows_RW: Tensor) -> Tensor:
+    """Return the softmax of each row by PyTorch's own function."""
+    return rows_RW.softmax(-1)
+
+
+VARIANTS = {"stepwise": stepwise, "one_call": one_call}
 
 
 @dataclass(frozen=True)
@@ -34,23 +38,21 @@ class Softmax(Case):
     width: int
     device: str
 
-    def predicted_bytes(self) -> int:
-        """Return the bytes of the input, the result and two steps between them, in fp32, and of one in fp64."""
-        return (4 * 4 + 8) * ROWS * self.width
-
-    def costs(self) -> flops.Costs:
-        """Return the costs of an iteration: three passes that read and write."""
-        return flops.Costs(bytes=3 * 2 * 4 * ROWS * self.width, operations=4)
-
     def setup(self) -> Work:
         """Draw the rows from a standard normal."""
-        rows_RW, compute, last = torch.randn(ROWS, self.width, device=self.device), VARIANTS[self.variant], {}
+        rows_RW = torch.randn(ROWS, self.width, device=self.device)
+        compute = VARIANTS[self.variant]
+        last = {}
 
         def iteration(mark: Mark) -> None:
             last["out"] = compute(rows_RW)
             mark("run")
 
-        return Work(
-            self.device, iteration, lambda: {"out": stepwise(exact.double(rows_RW))}, lambda: last, TOLERANCE,
-            {"moved_bytes": 2 * rows_RW.nbytes},
-        )  # fmt: skip
+        def expected() -> dict[str, Tensor]:
+            return {"out": stepwise(exact.double(rows_RW))}
+
+        def result() -> dict[str, Tensor]:
+            return last
+
+        facts = {"moved_bytes": 2 * rows_RW.nbytes}
+        return Work(self.device, iteration, expected, result, TOLERANCE, facts)
