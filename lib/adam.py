@@ -4,6 +4,11 @@ A step takes lists of equally shaped tensors: `params`, `grads`, first moments `
 `exp_avg_sqs` and, for amsgrad, running maxima `max_exp_avg_sqs` (else empty). `steps` is a list of 0-dimensional
 step counts, `hyper` a `Hyper`. All but the gradients are updated in place (Loshchilov and Hutter 2019, algorithm 2;
 amsgrad: Reddi et al. 2018).
+
+- `single_tensor` is the equations, and the reference: each operation passes over each parameter.
+- `foreach` passes as often, with one call an operation for all parameters.
+- `fused` is PyTorch's kernel: one pass over memory.
+- `compiled_single_tensor` and `compiled_foreach` are the first two through torch.compile.
 """
 
 from dataclasses import asdict, dataclass
@@ -36,6 +41,7 @@ class Hyper:
 
 def single_tensor(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper: Hyper) -> None:
     """Apply the equations to one parameter after the other: the reference."""
+    # names of the equations: parameter, gradient, first and second moment
     for i, (p, g, m, v, step) in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, steps, strict=True)):
         step += 1
         t = _as_float(step)
@@ -59,9 +65,12 @@ def foreach(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper:
     torch._foreach_addcmul_(exp_avg_sqs, grads, grads, value=1 - hyper.beta2)
     if hyper.amsgrad:
         torch._foreach_maximum_(max_exp_avg_sqs, exp_avg_sqs)
-    rms = torch._foreach_sqrt(max_exp_avg_sqs if hyper.amsgrad else exp_avg_sqs)
+        rms = torch._foreach_sqrt(max_exp_avg_sqs)
+    else:
+        rms = torch._foreach_sqrt(exp_avg_sqs)
     torch._foreach_div_(rms, [(1 - hyper.beta2**t) ** 0.5 for t in counts])
     torch._foreach_add_(rms, hyper.eps)
+    # the rate goes into the denominator, so that the update is one more operation on lists
     torch._foreach_div_(rms, [-hyper.lr / (1 - hyper.beta1**t) for t in counts])
     torch._foreach_addcdiv_(params, exp_avgs, rms)
 
@@ -83,10 +92,12 @@ class _Compiled:
     """Compile a variant at its first call, since importing the compiler takes seconds."""
 
     def __init__(self, variant):
-        self.variant, self.function = variant, None
+        self.variant = variant
+        self.function = None
 
     def __call__(self, *lists_and_hyper) -> None:
-        self.function = self.function or torch.compile(self.variant, dynamic=False, fullgraph=True)
+        if self.function is None:
+            self.function = torch.compile(self.variant, dynamic=False, fullgraph=True)
         self.function(*lists_and_hyper)
 
 
@@ -103,18 +114,22 @@ _COUNTS_ON_DEVICE = {"fused", *COMPILING}  # the others read step counts as numb
 
 def state(param: Tensor, variant: str, amsgrad: bool) -> dict[str, Tensor]:
     """Return a parameter's fresh optimizer state, with the names that torch.optim.AdamW uses."""
-    device = param.device if variant in _COUNTS_ON_DEVICE else "cpu"
-    names = ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * amsgrad
+    names = ["exp_avg", "exp_avg_sq"]
+    if amsgrad:
+        names.append("max_exp_avg_sq")
     moments = {name: torch.zeros_like(param, memory_format=torch.preserve_format) for name in names}
+    device = param.device if variant in _COUNTS_ON_DEVICE else "cpu"
     return {"step": torch.zeros((), device=device), **moments}
 
 
 @torch.no_grad()
 def step(variant: str, params: list[Tensor], grads: list[Tensor], states: list[dict], hyper: Hyper) -> None:
     """Run one step of the named variant on `params`, each with its `state`."""
-    exp_avgs, exp_avg_sqs = ([s[name] for s in states] for name in ("exp_avg", "exp_avg_sq"))
-    maxima = [s["max_exp_avg_sq"] for s in states] if hyper.amsgrad else []
-    VARIANTS[variant](params, grads, exp_avgs, exp_avg_sqs, maxima, [s["step"] for s in states], hyper)
+    lists = {"exp_avg": [], "exp_avg_sq": [], "max_exp_avg_sq": [], "step": []}
+    for param_state in states:
+        for name, tensor in param_state.items():
+            lists[name].append(tensor)
+    VARIANTS[variant](params, grads, *lists.values(), hyper)
 
 
 class AdamW(torch.optim.Optimizer):
@@ -125,10 +140,16 @@ class AdamW(torch.optim.Optimizer):
     def __init__(self, params, variant: str = "single_tensor", hyper: Hyper = Hyper()):
         validate.choice("variant", variant, VARIANTS)
         self.variant = variant
-        # torch reads `fused` when it loads a state, to choose the device of the step counts
-        names = ("lr", "eps", "weight_decay", "amsgrad")
-        defaults = {name: getattr(hyper, name) for name in names} | {"betas": (hyper.beta1, hyper.beta2)}
-        super().__init__(params, {**defaults, "fused": variant in _COUNTS_ON_DEVICE})
+        defaults = {
+            "lr": hyper.lr,
+            "betas": (hyper.beta1, hyper.beta2),
+            "eps": hyper.eps,
+            "weight_decay": hyper.weight_decay,
+            "amsgrad": hyper.amsgrad,
+            # torch reads it when it loads a state, to choose the device of the step counts
+            "fused": variant in _COUNTS_ON_DEVICE,
+        }
+        super().__init__(params, defaults)
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Load a state that any variant or torch.optim.AdamW saved."""
@@ -142,7 +163,8 @@ class AdamW(torch.optim.Optimizer):
             params = [p for p in group["params"] if p.grad is not None]
             hyper = Hyper(group["lr"], *group["betas"], group["eps"], group["weight_decay"], group["amsgrad"])
             for p in params:
-                self.state[p] = self.state[p] or state(p, self.variant, hyper.amsgrad)
+                if not self.state[p]:
+                    self.state[p] = state(p, self.variant, hyper.amsgrad)
             if params:
                 self._update(params, hyper)
 

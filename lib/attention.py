@@ -1,8 +1,16 @@
 """Compute scaled dot-product attention in several variants of one signature.
 
 Every variant maps queries (..., T, D), keys (..., S, D) and values (..., S, D) to (..., T, D). With `causal`,
-query t sees keys 0 to t. Shapes in names: X any leading dimensions, T queries, S keys, N keys of one block,
-D head size.
+query t sees keys 0 to t.
+
+- `naive` is the formula, and the reference: it holds all scores and their gradients.
+- `compiled` is the formula compiled: it still holds the scores, and passes over them half as often.
+- `tiled` is FlashAttention-2 in plain PyTorch: a block of scores at a time. `flash_compiled` has its blocks compiled.
+- `triton` is our FlashAttention-2 as kernels for NVIDIA's GPUs.
+- `sdpa` is PyTorch's own, which picks a kernel; `sdpa_flash`, `sdpa_efficient` and `sdpa_cudnn` allow one kernel each.
+- `flex` is PyTorch's flex_attention: a kernel compiled for the mask.
+
+Shapes in names: X any leading dimensions, T queries, S keys, N keys of one block, D head size.
 """
 
 import functools
@@ -54,8 +62,8 @@ def sdpa(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Te
     return out.reshape(*q_XTD.shape[:-1], v_XSD.shape[-1])
 
 
-def _as_4d(*tensors):
-    return [tiles.as_4d(x) for x in tensors]
+def _as_4d(*tensors: Tensor) -> list[Tensor]:
+    return [tiles.as_4d(tensor) for tensor in tensors]
 
 
 def _by(kernel: SDPBackend):
@@ -103,8 +111,11 @@ def _causal_blocks(queries: int, keys: int, device: torch.device):
     """Return the mask that lets flex_attention skip blocks of scores in the future."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    compiled = torch.compile(create_block_mask)  # eager, it would fill a mask of all scores
-    return compiled(lambda b, h, query, key: query >= key, None, None, queries, keys, device=device)
+    def is_seen(batch, head, query, key):
+        return query >= key
+
+    compiled_mask = torch.compile(create_block_mask)  # eager, it would fill a mask of all scores
+    return compiled_mask(is_seen, None, None, queries, keys, device=device)
 
 
 def flex(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
@@ -112,16 +123,12 @@ def flex(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Te
 
     Its backward pass exists on CUDA only (see `unavailable`)."""
     inputs = _as_4d(*_in_autocast_type(q_XTD, k_XSD, v_XSD))
-    blocks = _causal_blocks(q_XTD.shape[-2], k_XSD.shape[-2], q_XTD.device) if causal else None
+    mask = None
+    if causal:
+        mask = _causal_blocks(q_XTD.shape[-2], k_XSD.shape[-2], q_XTD.device)
     with torch.autocast(q_XTD.device.type, enabled=False):
-        out = _compiled_flex()(*inputs, block_mask=blocks)
+        out = _compiled_flex()(*inputs, block_mask=mask)
     return out.reshape(*q_XTD.shape[:-1], v_XSD.shape[-1])
-
-
-def _in_autocast_type(*tensors):
-    """Cast the tensors to the type that autocast, if it is on, uses for matrix products."""
-    kind = tensors[0].device.type
-    return [x.to(torch.get_autocast_dtype(kind)) for x in tensors] if torch.is_autocast_enabled(kind) else tensors
 
 
 def tiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, block: int = blocks.BLOCK) -> Tensor:
@@ -146,6 +153,14 @@ def _without_autocast(function: type[torch.autograd.Function], q_XTD, k_XSD, v_X
     inputs = _in_autocast_type(q_XTD, k_XSD, v_XSD)
     with torch.autocast(q_XTD.device.type, enabled=False):
         return function.apply(*inputs, *settings)
+
+
+def _in_autocast_type(*tensors: Tensor) -> list[Tensor]:
+    """Cast the tensors to the type that autocast, if it is on, uses for matrix products."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return list(tensors)
+    return [tensor.to(torch.get_autocast_dtype(device)) for tensor in tensors]
 
 
 VARIANTS = {

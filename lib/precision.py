@@ -6,6 +6,7 @@ import torch
 
 from lib import validate
 
+# the type of autocast, if any
 AUTOCAST = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 NAMES = tuple(AUTOCAST)
 
@@ -19,9 +20,10 @@ def activate(name: str, device: str) -> torch.autocast:
     (see `device.lacks` for what a GPU cannot do)."""
     validate.choice("precision", name, NAMES)
     if name == "tf32" and device != "cuda":
-        raise ValueError("precision: tf32 needs a CUDA device")
+        raise ValueError(f"precision: got tf32 on {device}, expected cuda (nearest: fp32)")
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
-    return torch.autocast(device, dtype=AUTOCAST[name], enabled=AUTOCAST[name] is not None)
+    dtype = AUTOCAST[name]
+    return torch.autocast(device, dtype=dtype, enabled=dtype is not None)
 
 
 @contextlib.contextmanager
