@@ -48,7 +48,9 @@ def _compiled(function):
 
 
 def _forward(weigh, ctx, Q, K, V, causal, block):
-    q_XTD, k_XSD, v_XSD = _scaled(Q), _as_3d(K), _as_3d(V)
+    q_XTD = _scaled(Q)
+    k_XSD = _as_3d(K)
+    v_XSD = _as_3d(V)
     out_XTD = torch.zeros_like(q_XTD, dtype=torch.promote_types(q_XTD.dtype, torch.float32))
     largest_XT1 = out_XTD.new_full((*q_XTD.shape[:-1], 1), -math.inf)
     total_XT1 = torch.zeros_like(largest_XT1)
@@ -60,17 +62,27 @@ def _forward(weigh, ctx, Q, K, V, causal, block):
     out = out_XTD.div_(total_XT1).to(Q.dtype).reshape(Q.shape)
     logsumexp = total_XT1.log_().add_(largest_XT1).reshape(Q.shape[:-1])
     ctx.save_for_backward(Q, K, V, out, logsumexp)
-    ctx.causal, ctx.block = causal, block
+    ctx.causal = causal
+    ctx.block = block
     return out
 
 
 def _backward(weigh_again, ctx, dO):
     Q, K, V, out, logsumexp = ctx.saved_tensors
-    k_XSD, v_XSD, dout_XTD, logsumexp_XT1 = (_as_3d(x) for x in (K, V, dO, logsumexp[..., None]))
-    q_XTD, mean_XT1 = _scaled(Q), _as_3d((dO * out).sum(-1, keepdim=True))
-    dq_XTD, dk_XSD, dv_XSD = (torch.zeros_like(x) for x in (q_XTD, k_XSD, v_XSD))
+    q_XTD = _scaled(Q)
+    k_XSD = _as_3d(K)
+    v_XSD = _as_3d(V)
+    dout_XTD = _as_3d(dO)
+    logsumexp_XT1 = _as_3d(logsumexp[..., None])
+    # sum of P * dP over the keys, which equals the sum of O * dO over the features
+    mean_XT1 = _as_3d((dO * out).sum(-1, keepdim=True))
+    dq_XTD = torch.zeros_like(q_XTD)
+    dk_XSD = torch.zeros_like(k_XSD)
+    dv_XSD = torch.zeros_like(v_XSD)
     for keys, rows, future_NN in _blocks(q_XTD, k_XSD, ctx.causal, ctx.block):
-        q_XRD, dout_XRD, k_XND = q_XTD[..., rows, :], dout_XTD[..., rows, :], k_XSD[..., keys, :]
+        q_XRD = q_XTD[..., rows, :]
+        dout_XRD = dout_XTD[..., rows, :]
+        k_XND = k_XSD[..., keys, :]
         weights_XRN = _scores(q_XRD, k_XND, future_NN)
         dscores_XRN = (dout_XRD @ v_XSD[..., keys, :].mT).to(weights_XRN.dtype)
         weigh_again(weights_XRN, dscores_XRN, logsumexp_XT1[..., rows, :], mean_XT1[..., rows, :])
@@ -78,9 +90,9 @@ def _backward(weigh_again, ctx, dO):
         dv_XSD[..., keys, :] = weights_XRN.to(Q.dtype).mT @ dout_XRD
         dk_XSD[..., keys, :] = dscores_XRN.mT @ q_XRD
         _add_product(dq_XTD[..., rows, :], dscores_XRN, k_XND)
-        del weights_XRN, dscores_XRN
+        del weights_XRN, dscores_XRN  # before the next block has its own
     dq_XTD.mul_(_scale(Q))
-    return *(x.reshape(like.shape) for x, like in ((dq_XTD, Q), (dk_XSD, K), (dv_XSD, V))), None, None
+    return dq_XTD.reshape(Q.shape), dk_XSD.reshape(K.shape), dv_XSD.reshape(V.shape), None, None
 
 
 def _scale(Q):
@@ -102,11 +114,14 @@ def _blocks(q_XTD, k_XSD, causal, block):
 
     It is -inf where a key is in the future of one of the first queries, else 0; the others see all keys of the block.
     """
-    future_NN = q_XTD.new_full((block, block), -math.inf).triu_(1) if causal else None
-    for start in range(0, k_XSD.shape[-2], block):
-        if causal and start >= q_XTD.shape[-2]:
-            return
-        yield slice(start, start + block), slice(start if causal else 0, None), future_NN
+    if not causal:
+        for start in range(0, k_XSD.shape[-2], block):
+            yield slice(start, start + block), slice(0, None), None
+        return
+    future_NN = q_XTD.new_full((block, block), -math.inf).triu_(1)
+    # keys after the last query are seen by none
+    for start in range(0, min(k_XSD.shape[-2], q_XTD.shape[-2]), block):
+        yield slice(start, start + block), slice(start, None), future_NN
 
 
 def _scores(q_XRD, k_XND, future_NN):

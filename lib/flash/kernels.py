@@ -30,7 +30,8 @@ def _of_head(tensor, strides, heads):
 @triton.jit
 def _pointers(tensor, strides, start, ROWS: tl.constexpr, WIDE: tl.constexpr):
     """Return pointers to a tile that begins at row `start` of a head."""
-    rows, columns = tl.arange(0, ROWS), tl.arange(0, WIDE)
+    rows = tl.arange(0, ROWS)
+    columns = tl.arange(0, WIDE)
     return tensor + tl.cast(start, tl.int64) * strides[2] + rows[:, None] * strides[2] + columns[None, :] * strides[3]
 
 
@@ -74,9 +75,11 @@ def _seen(t_T, s_S, keys, CAUSAL: tl.constexpr):
 @triton.jit
 def _bounds_of_keys(start, keys, CAUSAL: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr):
     """Return the keys, in whole tiles, that all queries of a tile see, and those that any of them sees."""
-    common, last = keys, keys
+    common = keys
+    last = keys
     if CAUSAL:
-        common, last = tl.minimum(keys, start + 1), tl.minimum(keys, start + TILE_T)
+        common = tl.minimum(keys, start + 1)
+        last = tl.minimum(keys, start + TILE_T)
     return common // TILE_S * TILE_S, last
 
 
@@ -93,6 +96,7 @@ def _attend(
         scores_TS = tl.dot(q_TD, k_SD.T, input_precision=PRECISION, out_dtype=out_TD.dtype)
         if MASKED:
             scores_TS = tl.where(_seen(t_T, start + tl.arange(0, TILE_S), keys, CAUSAL), scores_TS, -float("inf"))
+        # what was summed under a smaller largest exponent shrinks
         new_T = tl.maximum(largest_T, tl.max(scores_TS, 1) * SCALE)
         weights_TS = tl.exp2(scores_TS * SCALE - new_T[:, None])
         shrink_T = tl.exp2(largest_T - new_T)
@@ -113,12 +117,16 @@ def flash_forward(
     PRECISION: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr,
 ):  # fmt: skip
     """Compute output and log-sum-exp of a tile of queries."""
-    start = (tl.num_programs(1) - 1 - tl.program_id(1)) * TILE_T  # under a mask the last tiles take longest: first
+    # under a mask the last tiles take longest: they start first
+    start = (tl.num_programs(1) - 1 - tl.program_id(1)) * TILE_T
     t_T = start + tl.arange(0, TILE_T)
-    Q, K, V = _of_head(Q, q_strides, heads), _of_head(K, k_strides, heads), _of_head(V, v_strides, heads)
+    Q = _of_head(Q, q_strides, heads)
+    K = _of_head(K, k_strides, heads)
+    V = _of_head(V, v_strides, heads)
     q_TD = _load(Q, q_strides, start, queries, TILE_T, WIDE, HEAD, True)
     wide = LOGSUMEXP.dtype.element_ty
     state = tl.zeros((TILE_T, WIDE), wide), tl.zeros((TILE_T,), wide), tl.full((TILE_T,), -float("inf"), wide)
+    # tiles that every query sees whole need no mask; those on the diagonal or at the end do
     whole, end = _bounds_of_keys(start, keys, CAUSAL, TILE_T, TILE_S)
     state = _attend(
         state, q_TD, t_T, K, V, k_strides, v_strides, 0, whole, keys,
@@ -164,10 +172,13 @@ def flash_backward_q(
     """Compute the gradient of a tile of queries.
 
     Also writes MEAN, the sums of dO * O, which `flash_backward_kv` reads."""
+    # under a mask the last tiles take longest: they start first
     start = (tl.num_programs(1) - 1 - tl.program_id(1)) * TILE_T
     t_T = start + tl.arange(0, TILE_T)
     row = tl.program_id(0).to(tl.int64) * queries
-    Q, K, V = _of_head(Q, q_strides, heads), _of_head(K, k_strides, heads), _of_head(V, v_strides, heads)
+    Q = _of_head(Q, q_strides, heads)
+    K = _of_head(K, k_strides, heads)
+    V = _of_head(V, v_strides, heads)
     out_TD = _load(_of_head(OUT, out_strides, heads), out_strides, start, queries, TILE_T, WIDE, HEAD, True)
     dout_TD = _load(_of_head(DOUT, dout_strides, heads), dout_strides, start, queries, TILE_T, WIDE, HEAD, True)
     wide = LOGSUMEXP.dtype.element_ty
@@ -225,20 +236,27 @@ def flash_backward_kv(
     PRECISION: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of a tile of keys and of its values."""
-    start = tl.program_id(1) * TILE_S  # under a mask the first tiles take longest: first
+    # under a mask the first tiles take longest: they start first
+    start = tl.program_id(1) * TILE_S
     s_S = start + tl.arange(0, TILE_S)
     row = tl.program_id(0).to(tl.int64) * queries
-    LOGSUMEXP, MEAN = LOGSUMEXP + row, MEAN + row
-    Q, DOUT = _of_head(Q, q_strides, heads), _of_head(DOUT, dout_strides, heads)
+    LOGSUMEXP = LOGSUMEXP + row
+    MEAN = MEAN + row
+    Q = _of_head(Q, q_strides, heads)
+    DOUT = _of_head(DOUT, dout_strides, heads)
     # keys beyond the last are zeros: they reach only rows of the gradients that are not stored
     k_SD = _load(_of_head(K, k_strides, heads), k_strides, start, keys, TILE_S, WIDE, HEAD, True)
     v_SD = _load(_of_head(V, v_strides, heads), v_strides, start, keys, TILE_S, WIDE, HEAD, True)
     wide = LOGSUMEXP.dtype.element_ty
-    dk_SD, dv_SD = tl.zeros((TILE_S, WIDE), wide), tl.zeros((TILE_S, WIDE), wide)
-    first, whole = 0, 0  # the first tile with a query that sees any of the keys, and the first that sees all
+    dk_SD = tl.zeros((TILE_S, WIDE), wide)
+    dv_SD = tl.zeros((TILE_S, WIDE), wide)
+    first = 0  # of the first tile with a query that sees any of the keys
+    whole = 0  # of the first tile of which every query sees all of them
     if CAUSAL:
-        first, whole = start // TILE_T * TILE_T, tl.cdiv(start + TILE_S - 1, TILE_T) * TILE_T
+        first = start // TILE_T * TILE_T
+        whole = tl.cdiv(start + TILE_S - 1, TILE_T) * TILE_T
     end = queries // TILE_T * TILE_T
+    # tiles on the diagonal, tiles seen whole, and the rest of the last tile
     dk_SD, dv_SD = _differentiate_keys(
         dk_SD, dv_SD, k_SD, v_SD, s_S, Q, DOUT, LOGSUMEXP, MEAN, q_strides, dout_strides,
         first, tl.minimum(whole, queries), queries, SCALE, CAUSAL, True, HEAD, WIDE, PRECISION, TILE_T,

@@ -74,13 +74,17 @@ def _launch(name, tensors, sums, causal):
     """Start a kernel, one program for each head and tile of the rows that it owns."""
     from lib.flash import kernels
 
-    q, k, *_ = tensors = [as_4d(x) for x in tensors]
-    (batch, heads, queries, d_head), keys = q.shape, k.shape[-2]
-    numbers = numbers_of(q.dtype)
+    tensors = [as_4d(tensor) for tensor in tensors]
+    strides = [tensor.stride() for tensor in tensors]
+    batch, heads, queries, d_head = tensors[0].shape
+    keys = tensors[1].shape[-2]
+    numbers = numbers_of(tensors[0].dtype)
     tile = tile_of(name, numbers, d_head, kernels.capability())
-    programs = -(-keys // tile.keys) if name == "flash_backward_kv" else -(-queries // tile.queries)
+    programs = math.ceil(queries / tile.queries)
+    if name == "flash_backward_kv":
+        programs = math.ceil(keys / tile.keys)
     getattr(kernels, name)[batch * heads, programs](
-        *tensors, *sums, *(x.stride() for x in tensors), heads, queries, keys,
+        *tensors, *sums, *strides, heads, queries, keys,
         **constants(numbers, d_head, tile, causal), num_warps=tile.warps, num_stages=tile.stages,
         enable_fp_fusion=True,  # an exponent is one multiplication with addition; not the default from Triton 3.10 on
     )  # fmt: skip
@@ -134,15 +138,18 @@ TILES = {
 
 def tile_of(kernel: str, numbers: str, d_head: int, capability: tuple[int, int]) -> Tile:
     """Return the tile of a kernel for a kind of numbers on a GPU."""
-    shared = SHARED_KIB.get(capability, LEAST_KIB)
-    return next(tile for kib, tile in TILES[kernel, numbers, max(64, padded(d_head))].items() if kib <= shared)
+    shared_kib = SHARED_KIB.get(capability, LEAST_KIB)
+    tiles_by_kib = TILES[kernel, numbers, max(64, padded(d_head))]  # the largest first
+    return next(tile for kib, tile in tiles_by_kib.items() if kib <= shared_kib)
 
 
 def numbers_of(dtype: torch.dtype) -> str:
     """Return how numbers are multiplied: as narrow ones, as tf32, or as they are."""
     if dtype.itemsize == 2:
         return "narrow"
-    return "tf32" if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest" else "ieee"
+    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        return "tf32"
+    return "ieee"
 
 
 def padded(d_head: int) -> int:
