@@ -1,22 +1,104 @@
-"""A notebook is executed by the Python that runs here, wherever its sockets have to be."""
+"""A notebook is executed by the Python that runs here, whole or up to a tag, and goes on after NotMeasured."""
 
-import contextlib
 import json
 import sys
 
+import nbformat
 import pytest
+from nbclient.exceptions import DeadKernelError
+from nbformat import v4
 
-import cells
 from lib import execution
+from lib.notebooks import NotebookFailed
+
+RAISES = "class NotMeasured(LookupError): pass\nraise NotMeasured('nothing here')"
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_a_kernel_is_of_the_python_that_runs_here_whatever_jupyter_finds(tmp_path, monkeypatch, kept):
+def write(file, *cells):
+    """Write a notebook of cells, each a source, or a source and its tag."""
+    made = []
+    for cell in cells:
+        source, *tags = (cell,) if isinstance(cell, str) else cell
+        made.append(v4.new_code_cell(source, metadata={"tags": tags}))
+    nbformat.write(v4.new_notebook(cells=made), file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    with execution.shared_kernel() as shared:
+        yield shared
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "runs" / "done.ipynb"
+
+
+def outputs(file) -> list[list]:
+    """Return what each cell of a notebook printed or raised."""
+    cells = nbformat.read(file, as_version=4).cells
+    return [[shown.get("text") or shown.get("ename") for shown in cell.outputs] for cell in cells]
+
+
+def test_a_kernel_is_of_the_python_that_runs_here_whatever_jupyter_finds(tmp_path, monkeypatch, output):
     spec = tmp_path / "share" / "kernels" / "python3"
     spec.mkdir(parents=True)
     other = {"argv": ["/bin/false", "{connection_file}"], "display_name": "another", "language": "python"}
     (spec / "kernel.json").write_text(json.dumps(other))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
-    source = cells.write(tmp_path / "one.ipynb", f"import sys; assert sys.executable == {sys.executable!r}")
-    with execution.shared_kernel() if kept else contextlib.nullcontext() as given:
-        execution.execute(source, tmp_path / "done.ipynb", {}, kept=given)
+    source = write(tmp_path / "one.ipynb", "import sys, lib; print(sys.executable)")
+    execution.execute(source, output, {})
+    assert outputs(output) == [[f"{sys.executable}\n"]]
+
+
+def test_parameters_replace_the_defaults_and_names_of_the_previous_notebook_are_gone(tmp_path, kernel, output):
+    source = write(tmp_path / "one.ipynb", ("size = 1", "parameters"), "print(size, 'left' in globals())\nleft = 2")
+    for size in (5, 6):
+        execution.execute(source, output, {"size": size}, kept=kernel)
+        assert outputs(output)[-1] == [f"{size} False\n"]
+
+
+def test_the_notebook_goes_on_after_not_measured_and_no_mark_stays(tmp_path, kernel, output):
+    source = write(tmp_path / "one.ipynb", RAISES, "print('later')")
+    execution.execute(source, output, {}, kept=kernel)
+    assert outputs(output) == [["NotMeasured"], ["later\n"]]
+
+
+def test_another_error_fails_the_notebook_and_what_came_before_is_kept(tmp_path, kernel, output):
+    source = write(tmp_path / "one.ipynb", "print('before')", "1 / 0", "print('later')")
+    with pytest.raises(NotebookFailed, match=r"ZeroDivisionError: division by zero, in done\.ipynb"):
+        execution.execute(source, output, {}, kept=kernel)
+    assert outputs(output) == [["before\n"], ["ZeroDivisionError"], []]
+
+
+def test_an_error_in_a_cell_that_may_raise_fails_the_notebook_at_its_end(tmp_path, kernel, output):
+    source = write(tmp_path / "one.ipynb", ("1 / 0", "raises-exception"), "print('later')")
+    with pytest.raises(NotebookFailed, match="ZeroDivisionError"):
+        execution.execute(source, output, {}, kept=kernel)
+    assert outputs(output) == [["ZeroDivisionError"], ["later\n"]]
+
+
+def test_a_sweep_executes_up_to_the_tag_with_variables_and_a_log(tmp_path, output):
+    measure = "import os; print(size, os.environ['GIVEN']); os.system('echo into the log')"
+    source = write(tmp_path / "one.ipynb", ("size = 1", "parameters"), (measure, "measure"), "print('telling')")
+    log = tmp_path / "log"
+    with execution.shared_kernel() as kernel:
+        execution.execute_in(kernel, source, output, {"size": 7}, {"GIVEN": "well"}, log)
+        assert outputs(output)[-1][0].startswith("7 well\n")
+        assert kernel.pid
+        # a second block in the same kernel
+        execution.execute_in(kernel, source, output, {"size": 8}, {"GIVEN": "well"}, log)
+        assert outputs(output)[-1][0].startswith("8 well\n")
+
+
+def test_a_notebook_that_ends_early_has_failed(tmp_path, output):
+    source = write(tmp_path / "one.ipynb", "import sys; sys.exit(0)", "print('later')")
+    with pytest.raises(NotebookFailed, match=r"SystemExit|before its last cell"):
+        execution.execute(source, output, {})
+
+
+def test_a_kernel_that_dies_is_reported(tmp_path, output):
+    source = write(tmp_path / "one.ipynb", "import os; os._exit(3)", "print('later')")
+    with pytest.raises(DeadKernelError):
+        execution.execute(source, output, {})

@@ -18,7 +18,10 @@ from lib import paths, records, validate
 from lib.report import answers, page
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", str(Path(sys.prefix, "bin", "chromium")))
-PRINT = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --no-pdf-header-footer --generate-pdf-document-outline"
+PRINT = (
+    "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --no-pdf-header-footer "
+    "--generate-pdf-document-outline"
+)
 STANDALONE = {"currentColor": "#222222", "#fefefe": "#ffffff"}  # inks of a figure that is a file of its own
 XML_NAMES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 

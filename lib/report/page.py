@@ -61,7 +61,7 @@ def render(machines: Sequence[str]) -> dict[str, str]:
 
 def up_to_date(machines: Sequence[str]) -> bool:
     """Tell whether the page is of these machines, and newer than records, notebooks, code and template."""
-    if not target().exists() or f'name="machines" content="{" ".join(machines)}"' not in target().read_text()[:500]:
+    if not target().exists() or f'content="{" ".join(machines)}" name="machines"' not in target().read_text()[:500]:
         return False
     folders = [notebooks.NOTEBOOKS, paths.ROOT / "lib", TEMPLATE, paths.PUBLISHED]
     for machine in machines:
@@ -125,9 +125,13 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
         if is_folded:
             cells.append(new_raw_cell("\n</details>\n"))
         cells.append(new_raw_cell("</section>", metadata=HTML_ONLY))
-    # cells of different notebooks may have the same id
+    # cells of different notebooks may have the same id, and a quoted figure has those of the original
     for position, cell in enumerate(cells):
         cell.id = f"cell-{position}"
+        for output in cell.get("outputs", []):
+            if answers.SVG.search(output.get("data", {}).get("text/html", "")):
+                own_ids = rf"\g<1>c{position}"
+                output.data["text/html"] = re.sub(r'( id="|url\(#|href="#)', own_ids, output.data["text/html"])
     return new_notebook(cells=cells)
 
 

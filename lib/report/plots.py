@@ -7,6 +7,7 @@ ink is that of the page. Cells to be drawn are Intervals or numbers; a row witho
 import hashlib
 import html
 import io
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -210,13 +211,16 @@ def svg(figure: Figure, alt: str) -> str:
 
 
 def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
-    """Return each name with its hue and dash: those of the catalogue, or else the next hue."""
-    catalogue: dict[str, str] = {}
+    """Return each name with its hue and dash: those of the catalogue, or else a hue that is free."""
+    catalogue: dict[object, str] = {}
     for experiment in CATALOG.values():
         catalogue |= experiment.looks
+    names = names.drop_duplicates()
+    taken_hues = {catalogue[name].split()[0] for name in names if name in catalogue}
+    free_hues = itertools.cycle([hue for hue in ORDER if hue not in taken_hues] or ORDER)
     looks = []
-    for position, name in enumerate(dict.fromkeys(names)):
-        hue, _, dash = catalogue.get(name, ORDER[position % len(ORDER)]).partition(" ")
+    for name in names:
+        hue, _, dash = (catalogue.get(name) or next(free_hues)).partition(" ")
         looks.append((name, hue, dash))
     return looks
 

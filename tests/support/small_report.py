@@ -1,11 +1,13 @@
 """Writes a few small notebooks and records, of which the tests of the page make a report."""
 
+import contextlib
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbformat import v4
 
-from lib import records
+from lib import notebooks, paths, records
 
 MACHINE = "plain-2c"
 HARDWARE = "Plain Processor, 2 cores"
@@ -70,11 +72,13 @@ warnings.warn("adam/fused.r1.json: skipped: checksum", stacklevel=1)
 FORMULA = r"""
 Naive attention writes its scores, so that its bytes grow with $T^2$:
 
-$$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\left(\frac{Q K^\top}{\sqrt{d}}\right) V \qquad b = 4 \cdot 2 \, T^2 + 4 \cdot 4 \, T d$$
+$$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\left(\frac{Q K^\top}{\sqrt{d}}\right) V
+\qquad b = 8 \, T^2 + 16 \, T d$$
 """
 SUMMARY_ROWS = """
 from IPython.display import Markdown
-Markdown(f"| | |\\n|---|---|\\n| **Attention** | {quote(answers, 'attention')} |\\n| **Optimizer** | {quote(answers, 'adam')} |")
+rows = "".join(f"| **{key}** | {quote(answers, key)} |\\n" for key in ("attention", "adam"))
+Markdown(f"| | |\\n|---|---|\\n{rows}")
 """
 QUOTED_FIGURE = "from lib.report.answers import figure\nfigure(quote(answers, 'figure:ladder'))"
 
@@ -88,7 +92,7 @@ CHAPTERS = {
         ("", "quote(answers, 'nowhere')"),
     ],
     "step": [
-        ("# A training step\n\nHow long does a step take, and what takes it?\n\n- Change the size.\n- Look for the backward pass.", ""),
+        ("# A training step\n\nHow long does a step take, and what takes it?\n\n- Look for the backward pass.", ""),
         ("", 'seconds = 0.4\nmachine = ""', "parameters"),
         ("", IMPORTS + DATA),
         ("", "answer('step', f'A step of `small` takes {near(2.7)} s, of which the backward pass is 60%.')"),
@@ -132,6 +136,19 @@ FAILING = [
     ("", "total = sum([1, 2]) / 0"),
     ("Never reached.", ""),
 ]
+
+
+@contextlib.contextmanager
+def at(folder):
+    """Have notebooks, records and reports in a folder of the test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RESULTS", str(folder / "results"))
+        patch.setattr(notebooks, "NOTEBOOKS", folder / "notebooks")
+        patch.setattr(paths, "REFERENCE", folder / "reference")
+        patch.setattr(records, "REFERENCE", folder / "reference")
+        notebooks.parameters.cache_clear()
+        yield
+    notebooks.parameters.cache_clear()
 
 
 def write_notebook(file: Path, cells: list[tuple]) -> Path:

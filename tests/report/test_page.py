@@ -1,0 +1,179 @@
+"""The page is the executed notebooks, in order, without what a reader does not need, and loads nothing."""
+
+import json
+import os
+import re
+import time
+
+import bs4
+import pytest
+
+import small_report
+from lib.report import __main__ as command
+from lib.report import page
+from small_report import MACHINE
+
+
+@pytest.fixture(scope="module")
+def parsed(report):
+    return bs4.BeautifulSoup(report.text, "html.parser")
+
+
+def section(parsed, name) -> bs4.Tag:
+    return parsed.find("section", id=name)
+
+
+def test_chapters_stand_in_their_order_and_the_summary_first(parsed):
+    sections = [each.get("id") for each in parsed.find_all("section")]
+    assert sections == ["summary", "step", "attention", "adam", "precision"]
+    contents = [link.get("href") for link in parsed.select("nav > div a")]
+    assert contents == [f"#{name}" for name in sections]
+
+
+def test_the_summary_quotes_the_answers_and_figures_of_the_others(parsed):
+    summary = section(parsed, "summary")
+    assert "Fused AdamW is fastest." in summary.get_text()
+    original = section(parsed, "step").find("svg")
+    assert summary.find("svg")["aria-label"] == original["aria-label"]
+    assert summary.find("svg").get_text() == original.get_text()
+
+
+def test_answers_are_kept_in_a_file(report):
+    kept = json.loads((report.folder / "runs" / MACHINE / "answers.json").read_text())
+    assert {"step", "attention", "adam", "adam_ms", "figure:ladder", "figure:lengths"} == set(kept)
+    assert kept["adam_ms"] == "4.2"
+
+
+def test_ids_are_unique_and_those_of_headings_name_their_chapter(parsed):
+    ids = [tag["id"] for tag in parsed.find_all(id=True)]
+    assert len(ids) == len(set(ids))
+    assert parsed.find("h2", id="attention-attention")
+    assert parsed.find("h3", id="attention-predict")
+    fragments = {link["href"][1:] for link in parsed.select("a[href^='#']")}
+    assert fragments <= set(ids)
+
+
+def test_code_is_folded_but_that_of_parameters_and_measuring_is_not_shown(parsed):
+    attention = section(parsed, "attention")
+    assert "secret-measure-code" not in attention.get_text()
+    code = " ".join(fold.get_text() for fold in attention.select("details.code"))
+    assert "from lib.report.tables import table" in code
+    assert "plots.show(" in code
+    assert "seconds = 0.4" not in section(parsed, "step").get_text()
+    assert not [fold for fold in parsed.select("details.code") if fold.has_attr("open")]
+
+
+def test_details_are_folded(parsed):
+    fold = section(parsed, "step").select_one("details.detail")
+    assert "for who wants to know" in fold.get_text()
+    assert fold.find("svg")
+    assert not section(parsed, "step").find(re.compile("h[1-6]"), string="In detail")
+    assert not section(parsed, "adam").select("details.detail")
+
+
+def test_progress_does_not_appear_and_a_warning_is_one_line(parsed):
+    assert not [pre for pre in section(parsed, "adam").find_all("pre") if not pre.find_parent("details")]
+    lines = [line.get_text() for line in section(parsed, "adam").select("p.missing")]
+    assert lines == ["adam/fused.r1.json: skipped: checksum"]
+
+
+def test_what_is_missing_is_one_line_and_said_once(parsed):
+    lines = [line.get_text() for line in section(parsed, "attention").select("p.missing")]
+    assert lines == ["Not measured: bf16 on this machine (make report measures it)."]
+
+
+def test_sections_with_nothing_to_tell_do_not_appear(parsed):
+    headings = [heading.get_text() for heading in parsed.find_all(re.compile("h[2-6]"))]
+    assert not {"Phases", "Nothing here", "Nothing there", "Its time"} & set(headings)
+    assert "An empty table" not in [caption.get_text() for caption in parsed.find_all("figcaption")]
+    assert "Predict" in headings
+
+
+def test_a_chapter_that_fails_is_a_box_and_the_page_goes_on(report, parsed):
+    assert list(report.failed) == ["precision"]
+    assert "ZeroDivisionError: division by zero" in report.failed["precision"]
+    (box,) = parsed.select(".failed")
+    assert box.find_parent("section")["id"] == "precision"
+    assert "ZeroDivisionError: division by zero" in box.get_text()
+    assert "Never reached." in section(parsed, "precision").get_text()
+
+
+def test_a_kernel_that_dies_costs_its_own_chapter_alone(one_chapter):
+    cells = [("# Step\n\nHow long?", ""), ("", "import os; os._exit(1)")]
+    small_report.write_notebook(one_chapter / "notebooks" / "step.ipynb", cells)
+    failed = page.render([MACHINE])
+    parsed = bs4.BeautifulSoup(page.target().read_text(), "html.parser")
+    assert list(failed) == ["step"]
+    assert "Kernel died" in section(parsed, "step").select_one(".failed").get_text()
+    assert MACHINE in section(parsed, "adam").find_all("pre")[-1].get_text()
+
+
+def test_formulas_are_mathml_and_figures_inline_svg(parsed):
+    attention = section(parsed, "attention")
+    assert len(attention.select(".formula math")) == 2
+    assert attention.select_one("p > math")
+    assert "$" not in "".join(text.get_text() for text in attention.select("p, .formula"))
+    drawn = parsed.select("figure.plot svg")
+    assert len(drawn) == 6
+    assert all(len(svg["aria-label"]) > 10 and svg["role"] == "img" for svg in drawn)
+
+
+def test_nothing_is_loaded(report, parsed):
+    loading = parsed.select("link[href], script[src], img[src], iframe, object, embed, [data-src], source, use")
+    addresses = [tag.get("href") or tag.get("src") or tag.get("xlink:href") for tag in loading]
+    assert all(address.startswith(("data:", "#")) for address in addresses)
+    assert not re.search(r"@import|url\((?!#)", report.text)
+
+
+def test_the_head_names_hardware_date_and_pytorch_and_tells_of_noise(parsed):
+    head = parsed.find("header").get_text(" ")
+    assert small_report.HARDWARE in head
+    assert "24 November 2026" in head
+    assert "PyTorch 2.13.0" in head
+    assert "slow or unsteady beside 1 of 3 records" in head
+    assert "stale" not in head
+
+
+def test_the_head_tells_of_records_of_older_code(one_chapter, monkeypatch):
+    monkeypatch.setattr(page.records, "digest", lambda experiment: "of today")
+    assert page.title(MACHINE)["warnings"] == ["1 of 1 records are stale: older code measured them."]
+
+
+def test_the_template_keeps_within_its_bounds():
+    assert len((page.TEMPLATE / "script.js").read_text().splitlines()) <= 40
+    assert len(list(page.TEMPLATE.glob("*.css"))) == 1
+
+
+def test_a_page_is_rendered_again_when_something_changed(one_chapter, capsys, monkeypatch):
+    monkeypatch.setattr(page.paths, "ROOT", one_chapter)
+    notebook = one_chapter / "notebooks" / "adam.ipynb"
+    assert command.main([]) == 0
+    written = page.target().stat().st_mtime_ns
+    assert page.up_to_date([MACHINE])
+    assert not page.up_to_date([MACHINE, "another"])
+    assert command.main(["render"]) == 0
+    assert page.target().stat().st_mtime_ns == written
+    os.utime(notebook, (time.time() + 5, time.time() + 5))
+    assert not page.up_to_date([MACHINE])
+    assert capsys.readouterr().out.split() == [str(page.target())] * 2
+
+
+def test_a_page_with_a_failed_chapter_is_rendered_again_and_the_exit_code_is_1(one_chapter, capsys):
+    small_report.write_notebook(one_chapter / "notebooks" / "precision.ipynb", small_report.FAILING)
+    assert command.main([]) == 1
+    assert "precision: ZeroDivisionError" in capsys.readouterr().err
+    assert not page.up_to_date([MACHINE])
+
+
+def test_bad_input_is_one_line_and_exit_code_2(one_chapter, capsys):
+    assert command.main(["--machine", "plain-3c"]) == 2
+    expected = "machine: got 'plain-3c', expected one of plain-2c (nearest: plain-2c)\n"
+    assert capsys.readouterr().err == expected
+    assert not page.target().exists()
+
+
+def test_without_records_it_says_what_to_do(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RESULTS", str(tmp_path / "results"))
+    monkeypatch.setattr(command.records, "REFERENCE", tmp_path / "reference")
+    assert command.main([]) == 2
+    assert "make report" in capsys.readouterr().err

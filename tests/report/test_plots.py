@@ -1,0 +1,139 @@
+"""Figures draw the values of their frames, and their SVG is text in the page's ink."""
+
+import itertools
+import math
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib.report import plots
+from lib.stats.comparisons import Comparison
+from lib.stats.intervals import Interval
+
+
+def near(value: float) -> Interval:
+    return Interval(value, value * 0.9, value * 1.2, 30, 3)
+
+
+@pytest.fixture
+def times():
+    rows = []
+    for name, factor in (("naive", 4.0), ("sdpa", 1.0), ("own", 2.0)):
+        for length in (256, 512, 1024):
+            rows.append({"variant": name, "tokens": length, "ms": near(factor * length)})
+    rows.append({"variant": "sdpa", "tokens": 2048, "ms": math.nan})
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture
+def steps():
+    forward, optimizer = [near(10.0), near(8.0)], [near(5.0), math.nan]
+    return pd.DataFrame({"label": ["plain", "fused"], "forward": forward, "optimizer": optimizer, "bound": [9, 7]})
+
+
+def texts(figure) -> list[str]:
+    return re.findall(r"<text[^>]*>(.*?)</text>", plots.svg(figure, "x"))
+
+
+def test_lines_go_through_the_values_of_each_variant(times):
+    axes = plots.lines(times, "tokens", "ms", "variant").axes[0]
+    drawn = {}
+    for container in axes.containers:
+        line = container.lines[0]
+        drawn[line.get_color()] = list(zip(*line.get_data(), strict=True))
+    known = times[times["ms"].notna()]
+    expected = [[(row.tokens, row.ms.value) for row in rows.itertuples()] for _, rows in known.groupby("variant")]
+    assert sorted(drawn.values()) == sorted(expected)
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["256", "512", "1,024"]
+
+
+def test_lines_have_the_looks_of_the_catalogue_and_their_names_do_not_touch(times):
+    figure = plots.lines(times, "tokens", "ms", "variant")
+    names = {note.get_text(): note for note in figure.axes[0].texts}
+    assert set(names) == {"naive", "sdpa", "own"}
+    assert names["naive"].get_color() == plots.HUES["ink"]
+    assert names["sdpa"].get_color() == plots.HUES["green"]
+    figure.canvas.draw()
+    boxes = sorted((note.get_window_extent() for note in names.values()), key=lambda box: box.y0)
+    assert all(upper.y0 >= lower.y1 - 4 for lower, upper in itertools.pairwise(boxes))
+
+
+def test_whiskers_end_where_the_intervals_do(times):
+    axes = plots.lines(times, "tokens", "ms", "variant", log="").axes[0]
+    (whiskers,) = axes.containers[1].lines[2]
+    (low, high) = np.array(whiskers.get_segments()[0])[:, 1]
+    assert (low, high) == pytest.approx((256 * 0.9, 256 * 1.2))
+
+
+def test_bars_are_as_long_as_the_values_and_say_them(steps):
+    figure = plots.bars(steps, "label", "forward", mark="bound")
+    assert [patch.get_width() for patch in figure.axes[0].patches] == [10.0, 8.0]
+    assert {"10", "8.0"} & set(texts(figure)) or {"10.0", "8"} & set(texts(figure))
+    assert {"plain", "fused", "forward", "bound"} <= set(texts(figure))
+
+
+def test_stacked_bars_add_up_and_leave_out_rows_without_a_first_part(steps):
+    steps.loc[2] = ["not measured", math.nan, near(1.0), 3]
+    axes = plots.stacked(steps, "label", ["forward", "optimizer"], "ms").axes[0]
+    ends = [patch.get_x() + patch.get_width() for patch in axes.patches]
+    assert ends == [10.0, 8.0, 15.0, 8.0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["plain", "fused"]
+
+
+def test_ratios_tell_verdicts_by_word_and_by_a_hollow_mark():
+    made = {"bf16": (2.0, "faster"), "fused": (1.1, "unclear"), "sdpa": (0.5, "slower"), "gone": (None, "")}
+    cells = [Comparison(near(ratio), verdict) if ratio else math.nan for ratio, verdict in made.values()]
+    axes = plots.ratios(pd.DataFrame({"switch": list(made), "comparison": cells}), "switch").axes[0]
+    marks = [container.lines[0] for container in axes.containers]
+    assert [mark.get_xdata()[0] for mark in marks] == [2.0, 1.1, 0.5]
+    assert [mark.get_markerfacecolor() for mark in marks] == ["#009e73", "none", "#d55e00"]
+    assert [note.get_text() for note in axes.texts] == ["faster", "unclear", "slower"]
+    low, high = axes.get_xlim()
+    assert low < 0.45
+    assert high > 2.4
+
+
+def test_the_svg_is_text_in_the_ink_of_the_page(steps):
+    drawn = plots.svg(plots.stacked(steps, "label", ["forward", "optimizer"]), 'The "steps" & more')
+    assert re.match(r'<svg role="img" aria-label="The &quot;steps&quot; &amp; more"', drawn)
+    assert ">plain</text>" in drawn
+    assert "currentColor" in drawn
+    assert not re.search("#000000|#767676(?!\\))|#fefefe(?!\\))|<dc:|<image", drawn)
+    assert not re.search(r"<svg[^>]* (width|height)=", drawn)
+
+
+def test_ids_of_two_figures_of_a_page_differ(times):
+    found = []
+    for alt in ("one", "two"):
+        drawn = plots.svg(plots.lines(times, "tokens", "ms", "variant"), alt)
+        ids = re.findall(r' id="([^"]+)"', drawn)
+        assert set(re.findall(r'(?:url\(#|href="#)([^)"]+)', drawn)) == set(ids)
+        found += ids
+    assert found
+    assert len(found) == len(set(found))
+
+
+def test_a_figure_is_shown_with_its_text_and_its_key(steps, displayed):
+    plots.show(plots.bars(steps, "label", "forward"), "Forward passes", key="forward")
+    (output,) = displayed
+    assert output.data["text/plain"] == "Forward passes"
+    assert output.data["text/html"].startswith('<figure class="plot">')
+    assert output.metadata == {"alt": "Forward passes", "figure": "forward"}
+
+
+def test_what_pandas_draws_takes_the_style_too():
+    figure = plots.blank(2.0)
+    pd.Series([1, 2, 3]).plot(ax=figure.axes[0], color="black")
+    assert "stroke: currentColor" in plots.svg(figure, "x")
+
+
+def test_importing_plots_loads_neither_torch_nor_seaborn():
+    code = "import sys, lib.report.__main__, lib.report.plots, lib.report.tables; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "matplotlib" in modules
+    assert not {"torch", "seaborn"} & set(modules)

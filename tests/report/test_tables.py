@@ -1,0 +1,95 @@
+"""A table holds what its frame holds, in HTML and as a pipe table."""
+
+import math
+
+import bs4
+import pandas as pd
+import pytest
+
+from lib.report.tables import table
+from lib.stats.comparisons import Comparison
+from lib.stats.intervals import Interval
+
+
+def near(value: float) -> Interval:
+    return Interval(value, value * 0.95, value * 1.05, 30, 3)
+
+
+@pytest.fixture
+def frame():
+    return pd.DataFrame(
+        {
+            "variant": ["naive", "sdpa <|> x"],
+            "time, ms": [near(81.0), near(4.0)],
+            "gain": [math.nan, Comparison(near(3.3), "faster")],
+            "elements": [8, 1_048_576],
+            "share": [0.25, math.nan],
+            "causal": [True, False],
+        }
+    )
+
+
+def test_the_html_has_the_rows_of_the_frame(frame):
+    parsed = bs4.BeautifulSoup(table(frame, "Times")._repr_html_(), "html.parser")
+    heads, *rows = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in parsed.find_all("tr")]
+    assert heads == list(frame.columns)
+    assert [row[0] for row in rows] == ["naive", "sdpa <|> x"]
+    assert [row[3] for row in rows] == ["8", "1,048,576"]
+    assert [row[5] for row in rows] == ["yes", "no"]
+
+
+def test_a_cell_has_its_value_over_its_range_with_the_digits_that_the_interval_prints(frame):
+    shown = table(frame, "Times")._repr_html_()
+    value, _, ends = f"{near(81.0)}".rstrip(")").partition(" (")
+    assert f">{value}" in shown.replace("\u2007", "").replace("\u2008", "")
+    assert f"<small>{ends.replace(' to ', '–')}</small>" in shown
+    assert ">3.3× faster<small>" in shown
+
+
+def test_numbers_are_flush_right_and_texts_are_not(frame):
+    shown = table(frame, "Times")._repr_html_()
+    assert '<th scope="col" class="text">variant</th>' in shown
+    for column in ("time, ms", "gain", "elements", "share"):
+        assert f'<th scope="col" class="number">{column}</th>' in shown
+
+
+def test_plain_numbers_of_a_column_align_at_the_point():
+    shown = table(pd.DataFrame({"ms": [near(0.123), near(12.0), near(340.0)]}), "Times")._repr_html_()
+    cells = [part.split("<")[0] for part in shown.split('<td class="number">')[1:]]
+    assert len({len(cell) - len(cell.split(".")[0].rstrip("\u2007\u2008")) for cell in cells}) == 1
+
+
+def test_what_is_missing_is_a_dash(frame):
+    frame["gone"] = [None, Interval(math.nan, math.nan, math.nan, 0, 0)]
+    rows = table(frame, "Times")._repr_markdown_().splitlines()
+    assert rows[4].endswith("| – |")
+    assert rows[5].endswith("| – | no | – |")
+
+
+def test_markdown_is_a_caption_a_pipe_table_and_a_note(frame):
+    lines = table(frame, "Times of `x`", "n = 30")._repr_markdown_().splitlines()
+    assert lines[0] == "**Times of \\`x\\`**"
+    assert lines[2] == "| variant | time, ms | gain | elements | share | causal |"
+    assert lines[3] == "| --- | ---: | ---: | ---: | ---: | --- |"
+    assert lines[4].startswith(f"| naive | {near(81.0)} | – | 8 | ")
+    assert f"| sdpa \\<\\|> x | {near(4.0)} | {Comparison(near(3.3), 'faster')} | 1,048,576 | – | no |" in lines
+    assert lines[-1] == "n = 30"
+
+
+def test_html_has_caption_note_and_a_name_for_what_scrolls(frame):
+    shown = table(frame, "A & B", "n = 30")._repr_html_()
+    assert "<figcaption>A &amp; B</figcaption>" in shown
+    assert 'tabindex="0" role="group" aria-label="A &amp; B"' in shown
+    assert '<p class="note">n = 30</p>' in shown
+
+
+def test_an_empty_frame_displays_nothing():
+    empty = table(pd.DataFrame(columns=["a", "b"]), "Nothing")
+    assert empty._repr_html_() == ""
+    assert empty._repr_markdown_() == ""
+
+
+def test_more_than_eight_columns_are_refused():
+    assert table(pd.DataFrame([range(8)]), "Eight")._repr_html_()
+    with pytest.raises(ValueError, match="columns: got 9, expected at most 8"):
+        table(pd.DataFrame([range(9)]), "Nine")
