@@ -87,9 +87,11 @@ def linear(x: Tensor, weight_FC: Tensor, bias_F: Tensor | None = None) -> Tensor
     shape where oneDNN does not pay, takes PyTorch's own `linear`."""
     strict = x.dtype == weight_FC.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     if strict and x.device.type == "cpu" and x.numel() > 0:
-        # a compiler may have left the number of rows open; an index is a number, so it compiles for this one
+        # a compiler may have left sizes open; an index is a number, so it compiles for these sizes
         rows = operator.index(x.numel() // x.shape[-1])
-        choice = choose(rows, weight_FC.shape[1], weight_FC.shape[0])
+        inputs = operator.index(weight_FC.shape[1])
+        outputs = operator.index(weight_FC.shape[0])
+        choice = choose(rows, inputs, outputs)
         if any(choice):
             out_NF = ChosenLinear.apply(x.flatten(0, -2), weight_FC, bias_F, choice)
             return out_NF.unflatten(0, x.shape[:-1])
