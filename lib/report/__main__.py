@@ -42,7 +42,10 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             if not page.up_to_date(machines):
                 failed = page.render(machines)
-            print(pdf(page.target()) if options.verb == "pdf" else page.target())
+            written = page.target()
+            if options.verb == "pdf":
+                written = pdf(written)
+            print(written)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -66,8 +69,9 @@ def chosen(machines: Sequence[str]) -> list[str]:
 
 def browser() -> str | None:
     """Find Chromium or Chrome; the variable CHROMIUM takes precedence."""
-    names = [os.environ["CHROMIUM"]] if "CHROMIUM" in os.environ else BROWSERS
-    return next(filter(None, map(shutil.which, names)), None)
+    if "CHROMIUM" in os.environ:
+        return shutil.which(os.environ["CHROMIUM"])
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 def pdf(html_file: Path) -> Path:

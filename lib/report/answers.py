@@ -24,9 +24,10 @@ def answer(key: str, text: str, shown: bool = True) -> None:
     """Show a sentence in bold, and keep it under its key; if not `shown`, only keep it."""
     data = {}
     if shown:
+        data = {"text/markdown": f"**{text}**", "text/plain": text}
         # bold within bold would end it
-        bold = text if "**" in text else f"**{text}**"
-        data = {"text/markdown": bold, "text/plain": text}
+        if "**" in text:
+            data["text/markdown"] = text
     display(data, raw=True, metadata={"answer": key, "text": text})
 
 
@@ -47,7 +48,9 @@ def figure(svg: str, key: str = "") -> None:
 def alt_text(svg: str) -> str:
     """Return the alternative text of an SVG, empty if it has none."""
     label = ALT.search(svg)
-    return html.unescape(label[1]) if label else ""
+    if label is None:
+        return ""
+    return html.unescape(label[1])
 
 
 def collect(notebook: NotebookNode) -> dict[str, str]:

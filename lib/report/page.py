@@ -6,6 +6,7 @@ Each notebook is executed with `machine=`. All are joined to one notebook, which
 
 import contextlib
 import html
+import itertools
 import json
 import re
 import statistics
@@ -40,6 +41,7 @@ WARNING = re.compile(r"Warning: (.*)")
 HTML_ONLY = {"raw_mimetype": "text/html"}
 TEXT = 9  # the level of what is no heading, below all of them
 NOT_MEASURED = records.NotMeasured.__name__
+WIDGET = "application/vnd.jupyter.widget-view+json"  # such as a bar of progress
 
 
 def target() -> Path:
@@ -54,7 +56,9 @@ def render(machines: Sequence[str]) -> dict[str, str]:
     chapters, failed = execute(machines)
     facts = title(machines[0])
     # a page with a failure is of no machine, so that it is rendered again
-    facts["machines"] = "" if failed else " ".join(machines)
+    facts["machines"] = " ".join(machines)
+    if failed:
+        facts["machines"] = ""
     records.write(target(), as_html(joined(chapters, failed), facts))
     return failed
 
@@ -80,7 +84,10 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
     someone opens in JupyterLab."""
     names = [name for name in CHAPTERS if (notebooks.NOTEBOOKS / f"{name}.ipynb").exists()]
     collected: dict[str, str] = {}
-    parameters = {"machine": machines[0] if len(machines) == 1 else list(machines), "answers": collected}
+    # a notebook takes one name or a list of them
+    parameters = {"machine": list(machines), "answers": collected}
+    if len(machines) == 1:
+        parameters["machine"] = machines[0]
     executed = {}
     failed = {}
     with contextlib.ExitStack() as stack:
@@ -98,7 +105,9 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
                 # it may have ended the kernel
                 failed[name] = _one_line(f"{type(error).__name__}: {error}")
                 kernel = stack.enter_context(execution.shared_kernel())
-            executed[name] = nbformat.read(output if output.exists() else source, as_version=4)
+            if not output.exists():
+                output = source
+            executed[name] = nbformat.read(output, as_version=4)
             collected |= answers.collect(executed[name])
     records.write(answers.file(machines[0]), json.dumps(collected, indent=1))
     return {name: executed[name] for name in names}, failed
@@ -111,7 +120,7 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
     cells = []
     for name, notebook in chapters.items():
         shown = _without_empty_sections(_cells(notebook))
-        if name in failed and not any(cell.metadata.get("failed") for cell in shown):
+        if name in failed and not any(map(_fails, shown)):
             shown.insert(1, new_code_cell(outputs=[_error(failed[name])]))
         cells.append(new_raw_cell(f'<section id="{name}">', metadata=HTML_ONLY))
         is_folded = False
@@ -129,7 +138,7 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
     for position, cell in enumerate(cells):
         cell.id = f"cell-{position}"
         for output in cell.get("outputs", []):
-            if answers.SVG.search(output.get("data", {}).get("text/html", "")):
+            if answers.SVG.search(output.data.get("text/html", "")):
                 own_ids = rf"\g<1>c{position}"
                 output.data["text/html"] = re.sub(r'( id="|url\(#|href="#)', own_ids, output.data["text/html"])
     return new_notebook(cells=cells)
@@ -145,19 +154,22 @@ def _cells(notebook: NotebookNode) -> list[NotebookNode]:
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             for text in filter(str.strip, BEFORE_HEADING.split(cell.source)):
+                cells.append(new_markdown_cell(text))
                 heading = HEADING.match(text)
-                metadata = {"heading": heading[2].strip(), "level": len(heading[1])} if heading else {}
-                cells.append(new_markdown_cell(text, metadata=metadata))
+                if heading:
+                    cells[-1].metadata = NotebookNode(heading=heading[2].strip(), level=len(heading[1]))
         elif cell.cell_type == "code":
             if not UNTOLD.intersection(cell.metadata.get("tags", [])):
                 code.append(cell.source)
-            # the same line about what is missing is enough once
-            outputs = [output for shown in cell.outputs for output in _outputs(shown) if output not in lines]
-            lines += [output for output in outputs if "line" in output.get("metadata", {})]
+            outputs = []
+            for output in itertools.chain.from_iterable(map(_outputs, cell.outputs)):
+                # the same line about what is missing is enough once
+                if output not in lines:
+                    outputs.append(output)
+                if "line" in output.metadata:
+                    lines.append(output)
             if outputs:
-                shown = new_code_cell("\n\n".join(code), outputs=outputs)
-                shown.metadata["failed"] = any("failed" in output.get("metadata", {}) for output in outputs)
-                cells.append(shown)
+                cells.append(new_code_cell("\n\n".join(code), outputs=outputs))
                 code = []
     return cells
 
@@ -165,15 +177,20 @@ def _cells(notebook: NotebookNode) -> list[NotebookNode]:
 def _outputs(output: NotebookNode) -> list[NotebookNode]:
     """Return an output as the page shows it, if it does: errors and warnings in one line, no progress."""
     if output.output_type == "error":
-        return [_line(output.evalue) if output.ename == NOT_MEASURED else _error(f"{output.ename}: {output.evalue}")]
+        if output.ename == NOT_MEASURED:
+            return [_line(output.evalue)]
+        return [_error(f"{output.ename}: {output.evalue}")]
     if output.output_type == "stream":
-        if output.name == "stdout":
-            return [output] if output.text.strip() else []
-        return [_line(text) for text in dict.fromkeys(WARNING.findall(output.text))]
-    rich = [text for kind, text in output.data.items() if kind != "text/plain"]
-    is_progress = any("widget" in kind for kind in output.data)
-    is_empty = not any(str(text).strip() for text in rich or output.data.values())
-    return [] if is_progress or is_empty else [output]
+        if output.name == "stderr":
+            return list(map(_line, dict.fromkeys(WARNING.findall(output.text))))
+        output = new_output("display_data", {"text/plain": output.text.strip("\n")})
+    # a text stands beside other kinds, in their place
+    kinds = dict(output.data)
+    if len(kinds) > 1:
+        kinds.pop("text/plain", None)
+    if WIDGET in kinds or not "".join(map(str, kinds.values())).strip():
+        return []
+    return [output]
 
 
 def _line(text: str) -> NotebookNode:
@@ -190,6 +207,11 @@ def _error(reason: str) -> NotebookNode:
     return new_output("display_data", shown, metadata={"failed": True})
 
 
+def _fails(cell: NotebookNode) -> bool:
+    """Tell whether a cell shows an error."""
+    return any("failed" in output.metadata for output in cell.get("outputs", []))
+
+
 def _one_line(text: str) -> str:
     """Return a text on one line without terminal colours, shortened if it is long."""
     return " ".join(re.sub(r"\x1b\[[\d;]*m", "", text).split())[:500]
@@ -204,7 +226,7 @@ def _without_empty_sections(cells: Sequence[NotebookNode]) -> list[NotebookNode]
         end = position + 1
         while end < len(cells) and cells[end].metadata.get("level", TEXT) > level:
             end += 1
-        if 1 < level < TEXT and not any(_tells(cell) for cell in cells[position:end]):
+        if 1 < level < TEXT and not any(map(_tells, cells[position:end])):
             position = end
         else:
             remaining.append(cells[position])
@@ -216,7 +238,7 @@ def _tells(cell: NotebookNode) -> bool:
     """Tell whether a cell has text below its heading, or an output that is no line about what is missing."""
     if cell.cell_type == "markdown":
         return bool(HEADING.sub("", cell.source, count=1).strip())
-    return not all("line" in output.get("metadata", {}) for output in cell.outputs)
+    return not all("line" in output.metadata for output in cell.outputs)
 
 
 def as_html(notebook: NotebookNode, facts: Mapping[str, str]) -> str:
@@ -225,9 +247,7 @@ def as_html(notebook: NotebookNode, facts: Mapping[str, str]) -> str:
 
     exporter = HTMLExporter(template_name=TEMPLATE.name, extra_template_basedirs=[str(TEMPLATE.parent)])
     exporter.register_filter("markdown2html", _markdown)
-    titles = [cell.metadata for cell in notebook.cells if cell.metadata.get("level") == 1]
-    contents = [(metadata["chapter"], metadata["heading"]) for metadata in titles]
-    return exporter.from_notebook_node(notebook, {"page": {**facts, "contents": contents}})[0]
+    return exporter.from_notebook_node(notebook, {"page": facts})[0]
 
 
 @jinja2.pass_context
@@ -261,25 +281,28 @@ class _Renderer(IPythonRenderer):
 
 def title(machine: str) -> dict[str, object]:
     """Return what the head of the page says: hardware, dates, PyTorch, and if records are stale or noisy."""
-    loaded = []
+    days, hardware, versions = [], [], []
+    probes = []
     stale = 0
     for experiment in CATALOG:
-        of_experiment = list(records.of_machine(experiment, machine))
-        stale += sum(record["code"] != records.digest(experiment) for record in of_experiment)
-        loaded += of_experiment
-    days = [date.fromisoformat(record["started"][:10]) for record in loaded]
-    ends = dict.fromkeys([min(days), max(days)]) if days else []
-    probes = [record["metrics"]["noise_probe_ms"] for record in loaded if record["metrics"].get("noise_probe_ms")]
-    quietest = min(map(statistics.median, probes), default=0.0)
-    noisy = sum(not steady_state.quiet(probe, quietest) for probe in probes)
+        for record in records.of_machine(experiment, machine):
+            days.append(date.fromisoformat(record["started"][:10]))
+            hardware.append(record["environment"]["hardware"])
+            versions.append(record["environment"]["torch"])
+            probes.append(record["metrics"].get("noise_probe_ms"))
+            stale += record["code"] != records.digest(experiment)
     warnings = []
     if stale:
-        warnings.append(f"{stale:,} of {len(loaded):,} records are stale: older code measured them.")
+        warnings.append(f"{stale:,} of {len(days):,} records are stale: older code measured them.")
+    probes = list(filter(None, probes))
+    quietest = min(map(statistics.median, probes), default=0.0)
+    noisy = sum(not steady_state.quiet(probe, quietest) for probe in probes)
     if noisy:
         warnings.append(f"The noise probe was slow or unsteady beside {noisy:,} of {len(probes):,} records.")
+    ends = dict.fromkeys(sorted(days)[:1] + sorted(days)[-1:])
     return {
-        "hardware": ", ".join(dict.fromkeys(record["environment"]["hardware"] for record in loaded)) or machine,
+        "hardware": ", ".join(dict.fromkeys(hardware)) or machine,
         "measured": " to ".join(f"{day.day} {day:%B %Y}" for day in ends),
-        "torch": ", ".join(dict.fromkeys(record["environment"]["torch"] for record in loaded)),
+        "torch": ", ".join(dict.fromkeys(versions)),
         "warnings": warnings,
     }

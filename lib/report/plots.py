@@ -98,7 +98,8 @@ def lines(
         _round_ticks(axes.yaxis)
     sizes = sorted(frame[x].unique())
     # every other one of many, the largest among them
-    sizes = sizes[::-2][::-1] if len(sizes) > 6 else sizes
+    if len(sizes) > 6:
+        sizes = sizes[::-2][::-1]
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel=xlabel or x, ylabel=ylabel or y)
@@ -126,8 +127,12 @@ def stacked(
     axes = figure.axes[0]
     places = np.arange(len(frame))
     left = np.zeros(len(frame))
+    variance = np.zeros(len(frame))
     whiskers = {"ecolor": INK, "elinewidth": 1, "capsize": 2.5}
-    for part, hue in zip(parts, STACK if len(parts) > 1 else ("blue",), strict=False):
+    hues = STACK
+    if len(parts) == 1:
+        hues = ("blue",)
+    for part, hue in zip(parts, hues, strict=False):
         values = _values(frame[part]).fillna(0).to_numpy()
         errors = _errors(frame[part])
         axes.barh(
@@ -135,7 +140,8 @@ def stacked(
             error_kw=whiskers,
         )  # fmt: skip
         left = left + values
-    for place, total, reach in zip(places, left, errors[1], strict=True):
+        variance = variance + errors.mean(axis=0) ** 2
+    for place, total, reach in zip(places, left, np.sqrt(variance), strict=True):
         number = digits.number(total, reach or 0.02 * total)
         axes.annotate(
             number, (total + reach, place), xytext=(5, 0), textcoords="offset points", va="center",
@@ -158,10 +164,9 @@ def ratios(
     frame = frame[[isinstance(cell, Comparison) for cell in frame[comparison]]]
     figure = blank(0.9 + ROW * max(2, len(frame)))
     axes = figure.axes[0]
-    hues = {"faster": "green", "slower": "vermilion"}
+    looks = {"faster": ("green", HUES["green"]), "slower": ("vermilion", HUES["vermilion"])}
     for place, cell in enumerate(frame[comparison]):
-        hue = hues.get(cell.verdict, "ink")
-        face = HUES[hue] if cell.verdict in hues else "none"
+        hue, face = looks.get(cell.verdict, ("ink", "none"))
         ratio = pd.Series([cell.ratio])
         axes.errorbar(
             _values(ratio), [place], xerr=_errors(ratio), color=HUES[hue], marker=MARKERS[hue], markerfacecolor=face,
@@ -203,9 +208,9 @@ def svg(figure: Figure, alt: str) -> str:
     for name in ORDER:
         text = re.sub(rf"(<text[^>]*fill: ){HUES[name]}", rf"\1var(--{name}, {HUES[name]})", text)
     # several figures share a page: an id that is used gets the figure's salt, another one goes
-    used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
-    text = re.sub(r' id="([^"]+)"', lambda match: f' id="{salt}{match[1]}"' if match[1] in used else "", text)
-    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{salt}", text)
+    used = "|".join(map(re.escape, re.findall(r'(?:url\(#|href="#)([^)"]+)', text)))
+    text = re.sub(rf' id="(?!({used})")[^"]+"', "", text)
+    text = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{salt}", text)
     # what has no colour of its own is black in SVG
     return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(alt)}" fill="currentColor" ', 1).strip()
 
@@ -227,16 +232,18 @@ def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
 
 def _values(cells: pd.Series) -> pd.Series:
     """Return the values of Intervals and numbers; text and what is missing become NaN."""
-    values = [cell.value if isinstance(cell, Interval) else cell for cell in cells]
-    return pd.to_numeric(pd.Series(values, index=cells.index, dtype=object), errors="coerce")
+    values = cells.astype(object).map(lambda cell: getattr(cell, "value", cell))
+    return pd.to_numeric(values, errors="coerce")
 
 
 def _errors(cells: pd.Series) -> np.ndarray:
     """Return how far the intervals reach below and above their values, zero where that is not known."""
     reaches = []
     for cell in cells:
-        known = isinstance(cell, Interval) and cell.known
-        reaches.append((cell.value - cell.low, cell.high - cell.value) if known else (0.0, 0.0))
+        if isinstance(cell, Interval) and cell.known:
+            reaches.append((cell.value - cell.low, cell.high - cell.value))
+        else:
+            reaches.append((0.0, 0.0))
     return np.array(reaches, dtype=float).reshape(-1, 2).T
 
 
@@ -250,13 +257,12 @@ def _finish_rows(axes: Axes, names: Sequence[str], xlabel: str, legend: bool) ->
     axes.grid(axis="x")
     if legend:
         # bars before marks; a letter is about 0.55 of the font's size wide, and a key as wide as seven letters
-        handles, labels = axes.get_legend_handles_labels()
-        order = sorted(range(len(labels)), key=lambda index: isinstance(handles[index], LineCollection))
-        columns = int(72 * WIDTH // (0.55 * FONT * (max(map(len, labels), default=0) + 7)))
+        handles = sorted(axes.get_legend_handles_labels()[0], key=lambda handle: isinstance(handle, LineCollection))
+        longest = max(len(handle.get_label()) for handle in handles)
+        columns = max(1, int(72 * WIDTH // (0.55 * FONT * (longest + 7))))
         axes.figure.legend(
-            [handles[index] for index in order], [labels[index] for index in order], loc="outside upper left",
-            ncols=max(1, min(columns, len(labels))), columnspacing=1.2, borderpad=0,
-        )  # fmt: skip
+            handles=handles, loc="outside upper left", ncols=min(columns, len(handles)), columnspacing=1.2, borderpad=0
+        )
 
 
 def _round_ticks(axis: Axis) -> None:
@@ -265,8 +271,10 @@ def _round_ticks(axis: Axis) -> None:
     decades = math.log10(high / low)
     if decades <= 1:
         axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    elif decades < 2.5:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     else:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2.5 else (1,)))
+        axis.set_major_locator(LogLocator())
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(StrMethodFormatter("{x:,.9g}"))
 

@@ -3,6 +3,7 @@
 import html
 import math
 import re
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -12,6 +13,7 @@ from lib.stats.intervals import Interval
 MOST_COLUMNS = 8
 MISSING = "–"
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a point, in tabular numerals
+NUMBER = re.compile(r"−?[\d,]+(\.\d+)?|–")
 RANGE = re.compile(r"^(.*?) \(([^()]*)\)(.*)$")  # of `81 (79 to 83)` and `3.3× (3.1 to 3.5) faster`
 
 
@@ -34,16 +36,19 @@ class Table:
     def _repr_html_(self) -> str:
         if self.frame.empty:
             return ""
-        kinds = {column: _kind(self.frame[column]) for column in self.frame}
         heads = ""
-        for column, kind in kinds.items():
-            heads += f'<th scope="col" class="{kind}">{html.escape(str(column))}</th>'
-        columns = [_html_cells(self.frame[column], kind) for column, kind in kinds.items()]
+        columns = []
+        for name in self.frame:
+            kind = _kind(self.frame[name])
+            heads += f'<th scope="col" class="{kind}">{html.escape(str(name))}</th>'
+            columns.append(_html_cells(self.frame[name], kind))
         rows = ""
         for row in zip(*columns, strict=True):
             rows += f"<tr>{''.join(row)}</tr>"
         caption = html.escape(self.caption)
-        note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
+        note = ""
+        if self.note:
+            note = f'<p class="note">{html.escape(self.note)}</p>'
         return (
             f'<figure class="table"><figcaption>{caption}</figcaption>'
             f'<div class="scroll" tabindex="0" role="group" aria-label="{caption}">'
@@ -53,14 +58,19 @@ class Table:
     def _repr_markdown_(self) -> str:
         if self.frame.empty:
             return ""
-        heads = [_escaped(str(column)) for column in self.frame]
-        rule = ["---:" if _kind(self.frame[column]) == "number" else "---" for column in self.frame]
-        lines = [heads, rule]
+        rules = {"number": "---:", "text": "---"}
+        heads = map(str, self.frame)
+        lines = [_pipes(heads), _pipes(rules[_kind(self.frame[name])] for name in self.frame)]
         for row in self.frame.itertuples(index=False, name=None):
-            lines.append([_escaped(_text(value)) for value in row])
-        pipes = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        note = f"\n\n{_escaped(self.note)}" if self.note else ""
-        return f"**{_escaped(self.caption)}**\n\n{pipes}{note}\n"
+            lines.append(_pipes(map(_text, row)))
+        # a blank line stands between the caption, the table and the note
+        parts = [f"**{_escaped(self.caption)}**", "\n".join(lines), _escaped(self.note)]
+        return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _pipes(cells: Iterable[str]) -> str:
+    """Return one line of a pipe table."""
+    return f"| {' | '.join(map(_escaped, cells))} |"
 
 
 def _text(value: object) -> str:
@@ -69,17 +79,17 @@ def _text(value: object) -> str:
         return value
     if isinstance(value, Comparison):
         return f"{value}"
-    if isinstance(value, Interval):
-        return MISSING if math.isnan(value.value) else f"{value}"
-    if pd.isna(value):
-        return MISSING
     if pd.api.types.is_bool(value):
-        return "yes" if value else "no"
+        return {True: "yes", False: "no"}[bool(value)]
     if pd.api.types.is_integer(value):
         return f"{value:,}"
-    if pd.api.types.is_float(value):
-        return f"{Interval(value, math.nan, math.nan, 0, 0)}"
-    return str(value)
+    if not isinstance(value, Interval):
+        if pd.isna(value):
+            return MISSING
+        value = Interval(value, math.nan, math.nan, 0, 0)
+    if math.isnan(value.value):
+        return MISSING
+    return f"{value}"
 
 
 def _is_number(value: object) -> bool:
@@ -91,36 +101,44 @@ def _is_number(value: object) -> bool:
 
 def _kind(cells: pd.Series) -> str:
     """Return how a column is set, as `number` or as `text`."""
-    return "number" if any(_is_number(value) and not pd.isna(value) for value in cells) else "text"
+    if cells.map(_is_number).any() and cells.notna().any():
+        return "number"
+    return "text"
 
 
 def _html_cells(cells: pd.Series, kind: str) -> list[str]:
     """Return a column's cells as HTML, each value over its range, numbers aligned at the point."""
-    values, ranges = [], []
+    values = []
+    ranges = []
     for cell in cells:
         text = _text(cell)
-        parts = RANGE.match(text) if _is_number(cell) else None
-        values.append(parts[1] + parts[3] if parts else text)
-        ranges.append(parts[2].replace(" to ", "–") if parts else "")
+        match = RANGE.match(text)
+        if match and _is_number(cell):
+            values.append(match[1] + match[3])
+            ranges.append(f"<small>{match[2].replace(' to ', '–')}</small>")
+        else:
+            values.append(html.escape(text))
+            ranges.append("")
     if kind == "number":
         values = _aligned(values)
-    made = []
+    tagged = []
     for value, ends in zip(values, ranges, strict=True):
-        below = f"<small>{html.escape(ends)}</small>" if any(ranges) else ""
-        made.append(f'<td class="{kind}">{html.escape(value)}{below}</td>')
-    return made
+        tagged.append(f'<td class="{kind}">{value}{ends}</td>')
+    return tagged
 
 
 def _aligned(texts: list[str]) -> list[str]:
     """Pad plain numbers so that their points align, flush right in tabular numerals."""
-    if not all(re.fullmatch(r"−?[\d,]+(\.\d+)?|–", text) for text in texts):
+    if not all(map(NUMBER.fullmatch, texts)):
         return texts
     decimals = [len(text.partition(".")[2]) for text in texts]
-    most = max(decimals)
     padded = []
     for text, count in zip(texts, decimals, strict=True):
-        point = POINT_SPACE if most and not count else ""
-        padded.append(text if text == MISSING else text + point + FIGURE_SPACE * (most - count))
+        if text != MISSING:
+            text += FIGURE_SPACE * (max(decimals) - count)
+            if max(decimals) and not count:
+                text += POINT_SPACE
+        padded.append(text)
     return padded
 
 
