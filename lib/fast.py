@@ -218,10 +218,10 @@ class Attention(nn.Module):
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         q_BTC, k_BTC, v_BTC = self.inputs(x_BTC)
-        q_BHTD = self.rope(model.split_heads(q_BTC, self.num_heads))
-        k_BHTD = self.rope(model.split_heads(k_BTC, self.num_heads))
+        q_BHTD = model.split_heads(q_BTC, self.num_heads)
+        k_BHTD = model.split_heads(k_BTC, self.num_heads)
         v_BHTD = model.split_heads(v_BTC, self.num_heads)
-        out_BHTD = self.attend(q_BHTD, k_BHTD, v_BHTD, causal=True)
+        out_BHTD = self.attend(self.rope(q_BHTD), self.rope(k_BHTD), v_BHTD, causal=True)
         return self.output_proj(model.join_heads(out_BHTD))
 
 

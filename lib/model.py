@@ -96,10 +96,10 @@ class SelfAttention(nn.Module):
         self.output_proj = linear(config.d_model, config.d_model)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        q_BHTD = self.rope(split_heads(self.q_proj(x_BTC), self.num_heads))
-        k_BHTD = self.rope(split_heads(self.k_proj(x_BTC), self.num_heads))
+        q_BHTD = split_heads(self.q_proj(x_BTC), self.num_heads)
+        k_BHTD = split_heads(self.k_proj(x_BTC), self.num_heads)
         v_BHTD = split_heads(self.v_proj(x_BTC), self.num_heads)
-        out_BHTD = self.attend(q_BHTD, k_BHTD, v_BHTD, causal=True)
+        out_BHTD = self.attend(self.rope(q_BHTD), self.rope(k_BHTD), v_BHTD, causal=True)
         return self.output_proj(join_heads(out_BHTD))
 
 
