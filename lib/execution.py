@@ -57,10 +57,7 @@ class _Engine(NBClientEngine):
 
     @classmethod
     def execute_managed_notebook(cls, nb_man, kernel_name, kernel, start, **_):
-        client = _Client(
-            nb_man, kernel, kernel_name=kernel_name, startup_timeout=120, allow_error_names=[NOT_MEASURED],
-            extra_arguments=["--IPKernelApp.log_level=50"],
-        )  # fmt: skip
+        client = _Client(nb_man, kernel, kernel_name=kernel_name, startup_timeout=120, allow_error_names=[NOT_MEASURED])
         try:
             client.execute(**start)
         finally:
@@ -132,6 +129,5 @@ def _check(output: Path) -> None:
         for shown in cell.outputs:
             if shown.output_type == "error" and shown.ename != NOT_MEASURED:
                 raise NotebookFailed(f"{shown.ename}: {shown.evalue}, in {output.name}")
-    # a cell called sys.exit, which papermill takes for success
-    if code_cells and code_cells[-1].execution_count is None:
+    if code_cells and code_cells[-1].execution_count is None:  # sys.exit, which papermill takes for success
         raise NotebookFailed(f"{output.name} ended before its last cell")

@@ -12,8 +12,6 @@ from lib.stats.intervals import Interval
 
 MOST_COLUMNS = 8
 MISSING = "–"
-FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit, and as a point, in tabular numerals
-NUMBER = re.compile(r"−?[\d,]+(\.\d+)?|–")
 RANGE = re.compile(r"^(.*?) \(([^()]*)\)(.*)$")  # of `81 (79 to 83)` and `3.3× (3.1 to 3.5) faster`
 
 
@@ -107,39 +105,15 @@ def _kind(cells: pd.Series) -> str:
 
 
 def _html_cells(cells: pd.Series, kind: str) -> list[str]:
-    """Return a column's cells as HTML, each value over its range, numbers aligned at the point."""
-    values = []
-    ranges = []
+    """Return a column's cells as HTML, each value over its range."""
+    tagged = []
     for cell in cells:
-        text = _text(cell)
+        text = html.escape(_text(cell))
         match = RANGE.match(text)
         if match and _is_number(cell):
-            values.append(match[1] + match[3])
-            ranges.append(f"<small>{match[2].replace(' to ', '–')}</small>")
-        else:
-            values.append(html.escape(text))
-            ranges.append("")
-    if kind == "number":
-        values = _aligned(values)
-    tagged = []
-    for value, ends in zip(values, ranges, strict=True):
-        tagged.append(f'<td class="{kind}">{value}{ends}</td>')
+            text = f"{match[1]}{match[3]}<small>{match[2].replace(' to ', '–')}</small>"
+        tagged.append(f'<td class="{kind}">{text}</td>')
     return tagged
-
-
-def _aligned(texts: list[str]) -> list[str]:
-    """Pad plain numbers so that their points align, flush right in tabular numerals."""
-    if not all(map(NUMBER.fullmatch, texts)):
-        return texts
-    decimals = [len(text.partition(".")[2]) for text in texts]
-    padded = []
-    for text, count in zip(texts, decimals, strict=True):
-        if text != MISSING:
-            text += FIGURE_SPACE * (max(decimals) - count)
-            if max(decimals) and not count:
-                text += POINT_SPACE
-        padded.append(text)
-    return padded
 
 
 def _escaped(text: str) -> str:

@@ -41,7 +41,7 @@ def test_the_html_has_the_rows_of_the_frame(frame):
 def test_a_cell_has_its_value_over_its_range_with_the_digits_that_the_interval_prints(frame):
     shown = table(frame, "Times")._repr_html_()
     value, _, ends = f"{near(81.0)}".rstrip(")").partition(" (")
-    assert f">{value}" in shown.replace("\u2007", "").replace("\u2008", "")
+    assert f">{value}" in shown
     assert f"<small>{ends.replace(' to ', '–')}</small>" in shown
     assert ">3.3× faster<small>" in shown
 
@@ -51,12 +51,6 @@ def test_numbers_are_flush_right_and_texts_are_not(frame):
     assert '<th scope="col" class="text">variant</th>' in shown
     for column in ("time, ms", "gain", "elements", "share"):
         assert f'<th scope="col" class="number">{column}</th>' in shown
-
-
-def test_plain_numbers_of_a_column_align_at_the_point():
-    shown = table(pd.DataFrame({"ms": [near(0.123), near(12.0), near(340.0)]}), "Times")._repr_html_()
-    cells = [part.split("<")[0] for part in shown.split('<td class="number">')[1:]]
-    assert len({len(cell) - len(cell.split(".")[0].rstrip("\u2007\u2008")) for cell in cells}) == 1
 
 
 def test_what_is_missing_is_a_dash(frame):

@@ -1,0 +1,91 @@
+"""Compare cases with their baselines by the interleaved pairs of each round, and give the verdicts.
+
+All comparisons of one call are a table: the spread between processes is moderated by all of them, and their verdicts
+are corrected together (see `lib.stats.comparisons`). Narrow a table down after it is made, not before.
+"""
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from lib.records import NotMeasured
+from lib.report import tidy
+from lib.stats.comparisons import Comparison, Measured, joined, judged, of_pairs
+from lib.stats.comparisons import of_medians as by_medians
+
+
+def comparisons(frame: pd.DataFrame, phase: str = "", plain: bool = False) -> pd.DataFrame:
+    """Return one row a case that ran in pairs: its fields, `machine` and `comparison`, its baseline over its time.
+
+    A `phase` compares that part of an iteration. With `plain`, the pairs are those with the plainest case. Raises
+    NotMeasured without any pairs."""
+    prefix = "plain_" if plain else ""
+    infix = f"{phase}_" if phase else ""
+    paired, baseline = f"{prefix}paired_{infix}ms", f"{prefix}baseline_{infix}ms"
+    rows = []
+    measured = []
+    for values, records in tidy._cases(tidy.ok(frame)):
+        processes = []
+        for own, other in zip(records.get(paired, []), records.get(baseline, []), strict=True):
+            if isinstance(own, list):
+                processes.append(of_pairs(own, other))
+        if processes:
+            rows.append({**values, "machine": records["machine"].iloc[0]})
+            measured.append(joined(processes))
+    if not rows:
+        raise NotMeasured("pairs with a baseline")
+    return pd.DataFrame(rows).assign(comparison=judged(measured))
+
+
+def comparison(frame: pd.DataFrame, phase: str = "", plain: bool = False, **values) -> Comparison:
+    """Return the comparison of the first case with these values, judged among all cases of the frame.
+
+    Raises NotMeasured without it."""
+    return tidy.only(comparisons(frame, phase, plain), **values)["comparison"].iloc[0]
+
+
+def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping]]) -> dict[str, Comparison]:
+    """Compare two cases by name that both ran in pairs with the same baseline: the second's time over the first's.
+
+    Their ratio is the quotient of their two ratios in each round. A case that is itself the baseline is None. Names
+    whose cases were not measured are left out."""
+    measured = {}
+    for name, (case, other) in cases.items():
+        logs = _log_ratios(frame, case)
+        other_logs = _log_ratios(frame, other) if other is not None else dict.fromkeys(logs, (0.0, 0.0, 0, 0.0))
+        processes = []
+        for round in sorted(logs.keys() & other_logs.keys()):
+            log, noise, n, ms = logs[round]
+            other_log, other_noise, _, _ = other_logs[round]
+            processes.append(Measured((log - other_log,), n, (noise**2 + other_noise**2) ** 0.5, ms))
+        if processes:
+            measured[name] = joined(processes)
+    return dict(zip(measured, judged(list(measured.values())), strict=True))
+
+
+def _log_ratios(frame: pd.DataFrame, case: Mapping) -> dict[int, tuple[float, float, int, float]]:
+    """Return of each round of a case the logarithm of its ratio, its error, the number of pairs and the time."""
+    try:
+        records = tidy.ok(tidy.only(frame, **case))
+    except NotMeasured:
+        return {}
+    logs = {}
+    for _, record in records.iterrows():
+        if isinstance(record.get("paired_ms"), list):
+            pairs = of_pairs(record["paired_ms"], record["baseline_ms"])
+            logs[record["round"]] = (pairs.logs[0], pairs.noise, pairs.n, pairs.ms)
+    return logs
+
+
+def of_medians(frame: pd.DataFrame, metric: str, case: Mapping, other: Mapping) -> Comparison:
+    """Compare two cases that cannot run in one process by their medians: the second's over the first's.
+
+    Raises NotMeasured if one is missing."""
+    samples = []
+    for values in (case, other):
+        records = tidy.ok(tidy.only(frame, **values))
+        samples.append(dict(zip(records["round"], records[metric], strict=True)))
+    measured = by_medians(*samples)
+    if measured is None:
+        raise NotMeasured("both cases in one round")
+    return judged([measured])[0]

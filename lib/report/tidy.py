@@ -1,0 +1,178 @@
+"""Turn records into tidy tables: one row a case, with medians and their intervals.
+
+A frame is what `records.load` returns: one row a record, samples as lists. Functions that look something up raise
+NotMeasured where there is nothing, which a notebook shows as one line.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from lib import notebooks
+from lib.records import NotMeasured
+from lib.stats import intervals, steady_state
+from lib.stats.intervals import Interval
+
+STATUSES = {
+    "ok": "",
+    "oom": "ran out of memory",
+    "timeout": "took longer than its time limit",
+    "crashed": "its process died",
+    "failed": "raised an error",
+}
+
+
+def fields(frame: pd.DataFrame) -> list[str]:
+    """List the axes of a frame's experiment that are among its columns."""
+    if frame.empty:
+        raise NotMeasured("this experiment, on this machine")
+    return [name for name in notebooks.fields(frame["experiment"].iloc[0]) if name in frame]
+
+
+def told(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the records of the first machine, the one told about. Raises NotMeasured without any."""
+    if frame.empty:
+        raise NotMeasured("this experiment, on this machine")
+    return frame[frame["machine"] == frame["machine"].iloc[0]]
+
+
+def ok(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the records that were measured; of a case with stale and fresh ones only the fresh.
+
+    Raises NotMeasured without any."""
+    measured = frame[frame["status"] == "ok"]
+    if measured.empty:
+        raise NotMeasured("any case of this kind")
+    fresh_cases = set(_keys(measured[~measured["stale"]]))
+    is_superseded = [
+        stale and key in fresh_cases for stale, key in zip(measured["stale"], _keys(measured), strict=True)
+    ]
+    return measured[[not superseded for superseded in is_superseded]]
+
+
+def _keys(frame: pd.DataFrame) -> list[tuple]:
+    """Return the case of each record as a tuple, with its machine."""
+    if frame.empty:
+        return []
+    return list(frame[[*fields(frame), "machine"]].itertuples(index=False, name=None))
+
+
+def only(frame: pd.DataFrame, **values) -> pd.DataFrame:
+    """Return the rows with these values, of which a list names several. Raises NotMeasured without any."""
+    rows = frame
+    for name, value in values.items():
+        wanted = value if isinstance(value, list | tuple) else [value]
+        if name not in rows:
+            raise NotMeasured(name.replace("_", " "))
+        rows = rows[rows[name].isin(wanted)]
+    if rows.empty:
+        words = ", ".join(f"{name} {value}" for name, value in values.items())
+        raise NotMeasured(f"a case with {words}")
+    return rows
+
+
+def prefer(frame: pd.DataFrame, **values) -> pd.DataFrame:
+    """Return the rows with these values; where no row has one, those with the first value there is instead."""
+    rows = frame
+    for name, value in values.items():
+        if (rows[name] == value).any():
+            rows = rows[rows[name] == value]
+        elif len(rows):
+            rows = rows[rows[name] == rows[name].iloc[0]]
+    return rows
+
+
+def largest(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the measured rows with the largest value of a field or fact. Raises NotMeasured without any."""
+    rows = ok(frame)
+    if name not in rows or rows[name].isna().all():
+        raise NotMeasured(name.replace("_", " "))
+    return rows[rows[name] == rows[name].max()]
+
+
+def rounds(frame: pd.DataFrame, metric: str) -> list[list[float]]:
+    """Return the samples of a metric in each record that has them."""
+    samples = []
+    for value in frame.get(metric, []):
+        if isinstance(value, list) and value:
+            samples.append(value)
+        elif isinstance(value, int | float) and value == value:
+            samples.append([value])
+    return samples
+
+
+def median(frame: pd.DataFrame, metric: str, **values) -> Interval:
+    """Return the median of a metric of the one case with these values, over its rounds.
+
+    Raises NotMeasured without samples, and ValueError for several cases."""
+    rows = ok(only(frame, **values))
+    cases = set(_keys(rows))
+    if len(cases) > 1:
+        raise ValueError(f"{metric}: got records of {len(cases)} cases, expected one")
+    samples = rounds(rows, metric)
+    if not samples:
+        raise NotMeasured(metric.replace("_", " "))
+    return intervals.median(samples)
+
+
+def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = ()) -> pd.DataFrame:
+    """Return one row a case and machine: its fields, `keep`, the metrics as Intervals, `rounds` and `status` in words.
+
+    A metric without samples is missing. A case without any record that is ok has no metrics and its worst status."""
+    rows = []
+    for values, records in _cases(frame):
+        measured = records[records["status"] == "ok"]
+        row = dict(values)
+        row["machine"] = records["machine"].iloc[0]
+        for name in keep:
+            row[name] = (measured if len(measured) else records)[name].iloc[0]
+        if len(measured):
+            measured = ok(measured)
+        for metric in metrics:
+            samples = rounds(measured, metric)
+            row[metric] = intervals.median(samples) if samples else None
+        row["rounds"] = len(measured)
+        row["status"] = "" if len(measured) else STATUSES[records["status"].iloc[-1]]
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _cases(frame: pd.DataFrame) -> list[tuple[Mapping, pd.DataFrame]]:
+    """Return the fields of each case on each machine with its records, in the order of the frame."""
+    names = fields(frame)
+    cases = []
+    for key, records in frame.groupby([*names, "machine"], sort=False, dropna=False):
+        cases.append((dict(zip(names, key, strict=False)), records))
+    return cases
+
+
+def values(column: pd.Series) -> pd.Series:
+    """Return the values of a column of Intervals as numbers: a key for `sort_values`."""
+    return column.map(lambda cell: cell.value if isinstance(cell, Interval) else cell)
+
+
+def noisy(frame: pd.DataFrame) -> pd.Series:
+    """Tell of each record if the noise probe beside it was slow or unsteady; False where it was not probed.
+
+    Slow is relative to the first decile of the probes' medians: the smallest may be a moment at a higher clock."""
+    probes = frame.get("noise_probe_ms", pd.Series(index=frame.index, dtype=object))
+    middles = probes.map(lambda samples: statistics.median(samples) if isinstance(samples, list) else None)
+    quietest = middles.astype(float).quantile(0.1)
+    return probes.map(lambda samples: isinstance(samples, list) and not steady_state.quiet(samples, quietest))
+
+
+def note(frame: pd.DataFrame) -> str:
+    """Return a table's note: the number of rounds, the hardware, and what is noisy or stale."""
+    measured = frame[frame["status"] == "ok"]
+    if measured.empty:
+        return ""
+    counts = sorted({len(records) for _, records in _cases(measured)})
+    words = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    parts = [f"{words} round{'s' if counts[-1] > 1 else ''} a case", "; ".join(measured["hardware"].unique())]
+    noisy_count = int(noisy(measured).sum())
+    if noisy_count:
+        parts.append(f"{noisy_count} of {len(measured)} records noisy")
+    if measured["stale"].any():
+        parts.append("some records are stale")
+    return ". ".join(parts) + "."
