@@ -41,7 +41,7 @@ def test_the_kernels_compile_for_a_gpu_and_fit_its_shared_memory():
 
 
 @needs_triton
-@pytest.mark.torture
+@pytest.mark.skipif(not os.environ.get("TORTURE"), reason="takes minutes: make torture")
 @pytest.mark.parametrize("capability", ["8.0", "8.6", "9.0", "10.0", "12.0"])
 def test_all_kernels_compile_for_every_gpu(capability):
     errors = checked("compiled", capability)
