@@ -146,10 +146,11 @@ def standalone(drawing: str) -> str:
     text = re.sub(r"var\(--[a-z]+, (#[0-9a-f]+)\)", r"\1", drawing)
     for page_ink, own_ink in STANDALONE.items():
         text = text.replace(page_ink, own_ink)
-    x, y, width, height = re.search(r'viewBox="([^"]+)"', text)[1].split()
+    x, y, width, height = map(float, re.search(r'viewBox="([^"]+)"', text)[1].split())
     ground = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="#ffffff"/>'
     head, _, rest = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text).partition(">")
-    return f'{head} {XML_NAMES} width="{width}" height="{height}">{ground}{rest}\n'
+    # half as large again as its points, so that its text is as large as a page's
+    return f'{head} {XML_NAMES} width="{1.5 * width:.0f}" height="{1.5 * height:.0f}">{ground}{rest}\n'
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def comparisons(frame: pd.DataFrame, phase: str = "", plain: bool = False) -> pd
     paired, baseline = f"{prefix}paired_{infix}ms", f"{prefix}baseline_{infix}ms"
     rows = []
     measured = []
-    for values, records in tidy._cases(tidy.ok(frame)):
+    for values, records in tidy.cases(tidy.ok(frame)):
         processes = []
         for own, other in zip(records.get(paired, []), records.get(baseline, []), strict=True):
             if isinstance(own, list):

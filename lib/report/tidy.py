@@ -121,7 +121,7 @@ def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = (
 
     A metric without samples is missing. A case without any record that is ok has no metrics and its worst status."""
     rows = []
-    for values, records in _cases(frame):
+    for values, records in cases(frame):
         measured = records[records["status"] == "ok"]
         row = dict(values)
         row["machine"] = records["machine"].iloc[0]
@@ -138,7 +138,7 @@ def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = (
     return pd.DataFrame(rows)
 
 
-def _cases(frame: pd.DataFrame) -> list[tuple[Mapping, pd.DataFrame]]:
+def cases(frame: pd.DataFrame) -> list[tuple[Mapping, pd.DataFrame]]:
     """Return the fields of each case on each machine with its records, in the order of the frame."""
     names = fields(frame)
     cases = []
@@ -167,7 +167,7 @@ def note(frame: pd.DataFrame) -> str:
     measured = frame[frame["status"] == "ok"]
     if measured.empty:
         return ""
-    counts = sorted({len(records) for _, records in _cases(measured)})
+    counts = sorted({len(records) for _, records in cases(measured)})
     words = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     parts = [f"{words} round{'s' if counts[-1] > 1 else ''} a case", "; ".join(measured["hardware"].unique())]
     noisy_count = int(noisy(measured).sum())

@@ -1,0 +1,147 @@
+"""Compute the shortest time that the measured ceilings allow, a bound for every time in the report.
+
+The roofline bounds a rate by the best rate of products and by the best rate of memory (Williams, Waterman and Patterson
+2009). Both are the best that any library and operation was seen to reach on this machine, so that no code beats them
+but by a cache or by noise. The time of a step's own products is another number: what its shapes reach by themselves.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from lib import records
+from lib.config import SIZES
+from lib.records import NotMeasured
+from lib.report import tidy
+from lib.stats import intervals
+from lib.stats.intervals import Interval
+
+MOVING = ("copy", "read", "triad", "add", "adamw")
+PRODUCTS = ("matmul", "projection", "up", "down", "head", "products")
+PHASES = {  # of a training step, each with its FLOPs and least bytes
+    "forward": ("forward_flops", "forward_bytes"),
+    "backward": ("backward_flops", "backward_bytes"),
+    "optimizer": (None, "optimizer_bytes"),
+}
+MODES = {
+    "train_step": ("forward", "backward", "optimizer"),
+    "forward_backward": ("forward", "backward"),
+    "forward": ("forward",),
+    "no_grad": ("forward",),
+}
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Hold the best rates of a machine, each with its interval over processes.
+
+    - `products`: FLOP/s by precision, of any product by any library.
+    - `memory`: bytes a second, of any operation that only moves data.
+    - `own`: FLOP/s of the products with the weights of a step, by precision, d_model and tokens.
+    - `call_us`: microseconds of a call that computes next to nothing, or None.
+    """
+
+    products: Mapping[str, Interval]
+    memory: Interval
+    own: Mapping[tuple[str, int, int], Interval]
+    call_us: Interval | None
+
+    def bound_ms(self, precision: str, phases: Sequence[tuple[float, float]]) -> Interval:
+        """Return the shortest time in ms of phases that follow one another, each of so many FLOPs and bytes.
+
+        A phase takes at least the longer of the two. Raises NotMeasured without a ceiling of that precision."""
+        if precision not in self.products:
+            raise NotMeasured(f"the ceiling of products in {precision}")
+        total_ms = 0.0
+        variance = 0.0
+        for flops, moved_bytes in phases:
+            by_products = self.products[precision].inverse.scaled(1e3 * flops) if flops else None
+            by_memory = self.memory.inverse.scaled(1e3 * moved_bytes) if moved_bytes else None
+            longer = max(filter(None, (by_products, by_memory)), key=lambda time: time.value)
+            total_ms += longer.value
+            variance += (longer.value * longer.log_error) ** 2
+        exact = Interval(total_ms, total_ms, total_ms, self.memory.n, self.memory.rounds)
+        return exact.widened(math.sqrt(variance) / total_ms)
+
+
+def ceilings(machine: str) -> Ceilings:
+    """Return the ceilings of a machine. Raises NotMeasured without its products or its memory."""
+    frame = tidy.ok(records.load("ceilings", machine))
+    rates: dict[tuple, Interval] = {}
+    for values, cases in tidy.cases(frame):
+        amount = "flops" if values["operation"] in PRODUCTS else "moved_bytes"
+        samples = tidy.rounds(cases, "total_ms")
+        if values["operation"] == "call":
+            amount = "calls"
+        rate = intervals.median(samples).inverse.scaled(1e3 * cases[amount].iloc[0])
+        rates[tuple(values[name] for name in ("operation", "precision", "columns", "rows", "library"))] = rate
+    products: dict[str, Interval] = {}
+    own: dict[tuple[str, int, int], Interval] = {}
+    memory = call_us = None
+    for (operation, precision, columns, rows, _), rate in rates.items():
+        if operation in PRODUCTS:
+            products[precision] = _better(products.get(precision), rate)
+        if operation == "products":
+            own[precision, columns, rows] = _better(own.get((precision, columns, rows)), rate)
+        if operation in MOVING:
+            memory = _better(memory, rate)
+        if operation == "call":
+            call_us = rate.inverse.scaled(1e6)
+    if not products or memory is None:
+        raise NotMeasured("the ceilings of products and of memory")
+    return Ceilings(products, memory, own, call_us)
+
+
+def _better(best: Interval | None, rate: Interval) -> Interval:
+    """Return the higher of two rates, by their medians."""
+    if best is None or rate.value > best.value:
+        return rate
+    return best
+
+
+def step_phases(row: Mapping) -> list[tuple[float, float]]:
+    """Return the FLOPs and least bytes of each phase of a training step, or of the part that its mode runs."""
+    phases = []
+    for phase in MODES[row.get("mode", "train_step")]:
+        flops, moved_bytes = PHASES[phase]
+        phases.append((row[flops] if flops else 0.0, row[moved_bytes]))
+    return phases
+
+
+STEP_FACTS = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes", "optimizer_bytes", "tokens")
+
+
+def bounds(
+    table: pd.DataFrame, limits: Ceilings, phases: Callable[[Mapping], list[tuple[float, float]]] = step_phases,
+    time: str = "total_ms",
+) -> pd.DataFrame:  # fmt: skip
+    """Add to a table of medians `bound_ms`, `bound_percent`, its share of the time, and for steps `own_ms`.
+
+    `phases` gives the FLOPs and bytes of a row; by default those of a step, whose facts (STEP_FACTS) the table keeps. A
+    row without precision is fp32. `own_ms` is the time of the step's own products and then of the optimizer's bytes."""
+    bound_ms, percent, own_ms = [], [], []
+    for row in table.to_dict("records"):
+        precision = row.get("precision", "fp32")
+        measured = row[time]
+        if measured is None or precision not in limits.products:
+            bound_ms.append(None)
+            percent.append(None)
+            own_ms.append(None)
+            continue
+        bound = limits.bound_ms(precision, phases(row))
+        bound_ms.append(bound)
+        percent.append(measured.inverse.widened(bound.log_error).scaled(100 * bound.value))
+        own_ms.append(_own_ms(row, limits))
+    return table.assign(bound_ms=bound_ms, bound_percent=percent, own_ms=own_ms)
+
+
+def _own_ms(row: Mapping, limits: Ceilings) -> Interval | None:
+    """Return the time of a step's products at the rate of its own shapes, or None if that was not measured."""
+    if "size" not in row or "tokens" not in row or row.get("mode", "train_step") != "train_step":
+        return None
+    rate = limits.own.get((row["precision"], SIZES[row["size"]].d_model, row["tokens"]))
+    if rate is None:
+        return None
+    return rate.inverse.scaled(1e3 * (row["forward_flops"] + row["backward_flops"]))
