@@ -1,24 +1,30 @@
 """Measure our training step beside that of Hugging Face transformers, from equal weights on one batch."""
 
 import importlib.util
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from lib import adam, precision
-from lib.config import SIZES, Config
+from lib import adam, model
 from lib.experiments import exact
-from lib.experiments.case import OfAnother, Work
+from lib.experiments.case import Case, Work
 from lib.experiments.ladder import Ladder
+from lib.experiments.step import Step
 from lib.experiments.training import Training
 from lib.validate import one_of
 
-PEER = "transformers"  # the name of its package
-PROGRAMS = ("ours", PEER)
-SHORT = 256  # tokens
+OURS, PEER = "ours", "transformers"  # the name of its package
+FASTEST = {  # the ladder's switches of our fastest step
+    ("fp32", "cpu"): "fused+sdpa+compiled+products",
+    ("bf16", "cpu"): "fused+sdpa+compiled+bf16+projections+cast_once",
+    ("fp32", "cuda"): "fused+sdpa+compiled+projections",
+    ("bf16", "cuda"): "fused+sdpa+compiled+bf16+projections+cast_once",
+}
+# on a CPU, the compiled formula of attention is faster than PyTorch's kernel below fp32 up to so many tokens
+SHORT = 256
 NAMES = {  # parts of our parameters' names, and of the Llama's
     "token_embeddings.": "model.embed_tokens.",
     "layers.": "model.layers.",
@@ -36,68 +42,72 @@ WITHOUT_MASK = "sdpa_without_mask"
 
 
 @dataclass(frozen=True)
-class Peers(OfAnother):
+class Peers(Case):
     """A training step of `program`: ours, or that of transformers' Llama, each in its fastest mode.
 
-    Both have as many weights and activations, and so the same costs.
-    Raises ValueError for an unknown or impossible value."""
+    Both have as many weights and activations, and so the same costs. Raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "peers"
-    size: str = one_of(SIZES)
+    compiles: ClassVar[bool] = True
+    size: str = one_of(model.SIZES)
     context_length: int = field(metadata={"least": 2})
     batch_size: int
-    precision: str = one_of(precision.NAMES)
-    program: str = one_of(PROGRAMS)
+    precision: str = one_of(("fp32", "bf16"))
+    program: str = one_of((OURS, PEER))
     device: str
 
     @property
-    def inner(self) -> Ladder:
-        """Return our training step in its fastest mode.
-
-        On a CPU, the compiled formula of attention is faster than PyTorch's kernel below fp32 up to `SHORT` tokens."""
-        narrow = precision.AUTOCAST[self.precision] is not None
-        short = self.device == "cpu" and narrow and self.context_length <= SHORT
-        return Ladder(
-            size=self.size, context_length=self.context_length, batch_size=self.batch_size, precision=self.precision,
-            compiled=True, attention="naive" if short else "sdpa", optimizer="fused", mode="train_step",
-            device=self.device, projections=True, cast_once=narrow,
-            compile_mode="default",
-        )  # fmt: skip
+    def ladder(self) -> Ladder:
+        """Return our training step in its fastest mode."""
+        switches = FASTEST.get((self.precision, self.device), FASTEST[self.precision, "cuda"])
+        if self.precision == "bf16" and self.device == "cpu" and self.context_length <= SHORT:
+            switches = switches.replace("sdpa+", "")
+        return Ladder(self.size, self.context_length, self.batch_size, switches, False, self.device)
 
     def unavailable(self) -> str | None:
         """Return why this machine cannot run the case, or None."""
         if self.program == PEER and importlib.util.find_spec(PEER) is None:
             return f"{PEER} is not installed (make peers)"
-        return super().unavailable()
+        return self.ladder.unavailable() or super().unavailable()
 
     def setup(self) -> Work:
-        """Build the step of the program, with the peer's version among the facts."""
-        if self.program != PEER:
-            return super().setup()
-        work = self.inner.work(Llama(self.inner))
-        return replace(work, facts=work.facts | {"peer_version": metadata.version(PEER)})
+        """Build the step of the program, with what it is made of among the facts."""
+        if self.program == OURS:
+            work = self.ladder.setup()
+            work.facts["switches"] = self.ladder.switches
+            return work
+        step = self.ladder.step
+        work = step.work(Llama(step))
+        work.compiled = True
+        work.facts["peer_version"] = metadata.version(PEER)
+        return work
 
 
 class Llama(Training):
     """Train the Llama of transformers, with the weights and the batch that `Training` draws."""
 
-    def __init__(self, case: Ladder):
-        super().__init__(case)
-        ours, heads = self.module, case.config.num_heads
-        with torch.device(case.device):
-            self.module = llama = _llama(case.config)
-        weights = ours.state_dict().items()
-        llama.load_state_dict({_theirs(name): _by_halves(name, weight, heads) for name, weight in weights})
-        self.weights = dict(ours.named_buffers()) | {
-            name: _by_pairs(name, llama.get_parameter(_theirs(name)), heads) for name, _ in ours.named_parameters()
-        }
-        self.first = llama.get_parameter(_theirs("layers.0.attn.q_proj.weight"))
+    def __init__(self, step: Step):
+        super().__init__(step)
+        heads = step.config.num_heads
+        with torch.device(step.device):
+            llama = new_llama(step.config)
+        their_weights = {}
+        for name, weight in self.module.state_dict().items():
+            their_weights[their_name(name)] = by_halves(name, weight, heads)
+        llama.load_state_dict(their_weights)
+        # the reference of `expected` computes with these weights, in our order
+        self.weights = dict(self.module.named_buffers())
+        for name, _ in self.module.named_parameters():
+            self.weights[name] = by_pairs(name, llama.get_parameter(their_name(name)), heads)
+        self.first = llama.get_parameter(their_name("layers.0.attn.q_proj.weight"))
         self.start = exact.double(exact.checked(self.first))
-        self.optimizer = adam.AdamW(llama.parameters(), case.optimizer)
+        self.module = llama
+        self.optimizer = adam.AdamW(llama.parameters(), step.optimizer)
+        # its fastest mode: the whole model in one graph
         self.network = torch.compile(lambda tokens_BT: llama(tokens_BT).logits, dynamic=False)
 
 
-def _llama(config: Config) -> nn.Module:
+def new_llama(config: model.Config) -> nn.Module:
     """Build a Llama of our model's shape.
 
     Compiled, transformers writes the causal mask to memory and reads it in every layer. It makes none for attention
@@ -107,26 +117,36 @@ def _llama(config: Config) -> nn.Module:
 
     AttentionInterface.register(WITHOUT_MASK, sdpa_attention_forward)
     shape = LlamaConfig(
-        vocab_size=config.vocab_size, hidden_size=config.d_model, intermediate_size=config.d_ff,
-        num_hidden_layers=config.num_layers, num_attention_heads=config.num_heads, rms_norm_eps=1e-5,
-        max_position_embeddings=config.context_length, use_cache=False, attn_implementation=WITHOUT_MASK,
+        vocab_size=config.vocab_size,
+        hidden_size=config.d_model,
+        intermediate_size=config.d_ff,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=config.context_length,
+        use_cache=False,
+        attn_implementation=WITHOUT_MASK,
         rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-    )  # fmt: skip
+    )
     return LlamaForCausalLM(shape)
 
 
-def _theirs(name: str) -> str:
+def their_name(name: str) -> str:
     """Return the name that one of our parameters has in the Llama."""
     for ours, theirs in NAMES.items():
         name = name.replace(ours, theirs)
     return name
 
 
-def _by_halves(name: str, weight: Tensor, heads: int) -> Tensor:
+def by_halves(name: str, weight: Tensor, heads: int) -> Tensor:
     """Reorder rows from our RoPE's pairs of neighbours to the Llama's pairs across halves of a head."""
-    return weight.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2) if name.endswith(ROTATED) else weight
+    if not name.endswith(ROTATED):
+        return weight
+    return weight.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
 
 
-def _by_pairs(name: str, weight: Tensor, heads: int) -> Tensor:
-    """Undo `_by_halves`, in a way that autograd follows."""
-    return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2) if name.endswith(ROTATED) else weight
+def by_pairs(name: str, weight: Tensor, heads: int) -> Tensor:
+    """Undo `by_halves`, in a way that autograd follows."""
+    if not name.endswith(ROTATED):
+        return weight
+    return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)

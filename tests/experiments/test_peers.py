@@ -1,73 +1,69 @@
 """The Llama of transformers computes what our model does, from the same weights, before it is timed beside it."""
 
-import functools
 import importlib.util
-from dataclasses import replace
 
 import pytest
 import torch
 
-import plain
-from lib.config import SIZES
-from lib.experiments import measure, peers
-from lib.records import results
+from lib.experiments import case as measuring
+from lib.experiments import peers
+from lib.experiments.peers import Llama, Peers
 
 
-def one(**changed):
-    return plain.one("peers", **{"program": "transformers"} | changed)
+def one(program="transformers", precision="fp32", context_length=8, batch_size=1, device="cpu"):
+    return Peers("tiny", context_length, batch_size, precision, program, device)
 
 
 @pytest.fixture
 def eager(monkeypatch):
-    """Nothing is compiled, which takes long and is tried once."""
+    """Nothing is compiled, which takes long; the tests of the ladder compile our step."""
     pytest.importorskip("transformers")
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **_: None)
 
 
 @pytest.mark.usefixtures("eager", "former_precision")
-def test_logits_gradient_and_update_of_the_llama_are_those_of_the_plain_model():
-    work = one(batch_size=2).setup()
-    found = measure.errors(work)
-    assert max(*found["logits_error"], *found["gradient_error"], *found["update_error"]) < 1e-4
-    assert work.facts["peer_version"].split(".")[0].isdigit()
+def test_logits_gradient_and_update_of_the_llama_are_those_of_the_plain_model_and_it_runs_in_pairs_with_ours():
+    record = measuring.Recording(one(batch_size=2))
+    record.case.measure(record, seconds=0)
+    for name in ("logits_error", "gradient_error", "update_error"):
+        assert record.metrics[name][0] < 1e-4
+    assert record.metrics["peer_version"].split(".")[0].isdigit()
+    assert len(record.metrics["paired_ms"]) == len(record.metrics["baseline_ms"]) >= 3
 
 
 @pytest.mark.usefixtures("eager", "former_precision")
 def test_rows_in_another_order_are_noticed(monkeypatch):
-    monkeypatch.setattr(peers, "_by_halves", lambda name, weight, heads: weight)
-    monkeypatch.setattr(peers, "_by_pairs", lambda name, weight, heads: weight)
-    with pytest.raises(measure.WrongResult, match="logits"):
-        measure.errors(one().setup())
+    monkeypatch.setattr(peers, "by_halves", lambda name, weight, heads: weight)
+    monkeypatch.setattr(peers, "by_pairs", lambda name, weight, heads: weight)
+    record = measuring.Recording(one())
+    with pytest.raises(measuring.WrongResult, match="logits"):
+        measuring.check(record, record.setup())
 
 
 @pytest.mark.usefixtures("eager", "former_precision")
 def test_both_programs_begin_with_the_same_weights_and_batch():
-    built = []
-    for program in peers.PROGRAMS:
-        torch.manual_seed(0)
-        case = one(program=program)
-        built.append(peers.Llama(case.inner) if program == peers.PEER else case.inner.training())
-    ours, llama = built
+    torch.manual_seed(0)
+    ours = one("ours").ladder.training()
+    torch.manual_seed(0)
+    llama = Llama(one().ladder.step)
     assert torch.equal(ours.batch, llama.batch)
     assert ours.weights.keys() == llama.weights.keys()
-    assert all(torch.equal(ours.weights[name], llama.weights[name]) for name in ours.weights)
+    for name, weight in ours.weights.items():
+        assert torch.equal(weight, llama.weights[name]), name
     assert sum(p.numel() for p in ours.module.parameters()) == sum(p.numel() for p in llama.module.parameters())
 
 
-@pytest.mark.usefixtures("forget_graphs")
-def test_a_record_has_the_pairs_of_both_compiled(own_results, one_thread, monkeypatch):
-    pytest.importorskip("transformers")
-    monkeypatch.setitem(SIZES, "tiny", replace(SIZES["tiny"], num_layers=1))  # each layer is compiled anew
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))  # takes less long
-    metrics = plain.measured(one())["metrics"]
-    assert len(metrics["paired_ms"]) == len(metrics["baseline_ms"]) >= 5
-    assert metrics["peer_version"]
-    records = results.load("peers", results.machines()[0])
-    assert list(records["program"]) == ["transformers"]
+def test_ours_has_the_switches_that_are_fastest():
+    assert "products" in one(context_length=512).ladder.names
+    assert "sdpa" in one(precision="bf16", context_length=512).ladder.names
+    assert "sdpa" not in one(precision="bf16", context_length=256).ladder.names
+    assert one(precision="bf16").ladder.step.precision == "bf16"
 
 
-def test_where_transformers_is_missing_it_is_left_out_and_ours_is_not(monkeypatch):
+def test_where_transformers_is_missing_it_is_left_out(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else find(name))
     assert one().unavailable() == "transformers is not installed (make peers)"
-    assert one(program="ours").unavailable() == one(program="ours").inner.unavailable()
+    with pytest.raises(ValueError, match=r"program: got 'llama', expected one of ours, transformers"):
+        one("llama")
