@@ -11,13 +11,12 @@ import functools
 import math
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from lib import validate
-from lib.parallel import transfers
+from lib.parallel import collectives
 from lib.parallel.accounting import BUCKET_BYTES
 
 MIB = 2**20
@@ -28,7 +27,7 @@ VARIANTS = {
     "overlap": "an asynchronous all-reduce of each gradient as soon as it is ready",
     "bucketed": "an asynchronous all-reduce of each bucket of gradients as soon as it is full",
 }
-_DURING_BACKWARD = {"overlap", "bucketed"}
+_DURING_BACKWARD = ("overlap", "bucketed")
 
 
 class DistributedDataParallel(nn.Module):
@@ -36,8 +35,9 @@ class DistributedDataParallel(nn.Module):
 
     All start with the weights and buffers of rank 0. Call `finish_gradient_synchronization` between the backward pass
     and the optimizer's step. A parameter without a gradient on some ranks counts as zero there; one without on every
-    rank keeps none. Collectives run in one order on all ranks, that of the parameters reversed: a parameter without a
-    gradient holds back those before it until the end. A bucket's gradients are views of its buffer.
+    rank keeps none. Gradients of several parameters that travel together are views of one buffer.
+    On two ranks an fp32 step has the bits of one process that adds up the gradients of both halves of the batch. One
+    backward pass over the whole batch adds up in another order inside its products, and agrees to rounding.
     Raises ValueError for an unknown variant, or a bucket that is not positive."""
 
     def __init__(self, module: nn.Module, variant: str = "bucketed", bucket_mib: float = BUCKET_MIB):
@@ -45,21 +45,27 @@ class DistributedDataParallel(nn.Module):
         validate.choice("variant", variant, VARIANTS)
         if not bucket_mib > 0:
             raise ValueError(f"bucket_mib: got {bucket_mib}, expected a positive number")
-        transfers.from_rank_0(module)
-        self.module, self.variant = module, variant
-        params = [param for param in module.parameters() if param.requires_grad]
-        most_bytes = {"flat": math.inf, "bucketed": bucket_mib * MIB}.get(variant, 0)
-        self.buckets = list(_buckets(params, most_bytes))
-        self._params = [param for bucket in self.buckets for param in bucket.params]
-        self._used = torch.ones(len(params), device=params[0].device if params else "cpu")
+        collectives.from_rank_0(module)
+        self.module = module
+        self.variant = variant
+        most_bytes = 0.0  # every gradient by itself
+        if variant == "flat":
+            most_bytes = math.inf
+        if variant == "bucketed":
+            most_bytes = bucket_mib * MIB
+        # gradients are ready about in the reverse order of the parameters
+        params = [param for param in module.parameters() if param.requires_grad][::-1]
+        self.buckets = _buckets(params, most_bytes)
+        self._params = params
+        self._pending: list[collectives.Pending] = []
         self._synchronizing = True
-        self._start_anew()
         if variant in _DURING_BACKWARD:
-            # a hook that held this module would be a cycle that no collector sees
-            ready = functools.partial(type(self)._ready, weakref.proxy(self))
-            for place, bucket in enumerate(self.buckets):
+            # the collector does not see hooks of parameters: one that held this module would keep it for ever
+            weak_self = weakref.proxy(self)
+            for bucket in self.buckets:
                 for param in bucket.params:
-                    param.register_post_accumulate_grad_hook(functools.partial(ready, place))
+                    hook = functools.partial(DistributedDataParallel._on_gradient, weak_self, bucket)
+                    param.register_post_accumulate_grad_hook(hook)
 
     def forward(self, *inputs, **named):
         return self.module(*inputs, **named)
@@ -67,81 +73,82 @@ class DistributedDataParallel(nn.Module):
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Only add up gradients on each rank in the backward passes inside the block."""
-        before, self._synchronizing = self._synchronizing, False
+        before = self._synchronizing
+        self._synchronizing = False
         try:
             yield
         finally:
             self._synchronizing = before
 
     def finish_gradient_synchronization(self) -> None:
-        """Wait until every gradient is the average over the ranks; issue what the backward pass could not."""
-        absent = [index for index, param in enumerate(self._params) if param.grad is None]
+        """Wait until every gradient is the average over the ranks; start what the backward pass could not."""
+        is_used = torch.tensor([float(param.grad is not None) for param in self._params])
         while len(self._pending) < len(self.buckets):
-            self._issue()
+            self._start_next()
             if self.variant == "naive":
                 self._pending[-1].wait()
-        # one more collective, of one number a parameter: only the ranks together know which of them nobody used
-        if absent:
-            self._used[absent] = 0
-        used = transfers.average(self._used)
-        for pending in self._pending if self.variant != "naive" else []:
-            pending.wait()
-        used.wait()
-        if absent:
-            for index, used_by in zip(absent, self._used[absent].tolist(), strict=True):
-                if not used_by:
-                    self._params[index].grad = None
-        self._start_anew()
-
-    def _start_anew(self) -> None:
-        self._pending = []
-        self._used.fill_(1)
+        if self.variant != "naive":
+            for pending in self._pending:
+                pending.wait()
+        self._drop_unused(is_used)
+        self._pending.clear()
         for bucket in self.buckets:
             bucket.ready.clear()
 
-    def _ready(self, place: int, param: Tensor) -> None:
-        """Note that a bucket's gradient is ready, and issue the buckets that are full, in their order."""
+    def _drop_unused(self, is_used: Tensor) -> None:
+        """Take the zeros from parameters that no rank used: an optimizer treats them unlike no gradient."""
+        if not self._params:
+            return
+        # one more collective in every step, since no rank knows what the others used
+        used_by = is_used.to(self._params[0].device)
+        collectives.average(used_by).wait()
+        # only what this rank did not use can be unused by all; else a GPU need not be waited for
+        if not is_used.all():
+            for param, share in zip(self._params, used_by.tolist(), strict=True):
+                if share == 0:
+                    param.grad = None
+
+    def _on_gradient(self, bucket: "_Bucket", param: Tensor) -> None:
+        """Note that a gradient is ready, and start the buckets that are full.
+
+        Buckets start in one order on all ranks: one that is full waits for those before it."""
         if not self._synchronizing:
             return
-        bucket = self.buckets[place]
         if param in bucket.ready:
             raise RuntimeError("backward ran again before finish_gradient_synchronization; run the others in no_sync()")
         bucket.ready.add(param)
-        while len(self._pending) < len(self.buckets) and self.buckets[len(self._pending)].full:
-            self._issue()
+        while len(self._pending) < len(self.buckets) and self.buckets[len(self._pending)].is_full():
+            self._start_next()
 
-    def _issue(self) -> None:
-        self._pending.append(transfers.average(self.buckets[len(self._pending)].filled()))
+    def _start_next(self) -> None:
+        bucket = self.buckets[len(self._pending)]
+        self._pending.append(collectives.average(bucket.collect()))
 
 
-@dataclass
 class _Bucket:
-    """Hold parameters whose gradients travel together, those of several as views of one buffer."""
+    """Hold parameters of one type whose gradients travel together, those of several as views of one buffer."""
 
-    params: list[nn.Parameter]
-    ready: set[Tensor] = field(default_factory=set)
+    def __init__(self, params: list[nn.Parameter]):
+        self.params = params
+        self.ready: set[Tensor] = set()
+        self.buffer: Tensor | None = None  # of the gradients of several parameters, from the first step on
+        self.views: list[Tensor] = []
 
-    @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
+        """Return True once every gradient is there."""
         return len(self.ready) == len(self.params)
 
-    @functools.cached_property
-    def buffer(self) -> Tensor:
-        numel = sum(param.numel() for param in self.params)
-        return torch.empty(numel, dtype=_dtype(self.params[0]), device=self.params[0].device)
-
-    @functools.cached_property
-    def views(self) -> list[Tensor]:
-        parts = self.buffer.split([param.numel() for param in self.params])
-        return [part.view(param.shape) for part, param in zip(parts, self.params, strict=True)]
-
     @torch.no_grad()
-    def filled(self) -> Tensor:
+    def collect(self) -> Tensor:
         """Return the gradients as one tensor; what is written to it reaches them. None counts as zero."""
         if len(self.params) == 1:
             param = self.params[0]
-            param.grad = torch.zeros_like(param, dtype=_dtype(param)) if param.grad is None else param.grad.contiguous()
+            if param.grad is None:
+                param.grad = torch.zeros_like(param, memory_format=torch.contiguous_format)
+            param.grad = param.grad.contiguous()
             return param.grad
+        if self.buffer is None:
+            self._allocate()
         for param, view in zip(self.params, self.views, strict=True):
             if param.grad is None:
                 view.zero_()
@@ -150,22 +157,25 @@ class _Bucket:
             param.grad = view
         return self.buffer
 
+    def _allocate(self) -> None:
+        sizes = [param.numel() for param in self.params]
+        self.buffer = torch.empty(sum(sizes), dtype=self.params[0].dtype, device=self.params[0].device)
+        for param, part in zip(self.params, self.buffer.split(sizes), strict=True):
+            self.views.append(part.view(param.shape))
 
-def _dtype(param: Tensor) -> torch.dtype:
-    return param.grad_dtype or param.dtype
 
-
-def _buckets(params: list[nn.Parameter], most_bytes: float) -> Iterator[_Bucket]:
-    """Yield buckets of gradients of one type, in the reverse order of the parameters.
+def _buckets(params: list[nn.Parameter], most_bytes: float) -> list[_Bucket]:
+    """Divide parameters, in their order, into buckets of one type and device.
 
     A bucket has at most `most_bytes`, or one parameter that alone has more."""
-    bucket, size = [], 0
-    for param in reversed(params):
-        param_bytes = param.numel() * _dtype(param).itemsize
-        if bucket and (size + param_bytes > most_bytes or _dtype(param) != _dtype(bucket[0])):
-            yield _Bucket(bucket)
-            bucket, size = [], 0
-        bucket.append(param)
-        size += param_bytes
-    if bucket:
-        yield _Bucket(bucket)
+    buckets: list[_Bucket] = []
+    bucket_bytes = 0
+    for param in params:
+        fits = buckets and bucket_bytes + param.nbytes <= most_bytes
+        if fits and (param.dtype, param.device) == (buckets[-1].params[0].dtype, buckets[-1].params[0].device):
+            buckets[-1].params.append(param)
+            bucket_bytes += param.nbytes
+        else:
+            buckets.append(_Bucket([param]))
+            bucket_bytes = param.nbytes
+    return buckets

@@ -1,6 +1,7 @@
 """Shard parameters, gradients and optimizer state, and gather a layer when it computes.
 
-This is FSDP (Zhao et al. 2023), or stage 3 of ZeRO (Rajbhandari et al. 2020).
+This is FSDP (Zhao et al. 2023), or stage 3 of ZeRO (Rajbhandari et al. 2020). As with PyTorch's `fully_shard`, the
+module's own parameters are the shards.
 
 >>> sharded = FullySharded(network, compute_dtype=torch.bfloat16)  # doctest: +SKIP
 >>> optimizer = torch.optim.AdamW(sharded.parameters())  # doctest: +SKIP
@@ -12,7 +13,7 @@ This is FSDP (Zhao et al. 2023), or stage 3 of ZeRO (Rajbhandari et al. 2020).
 import functools
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -20,132 +21,149 @@ from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils import _pytree as pytree
 
-from lib.parallel import transfers
+from lib.parallel import collectives
 
 
 class FullySharded(nn.Module):
-    """Keep a part of each layer as a flat fp32 tensor, and gather the layer while it computes.
+    """Keep a part of each parameter, and gather those of a layer while it computes.
 
-    Layers are the children of `module`, and the items of those that are an `nn.ModuleList`. A layer is gathered before
-    its forward and its backward pass, while the one before it computes, and freed after each: at most two are there.
-    Its gradients are averaged and scattered after its backward pass. Parameters of no layer, or of several (tied
-    weights), are gathered for the whole step. Rank 0's weights and buffers are the first of every rank.
+    Layers are the children of `module`, and the items of children that only hold others, such as an `nn.ModuleList`. A
+    layer is gathered before its forward and its backward pass, while the one before it computes, and freed after each:
+    at most two are there. Its gradients are averaged and scattered after its backward pass. Parameters of no layer, or
+    of several (tied weights), are there for the whole step. All ranks start with rank 0's weights and buffers.
 
-    `parameters()` yields the shards, whose gradients are ready after `finish_gradient_synchronization`; a parameter
-    without a gradient counts as zero. In a narrower `compute_dtype`, layers compute and travel in that type, as do
-    gradients; inputs are converted. The module must be on its device, and its graph equal on all ranks."""
+    A parameter of two or more dimensions is sharded: `.data` is this rank's rows. Vectors, such as those of norms, are
+    whole on every rank. After `finish_gradient_synchronization` every trained parameter has a `.grad` of the shape and
+    type of its `.data`; those of vectors are equal on all ranks, and a parameter that had no gradient has zeros.
+    Several backward passes add up, each finished here or by the next forward pass. In a narrower `compute_dtype`,
+    layers compute and travel in that type, as do gradients until they are averaged; inputs are converted.
+
+    On two ranks an fp32 step has the bits of one process that adds up the gradients of both halves of the batch, each
+    of one backward pass. It agrees to rounding only where sums have another order: with one backward pass over the
+    whole batch, whose products add up over all tokens; with several backward passes a step; on more ranks.
+
+    The module must be on its device, its graph equal on all ranks, and a layer's weights read inside its own forward
+    only."""
 
     def __init__(self, module: nn.Module, compute_dtype: torch.dtype | None = None):
         super().__init__()
-        transfers.from_rank_0(module)
-        self.module, self.compute_dtype = module, compute_dtype
-        self._layers = _layers(module, compute_dtype or torch.float32)
+        collectives.from_rank_0(module)
+        self.module = module
+        self.compute_dtype = compute_dtype
+        self._layers = _layers(module, compute_dtype)
         self._order: list[_Layer] = []  # that of the last forward pass
         self._trace: list[_Layer] = []  # that of this one
-        self._backward, self._current, self._reducing = False, None, None
+        self._in_backward = False
+        self._current: _Layer | None = None  # whose backward pass runs
+        self._reducing: _Layer | None = None  # whose gradients are on their way
         for layer in self._layers:
             if layer.module is not module:
                 layer.module.register_forward_pre_hook(functools.partial(self._before_forward, layer))
                 layer.module.register_forward_hook(functools.partial(self._after_forward, layer))
 
     def forward(self, *inputs, **named):
-        if self._backward:
+        if self._in_backward:
             self.finish_gradient_synchronization()
-        self._order, self._trace = self._trace, []
-        for layer in self._throughout():
-            layer.gather()
-            layer.wait()
+        self._free()  # also what an interrupted step left
+        self._order = self._trace
+        self._trace = []
+        for layer in self._layers:
+            if layer.module is self.module:
+                layer.gather()
+                layer.wait()
         if self.compute_dtype is not None:
             inputs, named = pytree.tree_map_only(Tensor, self._converted, (inputs, named))
         output = self.module(*inputs, **named)
         if not torch.is_grad_enabled():
             self._free()
         for tensor in _differentiable(output):
-            tensor.register_hook(self._start_backward)
+            tensor.register_hook(functools.partial(FullySharded._begin_backward, weakref.proxy(self)))
         return output
 
     def finish_gradient_synchronization(self) -> None:
-        """Wait until each shard's gradient is the average over the ranks; free what is gathered."""
-        if self._backward:
-            for layer in self._layers:
-                if not layer.reduced or any(shard.gradients is not None for shard in layer.shards):
-                    self._reduce(layer)
-            self._wait_for_gradients()
-        self._backward, self._current = False, None
+        """Wait until each gradient is the average over the ranks; leave the shards with their gradients."""
+        if not self._in_backward:
+            return
+        for layer in self._layers:
+            if not layer.is_reduced or layer.has_gradients():
+                self._reduce(layer)
+        self._wait_for_gradients()
         self._free()
-
-    def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator:
-        """Yield the shards, by the names of their layers."""
-        for shard in self._shards():
-            yield f"{prefix}{'.' if prefix else ''}{shard.name}", shard.master
+        for layer in self._layers:
+            layer.uses = 0
+            layer.is_reduced = False
+            for shard in layer.shards:
+                shard.show_gradient()
+        self._in_backward = False
+        self._current = None
 
     def gather_full_parameters(self) -> dict[str, Tensor]:
-        """Return the state dict of the plain module, in fp32. Every rank must call it."""
+        """Return the state dict of the plain module, in its own types. Every rank must call it."""
         whole = {}
-        for shard in self._shards():
-            whole |= dict(zip(map(id, shard.params), shard.gathered_master(), strict=True))
-        state = self.module.state_dict(keep_vars=True)
-        return {name: whole[id(value)] if id(value) in whole else value.clone() for name, value in state.items()}
-
-    def state_dict(self, *_, **__) -> dict[str, Tensor]:
-        return self.gather_full_parameters()
-
-    @torch.no_grad()
-    def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
-        """Load the state dict of the plain module. Raises KeyError for a missing name."""
-        self._free()
-        names = {id(value): name for name, value in self.module.state_dict(keep_vars=True).items()}
-        for shard in self._shards():
-            shard.load([state_dict[names[id(param)]] for param in shard.params])
-        for name, value in self.module.named_buffers():
-            if name in state_dict:
-                value.copy_(state_dict[name])
+        for layer in self._layers:
+            for shard in layer.shards:
+                whole[shard.param] = shard.gathered()
+        state = {}
+        for name, value in self.module.state_dict(keep_vars=True).items():
+            state[name] = whole[value] if value in whole else value.detach().clone()
+        return state
 
     def _apply(self, fn, recurse=True):
         raise RuntimeError("a sharded module cannot be moved or converted; do so before it is sharded")
 
-    def _shards(self) -> list["_Shard"]:
-        return [shard for layer in self._layers for shard in layer.shards]
-
-    def _throughout(self) -> list["_Layer"]:
-        return [layer for layer in self._layers if layer.module is self.module]
-
     def _converted(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.compute_dtype) if tensor.is_floating_point() else tensor
 
+    def _free(self) -> None:
+        for layer in self._layers:
+            layer.free()
+
     def _before_forward(self, layer: "_Layer", *_) -> None:
+        """Gather a layer, and the one that came after it in the last forward pass."""
         layer.gather()
-        if not self._backward:  # else it is computed again, for the backward pass
+        if not self._in_backward:  # else a checkpoint computes it again
             place = len(self._trace)
             self._trace.append(layer)
-            if self._order[place : place + 1] == [layer] and place + 1 < len(self._order):
+            is_as_before = self._order[place : place + 1] == [layer]
+            if is_as_before and place + 1 < len(self._order):
                 self._order[place + 1].gather()
         layer.wait()
 
     def _after_forward(self, layer: "_Layer", module: nn.Module, inputs, output) -> None:
-        if self._backward:
+        """Free a layer, and prepare for its backward pass."""
+        if self._in_backward:
             return
         tensors = _differentiable(output)
         if tensors:
             layer.uses += 1
-            before = functools.partial(self._before_backward, self._trace, len(self._trace) - 1)
-            register_multi_grad_hook(tensors, before, mode="any")
-        if not tensors or len(self._trace) != len(self._order):  # the last layer is about to compute again
+            place = len(self._trace) - 1
+            hook = functools.partial(FullySharded._before_backward, weakref.proxy(self), self._trace, place)
+            register_multi_grad_hook(tensors, hook, mode="any")
+        is_last = len(self._trace) == len(self._order)
+        # the backward pass begins with the last layer, which can stay
+        if not (tensors and is_last):
             layer.free()
 
-    def _start_backward(self, _) -> None:
-        self._backward = True
+    def _begin_backward(self, _: Tensor) -> None:
+        """Set earlier gradients aside, since those to come are of whole parameters."""
+        if not self._in_backward:
+            self._in_backward = True
+            for layer in self._layers:
+                for shard in layer.shards:
+                    shard.set_gradient_aside()
 
-    def _before_backward(self, trace: list["_Layer"], place: int, _) -> None:
+    def _before_backward(self, trace: list["_Layer"], place: int, gradient: Tensor) -> None:
         """Leave the layer whose backward pass ended, and gather this one and the next."""
-        self._backward, layer = True, trace[place]
+        self._begin_backward(gradient)
+        layer = trace[place]
         if self._current not in (None, layer):
             self._leave(self._current)
         self._current = layer
         layer.uses -= 1
-        for each in trace[place], *trace[place - 1 : place]:
-            if each.read_in_backward:
-                each.gather()
+        if layer.is_read_in_backward:
+            layer.gather()
+        if place > 0 and trace[place - 1].is_read_in_backward:
+            trace[place - 1].gather()
         layer.wait()
 
     def _leave(self, layer: "_Layer") -> None:
@@ -156,29 +174,27 @@ class FullySharded(nn.Module):
     def _reduce(self, layer: "_Layer") -> None:
         """Average and scatter the gradients of a layer, once those of the layer before it are there."""
         self._wait_for_gradients()
-        layer.reduced, self._reducing = True, layer
+        layer.is_reduced = True
+        self._reducing = layer
         for shard in layer.shards:
             shard.reduce()
 
     def _wait_for_gradients(self) -> None:
         if self._reducing is not None:
             for shard in self._reducing.shards:
-                shard.take_gradient()
+                shard.take_average()
         self._reducing = None
-
-    def _free(self) -> None:
-        for layer in self._layers:
-            layer.free()
-            layer.uses, layer.reduced = 0, False
 
 
 class _Layer:
-    """Hold the shards of a module: one of what is trained, and one of what is frozen."""
+    """Hold the shards of a module that computes at once."""
 
-    def __init__(self, name: str, module: nn.Module, shards: list["_Shard"]):
-        self.name, self.module, self.shards = name, module, shards
-        self.read_in_backward = not isinstance(module, nn.Embedding)  # its gradient depends on the tokens alone
-        self.uses, self.reduced = 0, False
+    def __init__(self, module: nn.Module, shards: list["_Shard"]):
+        self.module = module
+        self.shards = shards
+        self.is_read_in_backward = not isinstance(module, nn.Embedding)  # its gradient depends on the tokens alone
+        self.uses = 0  # in forward passes whose backward passes are to come
+        self.is_reduced = False  # in this step
 
     def gather(self) -> None:
         for shard in self.shards:
@@ -186,132 +202,164 @@ class _Layer:
 
     def wait(self) -> None:
         for shard in self.shards:
-            shard.wait()
+            shard.show_whole()
 
     def free(self) -> None:
         for shard in self.shards:
             shard.free()
 
+    def has_gradients(self) -> bool:
+        return any(shard.gradient is not None for shard in self.shards)
+
 
 class _Shard:
-    """Hold this rank's part of some parameters, and all of them while they are gathered.
+    """Hold this rank's rows of a parameter, and all of them while they are gathered: `param.data` is one or the other.
 
-    The parameters are views of `whole`, whose memory is there only then."""
+    Rows are dealt in equal blocks; the last ranks may have fewer, or none. A vector is one block that all ranks hold."""
 
-    def __init__(self, name: str, params: list[nn.Parameter], dtype: torch.dtype):
-        self.name, self.params = name, params
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        self.numels = [param.numel() for param in params]
-        self.numel = sum(self.numels)
-        self.whole = torch.empty(-(-self.numel // self.world) * self.world, dtype=dtype, device=params[0].device)
-        part = torch.empty(len(self.whole) // self.world, device=self.whole.device)
-        self.master = nn.Parameter(part, requires_grad=params[0].requires_grad)
-        self.load(params)
-        # a hook that held this shard would be a cycle that no collector sees
-        collect = functools.partial(type(self)._collect, weakref.proxy(self))
-        for param, part in zip(params, self._views(self.whole), strict=True):
-            param.data = part
-            if param.requires_grad:
-                param.register_post_accumulate_grad_hook(collect)
-        self.places = {param: place for place, param in enumerate(params)}
-        self.whole_bytes = self.whole.nbytes
-        self.pending, self.reducing, self.gradients, self.seen = None, None, None, set()
+    def __init__(self, param: nn.Parameter, dtype: torch.dtype):
+        self.param = param
+        self.shape = param.shape
+        self.is_divided = param.dim() > 1
+        rows_first = param.data.reshape(1) if param.dim() == 0 else param.data
+        self.rows = len(rows_first)
+        blocks = dist.get_world_size() if self.is_divided else 1
+        self.block = -(-self.rows // blocks)
+        self.start = dist.get_rank() * self.block if self.is_divided else 0
+        # a copy, so that the memory of the whole parameter can go
+        own = rows_first[self.start : self.start + self.block].clone(memory_format=torch.contiguous_format)
+        self.own_rows = len(own)
+        self.local = own if self.is_divided else own.view(self.shape)
+        # its memory goes and comes back at the same tensor: views of it that the graph has saved stay good
+        self.whole = rows_first.new_empty((blocks * self.block, *self.shape[1:]), dtype=dtype)
+        self.whole_bytes = self.whole.untyped_storage().nbytes()
         self.whole.untyped_storage().resize_(0)
+        param.data = self.local
+        self.gathering: collectives.Pending | None = None
+        self.gradient: Tensor | None = None  # of the whole parameter, on this rank
+        self.reducing: tuple[collectives.Pending, Tensor] | None = None
+        self.average: Tensor | None = None  # of the ranks' gradients, of this rank's rows
+        if param.requires_grad:
+            # the collector does not see hooks of parameters: one that held this shard would keep it for ever
+            param.register_post_accumulate_grad_hook(functools.partial(_Shard._collect, weakref.proxy(self)))
 
     def gather(self) -> None:
-        """Begin to gather the parameters, unless they are there."""
+        """Begin to gather the parameter, unless it is there."""
         storage = self.whole.untyped_storage()
-        if storage.nbytes():
-            return
-        storage.resize_(self.whole_bytes)
-        self._own(self.whole).copy_(self.master.detach())
-        self.pending = transfers.gather(self.whole)
+        if storage.nbytes() == 0:
+            storage.resize_(self.whole_bytes)
+            self.gathering = self._gather_into(self.whole)
 
-    def wait(self) -> None:
-        if self.pending is not None:
-            self.pending.wait()
-            self.pending = None
+    def show_whole(self) -> None:
+        """Let the parameter be the whole one, once it is gathered; its memory may be missing, where nobody reads it."""
+        if self.gathering is not None:
+            self.gathering.wait()
+            self.gathering = None
+        self.param.data = self._without_padding(self.whole)
 
     def free(self) -> None:
-        self.wait()
+        """Let the parameter be this rank's rows."""
+        if self.gathering is not None:
+            self.gathering.wait()
+            self.gathering = None
+        self.param.data = self.local
         self.whole.untyped_storage().resize_(0)
 
+    def gathered(self) -> Tensor:
+        """Return the whole parameter in its own type."""
+        whole = torch.empty_like(self.whole, dtype=self.local.dtype)
+        self._gather_into(whole).wait()
+        return self._without_padding(whole)
+
+    def set_gradient_aside(self) -> None:
+        """Keep the gradient of earlier backward passes, to which this one adds."""
+        self.average = self.param.grad
+        self.param.grad = None
+
+    def show_gradient(self) -> None:
+        """Give the parameter, now this rank's rows, their gradient."""
+        self.param.grad = self.average
+        self.average = None
+
     def reduce(self) -> None:
-        """Begin to average the gradients and to scatter them; a parameter without one counts as zero."""
-        if not self.master.requires_grad:
+        """Begin to average the gradient; a parameter without one counts as zero."""
+        if not self.param.requires_grad:
             return
-        if self.gradients is None:
-            self.gradients = torch.zeros_like(self.whole)
+        if self.gradient is None:
+            self.gradient = torch.zeros(self.shape, dtype=self.whole.dtype, device=self.whole.device)
+        if self.is_divided:
+            part = torch.empty((self.block, *self.shape[1:]), dtype=self.local.dtype, device=self.local.device)
+            pending = collectives.scatter(part, self._with_padding(self.gradient))
+            part = part[: self.own_rows]
         else:
-            self.gradients[self.numel :] = 0
-            for place, view in enumerate(self._views(self.gradients)):
-                if place not in self.seen:
-                    view.zero_()
-        part = torch.empty_like(self.master, requires_grad=False)
-        pending = transfers.scatter(part, self.gradients)
-        self.reducing, self.gradients, self.seen = (pending, part), None, set()
+            part = self.gradient.to(self.local.dtype).contiguous()
+            pending = collectives.average(part)
+        self.reducing = (pending, part)
+        self.gradient = None
 
-    @torch.no_grad()
-    def take_gradient(self) -> None:
-        """Wait for the average and add it to the gradient of the shard."""
-        if self.reducing is not None:
-            pending, part = self.reducing
-            pending.wait()
-            self.master.grad = part if self.master.grad is None else self.master.grad.add_(part)
-            self.reducing = None
-
-    def gathered_master(self) -> list[Tensor]:
-        """Return all parameters in fp32."""
-        whole = torch.empty(self.whole.numel(), device=self.master.device)
-        self._own(whole).copy_(self.master.detach())
-        transfers.gather(whole).wait()
-        return [part.clone() for part in self._views(whole)]
-
-    @torch.no_grad()
-    def load(self, params: list[Tensor]) -> None:
-        """Copy this rank's part of some values."""
-        flat = torch.cat([param.detach().reshape(-1).to(self.master) for param in params])
-        own = flat[self.rank * len(self.master) : (self.rank + 1) * len(self.master)]
-        self.master.zero_()
-        self.master[: len(own)] = own
+    def take_average(self) -> None:
+        """Wait for the average, and add it to that of earlier backward passes."""
+        if self.reducing is None:
+            return
+        pending, part = self.reducing
+        self.reducing = None
+        pending.wait()
+        self.average = part if self.average is None else self.average + part
 
     @torch.no_grad()
     def _collect(self, param: nn.Parameter) -> None:
-        """Move a parameter's gradient to the others'."""
-        if self.gradients is None:
-            self.gradients = torch.empty_like(self.whole)
-        place = self.places[param]
-        view = self._views(self.gradients)[place]
-        view.add_(param.grad) if place in self.seen else view.copy_(param.grad)
-        self.seen.add(place)
+        """Take the gradient of the whole parameter from where that of this rank's rows will be."""
+        if self.gradient is None:
+            self.gradient = param.grad
+        else:
+            self.gradient += param.grad
         param.grad = None
 
-    def _own(self, whole: Tensor) -> Tensor:
-        return whole.view(self.world, -1)[self.rank]
+    def _gather_into(self, whole: Tensor) -> collectives.Pending:
+        """Write this rank's rows into `whole`, and begin to receive the others'."""
+        whole[self.start : self.start + self.own_rows].view(self.local.shape).copy_(self.local)
+        if self.is_divided:
+            return collectives.gather(whole)
+        return collectives.Pending([])
 
-    def _views(self, whole: Tensor) -> list[Tensor]:
-        parts = whole[: self.numel].split(self.numels)
-        return [part.view(param.shape) for part, param in zip(parts, self.params, strict=True)]
+    def _without_padding(self, whole: Tensor) -> Tensor:
+        return whole[: self.rows].view(self.shape)
+
+    def _with_padding(self, gradient: Tensor) -> Tensor:
+        if self.rows == len(self.whole):
+            return gradient.contiguous()
+        padded = gradient.new_zeros(self.whole.shape)
+        padded[: self.rows] = gradient
+        return padded
 
 
-def _layers(module: nn.Module, dtype: torch.dtype) -> list[_Layer]:
-    """Return the layers, and one of the parameters that no layer has alone."""
-    children = {}
-    for name, child in module.named_children():
-        inner = child.named_children() if isinstance(child, nn.ModuleList) else [("", child)]
-        children |= {f"{name}.{place}".rstrip("."): layer for place, layer in inner}
-    owners = Counter(param for child in children.values() for param in child.parameters())
-    found = {name: [param for param in child.parameters() if owners[param] == 1] for name, child in children.items()}
-    found["rest"] = [param for param in module.parameters() if owners[param] != 1]
+def _layers(module: nn.Module, compute_dtype: torch.dtype | None) -> list[_Layer]:
+    """Return the layers, and one of the parameters that no layer has alone, whose module is the whole."""
+    modules = list(dict.fromkeys(_computing(module)))
+    owners = Counter(param for layer in modules for param in layer.parameters())
     layers = []
-    for name, params in found.items():
-        trained, frozen = ([param for param in params if param.requires_grad is kind] for kind in (True, False))
-        kinds = {name: trained, f"{name}.frozen": frozen}
-        shards = [_Shard(full_name, kind, dtype) for full_name, kind in kinds.items() if kind]
-        if shards:
-            layers.append(_Layer(name, children.get(name, module), shards))
-    return layers
+    for layer in modules:
+        own = [param for param in layer.parameters() if owners[param] == 1]
+        layers.append(_Layer(layer, _shards(own, compute_dtype)))
+    rest = [param for param in module.parameters() if owners[param] != 1]
+    layers.append(_Layer(module, _shards(rest, compute_dtype)))
+    return [layer for layer in layers if layer.shards]
+
+
+def _shards(params: list[nn.Parameter], compute_dtype: torch.dtype | None) -> list[_Shard]:
+    return [_Shard(param, compute_dtype or param.dtype) for param in params]
+
+
+def _computing(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the children, and in place of those that have no forward pass of their own theirs."""
+    for child in module.children():
+        if type(child).forward is nn.Module.forward:
+            yield from _computing(child)
+        else:
+            yield child
 
 
 def _differentiable(output) -> list[Tensor]:
-    return [tensor for tensor in pytree.tree_leaves(output) if isinstance(tensor, Tensor) and tensor.requires_grad]
+    """Return the tensors of an output, however nested, that a gradient can reach."""
+    tensors = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    return [tensor for tensor in tensors if tensor.requires_grad]
