@@ -68,7 +68,14 @@ class Ceilings:
 
 def ceilings(machine: str) -> Ceilings:
     """Return the ceilings of a machine. Raises NotMeasured without its products or its memory."""
-    frame = tidy.ok(records.load("ceilings", machine))
+    if machine not in records.machines():
+        raise NotMeasured(f"the ceilings of {machine}")
+    return of_records(records.load("ceilings", machine))
+
+
+def of_records(frame: pd.DataFrame) -> Ceilings:
+    """Return the ceilings that records of `ceilings` hold. Raises NotMeasured without products or memory."""
+    frame = tidy.ok(frame)
     rates: dict[tuple, Interval] = {}
     for values, cases in tidy.cases(frame):
         amount = "flops" if values["operation"] in PRODUCTS else "moved_bytes"
