@@ -5,6 +5,9 @@ takes n - 1 steps, and all-reducing both (Patarasuk and Yuan 2009). Bandwidths a
 (doc/PERFORMANCE.md): that of the algorithm is S over the time, that of the bus counts the bytes that a rank must send.
 The batches are those of Austin et al. (2025), "How to Scale Your Model", part 5: M is the number of mesh axes, each
 with its own links, that a kind of parallelism uses.
+
+>>> bus_bytes("all_reduce", message_bytes=1e9, world=8)
+1750000000.0
 """
 
 import math
@@ -12,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lib.cost import memory
 from lib.cost.flops import Shape, width
 
-PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}  # of a whole message round the ring
+PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1}  # of a message round the ring
 SCHEMES = ("naive", "flat", "overlap", "bucketed", "sharded", "fsdp")
 BUCKET_BYTES = 25 * 2**20  # of torch's own DistributedDataParallel
 
@@ -49,21 +51,18 @@ def bus_bytes(operation: str, message_bytes: float, world: int) -> float:
 
 
 class Messages(NamedTuple):
-    """Hold collectives of equal size: operation, bytes of all, number, and the phase that can hide them."""
+    """Hold collectives of about equal size: operation, bytes of all, number, and the phase that can hide them."""
 
     operation: str
     bytes: float
     calls: int
     beside: str = ""
 
-    def seconds(self, of: Network, world: int) -> float:
+    def seconds(self, network: Network, world: int) -> float:
         """Return the time of all of them, one after the other."""
-        return self.calls * of.seconds(self.operation, self.bytes / self.calls, world) if world > 1 else 0.0
-
-
-def tensors(shape: Shape) -> int:
-    """Count a model's parameters as tensors: nine a layer, the embedding, the last norm and the head."""
-    return 9 * shape.num_layers + 3
+        if world == 1:
+            return 0.0
+        return self.calls * network.seconds(self.operation, self.bytes / self.calls, world)
 
 
 def step_messages(
@@ -72,40 +71,56 @@ def step_messages(
     """List the collectives of one step, each with the phase that they overlap.
 
     Data parallelism all-reduces fp32 gradients: one tensor each after the backward pass (naive), all of them at once
-    (flat), or beside it by tensor (overlap) or bucket. A sharded optimizer gathers the parameters that the ranks have
-    updated. FSDP gathers embedding, layers, last norm and head before both passes, in the precision of products, and
-    reduce-scatters their gradients; only the embedding's backward pass needs no weights (Rajbhandari et al. 2020,
-    section 7)."""
-    whole, each = 4 * shape.parameters, tensors(shape)
+    (flat), or beside it by tensor (overlap) or bucket. A sharded optimizer adds a broadcast of each tensor that a rank
+    has updated. FSDP gathers matrices before both passes, in the precision of products, and scatters their gradients;
+    the embedding's backward pass needs no weights (Rajbhandari et al. 2020, section 7). Norms are all-reduced."""
+    gradient_bytes = 4 * shape.parameters
+    norms = 2 * shape.num_layers + 1
+    matrices = 7 * shape.num_layers + 2  # four of attention and three of SwiGLU in a layer, the embedding and the head
     if scheme == "fsdp":
-        narrow, units = width(precision), shape.num_layers + 3
-        read = shape.parameters - shape.vocab_size * shape.d_model
+        embedding_bytes = width(precision) * shape.vocab_size * shape.d_model
+        matrix_bytes = width(precision) * shape.matrix_parameters + embedding_bytes
         return [
-            Messages("all_gather", narrow * shape.parameters, units, "forward"),
-            Messages("reduce_scatter", narrow * shape.parameters, units, "backward"),
-            Messages("all_gather", narrow * read, units - 1, "backward"),
+            Messages("all_gather", matrix_bytes, matrices, "forward"),
+            Messages("all_gather", matrix_bytes - embedding_bytes, matrices - 1, "backward"),
+            Messages("reduce_scatter", matrix_bytes, matrices, "backward"),
+            Messages("all_reduce", 4 * norms * shape.d_model, norms, "backward"),
         ]
-    buckets = {"naive": each, "flat": 1, "overlap": each}.get(scheme) or math.ceil(whole / bucket_bytes)
-    reduced = Messages("all_reduce", whole, buckets, "" if scheme in ("naive", "flat") else "backward")
-    return [reduced, Messages("all_gather", whole, 1)] if scheme == "sharded" else [reduced]
+    tensors = matrices + norms
+    if scheme == "naive":
+        return [Messages("all_reduce", gradient_bytes, tensors)]
+    if scheme == "flat":
+        return [Messages("all_reduce", gradient_bytes, 1)]
+    if scheme == "overlap":
+        return [Messages("all_reduce", gradient_bytes, tensors, "backward")]
+    messages = [Messages("all_reduce", gradient_bytes, math.ceil(gradient_bytes / bucket_bytes), "backward")]
+    if scheme == "sharded":
+        messages.append(Messages("broadcast", gradient_bytes, tensors))
+    return messages
 
 
 def step_bytes(scheme: str, shape: Shape, world: int, precision: str = "fp32") -> float:
     """Return the bytes that a rank sends in a step."""
-    return sum(bus_bytes(m.operation, m.bytes, world) for m in step_messages(scheme, shape, precision))
+    messages = step_messages(scheme, shape, precision)
+    return sum(bus_bytes(message.operation, message.bytes, world) for message in messages)
 
 
-def exposed_s(every: Sequence[Messages], of: Network, world: int, phases_s: Mapping[str, float]) -> float:
+def exposed_s(messages: Sequence[Messages], network: Network, world: int, phases_s: Mapping[str, float]) -> float:
     """Return the time that the collectives of a step add to its phases, of these lengths.
 
     Beside a phase they are evenly spaced: each begins when its part of the phase is done and the one before has ended.
     So what is left at the end is the last, or all of them less the rest of the phase. With a phase as long as the bytes
     take, this is the assignment's s / (n w) + n o. A gather before its part of a phase is its mirror image."""
     exposed = 0.0
-    for phase in dict.fromkeys(messages.beside for messages in every):
-        beside = [messages for messages in every if messages.beside == phase]
-        whole_s, parts = sum(messages.seconds(of, world) for messages in beside), beside[0].calls
-        exposed += max(whole_s / parts, whole_s - phases_s[phase] * (parts - 1) / parts) if phase else whole_s
+    for phase in dict.fromkeys(message.beside for message in messages):
+        beside = [message for message in messages if message.beside == phase]
+        whole_s = sum(message.seconds(network, world) for message in beside)
+        if phase:
+            parts = beside[0].calls
+            hidden_s = phases_s[phase] * (parts - 1) / parts
+            exposed += max(whole_s / parts, whole_s - hidden_s)
+        else:
+            exposed += whole_s
     return exposed
 
 
@@ -118,36 +133,26 @@ def optimal_bucket_bytes(gradient_bytes: float, bandwidth: float, call_s: float)
 
 
 def state_bytes(scheme: str, shape: Shape, world: int) -> dict[str, float]:
-    """Return the bytes of parameters, gradients and AdamW's states that a rank holds between steps.
+    """Return the bytes of parameters, gradients and AdamW's moments that a rank holds after a step, in fp32.
 
-    Plain and data parallel ranks hold all of them, a sharded optimizer its part of the states (ZeRO stage 1), FSDP its
-    part of everything (stage 3; Rajbhandari et al. 2020, section 5)."""
-    whole = 4 * shape.parameters
-    held = {"parameters": whole, "gradients": whole, "states": memory.state_bytes(shape) - 2 * whole}
-    split = {"sharded": ("states",), "fsdp": tuple(held)}.get(scheme, ())
-    return {part: size / world if part in split else float(size) for part, size in held.items()}
+    Plain and data parallel ranks hold all of them, a sharded optimizer its part of the moments (ZeRO stage 1), FSDP its
+    part of everything (stage 3; Rajbhandari et al. 2020, section 5) but norms."""
+    whole = {"parameters": 4 * shape.parameters, "gradients": 4 * shape.parameters, "states": 8 * shape.parameters}
+    held = {name: float(size) for name, size in whole.items()}
+    if scheme == "sharded":
+        held["states"] /= world
+    if scheme == "fsdp":
+        norms = (2 * shape.num_layers + 1) * shape.d_model
+        replicated = norms / shape.parameters
+        for name, size in whole.items():
+            held[name] = size * (replicated + (1 - replicated) / world)
+    return held
 
 
-def memory_bytes(
-    scheme: str, shape: Shape, world: int, precision: str, attention: str, optimizer: str, device: str
-) -> dict[str, float]:
-    """Return the bytes of a rank at the peak of a training step, by part; the shape's batch is the rank's.
-
-    Activations are what `memory.peak_bytes` has beyond the states. Buckets stay from step to step, so the backward pass
-    makes its gradients beside them: at most as many bytes again, as in torch's DDP without `gradient_as_bucket_view`.
-    With FSDP activations are those kept for the backward pass, beside the gathered weights of a layer and of what is
-    gathered next to it, another layer or the embedding."""
-    held = state_bytes(scheme, shape, world)
-    if scheme != "fsdp" or world == 1:
-        peak = memory.peak_bytes(shape, precision, attention, optimizer, "train_step", device)
-        buckets = 4 * shape.parameters if scheme in ("flat", "bucketed", "sharded") and world > 1 else 0
-        parts = {"activations": peak - memory.state_bytes(shape), "buckets": buckets, "gathered": 0}
-    else:
-        layer = shape.layer_matrices + 2 * shape.d_model
-        gathered = width(precision) * (layer + max(layer, shape.vocab_size * shape.d_model))
-        kept = memory.activation_bytes(shape, precision, attention, device)
-        parts = {"activations": kept, "buckets": 0, "gathered": gathered}
-    return held | {part: float(size) for part, size in parts.items()}
+def gathered_bytes(shape: Shape, precision: str = "fp32") -> float:
+    """Return the bytes of gathered weights that FSDP holds at most: a layer, and another or the embedding."""
+    layer = shape.layer_matrices + 2 * shape.d_model
+    return float(width(precision) * (layer + max(layer, shape.vocab_size * shape.d_model)))
 
 
 def data_parallel_tokens(
@@ -175,11 +180,12 @@ def mixed_tokens(
     Beside tensor parallelism over Y, FSDP over X gathers a Y-th of the weights, so it needs C / (Y M_X W). `axes` are
     M_X and M_Y. If activations travel at the same time as weights (`overlap`), nothing else counts while Y is at most
     `tensor_ranks`; if not, the two times add up. Infinite where no batch is enough."""
+    for_weights = data_parallel_tokens(flops, bandwidth, axes[0]) / tensor_world
+    # the part of the products' time in which activations travel
     share = tensor_world / tensor_ranks(d_ff, flops, bandwidth, axes[1])
-    weights = data_parallel_tokens(flops, bandwidth, axes[0]) / tensor_world
-    if share >= 1:
-        return weights if overlap and share == 1 else math.inf
-    return weights if overlap else weights / (1 - share)
+    if overlap:
+        return for_weights if share <= 1 else math.inf
+    return for_weights / (1 - share) if share < 1 else math.inf
 
 
 def best_mesh_tokens(d_ff: int, flops: float, bandwidth: float, axes: tuple[int, int] = (1, 1)) -> float:
@@ -212,13 +218,15 @@ class FeedForward:
 
     def sharded_bytes(self, tokens: float, world: int) -> float:
         """Return a device's bytes for its tokens, with the states and half of the activations sharded."""
-        kept = self.token_bytes * tokens
-        return (self.state_bytes + kept / 2) / world + kept / 2
+        activation_bytes = self.token_bytes * tokens
+        return (self.state_bytes + activation_bytes / 2) / world + activation_bytes / 2
 
     def least_world(self, tokens: float, device_bytes: float) -> int | None:
         """Return the fewest devices of that memory that hold it; None where half the activations do not fit."""
-        whole = self.token_bytes * tokens / 2
-        return math.floor((self.state_bytes + whole) / (device_bytes - whole)) + 1 if whole < device_bytes else None
+        half_bytes = self.token_bytes * tokens / 2
+        if half_bytes >= device_bytes:
+            return None
+        return math.floor((self.state_bytes + half_bytes) / (device_bytes - half_bytes)) + 1
 
 
 XXL = FeedForward(d_model=16384, d_ff=53248, blocks=126)  # CS336 2025, assignment 2, section 2.4

@@ -213,25 +213,32 @@ class _Layer:
 
 
 class _Shard:
-    """Hold this rank's rows of a parameter, and all of them while they are gathered: `param.data` is one or the other.
+    """Hold this rank's rows of a parameter, and all of them while they are gathered.
 
-    Rows are dealt in equal blocks; the last ranks may have fewer, or none. A vector is one block that all ranks hold."""
+    `param.data` is one or the other. Ranks hold equal blocks of rows; the last ones may have fewer, or none. A vector is
+    one block that all ranks hold."""
 
     def __init__(self, param: nn.Parameter, dtype: torch.dtype):
         self.param = param
         self.shape = param.shape
         self.is_divided = param.dim() > 1
-        rows_first = param.data.reshape(1) if param.dim() == 0 else param.data
-        self.rows = len(rows_first)
-        blocks = dist.get_world_size() if self.is_divided else 1
+        values = param.data
+        if param.dim() == 0:
+            values = values.view(1)
+        self.rows = len(values)
+        blocks = 1
+        rank = 0
+        if self.is_divided:
+            blocks = dist.get_world_size()
+            rank = dist.get_rank()
         self.block = -(-self.rows // blocks)
-        self.start = dist.get_rank() * self.block if self.is_divided else 0
+        self.start = rank * self.block
         # a copy, so that the memory of the whole parameter can go
-        own = rows_first[self.start : self.start + self.block].clone(memory_format=torch.contiguous_format)
+        own = values[self.start : self.start + self.block].clone(memory_format=torch.contiguous_format)
         self.own_rows = len(own)
-        self.local = own if self.is_divided else own.view(self.shape)
+        self.local = own.view(self.shape if param.dim() == 0 else own.shape)
         # its memory goes and comes back at the same tensor: views of it that the graph has saved stay good
-        self.whole = rows_first.new_empty((blocks * self.block, *self.shape[1:]), dtype=dtype)
+        self.whole = values.new_empty((blocks * self.block, *self.shape[1:]), dtype=dtype)
         self.whole_bytes = self.whole.untyped_storage().nbytes()
         self.whole.untyped_storage().resize_(0)
         param.data = self.local

@@ -1,4 +1,4 @@
-"""Tell what each rank does when in one step, with the collectives that run beside its phases."""
+"""Tell what each rank does when in one step, with the all-reduces that run beside its phases."""
 
 import itertools
 import json
@@ -13,60 +13,79 @@ from lib.instruments.device import on
 from lib.parallel.ranks import DEVICES
 from lib.timing import Iteration
 
+STEPS = 5  # traced, of which one is told
 START = "step begins"  # the name of a mark in the trace
-GLOO, NCCL = "gloo:all_reduce", "AllReduce"  # an operation of gloo; a part of the names of NCCL's kernels
-ALL_REDUCE = "all-reduce"
+ALL_REDUCE = "all-reduce"  # the name of a part
 LEAST_MS = 1e-6  # when the first rank begins: a record has no time of zero
 
 
-def followed(iteration: Iteration, before: Callable[[], None]) -> dict[str, list]:
-    """Return when each phase and each all-reduce of a step began and ended in this rank, in ms.
+def typical_step(iteration: Iteration, before: Callable[[], None], median_ms: float) -> dict[str, list]:
+    """Trace some steps, and return the one whose time is nearest `median_ms`, which all ranks must pass alike.
 
-    Zero is when the first rank began. An unrecorded step comes first. Phases are those that the iteration marks;
-    all-reduces are taken from a trace of torch.profiler."""
-    device, parts = DEVICES[dist.get_backend()], []
-    here = on(device)
-    clock = here.clock()
+    The columns `rank`, `part`, `start_ms` and `end_ms` say when each phase and each all-reduce of this rank began and
+    ended; zero is when the first rank began. Phases are those that the iteration marks. All-reduces are those of
+    torch.profiler's trace, which makes a step slower: so the first, unrecorded one does not count."""
+    device = DEVICES[dist.get_backend()]
+    clock = on(device).clock()
+    phases: list[str] = []
+    durations_ms: list[list[float]] = []  # of each step
 
-    def mark(part: str) -> None:
+    def mark(phase: str) -> None:
         clock.mark()
-        parts.append(part)
+        phases.append(phase)
 
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         file = Path(folder, "trace.json")
         with torch.profiler.profile(
-            activities=here.activities(), schedule=torch.profiler.schedule(wait=0, warmup=1, active=1, repeat=1),
-            on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)), acc_events=True,
+            activities=on(device).activities(), acc_events=True,
+            schedule=torch.profiler.schedule(wait=0, warmup=1, active=STEPS, repeat=1),
+            on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)),
         ) as profiler:  # fmt: skip
-            for _ in range(2):
-                parts.clear()
+            for _ in range(1 + STEPS):
+                phases.clear()
                 before()
                 dist.barrier()
                 with torch.profiler.record_function(START):
                     clock.start()
                 iteration(mark)
-                phases_ms = [ns / 1e6 for ns in clock.stop()[0]]
+                durations_ms.append([ns / 1e6 for ns in clock.stop()[0]])
                 profiler.step()
         trace = json.loads(file.read_text())
+    recorded_ms = durations_ms[1:]
+    # a step takes as long as its slowest rank
+    totals_ms = torch.tensor([sum(step_ms) for step_ms in recorded_ms], dtype=torch.float64, device=device)
+    dist.all_reduce(totals_ms, dist.ReduceOp.MAX)
+    told = int((totals_ms - median_ms).abs().argmin())
+
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
-    began_us = next(event["ts"] + event["dur"] for event in events if event["name"] == START)
-    begin_ms = LEAST_MS + _since_first(trace["baseTimeNanoseconds"] + 1e3 * began_us, device)
-    ends_ms = list(itertools.accumulate(phases_ms, initial=begin_ms))
-    rows = list(zip(parts, ends_ms, ends_ms[1:], strict=False))
-    own = [event for event in events if _is_all_reduce(event) and event["ts"] >= began_us]  # NCCL's barrier is one, too
-    for event in sorted(own, key=lambda event: event["ts"]):
-        start_ms = begin_ms + (event["ts"] - began_us) / 1e3
-        rows.append((ALL_REDUCE, start_ms, start_ms + event["dur"] / 1e3))
-    names, starts_ms, ends_ms = (list(column) for column in zip(*rows, strict=True))
-    return {"rank": [dist.get_rank()] * len(rows), "part": names, "start_ms": starts_ms, "end_ms": ends_ms}
+    starts_us = sorted(event["ts"] + event["dur"] for event in events if event["name"] == START)
+    start_us = starts_us[told]
+    end_us = start_us + 1e3 * sum(recorded_ms[told])
+    start_ms = LEAST_MS + _ms_after_first(trace["baseTimeNanoseconds"] + 1e3 * start_us, device)
+    rows = []
+    ends_ms = itertools.accumulate(recorded_ms[told], initial=start_ms)
+    for phase, (phase_start_ms, phase_end_ms) in zip(phases, itertools.pairwise(ends_ms), strict=True):
+        rows.append((phase, phase_start_ms, phase_end_ms))
+    for event in sorted(events, key=lambda event: event["ts"]):
+        # NCCL's barrier before each step is an all-reduce, too
+        if _is_all_reduce(event) and start_us <= event["ts"] < end_us:
+            event_ms = start_ms + (event["ts"] - start_us) / 1e3
+            rows.append((ALL_REDUCE, event_ms, event_ms + event["dur"] / 1e3))
+    return {
+        "rank": [dist.get_rank()] * len(rows),
+        "part": [row[0] for row in rows],
+        "start_ms": [row[1] for row in rows],
+        "end_ms": [row[2] for row in rows],
+    }
 
 
 def _is_all_reduce(event: dict) -> bool:
-    return event["name"] == GLOO or (event["cat"] == "kernel" and NCCL in event["name"])
+    """Tell if an event is an operation of gloo, or a kernel of NCCL."""
+    return event["name"] == "gloo:all_reduce" or (event.get("cat") == "kernel" and "AllReduce" in event["name"])
 
 
-def _since_first(instant_ns: float, device: str) -> float:
+def _ms_after_first(instant_ns: float, device: str) -> float:
     """Return how many ms after the first rank's this rank's instant is."""
-    first = torch.tensor(int(instant_ns), dtype=torch.int64, device=device)
-    dist.all_reduce(first, dist.ReduceOp.MIN)
-    return (int(instant_ns) - first.item()) / 1e6
+    first_ns = torch.tensor(int(instant_ns), dtype=torch.int64, device=device)
+    dist.all_reduce(first_ns, dist.ReduceOp.MIN)
+    return (int(instant_ns) - first_ns.item()) / 1e6
