@@ -121,13 +121,18 @@ STEP_FACTS = ("forward_flops", "backward_flops", "forward_bytes", "backward_byte
 
 
 def bounds(
-    table: pd.DataFrame, limits: Ceilings, phases: Callable[[Mapping], list[tuple[float, float]]] = step_phases,
+    table: pd.DataFrame, machine: str, phases: Callable[[Mapping], list[tuple[float, float]]] = step_phases,
     time: str = "total_ms",
 ) -> pd.DataFrame:  # fmt: skip
     """Add to a table of medians `bound_ms`, `bound_percent`, its share of the time, and for steps `own_ms`.
 
     `phases` gives the FLOPs and bytes of a row; by default those of a step, whose facts (STEP_FACTS) the table keeps. A
-    row without precision is fp32. `own_ms` is the time of the step's own products and then of the optimizer's bytes."""
+    row without precision is fp32. `own_ms` is the time of the step's own products alone. All are missing where the
+    machine's ceilings were not measured."""
+    try:
+        limits = ceilings(machine)
+    except NotMeasured:
+        return table.assign(bound_ms=None, bound_percent=None, own_ms=None)
     bound_ms, percent, own_ms = [], [], []
     for row in table.to_dict("records"):
         precision = row.get("precision", "fp32")
