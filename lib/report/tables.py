@@ -65,6 +65,9 @@ class Table:
         parts = [f"**{_escaped(self.caption)}**", "\n".join(lines), _escaped(self.note)]
         return "\n\n".join(filter(None, parts)) + "\n"
 
+    def __repr__(self) -> str:
+        return self._repr_markdown_()
+
 
 def _pipes(cells: Iterable[str]) -> str:
     """Return one line of a pipe table."""
