@@ -1,4 +1,4 @@
-"""Numbers have the digits that their uncertainty warrants, and align."""
+"""Numbers have the digits that their uncertainty warrants."""
 
 import math
 
@@ -10,18 +10,14 @@ from lib.stats import digits
 @pytest.mark.parametrize(
     ("value", "uncertainty", "text"),
     [
-        (2696.3, 140, "2,700"), (2696.3, 14, "2,696"), (0.8684, 0.065, "0.87"), (0.8684, 0.012, "0.868"),
-        (12.3456, math.nan, "12.3"), (12.3456, 0, "12.35"), (3.0, 5.0, "3.0"), (0, 1, "0"), (123456, 300, "123,500"),
+        (2696.3, 140, "2,700"), (2696.3, 14, "2,700"), (2696.3, 3, "2,696"), (0.8684, 0.065, "0.87"),
+        (0.8684, 0.002, "0.868"), (12.3456, math.nan, "12.3"), (12.3456, 0, "12.35"), (3.0, 5.0, "3.0"), (0, 1, "0"),
+        (123456, 300, "123,500"), (-81.2, 2, "−81"), (0.00001234, math.nan, "1.2e-05"), (math.nan, 1, "–"),
     ],
 )  # fmt: skip
 def test_a_number_has_the_digits_that_its_uncertainty_warrants(value, uncertainty, text):
     assert digits.number(value, uncertainty) == text
 
 
-def test_numbers_align_at_the_point():
-    texts = digits.aligned(["1.25", "100", "3.5"])
-    assert texts == [
-        "1.25",
-        "100" + digits.POINT_SPACE + 2 * digits.FIGURE_SPACE,
-        "3.5" + digits.FIGURE_SPACE,
-    ]
+def test_a_count_has_commas():
+    assert digits.count(1_048_576.0) == "1,048,576"

@@ -4,9 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import simulated_noise
 from lib.stats import intervals
+from lib.stats.intervals import Interval
 
 
 @pytest.mark.parametrize(("n", "low", "high"), [(6, 0, 5), (9, 1, 7), (20, 5, 14)])
@@ -50,10 +52,16 @@ def test_the_interval_across_processes_covers_95_percent_where_processes_differ(
     assert 0.93 <= covered / 1000 <= 0.97
 
 
-def test_one_interval_speaks_for_one_process_and_three_for_processes():
-    samples = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
-    assert intervals.median([samples, samples]).scope == "within one process"
-    assert intervals.median([samples] * 3).scope == "across 3 processes"
+def test_three_rounds_have_the_t_interval_of_their_medians_and_fewer_that_of_the_first():
+    random = np.random.default_rng(3)
+    rounds = random.lognormal(0, 0.1, (4, 9))
+    logs = np.log(np.median(rounds, axis=1))
+    found = intervals.median(rounds.tolist())
+    ends = stats.t.interval(0.95, 3, logs.mean(), stats.sem(logs))
+    assert (found.value, found.low, found.high) == pytest.approx(tuple(np.exp([logs.mean(), *ends])))
+    assert (found.n, found.rounds) == (36, 4)
+    assert intervals.median(rounds[:2].tolist()) == intervals.median(rounds[:1].tolist())
+    assert intervals.median(rounds[:1].tolist()).rounds == 1
 
 
 def test_counts_of_zero_have_a_median_though_no_logarithm():
@@ -61,3 +69,35 @@ def test_counts_of_zero_have_a_median_though_no_logarithm():
     assert (found.value, found.n, found.rounds) == (0, 9, 3)
     assert not found.known
     assert intervals.median([[0, 0, 0]] * 3).reach == 0
+
+
+def test_nothing_is_refused_in_one_line():
+    with pytest.raises(ValueError, match=r"^rounds: got none"):
+        intervals.median([])
+    with pytest.raises(ValueError, match=r"^values: got none"):
+        intervals.of_processes([])
+
+
+@pytest.mark.parametrize(
+    ("interval", "text"),
+    [
+        (Interval(81.2, 79.1, 83.3, 90, 3), "81 (79 to 83)"),
+        (Interval(2.7134, 2.66, 2.75, 90, 3), "2.71 (2.66 to 2.75)"),
+        (Interval(2.7134, math.nan, math.nan, 3, 1), "2.71"),
+        (Interval(4096, 4096, 4096, 3, 3), "4,096"),
+    ],
+)
+def test_an_interval_prints_itself(interval, text):
+    assert f"{interval}" == text
+
+
+def test_arithmetic_of_intervals_is_that_of_their_ends():
+    interval = Interval(2.0, 1.6, 2.5, 9, 3)
+    assert interval.inverse == Interval(0.5, 0.4, 0.625, 9, 3)
+    assert interval.scaled(10) == Interval(20, 16, 25, 9, 3)
+    assert interval.reach == pytest.approx(0.45)
+    assert interval.log_error == pytest.approx(math.log(1.25))
+    assert interval.widened(math.log(1.25)).log_error == pytest.approx(math.sqrt(2) * math.log(1.25))
+    unknown = Interval(2.0, math.nan, math.nan, 1, 1)
+    assert unknown.widened(0.1) is unknown
+    assert unknown.log_error == 0
