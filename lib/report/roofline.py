@@ -20,6 +20,7 @@ from lib.stats.intervals import Interval
 
 MOVING = ("copy", "read", "triad", "add", "adamw")
 PRODUCTS = ("matmul", "projection", "up", "down", "head", "products")
+PRODUCT_PHASES = ("forward_ms", "input_gradients_ms", "weight_gradients_ms")  # a third of the FLOPs each
 PHASES = {  # of a training step, each with its FLOPs and least bytes
     "forward": ("forward_flops", "forward_bytes"),
     "backward": ("backward_flops", "backward_bytes"),
@@ -76,29 +77,36 @@ def ceilings(machine: str) -> Ceilings:
 def of_records(frame: pd.DataFrame) -> Ceilings:
     """Return the ceilings that records of `ceilings` hold. Raises NotMeasured without products or memory."""
     frame = tidy.ok(frame)
-    rates: dict[tuple, Interval] = {}
-    for values, cases in tidy.cases(frame):
-        amount = "flops" if values["operation"] in PRODUCTS else "moved_bytes"
-        samples = tidy.rounds(cases, "total_ms")
-        if values["operation"] == "call":
-            amount = "calls"
-        rate = intervals.median(samples).inverse.scaled(1e3 * cases[amount].iloc[0])
-        rates[tuple(values[name] for name in ("operation", "precision", "columns", "rows", "library"))] = rate
+    moving = frame[frame["operation"].isin(MOVING)]
+    # what a smaller matrix reaches may be the rate of a cache
+    largest_elements = (moving["rows"] * moving["columns"]).max()
     products: dict[str, Interval] = {}
     own: dict[tuple[str, int, int], Interval] = {}
     memory = call_us = None
-    for (operation, precision, columns, rows, _), rate in rates.items():
+    for values, cases in tidy.cases(frame):
+        operation, precision = values["operation"], values["precision"]
         if operation in PRODUCTS:
+            flops = cases["flops"].iloc[0]
+            rate = _rate(cases, "total_ms", flops)
             products[precision] = _better(products.get(precision), rate)
+            for metric in PRODUCT_PHASES:  # of a weight's three products, one may be faster than all
+                if tidy.rounds(cases, metric):
+                    products[precision] = _better(products[precision], _rate(cases, metric, flops / 3))
         if operation == "products":
-            own[precision, columns, rows] = _better(own.get((precision, columns, rows)), rate)
-        if operation in MOVING:
-            memory = _better(memory, rate)
+            key = (precision, values["columns"], values["rows"])
+            own[key] = _better(own.get(key), rate)
+        if operation in MOVING and values["rows"] * values["columns"] == largest_elements:
+            memory = _better(memory, _rate(cases, "total_ms", cases["moved_bytes"].iloc[0]))
         if operation == "call":
-            call_us = rate.inverse.scaled(1e6)
+            call_us = _rate(cases, "total_ms", cases["calls"].iloc[0]).inverse.scaled(1e6)
     if not products or memory is None:
         raise NotMeasured("the ceilings of products and of memory")
     return Ceilings(products, memory, own, call_us)
+
+
+def _rate(cases: pd.DataFrame, metric: str, amount: float) -> Interval:
+    """Return an amount of FLOPs, bytes or calls a second, from times in ms."""
+    return intervals.median(tidy.rounds(cases, metric)).inverse.scaled(1e3 * amount)
 
 
 def _better(best: Interval | None, rate: Interval) -> Interval:
