@@ -14,9 +14,9 @@ import platform
 from lib import validate
 
 ALLOCATORS = ("keeps", "default")
-# of malloc.h: M_MMAP_MAX, a count; M_TRIM_THRESHOLD, where -1 is never; M_TOP_PAD, bytes
+# parameters of glibc's malloc.h: -4 is M_MMAP_MAX, a count; -1 is M_TRIM_THRESHOLD, where -1 is never; -2 is M_TOP_PAD
 KEEP = {-4: 0, -1: -1, -2: 64 * 2**20}
-_kept: list[bool] = []  # one entry once this process keeps freed memory
+_current = "default"  # what this process does with freed memory
 
 
 def chosen() -> str:
@@ -30,7 +30,7 @@ def chosen() -> str:
 
 def current() -> str:
     """Return what this process does with freed memory: `keeps` or `default`."""
-    return "keeps" if _kept else "default"
+    return _current
 
 
 def can_keep() -> bool:
@@ -42,10 +42,16 @@ def use(allocator: str) -> None:
     """Make this process keep freed memory where it can, or leave the default.
 
     Raises ValueError for the default in a process that keeps freed memory: glibc cannot go back."""
-    if allocator == "default" and _kept:
+    global _current
+    if allocator == _current:
+        return
+    if allocator == "default":
         raise ValueError("allocator: got default, expected keeps, which this process already uses (use a new kernel)")
-    if allocator == "keeps" and not _kept and can_keep():
-        _kept.extend([True] * all(_glibc().mallopt(parameter, value) for parameter, value in KEEP.items()))
+    if can_keep():
+        # mallopt returns 1 if it has set a parameter
+        results = [_glibc().mallopt(parameter, value) for parameter, value in KEEP.items()]
+        if all(results):
+            _current = "keeps"
 
 
 def release() -> None:
@@ -56,4 +62,6 @@ def release() -> None:
 
 @functools.cache
 def _glibc() -> ctypes.CDLL | None:
-    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
+    if platform.libc_ver()[0] != "glibc":
+        return None
+    return ctypes.CDLL(None)

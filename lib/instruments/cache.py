@@ -19,5 +19,5 @@ def flush(device: str) -> Callable[[], None]:
     """Return a function that reads more than the caches hold, which evicts their contents.
 
     Call it outside the timed region. It writes nothing, since the timed iteration would have to write that back."""
-    other = torch.zeros(flushed_bytes(device) // 4, device=device)
-    return lambda: other.sum()
+    filler = torch.zeros(flushed_bytes(device) // 4, device=device)
+    return lambda: filler.sum()

@@ -43,9 +43,10 @@ def hits() -> Iterator[dict[str, int]]:
     """Yield a dict that gets `compile_cache_hits` of the block when it ends."""
     from torch._dynamo.utils import counters
 
-    metrics, before = {}, counters["inductor"]["fxgraph_cache_hit"]
+    metrics: dict[str, int] = {}
+    hits_before = counters["inductor"]["fxgraph_cache_hit"]
     yield metrics
-    metrics["compile_cache_hits"] = counters["inductor"]["fxgraph_cache_hit"] - before
+    metrics["compile_cache_hits"] = counters["inductor"]["fxgraph_cache_hit"] - hits_before
 
 
 @contextlib.contextmanager
@@ -58,14 +59,16 @@ def cold() -> Iterator[dict]:
     from torch._inductor.utils import fresh_cache
 
     metrics: dict = {}
-    graphs, breaks = counters["stats"]["unique_graphs"], Counter(counters["graph_break"])
-    kept = os.environ.get(CACHE)
+    graphs_before = counters["stats"]["unique_graphs"]
+    breaks_before = Counter(counters["graph_break"])
+    shared_cache = os.environ.get(CACHE)
     with fresh_cache():
         yield metrics
-        if kept:
-            shutil.copytree(os.environ[CACHE], kept, dirs_exist_ok=True)
-    reasons = Counter(counters["graph_break"]) - breaks
-    metrics["graphs"] = counters["stats"]["unique_graphs"] - graphs
-    metrics["graph_breaks"] = reasons.total()
-    names = [reason.strip().partition("\n")[0] for reason in reasons]
-    metrics["graph_break_reasons"] = {"reason": names, "count": list(reasons.values())}
+        # inside the block, the variable names the fresh cache
+        if shared_cache:
+            shutil.copytree(os.environ[CACHE], shared_cache, dirs_exist_ok=True)
+    breaks = Counter(counters["graph_break"]) - breaks_before
+    metrics["graphs"] = counters["stats"]["unique_graphs"] - graphs_before
+    metrics["graph_breaks"] = breaks.total()
+    first_lines = [reason.strip().partition("\n")[0] for reason in breaks]
+    metrics["graph_break_reasons"] = {"reason": first_lines, "count": list(breaks.values())}

@@ -1,8 +1,10 @@
 """Answer what differs between devices: a CPU, a CUDA GPU, Apple's GPU by MPS.
 
-No other module of the measurement asks torch.cuda or torch.mps. `KINDS` has the devices by name, the fastest first.
+No other module asks torch.cuda or torch.mps, but `nsight`, which is for CUDA alone. `KINDS` has the devices by name,
+the fastest first. Asking for a device starts nothing on it; `Cuda.trial_error` does, and only when it is called.
 """
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -18,25 +20,27 @@ import psutil
 import torch
 
 from lib import timing, validate
-from lib.instruments import container, nvml, processor
+from lib.instruments import container, processor
 from lib.timing import HostClock
 
 SMI_S = 20  # seconds within which nvidia-smi must answer; loading the driver first takes long
 TRIAL_S = 120  # for a process that tries the GPU, with its import of torch
 TRIAL = "import torch; torch.ones(8, 8, device='cuda').matmul(torch.ones(8, 8, device='cuda')).sum().item()"
 NATIVE_BF16 = (8, 0)  # least compute capability with TF32 and bf16 products; older GPUs emulate bf16
+GPU_LEAST_S = 0.2  # of warming up and of sampling; Triton's do_bench and nvbench last as long or less
 MPS_SHORT_NS = 2_000_000  # ten times what waiting for the GPU takes (github.com/pytorch/pytorch/pull/152199)
 MPS_EVENTS = (2, 14)  # version before which events end in any order (github.com/pytorch/pytorch/pull/196395)
 
 
-class EventClock:
+class EventClock(HostClock):
     """Record an event of the device at each mark, and wait for it once, after the iteration."""
 
     queues = True
-    short_ns = timing.SHORT_NS
+    least_s = GPU_LEAST_S
 
     def __init__(self, event: Callable, synchronize: Callable[[], None], now: Callable[[], int] = time.perf_counter_ns):
-        self.event, self.synchronize, self.now = event, synchronize, now
+        super().__init__(now, synchronize, timing.BATCHED_NS)
+        self.event = event
 
     def start(self) -> None:
         self.synchronize()
@@ -45,34 +49,41 @@ class EventClock:
         self.mark()
 
     def mark(self) -> None:
-        self.events.append(self.event())
-        self.events[-1].record()
+        event = self.event()
+        event.record()
+        self.events.append(event)
         self.marked_ns = self.now()
 
     def stop(self) -> tuple[list[int], int, int]:
         """Return nanoseconds as `HostClock` does, between marks by the device."""
         self.synchronize()
         wall_ns = self.now() - self.began_ns
-        pairs = zip(self.events, self.events[1:], strict=False)
-        return [round(a.elapsed_time(b) * 1e6) for a, b in pairs], wall_ns, self.marked_ns - self.began_ns
+        durations = []
+        for begin, end in zip(self.events, self.events[1:], strict=False):
+            durations.append(round(begin.elapsed_time(end) * 1e6))
+        return durations, wall_ns, self.marked_ns - self.began_ns
 
 
 class Cpu:
-    """Describe the processor, and any device as far as it does not say otherwise.
-
-    What the methods answer is said here for all devices."""
+    """Describe the processor, and any device as far as it does not say otherwise."""
 
     name = "cpu"
     profiled = True  # torch.profiler sees what runs on it
-    least_s = (0.0, 0.0)  # that a warm-up and sampling must last; a GPU's clock rises meanwhile
+    least_s = 0.0  # that warming up and sampling each last; a GPU's clock rises meanwhile
 
     def missing(self) -> str | None:
-        """Return why this process cannot use the device, or None."""
+        """Return why PyTorch does not see the device, or None."""
+        return None
+
+    def trial_error(self) -> str | None:
+        """Return why a process of its own cannot compute on the device, or None."""
         return None
 
     def lacks(self, precision: str) -> str | None:
-        """Return why it cannot compute in a precision, or None if it can."""
-        return "tf32 needs a CUDA device of compute capability 8.0 or more" if precision == "tf32" else None
+        """Return why the device cannot compute in a precision, or None."""
+        if precision == "tf32":
+            return "tf32 needs a CUDA device of compute capability 8.0 or more"
+        return None
 
     def capability(self) -> tuple[int, int] | None:
         """Return the compute capability, which GPUs of NVIDIA have."""
@@ -86,8 +97,8 @@ class Cpu:
         """Return what a record's environment says of this device alone."""
         return {}
 
-    def state(self) -> dict:
-        """Return what changes while it works: clock, power, temperature, throttling, other processes."""
+    def state(self) -> dict[str, list]:
+        """Return what changes while it works, as lists of one reading: clock, temperature, power."""
         return {}
 
     def cache_bytes(self) -> int:
@@ -102,7 +113,7 @@ class Cpu:
         """Return the bytes of memory, free or not, within the container's limit."""
         return min(psutil.virtual_memory().total, container.memory_bytes()[0])
 
-    def clock(self) -> HostClock | EventClock:
+    def clock(self) -> HostClock:
         """Return a clock for the phases of an iteration."""
         return HostClock()
 
@@ -138,21 +149,31 @@ class Cuda(Cpu):
     """Describe the first GPU of NVIDIA that this process sees."""
 
     name = "cuda"
-    least_s = (0.2, 0.1)  # as long as Triton's do_bench and nvbench, or longer
-
-    def present(self) -> bool:
-        """Tell if PyTorch sees a GPU, which may still fail to compute."""
-        return torch.cuda.is_available()
+    least_s = GPU_LEAST_S
 
     def missing(self) -> str | None:
-        if self.present():
-            return None if "SWEEP_RUN" in os.environ else _failed_trial()  # the sweep has tried it for its kernels
+        if torch.cuda.is_available():
+            return None
         return "PyTorch sees no CUDA device"
 
-    def lacks(self, precision: str) -> str | None:
-        if precision not in ("tf32", "bf16") or self.capability() >= NATIVE_BF16:
+    @functools.cache  # noqa: B019 - there is one object of this class, as long as the process
+    def trial_error(self) -> str | None:
+        """Compute a product in a process of its own, which then frees its memory; return what went wrong, or None."""
+        try:
+            trial = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, text=True, timeout=TRIAL_S)
+        except subprocess.TimeoutExpired:
+            return f"a product on the GPU took longer than {TRIAL_S} s"
+        if trial.returncode == 0:
             return None
-        return super().lacks(precision) or "bf16 is only emulated below compute capability 8.0"
+        errors = trial.stderr.strip() or "a product on the GPU failed"
+        return errors.splitlines()[-1]
+
+    def lacks(self, precision: str) -> str | None:
+        if self.capability() >= NATIVE_BF16:
+            return None
+        if precision == "bf16":
+            return "bf16 is only emulated below compute capability 8.0"
+        return super().lacks(precision)
 
     def hardware(self) -> str:
         return torch.cuda.get_device_name()
@@ -167,14 +188,31 @@ class Cuda(Cpu):
     def facts(self) -> dict:
         """Return a hash of the GPU's identity, its memory, CUDA's version, and what nvidia-smi says of it."""
         properties = torch.cuda.get_device_properties(0)
-        names = {"driver": "driver_version", "power_limit": "power.limit", "largest_sm_clock": "clocks.max.sm"}
-        said = nvidia_smi(*names.values(), card=f"GPU-{properties.uuid}")  # for a part of a GPU it may find no device
-        found = dict(zip(names, said[0], strict=True)) if said else {}
-        gpu = hashlib.sha256(str(properties.uuid).encode()).hexdigest()[:8]  # tells GPUs apart, but names none
-        return {"gpu": gpu, "gpu_memory_mib": properties.total_memory // 2**20, "cuda": torch.version.cuda} | found
+        uuid = str(properties.uuid)
+        facts = {
+            "gpu": hashlib.sha256(uuid.encode()).hexdigest()[:8],  # tells GPUs apart, but names none
+            "gpu_memory_mib": properties.total_memory // 2**20,
+            "cuda": torch.version.cuda,
+        }
+        # for a part of a GPU, nvidia-smi may find no device
+        for driver, power_limit, largest_sm_clock in nvidia_smi(
+            "driver_version", "power.limit", "clocks.max.sm", card=f"GPU-{uuid}"
+        ):
+            facts |= {"driver": driver, "power_limit": power_limit, "largest_sm_clock": largest_sm_clock}
+        return facts
 
-    def state(self) -> dict:
-        return nvml.state(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+    def state(self) -> dict[str, list]:
+        readings = {
+            "sm_clock_mhz": torch.cuda.clock_rate,
+            "temperature_c": torch.cuda.temperature,
+            "power_w": lambda: torch.cuda.power_draw() / 1000,
+        }
+        state = {}
+        for name, read in readings.items():
+            # a missing driver or package and a part of a GPU raise errors of their own classes; a state is no must
+            with contextlib.suppress(Exception):
+                state[name] = [read()]
+        return state
 
     def cache_bytes(self) -> int:
         """Return the size of the second level's cache."""
@@ -216,16 +254,19 @@ class Cuda(Cpu):
         """Run something; return the allocator's snapshot of it, and the bytes requested before.
 
         `pickle` is a path for the snapshot, to be opened at pytorch.org/memory_viz."""
-        os.environ.setdefault("TORCH_SYMBOLIZE_MODE", "dladdr")  # by default each C++ frame would start addr2line
+        # by default each C++ frame would start addr2line
+        os.environ.setdefault("TORCH_SYMBOLIZE_MODE", "dladdr")
         self.synchronize()
-        older = torch.cuda.memory_stats()["requested_bytes.all.current"]
-        native = (platform.system(), platform.machine()) == ("Linux", "x86_64")  # elsewhere PyTorch sees no C++ frames
-        torch.cuda.memory._record_memory_history(context="alloc", stacks="all" if native else "python")
+        bytes_before = torch.cuda.memory_stats()["requested_bytes.all.current"]
+        stacks = "python"
+        if (platform.system(), platform.machine()) == ("Linux", "x86_64"):  # elsewhere PyTorch sees no C++ frames
+            stacks = "all"
+        torch.cuda.memory._record_memory_history(context="alloc", stacks=stacks)
         try:
             run()
             if pickle:
                 torch.cuda.memory._dump_snapshot(str(pickle))
-            return torch.cuda.memory._snapshot(), older
+            return torch.cuda.memory._snapshot(), bytes_before
         finally:
             torch.cuda.memory._record_memory_history(None)
 
@@ -243,10 +284,12 @@ class Mps(Cpu):
 
     name = "mps"
     profiled = False
-    least_s = Cuda.least_s
+    least_s = GPU_LEAST_S
 
     def missing(self) -> str | None:
-        return None if torch.backends.mps.is_available() else "PyTorch sees no Apple GPU"
+        if torch.backends.mps.is_available():
+            return None
+        return "PyTorch sees no Apple GPU"
 
     def free_bytes(self) -> int:
         """Return what Metal recommends to use at most, less what live tensors use."""
@@ -256,11 +299,13 @@ class Mps(Cpu):
         """Return what Metal recommends to use at most."""
         return torch.mps.recommended_max_memory()
 
-    def clock(self) -> HostClock | EventClock:
+    def clock(self) -> HostClock:
         """Return a clock that reads events, or with an older PyTorch waits for the GPU at each mark."""
-        if torch.__version__ < MPS_EVENTS:
-            return HostClock(synchronize=self.synchronize, short_ns=MPS_SHORT_NS)
-        return EventClock(lambda: torch.mps.event.Event(enable_timing=True), self.synchronize)
+        if torch.__version__ >= MPS_EVENTS:
+            return EventClock(lambda: torch.mps.event.Event(enable_timing=True), self.synchronize)
+        clock = HostClock(synchronize=self.synchronize, short_ns=MPS_SHORT_NS)
+        clock.least_s = self.least_s
+        return clock
 
     def synchronize(self) -> None:
         torch.mps.synchronize()
@@ -274,7 +319,7 @@ class Mps(Cpu):
         return {"end": torch.mps.current_allocated_memory(), "reserved": torch.mps.driver_allocated_memory()}
 
 
-KINDS: dict[str, Cpu] = {kind.name: kind for kind in (Cuda(), Mps(), Cpu())}
+KINDS: dict[str, Cpu] = {"cuda": Cuda(), "mps": Mps(), "cpu": Cpu()}
 NAMES = ("auto", *KINDS)
 
 
@@ -284,56 +329,51 @@ def on(name: str) -> Cpu:
 
 
 def named(name: str = "auto") -> str:
-    """Return the device of that name; `auto` picks the fastest one here.
+    """Return the device of that name; `auto` picks the fastest one that PyTorch sees.
 
-    Raises ValueError for a device that is unknown or cannot be used, and for `auto` where nvidia-smi lists a GPU that
-    PyTorch cannot use: measuring the processor instead would surprise."""
+    Raises ValueError for a device that is unknown or not seen, and for `auto` where nvidia-smi lists a GPU that PyTorch
+    does not see: measuring the processor instead would surprise."""
     validate.choice("device", name, NAMES)
-    missing = {each: on(each).missing() for each in (KINDS if name == "auto" else [name])}
-    if missing.get("cuda") and (gpu := _listed_gpu()):
-        build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
-        raise ValueError(
-            f"device: nvidia-smi lists {gpu}, but PyTorch {torch.__version__}, built for {build}, cannot use it: "
-            f"{missing['cuda']}; device=cpu measures the processor"
-        )
-    if name != "auto" and missing[name]:
-        here = ", ".join(each for each in KINDS if not on(each).missing())
-        raise ValueError(f"device: got {name!r}, expected one on this machine: {here}; {missing[name]}")
-    return next(each for each, reason in missing.items() if not reason)
+    candidates = [name]
+    if name == "auto":
+        candidates = list(KINDS)
+    for candidate in candidates:
+        reason = on(candidate).missing()
+        if reason is None:
+            return candidate
+        if candidate == "cuda" and _listed_gpu():
+            built_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
+            raise ValueError(
+                f"device: nvidia-smi lists {_listed_gpu()}, but PyTorch {torch.__version__}, built for {built_for}, "
+                f"does not see it; device=cpu measures the processor"
+            )
+    seen = [kind for kind in KINDS if on(kind).missing() is None]
+    raise ValueError(f"device: got {name!r}, expected one on this machine: {', '.join(seen)}; {reason}")
 
 
-@functools.cache
-def _failed_trial() -> str | None:
-    """Try the GPU in a process of its own, which frees its memory again; return what went wrong, or None."""
-    try:
-        done = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, text=True, timeout=TRIAL_S)
-    except subprocess.TimeoutExpired:
-        return f"a product on the GPU took longer than {TRIAL_S} s"
-    return (done.stderr.strip() or "a product on the GPU failed").splitlines()[-1] if done.returncode else None
-
-
-@functools.cache
 def _listed_gpu() -> str | None:
     """Return the name of a GPU that nvidia-smi lists; None if it lists none or the user hides all."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return None
-    return next((name for (name,) in nvidia_smi("name")), None)
+    for (gpu_name,) in nvidia_smi("name"):
+        return gpu_name
+    return None
 
 
-@functools.cache  # what it says stays while a process lives, and asking takes up to a second
+@functools.cache  # its answers stay while a process lives, and asking takes up to a second
 def nvidia_smi(*fields: str, card: str = "") -> list[list[str]]:
     """Return these fields of nvidia-smi, a row for each GPU or only for `card`; nothing if it fails."""
     if not shutil.which("nvidia-smi"):
         return []
-    query = [
-        "nvidia-smi",
-        *([f"--id={card}"] if card else []),
-        f"--query-gpu={','.join(fields)}",
-        "--format=csv,noheader",
-    ]
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
+    if card:
+        command.append(f"--id={card}")
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=SMI_S, check=True).stdout
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=SMI_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
     rows = [line.split(", ") for line in answer.strip().splitlines()]
-    return rows if all(len(row) == len(fields) for row in rows) else []
+    # instead of a table it may print that it found no device
+    if any(len(row) != len(fields) for row in rows):
+        return []
+    return rows

@@ -29,17 +29,21 @@ ALLOWED_VARIABLES = (
     "PYTORCH_ENABLE_MPS_FALLBACK",
     "TRITON_INTERPRET",
 )
-_GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def compiler_missing(device: str) -> str | None:
     """Return why torch.compile cannot work here, or None if it can.
 
     It writes C++ for a CPU, and launchers in C for CUDA; both include Python's headers."""
-    default = "clang++" if platform.system() == "Darwin" else "g++"
-    names = [os.environ.get("CXX", default)] if device == "cpu" else [os.environ.get("CC", "cc"), "gcc", "clang"]
-    if not any(shutil.which(name) for name in names):
-        return f"torch.compile needs a compiler, and {names[0]} is not installed"
+    if device != "cpu":
+        compilers = [os.environ.get("CC", "cc"), "gcc", "clang"]
+    elif platform.system() == "Darwin":
+        compilers = [os.environ.get("CXX", "clang++")]
+    else:
+        compilers = [os.environ.get("CXX", "g++")]
+    if not any(map(shutil.which, compilers)):
+        return f"torch.compile needs a compiler, and {compilers[0]} is not installed"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         return "torch.compile needs Python's headers, which are not installed"
     return None
@@ -52,7 +56,9 @@ def cores() -> int:
 
 def _cores_seen() -> int:
     """Return the number of cores that the system offers this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
 
 
 def keep_quota() -> None:
@@ -66,7 +72,9 @@ def keep_quota() -> None:
 def hardware(device: str) -> str:
     """Return the name of the GPU, or of the processor with its number of cores."""
     name = on(device).hardware()
-    return f"{name}, {cores()} cores" if device == "cpu" else name
+    if device == "cpu":
+        return f"{name}, {cores()} cores"
+    return name
 
 
 def machine(device: str) -> str:
@@ -74,27 +82,46 @@ def machine(device: str) -> str:
     if device != "cpu":
         return re.sub(r"[^a-z0-9]+", "-", hardware(device).lower()).strip("-")
     family = re.search(r"xeon|epyc|ryzen|threadripper|core|apple m\d+", processor.name().lower())
-    name = family[0].replace(" ", "-") if family else platform.machine().lower().replace("_", "-")
-    return f"{name}-{cores()}c"
+    name = family[0] if family else platform.machine().lower()
+    return f"{re.sub('[ _]', '-', name)}-{cores()}c"
 
 
-@functools.cache
+@functools.cache  # the record says from which state of the files its process began
 def _git(*arguments: str) -> str:
-    if not shutil.which("git"):
+    """Return what git prints; empty without git, or outside a checkout."""
+    try:
+        git = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+    except OSError:
         return ""
-    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else ""
+    if git.returncode:
+        return ""
+    return git.stdout.strip()
 
 
 def _variables() -> dict[str, str]:
     """Return the environment variables that change what PyTorch does; none that holds a path."""
-    compiler = [name for name in os.environ if name.startswith("TORCHINDUCTOR_") and os.sep not in os.environ[name]]
-    return {name: os.environ[name] for name in (*ALLOWED_VARIABLES, *sorted(compiler)) if name in os.environ}
+    variables = {}
+    for name, value in sorted(os.environ.items()):
+        is_of_the_compiler = name.startswith("TORCHINDUCTOR_") and os.sep not in value
+        if name in ALLOWED_VARIABLES or is_of_the_compiler:
+            variables[name] = value
+    return variables
+
+
+def _lacks(device: str) -> list[str]:
+    """List the reasons why some cases cannot run here: no compiler, no such precision."""
+    reasons = [compiler_missing(device)]
+    for name in precision.NAMES:
+        reasons.append(on(device).lacks(name))
+    return [reason for reason in reasons if reason]
 
 
 def describe(device: str) -> dict:
     """Return the environment of a measurement on `device`, as plain values for the record."""
-    found = {
+    governor = "not visible"
+    if GOVERNOR.exists():
+        governor = GOVERNOR.read_text().strip()
+    return {
         "machine": machine(device),
         "hardware": hardware(device),
         "device": device,
@@ -109,12 +136,12 @@ def describe(device: str) -> dict:
         "threads": torch.get_num_threads(),
         "allocator": allocator.current(),
         "matmul_precision": torch.get_float32_matmul_precision(),
-        "governor": _GOVERNOR.read_text().strip() if _GOVERNOR.exists() else "not visible",
+        "governor": governor,
         "load": round(os.getloadavg()[0], 2),
         "commit": _git("rev-parse", "--short=12", "HEAD") or "no checkout",
         "uncommitted": bool(_git("status", "--porcelain", "--", "lib", "notebooks")),
-        "lacks": [reason for reason in (compiler_missing(device), *map(on(device).lacks, precision.NAMES)) if reason],
+        "lacks": _lacks(device),
         "variables": _variables(),
         "run": os.environ.get("SWEEP_RUN", "by hand"),
+        **on(device).facts(),
     }
-    return found | on(device).facts()

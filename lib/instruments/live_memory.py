@@ -16,11 +16,17 @@ def held_bytes(owners: Mapping[str, Iterable[Tensor]], device: str) -> dict[str,
     Python knows of."""
     gc.collect()
     seen: set[int] = set()
-    found = {owner: _new_bytes(tensors, seen, device) for owner, tensors in owners.items()}
-    every = (thing for thing in gc.get_objects() if issubclass(type(thing), Tensor))
-    held = sum(found.values())
-    whole = on(device).memory_bytes().get("end", held) if device != "cpu" else held + _new_bytes(every, seen, device)
-    return found | {"other": whole - held, "all": whole}
+    sizes = {}
+    for owner, tensors in owners.items():
+        sizes[owner] = _new_bytes(tensors, seen, device)
+    owned_bytes = sum(sizes.values())
+    if device == "cpu":
+        # not isinstance, which asks an object for its class: some lazy ones import a module then
+        tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
+        all_bytes = owned_bytes + _new_bytes(tensors, seen, device)
+    else:
+        all_bytes = on(device).memory_bytes().get("end", owned_bytes)
+    return sizes | {"other": all_bytes - owned_bytes, "all": all_bytes}
 
 
 def _new_bytes(tensors: Iterable[Tensor], seen: set[int], device: str) -> int:
@@ -40,6 +46,7 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
     if not is_traceable_wrapper_subclass(tensor):
         yield tensor
         return
-    for part in (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]):
+    for name in tensor.__tensor_flatten__()[0]:
+        part = getattr(tensor, name)
         if isinstance(part, Tensor):
             yield from _parts(part)

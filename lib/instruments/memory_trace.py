@@ -1,97 +1,80 @@
-"""Predict the memory of an iteration by running it on tensors without contents."""
+"""Tell what is alive at the memory peak of a training step, by kind and by module."""
 
+import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 
-import torch
-from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.module_tracker import ModuleTracker
+from torch import Tensor, nn
 
 from lib.instruments.memory_timeline import follow
-from lib.instruments.peak_memory import MIB
+
+MIB = 2**20
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Hold the predicted peaks in MiB, and the bytes of each kind at the highest peak.
+def alive_at_peak(training) -> dict[str, list]:
+    """Run one iteration, and return a table of `kind`, `module` and `part_mib` at its highest peak.
 
-    `peaks` has the names of `peak_memory.peaks`. `kinds` are parameters, gradients, optimizer states, others (buffers
-    and the batch) and temporaries (of the backward pass and the optimizer). `activations` were made before the backward
-    pass; their keys are modules, with * for a layer's number and "Global" outside any. All add up to `total`."""
+    `training` has a `module`, its `optimizer`, an `iteration`, and `before`, which frees what the last iteration left;
+    one must have run, so that the optimizer has its states. Kinds are parameters, gradients, optimizer states, others
+    (buffers and the batch), temporaries (of the backward pass and the optimizer) and activations, which were made
+    before the backward pass; what it recomputes is temporary. Only activations have a module, the innermost one, with *
+    for a layer's number and "loss" outside any. The parts add up to the peak of `peak_memory.peaks` on a CPU; on CUDA
+    they lack cuBLAS's workspaces. Operations in a compiled graph cannot be followed."""
+    training.before()
+    parameters_bytes = _bytes(training.module.parameters())
+    states_bytes = 0
+    for state in training.optimizer.state.values():
+        states_bytes += _bytes(state.values())
+    with _innermost_module(training.module) as name_module:
+        history = follow(training.iteration, lambda operator: name_module())
 
-    peaks: dict[str, list[float]]
-    kinds: dict[str, int]
-    activations: dict[str, int]
-
-    @property
-    def total(self) -> int:
-        """Return the bytes at the peak."""
-        return sum(self.kinds.values()) + sum(self.activations.values())
-
-    def table(self) -> dict[str, list]:
-        """Tabulate the peak by `kind` and (for activations) `module`, in `part_mib`."""
-        rows = [(kind, "", size) for kind, size in self.kinds.items()]
-        rows += [("activations", module, size) for module, size in self.activations.items()]
-        kind, module, size = (list(column) for column in zip(*rows, strict=True))
-        return {"kind": kind, "module": module, "part_mib": [n / MIB for n in size]}
-
-
-class _FixedScalars(TorchDispatchMode):
-    """Read every number as 1 and every bool as False, since the tensors have no contents.
-
-    Only the drawing of weights depends on a value: it is repeated while a bool says that any is out of bounds."""
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function is torch.ops.aten._local_scalar_dense.default:
-            return args[0].dtype != torch.bool and 1
-        return function(*args, **(kwargs or {}))
-
-
-def predict(build) -> Prediction:
-    """Predict the memory of a second iteration, when the optimizer has its states.
-
-    `build` is called inside and returns an object with `module`, `optimizer`, `iteration`, and `before`, which frees
-    what the last iteration left. The peaks equal those of `peak_memory.peaks` to the byte. On CUDA they lack cuBLAS's
-    workspaces."""
-    with FakeTensorMode(), _FixedScalars():
-        training = build()
-        training.iteration(lambda phase: None)
-        training.before()
-        parameters = _bytes(training.module.parameters())
-        states = _bytes(tensor for state in training.optimizer.state.values() for tensor in state.values())
-        with ModuleTracker() as modules:
-            history = follow(training.iteration, lambda operator: _innermost(modules.parents))
-    activations, gradients, temporaries = Counter(), 0, 0
+    activations: Counter[str] = Counter()
+    gradients_bytes = 0
+    temporaries_bytes = 0
     for allocation in history.at_peak():
         if allocation.phase == "forward":
             activations[allocation.function] += allocation.bytes
         elif allocation.phase == "backward" and allocation.freed is None:
-            gradients += allocation.bytes
+            gradients_bytes += allocation.bytes
         else:
-            temporaries += allocation.bytes
-    peaks = history.peaks()
-    return Prediction(
-        peaks={f"{name}_mib": [n / MIB] for name, n in peaks.items()} | {"peak_mib": [max(peaks.values()) / MIB]},
-        kinds={
-            "parameters": parameters,
-            "gradients": gradients,
-            "optimizer states": states,
-            "temporaries": temporaries,
-            "others": history.older - parameters - states,
-        },
-        activations=dict(activations),
-    )
+            temporaries_bytes += allocation.bytes
+    rows = [
+        ("parameters", "", parameters_bytes),
+        ("gradients", "", gradients_bytes),
+        ("optimizer states", "", states_bytes),
+        ("temporaries", "", temporaries_bytes),
+        # all other tensors that were there before, and that the iteration used
+        ("others", "", history.bytes_before - parameters_bytes - states_bytes),
+    ]
+    for module, size in activations.items():
+        rows.append(("activations", module, size))
+    return {
+        "kind": [kind for kind, _, _ in rows],
+        "module": [module for _, module, _ in rows],
+        "part_mib": [size / MIB for _, _, size in rows],
+    }
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def _innermost(modules: set[str]) -> str:
-    """Return the module that all others are around, with * for a layer's number; "Global" outside any."""
-    name = max(modules - {"Global"}, key=lambda name: name.count("."), default="Global")
-    return re.sub(r"\.\d+", ".*", name.partition(".")[2] or name)
+@contextlib.contextmanager
+def _innermost_module(model: nn.Module) -> Iterator[Callable[[], str]]:
+    """Yield a function that names the module whose forward pass runs, or returns "loss"."""
+    running: list[str] = []
+    hooks = []
+
+    def leave(*_) -> None:
+        running.pop()
+
+    for name, module in model.named_modules():
+        shown = re.sub(r"\.\d+", ".*", name) or type(model).__name__
+        hooks.append(module.register_forward_pre_hook(lambda module, inputs, shown=shown: running.append(shown)))
+        hooks.append(module.register_forward_hook(leave))
+    try:
+        yield lambda: running[-1] if running else "loss"
+    finally:
+        for hook in hooks:
+            hook.remove()

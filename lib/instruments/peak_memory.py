@@ -1,4 +1,4 @@
-"""Measure memory: the bytes available, the peak of each phase, and a timeline of allocations."""
+"""Measure memory: the peak of each phase, a timeline of allocations, and what ran out."""
 
 import contextlib
 import re
@@ -9,73 +9,53 @@ from pathlib import Path
 import torch
 
 from lib.instruments import allocator
-from lib.instruments.device import Cpu, on
+from lib.instruments.device import on
 from lib.instruments.memory_timeline import History, follow, from_snapshot
 from lib.timing import Iteration
 
 MIB = 2**20
-RAN_OUT = (  # in messages of a CPU's allocator, CUDA, cuBLAS, Metal, Triton and ptxas
-    "can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUBLAS_STATUS_NOT_INITIALIZED", "Invalid buffer size", "out of resource", "uses too much shared data",
-)  # fmt: skip
+RAN_OUT = (
+    "can't allocate memory",  # a CPU's allocator
+    "out of memory",  # CUDA, Metal
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # cuBLAS found no memory for its handle
+    "Invalid buffer size",  # Metal
+    "out of resource",  # Triton: a multiprocessor has too little shared memory or too few registers
+    "uses too much shared data",  # ptxas
+)
 ASKED = re.compile(r"(?:allocate|Invalid buffer size:) ([\d.]+) (?:bytes|([KMG])i?B)")
+UNITS = {None: 1, "K": 2**10, "M": 2**20, "G": 2**30}
 SHARED_MEMORY = re.compile(r"out of resource: (?:shared memory,|\w+)\s+Required: (\d+),?\s+Hardware limit: ?(\d+)")
-USABLE = 0.9  # of memory: the rest is for what no formula counts, such as the libraries and their workspaces
-_PROCESS = Path("/proc/self")
-
-
-class TooLarge(Exception):
-    """Refuse a case that is predicted not to fit, with `predicted` and `available` bytes.
-
-    The `status` of its record is `too_large` if it never will, and `no_room` if it does not now."""
-
-    def __init__(self, status: str, predicted: int, available: int):
-        super().__init__(f"needs {predicted / MIB:,.0f} MiB, {available / MIB:,.0f} MiB are available")
-        self.status, self.predicted, self.available = status, predicted, available
-
-    def metrics(self) -> dict[str, int]:
-        """Return both numbers as metrics of a record."""
-        return {"predicted_bytes": self.predicted, "available_bytes": self.available}
-
-
-def most_bytes(device: str) -> int:
-    """Return 90% of all bytes: what a case can get at best."""
-    return int(USABLE * on(device).total_bytes())
-
-
-def available_bytes(device: str) -> int:
-    """Return 90% of the free bytes."""
-    return int(USABLE * on(device).free_bytes())
-
-
-def preflight(predicted: int, device: str) -> None:
-    """Raise TooLarge when `predicted` bytes can never fit, or do not fit now."""
-    for status, of in (("too_large", most_bytes), ("no_room", available_bytes)):
-        if predicted > (available := of(device)):
-            raise TooLarge(status, predicted, available)
+PROCESS = Path("/proc/self")
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return True if an error or one that it wraps says that a resource ran out."""
-    return any(
-        isinstance(each, (MemoryError, torch.OutOfMemoryError)) or any(words in str(each) for words in RAN_OUT)
-        for each in _wrapped(error)
-    )
+    """Return True if an error or one that it wraps says that memory or another resource ran out."""
+    for cause in _causes(error):
+        if isinstance(cause, (MemoryError, torch.OutOfMemoryError)):
+            return True
+        if any(words in str(cause) for words in RAN_OUT):
+            return True
+    return False
 
 
 def shortage(error: BaseException) -> dict[str, int]:
     """Return the `asked_bytes` of what ran out, if a message says so.
 
     Where a kernel asked for more than the `shared_memory_bytes` of a multiprocessor, those too."""
-    texts = [str(each) for each in _wrapped(error)]
-    for found in filter(None, map(SHARED_MEMORY.search, texts)):
-        return {"asked_bytes": int(found[1]), "shared_memory_bytes": int(found[2])}
-    for found in filter(None, map(ASKED.search, texts)):
-        return {"asked_bytes": int(float(found[1]) * 2 ** (10 * " KMG".index(found[2] or " ")))}
+    messages = [str(cause) for cause in _causes(error)]
+    for message in messages:
+        shared_memory = SHARED_MEMORY.search(message)
+        if shared_memory:
+            return {"asked_bytes": int(shared_memory[1]), "shared_memory_bytes": int(shared_memory[2])}
+    for message in messages:
+        asked = ASKED.search(message)
+        if asked:
+            return {"asked_bytes": int(float(asked[1]) * UNITS[asked[2]])}
     return {}
 
 
-def _wrapped(error: BaseException | None) -> Iterator[BaseException]:
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and then those that it wraps, as a compiler does."""
     while error:
         yield error
@@ -90,7 +70,9 @@ def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
     CPU: followed through every operation, to the byte, but not inside compiled graphs. On Linux `resident_peak_mib` is
     the most memory of the process, Python's own included. MPS reports no peaks, only ends and `<phase>_reserved_mib`,
     held by the driver at each end."""
-    return _followed(iteration)[0] if device == "cpu" else _in_mib(_counted(iteration, on(device)))
+    if device == "cpu":
+        return _followed(iteration)[0]
+    return _counted(iteration, device)
 
 
 def _followed(iteration: Iteration) -> tuple[dict[str, list[float]], History]:
@@ -98,6 +80,30 @@ def _followed(iteration: Iteration) -> tuple[dict[str, list[float]], History]:
     with resident_peak() as resident:
         history = follow(iteration)
     return _in_mib(history.peaks()) | resident, history
+
+
+def _counted(iteration: Iteration, device: str) -> dict[str, list[float]]:
+    """Run one iteration, and return what the device counts at the end of each phase."""
+    here = on(device)
+    sizes = {}
+
+    def mark(phase: str) -> None:
+        for name, size in here.memory_bytes().items():
+            sizes[f"{phase}_{name}"] = size
+        here.reset_peaks()
+
+    here.reset_peaks()
+    iteration(mark)
+    return _in_mib(sizes)
+
+
+def _in_mib(sizes: dict[str, int]) -> dict[str, list[float]]:
+    """Convert bytes to the metrics of `peaks` in MiB, with the largest of the peaks."""
+    metrics = {f"{name}_mib": [size / MIB] for name, size in sizes.items()}
+    phase_peaks = [size for name, size in sizes.items() if name.endswith("_peak")]
+    if phase_peaks:
+        metrics["peak_mib"] = [max(phase_peaks) / MIB]
+    return metrics
 
 
 @contextlib.contextmanager
@@ -108,33 +114,13 @@ def resident_peak() -> Iterator[dict[str, list[float]]]:
     metrics: dict[str, list[float]] = {}
     allocator.release()  # kept pages of earlier iterations are no part of this one
     try:
-        (_PROCESS / "clear_refs").write_text("5")
+        (PROCESS / "clear_refs").write_text("5")
     except OSError:
         yield metrics
         return
     yield metrics
-    kib = re.search(r"VmHWM:\s+(\d+) kB", (_PROCESS / "status").read_text())[1]
-    metrics["resident_peak_mib"] = [int(kib) / 1024]
-
-
-def _in_mib(sizes: dict[str, int]) -> dict[str, list[float]]:
-    """Convert bytes to the metrics of `peaks` in MiB, with the largest of the peaks."""
-    metrics = {f"{name}_mib": [value / MIB] for name, value in sizes.items()}
-    highest = [value for name, value in sizes.items() if name.endswith("_peak")]
-    return metrics | ({"peak_mib": [max(highest) / MIB]} if highest else {})
-
-
-def _counted(iteration: Iteration, device: Cpu) -> dict[str, int]:
-    """Run one iteration and return what the device counts at the end of each phase."""
-    sizes = {}
-
-    def mark(phase: str) -> None:
-        sizes.update({f"{phase}_{name}": size for name, size in device.memory_bytes().items()})
-        device.reset_peaks()
-
-    device.reset_peaks()
-    iteration(mark)
-    return sizes
+    resident_kib = re.search(r"VmHWM:\s+(\d+) kB", (PROCESS / "status").read_text())[1]
+    metrics["resident_peak_mib"] = [int(resident_kib) / 1024]
 
 
 def peaks_and_timeline(
@@ -148,10 +134,14 @@ def peaks_and_timeline(
     if device == "cpu":
         metrics, history = _followed(iteration)
         return metrics | history.tables(count)
-    metrics = peaks(iteration, device)
+    metrics = _counted(iteration, device)
     if device != "cuda":
         return metrics
     before()
-    marks, began = [], time.time_ns()  # the clock of the allocator's history
-    snapshot, older = on(device).history(lambda: iteration(lambda phase: marks.append((phase, time.time_ns()))), pickle)
-    return metrics | from_snapshot(snapshot, marks, began, older).tables(count)
+    # the allocator's history has Unix time
+    began_ns = time.time_ns()
+    marks = []
+    snapshot, bytes_before = on(device).history(
+        lambda: iteration(lambda phase: marks.append((phase, time.time_ns()))), pickle
+    )
+    return metrics | from_snapshot(snapshot, marks, began_ns, bytes_before).tables(count)

@@ -12,6 +12,7 @@ SETS = {  # by the flags of Linux, in lower case those of macOS too
 }  # fmt: skip
 NATIVE_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}  # flags of Linux
 CPUS = Path("/sys/devices/system/cpu")
+CPUINFO = Path("/proc/cpuinfo")
 CACHE_BYTES = 128 * 2**20  # of the last cache, where the system does not say
 
 
@@ -19,71 +20,91 @@ CACHE_BYTES = 128 * 2**20  # of the last cache, where the system does not say
 def name() -> str:
     """Return the processor's name, or the architecture if the system gives no name."""
     if platform.system() == "Darwin":
-        return sysctl("machdep.cpu.brand_string")
+        return _sysctl("machdep.cpu.brand_string")
     return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
 @functools.cache
 def instruction_sets() -> list[str]:
     """List the vector and matrix instructions of the processor; AVX2 only without AVX-512."""
-    known = _flags()
-    found = list(dict.fromkeys(said for flag, said in SETS.items() if flag in known))
-    return [said for said in found if said != SETS["avx2"] or SETS["avx512f"] not in found]
+    flags = _flags()
+    sets = []
+    for flag, instruction_set in SETS.items():
+        if flag in flags and instruction_set not in sets:
+            sets.append(instruction_set)
+    if "AVX-512" in sets and "AVX2" in sets:
+        sets.remove("AVX2")
+    return sets
 
 
 @functools.cache
 def emulates_bf16() -> bool:
     """Return True if the system says that the processor has no instructions for products in bf16."""
     if platform.system() == "Darwin":
-        return sysctl("hw.optional.arm.FEAT_BF16") == "0"
-    known = _flags()
-    return bool(known) and not known & NATIVE_BF16
+        return _sysctl("hw.optional.arm.FEAT_BF16") == "0"
+    flags = _flags()
+    return bool(flags) and not flags & NATIVE_BF16
 
 
 def _flags() -> set[str]:
-    if platform.system() == "Darwin":
-        flags = "neon" if platform.machine() == "arm64" else sysctl("machdep.cpu.leaf7_features")
-    else:
+    if platform.system() != "Darwin":
         flags = _cpuinfo("flags") or _cpuinfo("Features")
+    elif platform.machine() == "arm64":
+        flags = "neon"
+    else:
+        flags = _sysctl("machdep.cpu.leaf7_features")
     return set(flags.lower().split())
 
 
 def cache_levels_mib() -> dict[str, float]:
     """Return the sizes of one core's caches from the second level on, as `l2_mib` and so on."""
+    sizes_mib = {}
     if platform.system() == "Darwin":
-        sizes = {f"l{level}_mib": sysctl(f"hw.l{level}cachesize") for level in (2, 3)}
-        return {name: int(size) / 2**20 for name, size in sizes.items() if size.isdecimal() and int(size)}
-    return {f"l{level}_mib": size / 2**20 for level, _, size in _caches("cpu0") if level > 1}
+        for level in (2, 3):
+            size = _sysctl(f"hw.l{level}cachesize")
+            if size.isdecimal() and int(size) > 0:
+                sizes_mib[f"l{level}_mib"] = int(size) / 2**20
+        return sizes_mib
+    for level, _, size_bytes in _data_caches("cpu0"):
+        if level > 1:
+            sizes_mib[f"l{level}_mib"] = size_bytes / 2**20
+    return sizes_mib
 
 
 def last_caches_bytes() -> int:
     """Return the bytes of all caches of the last level: several, where groups of cores have their own."""
     if platform.system() == "Darwin":
-        return round(max(cache_levels_mib().values(), default=0) * 2**20) or CACHE_BYTES
-    found = _caches("cpu[0-9]*")
-    last = max((level for level, _, _ in found), default=0)
-    return sum(size for level, _, size in found if level == last) or CACHE_BYTES
+        largest_mib = max(cache_levels_mib().values(), default=0)
+        return round(largest_mib * 2**20) or CACHE_BYTES
+    caches = _data_caches("cpu[0-9]*")
+    last_level = max((level for level, _, _ in caches), default=0)
+    return sum(size_bytes for level, _, size_bytes in caches if level == last_level) or CACHE_BYTES
 
 
-def _caches(cores: str) -> list[tuple[int, str, int]]:
+def _data_caches(cores: str) -> list[tuple[int, str, int]]:
     """List level, sharing cores and bytes of each cache of data that Linux knows, once."""
-    found = set()
+    caches = set()
     for folder in CPUS.glob(f"{cores}/cache/index*"):
-        with contextlib.suppress(OSError):
-            said = (folder.joinpath(name).read_text().strip() for name in ("type", "level", "shared_cpu_list", "size"))
-            holds, level, shared, size = said
-            if holds != "Instruction":
-                found.add((int(level), shared, int(size.removesuffix("K")) * 1024))
-    return sorted(found)
+        with contextlib.suppress(OSError):  # a virtual machine may hide some of the files
+            if (folder / "type").read_text().strip() == "Instruction":
+                continue
+            level = int((folder / "level").read_text())
+            sharing_cores = (folder / "shared_cpu_list").read_text().strip()
+            size_kib = int((folder / "size").read_text().strip().removesuffix("K"))
+            caches.add((level, sharing_cores, size_kib * 1024))
+    return sorted(caches)
 
 
-def sysctl(key: str) -> str:
+def _sysctl(key: str) -> str:
     """Return a value that macOS knows under this key; empty if it has none."""
     return subprocess.run(["sysctl", "-n", key], capture_output=True, text=True).stdout.strip()
 
 
 def _cpuinfo(key: str) -> str:
     """Return the first value of a key in /proc/cpuinfo; empty where there is none."""
-    file = Path("/proc/cpuinfo")
-    found = re.search(rf"^{key}\s*:\s*(.+)$", file.read_text() if file.exists() else "", re.MULTILINE)
-    return found[1].strip() if found else ""
+    if not CPUINFO.exists():
+        return ""
+    line = re.search(rf"^{key}\s*:\s*(.+)$", CPUINFO.read_text(), re.MULTILINE)
+    if line is None:
+        return ""
+    return line[1].strip()
