@@ -1,41 +1,53 @@
-"""The first steps of a process come before anything else computes in it."""
+"""The first steps of a process come before anything else computes in it, and all of them are kept in order."""
+
+import statistics
 
 import pytest
 import torch
 
-from lib import timing
-from lib.experiments import measure
-from lib.experiments.case import Work
+from lib.experiments import case as measuring
+from lib.experiments import measure, warmup
+from lib.experiments.case import Recording, Work
+from lib.experiments.warmup import Warmup
 from lib.instruments import noise
-from lib.records import results
-from plain import one
+
+TINY = Warmup(
+    size="tiny", context_length=8, batch_size=1, precision="fp32", compiled=False, attention="naive",
+    optimizer="single_tensor", mode="train_step", device="cpu", first_steps=16,
+)  # fmt: skip
 
 
-def recorded(case, samples=3):
-    with measure.recording(case, 1, cold=True) as record:
-        record.metrics |= measure.first_steps(record, samples)
-    return results.read(measure.record_path(case, 1))["metrics"]
+def recorded():
+    record = Recording(TINY)
+    TINY.measure(record, seconds=0)
+    return record.metrics
 
 
-@pytest.mark.parametrize("samples", [1, 4])
-def test_every_first_step_is_recorded_in_order_with_its_phases(own_results, samples):
-    metrics = recorded(one("warmup"), samples)
+def test_every_first_step_is_recorded_in_order_with_its_phases_and_the_assignments_tens_are_slices_of_them():
+    metrics = recorded()
     phases = [metrics[f"first_{phase}_ms"] for phase in ("forward", "backward", "optimizer")]
-    assert [len(phase) for phase in phases] == [samples] * 3
-    assert metrics["first_total_ms"] == pytest.approx([sum(step) for step in zip(*phases, strict=True)])
+    assert [len(phase) for phase in phases] == [16] * 3
+    totals = metrics["first_total_ms"]
+    assert totals == pytest.approx([sum(step) for step in zip(*phases, strict=True)])
+    for warmups in (0, 1, 5):
+        assert metrics[f"after_{warmups}_ms"] == totals[warmups : warmups + 10]
+    assert metrics["deviation_after_5_ms"] == statistics.stdev(totals[5:15])
     assert metrics["logits_error"][0] < 1e-4
-    assert "total_ms" not in metrics  # a series that must change would be called noisy
-    assert len(metrics["noise_probe_ms"]) == 10
+    assert recorded()["earlier_cases"] == metrics["earlier_cases"] + 1
 
 
-def test_nothing_computes_before_the_first_steps_and_the_first_one_is_checked(own_results, monkeypatch):
-    order, steps = [], []
-    for module, name in ((noise, "probe"), (timing, "measure")):
-        original = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *a, n=name, original=original: (order.append(n), original(*a))[1])
+def test_nothing_computes_before_the_first_steps_and_the_first_one_is_checked(monkeypatch):
+    order = []
+    steps = []
+    probe = noise.probe
+
+    def noted_probe(device):
+        order.append("probe")
+        return probe(device)
 
     def step(mark):
         steps.append(1 + len(steps))
+        order.append("step")
         mark("run")
 
     def expected():
@@ -45,15 +57,16 @@ def test_nothing_computes_before_the_first_steps_and_the_first_one_is_checked(ow
     def setup(self):
         return Work("cpu", step, expected, lambda: {"out": torch.tensor([float(steps[-1])])}, 1e-3, {})
 
-    case = one("warmup")
-    monkeypatch.setattr(type(case), "setup", setup)
-    recorded(case)
-    assert order == ["measure", "measure", "reference", "probe", "measure"]  # the last within the probe
+    monkeypatch.setattr(noise, "probe", noted_probe)
+    monkeypatch.setattr(Warmup, "setup", setup)
+    measure.measure(TINY, round=1, seconds=0)
+    assert order == ["step"] * 16 + ["reference", "probe"]
     # now the first step that is measured gives another result
-    with pytest.raises(measure.WrongResult):
-        recorded(case)
+    with pytest.raises(measuring.WrongResult):
+        recorded()
 
 
-def test_a_record_says_how_many_cases_its_process_had_before(own_results):
-    first, second = (recorded(one("warmup"))["earlier_cases"] for _ in range(2))
-    assert second == first + 1
+def test_too_few_steps_are_refused():
+    fields = vars(TINY) | {"first_steps": 5 + warmup.SAMPLES - 1}
+    with pytest.raises(ValueError, match="first_steps: got 14, expected at least 15"):
+        Warmup(**fields)
