@@ -60,11 +60,12 @@ class DistributedDataParallel(nn.Module):
         self._pending: list[collectives.Pending] = []
         self._synchronizing = True
         if variant in _DURING_BACKWARD:
-            # the collector does not see hooks of parameters: one that held this module would keep it for ever
+            # the collector does not see hooks of parameters: one that held this module, or a bucket with the
+            # parameter in it, would keep them for ever
             weak_self = weakref.proxy(self)
-            for bucket in self.buckets:
+            for place, bucket in enumerate(self.buckets):
                 for param in bucket.params:
-                    hook = functools.partial(DistributedDataParallel._on_gradient, weak_self, bucket)
+                    hook = functools.partial(DistributedDataParallel._on_gradient, weak_self, place)
                     param.register_post_accumulate_grad_hook(hook)
 
     def forward(self, *inputs, **named):
@@ -108,12 +109,13 @@ class DistributedDataParallel(nn.Module):
                 if share == 0:
                     param.grad = None
 
-    def _on_gradient(self, bucket: "_Bucket", param: Tensor) -> None:
+    def _on_gradient(self, place: int, param: Tensor) -> None:
         """Note that a gradient is ready, and start the buckets that are full.
 
         Buckets start in one order on all ranks: one that is full waits for those before it."""
         if not self._synchronizing:
             return
+        bucket = self.buckets[place]
         if param in bucket.ready:
             raise RuntimeError("backward ran again before finish_gradient_synchronization; run the others in no_sync()")
         bucket.ready.add(param)

@@ -16,12 +16,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils import _pytree as pytree
 
 from lib.parallel import collectives
+from lib.parallel.shard import Shard
 
 
 class FullySharded(nn.Module):
@@ -36,7 +36,7 @@ class FullySharded(nn.Module):
     whole on every rank. After `finish_gradient_synchronization` every trained parameter has a `.grad` of the shape and
     type of its `.data`; those of vectors are equal on all ranks, and a parameter that had no gradient has zeros.
     Several backward passes add up, each finished here or by the next forward pass. In a narrower `compute_dtype`,
-    layers compute and travel in that type, as do gradients until they are averaged; inputs are converted.
+    layers compute and travel in that type, as do gradients until they are averaged; inputs of layers are converted.
 
     On two ranks an fp32 step has the bits of one process that adds up the gradients of both halves of the batch, each
     of one backward pass. It agrees to rounding only where sums have another order: with one backward pass over the
@@ -58,7 +58,8 @@ class FullySharded(nn.Module):
         self._reducing: _Layer | None = None  # whose gradients are on their way
         for layer in self._layers:
             if layer.module is not module:
-                layer.module.register_forward_pre_hook(functools.partial(self._before_forward, layer))
+                before = functools.partial(self._before_forward, layer)
+                layer.module.register_forward_pre_hook(before, with_kwargs=True)
                 layer.module.register_forward_hook(functools.partial(self._after_forward, layer))
 
     def forward(self, *inputs, **named):
@@ -71,8 +72,7 @@ class FullySharded(nn.Module):
             if layer.module is self.module:
                 layer.gather()
                 layer.wait()
-        if self.compute_dtype is not None:
-            inputs, named = pytree.tree_map_only(Tensor, self._converted, (inputs, named))
+        inputs, named = self._converted(inputs, named)
         output = self.module(*inputs, **named)
         if not torch.is_grad_enabled():
             self._free()
@@ -111,15 +111,22 @@ class FullySharded(nn.Module):
     def _apply(self, fn, recurse=True):
         raise RuntimeError("a sharded module cannot be moved or converted; do so before it is sharded")
 
-    def _converted(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.compute_dtype) if tensor.is_floating_point() else tensor
+    def _converted(self, inputs: tuple, named: dict) -> tuple[tuple, dict]:
+        """Return inputs in the type in which layers compute, however nested they are."""
+
+        def convert(tensor: Tensor) -> Tensor:
+            return tensor.to(self.compute_dtype) if tensor.is_floating_point() else tensor
+
+        if self.compute_dtype is None:
+            return inputs, named
+        return pytree.tree_map_only(Tensor, convert, (inputs, named))
 
     def _free(self) -> None:
         for layer in self._layers:
             layer.free()
 
-    def _before_forward(self, layer: "_Layer", *_) -> None:
-        """Gather a layer, and the one that came after it in the last forward pass."""
+    def _before_forward(self, layer: "_Layer", module: nn.Module, inputs: tuple, named: dict) -> tuple[tuple, dict]:
+        """Gather a layer, and the one that came after it in the last forward pass; return its inputs."""
         layer.gather()
         if not self._in_backward:  # else a checkpoint computes it again
             place = len(self._trace)
@@ -128,6 +135,7 @@ class FullySharded(nn.Module):
             if is_as_before and place + 1 < len(self._order):
                 self._order[place + 1].gather()
         layer.wait()
+        return self._converted(inputs, named)
 
     def _after_forward(self, layer: "_Layer", module: nn.Module, inputs, output) -> None:
         """Free a layer, and prepare for its backward pass."""
@@ -189,7 +197,7 @@ class FullySharded(nn.Module):
 class _Layer:
     """Hold the shards of a module that computes at once."""
 
-    def __init__(self, module: nn.Module, shards: list["_Shard"]):
+    def __init__(self, module: nn.Module, shards: list[Shard]):
         self.module = module
         self.shards = shards
         self.is_read_in_backward = not isinstance(module, nn.Embedding)  # its gradient depends on the tokens alone
@@ -212,134 +220,6 @@ class _Layer:
         return any(shard.gradient is not None for shard in self.shards)
 
 
-class _Shard:
-    """Hold this rank's rows of a parameter, and all of them while they are gathered.
-
-    `param.data` is one or the other. Ranks hold equal blocks of rows; the last ones may have fewer, or none. A vector is
-    one block that all ranks hold."""
-
-    def __init__(self, param: nn.Parameter, dtype: torch.dtype):
-        self.param = param
-        self.shape = param.shape
-        self.is_divided = param.dim() > 1
-        values = param.data
-        if param.dim() == 0:
-            values = values.view(1)
-        self.rows = len(values)
-        blocks = 1
-        rank = 0
-        if self.is_divided:
-            blocks = dist.get_world_size()
-            rank = dist.get_rank()
-        self.block = -(-self.rows // blocks)
-        self.start = rank * self.block
-        # a copy, so that the memory of the whole parameter can go
-        own = values[self.start : self.start + self.block].clone(memory_format=torch.contiguous_format)
-        self.own_rows = len(own)
-        self.local = own.view(self.shape if param.dim() == 0 else own.shape)
-        # its memory goes and comes back at the same tensor: views of it that the graph has saved stay good
-        self.whole = values.new_empty((blocks * self.block, *self.shape[1:]), dtype=dtype)
-        self.whole_bytes = self.whole.untyped_storage().nbytes()
-        self.whole.untyped_storage().resize_(0)
-        param.data = self.local
-        self.gathering: collectives.Pending | None = None
-        self.gradient: Tensor | None = None  # of the whole parameter, on this rank
-        self.reducing: tuple[collectives.Pending, Tensor] | None = None
-        self.average: Tensor | None = None  # of the ranks' gradients, of this rank's rows
-        if param.requires_grad:
-            # the collector does not see hooks of parameters: one that held this shard would keep it for ever
-            param.register_post_accumulate_grad_hook(functools.partial(_Shard._collect, weakref.proxy(self)))
-
-    def gather(self) -> None:
-        """Begin to gather the parameter, unless it is there."""
-        storage = self.whole.untyped_storage()
-        if storage.nbytes() == 0:
-            storage.resize_(self.whole_bytes)
-            self.gathering = self._gather_into(self.whole)
-
-    def show_whole(self) -> None:
-        """Let the parameter be the whole one, once it is gathered; its memory may be missing, where nobody reads it."""
-        if self.gathering is not None:
-            self.gathering.wait()
-            self.gathering = None
-        self.param.data = self._without_padding(self.whole)
-
-    def free(self) -> None:
-        """Let the parameter be this rank's rows."""
-        if self.gathering is not None:
-            self.gathering.wait()
-            self.gathering = None
-        self.param.data = self.local
-        self.whole.untyped_storage().resize_(0)
-
-    def gathered(self) -> Tensor:
-        """Return the whole parameter in its own type."""
-        whole = torch.empty_like(self.whole, dtype=self.local.dtype)
-        self._gather_into(whole).wait()
-        return self._without_padding(whole)
-
-    def set_gradient_aside(self) -> None:
-        """Keep the gradient of earlier backward passes, to which this one adds."""
-        self.average = self.param.grad
-        self.param.grad = None
-
-    def show_gradient(self) -> None:
-        """Give the parameter, now this rank's rows, their gradient."""
-        self.param.grad = self.average
-        self.average = None
-
-    def reduce(self) -> None:
-        """Begin to average the gradient; a parameter without one counts as zero."""
-        if not self.param.requires_grad:
-            return
-        if self.gradient is None:
-            self.gradient = torch.zeros(self.shape, dtype=self.whole.dtype, device=self.whole.device)
-        if self.is_divided:
-            part = torch.empty((self.block, *self.shape[1:]), dtype=self.local.dtype, device=self.local.device)
-            pending = collectives.scatter(part, self._with_padding(self.gradient))
-            part = part[: self.own_rows]
-        else:
-            part = self.gradient.to(self.local.dtype).contiguous()
-            pending = collectives.average(part)
-        self.reducing = (pending, part)
-        self.gradient = None
-
-    def take_average(self) -> None:
-        """Wait for the average, and add it to that of earlier backward passes."""
-        if self.reducing is None:
-            return
-        pending, part = self.reducing
-        self.reducing = None
-        pending.wait()
-        self.average = part if self.average is None else self.average + part
-
-    @torch.no_grad()
-    def _collect(self, param: nn.Parameter) -> None:
-        """Take the gradient of the whole parameter from where that of this rank's rows will be."""
-        if self.gradient is None:
-            self.gradient = param.grad
-        else:
-            self.gradient += param.grad
-        param.grad = None
-
-    def _gather_into(self, whole: Tensor) -> collectives.Pending:
-        """Write this rank's rows into `whole`, and begin to receive the others'."""
-        whole[self.start : self.start + self.own_rows].view(self.local.shape).copy_(self.local)
-        if self.is_divided:
-            return collectives.gather(whole)
-        return collectives.Pending([])
-
-    def _without_padding(self, whole: Tensor) -> Tensor:
-        return whole[: self.rows].view(self.shape)
-
-    def _with_padding(self, gradient: Tensor) -> Tensor:
-        if self.rows == len(self.whole):
-            return gradient.contiguous()
-        padded = gradient.new_zeros(self.whole.shape)
-        padded[: self.rows] = gradient
-        return padded
-
-
 def _layers(module: nn.Module, compute_dtype: torch.dtype | None) -> list[_Layer]:
     """Return the layers, and one of the parameters that no layer has alone, whose module is the whole."""
     modules = list(dict.fromkeys(_computing(module)))
@@ -353,8 +233,8 @@ def _layers(module: nn.Module, compute_dtype: torch.dtype | None) -> list[_Layer
     return [layer for layer in layers if layer.shards]
 
 
-def _shards(params: list[nn.Parameter], compute_dtype: torch.dtype | None) -> list[_Shard]:
-    return [_Shard(param, compute_dtype or param.dtype) for param in params]
+def _shards(params: list[nn.Parameter], compute_dtype: torch.dtype | None) -> list[Shard]:
+    return [Shard(param, compute_dtype or param.dtype) for param in params]
 
 
 def _computing(module: nn.Module) -> Iterator[nn.Module]:

@@ -90,7 +90,10 @@ class World:
     def run(self, function: str, within_s: float = ANSWER_S, **arguments) -> list:
         """Call a function, given as `module.name`, in every rank, and return what each returned.
 
-        Arguments and results are those of JSON. Raises RankFailed, also without an answer `within_s` seconds."""
+        Arguments and results are those of JSON. Raises RankFailed, also without an answer `within_s` seconds; the
+        world is then closed, as after an interrupt."""
+        if self.processes[0].stdin.closed:
+            raise RankFailed("world: got a call, expected none after it was closed")
         for process in self.processes:
             # a rank that has ended tells so by its missing answer
             with contextlib.suppress(BrokenPipeError):

@@ -3,14 +3,14 @@
 import math
 
 import pytest
+import torch
 
-from lib.cost import memory
 from lib.cost.flops import model_shape
+from lib.model import SIZES, TransformerLM
 from lib.parallel import accounting
 from lib.parallel.accounting import Messages, Network
 
 GB, GIB = 1e9, 2**30
-PLAIN = ("fp32", "naive", "single_tensor", "cpu")
 
 
 def test_an_all_reduce_of_1_gb_on_8_ranks_takes_14_turns_and_sends_seven_quarters():
@@ -50,59 +50,61 @@ def test_a_pipeline_of_messages_ends_when_the_formula_says():
         assert accounting.exposed_s([messages], of, 2, {"backward": phase}) == pytest.approx(end - phase)
 
 
-def test_every_data_parallel_scheme_sends_the_gradients_and_the_others_half_as_much_again():
-    shape, world = model_shape("tiny", 128), 4
-    gradients = accounting.bus_bytes("all_reduce", 4 * shape.parameters, world)
+def counted(model: torch.nn.Module) -> dict[str, int]:
+    """Count the parameters of a model, its matrices, vectors and embedding."""
+    numels = {"matrices": 0, "vectors": 0, "embedding": model.token_embeddings.weight.numel()}
+    for param in model.parameters():
+        numels["matrices" if param.dim() > 1 else "vectors"] += param.numel()
+    return numels
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    with torch.device("meta"):
+        return TransformerLM(SIZES["tiny"])
+
+
+def test_every_scheme_sends_the_gradients_and_some_half_as_much_again(tiny):
+    shape, world, numels = model_shape("tiny", 128), 4, counted(tiny)
+    half = 4 * shape.parameters * (world - 1) / world
     for scheme in ("naive", "flat", "overlap", "bucketed"):
-        assert accounting.step_bytes(scheme, shape, world) == gradients
-    assert accounting.step_bytes("sharded", shape, world) == pytest.approx(1.5 * gradients)
-    embedding = accounting.bus_bytes("all_gather", 4 * 10_000 * 128, world)  # its backward pass needs no weights
-    assert accounting.step_bytes("fsdp", shape, world) == pytest.approx(1.5 * gradients - embedding)
-    assert accounting.step_bytes("fsdp", shape, world, "bf16") == pytest.approx((1.5 * gradients - embedding) / 2)
+        assert accounting.step_bytes(scheme, shape, world) == 2 * half
+    assert accounting.step_bytes("sharded", shape, world) == 3 * half
+    for precision, width in (("fp32", 4), ("bf16", 2)):
+        # gathered twice and scattered, but for the embedding, whose backward pass needs no weights
+        matrices = width * (3 * numels["matrices"] - numels["embedding"])
+        expected = (matrices + 2 * 4 * numels["vectors"]) * (world - 1) / world
+        assert accounting.step_bytes("fsdp", shape, world, precision) == pytest.approx(expected)
 
 
-def test_the_calls_of_a_step_are_counted_by_tensor_bucket_and_layer():
+def test_the_calls_of_a_step_are_counted_by_tensor_and_bucket(tiny):
     shape = model_shape("tiny", 128)
+    tensors = len(list(tiny.parameters()))
+    matrices = sum(param.dim() > 1 for param in tiny.parameters())
     calls = {scheme: [m.calls for m in accounting.step_messages(scheme, shape)] for scheme in accounting.SCHEMES}
-    assert calls["naive"] == calls["overlap"] == [39]
+    assert calls["naive"] == calls["overlap"] == [tensors]
     assert calls["flat"] == calls["bucketed"] == [1]
-    assert calls["fsdp"] == [7, 7, 6]
+    assert calls["sharded"] == [1, tensors]
+    assert calls["fsdp"] == [matrices, matrices - 1, matrices, tensors - matrices]
     (bucketed,) = accounting.step_messages("bucketed", shape, bucket_bytes=1e6)
     assert bucketed.calls == math.ceil(4 * shape.parameters / 1e6)
 
 
-def test_a_rank_holds_16_bytes_a_parameter_or_its_part_of_them():
-    shape = model_shape("2.7B", 128)
-    held = {
-        scheme: sum(accounting.state_bytes(scheme, shape, 64).values()) / shape.parameters
-        for scheme in accounting.SCHEMES
-    }
-    assert all(held[scheme] == pytest.approx(16) for scheme in ("naive", "flat", "overlap", "bucketed"))
-    assert held["sharded"] == pytest.approx(8 + 8 / 64)
-    assert held["fsdp"] == pytest.approx(16 / 64)
+def test_a_rank_holds_16_bytes_a_parameter_or_its_part_of_them(tiny):
+    shape = model_shape("tiny", 128)
+    held = {scheme: sum(accounting.state_bytes(scheme, shape, 64).values()) for scheme in accounting.SCHEMES}
+    for scheme in ("naive", "flat", "overlap", "bucketed"):
+        assert held[scheme] == 16 * shape.parameters
+    assert held["sharded"] == (8 + 8 / 64) * shape.parameters
+    numels = counted(tiny)
+    assert held["fsdp"] == pytest.approx(16 * (numels["vectors"] + numels["matrices"] / 64))
 
 
-def test_the_memory_of_plain_ranks_is_that_of_one_process():
-    shape = model_shape("small", 256)
-    for scheme in ("naive", "overlap", "flat", "bucketed"):
-        parts = accounting.memory_bytes(scheme, shape, 4, *PLAIN)
-        assert parts["buckets"] == (4 * shape.parameters if scheme in ("flat", "bucketed") else 0)
-        step = sum(parts.values()) - parts["buckets"]
-        assert step == memory.peak_bytes(shape, "fp32", "naive", "single_tensor", "train_step")
-    plain = accounting.memory_bytes("flat", shape, 4, *PLAIN)
-    sharded = accounting.memory_bytes("sharded", shape, 4, *PLAIN)
-    assert plain["states"] - sharded["states"] == pytest.approx(0.75 * plain["states"])
-    assert accounting.memory_bytes("fsdp", shape, 1, *PLAIN) == accounting.memory_bytes("flat", shape, 1, *PLAIN)
-
-
-def test_fsdp_gathers_a_layer_and_what_is_next_to_it():
-    tiny, large = model_shape("tiny", 128), model_shape("large", 128)
+def test_fsdp_gathers_a_layer_and_the_embedding_or_another_layer():
     layer = 4 * 128**2 + 3 * 128 * 512 + 2 * 128
-    parts = accounting.memory_bytes("fsdp", tiny, 2, *PLAIN)
-    assert parts["gathered"] == 4 * (layer + 10_000 * 128)
-    assert parts["parameters"] == 2 * tiny.parameters
-    halves = accounting.memory_bytes("fsdp", large, 2, "bf16", *PLAIN[1:])
-    assert halves["gathered"] == 2 * 2 * (4 * 1280**2 + 3 * 1280 * 5120 + 2 * 1280)
+    assert accounting.gathered_bytes(model_shape("tiny", 128)) == 4 * (layer + 10_000 * 128)
+    large = 4 * 1280**2 + 3 * 1280 * 5120 + 2 * 1280
+    assert accounting.gathered_bytes(model_shape("large", 128), "bf16") == 2 * 2 * large
 
 
 def test_xxl_needs_320_tokens_a_device_with_overlap_and_395_without():

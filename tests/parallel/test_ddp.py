@@ -10,35 +10,50 @@ SIZES = [(variant, 0.0016) for variant in VARIANTS] + [("bucketed", 0.0001), ("b
 
 @pytest.mark.parametrize(("model", "parts"), [("plain", 1), ("tied", 1), ("frozen", 1), ("toy", 3)])
 @pytest.mark.parametrize(("variant", "bucket_mib"), SIZES)
-def test_five_steps_are_those_of_one_process_also_of_several_backward_passes(call, variant, bucket_mib, model, parts):
-    one, other = call("data_parallel", model=model, variant=variant, bucket_mib=bucket_mib, parts=parts)
-    assert one["change"] > 1e-2
-    assert max(one["error"], other["error"]) < 1e-6
-    for same in ("sent", "checksum", "without"):
-        assert one[same] == other[same]
-    *buckets, used = one["sent"][: len(one["sent"]) // 5]
-    assert sum(buckets) == one["gradient_bytes"]
-    assert used == 4 * one["parameters"]
+def test_five_steps_are_those_of_one_process(call, variant, bucket_mib, model, parts):
+    first, second = call("data_parallel", model=model, variant=variant, bucket_mib=bucket_mib, parts=parts)
+    assert first["change"] > 1e-2
+    # several parts add up on each rank first, and rounding differs
+    assert max(first["error"], second["error"]) <= (0 if parts == 1 else 1e-6)
+    for name in ("sent", "checksum", "without"):
+        assert first[name] == second[name]
+    *buckets, used = first["sent"][: len(first["sent"]) // 5]
+    assert sum(buckets) == sum(first["sizes"])
+    assert used == 4 * len(first["sizes"])
     if variant == "bucketed":
-        assert max(buckets) <= max(bucket_mib * MIB, one["largest_bytes"])
-    if bucket_mib == 0.0016:
-        assert (one["in_backward"] > 0) == (variant in ("overlap", "bucketed"))
-        assert model != "toy" or len(buckets) == {"naive": 15, "flat": 1, "overlap": 15, "bucketed": 3}[variant]
+        assert max(buckets) <= max(bucket_mib * MIB, *first["sizes"])
+    if bucket_mib == 0.0016 and model != "toy":  # whose unused layers hold back the bucket
+        assert (first["in_backward"] > 0) == (variant in ("overlap", "bucketed"))
+    if variant in ("naive", "overlap"):
+        assert sorted(buckets) == sorted(first["sizes"])
+    if variant == "flat":
+        assert len(buckets) == 1
     if model == "toy":
-        assert one["without"] == ["spare.weight", "spare.bias", "never.weight", "never.bias"]  # what no rank used
+        # no rank used them in the last step
+        assert first["without"] == ["spare.weight", "spare.bias", "never.weight", "never.bias"]
 
 
 def test_a_second_backward_pass_without_synchronization_is_refused(call):
-    assert all("no_sync" in said for said in call("backward_twice"))
+    assert all("no_sync" in message for message in call("backward_twice"))
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_module_can_be_let_go(call, kind):
+    assert call("freed", kind=kind) == [True, True]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_where_the_order_of_sums_does_not_matter_the_bits_are_those_of_the_whole_batch(call, kind):
+    assert call("exact_sums", kind=kind) == [0, 0]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"variant": "overlaped"}, r"^variant: got 'overlaped'.*nearest: overlap"),
         ({"bucket_mib": 0}, "^bucket_mib: got 0"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(arguments, said):
-    with pytest.raises(ValueError, match=said):
+def test_bad_arguments_are_refused_by_name(arguments, message):
+    with pytest.raises(ValueError, match=message):
         DistributedDataParallel(None, **arguments)

@@ -3,13 +3,15 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
 import pytest
+import torch
 
-from lib.instruments import environment
 from lib.parallel import ranks
+from lib.parallel.timeline import ALL_REDUCE
 from lib.paths import ROOT
 
 CHECKS = "tests.support.parallel_checks"
@@ -18,7 +20,7 @@ CHECKS = "tests.support.parallel_checks"
 def test_ranks_stay_for_the_next_call_and_share_the_cores(call):
     first, second = (call("process") for _ in range(2))
     assert first == second
-    assert [threads for _, threads in first] == [max(1, environment.cores() // 2)] * 2
+    assert len({pid for pid, _ in first}) == 2
 
 
 def test_a_phase_ends_when_the_slowest_rank_has_ended_it(call):
@@ -26,8 +28,24 @@ def test_a_phase_ends_when_the_slowest_rank_has_ended_it(call):
     assert call("times") == [[[30, 30], 90, 60]] * 2
 
 
+def test_ranks_of_unequal_speed_take_equally_many_samples(call):
+    first, second = call("samples")
+    assert first == second > 1
+
+
+def test_the_timeline_of_a_step_has_its_phases_and_all_reduces(call):
+    for rank, rows in enumerate(call("traced")):
+        assert set(rows["rank"]) == {rank}
+        assert rows["part"][:3] == ["forward", "backward", "synchronization"]
+        # 21 gradients, and what the ranks used
+        assert rows["part"][3:] == [ALL_REDUCE] * 22
+        assert all(start < end for start, end in zip(rows["start_ms"], rows["end_ms"], strict=True))
+        assert rows["start_ms"][0] > 0
+        assert rows["start_ms"][3] > rows["start_ms"][1]
+
+
 @pytest.mark.parametrize(
-    ("size", "sent", "said"),
+    ("size", "sent", "message"),
     [
         (2, 0, "rank 1: ValueError: rank 1 refuses"),
         (2, signal.SIGKILL, "rank 1: ended with code -9"),
@@ -35,12 +53,21 @@ def test_a_phase_ends_when_the_slowest_rank_has_ended_it(call):
     ],
     ids=["raises", "dies", "hangs"],
 )
-def test_a_rank_that_fails_ends_its_world_and_leaves_no_process(size, sent, said):
+def test_a_rank_that_fails_ends_its_world_and_leaves_no_process(size, sent, message):
     with ranks.World(size) as world:
-        world.ranks[-1].send_signal(sent)
-        with pytest.raises(ranks.RankFailed, match=f"^{said}"):
+        world.processes[-1].send_signal(sent)
+        with pytest.raises(ranks.RankFailed, match=f"^{message}"):
             world.run(f"{CHECKS}.refuse", within_s=2 if sent == signal.SIGSTOP else 60, rank=size - 1)
-        assert all(process.poll() is not None for process in world.ranks)
+        assert all(process.poll() is not None for process in world.processes)
+
+
+def test_a_rank_killed_in_a_collective_is_noticed_at_once():
+    with ranks.World(2) as world:
+        threading.Timer(0.5, world.processes[0].kill).start()
+        start = time.monotonic()
+        with pytest.raises(ranks.RankFailed, match=r"^rank 0: ended with code -9"):
+            world.run(f"{CHECKS}.wait_for_rank_0")
+        assert time.monotonic() - start < 30
 
 
 def test_no_rank_outlives_its_parent():
@@ -49,15 +76,15 @@ def test_no_rank_outlives_its_parent():
         f"print(*(pid for pid, _ in world.run('{CHECKS}.process')), flush=True); os._exit(0)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    pids, deadline = [int(pid) for pid in done.stdout.split()], time.monotonic() + 20
-    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
+    (pid,) = (int(pid) for pid in done.stdout.split())
+    deadline = time.monotonic() + 20
+    while psutil.pid_exists(pid) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert len(pids) == 1
-    assert not any(map(psutil.pid_exists, pids))
+    assert not psutil.pid_exists(pid)
 
 
 def test_ranks_that_this_machine_has_no_devices_for_are_named(monkeypatch):
     assert ranks.missing("cpu", 64) is None
     assert ranks.missing("mps", 2) == "torch.distributed has no backend for mps"
-    monkeypatch.setattr(ranks.on("cuda"), "models", lambda: ["H100"], raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert ranks.missing("cuda", 2) == "2 ranks need a GPU each, got 1"
