@@ -1,0 +1,130 @@
+"""Measure a training step of several ranks: data parallel in four ways, sharded optimizer, FSDP, and PyTorch's own.
+
+- `plain`: one process on the whole batch, with all threads. Several ranks of one machine must beat it to be of use.
+- `naive`, `flat`, `overlap`, `bucketed`: each rank has the whole model, and gradients are averaged (`parallel.ddp`).
+- `sharded`: bucketed, and each rank has a share of the optimizer's states (`parallel.sharded`).
+- `fsdp`: each rank has a share of everything (`parallel.fsdp`).
+- `torch_ddp`, `torch_zero`, `torch_fsdp`: PyTorch's own classes for the same, the baselines.
+"""
+
+import statistics
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from lib import model, precision, timing
+from lib.cost import flops
+from lib.experiments import training_on_ranks
+from lib.experiments.case import Case, Recording, Work
+from lib.experiments.on_ranks import BACKENDS, OnRanks
+from lib.experiments.step import TOLERANCE, Step
+from lib.experiments.training_on_ranks import Replica
+from lib.instruments import peak_memory
+from lib.parallel import accounting, collectives, ddp, timeline
+from lib.validate import one_of
+
+PLAIN = "plain"
+SCHEMES = {  # of each variant in `parallel.accounting`
+    PLAIN: "flat",
+    **{name: name for name in ddp.VARIANTS},
+    "sharded": "sharded",
+    "fsdp": "fsdp",
+    "torch_ddp": "bucketed",
+    "torch_zero": "sharded",
+    "torch_fsdp": "fsdp",
+}
+BUCKETED = ("bucketed", "sharded", "torch_ddp", "torch_zero")  # variants that a size of buckets is for
+
+
+@dataclass(frozen=True)
+class Parallel(OnRanks):
+    """A training step of `world` ranks that share `batch_size` sequences, by a `variant`.
+
+    `bucket_mib` is 0 for the default and for variants without buckets; `world` is 1 for `plain` alone. Raises
+    ValueError for an unknown or impossible value."""
+
+    experiment: ClassVar[str] = "parallel"
+    size: str = one_of(model.SIZES)
+    context_length: int = field(metadata={"least": 2})
+    batch_size: int
+    precision: str = one_of(precision.NAMES)
+    variant: str = one_of(SCHEMES)
+    bucket_mib: int = field(metadata={"least": 0})
+    world: int
+    backend: str = one_of(BACKENDS)
+    device: str
+
+    def __post_init__(self):
+        super().__post_init__()
+        if (self.world == 1) != (self.variant == PLAIN):
+            expected = "1" if self.variant == PLAIN else "2 or more"
+            raise ValueError(f"world: got {self.world}, expected {expected} for {self.variant}")
+        if self.batch_size % self.world:
+            raise ValueError(f"batch_size: got {self.batch_size}, expected a multiple of world, {self.world}")
+        if self.bucket_mib and self.variant not in BUCKETED:
+            raise ValueError(f"bucket_mib: got {self.bucket_mib}, expected 0 for {self.variant}")
+
+    @property
+    def step(self) -> Step:
+        """Return the step of one process on the whole batch."""
+        return Step(
+            size=self.size, context_length=self.context_length, batch_size=self.batch_size, precision=self.precision,
+            compiled=False, attention="sdpa", optimizer="fused", mode="train_step", device=self.device,
+        )  # fmt: skip
+
+    @property
+    def own_shape(self) -> flops.Shape:
+        """Return the dimensions of the model and of a rank's part of the batch."""
+        return replace(self.step.shape, batch_size=self.batch_size // self.world)
+
+    def unavailable(self) -> str | None:
+        """Return why this machine cannot run the case, or None."""
+        if self.variant == PLAIN:
+            return self.step.unavailable()
+        return super().unavailable()
+
+    def measure(self, record: Recording, seconds: float) -> None:
+        """Measure one process here, and several in their ranks."""
+        if self.variant == PLAIN:
+            Case.measure(self, record, seconds)
+        else:
+            super().measure(record, seconds)
+
+    def measure_in_rank(self, record: Recording, seconds: float) -> None:
+        """Measure as in one process; in the first round also the messages alone and the course of a step."""
+        super().measure_in_rank(record, seconds)
+        if self.variant not in ddp.VARIANTS or record.round > 1:
+            return
+        work = record.works[0]
+        tensors = [tensor.to(self.place) for tensor in training_on_ranks.messages(work.network)]
+
+        def alone(mark: timing.Mark) -> None:
+            for tensor in tensors:
+                collectives.all_reduce(tensor)
+            mark("messages")
+
+        record.metrics["alone_ms"] = timing.measure(alone, work.clock, seconds).metrics()["total_ms"]
+        median_ms = statistics.median(record.metrics["total_ms"])
+        record.metrics["timeline"] = timeline.typical_step(work.iteration, work.before, median_ms)
+
+    def setup(self) -> Work:
+        """Build the training step in this rank, ready to measure."""
+        if self.variant == PLAIN:
+            return self.step.setup()
+        training: Replica = training_on_ranks.training(self)
+        own_bytes = accounting.state_bytes(SCHEMES[self.variant], self.own_shape, self.world)
+        facts = {
+            "tokens": self.step.shape.tokens,
+            "parameters": self.own_shape.parameters,
+            "gradient_bytes": 4 * self.own_shape.parameters,
+            "step_bytes": accounting.step_bytes(SCHEMES[self.variant], self.own_shape, self.world, self.precision),
+            "forward_flops": flops.forward_flops(self.step.shape),
+            "backward_flops": flops.backward_flops(self.step.shape),
+            **{f"predicted_{name}_mib": [size / peak_memory.MIB] for name, size in own_bytes.items()},
+            **self.threads(),
+        }
+        work = Work(
+            self.place, training.iteration, training.expected, training.result, TOLERANCE[self.precision], facts,
+            before=training.before, around_first=training.memory_of_first, clock=self.clock(),
+        )  # fmt: skip
+        work.network = training.network
+        return work
