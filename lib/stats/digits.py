@@ -15,24 +15,31 @@ def number(value: float, uncertainty: float = math.nan) -> str:
     """Format a number to the first digit of its uncertainty, but with two digits at least.
 
     A number with an uncertainty of zero gets four digits, and one whose uncertainty is unknown three."""
-    if math.isnan(value):
-        return "–"
-    if value == 0:
-        return "0"
     if value < 0:
         return f"−{number(-value, uncertainty)}"
-    if value < SMALL and not uncertainty > 0:
+    if 0 < value < SMALL and not uncertainty > 0:
         return f"{value:.2g}"
-    # a place is the power of ten of a digit
-    first_place = math.floor(math.log10(value))
+    return rounded(value, last_place(value, uncertainty))
+
+
+def last_place(value: float, uncertainty: float) -> int:
+    """Return the power of ten of the last digit that `number` shows."""
+    if value == 0 or math.isnan(value):
+        return 0
+    first_place = math.floor(math.log10(abs(value)))
     if uncertainty > 0:
-        last_place = min(math.floor(math.log10(uncertainty)), first_place - 1)
-    elif uncertainty == 0:
-        last_place = first_place - 3
-    else:
-        last_place = first_place - 2
-    decimals = max(0, -last_place)
-    return f"{round(value, -last_place):,.{decimals}f}"
+        return min(math.floor(math.log10(uncertainty)), first_place - 1)
+    if uncertainty == 0:
+        return first_place - 3
+    return first_place - 2
+
+
+def rounded(value: float, place: int) -> str:
+    """Format a number rounded to a power of ten."""
+    if math.isnan(value):
+        return "–"
+    decimals = max(0, -place)
+    return f"{round(value, -place):,.{decimals}f}".replace("-", "−")
 
 
 def count(value: float) -> str:

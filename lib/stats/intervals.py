@@ -74,7 +74,8 @@ class Interval:
         # an interval of no width, as byte counts have, needs no ends
         if not self.known or self.reach == 0:
             return value
-        return f"{value} ({digits.number(self.low, uncertainty)} to {digits.number(self.high, uncertainty)})"
+        place = digits.last_place(self.value, uncertainty)
+        return f"{value} ({digits.rounded(self.low, place)} to {digits.rounded(self.high, place)})"
 
     def __str__(self) -> str:
         return self.text(self.reach)

@@ -85,6 +85,7 @@ def test_nothing_is_refused_in_one_line():
         (Interval(2.7134, 2.66, 2.75, 90, 3), "2.71 (2.66 to 2.75)"),
         (Interval(2.7134, math.nan, math.nan, 3, 1), "2.71"),
         (Interval(4096, 4096, 4096, 3, 3), "4,096"),
+        (Interval(1.1, 0.61, 2.0, 3, 1), "1.1 (0.6 to 2.0)"),
     ],
 )
 def test_an_interval_prints_itself(interval, text):
