@@ -71,15 +71,15 @@ class Peers(Case):
         return self.ladder.unavailable() or super().unavailable()
 
     def setup(self) -> Work:
-        """Build the step of the program, with what it is made of among the facts."""
+        """Build the step of the program; the facts say which switches ours has, and the peer's version."""
         if self.program == OURS:
             work = self.ladder.setup()
-            work.facts["switches"] = self.ladder.switches
-            return work
-        step = self.ladder.step
-        work = step.work(Llama(step))
-        work.compiled = True
-        work.facts["peer_version"] = metadata.version(PEER)
+        else:
+            step = self.ladder.step
+            work = step.work(Llama(step))
+            work.compiled = True
+            work.facts["peer_version"] = metadata.version(PEER)
+        work.facts["switches"] = self.ladder.switches
         return work
 
 
