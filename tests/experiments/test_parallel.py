@@ -1,0 +1,44 @@
+"""Steps on ranks give the single process's results, whatever the variant, and bad cases are refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from lib.experiments import measure, on_ranks
+from lib.experiments.parallel import SCHEMES, Parallel
+
+CASE = Parallel("tiny", 8, 2, "fp32", "naive", 0, 2, "auto", "cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ranks_end():
+    yield
+    on_ranks.close()
+
+
+@pytest.mark.parametrize("variant", [name for name in SCHEMES if name != "plain"])
+def test_two_ranks_take_the_step_of_one_process(variant, own_results, monkeypatch):
+    monkeypatch.setattr(measure.noise, "probe", lambda device: [1.0])
+    record = measure.measure(replace(CASE, variant=variant), 1, 0.01)
+    assert record["status"] == "ok", record["metrics"]
+    metrics = record["metrics"]
+    assert max(metrics["gradient_error"] + metrics["logits_error"]) < 1e-5
+    assert metrics["after_states_mib"][0] == pytest.approx(metrics["predicted_states_mib"][0], rel=0.05)
+    if variant == "naive":
+        assert set(metrics["timeline"]["rank"]) == {0, 1}
+        assert min(metrics["alone_ms"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"variant": "plain"}, "world: got 2, expected 1 for plain"),
+        ({"world": 1}, "world: got 1, expected 2 or more for naive"),
+        ({"batch_size": 3}, "batch_size: got 3, expected a multiple of world, 2"),
+        ({"bucket_mib": 5}, "bucket_mib: got 5, expected 0 for naive"),
+        ({"variant": "fsdpp"}, r"variant: got 'fsdpp', .*nearest: fsdp"),
+    ],
+)
+def test_impossible_cases_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(CASE, **changes)
