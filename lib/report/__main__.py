@@ -92,7 +92,7 @@ def pdf(html_file: Path) -> Path:
 
 
 def publish(machine: str) -> dict[str, str]:
-    """Write a machine's records and report for git, and print where.
+    """Write a machine's records, answers and report for git, and print where.
 
     Only experiments with new records are replaced. Returns the chapters that failed, each with its reason."""
     folder = paths.within(paths.REFERENCE, machine)
@@ -102,6 +102,7 @@ def publish(machine: str) -> dict[str, str]:
             records.write(folder / f"{measured.name}.jsonl", "\n".join(lines) + "\n")
             print(f"{len(lines):,} records of {measured.name}")
     chapters, failed = page.execute([machine])
+    records.write(folder / "answers.json", answers.file(machine).read_text())
     for former in folder.glob("figures/*.svg"):
         former.unlink()
     records.write(folder / "report.md", as_markdown(page.joined(chapters, failed), page.title(machine), folder))

@@ -1,0 +1,43 @@
+"""The README tells what the records in git say, and these are of today's code."""
+
+import json
+import re
+
+import pytest
+
+from lib import records
+from lib.catalog import CATALOG
+from lib.paths import REFERENCE, ROOT
+
+README = (ROOT / "README.md").read_text()
+MACHINES = sorted({match[1] for match in re.finditer(r"reports/reference/([\w-]+)", README)})
+ROW = re.compile(r"^\| (?!question|---)[^|]+ \| (.+) \|$", re.MULTILINE)
+
+
+def test_each_answer_of_the_readme_is_an_answer_of_the_records_beside_it():
+    (machine,) = MACHINES
+    answers = json.loads((REFERENCE / machine / "answers.json").read_text())
+    rows = ROW.findall(README.partition("## What it found")[2].partition("## Why")[0])
+    assert len(rows) == 5
+    for row in rows:
+        assert row in answers.values()
+
+
+@pytest.mark.parametrize("machine", sorted(folder.name for folder in REFERENCE.glob("*") if folder.is_dir()))
+def test_records_in_git_are_of_todays_code(machine):
+    stale = []
+    for experiment in CATALOG:
+        for line in (REFERENCE / machine / f"{experiment}.jsonl").read_text().splitlines():
+            if records.parse(line)["code"] != records.digest(experiment):
+                stale.append(experiment)
+    assert not stale
+
+
+def test_links_lead_somewhere():
+    for file in [*ROOT.glob("*.md"), ROOT / "lib" / "README.md", ROOT / "notebooks" / "sweeps" / "README.md"]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", file.read_text()):
+            assert (file.parent / target).exists(), f"{file.name}: {target}"
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 110
