@@ -39,17 +39,6 @@ def name_kernels() -> None:
 
 
 @contextlib.contextmanager
-def hits() -> Iterator[dict[str, int]]:
-    """Yield a dict that gets `compile_cache_hits` of the block when it ends."""
-    from torch._dynamo.utils import counters
-
-    metrics: dict[str, int] = {}
-    hits_before = counters["inductor"]["fxgraph_cache_hit"]
-    yield metrics
-    metrics["compile_cache_hits"] = counters["inductor"]["fxgraph_cache_hit"] - hits_before
-
-
-@contextlib.contextmanager
 def cold() -> Iterator[dict]:
     """Compile inside the block from empty caches, which go to $TORCHINDUCTOR_CACHE_DIR at its end.
 

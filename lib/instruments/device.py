@@ -29,7 +29,6 @@ TRIAL = "import torch; torch.ones(8, 8, device='cuda').matmul(torch.ones(8, 8, d
 NATIVE_BF16 = (8, 0)  # least compute capability with TF32 and bf16 products; older GPUs emulate bf16
 GPU_LEAST_S = 0.2  # of warming up and of sampling; Triton's do_bench and nvbench last as long or less
 MPS_SHORT_NS = 2_000_000  # ten times what waiting for the GPU takes (github.com/pytorch/pytorch/pull/152199)
-MPS_EVENTS = (2, 14)  # version before which events end in any order (github.com/pytorch/pytorch/pull/196395)
 
 
 class EventClock(HostClock):
@@ -300,9 +299,8 @@ class Mps(Cpu):
         return torch.mps.recommended_max_memory()
 
     def clock(self) -> HostClock:
-        """Return a clock that reads events, or with an older PyTorch waits for the GPU at each mark."""
-        if torch.__version__ >= MPS_EVENTS:
-            return EventClock(lambda: torch.mps.event.Event(enable_timing=True), self.synchronize)
+        """Return a clock that waits for the GPU at each mark."""
+        # before PyTorch 2.14, events end in any order (github.com/pytorch/pytorch/pull/196395)
         clock = HostClock(synchronize=self.synchronize, short_ns=MPS_SHORT_NS)
         clock.least_s = self.least_s
         return clock
@@ -355,9 +353,10 @@ def _listed_gpu() -> str | None:
     """Return the name of a GPU that nvidia-smi lists; None if it lists none or the user hides all."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return None
-    for (gpu_name,) in nvidia_smi("name"):
-        return gpu_name
-    return None
+    gpus = nvidia_smi("name")
+    if not gpus:
+        return None
+    return gpus[0][0]
 
 
 @functools.cache  # its answers stay while a process lives, and asking takes up to a second

@@ -9,7 +9,8 @@ from torch.overrides import TorchFunctionMode
 from lib import model
 from lib.instruments.rounding import dtype_name
 
-FEATURES = {"d_in": 8, "d_out": 4}  # of the toy model; these sizes change no dtype
+D_IN = 8  # of the toy model; these sizes change no dtype
+D_OUT = 4
 
 
 class ToyModel(nn.Module):
@@ -30,8 +31,9 @@ def toy(autocast: torch.autocast, device: str) -> dict[str, list[str]]:
     """Return the dtypes of the toy model's tensors."""
     torch.manual_seed(0)
     with torch.device(device):
-        network = ToyModel(**FEATURES)
-        x, targets = torch.randn(16, FEATURES["d_in"]), torch.randint(FEATURES["d_out"], (16,))
+        network = ToyModel(D_IN, D_OUT)
+        x = torch.randn(16, D_IN)
+        targets = torch.randint(D_OUT, (16,))
     modules = {
         "output of the first layer": network.fc1,
         "output of ReLU": network.relu,
@@ -68,18 +70,22 @@ def observe(
     """Return a table of `tensor` and `dtype`, in the order of computation.
 
     It has parameters, the outputs of `modules`, the first softmax's input and output, logits, loss and gradients."""
-    seen = {"parameters": _dtypes(network.parameters())}
+    dtypes = {"parameters": _dtypes(network.parameters())}
+
+    def note(name: str, tensor: Tensor) -> None:
+        dtypes[name] = dtype_name(tensor.dtype)
+
     for name, module in modules.items():
-        # a hook must return None, as update does; any other value replaces the output
-        module.register_forward_hook(lambda _, inputs, output, name=name: seen.update({name: dtype_name(output.dtype)}))
-    with autocast, _Softmax(seen):
+        module.register_forward_hook(lambda module, inputs, output, name=name: note(name, output))
+    with autocast, _Softmax(dtypes):
         logits = forward()
         value = loss(logits, targets)
-    logits.register_hook(lambda gradient: seen.update({"gradient of the logits": dtype_name(gradient.dtype)}))
-    seen |= {"logits": dtype_name(logits.dtype), "loss": dtype_name(value.dtype)}
+    logits.register_hook(lambda gradient: note("gradient of the logits", gradient))
+    note("logits", logits)
+    note("loss", value)
     value.backward()
-    seen["gradients of the parameters"] = _dtypes(p.grad for p in network.parameters())
-    return {"tensor": list(seen), "dtype": list(seen.values())}
+    dtypes["gradients of the parameters"] = _dtypes(parameter.grad for parameter in network.parameters())
+    return {"tensor": list(dtypes), "dtype": list(dtypes.values())}
 
 
 def _dtypes(tensors: Iterable[Tensor]) -> str:
@@ -89,13 +95,13 @@ def _dtypes(tensors: Iterable[Tensor]) -> str:
 class _Softmax(TorchFunctionMode):
     """Note the dtypes of the first softmax's input and output."""
 
-    def __init__(self, seen: dict[str, str]):
+    def __init__(self, dtypes: dict[str, str]):
         super().__init__()
-        self.seen = seen
+        self.dtypes = dtypes
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         output = func(*args, **(kwargs or {}))
         if func is torch.softmax:
-            self.seen.setdefault("attention scores", dtype_name(args[0].dtype))
-            self.seen.setdefault("attention weights", dtype_name(output.dtype))
+            self.dtypes.setdefault("attention scores", dtype_name(args[0].dtype))
+            self.dtypes.setdefault("attention weights", dtype_name(output.dtype))
         return output

@@ -4,6 +4,7 @@ It knows kernels of cuBLAS, CUTLASS, PyTorch and torch.compile (Triton and C++, 
 they fuse), and ATen's operators on a CPU: `classify("aten::mm")` is "matrix product".
 """
 
+import functools
 import re
 
 PRODUCT, ELEMENTWISE, REDUCTION, COPY = "matrix product", "elementwise", "reduction", "copy"
@@ -55,21 +56,30 @@ _RULES = tuple(  # the first match counts
 )
 
 
+@functools.cache  # a trace has few names, many times
 def classify(name: str, phase: str = "") -> str:
     """Return the class of a kernel or operator: `optimizer` in that phase, else by its name."""
     if phase == OPTIMIZER:
         return OPTIMIZER
-    return next((kind for kind, pattern in _RULES if pattern.search(name)), OTHER)
+    for kind, pattern in _RULES:
+        if pattern.search(name):
+            return kind
+    return OTHER
 
 
 def short(name: str) -> str:
     """Shorten a kernel's name: drop its C++ types and arguments.
 
     A template of ATen keeps up to two functors from its arguments, which say what it computes."""
-    head = re.sub(r"\(anonymous namespace\)::|^void ", "", name)
-    if "at::native" not in head:
-        return re.sub(r"^cutlass::Kernel2?<(\w+)>.*|(?<=\w)[<(].*", r"\1", head).strip()
-    outer = re.match(r"[\w:]+", head)[0].rpartition("::")[2]
-    inner = re.findall(r"\w*(?:Functor_\w+|Functor|_kernel_cuda|_kernel_impl|Ops)\b", head)
-    functors = [part for part in dict.fromkeys(inner) if part not in (outer, "gpu_kernel_impl")]
-    return outer + (f" ({', '.join(functors[:2])})" if functors else "")
+    name = re.sub(r"\(anonymous namespace\)::|^void ", "", name)
+    if "at::native" not in name:
+        # of CUTLASS, the first template argument is the kernel
+        return re.sub(r"^cutlass::Kernel2?<(\w+)>.*|(?<=\w)[<(].*", r"\1", name).strip()
+    outer = re.match(r"[\w:]+", name)[0].rpartition("::")[2]
+    functors = []
+    for functor in re.findall(r"\w*(?:Functor_\w+|Functor|_kernel_cuda|_kernel_impl|Ops)\b", name):
+        if functor not in (outer, "gpu_kernel_impl", *functors):
+            functors.append(functor)
+    if not functors:
+        return outer
+    return f"{outer} ({', '.join(functors[:2])})"

@@ -7,9 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-SETS = {  # by the flags of Linux, in lower case those of macOS too
-    "avx2": "AVX2", "avx512f": "AVX-512", "amx_tile": "AMX", "asimd": "NEON", "neon": "NEON", "sve": "SVE",
-}  # fmt: skip
+SETS = {"avx2": "AVX2", "avx512f": "AVX-512", "amx_tile": "AMX", "asimd": "NEON", "sve": "SVE"}  # by flags of Linux
 NATIVE_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}  # flags of Linux
 CPUS = Path("/sys/devices/system/cpu")
 CPUINFO = Path("/proc/cpuinfo")
@@ -27,10 +25,12 @@ def name() -> str:
 @functools.cache
 def instruction_sets() -> list[str]:
     """List the vector and matrix instructions of the processor; AVX2 only without AVX-512."""
+    if platform.system() == "Darwin":
+        return ["NEON"]
     flags = _flags()
     sets = []
     for flag, instruction_set in SETS.items():
-        if flag in flags and instruction_set not in sets:
+        if flag in flags:
             sets.append(instruction_set)
     if "AVX-512" in sets and "AVX2" in sets:
         sets.remove("AVX2")
@@ -47,13 +47,8 @@ def emulates_bf16() -> bool:
 
 
 def _flags() -> set[str]:
-    if platform.system() != "Darwin":
-        flags = _cpuinfo("flags") or _cpuinfo("Features")
-    elif platform.machine() == "arm64":
-        flags = "neon"
-    else:
-        flags = _sysctl("machdep.cpu.leaf7_features")
-    return set(flags.lower().split())
+    """Return what Linux says that the processor can do, on x86 or on ARM."""
+    return set((_cpuinfo("flags") or _cpuinfo("Features")).split())
 
 
 def cache_levels_mib() -> dict[str, float]:

@@ -5,63 +5,33 @@ where the iteration marks it. An operator belongs to the phase in which it began
 the CPU launched it, since the device may run it later.
 """
 
-import bisect
 import gzip
-import itertools
 import json
 import shutil
-import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pandas as pd
 import torch
 
+from lib import timing
 from lib.instruments import kernel_classes
 from lib.instruments.device import on
 from lib.timing import Iteration
 
-START, END = "iteration begins", "phase ends: "  # the names of the marks in a trace
+START = "iteration begins"  # the names of the marks in a trace
+END = "phase ends: "
 TOP = 12  # rows of a phase in the table of kernels, above one row for all others
 OTHERS = "all others"
-ON_DEVICE, LAUNCHES = ("kernel", "gpu_memcpy", "gpu_memset"), ("cuda_runtime", "cuda_driver")
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+LAUNCHES = ("cuda_runtime", "cuda_driver")
 NO_KERNELS = "the trace has no kernels; CUPTI, which reports them, is missing or not permitted here"
 NODE = "autograd::engine::evaluate_function"  # in which the engine runs one node of the backward graph
 
 
-@dataclass(frozen=True)
-class Window:
-    """Describe one phase of one iteration, in microseconds on the clock of the trace."""
-
-    iteration: int
-    phase: str
-    start_us: float
-    end_us: float
-
-
-@dataclass(frozen=True)
-class Call:
-    """Describe one run of a kernel or operator.
-
-    `us` is its own time, without the operators that it called. `at_us`, `thread` and `window` say when, on which
-    thread and in which phase the CPU called it."""
-
-    name: str
-    us: float
-    at_us: float
-    end_us: float
-    thread: int
-    window: Window
-
-    @property
-    def kind(self) -> str:
-        """Return its class (see `kernel_classes`)."""
-        return kernel_classes.classify(self.name, self.window.phase)
-
-
 def profile(
-    iteration: Iteration, device: str, before: Callable[[], None] = lambda: None, count: int = 3,
+    iteration: Iteration, device: str, before: Callable[[], None] = timing.nothing, count: int = 3,
     parts: Sequence[str] = (), keep: Path | None = None,
 ) -> dict:  # fmt: skip
     """Return the `metrics` of `count` profiled iterations, after one that is not recorded.
@@ -69,23 +39,25 @@ def profile(
     `before` runs before each, outside its phases. `parts` are ranges of torch.profiler.record_function inside the first
     phase. If `keep` is given, the compressed trace is written there."""
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
-        file = Path(folder, "trace.json")
-        schedule = torch.profiler.schedule(wait=0, warmup=1, active=count, repeat=1)
+        file = Path(folder, "trace.json.gz")
         with torch.profiler.profile(
-            activities=on(device).activities(), schedule=schedule, acc_events=True,
+            activities=on(device).activities(),
+            schedule=torch.profiler.schedule(wait=0, warmup=1, active=count, repeat=1),
             on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)),
-        ) as profiler:  # fmt: skip
+            acc_events=True,
+        ) as profiler:
             for _ in range(1 + count):
                 before()
                 _note(START)
-                iteration(lambda name: _note(END + name))
-                on(device).synchronize()  # else the next one would be launched while this one runs
+                iteration(lambda phase: _note(END + phase))
+                # else the next iteration would be launched while this one runs
+                on(device).synchronize()
                 profiler.step()
         if keep:
             keep.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("rb") as source, gzip.open(keep, "wb") as target:
-                shutil.copyfileobj(source, target)
-        return metrics(json.loads(file.read_text())["traceEvents"], device, parts)
+            shutil.copyfile(file, keep)
+        with gzip.open(file, "rt") as trace:
+            return metrics(json.load(trace)["traceEvents"], device, parts)
 
 
 def _note(name: str) -> None:
@@ -93,193 +65,180 @@ def _note(name: str) -> None:
         pass
 
 
-def metrics(events: list[dict], device: str, parts: Sequence[str] = ()) -> dict:
+def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) -> dict:
     """Compute metrics and tables from the events of a trace, or say why not in `profiler_missing`.
 
     `profiled_<phase>_ms` and `profiled_total_ms` list one time for each iteration. The tables give `calls` and
     `total_us` as the mean of one iteration. `kernels` has the most expensive kernels of each phase, with statistics
-    of the time of a call. `classes` sums each phase by class. `parts` sums by class what ran in these ranges and in
-    the backward nodes of their operators."""
-    events = sorted((e for e in events if e.get("ph") == "X"), key=lambda e: (e["ts"], -e["dur"]))
+    of the time of a call. `classes` sums each phase by class (see `kernel_classes`). `parts` sums by class what ran in
+    these ranges and in the backward nodes of their operators."""
+    events = _events(trace_events)
     windows = _windows(events)
-    find = _finder([(window.start_us, window.end_us, window) for window in windows])
-    calls = (_operators if device == "cpu" else _kernels)(events, find)
-    if device != "cpu" and (reason := _missing(windows, calls)):
-        return {"profiler_missing": reason}
-    found = _durations(windows, calls, device)
-    found |= {"kernels": _by_name(windows, calls), "classes": _by_class(windows, calls)}
-    return found | ({"parts": _by_part(events, windows, find, calls, parts)} if parts else {})
+    calls = _operators(events) if device == "cpu" else _kernels(events)
+    calls = _inside(calls, windows)
+    missing = _missing(windows, calls)
+    if device != "cpu" and missing:
+        return {"profiler_missing": missing}
+    calls["class"] = [kernel_classes.classify(*call) for call in zip(calls["name"], calls["phase"], strict=True)]
+    iterations = windows["iteration"].nunique()
+    result = _durations(windows, calls, device)
+    result["kernels"] = _by_name(calls, iterations)
+    result["classes"] = _summed(calls, ["phase", "class"], iterations)
+    if parts:
+        calls_in_parts = _inside(calls, _part_spans(events, windows, parts), by="thread")
+        result["parts"] = _summed(calls_in_parts, ["part", "phase", "class"], iterations)
+    return result
 
 
-def _windows(events: list[dict]) -> list[Window]:
-    """List the phases of all iterations in their order."""
-    windows, count, since = [], -1, 0.0
-    for event in events:
-        if event["cat"] == "user_annotation" and event["name"] == START:
-            count, since = count + 1, event["ts"] + event["dur"]
-        elif event["cat"] == "user_annotation" and event["name"].startswith(END):
-            windows.append(Window(count, event["name"].removeprefix(END), since, event["ts"]))
-            since = event["ts"] + event["dur"]
+def _events(trace_events: list[dict]) -> pd.DataFrame:
+    """Tabulate the events that last, in the order in which they began; of two at once, the outer one first."""
+    rows = []
+    for event in trace_events:
+        if event.get("ph") == "X":
+            arguments = event.get("args", {})
+            rows.append({
+                "category": event["cat"],
+                "name": event["name"],
+                "thread": str(event["tid"]),
+                "at_us": float(event["ts"]),
+                "us": float(event["dur"]),
+                "end_us": float(event["ts"]) + float(event["dur"]),
+                "correlation": arguments.get("correlation"),  # of a kernel with its launch
+                "number": arguments.get("Sequence number"),  # of an operator with its node of the backward graph
+            })  # fmt: skip
+    events = pd.DataFrame(rows).sort_values(["at_us", "us"], ascending=[True, False], kind="stable")
+    return events.reset_index(drop=True)
+
+
+def _windows(events: pd.DataFrame) -> pd.DataFrame:
+    """Tabulate the phases of all iterations in their order."""
+    rows = []
+    iteration = -1
+    for note in events[events["category"] == "user_annotation"].itertuples():
+        if note.name == START:
+            iteration += 1
+            begin_us = note.end_us
+        elif note.name.startswith(END):
+            rows.append((iteration, note.name.removeprefix(END), begin_us, note.at_us))
+            begin_us = note.end_us
+    windows = pd.DataFrame(rows, columns=["iteration", "phase", "span_begin_us", "span_end_us"])
+    # a categorical keeps the order of the phases in every table
+    windows["phase"] = pd.Categorical(windows["phase"], windows["phase"].unique())
     return windows
 
 
-def _finder(spans: list[tuple[float, float, object]]) -> Callable[[float], object]:
-    """Return a function that finds the span around an instant, and returns its value or None."""
-    ordered = sorted(spans, key=lambda span: span[:2])
-    starts = [start_us for start_us, *_ in ordered]
-
-    def find(at_us: float):
-        index = bisect.bisect_right(starts, at_us) - 1
-        return ordered[index][2] if index >= 0 and at_us <= ordered[index][1] else None
-
-    return find
+def _inside(calls: pd.DataFrame, spans: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
+    """Return the calls that began inside a span, with the columns of that span."""
+    placed = pd.merge_asof(
+        calls.sort_values("at_us", kind="stable"), spans.sort_values("span_begin_us"),
+        left_on="at_us", right_on="span_begin_us", by=by,
+    )  # fmt: skip
+    inside = placed[placed["at_us"] <= placed["span_end_us"]]
+    return inside.drop(columns=["span_begin_us", "span_end_us"])
 
 
-def _operators(events: list[dict], find: Callable[[float], Window | None]) -> list[Call]:
-    """List the operators of a CPU, each with its own time."""
-    operators = [event for event in events if event["cat"] == "cpu_op"]
-    own_us, stacks = [event["dur"] for event in operators], {}
-    for i, event in enumerate(operators):
-        stack = stacks.setdefault(event["tid"], [])
-        while stack and operators[stack[-1]]["ts"] + operators[stack[-1]]["dur"] <= event["ts"]:
-            stack.pop()
-        if stack:
-            own_us[stack[-1]] -= event["dur"]
-        stack.append(i)
-    calls = []
-    for event, us in zip(operators, own_us, strict=True):
-        if window := find(event["ts"]):
-            end_us = event["ts"] + event["dur"]
-            calls.append(Call(event["name"], max(us, 0.0), event["ts"], end_us, event["tid"], window))
-    return calls
+def _operators(events: pd.DataFrame) -> pd.DataFrame:
+    """Return the operators of a CPU, each with its own time: without that of the operators that it called."""
+    operators = events[events["category"] == "cpu_op"]
+    own_us = operators["us"].to_dict()
+    for _, thread in operators.groupby("thread"):
+        running = []  # the outermost first
+        for operator in thread.itertuples():
+            while running and running[-1].end_us <= operator.at_us:
+                running.pop()
+            if running:
+                own_us[running[-1].Index] -= operator.us
+            running.append(operator)
+    return operators.assign(us=pd.Series(own_us, dtype=float).clip(lower=0))
 
 
-def _kernels(events: list[dict], find: Callable[[float], Window | None]) -> list[Call]:
-    """List the kernels and copies of a CUDA device, each placed where the CPU launched it."""
-    launches = {e["args"].get("correlation"): e for e in events if e["cat"] in LAUNCHES}
-    calls = []
-    for event in events:
-        launch = launches.get(event["args"].get("correlation")) if event["cat"] in ON_DEVICE else None
-        if launch and (window := find(launch["ts"])):
-            end_us = event["ts"] + event["dur"]
-            calls.append(Call(event["name"], event["dur"], launch["ts"], end_us, launch["tid"], window))
-    return calls
+def _kernels(events: pd.DataFrame) -> pd.DataFrame:
+    """Return the kernels and copies of a CUDA device, each at the instant and on the thread of its launch."""
+    on_device = events[events["category"].isin(ON_DEVICE)].dropna(subset="correlation")
+    launches = events[events["category"].isin(LAUNCHES)].dropna(subset="correlation")
+    launches = launches.drop_duplicates("correlation")[["correlation", "at_us", "thread"]]
+    return on_device.drop(columns=["at_us", "thread"]).merge(launches, on="correlation")
 
 
-def _missing(windows: list[Window], calls: list[Call]) -> str | None:
-    """Return why the kernels of a trace tell no times, or None.
+def _missing(windows: pd.DataFrame, calls: pd.DataFrame) -> str | None:
+    """Return why the kernels of a trace tell no times, or None: each phase of each iteration must have some."""
+    if calls.empty:
+        return NO_KERNELS
+    counted = windows.merge(calls[["iteration", "phase"]].drop_duplicates(), how="left", indicator="origin")
+    lacking = counted[counted["origin"] == "left_only"]["phase"].unique()
+    if len(lacking) == 0:
+        return None
+    return f"the trace lacks kernels of the {' and '.join(lacking)}"
 
-    Each phase of each iteration must have some."""
-    seen = {call.window for call in calls}
-    lacking = dict.fromkeys(window.phase for window in windows if window not in seen)
-    return (f"the trace lacks kernels of the {' and '.join(lacking)}" if calls else NO_KERNELS) if lacking else None
 
-
-def _durations(windows: list[Window], calls: list[Call], device: str) -> dict[str, list[float]]:
+def _durations(windows: pd.DataFrame, calls: pd.DataFrame, device: str) -> dict[str, list[float]]:
     """Compute the milliseconds of each phase, on a CPU from mark to mark.
 
     On a GPU a phase ends with the last kernel launched in it, as an event on the stream would show. It begins at the
     end of the phase before, or at the iteration's begin."""
-    ends: dict[Window, float] = {}
-    for call in calls:
-        ends[call.window] = max(ends.get(call.window, 0.0), call.end_us)
-    found: dict[str, list[float]] = {}
-    for i, window in enumerate(windows):
-        first = i == 0 or windows[i - 1].iteration != window.iteration
-        start_us, end_us = window.start_us, window.end_us
-        if device != "cpu":
-            start_us = start_us if first else ends[windows[i - 1]]
-            end_us = ends[window]
-        found.setdefault(f"profiled_{window.phase}_ms", []).append((end_us - start_us) / 1e3)
-    total = [sum(phases) for phases in zip(*found.values(), strict=True)]
-    return found | {"profiled_total_ms": total}
+    begins_us = windows["span_begin_us"]
+    ends_us = windows["span_end_us"]
+    if device != "cpu":
+        last_us = calls.groupby(["iteration", "phase"], observed=True)["end_us"].max().rename("last_us")
+        ends_us = windows.join(last_us, on=["iteration", "phase"])["last_us"]
+        is_first_phase = windows["iteration"].diff() != 0
+        begins_us = begins_us.where(is_first_phase, ends_us.shift())
+    durations_ms = (ends_us - begins_us) / 1e3
+    metrics = {}
+    for phase, of_phase in durations_ms.groupby(windows["phase"], observed=True):
+        metrics[f"profiled_{phase}_ms"] = of_phase.tolist()
+    metrics["profiled_total_ms"] = durations_ms.groupby(windows["iteration"]).sum().tolist()
+    return metrics
 
 
-def _iterations(windows: list[Window]) -> int:
-    return windows[-1].iteration + 1
-
-
-def _phases(windows: list[Window]) -> list[str]:
-    return list(dict.fromkeys(window.phase for window in windows))
-
-
-def _by_name(windows: list[Window], calls: list[Call]) -> dict[str, list]:
+def _by_name(calls: pd.DataFrame, iterations: int) -> dict[str, list]:
     """Tabulate the largest kernels of each phase, with all others in one row, as nsys does."""
-    count, rows = _iterations(windows), []
-    for phase in _phases(windows):
-        times: dict[str, list[float]] = {}
-        for call in calls:
-            if call.window.phase == phase:
-                times.setdefault(call.name, []).append(call.us)
-        ranked = sorted(times, key=lambda name: -sum(times[name]))
-        whole = sum(map(sum, times.values()))
-        shown = [(name, kernel_classes.classify(name, phase), times[name]) for name in ranked[:TOP]]
-        if rest := [us for name in ranked[TOP:] for us in times[name]]:
-            shown.append((OTHERS, "", rest))
-        rows += [_row(phase, name, kind, of, count, whole) for name, kind, of in shown]
-    return _columns(
-        rows, "phase kernel class calls total_us mean_us median_us min_us max_us deviation_us share_percent"
-    )
+    tables = []
+    for phase, of_phase in calls.groupby("phase", observed=True):
+        totals_us = of_phase.groupby("name")["us"].sum().sort_values(ascending=False, kind="stable")
+        largest = list(totals_us.index[:TOP])
+        shown = of_phase["name"].where(of_phase["name"].isin(largest), OTHERS)
+        times_us = of_phase["us"].groupby(shown)
+        table = times_us.agg(
+            calls="count", total_us="sum", mean_us="mean", median_us="median", min_us="min", max_us="max",
+            deviation_us=lambda us: us.std(ddof=0),
+        )  # fmt: skip
+        table["share_percent"] = 100 * table["total_us"] / table["total_us"].sum()
+        table[["calls", "total_us"]] /= iterations
+        order = [name for name in (*largest, OTHERS) if name in table.index]
+        table = table.loc[order].rename_axis("kernel").reset_index()
+        classes = of_phase.drop_duplicates("name").set_index("name")["class"]
+        table.insert(0, "phase", phase)
+        table.insert(2, "class", table["kernel"].map(classes).fillna(""))
+        tables.append(table)
+    return pd.concat(tables).to_dict("list")
 
 
-def _row(phase: str, name: str, kind: str, of: list[float], count: int, whole: float) -> tuple:
-    total, share = sum(of), 100 * sum(of) / whole if whole else 0.0
-    ends = (min(of), max(of), statistics.pstdev(of))
-    calls = len(of) // count if len(of) % count == 0 else len(of) / count
-    return phase, name, kind, calls, total / count, total / len(of), statistics.median(of), *ends, share
+def _summed(calls: pd.DataFrame, keys: list[str], iterations: int) -> dict[str, list]:
+    """Tabulate calls and microseconds in one iteration, by these columns."""
+    calls = calls.assign(**{"class": pd.Categorical(calls["class"], kernel_classes.CLASSES)})
+    sums = calls.groupby(keys, observed=True)["us"].agg(calls="count", total_us="sum") / iterations
+    return sums.reset_index().to_dict("list")
 
 
-def _by_class(windows: list[Window], calls: list[Call]) -> dict[str, list]:
-    """Tabulate all that ran, by phase and class."""
-    keyed = (((call.window.phase, call.kind), call) for call in calls)
-    return _summed("phase class", keyed, itertools.product(_phases(windows), kernel_classes.CLASSES), windows)
-
-
-def _by_part(
-    events: list[dict], windows: list[Window], find: Callable[[float], Window | None], calls: list[Call],
-    parts: Sequence[str],
-) -> dict[str, list]:  # fmt: skip
-    """Tabulate what ran in the ranges `parts` and in the backward nodes of their operators.
+def _part_spans(events: pd.DataFrame, windows: pd.DataFrame, parts: Sequence[str]) -> pd.DataFrame:
+    """Tabulate the ranges `parts`, and the backward nodes of the operators in them, with `thread` and `part`.
 
     Autograd gives a node the number of the operator that made it."""
-    spans, made = {}, {}
-    ranges = [e for e in events if e["cat"] == "user_annotation" and e["name"] in parts and find(e["ts"])]
-    for event in ranges:
-        spans.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"], event["name"]))
-    within, phases = _locator(spans), {find(e["ts"]).phase for e in ranges}
-    for event in events:
-        number = event.get("args", {}).get("Sequence number")
-        if event["cat"] == "cpu_op" and number is not None:
-            if event["name"].startswith(NODE):
-                if part := made.get(number):
-                    spans.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"], part))
-            elif (window := find(event["ts"])) and window.phase in phases:
-                # several operators can carry one number; only the last of them made the node, so it overwrites
-                made[number] = within(event["tid"], event["ts"])
-    within = _locator(spans)
-    found = ((within(call.thread, call.at_us), call) for call in calls)
-    keyed = (((part, call.window.phase, call.kind), call) for part, call in found)
-    order = [(p, phase, kind) for phase in _phases(windows) for p in parts for kind in kernel_classes.CLASSES]
-    return _summed("part phase class", keyed, order, windows)
+    ranges = events[(events["category"] == "user_annotation") & events["name"].isin(parts)]
+    ranges = _inside(ranges, windows)
+    spans = _spans(ranges.assign(part=pd.Categorical(ranges["name"], parts)))
+    numbered = events[(events["category"] == "cpu_op") & events["number"].notna()]
+    is_node = numbered["name"].str.startswith(NODE)
+    in_phases = _inside(numbered[~is_node], windows)
+    in_phases = in_phases[in_phases["phase"].isin(ranges["phase"])]
+    # several operators can carry one number; only the last of them made the node
+    makers = _inside(in_phases.drop_duplicates("number", keep="last"), spans, by="thread")
+    nodes = numbered[is_node].merge(makers[["number", "part"]], on="number")
+    return pd.concat([spans, _spans(nodes)])
 
 
-def _locator(spans: dict[int, list[tuple[float, float, str]]]) -> Callable[[int, float], str | None]:
-    """Return a function that names the span around an instant of a thread, or returns None."""
-    finders = {thread: _finder(own) for thread, own in spans.items()}
-    return lambda thread, at_us: finders[thread](at_us) if thread in finders else None
-
-
-def _summed(
-    names: str, keyed: Iterable[tuple[tuple, Call]], order: Iterable[tuple], windows: list[Window]
-) -> dict[str, list]:
-    """Tabulate calls and microseconds in one iteration, for each key of `order` that has any."""
-    count, sums = _iterations(windows), {}
-    for key, call in keyed:
-        sums.setdefault(key, []).append(call.us)
-    rows = [(*key, len(sums[key]) / count, sum(sums[key]) / count) for key in order if key in sums]
-    return _columns(rows, f"{names} calls total_us")
-
-
-def _columns(rows: list[tuple], names: str) -> dict[str, list]:
-    """Convert rows to a table of equally long columns."""
-    return {name: [row[i] for row in rows] for i, name in enumerate(names.split())}
+def _spans(events: pd.DataFrame) -> pd.DataFrame:
+    """Return the thread, part, begin and end of events, for `_inside`."""
+    columns = {"thread": "thread", "part": "part", "at_us": "span_begin_us", "end_us": "span_end_us"}
+    return events[list(columns)].rename(columns=columns)
