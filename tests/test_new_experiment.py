@@ -1,4 +1,4 @@
-"""A new experiment costs five files and edits in six: tests/support/toy, added to a copy of the repository."""
+"""A new experiment is three files, an entry and lines in the sweeps: tests/support/toy, added to a copy."""
 
 import os
 import shutil
@@ -12,27 +12,25 @@ from lib.paths import ROOT
 
 TOY = ROOT / "tests" / "support" / "toy"
 ENTRY = """    "softmax": Experiment(
-        title="Softmaxes",
-        ceiling="memory",
-        baseline={"variant": "stepwise"},
-        variants={"stepwise": "ink", "one_call": "green"},
-        settings={"checks": 1},
+        title="Softmaxes", baseline={"variant": "stepwise"}, looks={"stepwise": "ink", "one_call": "green"}
     ),
 }
 """
-LINE = "softmax: {variant: [stepwise, one_call], width: [64, 256], warmup: 1, samples: 10, pairs: 10, checks: 2}\n"
+LINE = "softmax: {variant: [stepwise, one_call], width: [64, 256], rounds: 2, seconds: 0.02}\n"
 SHOW_AND_TEST = """
 import sys
 from pathlib import Path
-import executed
+import nbformat
 import pytest
-from lib import notebooks
-from lib.records import results
-(machine,) = results.machines()[:1]
-shown = executed.shown(notebooks.CHAPTERS / "14_softmax.ipynb", machine=machine)
-Path("chapter.html").write_text("".join(one._repr_html_() for one in shown))
-files = ["tests/experiments/test_softmax.py", "tests/test_notebooks.py", "tests/experiments/test_cases.py"]
-sys.exit(pytest.main(["-p", "no:cacheprovider", *files, "-k", "softmax"]))  # the tests of form
+from lib import execution, notebooks, records
+from lib.report import answers, page
+output = Path("softmax.ipynb").resolve()
+execution.execute(notebooks.NOTEBOOKS / "softmax.ipynb", output, {"machine": records.machines()[0]})
+executed = nbformat.read(output, as_version=4)
+print(answers.collect(executed)["softmax"])
+Path("page.html").write_text(page.as_html(page.joined({"softmax": executed}, {}), page.title(records.machines()[0])))
+files = ["tests/experiments/test_softmax.py", "tests/test_notebooks.py"]
+sys.exit(pytest.main(["-p", "no:cacheprovider", *files, "-k", "softmax"]))
 """
 
 
@@ -41,16 +39,14 @@ def repository(tmp_path):
     """A copy of the repository with the new experiment."""
     for folder in ("lib", "notebooks", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "toy"))
+    shutil.copytree(ROOT / "reports" / "template", tmp_path / "reports" / "template")
     for name in ("pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(TOY, tmp_path, dirs_exist_ok=True)
     catalog = tmp_path / "lib" / "catalog.py"
     assert catalog.read_text().endswith("),\n}\n")
     catalog.write_text(catalog.read_text().removesuffix("}\n") + ENTRY)
-    for name in ("smoke", "quick", "quick-gpu", "cpu", "gpu"):
-        with (tmp_path / "notebooks" / "sweeps" / f"{name}.yaml").open("a") as file:
-            file.write(LINE)
-    (tmp_path / "notebooks" / "sweeps" / "one.yaml").write_text(LINE)  # the line alone, to run nothing else here
+    (tmp_path / "notebooks" / "sweeps" / "one.yaml").write_text(LINE)
     return tmp_path
 
 
@@ -64,17 +60,15 @@ def run(folder: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_a_new_experiment_is_measured_and_told_and_costs_five_files_and_six_edits(repository):
+def test_a_new_experiment_is_measured_and_told_and_is_three_files_and_an_entry(repository):
     added = [file.relative_to(TOY).as_posix() for file in sorted(TOY.rglob("*.*")) if "__pycache__" not in file.parts]
     assert added == [
-        "lib/chapters/softmax.py", "lib/experiments/softmax.py", "notebooks/report/14_softmax.ipynb",
-        "notebooks/softmax.ipynb", "tests/experiments/test_softmax.py",
+        "lib/experiments/softmax.py", "notebooks/softmax.ipynb", "tests/experiments/test_softmax.py",
     ]  # fmt: skip
     run(repository, "-m", "lib.sweep", "one")
-    records = sorted((repository / "reports" / "results").glob("*/softmax/*.json"))
-    assert len(records) == 4
-    run(repository, "-c", SHOW_AND_TEST)
-    page = (repository / "chapter.html").read_text()
-    assert "one call" in page.lower()
+    assert len(list((repository / "reports" / "results").glob("*/softmax/*.json"))) == 2 * 4
+    told = run(repository, "-c", SHOW_AND_TEST)
+    assert "one_call" in told
+    page = (repository / "page.html").read_text()
     assert "<svg" in page
     assert page.count("<tr>") == 1 + 2  # each width of the variant that has a baseline

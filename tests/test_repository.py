@@ -16,7 +16,6 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
-from lib.records import results
 
 ROOT = Path(__file__).resolve().parent.parent
 LINES = [line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
@@ -106,9 +105,8 @@ def test_conda_installs_the_same_package_under_the_same_pins():
 
 
 def test_reading_records_needs_no_torch():
-    files = [file for name in ("records", "report", "chapters", "explore") for file in ROOT.glob(f"lib/{name}/**/*.py")]
-    modules = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
-    script = f"import sys\nimport lib.catalog, {', '.join(modules)}\nassert 'torch' not in sys.modules"
+    modules = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in ROOT.glob("lib/report/*.py")]
+    script = f"import sys\nimport lib.catalog, lib.records, {', '.join(modules)}\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
 
@@ -143,19 +141,3 @@ def test_an_index_is_for_pytorch_alone_whose_dependencies_come_from_the_users_ow
     assert second.endswith("--editable . ")
     (spoken,) = (line for line in said.splitlines() if "Setting up" in line)
     assert spoken.endswith('PyTorch comes from TORCH_INDEX"')
-
-
-def test_every_file_that_the_readme_shows_or_links_to_exists():
-    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
-    assert links
-    assert all((ROOT / link).exists() for link in links)
-
-
-def test_every_record_kept_in_git_is_valid_and_in_its_place():
-    files = list(results.REFERENCE.glob("*/*/*.json"))
-    assert files
-    for file in files:
-        record = results.read(file)
-        place = (record["environment"]["machine"], record["experiment"])
-        assert place == (file.parts[-3], file.parts[-2]), file
-        assert record["round"] != results.BY_HAND, file
