@@ -67,5 +67,6 @@ def test_an_experiment_measures_there(kind, experiment):
                 assert record["status"] == "ok"
                 assert record["case"]["device"] == kind
                 if experiment not in ("precision", "warmup", "kernels"):
-                    for ending in ("_error", "_end_mib"):
-                        assert any(name.endswith(ending) for name in record["metrics"]), ending
+                    assert any(name.endswith("_error") for name in record["metrics"])
+                if experiment in ("step", "ladder", "memory", "attention", "attention_module", "adam", "peers"):
+                    assert any(name.endswith("_end_mib") for name in record["metrics"])

@@ -274,16 +274,3 @@ def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: boo
     parts["gradient of the weights"] = parts["weights"]
     parts["gradient of the scores"] = parts["weights"]
     return parts
-
-
-def attention_saved_bytes(
-    variant: str, num_heads: int, seq_len: int, d_head: int, causal: bool, precision: str
-) -> int:  # fmt: skip
-    """Return the bytes of the tensors that attention with native inputs saves for its backward pass.
-
-    These are Q, K and V, and what the variant adds: the weights and the mask, T^2 each; or the output and a logarithm
-    in fp32 for each query. The latter makes T (4 D + 1) numbers a head."""
-    tensor = width(precision) * num_heads * seq_len * d_head
-    if variant in FORMULA:
-        return 3 * tensor + width(precision) * num_heads * seq_len**2 + causal * seq_len**2
-    return 4 * tensor + 4 * num_heads * seq_len
