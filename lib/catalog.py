@@ -46,7 +46,7 @@ CATALOG = {
     ),
     "ladder": Experiment(title="Training steps with one switch more at a time", ceiling="products"),
     "kernels": Experiment(title="Profiled steps", ceiling="products"),
-    "memory": Experiment(title="Peaks of memory", baseline={"checkpoint": 0, "precision": "fp32"}),
+    "memory": Experiment(title="Peaks of memory", baseline={"checkpoint": 0}),
     "attention": Experiment(
         title="Attention",
         baseline={

@@ -4,12 +4,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from lib import model, precision
 from lib.cost import flops
 from lib.experiments import attending, exact
 from lib.experiments.case import Case, Work
-from lib.instruments import device, peak_memory
+from lib.instruments.peak_memory import MIB
 from lib.timing import Mark
 from lib.validate import one_of
 
@@ -31,69 +32,42 @@ class AttentionModule(Case):
 
     def __post_init__(self):
         super().__post_init__()
-        _ = self.config  # refuses a num_heads that does not divide d_model
+        self._config()  # refuses a num_heads that does not divide d_model
 
-    @property
-    def config(self) -> model.Config:
+    def _config(self) -> model.Config:
         """Return the config of a model with this layer."""
         return model.Config(
             context_length=self.context_length, d_model=self.d_model, num_heads=self.num_heads, d_ff=1, num_layers=1
         )
 
     @property
-    def weights_bytes(self) -> int:
-        """Return the bytes of the four projections, in single precision."""
-        return 4 * 4 * self.d_model**2
-
-    @property
-    def input_bytes(self) -> int:
-        """Return the bytes of a tensor of the input's shape, in single precision."""
-        return 4 * self.batch_size * self.context_length * self.d_model
-
-    @property
     def compiles(self) -> bool:
         """Return True if the module goes through torch.compile."""
         return self.compiled
 
-    def predicted_bytes(self) -> int:
-        """Predict the peak: the module's or the reference's, beside what is compared.
-
-        The module holds the weights and their gradients; at most nine arrays of the input's shape and three of the
-        scores'; the mask and the tables of the rotary embeddings. The reference holds the weights and the gradient of
-        one, the arrays of one sequence, and a block of scores."""
-        squares = self.context_length**2
-        scores = 4 * self.batch_size * self.num_heads * squares
-        tables = 4 * self.context_length * self.config.d_head
-        sequence = self.input_bytes // self.batch_size
-        compared = 3 * 4 * min(exact.CHECKED, self.d_model) * self.d_model + 2 * sequence
-        iteration = 2 * self.weights_bytes + 9 * self.input_bytes + 3 * scores + squares
-        block = attending.block_bytes(self.num_heads, self.context_length, width=4)
-        reference = 5 * self.weights_bytes // 4 + 2 * self.input_bytes + 13 * sequence + block
-        return max(iteration, reference) + compared + tables
-
-    def costs(self) -> flops.Costs:
-        """Return the costs of an iteration: its attention, and the projections as 3 products."""
-        shape = (self.batch_size * self.num_heads, self.context_length, self.config.d_head)
-        inner = flops.attention_costs("naive", *shape, True, self.precision)
-        facts = self._facts()
-        outer = 3 * facts["projection_flops"], 3 * (facts["forward_bytes"] + facts["backward_bytes"]), 150
-        return flops.Costs(*map(sum, zip(inner[:3], outer, strict=True)), self.weights_bytes // 4)
+    def module(self) -> model.SelfAttention:
+        """Build the layer, with weights drawn as the model draws them."""
+        config = self._config()
+        rope = model.RoPE(config.d_head, config.context_length, config.rope_theta)
+        return model.SelfAttention(config, rope, "naive")
 
     def setup(self) -> Work:
-        """Draw the weights as the model does, input and gradient of the output from a standard normal."""
+        """Build the module; draw its input and the gradient of its output from a standard normal."""
         autocast = precision.activate(self.precision, self.device)
         with torch.device(self.device):
-            module = self._module()
+            module = self.module()
             x_BTC = torch.randn(self.batch_size, self.context_length, self.d_model, requires_grad=True)
             dout_BTC = torch.randn_like(x_BTC)
-            dout_narrow_BTC = dout_BTC.to(precision.AUTOCAST[self.precision] or torch.float32)
+        dout_narrow_BTC = dout_BTC.to(precision.AUTOCAST[self.precision] or torch.float32)
+        weight = module.q_proj.weight
         held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        built_bytes = device.on(self.device).memory_bytes().get("end")
-        network, last = torch.compile(module, dynamic=False) if self.compiled else module, {}
+        if self.compiled:
+            module.compile(dynamic=False)
+        last = {}
 
         def iteration(mark: Mark) -> None:
             with autocast:
-                last["out"] = network(x_BTC)
+                last["out"] = module(x_BTC)
             mark("forward")
             last["out"].backward(dout_narrow_BTC)
             mark("backward")
@@ -104,51 +78,58 @@ class AttentionModule(Case):
             x_BTC.grad = None
             module.zero_grad(set_to_none=True)
 
-        def expected() -> dict[str, torch.Tensor]:
-            with torch.device("meta"):
-                reference = self._module()
-            reference.attend, weight = attending.by_rows, module.q_proj.weight
-
-            def sequence(x_BTC: torch.Tensor, dout_BTC: torch.Tensor) -> tuple[torch.Tensor, ...]:
-                out_BTC = torch.func.functional_call(reference, held, x_BTC)
-                gradient_BTC, weight_gradient = torch.autograd.grad(out_BTC, (x_BTC, weight), dout_BTC)
-                return out_BTC[0].detach().cpu(), gradient_BTC[0].cpu(), exact.checked(weight_gradient)
-
+        def expected() -> dict[str, Tensor]:
             with precision.strict():
-                found = map(sequence, x_BTC.split(1), dout_BTC.split(1))
-                out_TC, gradient_TC, weight_gradient = next(found)
-                for *_, other in found:
-                    weight_gradient += other
-            return {"out": out_TC, "gradient": gradient_TC, "weight_gradient": weight_gradient}
+                return self._reference(held, x_BTC, dout_BTC)
 
-        def result() -> dict[str, torch.Tensor]:
-            gradients = {"gradient": x_BTC.grad[0], "weight_gradient": exact.checked(module.q_proj.weight.grad)}
-            return {"out": last["out"][0].detach(), **gradients}
+        def result() -> dict[str, Tensor]:
+            return {
+                "out": last["out"][0].detach(),
+                "gradient": x_BTC.grad[0],
+                "weight_gradient": exact.checked(weight.grad),
+            }
 
-        facts = self._facts() | {"model_mib": [sum(tensor.nbytes for tensor in held.values()) / peak_memory.MIB]}
-        if built_bytes is not None:
-            facts["built_mib"] = [built_bytes / peak_memory.MIB]
+        facts = self._facts()
+        facts["module_mib"] = [sum(tensor.nbytes for tensor in held.values()) / MIB]
         return Work(
             self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
             compiled=self.compiled, before=before,
         )  # fmt: skip
 
-    def _module(self) -> model.SelfAttention:
-        config = self.config
-        return model.SelfAttention(config, model.RoPE(config.d_head, config.context_length, config.rope_theta), "naive")
+    def _reference(self, held: dict[str, Tensor], x_BTC: Tensor, dout_BTC: Tensor) -> dict[str, Tensor]:
+        """Compute the plain module with the weights in `held`, one sequence after the other to save memory.
+
+        The results are output and gradient of the first sequence, and rows of the gradient of the query weights."""
+        with torch.device("meta"):
+            reference = self.module()
+        reference.attend = attending.by_rows
+        weight = held["q_proj.weight"]
+        results: dict[str, Tensor] = {}
+        for x_1TC, dout_1TC in zip(x_BTC.split(1), dout_BTC.split(1), strict=True):
+            out_1TC = torch.func.functional_call(reference, held, x_1TC)
+            gradient_1TC, weight_gradient = torch.autograd.grad(out_1TC, (x_1TC, weight), dout_1TC)
+            checked_gradient = exact.checked(weight_gradient)
+            if results:
+                results["weight_gradient"] += checked_gradient
+            else:
+                results["out"] = out_1TC[0].detach().cpu()
+                results["gradient"] = gradient_1TC[0].cpu()
+                results["weight_gradient"] = checked_gradient
+        return results
 
     def _facts(self) -> dict:
         """Return the FLOPs of projections and attention, and the least bytes that each pass moves.
 
         Forward reads weights and input and writes the output. Backward reads weights, input and the output's gradient,
-        and writes the gradients of the weights and of the input."""
+        and writes the gradients of the weights and of the input. All of them are in fp32."""
+        weights_bytes = 4 * 4 * self.d_model**2
+        input_bytes = 4 * self.batch_size * self.context_length * self.d_model
         projections = 8 * self.batch_size * self.context_length * self.d_model**2
         attention = flops.attention_flops(self.batch_size, self.context_length, self.d_model)
         return {
             "projection_flops": projections,
             "attention_flops": attention,
             "forward_flops": projections + attention,
-            "weights_bytes": self.weights_bytes,
-            "forward_bytes": self.weights_bytes + 2 * self.input_bytes,
-            "backward_bytes": 2 * self.weights_bytes + 3 * self.input_bytes,
+            "forward_bytes": weights_bytes + 2 * input_bytes,
+            "backward_bytes": 2 * weights_bytes + 3 * input_bytes,
         }

@@ -1,16 +1,19 @@
 """Measure the memory of a training step, with or without activation checkpointing."""
 
-from dataclasses import dataclass, field, replace
+import functools
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 
-from lib import precision
 from lib.cost import memory
-from lib.experiments.case import Work
+from lib.experiments import case as measuring
+from lib.experiments.case import Recording, Work
 from lib.experiments.step import Step
-from lib.experiments.training import MODES, Training
+from lib.experiments.training import Training
 from lib.instruments import memory_trace, peak_memory
+
+LARGEST = 16  # allocations in a record
 
 
 @dataclass(frozen=True)
@@ -26,35 +29,43 @@ class Memory(Step):
 
     def formula_bytes(self) -> int:
         """Return the peak memory by `cost.memory.peak_bytes`, with the layers in groups."""
-        ways = self.precision, self.attention, self.optimizer, self.mode
-        return memory.peak_bytes(self.shape, *ways, self.device, self.checkpoint)
+        return memory.peak_bytes(
+            self.shape, self.precision, self.attention, self.optimizer, self.mode, self.device, self.checkpoint
+        )
 
-    def traced(self):
-        """Return the exact peak by kind and module, as `memory_trace` finds it without allocating.
+    def work(self, training: Training) -> Work:
+        """Return the step with more facts from theory, in MiB.
 
-        It takes seconds. A sweep plans hundreds of cases, so `predicted_bytes` decides in microseconds if one fits.
-        Returns None where operations cannot be followed: in a compiled graph, or a backward pass that recomputes."""
-        if self.compiles or (self.checkpoint and "backward" in MODES[self.mode]):
-            return None
-        with precision.strict():
-            return memory_trace.predict(self.training)
-
-    def setup(self) -> Work:
-        """Build the step and add what theory says of its memory to the facts, in MiB.
-
-        The facts are the scores of a layer and a tensor of the residual stream in single precision, the observed tensor
-        after the first layer, and, if `traced` finds them, the peaks by phase with their `breakdown`."""
-        traced, training = self.traced(), self.training()
-        with torch.no_grad(), training.autocast:
-            stream_BTC = training.module.layers[0](training.module.token_embeddings(training.inputs_BT))
+        They are one tensor of the residual stream and one layer's scores in fp32, and what the forward pass keeps
+        without checkpointing. The first iteration of an eager case lists what it saves for the backward pass."""
+        work = super().work(training)
+        kept_bytes = memory.activation_bytes(self.shape, self.precision, self.attention, self.device)
         sizes = {
-            "scores": 4 * self.shape.scores,
             "residual": 4 * self.shape.tokens * self.shape.d_model,
-            "residual_observed": stream_BTC.nbytes,
+            "scores": 4 * self.shape.scores,
+            "kept_formula": kept_bytes,
         }
-        facts = {f"{name}_mib": [size / peak_memory.MIB] for name, size in sizes.items()}
-        if traced:
-            facts |= {f"predicted_{name}": value for name, value in traced.peaks.items()}
-            facts["breakdown"] = traced.table()
+        for name, size in sizes.items():
+            work.facts[f"{name}_mib"] = [size / peak_memory.MIB]
+        if not self.compiles:
+            work.around_first = functools.partial(memory_trace.saved_for_backward, training.module)
+        return work
+
+    def measure(self, record: Recording, seconds: float) -> None:
+        """Check the result, then follow the memory of one iteration, and find what is alive at its peak.
+
+        A case with checkpointing also runs in pairs with the same case without; others are not timed."""
+        torch.manual_seed(0)
+        training = self.training()
         work = self.work(training)
-        return replace(work, facts=work.facts | facts)
+        record.works.append(work)
+        record.metrics |= work.facts
+        measuring.check(record, work)
+        if self.compiles:  # operations inside a graph cannot be followed
+            record.metrics |= measuring.memory(work)
+        else:
+            work.before()
+            record.metrics |= peak_memory.peaks_and_timeline(work.iteration, work.before, self.device, LARGEST)
+            record.metrics["alive"] = memory_trace.alive_at_peak(training)
+        if self.checkpoint:
+            measuring.pairs(record, work, seconds)

@@ -6,8 +6,7 @@ from typing import ClassVar
 import torch
 
 from lib import model, precision
-from lib.cost import flops, memory
-from lib.experiments.case import Case
+from lib.experiments.case import Case, Recording
 from lib.instruments import dtypes, rounding
 from lib.validate import one_of
 
@@ -35,24 +34,16 @@ class Precision(Case):
             return "fp16 and bf16 each include the loop in fp32"
         return None
 
-    def predicted_bytes(self) -> int:
-        """Predict the peak: two passes of the transformer, or 20 double copies of a norm's input."""
-        shape = flops.shape_of(CONFIG, batch_size=1)
-        step = memory.peak_bytes(shape, "fp32", "naive", "fused", "forward_backward", self.device)
-        return step if self.subject == "transformer" else 20 * 8 * rounding.ROWS * rounding.WIDTH
-
-    def costs(self) -> flops.Costs:
-        """Return the costs of an observation, which takes a tenth of a second."""
-        return flops.Costs(operations=10_000)
-
-    def observe(self) -> dict[str, dict[str, list]]:
-        """Return the tables of `lib.instruments.rounding` or `lib.instruments.dtypes`."""
+    def measure(self, record: Recording, seconds: float) -> None:
+        """Add the tables of `rounding` or `dtypes` to the record."""
         narrow = precision.AUTOCAST[self.precision] or torch.float32
         if self.subject == "accumulation":
-            return rounding.accumulation(narrow, self.device)
-        if self.subject in rounding.NORMS:
-            return rounding.sensitivity(self.subject, narrow, self.device)
-        autocast = precision.activate(self.precision, self.device)
-        if self.subject == "toy":
-            return {"dtypes": dtypes.toy(autocast, self.device)}
-        return {"dtypes": dtypes.transformer(CONFIG, autocast, self.device)}
+            record.metrics |= rounding.accumulation(narrow, self.device)
+        elif self.subject in rounding.NORMS:
+            record.metrics |= rounding.sensitivity(self.subject, narrow, self.device)
+        else:
+            autocast = precision.activate(self.precision, self.device)
+            if self.subject == "toy":
+                record.metrics["dtypes"] = dtypes.toy(autocast, self.device)
+            else:
+                record.metrics["dtypes"] = dtypes.transformer(CONFIG, autocast, self.device)

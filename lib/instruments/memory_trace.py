@@ -1,13 +1,15 @@
-"""Tell what is alive at the memory peak of a training step, by kind and by module."""
+"""Tell what a training step saves, and what is alive at its memory peak."""
 
 import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
+import torch
 from torch import Tensor, nn
 
 from lib.instruments.memory_timeline import follow
+from lib.instruments.rounding import dtype_name
 
 MIB = 2**20
 
@@ -53,6 +55,39 @@ def alive_at_peak(training) -> dict[str, list]:
         "kind": [kind for kind, _, _ in rows],
         "module": [module for _, module, _ in rows],
         "part_mib": [size / MIB for _, _, size in rows],
+    }
+
+
+@contextlib.contextmanager
+def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]:
+    """Yield a dict that gets `saved`: a table of the tensors that the block saves for a backward pass.
+
+    A row has the `tensors` of one `module`, `shape` and `dtype` and their `saved_mib` together. A storage counts once,
+    for the module that saves it first; parameters, which are there anyway, do not count."""
+    metrics: dict[str, dict[str, list]] = {}
+    counts: Counter[tuple[str, str, str]] = Counter()
+    sizes: Counter[tuple[str, str, str]] = Counter()
+    seen = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    with _innermost_module(model) as name_module:
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in seen:
+                seen.add(storage._cdata)
+                shape = " × ".join(str(length) for length in tensor.shape)
+                key = (name_module(), shape, dtype_name(tensor.dtype))
+                counts[key] += 1
+                sizes[key] += storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            yield metrics
+    metrics["saved"] = {
+        "module": [module for module, _, _ in counts],
+        "shape": [shape for _, shape, _ in counts],
+        "dtype": [dtype for _, _, dtype in counts],
+        "tensors": list(counts.values()),
+        "saved_mib": [size / MIB for size in sizes.values()],
     }
 
 
