@@ -16,7 +16,6 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
-
 ROOT = Path(__file__).resolve().parent.parent
 LINES = [line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
 PINS = {canonicalize_name(name): pin for name, pin in LINES}
