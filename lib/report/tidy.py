@@ -14,7 +14,7 @@ from lib.records import NotMeasured
 from lib.stats import intervals, steady_state
 from lib.stats.intervals import Interval
 
-STATUSES = {
+STATUSES = {  # the worst last
     "ok": "",
     "oom": "ran out of memory",
     "timeout": "took longer than its time limit",
@@ -133,7 +133,9 @@ def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = (
             samples = rounds(measured, metric)
             row[metric] = intervals.median(samples) if samples else None
         row["rounds"] = len(measured)
-        row["status"] = "" if len(measured) else STATUSES[records["status"].iloc[-1]]
+        row["status"] = ""
+        if measured.empty:
+            row["status"] = STATUSES[max(records["status"], key=list(STATUSES).index)]
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -155,11 +157,16 @@ def values(column: pd.Series) -> pd.Series:
 def noisy(frame: pd.DataFrame) -> pd.Series:
     """Tell of each record if the noise probe beside it was slow or unsteady; False where it was not probed.
 
-    Slow is relative to the first decile of the probes' medians: the smallest may be a moment at a higher clock."""
-    probes = frame.get("noise_probe_ms", pd.Series(index=frame.index, dtype=object))
-    middles = probes.map(lambda samples: statistics.median(samples) if isinstance(samples, list) else None)
-    quietest = middles.astype(float).quantile(0.1)
-    return probes.map(lambda samples: isinstance(samples, list) and not steady_state.quiet(samples, quietest))
+    Slow is relative to the first decile of the machine's medians: the smallest may be a moment at a higher clock."""
+    is_noisy = pd.Series(False, index=frame.index)
+    if "noise_probe_ms" not in frame:
+        return is_noisy
+    probed = frame[frame["noise_probe_ms"].map(lambda samples: isinstance(samples, list))]
+    for _, records in probed.groupby("machine"):
+        quietest = records["noise_probe_ms"].map(statistics.median).quantile(0.1)
+        for index, samples in records["noise_probe_ms"].items():
+            is_noisy[index] = not steady_state.quiet(samples, quietest)
+    return is_noisy
 
 
 def note(frame: pd.DataFrame) -> str:

@@ -1,0 +1,115 @@
+"""Comparisons come from the pairs of each round: their estimate is the plain one, their verdicts those of a table."""
+
+import numpy as np
+import pytest
+
+import by_hand
+from lib.records import NotMeasured
+from lib.report import compare
+from lib.stats import comparisons as judging
+
+VARIANTS = {"fused": 3.0, "foreach": 1.5, "compiled": 1.0, "slow": 0.5}  # the baseline's time over the variant's
+
+
+def pairs(ratio, seed, spread=0.004, rounds=3):
+    random = np.random.default_rng(seed)
+    for number in range(1, rounds + 1):
+        level = np.exp(spread * random.standard_normal())
+        own = random.lognormal(0, 0.01, 20)
+        yield number, own, level * ratio * random.lognormal(0, 0.01, 20)
+
+
+def row(variant, number, **metrics):
+    return {"variant": variant, "num_params": 8, "round": number, **{k: list(v) for k, v in metrics.items()}}
+
+
+@pytest.fixture
+def frame():
+    rows = []
+    for seed, (variant, ratio) in enumerate(VARIANTS.items()):
+        for number, own, base in pairs(ratio, seed):
+            phases = {"paired_optimizer_ms": own, "baseline_optimizer_ms": own}
+            rows.append(row(variant, number, paired_ms=own, baseline_ms=base, total_ms=own, **phases))
+    rows.append({"variant": "single_tensor", "num_params": 8, "total_ms": [1.0] * 5})
+    return by_hand.frame(*rows)
+
+
+def test_each_case_that_ran_in_pairs_has_its_ratio(frame):
+    table = compare.comparisons(frame)
+    assert table["variant"].tolist() == list(VARIANTS)
+    assert table["machine"].unique().tolist() == ["test-1c"]
+    for made in table.itertuples():
+        rows = frame[frame["variant"] == made.variant]
+        logs = np.log(np.stack(rows["baseline_ms"])) - np.log(np.stack(rows["paired_ms"]))
+        assert made.comparison.ratio.value == pytest.approx(np.exp(np.median(logs, axis=1).mean()), rel=0.01)
+        assert (made.comparison.n, made.comparison.rounds) == (60, 3)
+    assert [made.verdict for made in table["comparison"]] == ["faster", "faster", "same", "slower"]
+
+
+def test_a_table_is_judged_as_a_whole(frame):
+    rows = []
+    for variant in VARIANTS:
+        records = frame[frame["variant"] == variant]
+        made = zip(records["paired_ms"], records["baseline_ms"], strict=True)
+        rows.append(judging.joined([judging.of_pairs(own, base) for own, base in made]))
+    assert compare.comparisons(frame)["comparison"].tolist() == judging.judged(rows)
+
+
+def test_a_phase_is_compared_by_its_own_times(frame):
+    made = compare.comparison(frame, "optimizer", variant="fused")
+    assert made.ratio.value == pytest.approx(1)
+    assert made.verdict == "same"
+
+
+def test_pairs_with_the_plainest_case_stand_apart(frame):
+    plain = frame.rename(columns={"paired_ms": "plain_paired_ms", "baseline_ms": "plain_baseline_ms"})
+    assert compare.comparison(plain, plain=True, variant="fused") == compare.comparison(frame, variant="fused")
+    with pytest.raises(NotMeasured, match="pairs with a baseline"):
+        compare.comparisons(plain)
+
+
+def test_one_case_has_the_comparison_that_its_table_gives_it(frame):
+    table = compare.comparisons(frame).set_index("variant")["comparison"]
+    assert compare.comparison(frame, variant="foreach", num_params=8) == table["foreach"]
+    with pytest.raises(NotMeasured, match="a case with variant single_tensor"):
+        compare.comparison(frame, variant="single_tensor")
+
+
+def test_what_failed_or_is_stale_beside_fresh_records_is_left_out(frame):
+    expected = compare.comparison(frame, variant="fused")
+    failed = {
+        **frame.iloc[0].to_dict(),
+        "round": 4,
+        "status": "failed",
+        "paired_ms": [1.0] * 3,
+        "baseline_ms": [9.0] * 3,
+    }
+    stale = {**failed, "round": 5, "status": "ok", "stale": True}
+    wider = by_hand.frame(*frame.to_dict("records"), failed, stale)
+    assert compare.comparison(wider, variant="fused") == expected
+
+
+def test_two_variants_of_one_baseline_are_compared_through_it(frame):
+    cases = {
+        "fused over foreach": ({"variant": "fused"}, {"variant": "foreach"}),
+        "fused over its baseline": ({"variant": "fused"}, None),
+        "missing": ({"variant": "unheard of"}, {"variant": "foreach"}),
+    }
+    made = compare.between(frame, cases)
+    assert list(made) == ["fused over foreach", "fused over its baseline"]
+    assert made["fused over foreach"].ratio.value == pytest.approx(2, rel=0.02)
+    direct = compare.comparison(frame, variant="fused").ratio.value
+    assert made["fused over its baseline"].ratio.value == pytest.approx(direct)
+
+
+def test_cases_that_cannot_pair_are_compared_by_the_medians_of_their_rounds():
+    levels = [1.0, 3.0, 2.0]  # what slows a whole round cancels
+    fast = by_hand.of_rounds([[level, 1.1 * level, 1.2 * level] for level in levels], variant="fused", num_params=8)
+    slow = by_hand.of_rounds([[2 * level, 2.2 * level, 2.4 * level] for level in levels], variant="slow", num_params=8)
+    frame = by_hand.frame(*fast, *slow)
+    made = compare.of_medians(frame, "total_ms", {"variant": "fused"}, {"variant": "slow"})
+    assert made.ratio.value == pytest.approx(2)
+    assert made.verdict == "faster"
+    apart = by_hand.frame(fast[0], {**slow[1], "round": 2})
+    with pytest.raises(NotMeasured, match="both cases in one round"):
+        compare.of_medians(apart, "total_ms", {"variant": "fused"}, {"variant": "slow"})

@@ -1,0 +1,163 @@
+"""Tidy tables are what plain pandas and numpy make of the records."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import by_hand
+from lib.records import STATUSES, NotMeasured
+from lib.report import tidy
+from lib.stats import intervals
+
+RANDOM = np.random.default_rng(1)
+
+
+def times(middle):
+    return (middle * RANDOM.lognormal(0, 0.02, (3, 9))).tolist()
+
+
+@pytest.fixture
+def frame():
+    """Two variants in three rounds here, one of them also elsewhere, and a case that could not be measured."""
+    return by_hand.frame(
+        *by_hand.of_rounds(times(4.0), variant="foreach", num_params=8, elements=64),
+        *by_hand.of_rounds(times(2.0), variant="fused", num_params=8, elements=64),
+        {"variant": "fused", "num_params": 512, "status": "crashed"},
+        {"variant": "fused", "num_params": 512, "status": "oom", "round": 2},
+        *by_hand.of_rounds(times(9.0), variant="fused", num_params=8, elements=64, machine="other", hardware="else"),
+    )
+
+
+def test_the_fields_are_the_axes_of_the_notebook_that_the_frame_has(frame):
+    assert tidy.fields(frame) == ["variant", "num_params"]
+    with pytest.raises(NotMeasured):
+        tidy.fields(frame[:0])
+
+
+def test_the_first_machine_is_told(frame):
+    pd.testing.assert_frame_equal(tidy.told(frame), frame.query("machine == 'test-1c'"))
+    with pytest.raises(NotMeasured):
+        tidy.told(frame[:0])
+
+
+def test_only_keeps_rows_by_a_value_or_by_one_of_several(frame):
+    pd.testing.assert_frame_equal(tidy.only(frame, variant="foreach"), frame.query("variant == 'foreach'"))
+    both = tidy.only(frame, variant=["foreach", "fused"], num_params=8)
+    pd.testing.assert_frame_equal(both, frame.query("num_params == 8"))
+
+
+@pytest.mark.parametrize("values", [{"variant": "compiled"}, {"unheard_of": 1}])
+def test_what_is_missing_is_one_line(frame, values):
+    with pytest.raises(NotMeasured) as caught:
+        tidy.only(frame, **values)
+    assert "\n" not in str(caught.value)
+    assert next(iter(values)).replace("_", " ") in str(caught.value)
+
+
+def test_a_value_is_preferred_where_there_is_one(frame):
+    assert set(tidy.prefer(frame, variant="fused")["variant"]) == {"fused"}
+    assert set(tidy.prefer(frame, variant="unheard of")["variant"]) == {"foreach"}
+
+
+def test_the_largest_is_among_those_that_were_measured(frame):
+    assert set(tidy.largest(frame, "num_params")["num_params"]) == {8}
+    with pytest.raises(NotMeasured):
+        tidy.largest(frame, "peak_mib")
+    with pytest.raises(NotMeasured):
+        tidy.largest(frame.query("status != 'ok'"), "num_params")
+
+
+def test_fresh_records_of_a_case_take_the_place_of_its_stale_ones():
+    frame = by_hand.frame(
+        {"variant": "fused", "round": 1, "stale": True},
+        {"variant": "fused", "round": 2},
+        {"variant": "foreach", "round": 1, "stale": True},
+        {"variant": "fused", "round": 1, "stale": True, "machine": "other"},
+        {"variant": "compiled", "status": "crashed"},
+    )
+    assert tidy.ok(frame).index.tolist() == [1, 2, 3]
+
+
+def test_the_median_of_a_case_has_the_t_interval_over_its_rounds(frame):
+    rows = tidy.told(frame).query("variant == 'fused' and status == 'ok'")
+    logs = np.log([np.median(samples) for samples in rows["total_ms"]])
+    low, high = np.exp(stats.t.interval(0.95, 2, logs.mean(), stats.sem(logs)))
+    found = tidy.median(tidy.told(frame), "total_ms", variant="fused", num_params=8)
+    assert (found.value, found.low, found.high) == pytest.approx((np.exp(logs.mean()), low, high))
+    assert (found.n, found.rounds) == (27, 3)
+
+
+def test_a_number_of_each_record_has_a_median_too(frame):
+    found = tidy.median(tidy.told(frame), "elements", variant="fused", num_params=8)
+    assert (found.value, found.reach, found.rounds) == (64, 0, 3)
+
+
+def test_a_median_is_of_one_case_that_was_measured(frame):
+    with pytest.raises(ValueError, match="total_ms: got records of 2 cases, expected one"):
+        tidy.median(tidy.told(frame), "total_ms", num_params=8)
+    with pytest.raises(NotMeasured):
+        tidy.median(frame, "total_ms", num_params=512)
+    with pytest.raises(NotMeasured, match="peak mib"):
+        tidy.median(tidy.told(frame), "peak_mib", variant="fused", num_params=8)
+
+
+def test_medians_have_a_row_a_case_and_machine(frame):
+    table = tidy.medians(frame, ["total_ms", "peak_mib"], keep=["hardware"])
+    keys = list(table[["variant", "num_params", "machine"]].itertuples(index=False, name=None))
+    assert keys == [
+        ("foreach", 8, "test-1c"),
+        ("fused", 8, "test-1c"),
+        ("fused", 512, "test-1c"),
+        ("fused", 8, "other"),
+    ]
+    grouped = frame[frame["status"] == "ok"].groupby(["machine", "variant", "num_params"])["total_ms"].agg(list)
+    for row in table[table["status"] == ""].itertuples():
+        expected = intervals.median(grouped[row.machine, row.variant, row.num_params])
+        assert row.total_ms == expected
+    assert table["rounds"].tolist() == [3, 3, 0, 3]
+    assert table["status"].tolist() == ["", "", "its process died", ""]
+    assert table["peak_mib"].isna().all()
+    assert table["total_ms"].isna().tolist() == [False, False, True, False]
+    assert table["hardware"].tolist() == ["a test"] * 3 + ["else"]
+
+
+def test_every_status_has_words():
+    assert set(tidy.STATUSES) == set(STATUSES)
+
+
+def test_intervals_sort_by_their_values(frame):
+    table = tidy.medians(tidy.only(frame, num_params=8), ["total_ms"])
+    ordered = table.sort_values("total_ms", key=tidy.values)
+    assert ordered.index.tolist() == np.argsort([cell.value for cell in table["total_ms"]]).tolist()
+
+
+def probed(middles, **row):
+    steady = 1 + 0.001 * np.arange(10)
+    return [{"variant": "fused", "noise_probe_ms": (middle * steady).tolist(), **row} for middle in middles]
+
+
+def test_a_record_is_noisy_if_the_probe_was_slow_for_its_machine_or_unsteady():
+    unsteady = {"variant": "fused", "noise_probe_ms": [1.0, 1.5] * 5}
+    unknown = {"variant": "fused"}
+    frame = by_hand.frame(
+        *probed([1.0, 1.0, 1.0, 1.05, 1.3]), unsteady, unknown, *probed([3.0, 3.1, 3.9], machine="slower")
+    )
+    assert tidy.noisy(frame).tolist() == [False] * 4 + [True, True, False] + [False, False, True]
+
+
+def test_one_quick_probe_does_not_make_the_others_noisy():
+    frame = by_hand.frame(*probed([0.8] + [1.0] * 19))
+    assert tidy.noisy(frame).sum() == 0
+
+
+def test_without_probes_nothing_is_noisy(frame):
+    assert not tidy.noisy(frame).any()
+
+
+def test_a_note_tells_rounds_hardware_and_what_to_doubt(frame):
+    assert tidy.note(tidy.told(frame)) == "3 rounds a case. a test."
+    doubtful = by_hand.frame(*probed([1.0, 1.0]), *probed([1.5], num_params=8), num_params=4)
+    doubtful["stale"] = [False, False, True]
+    assert tidy.note(doubtful) == "1 to 2 rounds a case. a test. 1 of 3 records noisy. some records are stale."
+    assert tidy.note(frame.query("status != 'ok'")) == ""
