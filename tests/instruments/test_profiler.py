@@ -10,7 +10,7 @@ from lib import attention
 from lib.cost import flops
 from lib.instruments import kernel_classes
 from lib.instruments import profiler as profiling
-from lib.report.published import published_table
+from lib.report import published
 from plain import one
 
 
@@ -225,11 +225,11 @@ def test_a_name_falls_into_its_class(name, kind):
 
 
 def test_every_published_kernel_has_a_class_and_a_short_name():
-    published = published_table("kernels")
-    kinds = published["kernel"].map(kernel_classes.classify)
+    printed = published.load("kernels")
+    kinds = printed["kernel"].map(kernel_classes.classify)
     assert set(kinds) == {"matrix product", "elementwise", "copy"}
-    assert kinds[published["kernel"].str.contains("sgemm")].eq("matrix product").all()
-    short = published["kernel"].map(kernel_classes.short)
+    assert kinds[printed["kernel"].str.contains("sgemm")].eq("matrix product").all()
+    short = printed["kernel"].map(kernel_classes.short)
     assert short.map(len).max() < 70
     assert "elementwise_kernel (direct_copy_kernel_cuda)" in set(short)
     assert "cutlass_80_simt_sgemm_128x32_8x5_nt_align1" in set(short)
