@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lib.cost.flops import model_shape
+from lib.cost.flops import shape_of
 from lib.model import SIZES, TransformerLM
 from lib.parallel import accounting
 from lib.parallel.accounting import Messages, Network
@@ -32,7 +32,6 @@ def test_a_network_follows_from_what_one_collective_shows(operation, world):
 def test_the_best_bucket_has_the_least_overhead():
     s, w, o = 8e9, 250 * GB, 50e-6  # XL in fp32 between two H100
     best = accounting.optimal_bucket_bytes(s, w, o)
-    assert best == pytest.approx(math.sqrt(s * w * o)) == pytest.approx(316.2e6, rel=1e-3)
     left = {factor: factor * best / w + s / (factor * best) * o for factor in (0.5, 0.9, 1, 1.1, 2)}
     assert min(left, key=left.get) == 1
     assert left[1] == pytest.approx(2 * math.sqrt(s * o / w))
@@ -65,7 +64,7 @@ def tiny():
 
 
 def test_every_scheme_sends_the_gradients_and_some_half_as_much_again(tiny):
-    shape, world, numels = model_shape("tiny", 128), 4, counted(tiny)
+    shape, world, numels = shape_of(SIZES["tiny"], 4), 4, counted(tiny)
     half = 4 * shape.parameters * (world - 1) / world
     for scheme in ("naive", "flat", "overlap", "bucketed"):
         assert accounting.step_bytes(scheme, shape, world) == 2 * half
@@ -78,7 +77,7 @@ def test_every_scheme_sends_the_gradients_and_some_half_as_much_again(tiny):
 
 
 def test_the_calls_of_a_step_are_counted_by_tensor_and_bucket(tiny):
-    shape = model_shape("tiny", 128)
+    shape = shape_of(SIZES["tiny"], 4)
     tensors = len(list(tiny.parameters()))
     matrices = sum(param.dim() > 1 for param in tiny.parameters())
     calls = {scheme: [m.calls for m in accounting.step_messages(scheme, shape)] for scheme in accounting.SCHEMES}
@@ -91,7 +90,7 @@ def test_the_calls_of_a_step_are_counted_by_tensor_and_bucket(tiny):
 
 
 def test_a_rank_holds_16_bytes_a_parameter_or_its_part_of_them(tiny):
-    shape = model_shape("tiny", 128)
+    shape = shape_of(SIZES["tiny"], 4)
     held = {scheme: sum(accounting.state_bytes(scheme, shape, 64).values()) for scheme in accounting.SCHEMES}
     for scheme in ("naive", "flat", "overlap", "bucketed"):
         assert held[scheme] == 16 * shape.parameters
@@ -102,9 +101,9 @@ def test_a_rank_holds_16_bytes_a_parameter_or_its_part_of_them(tiny):
 
 def test_fsdp_gathers_a_layer_and_the_embedding_or_another_layer():
     layer = 4 * 128**2 + 3 * 128 * 512 + 2 * 128
-    assert accounting.gathered_bytes(model_shape("tiny", 128)) == 4 * (layer + 10_000 * 128)
+    assert accounting.gathered_bytes(shape_of(SIZES["tiny"], 4)) == 4 * (layer + 10_000 * 128)
     large = 4 * 1280**2 + 3 * 1280 * 5120 + 2 * 1280
-    assert accounting.gathered_bytes(model_shape("large", 128), "bf16") == 2 * 2 * large
+    assert accounting.gathered_bytes(shape_of(SIZES["large"], 4), "bf16") == 2 * 2 * large
 
 
 def test_xxl_needs_320_tokens_a_device_with_overlap_and_395_without():

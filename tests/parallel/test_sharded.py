@@ -27,7 +27,7 @@ def test_parameters_may_share_their_memory(call):
 def test_three_ranks_train_as_one_process():
     with ranks.World(3) as world:
         results = world.run(f"{CHECKS}.sharded_optimizer", model="plain", optimizer="torch")
-        results += world.run(f"{CHECKS}.data_parallel", model="toy", variant="bucketed")
+        results += world.run(f"{CHECKS}.trained", kind="ddp", model="toy", variant="bucketed")
         # a matrix of one row leaves two ranks without any
-        results += world.run(f"{CHECKS}.fully_sharded", model="alike")
+        results += world.run(f"{CHECKS}.trained", kind="fsdp", model="alike")
     assert max(result["error"] for result in results) < 1e-6

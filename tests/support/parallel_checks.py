@@ -6,7 +6,7 @@ import gc
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from unittest import mock
 
@@ -142,19 +142,6 @@ def rank_loss(network: nn.Module, step: int, rank: int, part: int = 0) -> torch.
     return lm.loss(network(tokens[:, :-1]).float(), tokens[:, 1:])
 
 
-def reference_step(network: nn.Module, optimizer, step: int, parts: int = 1, zeros: bool = False) -> None:
-    """Train on the examples of all ranks in one process; with `zeros` in place of missing gradients."""
-    optimizer.zero_grad()
-    world = dist.get_world_size()
-    for rank in range(world):
-        for part in range(parts):
-            (rank_loss(network, step, rank, part) / world / parts).backward()
-    for param in network.parameters():
-        if zeros and param.requires_grad and param.grad is None:
-            param.grad = torch.zeros_like(param)
-    optimizer.step()
-
-
 def sgd(network: nn.Module) -> torch.optim.Optimizer:
     # with momentum and decay, a gradient of zeros has another effect than none
     return torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
@@ -162,56 +149,79 @@ def sgd(network: nn.Module) -> torch.optim.Optimizer:
 
 def difference(state: dict, expected: dict) -> float:
     """Return the largest difference of two state dicts of equal names and shapes."""
-    assert list(state) == list(expected)
-    largest = 0.0
-    for name, value in expected.items():
-        assert state[name].shape == value.shape
-        largest = max(largest, (state[name].double() - value.double()).abs().max().item())
-    return largest
+    assert {name: value.shape for name, value in state.items()} == {name: v.shape for name, v in expected.items()}
+    return max((state[name].double() - value.double()).abs().max().item() for name, value in expected.items())
 
 
-@contextlib.contextmanager
-def noted(function: str) -> Iterator[list[int]]:
-    """Yield a list that gets the bytes of the last tensor of each call of a function of `collectives`."""
-    sizes: list[int] = []
-    original = getattr(collectives, function)
-
-    def noting(*arguments):
-        sizes.append([value for value in arguments if isinstance(value, torch.Tensor)][-1].nbytes)
-        return original(*arguments)
-
-    with mock.patch.object(collectives, function, noting):
-        yield sizes
+def add_up(network: nn.Module, step: int, parts: int = 1) -> None:
+    """Give a plain network the average of all ranks' gradients, one rank after the other."""
+    network.zero_grad()
+    world = dist.get_world_size()
+    for rank in range(world):
+        for part in range(parts):
+            (rank_loss(network, step, rank, part) / world / parts).backward()
 
 
-def data_parallel(model: str, variant: str, bucket_mib: float = 0.0016, parts: int = 1) -> dict:
-    """Train five steps; return the largest difference, and the bytes of the all-reduces in their order."""
+def wrapped(kind: str, module: nn.Module, dtype: str = "", **options) -> nn.Module:
+    """Wrap a module for training on all ranks."""
+    if kind == "fsdp":
+        return FullySharded(module, getattr(torch, dtype) if dtype else None)
+    return DistributedDataParallel(module, **options)
+
+
+def whole(network: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the state dict of the plain module."""
+    if isinstance(network, FullySharded):
+        return network.gather_full_parameters()
+    return copy.deepcopy(network.module.state_dict())
+
+
+def trained(kind: str, model: str, parts: int = 1, **options) -> dict:
+    """Train five steps on all ranks and in one process; return the largest difference, and what was sent."""
     torch.manual_seed(dist.get_rank())
-    network = DistributedDataParallel(built(model), variant, bucket_mib)
-    plain = copy.deepcopy(network.module)
-    start = copy.deepcopy(network.module.state_dict())
+    network = wrapped(kind, built(model), **options)
+    plain = built(model)
+    start = whole(network)
+    plain.load_state_dict(start)
     optimizer, reference = sgd(network), sgd(plain)
-    in_backward = []
-    with noted("average") as sent:
+    average = mock.patch.object(collectives, "average", side_effect=collectives.average)
+    with average as averages:
         for step in range(5):
-            optimizer.zero_grad()
-            with network.no_sync():
-                for part in range(parts - 1):
-                    (rank_loss(network, step, dist.get_rank(), part) / parts).backward()
-            (rank_loss(network, step, dist.get_rank(), parts - 1) / parts).backward()
-            in_backward.append(len(sent))
+            averages.reset_mock()
+            for part in range(parts):
+                alone = contextlib.nullcontext()
+                if kind == "ddp" and part < parts - 1:
+                    alone = network.no_sync()
+                with alone:
+                    loss = rank_loss(network, step, dist.get_rank(), part) / parts
+                    if part == 0:
+                        optimizer.zero_grad()  # where many loops have it
+                    loss.backward()
+            in_backward = averages.call_count
             network.finish_gradient_synchronization()
+            for param in network.module.parameters():
+                if param.grad is not None:
+                    assert (param.grad.shape, param.grad.dtype) == (param.data.shape, torch.float32)
+            add_up(plain, step, parts)
+            for param in plain.parameters():
+                if kind == "fsdp" and param.requires_grad and param.grad is None:
+                    param.grad = torch.zeros_like(param)
+            sent = [call.args[0].nbytes for call in averages.call_args_list]
+            vectors = [param.grad for param in network.parameters() if param.dim() < 2 and param.grad is not None]
+            vectors = torch.cat([gradient.flatten() for gradient in vectors]).tolist()
+            without = [name for name, param in network.module.named_parameters() if param.grad is None]
             optimizer.step()
-            reference_step(plain, reference, step, parts)
-    sizes = [param.nbytes for param in plain.parameters() if param.requires_grad]
+            reference.step()
     return {
-        "error": difference(network.module.state_dict(), plain.state_dict()),
+        "error": difference(whole(network), plain.state_dict()),
         "change": difference(plain.state_dict(), start),
-        "sizes": sizes,
+        "sizes": [param.nbytes for param in plain.parameters() if param.requires_grad],
         "sent": sent,
-        "in_backward": in_backward[0],
-        "checksum": sum(value.double().sum().item() for value in network.state_dict().values()),
-        "without": [name for name, param in network.module.named_parameters() if param.grad is None],
+        "in_backward": in_backward,
+        "vectors": vectors,
+        "without": without,
+        "numels": [param.numel() for param in network.module.parameters()],
+        "all_numels": [param.numel() for param in plain.parameters()],
     }
 
 
@@ -236,13 +246,6 @@ def groups(network: nn.Module) -> list[dict]:
     return [{"params": params[:3]}, {"params": params[3:], "lr": 0.002, "weight_decay": 0.0}]
 
 
-def averaged(network: nn.Module, step: int) -> None:
-    """Give a network the average of the ranks' gradients, as data parallelism would."""
-    network.zero_grad()
-    for rank in range(dist.get_world_size()):
-        (rank_loss(network, step, rank) / dist.get_world_size()).backward()
-
-
 def sharded_optimizer(model: str, optimizer: str) -> dict:
     """Train ten steps with groups, a schedule and one group more, stopped and continued half way."""
     torch.manual_seed(0)
@@ -264,8 +267,8 @@ def sharded_optimizer(model: str, optimizer: str) -> dict:
                 own.add_param_group({"params": [nn.Parameter(torch.ones(5))], "lr": 0.1})
             schedules[0].optimizer = sharded
         added = [own.param_groups[-1]["params"][0] for own in (sharded, reference)]
-        averaged(network, step)
-        averaged(plain, step)
+        add_up(network, step)
+        add_up(plain, step)
         if step >= 5:
             for param in added:
                 param.grad = torch.full((5,), 0.5 + step)
@@ -294,52 +297,13 @@ def shared_memory() -> list[float]:
     return whole.flatten().tolist()
 
 
-def fully_sharded(model: str, dtype: str = "float32", parts: int = 1) -> dict:
-    """Train five steps; return the differences from one process, and what a rank holds after each."""
-    torch.manual_seed(dist.get_rank())
-    plain = built(model)
-    network = FullySharded(copy.deepcopy(plain), None if dtype == "float32" else getattr(torch, dtype))
-    start = network.gather_full_parameters()
-    plain.load_state_dict(start)
-    optimizer, reference = sgd(network), sgd(plain)
-    shapes = [param.shape for param in network.module.parameters()]
-    for step in range(5):
-        losses = [rank_loss(network, step, dist.get_rank(), part) / parts for part in range(1)]
-        optimizer.zero_grad()  # where many loops have it
-        losses[0].backward()
-        for part in range(1, parts):
-            (rank_loss(network, step, dist.get_rank(), part) / parts).backward()
-        with noted("gather") as gathered:
-            network.finish_gradient_synchronization()
-        for param, shape in zip(network.module.parameters(), shapes, strict=True):
-            assert param.data.shape == shape
-            assert param.dtype == torch.float32
-            assert param.grad is None or (param.grad.shape, param.grad.dtype) == (shape, torch.float32)
-            assert (param.grad is not None) == param.requires_grad
-        vectors = [param.grad for param in network.parameters() if param.dim() < 2 and param.requires_grad]
-        optimizer.step()
-        reference_step(plain, reference, step, parts, zeros=True)
-        with torch.no_grad():
-            loss_error = abs(rank_loss(network, step, 0) - rank_loss(plain, step, 0)).item()
-    end = network.gather_full_parameters()
-    return {
-        "error": difference(end, plain.state_dict()),
-        "loss_error": loss_error,
-        "change": difference(plain.state_dict(), start),
-        "vectors": [value for vector in vectors for value in vector.flatten().tolist()],
-        "gathered_after": len(gathered),
-        "numels": [param.numel() for param in network.module.parameters()],
-        "all_numels": [param.numel() for param in plain.parameters()],
-    }
-
-
 def exact_sums(kind: str) -> float:
     """Train on whole numbers, whose sums have one result in any order; return the difference from the whole batch."""
     torch.manual_seed(3)
     plain = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2))
     for param in plain.parameters():
         param.data = torch.randint(-4, 5, param.shape).float()
-    network = (FullySharded if kind == "fsdp" else DistributedDataParallel)(copy.deepcopy(plain))
+    network = wrapped(kind, copy.deepcopy(plain))
     x = torch.randint(-3, 4, (8, 6)).float()
     own = x.chunk(dist.get_world_size())[dist.get_rank()]
     optimizer, reference = (torch.optim.SGD(each.parameters(), lr=2.0**-4) for each in (network, plain))
@@ -351,14 +315,13 @@ def exact_sums(kind: str) -> float:
         plain(x).sum(-1).mean().backward()
         optimizer.step()
         reference.step()
-    state = network.module.state_dict() if kind == "ddp" else network.gather_full_parameters()
-    return difference(state, plain.state_dict())
+    return difference(whole(network), plain.state_dict())
 
 
 def gathered_memory(dtype: str) -> dict:
     """Return the most bytes that were gathered in a step, and the bytes of what each layer gathers."""
     torch.manual_seed(0)
-    network = FullySharded(built("tiny"), None if dtype == "float32" else getattr(torch, dtype))
+    network = wrapped("fsdp", built("tiny"), dtype)
     most = []
 
     def note(*_) -> None:
@@ -378,8 +341,7 @@ def gathered_memory(dtype: str) -> dict:
 
 def freed(kind: str) -> bool:
     """Train a step and let go of the module; return True if the collector finds its parameters."""
-    wrap = FullySharded if kind == "fsdp" else DistributedDataParallel
-    network = wrap(built("plain"))
+    network = wrapped(kind, built("plain"))
     rank_loss(network, 0, dist.get_rank()).backward()
     network.finish_gradient_synchronization()
     params = [weakref.ref(param) for param in network.parameters()]
