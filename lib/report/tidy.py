@@ -140,6 +140,13 @@ def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = (
     return pd.DataFrame(rows)
 
 
+def inner(record: Mapping, name: str) -> pd.DataFrame:
+    """Return a table that one record holds, such as `kernels`. Raises NotMeasured without it."""
+    if not isinstance(record.get(name), dict):
+        raise NotMeasured(name.replace("_", " "))
+    return pd.DataFrame(record[name])
+
+
 def cases(frame: pd.DataFrame) -> list[tuple[Mapping, pd.DataFrame]]:
     """Return the fields of each case on each machine with its records, in the order of the frame."""
     names = fields(frame)
