@@ -38,21 +38,22 @@ def test_a_large_temporary_faults_in_anew_each_time_unless_freed_memory_is_kept(
 
 
 def test_a_process_that_keeps_freed_memory_cannot_go_back(monkeypatch):
-    asked = []
-    monkeypatch.setattr(allocator, "_kept", [])
-    monkeypatch.setattr(allocator, "_glibc", lambda: Mock(mallopt=lambda *given: asked.append(given) or 1))
+    libc = Mock(mallopt=Mock(return_value=1))
+    monkeypatch.setattr(allocator, "_current", "default")
+    monkeypatch.setattr(allocator, "_glibc", lambda: libc)
     allocator.use("default")
     assert allocator.current() == "default"
     for _ in range(2):
         allocator.use("keeps")
-    assert (allocator.current(), dict(asked), len(asked)) == ("keeps", allocator.KEEP, 3)
+    assert allocator.current() == "keeps"
+    assert [call.args for call in libc.mallopt.call_args_list] == list(allocator.KEEP.items())
     with pytest.raises(ValueError, match="allocator: got default, expected keeps"):
         allocator.use("default")
 
 
 def test_without_glibc_the_default_is_all_there_is(monkeypatch):
     monkeypatch.setattr(allocator, "_glibc", lambda: None)
-    monkeypatch.setattr(allocator, "_kept", [])
+    monkeypatch.setattr(allocator, "_current", "default")
     allocator.use("keeps")
     allocator.release()
     assert (allocator.can_keep(), allocator.current()) == (False, "default")

@@ -1,9 +1,9 @@
-"""A device says whether it can be used, and a GPU that cannot be used never means a measurement of the processor."""
+"""A GPU that cannot be used never means a measurement of the processor, and asking for it starts nothing on it."""
 
 import subprocess
 
 import pytest
-from torch.torch_version import TorchVersion
+import torch
 
 from lib.instruments import device
 from lib.instruments.device import Cpu, Cuda, EventClock, Mps
@@ -24,17 +24,15 @@ def smi(tmp_path, monkeypatch):
         command.write_text(f"#!/bin/sh\n{script}\n")
         command.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-        device._listed_gpu.cache_clear()
         device.nvidia_smi.cache_clear()
 
     yield write
-    device._listed_gpu.cache_clear()
     device.nvidia_smi.cache_clear()
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setitem(device.KINDS, "cuda", Absent())
-    device._listed_gpu.cache_clear()
+    monkeypatch.setattr(device, "_listed_gpu", lambda: None)
     with pytest.raises(ValueError, match=r"^device: got 'cuda', expected one on this machine: cpu; PyTorch sees"):
         device.named("cuda")
 
@@ -44,7 +42,9 @@ def test_a_gpu_that_pytorch_cannot_use_is_named_with_the_reason(smi, monkeypatch
     monkeypatch.setitem(device.KINDS, "cuda", Absent())
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     smi("echo NVIDIA H100 80GB HBM3")
-    with pytest.raises(ValueError, match=r"^device: nvidia-smi lists NVIDIA H100 80GB HBM3, but PyTorch .* sees no"):
+    with pytest.raises(
+        ValueError, match=r"^device: nvidia-smi lists NVIDIA H100 80GB HBM3, but PyTorch .* does not see it"
+    ):
         device.named(name)
     assert device.named("cpu") == "cpu"
 
@@ -57,21 +57,33 @@ def test_a_gpu_that_the_user_hides_is_not_missed(smi, monkeypatch, hidden):
     assert device.named("auto") != "cuda"
 
 
-@pytest.mark.parametrize(
-    ("code", "sweep", "reason"),
-    [
-        (0, False, None), (1, False, "RuntimeError: no kernel image is available"),
-        (1, True, None),  # which has tried it for its kernels
-    ],
-)  # fmt: skip
-def test_a_gpu_is_chosen_only_after_it_has_multiplied(monkeypatch, code, sweep, reason):
-    monkeypatch.setenv("SWEEP_RUN", "a run") if sweep else monkeypatch.delenv("SWEEP_RUN", raising=False)
-    monkeypatch.setattr(Cuda, "present", lambda _: True)
-    ended = subprocess.CompletedProcess([], code, "", "Traceback\nRuntimeError: no kernel image is available")
-    monkeypatch.setattr(device.subprocess, "run", lambda *_, **__: ended)
-    device._failed_trial.cache_clear()
-    assert Cuda().missing() == reason
-    device._failed_trial.cache_clear()
+@pytest.mark.parametrize(("code", "reason"), [(0, None), (1, "RuntimeError: no kernel image is available")])
+def test_a_gpu_is_tried_only_when_somebody_asks_and_then_once(monkeypatch, code, reason):
+    started = []
+
+    def run(command, **_):
+        started.append(command)
+        return subprocess.CompletedProcess(command, code, "", "Traceback\nRuntimeError: no kernel image is available")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(device.subprocess, "run", run)
+    gpu = Cuda()
+    monkeypatch.setitem(device.KINDS, "cuda", gpu)
+    assert device.named("auto") == "cuda"
+    assert started == []
+    assert [gpu.trial_error(), gpu.trial_error()] == [reason, reason]
+    assert len(started) == 1
+
+
+def test_the_state_has_what_the_driver_tells(monkeypatch):
+    def unknown():
+        raise ModuleNotFoundError("nvidia-ml-py does not seem to be installed")
+
+    for name, reading in (("clock_rate", 1980), ("temperature", 61), ("power_draw", 350_123)):
+        monkeypatch.setattr(torch.cuda, name, lambda reading=reading: reading)
+    assert Cuda().state() == {"sm_clock_mhz": [1980], "temperature_c": [61], "power_w": [350.123]}
+    monkeypatch.setattr(torch.cuda, "power_draw", unknown)
+    assert Cuda().state() == {"sm_clock_mhz": [1980], "temperature_c": [61]}
 
 
 @pytest.mark.parametrize(("capability", "lacking"), [((7, 5), ["tf32", "bf16"]), ((8, 0), []), ((9, 0), [])])
@@ -97,7 +109,19 @@ def test_what_nvidia_smi_does_not_tell_is_left_out(smi, monkeypatch, script, row
     assert device.nvidia_smi("driver_version", "power.limit") == rows
 
 
-@pytest.mark.parametrize(("version", "clock"), [("2.13.0", HostClock), ("2.14.0", EventClock)])
-def test_apples_events_are_read_only_where_they_are_in_order(monkeypatch, version, clock):
-    monkeypatch.setattr(device.torch, "__version__", TorchVersion(version))
-    assert type(Mps().clock()) is clock
+def test_a_clock_of_events_times_the_device_and_the_host_apart(simulated):
+    clock = simulated.event_clock()
+    clock.start()
+    simulated.work(100)  # to launch
+    simulated.queue(5_000)
+    clock.mark()
+    simulated.work(200)
+    simulated.queue(7_000)
+    clock.mark()
+    assert clock.stop() == ([5_100, 7_000], 12_100, 300)
+
+
+def test_every_clock_of_a_gpu_gives_it_time_to_raise_its_own(monkeypatch):
+    assert [type(on.clock()) for on in (Cpu(), Cuda(), Mps())] == [HostClock, EventClock, HostClock]
+    assert [on.clock().least_s for on in (Cpu(), Cuda(), Mps())] == [on.least_s for on in (Cpu(), Cuda(), Mps())]
+    assert Cpu.least_s == 0 < Cuda.least_s == Mps.least_s

@@ -81,7 +81,7 @@ def test_the_history_of_cudas_allocator_becomes_a_timeline():
         entry("alloc", 65, 4, 5, *step),
     ]]}  # fmt: skip
     marks = [("forward", began + 30_000), ("backward", began + 55_000), ("optimizer", began + 70_000)]
-    found = memory_timeline.from_snapshot(snapshot, marks, began, older=1000)
+    found = memory_timeline.from_snapshot(snapshot, marks, began, bytes_before=1000)
 
     assert found.peaks() == {
         "forward_peak": 1100, "forward_end": 101, "backward_peak": 401, "backward_end": 301,
@@ -102,7 +102,7 @@ def test_the_history_of_cudas_allocator_becomes_a_timeline():
             "phase": ["backward", "forward", "optimizer", "optimizer"],
         },
     }  # fmt: skip
-    assert [(one.born, one.freed) for one in found.allocations] == [(0, 3), (2, None), (4, None), (5, None)]
+    assert [(made.born, made.freed) for made in found.allocations] == [(0, 3), (2, None), (4, None), (5, None)]
 
 
 def test_cudas_history_is_read_from_its_snapshot_of_another_iteration(monkeypatch):

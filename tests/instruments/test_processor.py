@@ -16,10 +16,12 @@ from lib.instruments import processor
         ("model name : unknown", [], False),  # nothing is known
     ],
 )
-def test_instructions_and_whether_bf16_is_emulated_are_told_by_the_systems_flags(monkeypatch, text, sets, emulates):
+def test_instructions_and_whether_bf16_is_emulated_are_told_by_the_systems_flags(
+    tmp_path, monkeypatch, text, sets, emulates
+):
     monkeypatch.setattr(processor.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(processor.Path, "read_text", lambda _: f"processor : 0\n{text}\n")
-    monkeypatch.setattr(processor.Path, "exists", lambda _: True)
+    monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
+    processor.CPUINFO.write_text(f"processor : 0\n{text}\n")
     assert processor.instruction_sets.__wrapped__() == sets
     assert processor.emulates_bf16.__wrapped__() == emulates
 

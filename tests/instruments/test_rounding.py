@@ -17,12 +17,37 @@ def test_the_spacing_is_the_distance_to_the_next_number(dtype, value):
     assert rounding.spacing(x.item(), dtype) == following.item() - x.item()
 
 
-@pytest.mark.parametrize("norm", rounding.NORMS)
-def test_a_norm_by_steps_is_pytorchs_own_where_nothing_is_rounded(norm):
+def test_the_loops_end_where_plain_additions_end():
+    tables = rounding.accumulation(torch.float16, "cpu")
+    s = torch.tensor(0, dtype=torch.float16)
+    for _ in range(1000):
+        s += torch.tensor(0.01, dtype=torch.float16)
+    loops = tables["loops"]
+    assert loops["sum"][loops["loop"].index("fp16 += fp16")] == s.item()
+    parts = zip(loops["stored_error"], loops["added_error"], strict=True)
+    assert [stored + added for stored, added in parts] == pytest.approx(loops["sum_error"])
+    assert tables["trace"]["terms"] == list(range(10, 1001, 10)) * 4
+
+
+@pytest.mark.parametrize(
+    ("norm", "own"),
+    [("layer_norm", torch.nn.functional.layer_norm), ("rms_norm", torch.nn.functional.rms_norm)],
+)
+def test_a_norm_by_steps_is_pytorchs_own_where_nothing_is_rounded(norm, own):
     x = torch.randn(4, 32, dtype=torch.float64)
     steps = rounding.steps(norm, x, lambda name, tensor: tensor)
     assert next(iter(steps)) == "input"
-    assert torch.allclose(steps["quotient"], rounding.KERNELS[norm](x, [32], eps=rounding.EPS))
+    torch.testing.assert_close(steps["quotient"], own(x, [32], eps=rounding.EPS))
+
+
+def test_the_squares_of_a_norm_overflow_in_fp16_and_not_in_bf16():
+    fp16, bf16 = (rounding.sensitivity("rms_norm", dtype, "cpu") for dtype in (torch.float16, torch.bfloat16))
+    failures = dict(zip(fp16["norm_limits"]["scale"], fp16["norm_limits"]["step"], strict=True))
+    assert failures[1000.0] == "square"
+    assert bf16["norm_limits"]["scale"] == []
+    assert len(bf16["norm_errors"]["relative_error"]) == len(rounding.SCALES) + len(rounding.OFFSETS)
+    assert max(bf16["norm_errors"]["relative_error"]) < 0.05
+    assert bf16["step_errors"]["step"][0] == "input"
 
 
 def test_trouble_is_seen_where_it_is():
