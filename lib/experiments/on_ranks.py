@@ -47,7 +47,7 @@ class OnRanks(Case):
         arguments |= {"round": record.round, "seconds": seconds}
         try:
             record.metrics |= merged(_worlds[key].run(f"{__name__}.in_rank", ANSWER_S, **arguments))
-        except ranks.RankFailed:
+        except BaseException:  # an interrupt, too, closes the world
             _worlds.clear()
             raise
 

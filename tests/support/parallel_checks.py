@@ -288,13 +288,13 @@ def sharded_optimizer(model: str, optimizer: str) -> dict:
 
 def shared_memory() -> list[float]:
     """Shard an optimizer of parameters that share their memory, one of them not contiguous."""
-    whole = torch.arange(12.0).view(3, 4)
-    params = [nn.Parameter(whole[:, :2]), nn.Parameter(whole[:, 2:])]
+    values = torch.arange(12.0).view(3, 4)
+    params = [nn.Parameter(values[:, :2]), nn.Parameter(values[:, 2:])]
     optimizer = ShardedOptimizer(params, torch.optim.SGD, lr=1.0)
     for param in params:
         param.grad = torch.ones_like(param)
     optimizer.step()
-    return whole.flatten().tolist()
+    return values.flatten().tolist()
 
 
 def exact_sums(kind: str) -> float:
