@@ -188,8 +188,9 @@ class Cuda(Cpu):
         """Return a hash of the GPU's identity, its memory, CUDA's version, and what nvidia-smi says of it."""
         properties = torch.cuda.get_device_properties(0)
         uuid = str(properties.uuid)
+        # the hash tells GPUs apart, but names none
         facts = {
-            "gpu": hashlib.sha256(uuid.encode()).hexdigest()[:8],  # tells GPUs apart, but names none
+            "gpu": hashlib.sha256(uuid.encode()).hexdigest()[:8],
             "gpu_memory_mib": properties.total_memory // 2**20,
             "cuda": torch.version.cuda,
         }
@@ -255,6 +256,7 @@ class Cuda(Cpu):
         `pickle` is a path for the snapshot, to be opened at pytorch.org/memory_viz."""
         # by default each C++ frame would start addr2line
         os.environ.setdefault("TORCH_SYMBOLIZE_MODE", "dladdr")
+        # what still runs would allocate and free inside the history
         self.synchronize()
         bytes_before = torch.cuda.memory_stats()["requested_bytes.all.current"]
         stacks = "python"
@@ -301,6 +303,7 @@ class Mps(Cpu):
     def clock(self) -> HostClock:
         """Return a clock that waits for the GPU at each mark."""
         # before PyTorch 2.14, events end in any order (github.com/pytorch/pytorch/pull/196395)
+        # waiting at a mark takes time of its own, which short iterations share in batches
         clock = HostClock(synchronize=self.synchronize, short_ns=MPS_SHORT_NS)
         clock.least_s = self.least_s
         return clock

@@ -80,6 +80,7 @@ def observe(
     with autocast, _Softmax(dtypes):
         logits = forward()
         value = loss(logits, targets)
+    # the backward pass runs outside autocast, in the dtypes of the forward pass
     logits.register_hook(lambda gradient: note("gradient of the logits", gradient))
     note("logits", logits)
     note("loss", value)

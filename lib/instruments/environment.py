@@ -103,6 +103,7 @@ def _variables() -> dict[str, str]:
 
 def _lacks(device: str) -> list[str]:
     """List the reasons why some cases cannot run here: no compiler, no such precision."""
+    # a sweep tells which of its cases are left out, and why
     reasons = [compiler_missing(device)]
     for name in precision.NAMES:
         reasons.append(on(device).lacks(name))
@@ -111,6 +112,7 @@ def _lacks(device: str) -> list[str]:
 
 def describe(device: str) -> dict:
     """Return the environment of a measurement on `device`, as plain values for the record."""
+    # virtual machines show none
     governor = "not visible"
     if GOVERNOR.exists():
         governor = GOVERNOR.read_text().strip()

@@ -62,6 +62,7 @@ class History:
 
     def mark(self, phase: str, instant_ns: int) -> None:
         """Add the end of a phase."""
+        # those of earlier phases have theirs already
         for allocation in reversed(self.allocations):
             if allocation.phase:
                 break
@@ -86,6 +87,7 @@ class History:
     def at_peak(self) -> list[Allocation]:
         """Return the allocations that are alive at the peak, or at the first of equal peaks."""
         levels = self.levels()
+        # levels begin before the first event, so that of event i comes at i + 1
         event = levels.index(max(levels)) - 1
         alive = []
         for allocation in self.allocations:
@@ -103,6 +105,7 @@ class History:
         ends_us = [(instant_ns - self.began_ns) / 1e3 for _, instant_ns, _ in self.marks]
         thinned = thinned_indices(levels, POINTS)
         largest = sorted(self.allocations, key=lambda allocation: -allocation.bytes)[:count]
+        # such as the weights of all layers
         counts = Counter((a.bytes, a.function, a.operator, a.phase) for a in largest)
         return {
             "timeline": {
@@ -253,6 +256,7 @@ def from_snapshot(snapshot: dict, marks: list[tuple[str, int]], began_ns: int, b
     alive: dict[int, Allocation] = {}
     for entry in snapshot["device_traces"][0]:
         instant_ns = 1000 * entry["time_us"]
+        # phases that ended before this event
         while pending and pending[0][1] < instant_ns:
             history.mark(*pending.pop(0))
         if instant_ns < began_ns:

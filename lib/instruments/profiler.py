@@ -56,6 +56,7 @@ def profile(
         if keep:
             keep.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, keep)
+        # the exporter compresses a file of this ending by itself
         with gzip.open(file, "rt") as trace:
             return metrics(json.load(trace)["traceEvents"], device, parts)
 
@@ -129,6 +130,7 @@ def _windows(events: pd.DataFrame) -> pd.DataFrame:
 
 def _inside(calls: pd.DataFrame, spans: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
     """Return the calls that began inside a span, with the columns of that span."""
+    # each call gets the last span that began before it, which may have ended before it, too
     placed = pd.merge_asof(
         calls.sort_values("at_us", kind="stable"), spans.sort_values("span_begin_us"),
         left_on="at_us", right_on="span_begin_us", by=by,
@@ -156,6 +158,7 @@ def _kernels(events: pd.DataFrame) -> pd.DataFrame:
     """Return the kernels and copies of a CUDA device, each at the instant and on the thread of its launch."""
     on_device = events[events["category"].isin(ON_DEVICE)].dropna(subset="correlation")
     launches = events[events["category"].isin(LAUNCHES)].dropna(subset="correlation")
+    # a kernel has one launch, while that of a CUDA graph starts several kernels
     launches = launches.drop_duplicates("correlation")[["correlation", "at_us", "thread"]]
     return on_device.drop(columns=["at_us", "thread"]).merge(launches, on="correlation")
 
@@ -197,6 +200,7 @@ def _by_name(calls: pd.DataFrame, iterations: int) -> dict[str, list]:
     for phase, of_phase in calls.groupby("phase", observed=True):
         totals_us = of_phase.groupby("name")["us"].sum().sort_values(ascending=False, kind="stable")
         largest = list(totals_us.index[:TOP])
+        # what is not among the largest has a row together
         shown = of_phase["name"].where(of_phase["name"].isin(largest), OTHERS)
         times_us = of_phase["us"].groupby(shown)
         table = times_us.agg(
@@ -216,6 +220,7 @@ def _by_name(calls: pd.DataFrame, iterations: int) -> dict[str, list]:
 
 def _summed(calls: pd.DataFrame, keys: list[str], iterations: int) -> dict[str, list]:
     """Tabulate calls and microseconds in one iteration, by these columns."""
+    # a categorical keeps the order of the classes in every table
     calls = calls.assign(**{"class": pd.Categorical(calls["class"], kernel_classes.CLASSES)})
     sums = calls.groupby(keys, observed=True)["us"].agg(calls="count", total_us="sum") / iterations
     return sums.reset_index().to_dict("list")
@@ -231,6 +236,7 @@ def _part_spans(events: pd.DataFrame, windows: pd.DataFrame, parts: Sequence[str
     numbered = events[(events["category"] == "cpu_op") & events["number"].notna()]
     is_node = numbered["name"].str.startswith(NODE)
     in_phases = _inside(numbered[~is_node], windows)
+    # operators of the backward pass make no nodes, but have the numbers of those that run them
     in_phases = in_phases[in_phases["phase"].isin(ranges["phase"])]
     # several operators can carry one number; only the last of them made the node
     makers = _inside(in_phases.drop_duplicates("number", keep="last"), spans, by="thread")

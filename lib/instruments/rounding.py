@@ -141,6 +141,7 @@ def sensitivity(norm: str, narrow: torch.dtype, device: str) -> dict[str, dict[s
                 norm_limits.append((scale, offset, step, reason))
                 break
     exact = steps(norm, normal, lambda name, tensor: tensor)
+    # each step alone, from the exact results of all others
     for step in exact:
         rounded = steps(norm, normal, lambda name, x, step=step: x.to(narrow).double() if name == step else x)
         step_errors.append((step, relative_error(rounded["quotient"], exact["quotient"])))

@@ -51,14 +51,6 @@ def test_a_process_that_keeps_freed_memory_cannot_go_back(monkeypatch):
         allocator.use("default")
 
 
-def test_without_glibc_the_default_is_all_there_is(monkeypatch):
-    monkeypatch.setattr(allocator, "_glibc", lambda: None)
-    monkeypatch.setattr(allocator, "_current", "default")
-    allocator.use("keeps")
-    allocator.release()
-    assert (allocator.can_keep(), allocator.current()) == (False, "default")
-
-
 def test_the_variable_chooses_and_an_unknown_name_is_refused(monkeypatch):
     monkeypatch.delenv("ALLOCATOR", raising=False)
     assert allocator.chosen() == "keeps"

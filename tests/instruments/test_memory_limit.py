@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lib.instruments import container, memory_limit
+from lib.instruments import memory_limit
 from lib.instruments.device import Cpu
 from lib.paths import ROOT
 
@@ -47,13 +47,6 @@ def test_the_limit_is_what_the_process_has_and_a_share_of_nine_tenths_of_what_is
         assert resource.getrlimit(resource.RLIMIT_DATA) == (limit_bytes, before[1])
         assert limit_bytes - memory_limit.data_bytes() == pytest.approx(90 * GIB / share, abs=GIB / 8)
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
-
-
-@on_linux
-def test_a_containers_limit_counts(monkeypatch):
-    monkeypatch.setattr(container, "memory_bytes", lambda: (2 * GIB, GIB))
-    with memory_limit.limited() as limit_bytes:
-        assert limit_bytes - memory_limit.data_bytes() == pytest.approx(0.9 * GIB, abs=GIB / 8)
 
 
 @pytest.mark.parametrize(("device", "system"), [("cuda", "Linux"), ("mps", "Darwin"), ("cpu", "Darwin")])

@@ -46,17 +46,6 @@ def test_a_timeline_has_every_change_the_phases_and_the_largest_allocations():
     }  # fmt: skip
 
 
-def test_a_function_outside_the_package_is_named_by_the_operator():
-    kept = []
-
-    def iteration(mark):
-        kept.append(torch.ones(5))
-        mark("run")
-
-    (made,) = memory_timeline.follow(iteration).allocations
-    assert (made.function, made.operator, made.freed) == ("aten::ones", "aten::ones", None)
-
-
 def test_the_history_of_cudas_allocator_becomes_a_timeline():
     lib, began = str(ROOT / "lib"), 10**15
 

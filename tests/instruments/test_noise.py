@@ -19,13 +19,6 @@ def test_a_step_of_the_wall_clock_is_noticed_and_harms_no_duration(monkeypatch, 
     assert period.noticed["clock_stepped_s"] == pytest.approx(3600 * hours, abs=0.5)
 
 
-def test_a_steady_clock_leaves_nothing_to_notice():
-    period = noise.Period()
-    assert 0 <= period.end() < 60
-    assert period.noticed == {}
-    assert period.started == period.began.isoformat(timespec="seconds")
-
-
 def test_the_probe_takes_ten_times_in_single_precision_whatever_the_case_beside_it(monkeypatch, former_precision):
     precisions = []
     mm = torch.mm

@@ -8,7 +8,7 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed
 from torch._inductor.exc import InductorError
 
-from lib.instruments import container, device, memory_timeline, peak_memory
+from lib.instruments import memory_timeline, peak_memory
 from lib.instruments.device import Cuda, Mps
 from lib.instruments.peak_memory import MIB
 
@@ -72,33 +72,6 @@ def test_a_storage_counts_once_in_its_size_from_when_it_is_made_until_its_last_v
     assert bytes_of(iteration) == expected
 
 
-def test_what_was_there_before_counts_until_it_is_freed():
-    held = [torch.empty(100), torch.empty(1000)]  # the second is never touched
-
-    def iteration(mark):
-        made = held[0] + 1
-        mark("touch")
-        held.clear()
-        mark("free")
-        del made
-
-    assert bytes_of(iteration) == {"touch_peak": 800, "touch_end": 800, "free_peak": 800, "free_end": 400}
-
-
-def test_a_reused_address_is_a_new_storage():
-    addresses = set()
-
-    def iteration(mark):
-        for size in (100, 200, 100, 50) * 50:
-            made = torch.empty(size)
-            addresses.add(made.untyped_storage()._cdata)
-            del made
-        mark("run")
-
-    assert bytes_of(iteration) == {"run_peak": 800, "run_end": 0}
-    assert len(addresses) < 200
-
-
 def test_what_the_backward_pass_allocates_is_counted_and_what_it_no_longer_needs_is_freed():
     x = torch.ones(100, requires_grad=True)
 
@@ -112,18 +85,6 @@ def test_what_the_backward_pass_allocates_is_counted_and_what_it_no_longer_needs
     assert found["forward_end"] == 400 + 400 + 4
     assert found["backward_peak"] == 400 + 400 + 4 + 4 + 400  # beside exp(x): the gradients of the loss and of x
     assert found["backward_end"] == 400 + 4 + 400
-
-
-def test_what_outlives_the_iteration_is_no_longer_followed():
-    kept = []
-
-    def iteration(mark):
-        kept.append(torch.empty(100))
-        mark("run")
-
-    history = memory_timeline.follow(iteration)
-    kept.clear()
-    assert history.levels() == [0, 400]
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the resident peak")
@@ -164,11 +125,6 @@ def test_mps_tells_what_is_held_at_the_end_of_each_phase_and_no_peak(monkeypatch
         peak_memory.peaks_and_timeline(lambda mark: mark("forward"), lambda: None, "mps", 10),
     ):
         assert found == {"forward_end_mib": [2], "forward_reserved_mib": [3]}
-
-
-def test_the_memory_of_a_container_is_that_of_its_tightest_group(monkeypatch):
-    monkeypatch.setattr(container, "memory_bytes", lambda: (2**20, 2**10))
-    assert (device.on("cpu").total_bytes(), device.on("cpu").free_bytes()) == (2**20, 2**10)
 
 
 class OutOfResources(Exception):
