@@ -71,6 +71,7 @@ def waits(seconds: float) -> dict[str, list[float]]:
 
     def waiting(known_ms: float) -> Iteration:
         def iteration(mark: Mark) -> None:
+            # sleeping would give the processor away, for longer than asked
             end_ns = time.perf_counter_ns() + round(known_ms * 1e6)
             while time.perf_counter_ns() < end_ns:
                 pass
@@ -117,6 +118,7 @@ def programs(device: str, counts: list[int]) -> list[Iteration]:
     """Return programs that make so many small matrix products each, all in the same memory."""
     side = SIDE.get(device, SIDE_ELSEWHERE)
     matrix = torch.ones(side, side, device=device)
+    # other memory could make equal programs differ
     out = torch.empty_like(matrix)
 
     def program(calls: int) -> Iteration:

@@ -94,6 +94,7 @@ class Ceilings(Case):
         precision.activate(self.precision, self.device)
         if self.operation == "matmul":
             return self._matmul()
+        # one weight stays in the caches as it may; those of a whole step do not
         if self.operation in LINEAR:
             return self._linear([LINEAR[self.operation](MODELS[self.columns])])
         if self.operation == "products":
@@ -131,6 +132,7 @@ class Ceilings(Case):
         """Build a forward pass through weights and the two products of their backward pass."""
         multiply = LIBRARIES[self.library]
         weights = [self._drawn(*shape) for shape in shapes]
+        # what a shape multiplies is drawn once: drawing takes longer than multiplying
         inputs = {}
         gradients = {}
         for outputs_count, inputs_count in sorted(set(shapes)):
@@ -183,7 +185,8 @@ class Ceilings(Case):
         if self.operation in ("triad", "call"):
             right = self._drawn(self.rows, self.columns)
         out = torch.zeros_like(left)
-        parameter = torch.nn.Parameter(out)  # the same memory
+        # a parameter in the memory of `out`, so that every operation is checked there
+        parameter = torch.nn.Parameter(out)
         if self.operation == "adamw":
             parameter.grad = left
         optimizer = torch.optim.AdamW([parameter], fused=self.operation == "adamw")
