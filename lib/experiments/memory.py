@@ -67,5 +67,5 @@ class Memory(Step):
             work.before()
             record.metrics |= peak_memory.peaks_and_timeline(work.iteration, work.before, self.device, LARGEST)
             record.metrics["alive"] = memory_trace.alive_at_peak(training)
-        if self.checkpoint:
+        if self.checkpoint and "backward" in training.phases:  # without it nothing is computed again
             measuring.pairs(record, work, seconds)

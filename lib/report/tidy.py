@@ -141,10 +141,11 @@ def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = (
 
 
 def inner(record: Mapping, name: str) -> pd.DataFrame:
-    """Return a table that one record holds, such as `kernels`. Raises NotMeasured without it."""
-    if not isinstance(record.get(name), dict):
-        raise NotMeasured(name.replace("_", " "))
-    return pd.DataFrame(record[name])
+    """Return a table that one record holds, such as `kernels`. Raises NotMeasured without any rows."""
+    table = record.get(name)
+    if not isinstance(table, dict) or pd.DataFrame(table).empty:
+        raise NotMeasured(f"the table {name!r} of this case")
+    return pd.DataFrame(table)
 
 
 def cases(frame: pd.DataFrame) -> list[tuple[Mapping, pd.DataFrame]]:
