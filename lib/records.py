@@ -165,6 +165,7 @@ def write(target: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+            os.fchmod(file.fileno(), 0o644)  # a temporary file is its owner's alone
         os.replace(temporary, target)
     except OSError as error:
         if temporary:

@@ -216,3 +216,17 @@ def test_a_comparison_prints_itself_with_the_digits_that_tell_its_ends_from_one(
     comparison = Comparison(Interval(*ends, 90, rounds), verdict)
     assert f"{comparison}" == text
     assert comparison.tier == tier
+
+
+@pytest.mark.parametrize(
+    ("verdict", "rounds", "sentence"),
+    [
+        ("faster", 3, "1.43× (1.38 to 1.48) faster than naive"),
+        ("faster", 1, "1.43× (1.38 to 1.48) faster than naive in this process"),
+        ("same", 3, "as fast as naive: 1.43× (1.38 to 1.48)"),
+        ("unclear", 1, "neither clearly faster nor slower than naive in this process: 1.43× (1.38 to 1.48)"),
+    ],
+)
+def test_a_comparison_says_itself_in_a_sentence(verdict, rounds, sentence):
+    ratio = Interval(1.43, 1.38, 1.48, 30, rounds)
+    assert Comparison(ratio, verdict).than("naive") == sentence
