@@ -1,264 +1,243 @@
-"""A cheap experiment, whose cases behave as they say: well, or in each of the ways in which a case can go wrong.
+"""A cheap experiment, whose cases behave as they say, and sweeps of it as processes of their own.
 
-`python tests/support/cheap.py NAME [options]` is `python -m lib.sweep NAME [options]` with this experiment and the
-notebooks of the folder $CHEAP. It knows nothing of measuring, and its kernels load no torch unless a case wants it.
+`python tests/support/cheap.py NAME [options]` is `python -m lib.sweep NAME [options]` with the notebooks of the folder
+$CHEAP. Its kernels load no torch: they follow the plan as `lib.experiments.measure` does, and keep a journal.
 """
 
-import collections
-import functools
-import itertools
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-CODE = "c0de" * 4  # what stands for the digest of the code that measured
-GPU = "pretended-gpu"
+import psutil
 
-
-def _raise() -> None:
-    raise KeyError("a bug of the case")
-
-
-def for_ever() -> None:
-    """Wait, and never come back."""
-    while True:
-        time.sleep(1000)
-
-
-def _spin() -> None:
-    """A loop in C, which holds the interpreter's lock and looks at no signal."""
-    collections.deque(itertools.repeat(None), maxlen=0)
-
-
-def _deaf() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    for_ever()
-
-
-def _have_children() -> None:
-    """Two processes in sessions of their own, one of which ignores what can be ignored."""
-    subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    subprocess.Popen(["sh", "-c", "trap '' TERM INT HUP; sleep 1000; sleep 1000"], start_new_session=True)
-
-
-def _with_children() -> None:
-    _have_children()
-    for_ever()
-
-
-def _eat() -> None:
-    """Take memory until the system ends this process, within the memory group $CHEAP_GROUP, which is small."""
-    Path(os.environ["CHEAP_GROUP"], "cgroup.procs").write_text(str(os.getpid()))
-    eaten = []
-    while True:
-        eaten.append(bytearray(os.urandom(2**20)))
-
-
-BEHAVIOURS = {
-    "ok": lambda: None,
-    "raise": _raise,
-    "exit": lambda: sys.exit(0),
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "sleep": for_ever,
-    "spin": _spin,
-    "deaf": _deaf,
-    "children": _with_children,
-    "orphans": _have_children,
-    "eat": _eat,
-    "oom": lambda: None,  # see `measure`
-    "unfinished": lambda: None,  # after the last case, see `last`
-    "lingers": lambda: None,
-}
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
 class Cheap:
-    """The case of a `number`, which takes `pause_ms`; the one whose number is `at` behaves as `behaviour` says, the
-    others well."""
+    """Case `number`, which takes `pause_ms` and then does what its `behaviour` says."""
 
     experiment: ClassVar[str] = "cheap"
     number: int
     behaviour: str
-    at: int
     pause_ms: int
     device: str
 
-    def unavailable(self) -> None:
-        """Every machine can run it."""
-        return
+    def __post_init__(self):
+        from lib import validate
 
-    def predicted_bytes(self) -> int:
-        """Next to nothing."""
-        return 1024
+        validate.fields(self)
+        validate.choice("behaviour", self.behaviour, [*BEHAVIOURS, "oom", "failed", "once", "unavailable"])
+
+    def unavailable(self):
+        return "it says so" if self.behaviour == "unavailable" else None
 
 
-def note(event: str, **facts) -> None:
-    """Add a line to the journal $CHEAP_JOURNAL, whole even when several processes write."""
-    line = json.dumps({"event": event, "pid": os.getpid(), "time": time.time(), **facts}) + "\n"
-    file = os.open(os.environ["CHEAP_JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+def children():
+    """Two processes in sessions of their own, one of which ignores what can be ignored; then wait."""
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    subprocess.Popen(["sh", "-c", "trap '' TERM INT HUP; sleep 1000; sleep 1000"], start_new_session=True)
+    time.sleep(1000)
+
+
+BEHAVIOURS = {
+    "ok": lambda: None,
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "exit": lambda: sys.exit(0),
+    "sleep": lambda: time.sleep(1000),
+    "children": children,
+}
+
+
+def run(seconds, round):
+    """Follow the plan: note the case in hand, measure it, save its record."""
+    from lib import catalog, records
+
+    catalog.CATALOG["cheap"] = catalog.Experiment(title="Cheap")
+    plan_file = Path(os.environ["SWEEP_PLAN"])
+    plan = json.loads(plan_file.read_text())
+    for index, entry in enumerate(plan["cases"]):
+        if time.time() > (plan["deadline"] or float("inf")):
+            return
+        current = {"index": index, "started": time.time()}
+        records.write(plan_file.with_name("plan.json.current"), json.dumps(current))
+        case = entry["case"]
+        note("begins", case["number"], plan["round"], share=plan["share"], seconds=entry["seconds"])
+        time.sleep(case["pause_ms"] / 1000)
+        status, metrics = "ok", {"total_ms": [1.0]}
+        if case["behaviour"] == "oom":
+            status, metrics = "oom", {"fresh": index == 0, "limit_bytes": 2**60}
+        elif case["behaviour"] == "failed":
+            status, metrics = "failed", {"reason": "KeyError: a bug"}
+        elif case["behaviour"] == "once" and len(journal(Path(os.environ["CHEAP"]), case["number"])) < 2:
+            BEHAVIOURS["kill"]()
+        elif case["behaviour"] in BEHAVIOURS:
+            BEHAVIOURS[case["behaviour"]]()
+        environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
+        taken = time.time() - current["started"]
+        records.save(records.create("cheap", case, plan["round"], status, metrics, environment, seconds=taken))
+        note("saved", case["number"], plan["round"])
+
+
+def note(event, number, round, **facts):
+    """Add a line to the journal, whole even when several processes write."""
+    line = (
+        json.dumps({"event": event, "number": number, "round": round, "pid": os.getpid(), "time": time.time(), **facts})
+        + "\n"
+    )
+    file = os.open(Path(os.environ["CHEAP"], "journal"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(file, line.encode())
     os.close(file)
 
 
-def pending(cases: list[Cheap], round: int) -> Iterator[Cheap]:
-    """The cases that this kernel is to measure, in its order, until the sweep's time is up."""
-    from lib.records import results
-
-    named = {results.called("cheap", asdict(case), round): case for case in cases}
-    began = time.monotonic()
-    for name in json.loads(Path(os.environ["SWEEP_CASES"]).read_text()):
-        if time.monotonic() - began > float(os.environ["SWEEP_SECONDS_LEFT"]):
-            return
-        yield named[name]
+def journal(folder, number=None, event="begins"):
+    """The journal's entries of one number, or of all, in their order; a line torn by a kill is left out."""
+    entries = []
+    if (folder / "journal").exists():
+        for line in (folder / "journal").read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                entries.append(json.loads(line))
+    return [entry for entry in entries if entry["event"] == event and number in (None, entry["number"])]
 
 
-def measure(case: Cheap, round: int, samples: int) -> None:
-    """Behave as the case says, and save its record, if it comes to that.
-
-    Where torch finds no memory all cases are measured as those of the house are."""
-    from lib.records import results
-
-    note("begins", number=case.number, round=round, pin=os.environ.get("CUDA_VISIBLE_DEVICES"))
-    started, began = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
-    time.sleep(case.pause_ms / 1000)
-    if case.behaviour == "oom":
-        import torch
-
-        from lib.experiments import measure as house
-
-        settle_in()
-        with house.recording(case, round) as record:
-            record.metrics["total_ms"] = [1.0]
-            if case.number == case.at:
-                torch.empty(2**60, dtype=torch.uint8, device=case.device)
-        return
-    if case.number == case.at:
-        BEHAVIOURS[case.behaviour]()
-    here = surroundings(case.device)
-    results.save(
-        experiment="cheap", case=asdict(case), round=round, status="ok",
-        metrics={"total_ms": [1 + number / 7 for number in range(samples)]}, environment=here, code=CODE,
-        started=started, seconds=time.perf_counter() - began,
-    )  # fmt: skip
-    note("saved", number=case.number, round=round)
+PARAMETERS = 'number = [1]\nbehaviour = "ok"\npause_ms = 1\ndevice = "cpu"\nseconds = 0.1\nround = 0\nmachine = ""'
+MEASURE = "import cheap\nrecords = cheap.run(seconds, round)"
 
 
-def last(cases: list[Cheap]) -> None:
-    """The last cell."""
-    note("last cell")
-    if cases[0].behaviour == "unfinished":
-        os._exit(0)
-    if cases[0].behaviour == "lingers":
-        for_ever()
+def settle(folder):
+    """Put the experiment and its notebook in the place of the project's."""
+    from lib import catalog, notebooks
 
-
-CELLS = (
-    """number = [1]
-behaviour = "ok"
-at = 0
-pause_ms = 0
-device = "cpu"
-warmup = 0
-samples = 6
-target_percent = 0
-seconds = 0
-pairs = 0
-round = 0""",
-    """import itertools
-import cheap
-listed = [value if isinstance(value, list) else [value] for value in (number, behaviour, at, pause_ms, device)]
-grid = [cheap.Cheap(*point) for point in itertools.product(*listed)]""",
-    """for case in cheap.pending(grid, round):
-    cheap.measure(case, round, samples)""",
-    "cheap.last(grid)",
-)
-
-
-def write(folder: Path) -> None:
-    """Write the notebook of this experiment, and what `surroundings` reads, into a folder."""
-    import cells  # which takes nbformat, and kernels do without
-
-    cells.write(folder / "cheap.ipynb", *CELLS)
-    (folder / "surroundings.json").write_text(_here())
-
-
-@functools.cache
-def _here() -> str:
-    """Where this is, as JSON; takes torch and git."""
+    notebooks.NOTEBOOKS = folder
+    notebooks.SWEEPS = folder / "sweeps"
+    catalog.CATALOG.clear()
+    catalog.CATALOG["cheap"] = catalog.Experiment(title="Cheap")
+    sys.modules["lib.experiments.cheap"] = sys.modules["cheap"]
     from lib.instruments import environment
 
-    return json.dumps(environment.describe("cpu"))
+    os.environ["CHEAP_ENVIRONMENT"] = json.dumps(environment.describe("cpu"))
 
 
-def surroundings(device: str) -> dict:
-    """The environment of a record, as a process with torch found it; on `cuda`, of a GPU that only pretends to be."""
-    found = json.loads(Path(os.environ["CHEAP"], "surroundings.json").read_text())
-    pretended = {"machine": GPU, "hardware": GPU, "device": "cuda"} if device == "cuda" else {}
-    return found | pretended | {"run": os.environ.get("SWEEP_RUN", "by hand")}
+class Sweep:
+    """A sweep in a folder of its own, with a short name, since sockets lie in it."""
+
+    def __init__(self, text, measure=MEASURE):
+        import nbformat
+        from nbformat import v4
+
+        self.folder = Path(tempfile.mkdtemp(prefix="s-", dir="/tmp"))
+        self.results = self.folder / "r" / "results"
+        (self.folder / "sweeps").mkdir()
+        (self.folder / "tmp").mkdir()
+        cells = [v4.new_code_cell(PARAMETERS), v4.new_code_cell(measure), v4.new_code_cell("1 / 0  # never reached")]
+        cells[0].metadata["tags"] = ["parameters"]
+        cells[1].metadata["tags"] = ["measure"]
+        nbformat.write(v4.new_notebook(cells=cells), self.folder / "cheap.ipynb")
+        self.write(text)
+        self.variables = {
+            "CHEAP": str(self.folder), "RESULTS": str(self.results), "TMPDIR": str(self.folder / "tmp"),
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}", "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+
+    def write(self, text):
+        """Write the sweep file."""
+        (self.folder / "sweeps" / "cheap.yaml").write_text(text)
+
+    def start(self, *options):
+        """The command, in a session of its own, as in a terminal."""
+        command = [
+            sys.executable,
+            str(ROOT / "tests/support/cheap.py"),
+            *(options if options == ("status",) else ("cheap", *options)),
+        ]
+        return subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | self.variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, *options, within_s=240):
+        """Run the command to its end; return its exit code and what it printed."""
+        process = self.start(*options)
+        try:
+            printed, _ = process.communicate(timeout=within_s)
+        except subprocess.TimeoutExpired:
+            self.clear()
+            raise AssertionError(f"the sweep did not end within {within_s} s") from None
+        return process.returncode, printed
+
+    def statuses(self):
+        """The status of each record, by number and round; `damaged` where it is not whole."""
+        from lib import records
+
+        statuses = {}
+        for file in self.results.glob("*/cheap/*.json"):
+            number, round = int(file.stem.split("-")[0]), int(file.stem.rpartition(".r")[2])
+            assert (number, round) not in statuses, f"two records of {number}, round {round}"
+            try:
+                statuses[number, round] = records.read(file)["status"]
+            except ValueError:
+                statuses[number, round] = "damaged"
+        return statuses
+
+    def files(self):
+        """The bytes of all records, by name."""
+        return {file.name: file.read_bytes() for file in self.results.glob("*/cheap/*.json")}
+
+    def begun(self, number=None):
+        """The cases that have begun, in their order."""
+        return journal(self.folder, number)
+
+    def processes(self):
+        """All processes of this sweep, however far removed: those with its folder in their environment."""
+        processes = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get("CHEAP") == str(self.folder) and process.status() != psutil.STATUS_ZOMBIE:
+                    processes.append(process)
+        return processes
+
+    def kernels(self):
+        """The processes of its kernels."""
+        return [process for process in self.processes() if "ipykernel_launcher" in " ".join(process.cmdline())]
+
+    def clear(self):
+        """Kill what is left of it."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+    def remove(self):
+        """End it all and remove the folder."""
+        self.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def settle_in() -> None:
-    """Add the experiment to the house: its case, its code, and GPUs where none are, if the case asks for some."""
-    from lib.sweep.__main__ import _signals_delayed
-
-    with _signals_delayed():
-        from lib.catalog import CATALOG, Experiment
-        from lib.experiments import cases
-        from lib.instruments import environment
-        from lib.instruments.device import Cpu, Cuda
-        from lib.records import code_digest
-
-    CATALOG["cheap"], cases.EXPERIMENTS["cheap"] = Experiment(title="Cheap", metric="total_ms"), Cheap
-    code_digest.code = lambda *_: CODE
-    if "CHEAP_GPUS" in os.environ:
-        Cuda.models = lambda _: [GPU] * 8
-        Cuda.free_bytes, Cuda.total_bytes = Cpu.free_bytes, Cpu.total_bytes
-        machine, describe = environment.machine, environment.describe
-        environment.machine = lambda device: GPU if device == "cuda" else machine(device)
-        environment.describe = lambda device: surroundings(device) if device == "cuda" else describe(device)
-
-
-def first_settle_in(function: Callable) -> Callable:
-    """Make a function settle in before it does anything else: only then, since that takes torch."""
-
-    @functools.wraps(function)
-    def settled(*arguments):
-        settle_in()
-        return function(*arguments)
-
-    return settled
-
-
-def main() -> int:
-    """The command line of a sweep."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)  # as in a terminal, also where the tests run in the background
-    from lib import notebooks
-
-    notebooks.NOTEBOOKS = Path(os.environ["CHEAP"])
-    notebooks.SWEEPS = notebooks.NOTEBOOKS / "sweeps"
-    from lib.sweep import __main__
-
-    __main__._supervise = first_settle_in(__main__._supervise)
-    note("command")
-    code = __main__.main(sys.argv[1:])
-    note("leaves", torch="torch" in sys.modules)
-    return code
+def until(condition, what, seconds=60):
+    """Wait until something is true, and return it. Raises AssertionError after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.02)
+    return value
 
 
 if __name__ == "__main__":
     import cheap  # whose class has the same name in every process
 
-    code = cheap.main()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    cheap.settle(Path(os.environ["CHEAP"]))
+    from lib.sweep import __main__
+
+    code = __main__.main(sys.argv[1:])
     sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # as `lib.sweep.__main__` does
+    os._exit(code)

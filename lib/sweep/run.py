@@ -1,0 +1,293 @@
+"""Measure the cases of a job in as many kernels as it takes, and tell of each record as soon as it exists.
+
+A slot of this machine and a worker of Ray both run `measured`. A record alone proves that a case was measured: the
+executed notebook of a killed kernel looks complete, and so does one whose cell called sys.exit.
+"""
+
+import concurrent.futures
+import contextlib
+import errno
+import json
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import psutil
+
+from lib import execution, notebooks, paths, records
+from lib.experiments.measure import PLAN
+from lib.instruments import environment
+from lib.notebooks import NotebookFailed
+from lib.sweep.plan import Entry, Job
+
+LOOK_S = 0.25  # between looks for new records; more often would disturb the measurement
+START_S = 120  # for a kernel to start and import, and to end
+TRIES = 2  # of a case, since something else may have ended its first kernel
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # why a disk takes no more
+_threads = concurrent.futures.ThreadPoolExecutor(max_workers=64)
+
+
+class Message(NamedTuple):
+    """Tell one thing of a job: a case `begins` (its name), a `record` (its JSON), `trouble` outside the cases."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Say where kernels run: their folder for scratch files, and which slot of how many this is."""
+
+    scratch: Path
+    slot: int = 0
+    slots: int = 1
+    variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # of the kernels' environment
+
+
+@dataclass
+class _Watched:
+    """Hold what was seen of one kernel: the records by the case's position, and how it ended."""
+
+    records: dict[int, dict] = field(default_factory=dict)
+    ended: str = ""  # by itself, timeout, restart
+    reason: str = ""
+    began_a_case: bool = False
+    in_hand: Entry | None = None  # begun, and without a record
+    in_hand_since: float = field(default_factory=time.time)
+
+
+def measured(job: Job, deadline: float | None, place: Place) -> Iterator[Message]:
+    """Measure the cases of a job, and yield a message of each record.
+
+    If a kernel dies or ends early, the case in hand gets one more try, then a record with the status `crashed`. A case
+    that takes longer than its timeout gets one with the status `timeout`. What found no memory in a used kernel is
+    measured once more in a kernel of its own. Closing the generator ends the kernel. Raises records.CannotWrite."""
+    left = list(job.entries)
+    wanting_memory = []
+    tries = Counter()
+    starts_in_vain = 0
+    while (left or wanting_memory) and not _is_over(deadline):
+        batch = left or [wanting_memory.pop(0)]
+        watched = yield from _one_kernel(job, batch, deadline, place)
+        left = []
+        for position, entry in enumerate(batch):
+            record = watched.records.get(position)
+            if record is None:
+                left.append(entry)
+            elif record["status"] == "oom" and record["metrics"].get("fresh") is False:
+                wanting_memory.append(entry)
+        if not left or watched.ended == "restart" or _is_over(deadline):
+            continue
+        if not watched.began_a_case:
+            starts_in_vain += 1
+            if starts_in_vain == TRIES:
+                yield Message("trouble", f"{job.experiment}: no case could begin: {watched.reason}")
+                return
+            continue
+        in_hand = watched.in_hand or left[0]
+        name = records.name(in_hand.case)
+        tries[name] += 1
+        if watched.ended == "timeout" and watched.in_hand:
+            yield _record(job, in_hand, "timeout", f"took longer than {in_hand.timeout:g} s", watched)
+            left.remove(in_hand)
+        elif tries[name] == TRIES:
+            yield _record(job, in_hand, "crashed", watched.reason, watched)
+            left.remove(in_hand)
+
+
+def _is_over(deadline: float | None) -> bool:
+    return deadline is not None and time.time() > deadline
+
+
+def _record(job: Job, entry: Entry, status: str, reason: str, watched: _Watched) -> Message:
+    """Save the record of a case whose kernel could not, and return its message."""
+    started = datetime.fromtimestamp(watched.in_hand_since, UTC).isoformat(timespec="seconds")
+    seconds = max(0.0, time.time() - watched.in_hand_since)
+    around = environment.describe(job.device)
+    metrics = {"reason": reason}
+    record = records.create(job.experiment, entry.case, job.round, status, metrics, around, started, seconds)
+    return Message("record", records.save(record).read_text())
+
+
+def _one_kernel(
+    job: Job, batch: Sequence[Entry], deadline: float | None, place: Place
+) -> Iterator[Message]:  # returns what was watched
+    """Execute the notebook in a new kernel, yield its messages, and end it with all its processes."""
+    name = f"{job.experiment}.r{job.round}.{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+    output = paths.runs() / job.machine / f"{name}.ipynb"
+    with _as_cannot_write():
+        output.parent.mkdir(parents=True, exist_ok=True)
+        place.scratch.mkdir(parents=True, exist_ok=True)
+        # another one for each kernel: the former one's client may still remove its sockets
+        folder = Path(tempfile.mkdtemp(prefix="kernel-", dir=place.scratch))
+        plan_file = folder / "plan.json"
+        _write_plan(plan_file, job, batch, deadline, place.slots)
+    variables = {
+        PLAN: str(plan_file),
+        "SWEEP_RUN": name,
+        "RESULTS": str(paths.results().resolve()),
+        # empty at the start of a sweep, so that the first compilation of a graph is a cold one
+        "TORCHINDUCTOR_CACHE_DIR": str(place.scratch / "compiled"),
+        **place.variables,
+    }
+    executing = _threads.submit(_execute, job, batch, folder, output, variables, place)
+    try:
+        watched = yield from _watch(job, batch, plan_file, executing)
+    finally:
+        end(folder)
+        # the notebook is written a last time after its kernel has ended
+        concurrent.futures.wait([executing], 10)
+        shutil.rmtree(folder, ignore_errors=True)
+    if executing.done():
+        watched.reason = _why(executing)
+    return watched
+
+
+def _write_plan(plan_file: Path, job: Job, batch: Sequence[Entry], deadline: float | None, slots: int) -> None:
+    cases = []
+    for entry in batch:
+        cases.append({"case": entry.case, "seconds": entry.seconds})
+    plan = {"cases": cases, "round": job.round, "share": slots, "deadline": deadline}
+    plan_file.write_text(json.dumps(plan))
+
+
+def _current_file(plan_file: Path) -> Path:
+    return plan_file.with_name(f"{plan_file.name}.current")
+
+
+def _execute(
+    job: Job, batch: Sequence[Entry], folder: Path, output: Path, variables: Mapping[str, str], place: Place
+) -> None:
+    """Execute the notebook up to its cell `measure`, on the slot's share of the cores."""
+    source = notebooks.NOTEBOOKS / f"{job.experiment}.ipynb"
+    parameters = {"round": job.round, "seconds": batch[0].seconds}
+    with _on_share_of_cores(place.slot, place.slots):
+        kernel = execution.Kernel(str(folder))
+        execution.execute_in(kernel, source, output, parameters, variables, log=output.with_suffix(".log"))
+
+
+def _watch(
+    job: Job, batch: Sequence[Entry], plan_file: Path, executing: concurrent.futures.Future
+) -> Iterator[Message]:  # returns what was watched
+    """Yield a message of each case that begins and of each record, until the notebook ends or must be ended."""
+    watched = _Watched()
+    files = [job.file(entry) for entry in batch]
+    former_stamps = [_stamp(file) for file in files]
+    current_index = -1
+    while True:
+        # before the look for records: those of a notebook that has ended are all there
+        over = bool(concurrent.futures.wait([executing], LOOK_S).done)
+        current = _current(plan_file)
+        for position in range(current["index"] + 1):
+            if position in watched.records or _stamp(files[position]) == former_stamps[position]:
+                continue
+            # a file that is not whole counts as no record
+            with contextlib.suppress(ValueError):
+                record = records.read(files[position])
+                watched.records[position] = record
+                watched.in_hand_since = time.time()
+                yield Message("record", files[position].read_text())
+                if record["status"] == "failed" and job.device != "cpu":
+                    # an error may have left the GPU unusable for this process
+                    watched.ended = "restart"
+                    return watched
+        if current["index"] > current_index:
+            current_index = current["index"]
+            watched.began_a_case = True
+            watched.in_hand_since = current["started"]
+            yield Message("begins", records.name(batch[current_index].case))
+        if over:
+            watched.ended = "by itself"
+            return watched
+        watched.in_hand = None
+        limit_s = START_S
+        if watched.began_a_case and current_index not in watched.records:
+            watched.in_hand = batch[current_index]
+            limit_s = watched.in_hand.timeout
+        if time.time() - watched.in_hand_since > limit_s:
+            watched.ended = "timeout"
+            return watched
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    """Return what changes when a file is replaced; zeros without one."""
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_ino)
+
+
+def _current(plan_file: Path) -> dict:
+    """Return the position of the case in hand and when it began; -1 before the first."""
+    try:
+        return json.loads(_current_file(plan_file).read_text())
+    except (FileNotFoundError, ValueError):
+        return {"index": -1, "started": math.nan}
+
+
+def _why(executing: concurrent.futures.Future) -> str:
+    """Say in one line why a notebook ended before its last case. Raises records.CannotWrite for a full disk."""
+    error = executing.exception()
+    if isinstance(error, OSError) and error.errno in FULL:
+        raise records.CannotWrite(f"{error.filename or 'scratch'}: cannot be written: {error.strerror}")
+    if isinstance(error, NotebookFailed):
+        reason = " ".join(str(error).split())
+        if reason.startswith("CannotWrite: "):
+            raise records.CannotWrite(reason.removeprefix("CannotWrite: "))
+        return reason
+    return "its process died"
+
+
+@contextlib.contextmanager
+def _as_cannot_write() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise records.CannotWrite(f"{error.filename or 'scratch'}: cannot be written: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _on_share_of_cores(slot: int, slots: int) -> Iterator[None]:
+    """Start processes of this thread on the slot's share of the cores, by which they count their threads."""
+    if slots == 1 or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    every_core = sorted(os.sched_getaffinity(0))
+    usable = min(len(every_core), environment.cores())
+    share = every_core[slot * usable // slots : (slot + 1) * usable // slots]
+    os.sched_setaffinity(0, share or every_core)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, every_core)
+
+
+def end(folder: Path, within_s: float = 10.0) -> None:
+    """Kill all processes whose plan lies in this folder: kernels, and what they have started.
+
+    They are found by the variable that they inherit, also in sessions of their own."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        processes = []
+        for process in psutil.process_iter():
+            # gone meanwhile, or another user's
+            with contextlib.suppress(psutil.Error, OSError):
+                is_own = Path(process.environ().get(PLAN, "/")).is_relative_to(folder)
+                if is_own and process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid():
+                    processes.append(process)
+        if not processes:
+            return
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(processes, timeout=1)

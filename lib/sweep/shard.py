@@ -1,0 +1,99 @@
+"""Name the shards of a sweep, and lock the one that a supervisor runs.
+
+Each shard has a lock file beside the records. The system frees it when its process ends, however that happens.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from lib import execution, paths, records
+
+WAIT_S = 10  # for another supervisor to finish taking its shard
+
+
+class Busy(Exception):
+    """Say that another sweep runs on these results."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Hold shard `number`, from 1, of `count`."""
+
+    number: int = 1
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def file(self, kind: str) -> Path:
+        """Return a file of this shard beside the records, such as `.lock-2-of-8`."""
+        return paths.results() / f".{kind}-{self.number}-of-{self.count}"
+
+    def scratch(self) -> Path:
+        """Return the folder for this shard's kernels: always the same, so that the next start can clear it.
+
+        It is among the temporary files, since sockets need a short path."""
+        key = f"{os.getuid()} {paths.results().resolve()} {self}"
+        return Path(execution.socket_folder(), f"sweep-{hashlib.sha256(key.encode()).hexdigest()[:8]}")
+
+
+def parse(text: str) -> Shard:
+    """Parse a shard such as 2/4. Raises ValueError."""
+    match = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
+    if not match or int(match[1]) > int(match[2]):
+        raise ValueError(f"shard: got {text!r}, expected k/n such as 2/4, with k from 1 to n")
+    return Shard(int(match[1]), int(match[2]))
+
+
+def known() -> list[Shard]:
+    """List the shards that were ever locked on these results."""
+    shards = []
+    for file in sorted(paths.results().glob(".lock-*-of-*")):
+        match = re.fullmatch(r"\.lock-(\d+)-of-(\d+)", file.name)
+        if match:
+            shards.append(Shard(int(match[1]), int(match[2])))
+    return shards
+
+
+@contextlib.contextmanager
+def held(shard: Shard) -> Iterator[None]:
+    """Lock a shard for the block. Raises Busy, also where shards of another count run, and records.CannotWrite."""
+    own_lock = FileLock(shard.file("lock"))
+    try:
+        paths.results().mkdir(parents=True, exist_ok=True)
+        with _only_one_looks():
+            for present_shard in known():
+                if present_shard.count != shard.count and is_running(present_shard):
+                    raise Busy(f"shard {present_shard} of another sweep is running on {paths.results()}")
+            own_lock.acquire(timeout=0)
+    except Timeout:
+        raise Busy(f"shard {shard} is running already on {paths.results()}") from None
+    except OSError as error:
+        raise records.CannotWrite(f"{paths.results()}: cannot be written: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        own_lock.release()
+
+
+def is_running(shard: Shard) -> bool:
+    """Tell if a supervisor holds the lock of a shard."""
+    try:
+        with FileLock(shard.file("lock")).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+@contextlib.contextmanager
+def _only_one_looks() -> Iterator[None]:
+    """Let one process at a time look at the locks of these results."""
+    with FileLock(paths.results() / ".lock", timeout=WAIT_S):
+        yield
