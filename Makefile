@@ -1,16 +1,7 @@
 # Everything runs in .venv, which the first command makes.
 SHELL := /bin/bash
 PYTHON ?= python3
-# for `make wheels`, PYTHON is the version on the other machine
-BASE = $(if $(filter wheels,$(MAKECMDGOALS)),python3,$(patsubst 3.%,python3.%,$(PYTHON)))
 SWEEP ?= report
-BUDGET ?=
-NOISY ?=
-MACHINE ?=
-MACHINES ?=
-SHARD ?=
-ADDRESS ?=
-WITH ?=
 # pip's index is the user's own; this one is for PyTorch alone, which may be another build
 TORCH_INDEX ?=
 # the wheel of torch 2.13.0 for Python 3.12 in pip's default index; its metadata name CUDA's libraries beside it
@@ -22,67 +13,58 @@ SIZE = $(if $(TORCH_INDEX),PyTorch comes from TORCH_INDEX,PyTorch is a download 
 PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INSTALL := $(PIP) --editable
-CHOSEN = $(if $(MACHINE),--machine $(MACHINE)) $(if $(MACHINES),--machines $(MACHINES))
+# what a sweep takes from the command line; DRY=0 is off
+OPTIONS = $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(SHARD),--shard $(SHARD)) \
+  $(if $(ADDRESS),--address $(ADDRESS)) $(if $(filter-out 0,$(RETRY)),--retry) $(if $(filter-out 0,$(STALE)),--stale) \
+  $(if $(filter-out 0,$(DRY)),--dry)
+CHOSEN = $(if $(MACHINE),--machine $(MACHINE))
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help report test torture sweep status render pdf markdown calibrate publish peers lab wheels clean
+.PHONY: help report test torture sweep status render pdf publish peers lab clean
 
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-report: .venv/ready ## Measure this machine with the quick sweep for its device, an hour at most, and write reports/report.html
-	@$(PY) -m lib.sweep report --budget $(or $(BUDGET),3600) --noisy 90; ended=$$?; [ $$ended -le 1 ] || exit $$ended; \
-	  $(PY) -m lib.experiments.calibration --short || ended=1; \
-	  $(PY) -m lib.report $(if $(MACHINES),--machines $(MACHINES)) && exit $$ended
+report: .venv/ready ## Measure this machine for a quarter of an hour and write reports/report.html; ROUNDS=5 narrows, BUDGET=seconds ends
+	@$(PY) -m lib.sweep report $(OPTIONS); ended=$$?; [ $$ended -le 1 ] || exit $$ended; $(PY) -m lib.report && exit $$ended
 
 test: .venv/dev .venv/cluster .venv/peers .venv/triton .venv/browser ## Check the style and run the tests
 	@$(PY) -m ruff check && $(PY) -m ruff format --check && .venv/bin/lint-imports && OMP_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist worksteal
 
-torture: .venv/dev .venv/cluster .venv/triton ## Run all fault tests (half an hour); print how many faults were injected, survived and lost
-	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/torture tests/sweep/test_ray_cluster.py tests/flash -n 2 --dist worksteal
+torture: .venv/dev .venv/cluster ## Kill kernels and sweeps, fill the disk, damage files; print how many faults were injected and lost
+	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/torture -n 2 --dist worksteal
 
-sweep: .venv/ready ## Run a sweep: SWEEP=report, smoke, quick, quick-gpu, cpu, gpu or unclear.yaml; BUDGET=seconds, DRY=1, STALE=1, RETRY=1, NOISY=seconds, SHARD=k/n, ADDRESS=host:port
-	@$(PY) -m lib.sweep $(SWEEP) $(if $(BUDGET),--budget $(BUDGET)) $(if $(NOISY),--noisy $(NOISY)) $(if $(filter-out 0,$(DRY)),--dry) \
-	  $(if $(filter-out 0,$(STALE)),--stale) $(if $(filter-out 0,$(RETRY)),--retry) \
-	  $(if $(SHARD),--shard $(SHARD)) $(if $(ADDRESS),--address $(ADDRESS))
+sweep: .venv/ready ## Run SWEEP=quick, cpu, gpu, ...; ROUNDS=n, BUDGET=seconds, SHARD=k/n, ADDRESS=host:port, RETRY=1, STALE=1, DRY=1
+	@$(PY) -m lib.sweep $(SWEEP) $(OPTIONS)
 
-status: .venv/ready ## Show the progress of the sweeps on these results
+status: .venv/ready ## Show how far the sweeps are, and count the records
 	@$(PY) -m lib.sweep status
 
-render: .venv/ready ## Write reports/report.html from the records; MACHINE=name or MACHINES="a b" choose machines, CHECK=1 only compares
-	@$(PY) -m lib.report $(CHOSEN) $(if $(filter-out 0,$(CHECK)),--check)
+render: .venv/ready ## Write reports/report.html from the records; MACHINE="a b" tells of a, with b beside it
+	@$(PY) -m lib.report $(CHOSEN)
 
-pdf: .venv/ready .venv/browser ## Also write reports/report.pdf, with Chromium; MACHINE=name
+pdf: .venv/ready .venv/browser ## Also print reports/report.pdf, with Chromium
 	@$(PY) -m lib.report pdf $(CHOSEN)
 
-markdown: .venv/ready ## Also write reports/report.md and reports/figures, for GitHub and the like; MACHINE=name
-	@$(PY) -m lib.report markdown $(CHOSEN)
+publish: .venv/ready ## Write the records and the report to reports/reference, which git keeps
+	@$(PY) -m lib.report publish $(CHOSEN)
 
-calibrate: .venv/ready ## Check the measurement itself: known times, another timer, equal programs
-	@$(PY) -m lib.experiments.calibration && $(PY) -m lib.report.self_check
-
-publish: .venv/ready ## Copy the records in reports/results to reports/reference, which git keeps; replaces those of the same experiments
-	@$(PY) -m lib.report publish
-
-peers: .venv/peers ## Time our training step beside that of Hugging Face transformers, in pairs, and print them
-	@$(PY) -m lib.sweep peers; ended=$$?; [ $$ended -le 1 ] || exit $$ended; $(PY) -m lib.chapters.peers && exit $$ended
+peers: .venv/peers ## Time our training step in pairs with that of Hugging Face transformers, then render
+	@$(PY) -m lib.sweep peers $(OPTIONS); ended=$$?; [ $$ended -le 1 ] || exit $$ended; $(PY) -m lib.report && exit $$ended
 
 lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb
 	@.venv/bin/jupyter lab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
-wheels: .venv/ready ## Download wheels into .whl for a PyTorch machine without a package registry; PYTHON=3.12, WITH="scipy"
-	@$(PY) -m lib.sweep.wheels $(or $(filter 3.%,$(PYTHON)),3.12) $(or $(PROCESSOR),x86_64) $(WITH)
-
-clean: ## Remove the report and the executed notebooks; records, saved figures and .venv stay
-	@rm -rf reports/runs reports/chapters reports/report.{html,pdf,md} reports/figures/[0-9]*.svg
+clean: ## Remove the report and the executed notebooks; the records and .venv stay
+	@rm -rf reports/runs reports/report.{html,pdf}
 
 # A setup that fails is removed, and only the last step creates `ready`.
 .venv/ready: pyproject.toml constraints.txt
-	@$(BASE) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "Setting up .venv; this takes a few minutes, once. $(SIZE)"
 	@rm -rf .venv
-	@{ $(BASE) -m venv .venv && $(if $(TORCH_INDEX),$(PIP) --no-deps --index-url '$(TORCH_INDEX)' torch &&) $(INSTALL) . && touch $@; } || { rm -rf .venv; exit 1; }
+	@{ $(PYTHON) -m venv .venv && $(if $(TORCH_INDEX),$(PIP) --no-deps --index-url '$(TORCH_INDEX)' torch &&) $(INSTALL) . && touch $@; } || { rm -rf .venv; exit 1; }
 
 # Tools for development: tests and style checks.
 .venv/dev: .venv/ready
@@ -101,7 +83,7 @@ clean: ## Remove the report and the executed notebooks; records, saved figures a
 	@$(INSTALL) '.[triton]' && touch $@ || echo "Triton cannot be installed here; the tests that need it are skipped"
 
 # Chromium prints the report and shows it to the tests: the installed one, else Debian's package, else Playwright's.
-HAS_BROWSER = $(PY) -c 'import sys; from lib.report.document import export; sys.exit(not export.chromium())'
+HAS_BROWSER = $(PY) -c 'import sys; from lib.report.__main__ import browser; sys.exit(not browser())'
 BY_DEBIAN = [ "$$(id -u)" = 0 ] && grep -qsx ID=debian /etc/os-release && apt-get -qq update && \
   apt-get -qq install --yes --no-install-recommends chromium > /dev/null
 BY_PLAYWRIGHT = $(MAKE) -s .venv/dev && $(PY) -m playwright install --no-shell chromium && \
