@@ -45,10 +45,14 @@ class Shape(Config):
         return self.num_layers * self.layer_matrices + self.vocab_size * self.d_model
 
     @property
+    def norm_parameters(self) -> int:
+        """Count the parameters of two norms a layer and of the last norm."""
+        return (2 * self.num_layers + 1) * self.d_model
+
+    @property
     def parameters(self) -> int:
-        """Count all parameters: matrices, embedding, two norms a layer and the last norm."""
-        norms = (2 * self.num_layers + 1) * self.d_model
-        return self.matrix_parameters + self.vocab_size * self.d_model + norms
+        """Count all parameters: matrices, embedding and norms."""
+        return self.matrix_parameters + self.vocab_size * self.d_model + self.norm_parameters
 
 
 def shape_of(config: Config, batch_size: int) -> Shape:

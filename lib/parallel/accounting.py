@@ -1,8 +1,5 @@
-"""Compute what training on several devices costs: messages, bytes, memory, batches.
+"""Compute what training on several devices costs: bytes sent, memory, and the batch that it needs.
 
-A ring passes S / n bytes of a message of S bytes to the next of n ranks in every step. Gathering or reduce-scattering
-takes n - 1 steps, and all-reducing both (Patarasuk and Yuan 2009). Bandwidths are those of NVIDIA's nccl-tests
-(doc/PERFORMANCE.md): that of the algorithm is S over the time, that of the bus counts the bytes that a rank must send.
 The batches are those of Austin et al. (2025), "How to Scale Your Model", part 5: M is the number of mesh axes, each
 with its own links, that a kind of parallelism uses.
 
@@ -11,117 +8,38 @@ with its own links, that a kind of parallelism uses.
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from lib.cost.flops import Shape, width
 
 PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1}  # of a message round the ring
-SCHEMES = ("naive", "flat", "overlap", "bucketed", "sharded", "fsdp")
-BUCKET_BYTES = 25 * 2**20  # of torch's own DistributedDataParallel
-
-
-@dataclass(frozen=True)
-class Network:
-    """Hold the latency of a ring's step in seconds, and the bytes per second that a rank sends."""
-
-    latency_s: float
-    bandwidth: float
-
-    def seconds(self, operation: str, message_bytes: float, world: int) -> float:
-        """Return the time of a collective."""
-        return self.overhead_s(operation, world) + bus_bytes(operation, message_bytes, world) / self.bandwidth
-
-    def overhead_s(self, operation: str, world: int) -> float:
-        """Return the part of a collective's time that its bytes do not change, the latency of all steps."""
-        return PASSES[operation] * (world - 1) * self.latency_s
-
-
-def network(operation: str, world: int, overhead_s: float, bandwidth: float) -> Network:
-    """Return the network on which a collective has this overhead and algorithm bandwidth."""
-    return Network(overhead_s / (PASSES[operation] * (world - 1)), bandwidth * bus_bytes(operation, 1, world))
 
 
 def bus_bytes(operation: str, message_bytes: float, world: int) -> float:
-    """Return the bytes that each rank sends in a ring.
+    """Return the bytes that each rank sends in a ring, of a message that a rank starts or ends with in full.
 
-    The message is what a rank starts or ends with in full."""
+    In each step of a ring of n ranks, each passes a part of 1/n on. Gathering or reduce-scattering takes n - 1 steps,
+    all-reducing both (Patarasuk and Yuan 2009)."""
     return PASSES[operation] * (world - 1) / world * message_bytes
 
 
-class Messages(NamedTuple):
-    """Hold collectives of about equal size: operation, bytes of all, number, and the phase that can hide them."""
+def step_bytes(scheme: str, shape: Shape, world: int, precision: str = "fp32") -> float:
+    """Return the bytes that a rank sends in a step.
 
-    operation: str
-    bytes: float
-    calls: int
-    beside: str = ""
-
-    def seconds(self, network: Network, world: int) -> float:
-        """Return the time of all of them, one after the other."""
-        if world == 1:
-            return 0.0
-        return self.calls * network.seconds(self.operation, self.bytes / self.calls, world)
-
-
-def step_messages(
-    scheme: str, shape: Shape, precision: str = "fp32", bucket_bytes: float = BUCKET_BYTES
-) -> list[Messages]:
-    """List the collectives of one step, each with the phase that they overlap.
-
-    Data parallelism all-reduces fp32 gradients: one tensor each after the backward pass (naive), all of them at once
-    (flat), or beside it by tensor (overlap) or bucket. A sharded optimizer adds a broadcast of each tensor that a rank
-    has updated. FSDP gathers matrices before both passes, in the precision of products, and scatters their gradients;
-    the embedding's backward pass needs no weights (Rajbhandari et al. 2020, section 7). Norms are all-reduced."""
-    gradient_bytes = 4 * shape.parameters
-    norms = 2 * shape.num_layers + 1
-    matrices = 7 * shape.num_layers + 2  # four of attention and three of SwiGLU in a layer, the embedding and the head
+    Data parallelism all-reduces fp32 gradients. A sharded optimizer then broadcasts each parameter from the rank that
+    updated it. FSDP gathers matrices before both passes, in the precision of products, scatters their gradients and
+    all-reduces those of norms (Rajbhandari et al. 2020, section 7)."""
+    gradients = bus_bytes("all_reduce", 4 * shape.parameters, world)
+    if scheme == "sharded":
+        return gradients + bus_bytes("broadcast", 4 * shape.parameters, world)
     if scheme == "fsdp":
         embedding_bytes = width(precision) * shape.vocab_size * shape.d_model
         matrix_bytes = width(precision) * shape.matrix_parameters + embedding_bytes
-        return [
-            Messages("all_gather", matrix_bytes, matrices, "forward"),
-            Messages("all_gather", matrix_bytes - embedding_bytes, matrices - 1, "backward"),
-            Messages("reduce_scatter", matrix_bytes, matrices, "backward"),
-            Messages("all_reduce", 4 * norms * shape.d_model, norms, "backward"),
-        ]
-    tensors = matrices + norms
-    if scheme == "naive":
-        return [Messages("all_reduce", gradient_bytes, tensors)]
-    if scheme == "flat":
-        return [Messages("all_reduce", gradient_bytes, 1)]
-    if scheme == "overlap":
-        return [Messages("all_reduce", gradient_bytes, tensors, "backward")]
-    messages = [Messages("all_reduce", gradient_bytes, math.ceil(gradient_bytes / bucket_bytes), "backward")]
-    if scheme == "sharded":
-        messages.append(Messages("broadcast", gradient_bytes, tensors))
-    return messages
-
-
-def step_bytes(scheme: str, shape: Shape, world: int, precision: str = "fp32") -> float:
-    """Return the bytes that a rank sends in a step."""
-    messages = step_messages(scheme, shape, precision)
-    return sum(bus_bytes(message.operation, message.bytes, world) for message in messages)
-
-
-def exposed_s(messages: Sequence[Messages], network: Network, world: int, phases_s: Mapping[str, float]) -> float:
-    """Return the time that the collectives of a step add to its phases, of these lengths.
-
-    Beside a phase they are evenly spaced: each begins when its part of the phase is done and the one before has ended.
-    So what is left at the end is the last, or all of them less the rest of the phase. With a phase as long as the bytes
-    take, this is the assignment's s / (n w) + n o. A gather before its part of a phase is its mirror image."""
-    exposed = 0.0
-    for phase in dict.fromkeys(message.beside for message in messages):
-        beside = [message for message in messages if message.beside == phase]
-        whole_s = sum(message.seconds(network, world) for message in beside)
-        if phase:
-            parts = beside[0].calls
-            hidden_s = phases_s[phase] * (parts - 1) / parts
-            exposed += max(whole_s / parts, whole_s - hidden_s)
-        else:
-            exposed += whole_s
-    return exposed
+        # the embedding's backward pass needs no weights
+        gathered = bus_bytes("all_gather", 2 * matrix_bytes - embedding_bytes, world)
+        scattered = bus_bytes("reduce_scatter", matrix_bytes, world)
+        return gathered + scattered + bus_bytes("all_reduce", 4 * shape.norm_parameters, world)
+    return gradients
 
 
 def optimal_bucket_bytes(gradient_bytes: float, bandwidth: float, call_s: float) -> float:
@@ -135,34 +53,25 @@ def optimal_bucket_bytes(gradient_bytes: float, bandwidth: float, call_s: float)
 def state_bytes(scheme: str, shape: Shape, world: int) -> dict[str, float]:
     """Return the bytes of parameters, gradients and AdamW's moments that a rank holds after a step, in fp32.
 
-    Plain and data parallel ranks hold all of them, a sharded optimizer its part of the moments (ZeRO stage 1), FSDP its
-    part of everything (stage 3; Rajbhandari et al. 2020, section 5) but norms."""
-    whole = {"parameters": 4 * shape.parameters, "gradients": 4 * shape.parameters, "states": 8 * shape.parameters}
-    held = {name: float(size) for name, size in whole.items()}
+    Data parallel ranks hold all of them, a sharded optimizer its part of the moments (ZeRO stage 1), FSDP its part of
+    everything but norms (stage 3; Rajbhandari et al. 2020, section 5)."""
+    number_bytes = {"parameters": 4, "gradients": 4, "states": 8}
+    held = {name: float(size * shape.parameters) for name, size in number_bytes.items()}
     if scheme == "sharded":
         held["states"] /= world
     if scheme == "fsdp":
-        norms = (2 * shape.num_layers + 1) * shape.d_model
-        replicated = norms / shape.parameters
-        for name, size in whole.items():
-            held[name] = size * (replicated + (1 - replicated) / world)
+        divided = shape.parameters - shape.norm_parameters
+        for name, size in number_bytes.items():
+            held[name] = size * (shape.norm_parameters + divided / world)
     return held
 
 
-def gathered_bytes(shape: Shape, precision: str = "fp32") -> float:
-    """Return the bytes of gathered weights that FSDP holds at most: a layer, and another or the embedding."""
-    layer = shape.layer_matrices + 2 * shape.d_model
-    return float(width(precision) * (layer + max(layer, shape.vocab_size * shape.d_model)))
+def data_parallel_tokens(flops: float, bandwidth: float, axes: int = 1) -> float:
+    """Return the tokens a device from which on data parallelism is bound by products: C / (M W).
 
-
-def data_parallel_tokens(
-    flops: float, bandwidth: float, axes: int = 1, world: float = math.inf, precision: str = "bf16"
-) -> float:
-    """Return the tokens a device from which on data parallelism is bound by products.
-
-    They are C / (M W) for many ranks in bf16. Products take 8 B D F / n C backward, and the all-reduce of the gradients
-    of both matrices 8 D F / M W, less one step in n. FSDP has the same bound: half the products, half the bytes."""
-    return width(precision) / 2 * flops / (axes * bandwidth) * (1 - 1 / world)
+    It holds for many ranks in bf16. Products take 8 B D F / n C backward, and the all-reduce of the gradients of both
+    matrices 8 D F / M W. FSDP has the same bound: half the products, half the bytes."""
+    return flops / (axes * bandwidth)
 
 
 def tensor_ranks(d_ff: int, flops: float, bandwidth: float, axes: int = 1) -> float:
@@ -178,19 +87,16 @@ def mixed_tokens(
     """Return the tokens a device from which on FSDP with tensor parallelism is bound by products.
 
     Beside tensor parallelism over Y, FSDP over X gathers a Y-th of the weights, so it needs C / (Y M_X W). `axes` are
-    M_X and M_Y. If activations travel at the same time as weights (`overlap`), nothing else counts while Y is at most
-    `tensor_ranks`; if not, the two times add up. Infinite where no batch is enough."""
+    M_X and M_Y. With `overlap`, activations travel at the same time as weights, and nothing else counts while Y is at
+    most `tensor_ranks`; without, the two times add up. Infinite where no batch is enough."""
     for_weights = data_parallel_tokens(flops, bandwidth, axes[0]) / tensor_world
     # the part of the products' time in which activations travel
     share = tensor_world / tensor_ranks(d_ff, flops, bandwidth, axes[1])
+    if share > 1 or (share == 1 and not overlap):
+        return math.inf
     if overlap:
-        return for_weights if share <= 1 else math.inf
-    return for_weights / (1 - share) if share < 1 else math.inf
-
-
-def best_mesh_tokens(d_ff: int, flops: float, bandwidth: float, axes: tuple[int, int] = (1, 1)) -> float:
-    """Return the least tokens a device of any X and Y whose two times add up: 4 (C / W)^2 / (M_X M_Y F)."""
-    return 4 * (flops / bandwidth) ** 2 / (axes[0] * axes[1] * d_ff)
+        return for_weights
+    return for_weights / (1 - share)
 
 
 @dataclass(frozen=True)
@@ -216,13 +122,10 @@ class FeedForward:
         """Return the bytes that a token keeps for the backward pass: the inputs of both products in bf16."""
         return 2 * self.blocks * (self.d_model + self.d_ff)
 
-    def sharded_bytes(self, tokens: float, world: int) -> float:
-        """Return a device's bytes for its tokens, with the states and half of the activations sharded."""
-        activation_bytes = self.token_bytes * tokens
-        return (self.state_bytes + activation_bytes / 2) / world + activation_bytes / 2
-
     def least_world(self, tokens: float, device_bytes: float) -> int | None:
-        """Return the fewest devices of that memory that hold it; None where half the activations do not fit."""
+        """Return the fewest devices that hold the states and `tokens` each; None where they never fit.
+
+        The states and half of the activations are sharded; the other half is on every device."""
         half_bytes = self.token_bytes * tokens / 2
         if half_bytes >= device_bytes:
             return None
@@ -230,6 +133,6 @@ class FeedForward:
 
 
 XXL = FeedForward(d_model=16384, d_ff=53248, blocks=126)  # CS336 2025, assignment 2, section 2.4
-TPU_V5P: Mapping[str, float] = {"flops": 4.6e14, "bandwidth": 2 * 9e10}  # the assignment's, from Austin et al. (2025)
+TPU_V5P = {"flops": 4.6e14, "bandwidth": 2 * 9e10}  # the assignment's, from Austin et al. (2025)
 MESH, MESH_AXES = (16, 4), (2, 1)  # the assignment's X and Y, M_X and M_Y
 H100_BYTES, TPU_BYTES = 80 * 2**30, 95 * 2**30

@@ -1,7 +1,7 @@
 """Move tensors among the ranks: add them up, gather, scatter and copy them.
 
-The first three are the plain operations that the experiment `collectives` measures. The others start a transfer that
-goes on while the rank computes, and return a `Pending` to wait for; training in parallel is built on them.
+The experiment `collectives` measures the first three. The others, of which training in parallel is built, start a
+transfer that goes on while the rank computes, and return a `Pending` to wait for.
 """
 
 import itertools
@@ -32,22 +32,19 @@ def reduce_scatter(out_N: Tensor, x_WN: Tensor) -> None:
     _reduce_scatter(out_N, x_WN)
 
 
-def _nothing() -> None:
-    pass
-
-
 @dataclass
 class Pending:
     """Wait for the works that were started, then `finish` with their result."""
 
     works: list[dist.Work]
-    finish: Callable[[], object] = _nothing
+    finish: Callable[[], object] | None = None
 
     def wait(self) -> None:
         """Return once the result is there; on a GPU, once its stream waits for it."""
         for work in self.works:
             work.wait()
-        self.finish()
+        if self.finish is not None:
+            self.finish()
 
 
 def average(x: Tensor) -> Pending:
@@ -88,6 +85,5 @@ def scatter(part: Tensor, whole: Tensor) -> Pending:
 
 def from_rank_0(module: nn.Module) -> None:
     """Give all ranks the parameters and buffers of rank 0."""
-    tensors = itertools.chain(module.parameters(), module.buffers())
-    for pending in [broadcast(tensor.detach(), 0) for tensor in tensors]:
-        pending.wait()
+    for tensor in itertools.chain(module.parameters(), module.buffers()):
+        broadcast(tensor.detach(), 0).wait()

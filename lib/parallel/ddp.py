@@ -17,34 +17,30 @@ from torch import Tensor, nn
 
 from lib import validate
 from lib.parallel import collectives
-from lib.parallel.accounting import BUCKET_BYTES
 
-MIB = 2**20
-BUCKET_MIB = BUCKET_BYTES / MIB
+BUCKET_MIB = 25.0  # of torch's own DistributedDataParallel
 VARIANTS = {
     "naive": "one all-reduce a parameter, one after the other, after the backward pass",
     "flat": "one all-reduce of all gradients after the backward pass",
     "overlap": "an asynchronous all-reduce of each gradient as soon as it is ready",
     "bucketed": "an asynchronous all-reduce of each bucket of gradients as soon as it is full",
 }
-_DURING_BACKWARD = ("overlap", "bucketed")
 
 
 class DistributedDataParallel(nn.Module):
     """Average the gradients of a module over all ranks.
 
     All start with the weights and buffers of rank 0. Call `finish_gradient_synchronization` between the backward pass
-    and the optimizer's step. A parameter without a gradient on some ranks counts as zero there; one without on every
-    rank keeps none. Gradients of several parameters that travel together are views of one buffer.
+    and the optimizer's step. A parameter without a gradient has one of zeros then. Gradients of several parameters
+    that travel together are views of one buffer.
+
     On two ranks an fp32 step has the bits of one process that adds up the gradients of both halves of the batch. One
     backward pass over the whole batch adds up in another order inside its products, and agrees to rounding.
-    Raises ValueError for an unknown variant, or a bucket that is not positive."""
+    Raises ValueError for an unknown variant."""
 
     def __init__(self, module: nn.Module, variant: str = "bucketed", bucket_mib: float = BUCKET_MIB):
         super().__init__()
         validate.choice("variant", variant, VARIANTS)
-        if not bucket_mib > 0:
-            raise ValueError(f"bucket_mib: got {bucket_mib}, expected a positive number")
         collectives.from_rank_0(module)
         self.module = module
         self.variant = variant
@@ -52,14 +48,13 @@ class DistributedDataParallel(nn.Module):
         if variant == "flat":
             most_bytes = math.inf
         if variant == "bucketed":
-            most_bytes = bucket_mib * MIB
+            most_bytes = bucket_mib * 2**20
         # gradients are ready about in the reverse order of the parameters
-        params = [param for param in module.parameters() if param.requires_grad][::-1]
-        self.buckets = _buckets(params, most_bytes)
-        self._params = params
+        params = [param for param in module.parameters() if param.requires_grad]
+        self.buckets = _buckets(params[::-1], most_bytes)
         self._pending: list[collectives.Pending] = []
         self._synchronizing = True
-        if variant in _DURING_BACKWARD:
+        if variant in ("overlap", "bucketed"):
             # the collector does not see hooks of parameters: one that held this module, or a bucket with the
             # parameter in it, would keep them for ever
             weak_self = weakref.proxy(self)
@@ -83,7 +78,6 @@ class DistributedDataParallel(nn.Module):
 
     def finish_gradient_synchronization(self) -> None:
         """Wait until every gradient is the average over the ranks; start what the backward pass could not."""
-        is_used = torch.tensor([float(param.grad is not None) for param in self._params])
         while len(self._pending) < len(self.buckets):
             self._start_next()
             if self.variant == "naive":
@@ -91,23 +85,9 @@ class DistributedDataParallel(nn.Module):
         if self.variant != "naive":
             for pending in self._pending:
                 pending.wait()
-        self._drop_unused(is_used)
         self._pending.clear()
         for bucket in self.buckets:
             bucket.ready.clear()
-
-    def _drop_unused(self, is_used: Tensor) -> None:
-        """Take the zeros from parameters that no rank used: an optimizer treats them unlike no gradient."""
-        if not self._params:
-            return
-        # one more collective in every step, since no rank knows what the others used
-        used_by = is_used.to(self._params[0].device)
-        collectives.average(used_by).wait()
-        # only what this rank did not use can be unused by all; else a GPU need not be waited for
-        if not is_used.all():
-            for param, share in zip(self._params, used_by.tolist(), strict=True):
-                if share == 0:
-                    param.grad = None
 
     def _on_gradient(self, place: int, param: Tensor) -> None:
         """Note that a gradient is ready, and start the buckets that are full.
@@ -150,7 +130,10 @@ class _Bucket:
             param.grad = param.grad.contiguous()
             return param.grad
         if self.buffer is None:
-            self._allocate()
+            sizes = [param.numel() for param in self.params]
+            self.buffer = self.params[0].new_empty(sum(sizes))
+            parts = self.buffer.split(sizes)
+            self.views = [part.view(param.shape) for param, part in zip(self.params, parts, strict=True)]
         for param, view in zip(self.params, self.views, strict=True):
             if param.grad is None:
                 view.zero_()
@@ -158,12 +141,6 @@ class _Bucket:
                 view.copy_(param.grad)
             param.grad = view
         return self.buffer
-
-    def _allocate(self) -> None:
-        sizes = [param.numel() for param in self.params]
-        self.buffer = torch.empty(sum(sizes), dtype=self.params[0].dtype, device=self.params[0].device)
-        for param, part in zip(self.params, self.buffer.split(sizes), strict=True):
-            self.views.append(part.view(param.shape))
 
 
 def _buckets(params: list[nn.Parameter], most_bytes: float) -> list[_Bucket]:

@@ -35,12 +35,11 @@ class FullySharded(nn.Module):
     A parameter of two or more dimensions is sharded: `.data` is this rank's rows. Vectors, such as those of norms, are
     whole on every rank. After `finish_gradient_synchronization` every trained parameter has a `.grad` of the shape and
     type of its `.data`; those of vectors are equal on all ranks, and a parameter that had no gradient has zeros.
-    Several backward passes add up, each finished here or by the next forward pass. In a narrower `compute_dtype`,
-    layers compute and travel in that type, as do gradients until they are averaged; inputs of layers are converted.
+    Several backward passes add up. In a narrower `compute_dtype`, layers compute and travel in that type, as do
+    gradients until they are averaged; inputs of layers are converted.
 
-    On two ranks an fp32 step has the bits of one process that adds up the gradients of both halves of the batch, each
-    of one backward pass. It agrees to rounding only where sums have another order: with one backward pass over the
-    whole batch, whose products add up over all tokens; with several backward passes a step; on more ranks.
+    On two ranks an fp32 step has the bits of one process that adds up the gradients of both halves of the batch. It
+    agrees to rounding with one backward pass over the whole batch, with several backward passes, and on more ranks.
 
     The module must be on its device, its graph equal on all ranks, and a layer's weights read inside its own forward
     only."""
@@ -90,7 +89,6 @@ class FullySharded(nn.Module):
         self._wait_for_gradients()
         self._free()
         for layer in self._layers:
-            layer.uses = 0
             layer.is_reduced = False
             for shard in layer.shards:
                 shard.show_gradient()
@@ -99,12 +97,10 @@ class FullySharded(nn.Module):
 
     def gather_full_parameters(self) -> dict[str, Tensor]:
         """Return the state dict of the plain module, in its own types. Every rank must call it."""
-        whole = {}
-        for layer in self._layers:
-            for shard in layer.shards:
-                whole[shard.param] = shard.gathered()
+        whole = {shard.param: shard.gathered() for layer in self._layers for shard in layer.shards}
         state = {}
         for name, value in self.module.state_dict(keep_vars=True).items():
+            # buffers have no shard
             state[name] = whole[value] if value in whole else value.detach().clone()
         return state
 
@@ -143,7 +139,6 @@ class FullySharded(nn.Module):
             return
         tensors = _differentiable(output)
         if tensors:
-            layer.uses += 1
             place = len(self._trace) - 1
             hook = functools.partial(FullySharded._before_backward, weakref.proxy(self), self._trace, place)
             register_multi_grad_hook(tensors, hook, mode="any")
@@ -165,19 +160,14 @@ class FullySharded(nn.Module):
         self._begin_backward(gradient)
         layer = trace[place]
         if self._current not in (None, layer):
-            self._leave(self._current)
+            self._current.free()
+            self._reduce(self._current)
         self._current = layer
-        layer.uses -= 1
         if layer.is_read_in_backward:
             layer.gather()
         if place > 0 and trace[place - 1].is_read_in_backward:
             trace[place - 1].gather()
         layer.wait()
-
-    def _leave(self, layer: "_Layer") -> None:
-        layer.free()
-        if layer.uses == 0:  # a layer may be used several times
-            self._reduce(layer)
 
     def _reduce(self, layer: "_Layer") -> None:
         """Average and scatter the gradients of a layer, once those of the layer before it are there."""
@@ -197,11 +187,10 @@ class FullySharded(nn.Module):
 class _Layer:
     """Hold the shards of a module that computes at once."""
 
-    def __init__(self, module: nn.Module, shards: list[Shard]):
+    def __init__(self, module: nn.Module, params: list[nn.Parameter], compute_dtype: torch.dtype | None):
         self.module = module
-        self.shards = shards
+        self.shards = [Shard(param, compute_dtype or param.dtype) for param in params]
         self.is_read_in_backward = not isinstance(module, nn.Embedding)  # its gradient depends on the tokens alone
-        self.uses = 0  # in forward passes whose backward passes are to come
         self.is_reduced = False  # in this step
 
     def gather(self) -> None:
@@ -227,14 +216,10 @@ def _layers(module: nn.Module, compute_dtype: torch.dtype | None) -> list[_Layer
     layers = []
     for layer in modules:
         own = [param for param in layer.parameters() if owners[param] == 1]
-        layers.append(_Layer(layer, _shards(own, compute_dtype)))
+        layers.append(_Layer(layer, own, compute_dtype))
     rest = [param for param in module.parameters() if owners[param] != 1]
-    layers.append(_Layer(module, _shards(rest, compute_dtype)))
+    layers.append(_Layer(module, rest, compute_dtype))
     return [layer for layer in layers if layer.shards]
-
-
-def _shards(params: list[nn.Parameter], compute_dtype: torch.dtype | None) -> list[Shard]:
-    return [Shard(param, compute_dtype or param.dtype) for param in params]
 
 
 def _computing(module: nn.Module) -> Iterator[nn.Module]:

@@ -9,9 +9,9 @@ functions whose names arrive at its standard input, and ends when that closes: n
 """
 
 import contextlib
-import importlib
 import json
 import os
+import pkgutil
 import queue
 import socket
 import subprocess
@@ -55,7 +55,7 @@ def missing(device: str, size: int) -> str | None:
     return None
 
 
-class World:
+class World(contextlib.AbstractContextManager):
     """Hold `size` ranks that share a process group; use it in a `with` block.
 
     With gloo they share the machine's cores; with nccl each has a GPU. Raises RankFailed if they do not meet."""
@@ -81,17 +81,13 @@ class World:
             threading.Thread(target=_listen, args=(rank, process.stdout, self._lines), daemon=True).start()
         self._answers(START_S)
 
-    def __enter__(self):
-        return self
-
     def __exit__(self, *_):
         self.close()
 
     def run(self, function: str, within_s: float = ANSWER_S, **arguments) -> list:
-        """Call a function, given as `module.name`, in every rank, and return what each returned.
+        """Call a function, given as `module.name`, in every rank, and return what each returned, as JSON.
 
-        Arguments and results are those of JSON. Raises RankFailed, also without an answer `within_s` seconds; the
-        world is then closed, as after an interrupt."""
+        Raises RankFailed, also without an answer in `within_s` seconds; the world is closed then."""
         if self.processes[0].stdin.closed:
             raise RankFailed("world: got a call, expected none after it was closed")
         for process in self.processes:
@@ -118,9 +114,9 @@ class World:
             failures = {rank: answer for rank, answer in sorted(answers.items()) if "error" in answer}
             if failures:
                 raise _failed(failures)
-            if len(answers) < self.size:
-                silent = [f"no answer from rank {rank}" for rank in range(self.size) if rank not in answers]
-                raise RankFailed(f"{'; '.join(silent)} in {within_s:.0f} s")
+            silent = set(range(self.size)) - set(answers)
+            if silent:
+                raise RankFailed(f"no answer from rank {', '.join(map(str, silent))} in {within_s:.0f} s")
         except BaseException:  # an interrupt, too: later calls must not get the answers of this one
             self.close(at_once=True)
             raise
@@ -181,8 +177,7 @@ def _loopback() -> str:
 class Clock:
     """Give all ranks the same times, so that all decide alike when to stop: else they would wait for one another.
 
-    `inner` is a clock as in `lib.timing`. Each start waits until all ranks are there, and a phase ends when the slowest
-    of them has ended it."""
+    `inner` is a clock as in `lib.timing`. A phase ends when the slowest rank has ended it."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -241,10 +236,8 @@ def main(store: str, rank: str, size: str, backend: str) -> None:
 
 def _called(name: str, arguments: dict) -> str:
     """Call a function by its name, and return its result or its error as JSON."""
-    module, _, function = name.rpartition(".")
     try:
-        result = getattr(importlib.import_module(module), function)(**arguments)
-        return json.dumps({"result": result}, allow_nan=False)
+        return json.dumps({"result": pkgutil.resolve_name(name)(**arguments)}, allow_nan=False)
     except Exception as error:
         return json.dumps({"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
 

@@ -1,4 +1,7 @@
-"""Hold a rank's part of a parameter, gather all of it and average its gradient, for `fsdp`."""
+"""Hold a rank's part of a parameter, gather all of it and average its gradient, for `fsdp`.
+
+Shapes in names: R rows of a parameter, C numbers of a row. A vector is one row.
+"""
 
 import functools
 import weakref
@@ -13,33 +16,34 @@ from lib.parallel import collectives
 class Shard:
     """Hold this rank's rows of a parameter, and all of them while they are gathered.
 
-    `param.data` is one or the other. Each rank holds a block of rows; the last ones may have fewer, or none. A vector
-    is one block, which all ranks hold."""
+    `param.data` is one or the other. Each rank holds a block of rows; the last ones may have fewer, or none. All ranks
+    hold a vector whole."""
 
     def __init__(self, param: nn.Parameter, dtype: torch.dtype):
         self.param = param
         self.shape = param.shape
         self.is_divided = param.dim() > 1
-        values = param.data
-        if param.dim() == 0:
-            values = values.view(1)
-        self.rows = len(values)
+        self.rows = 1
         blocks = 1
-        rank = 0
+        self.start = 0
+        self.block = 1
         if self.is_divided:
+            self.rows = len(param)
             blocks = dist.get_world_size()
-            rank = dist.get_rank()
-        self.block = -(-self.rows // blocks)
-        self.start = rank * self.block
+            self.block = -(-self.rows // blocks)
+            self.start = dist.get_rank() * self.block
+        values_RC = param.data.reshape(self.rows, -1)
         # a copy, so that the memory of the whole parameter can go
-        own = values[self.start : self.start + self.block].clone(memory_format=torch.contiguous_format)
-        self.own_rows = len(own)
-        self.local = own.view(self.shape if param.dim() == 0 else own.shape)
+        self.own_RC = values_RC[self.start : self.start + self.block].clone(memory_format=torch.contiguous_format)
+        local_shape = self.shape
+        if self.is_divided:
+            local_shape = (len(self.own_RC), *self.shape[1:])
+        self.local = self.own_RC.view(local_shape)  # what the optimizer sees
         # its memory goes and comes back at the same tensor: views of it that the graph has saved stay good
-        self.whole = values.new_empty((blocks * self.block, *self.shape[1:]), dtype=dtype)
-        self.whole_param = self._without_padding(self.whole)
-        self.whole_bytes = self.whole.untyped_storage().nbytes()
-        self.whole.untyped_storage().resize_(0)
+        self.whole_RC = values_RC.new_empty((blocks * self.block, values_RC.shape[1]), dtype=dtype)
+        self.whole_param = self._without_padding(self.whole_RC)
+        self.whole_bytes = self.whole_RC.untyped_storage().nbytes()
+        self.whole_RC.untyped_storage().resize_(0)
         param.data = self.local
         self.gathering: collectives.Pending | None = None
         self.gradient: Tensor | None = None  # of the whole parameter, on this rank
@@ -51,31 +55,27 @@ class Shard:
 
     def gather(self) -> None:
         """Begin to gather the parameter, unless it is there."""
-        storage = self.whole.untyped_storage()
+        storage = self.whole_RC.untyped_storage()
         if storage.nbytes() == 0:
             storage.resize_(self.whole_bytes)
-            self.gathering = self._gather_into(self.whole)
+            self.gathering = self._gather_into(self.whole_RC)
 
     def show_whole(self) -> None:
         """Let the parameter be the whole one, once it is gathered; its memory may be missing, where nobody reads it."""
-        if self.gathering is not None:
-            self.gathering.wait()
-            self.gathering = None
+        self._finish_gathering()
         self.param.data = self.whole_param
 
     def free(self) -> None:
         """Let the parameter be this rank's rows."""
-        if self.gathering is not None:
-            self.gathering.wait()
-            self.gathering = None
+        self._finish_gathering()
         self.param.data = self.local
-        self.whole.untyped_storage().resize_(0)
+        self.whole_RC.untyped_storage().resize_(0)
 
     def gathered(self) -> Tensor:
         """Return the whole parameter in its own type."""
-        whole = torch.empty_like(self.whole, dtype=self.local.dtype)
-        self._gather_into(whole).wait()
-        return self._without_padding(whole)
+        whole_RC = torch.empty_like(self.whole_RC, dtype=self.local.dtype)
+        self._gather_into(whole_RC).wait()
+        return self._without_padding(whole_RC)
 
     def set_gradient_aside(self) -> None:
         """Keep the gradient of earlier backward passes, to which this one adds."""
@@ -92,11 +92,11 @@ class Shard:
         if not self.param.requires_grad:
             return
         if self.gradient is None:
-            self.gradient = torch.zeros(self.shape, dtype=self.whole.dtype, device=self.whole.device)
+            self.gradient = torch.zeros(self.shape, dtype=self.whole_RC.dtype, device=self.whole_RC.device)
         if self.is_divided:
-            part = torch.empty((self.block, *self.shape[1:]), dtype=self.local.dtype, device=self.local.device)
-            pending = collectives.scatter(part, self._with_padding(self.gradient))
-            part = part[: self.own_rows]
+            part_RC = self.own_RC.new_empty((self.block, self.own_RC.shape[1]))
+            pending = collectives.scatter(part_RC, self._with_padding(self.gradient))
+            part = part_RC[: len(self.own_RC)].view(self.local.shape)
         else:
             part = self.gradient.to(self.local.dtype).contiguous()
             pending = collectives.average(part)
@@ -121,19 +121,25 @@ class Shard:
             self.gradient += param.grad
         param.grad = None
 
-    def _gather_into(self, whole: Tensor) -> collectives.Pending:
-        """Write this rank's rows into `whole`, and begin to receive the others'."""
-        whole[self.start : self.start + self.own_rows].view(self.local.shape).copy_(self.local)
+    def _gather_into(self, whole_RC: Tensor) -> collectives.Pending:
+        """Write this rank's rows into `whole_RC`, and begin to receive the others'."""
+        whole_RC[self.start : self.start + len(self.own_RC)] = self.own_RC
         if self.is_divided:
-            return collectives.gather(whole)
+            return collectives.gather(whole_RC)
         return collectives.Pending([])
 
-    def _without_padding(self, whole: Tensor) -> Tensor:
-        return whole[: self.rows].view(self.shape)
+    def _finish_gathering(self) -> None:
+        if self.gathering is not None:
+            self.gathering.wait()
+            self.gathering = None
+
+    def _without_padding(self, whole_RC: Tensor) -> Tensor:
+        return whole_RC[: self.rows].view(self.shape)
 
     def _with_padding(self, gradient: Tensor) -> Tensor:
-        if self.rows == len(self.whole):
-            return gradient.contiguous()
-        padded = gradient.new_zeros(self.whole.shape)
-        padded[: self.rows] = gradient
-        return padded
+        gradient_RC = gradient.reshape(self.rows, -1)
+        if self.rows == len(self.whole_RC):
+            return gradient_RC.contiguous()
+        padded_RC = gradient_RC.new_zeros(self.whole_RC.shape)
+        padded_RC[: self.rows] = gradient_RC
+        return padded_RC

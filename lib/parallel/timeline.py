@@ -15,7 +15,7 @@ from lib.timing import Iteration
 
 STEPS = 5  # traced, of which one is told
 START = "step begins"  # the name of a mark in the trace
-ALL_REDUCE = "all-reduce"  # the name of a part
+ALL_REDUCE = "all-reduce"
 LEAST_MS = 1e-6  # when the first rank begins: a record has no time of zero
 
 
@@ -58,10 +58,12 @@ def typical_step(iteration: Iteration, before: Callable[[], None], median_ms: fl
     told = int((totals_ms - median_ms).abs().argmin())
 
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
-    starts_us = sorted(event["ts"] + event["dur"] for event in events if event["name"] == START)
-    start_us = starts_us[told]
+    start_us = sorted(event["ts"] + event["dur"] for event in events if event["name"] == START)[told]
     end_us = start_us + 1e3 * sum(recorded_ms[told])
-    start_ms = LEAST_MS + _ms_after_first(trace["baseTimeNanoseconds"] + 1e3 * start_us, device)
+    start_ns = int(trace["baseTimeNanoseconds"] + 1e3 * start_us)
+    first_ns = torch.tensor(start_ns, device=device)
+    dist.all_reduce(first_ns, dist.ReduceOp.MIN)
+    start_ms = LEAST_MS + (start_ns - first_ns.item()) / 1e6
     rows = []
     ends_ms = itertools.accumulate(recorded_ms[told], initial=start_ms)
     for phase, (phase_start_ms, phase_end_ms) in zip(phases, itertools.pairwise(ends_ms), strict=True):
@@ -71,21 +73,10 @@ def typical_step(iteration: Iteration, before: Callable[[], None], median_ms: fl
         if _is_all_reduce(event) and start_us <= event["ts"] < end_us:
             event_ms = start_ms + (event["ts"] - start_us) / 1e3
             rows.append((ALL_REDUCE, event_ms, event_ms + event["dur"] / 1e3))
-    return {
-        "rank": [dist.get_rank()] * len(rows),
-        "part": [row[0] for row in rows],
-        "start_ms": [row[1] for row in rows],
-        "end_ms": [row[2] for row in rows],
-    }
+    parts, starts_ms, ends_ms = map(list, zip(*rows, strict=True))
+    return {"rank": [dist.get_rank()] * len(rows), "part": parts, "start_ms": starts_ms, "end_ms": ends_ms}
 
 
 def _is_all_reduce(event: dict) -> bool:
     """Tell if an event is an operation of gloo, or a kernel of NCCL."""
     return event["name"] == "gloo:all_reduce" or (event.get("cat") == "kernel" and "AllReduce" in event["name"])
-
-
-def _ms_after_first(instant_ns: float, device: str) -> float:
-    """Return how many ms after the first rank's this rank's instant is."""
-    first_ns = torch.tensor(int(instant_ns), dtype=torch.int64, device=device)
-    dist.all_reduce(first_ns, dist.ReduceOp.MIN)
-    return (int(instant_ns) - first_ns.item()) / 1e6
