@@ -33,7 +33,8 @@ CHAPTERS = (
     "warmup", "collectives", "parallel", "peers", "ceilings", "calibration", "questions", "published", "method",
 )  # fmt: skip
 QUOTING = ("summary", "questions")  # executed last, with the answers of all others
-UNTOLD = {"parameters", "injected-parameters", "measure", "pair", "setup"}  # tags of cells whose code the page does not show
+# tags of cells whose code the page does not show
+UNTOLD = {"parameters", "injected-parameters", "measure", "pair", "setup"}
 DETAIL = "in detail"  # what follows this heading of a chapter is folded
 BEFORE_HEADING = re.compile(r"^(?=#{1,6} )", re.MULTILINE)
 HEADING = re.compile(r"(#{1,6}) +(.*)")
