@@ -62,7 +62,8 @@ class _Engine(NBClientEngine):
             client.execute(**start)
         finally:
             if client.kc:
-                client.kc.stop_channels()  # the kernel goes on, but this client ends
+                # the kernel goes on, but this client ends
+                client.kc.stop_channels()
 
 
 papermill_engines.register("measuring", _Engine)

@@ -128,7 +128,8 @@ class TransformerLM(nn.Module):
         super().__init__()
         validate.choice("attention", attention, VARIANTS)
         self.config = config
-        rope = RoPE(config.d_head, config.context_length, config.rope_theta)  # its tables serve all layers
+        # its tables serve all layers
+        rope = RoPE(config.d_head, config.context_length, config.rope_theta)
         self.token_embeddings = nn.Embedding(config.vocab_size, config.d_model)
         nn.init.trunc_normal_(self.token_embeddings.weight, a=-3, b=3)
         self.layers = nn.ModuleList(Block(config, rope, attention) for _ in range(config.num_layers))

@@ -165,7 +165,8 @@ def write(target: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-            os.fchmod(file.fileno(), 0o644)  # a temporary file is its owner's alone
+            # a temporary file is its owner's alone
+            os.fchmod(file.fileno(), 0o644)
         os.replace(temporary, target)
     except OSError as error:
         if temporary:

@@ -274,7 +274,8 @@ def compare(
     pairs = Pairs()
     with _without_collector():
         end_s = clock.seconds() + max(seconds / 3, clock.least_s)
-        sides[1].run()  # the first side was just measured; the second may never have run
+        # the first side was just measured; the second may never have run
+        sides[1].run()
         while clock.seconds() < end_s and (len(warm.first) < LEAST or clock.least_s > 0):
             warm.add(sides[0].run(), sides[1].run())
         if repeats and warm.first:

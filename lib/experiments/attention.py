@@ -82,7 +82,8 @@ class Attention(Case):
             mark("backward")
 
         def before() -> None:
-            precision.activate(self.precision, self.device)  # a baseline may have set another
+            # a baseline may have set another
+            precision.activate(self.precision, self.device)
             last.clear()
             flush()
 

@@ -32,7 +32,8 @@ class AttentionModule(Case):
 
     def __post_init__(self):
         super().__post_init__()
-        self._config()  # refuses a num_heads that does not divide d_model
+        # refuses a num_heads that does not divide d_model
+        self._config()
 
     def _config(self) -> model.Config:
         """Return the config of a model with this layer."""
@@ -73,7 +74,8 @@ class AttentionModule(Case):
             mark("backward")
 
         def before() -> None:
-            precision.activate(self.precision, self.device)  # a baseline may have set another
+            # a baseline may have set another
+            precision.activate(self.precision, self.device)
             last.clear()
             x_BTC.grad = None
             module.zero_grad(set_to_none=True)

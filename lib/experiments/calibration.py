@@ -108,7 +108,8 @@ def two_timers(device: str, seconds: float) -> dict[str, list[float]]:
                 samples = timing.measure(iteration, on(device).clock(), seconds, least=TIMER_SAMPLES)
                 median_ms = statistics.median(samples.metrics()["total_ms"])
             else:
-                other.timeit(2)  # a warm-up
+                # a warm-up
+                other.timeit(2)
                 median_ms = 1e3 * statistics.median(other.timeit(1).median for _ in range(TIMER_SAMPLES))
             medians[name].append(median_ms)
     return medians

@@ -83,7 +83,8 @@ class Collectives(OnRanks):
                 index += rank * share
             own = index.remainder(7)
             if self.operation == "broadcast":
-                return {"out": own}  # that of rank 0
+                # that of rank 0
+                return {"out": own}
             if self.operation == "all_gather":
                 return {"out": own + index.div(share, rounding_mode="floor")}
             return {"out": own * self.world + sum(range(self.world))}

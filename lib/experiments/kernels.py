@@ -60,7 +60,8 @@ class Kernels(Step):
         work = record.setup()
         measuring.check(record, work)
         record.metrics |= measuring.times(work, seconds)
-        work.annotate()  # ranges take time even without a profiler
+        # ranges take time even without a profiler
+        work.annotate()
         keep = None
         if record.round == records.BY_HAND:
             keep = self.trace_file()

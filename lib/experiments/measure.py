@@ -113,7 +113,8 @@ def measure(case: Case, round: int, seconds: float, share: int = 1, raises: bool
             elif raises:
                 raise
             else:
-                traceback.print_exc()  # kept in the kernel's log
+                # kept in the kernel's log
+                traceback.print_exc()
                 status = "failed"
                 metrics = {"reason": _reason(error)}
         finally:
@@ -121,7 +122,8 @@ def measure(case: Case, round: int, seconds: float, share: int = 1, raises: bool
             recording.free()
     _measured_cases += 1
     if compiled:
-        compilation.reset()  # its graphs hold memory, with CUDA graphs much of it
+        # its graphs hold memory, with CUDA graphs much of it
+        compilation.reset()
     gc.collect()
     allocator.release()
     here.release()

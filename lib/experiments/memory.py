@@ -61,11 +61,13 @@ class Memory(Step):
         record.works.append(work)
         record.metrics |= work.facts
         measuring.check(record, work)
-        if self.compiles:  # operations inside a graph cannot be followed
+        # operations inside a graph cannot be followed
+        if self.compiles:
             record.metrics |= measuring.memory(work)
         else:
             work.before()
             record.metrics |= peak_memory.peaks_and_timeline(work.iteration, work.before, self.device, LARGEST)
             record.metrics["alive"] = memory_trace.alive_at_peak(training)
-        if self.checkpoint and "backward" in training.phases:  # without it nothing is computed again
+        # without it nothing is computed again
+        if self.checkpoint and "backward" in training.phases:
             measuring.pairs(record, work, seconds)

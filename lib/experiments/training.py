@@ -67,7 +67,8 @@ class Training:
         self.inputs_BT = self.batch[:, :-1]
         self.targets_BT = self.batch[:, 1:]
         self.weights = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        self.first = self.module.layers[0].attn.q_proj.weight  # its gradient passes through every layer
+        # its gradient passes through every layer
+        self.first = self.module.layers[0].attn.q_proj.weight
         fast.accelerate(self.module, switches, precision.AUTOCAST[case.precision])
         regroup(self.module, checkpoint)
         self.start = exact.double(checked(self.first))
@@ -102,7 +103,8 @@ class Training:
 
     def before(self) -> None:
         """Free what the last iteration left."""
-        precision.activate(self.case.precision, self.case.device)  # a baseline may have set another
+        # a baseline may have set another
+        precision.activate(self.case.precision, self.case.device)
         self.last.clear()
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -137,7 +139,8 @@ class Training:
         for name, weight in self.weights.items():
             module, _, own = name.rpartition(".")
             owner = reference.get_submodule(module)
-            delattr(owner, own)  # a parameter cannot be replaced by a tensor that depends on others
+            # a parameter cannot be replaced by a tensor that depends on others
+            delattr(owner, own)
             setattr(owner, own, weight)
         for layer in reference.layers:
             layer.attn.attend = attending.by_rows

@@ -51,7 +51,8 @@ class Replica(Training):
         if case.variant == "sharded":
             self.optimizer = ShardedOptimizer(self.module.parameters(), adam.AdamW, variant="fused")
         if case.variant == "torch_zero":
-            from torch.distributed.optim import ZeroRedundancyOptimizer  # takes two seconds, which others save
+            # takes two seconds, which others save
+            from torch.distributed.optim import ZeroRedundancyOptimizer
 
             self.optimizer = ZeroRedundancyOptimizer(self.module.parameters(), adam.AdamW, variant="fused")
 
@@ -71,7 +72,8 @@ class Replica(Training):
     def held_mib(self) -> dict[str, list[float]]:
         """Return the MiB of parameters, gradients, the optimizer's states and all other tensors."""
         params = list(self.network.parameters())
-        optimizer = getattr(self.optimizer, "optim", self.optimizer)  # ZeroRedundancyOptimizer's own is inside
+        # ZeroRedundancyOptimizer's own is inside
+        optimizer = getattr(self.optimizer, "optim", self.optimizer)
         states = []
         for state in optimizer.state.values():
             states += [value for value in state.values() if isinstance(value, Tensor)]
@@ -149,11 +151,13 @@ class TorchShards(Shards):
 
     def build(self, case) -> None:
         """Shard each layer, then the rest."""
-        from torch.distributed.device_mesh import init_device_mesh  # these take two seconds, which others save
+        # these take two seconds, which others save
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         narrow = precision.AUTOCAST[case.precision]
-        settings = {"mesh": init_device_mesh(case.place, (case.world,))}  # by default that of any accelerator here
+        # by default that of any accelerator here
+        settings = {"mesh": init_device_mesh(case.place, (case.world,))}
         if narrow is not None:
             settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=narrow)
         for layer in self.module.layers:

@@ -43,7 +43,8 @@ class Warmup(Step):
         for warmups in (0, 1, 5):
             record.metrics[f"after_{warmups}_ms"] = totals_ms[warmups : warmups + SAMPLES]
         record.metrics["deviation_after_5_ms"] = statistics.stdev(record.metrics["after_5_ms"])
-        record.free()  # two builds might not fit
+        # two builds might not fit
+        record.free()
         gc.collect()
         rebuilt = record.setup()
         record.metrics |= measuring.errors(results, rebuilt.expected(), rebuilt.tolerance)

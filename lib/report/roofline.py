@@ -89,7 +89,8 @@ def of_records(frame: pd.DataFrame) -> Ceilings:
             flops = cases["flops"].iloc[0]
             rate = _rate(cases, "total_ms", flops)
             products[precision] = _better(products.get(precision), rate)
-            for metric in PRODUCT_PHASES:  # of a weight's three products, one may be faster than all
+            # of a weight's three products, one may be faster than all
+            for metric in PRODUCT_PHASES:
                 if tidy.rounds(cases, metric):
                     products[precision] = _better(products[precision], _rate(cases, metric, flops / 3))
         if operation == "products":

@@ -191,7 +191,8 @@ def judged(rows: Sequence[Measured]) -> list[Comparison]:
     comparisons = []
     for ratio, shown_to_differ, shown_to_be_same in zip(ratios, differ, same, strict=True):
         verdict = UNCLEAR
-        if shown_to_be_same:  # a difference that is real but within 3% is of no use to anyone
+        # a difference that is real but within 3% is of no use to anyone
+        if shown_to_be_same:
             verdict = SAME
         elif shown_to_differ and ratio.value > 1:
             verdict = FASTER
@@ -208,9 +209,11 @@ def _variance(row: Measured, shared: Prior | None) -> tuple[float, float]:
     own_freedom = len(row.logs) - 1
     if shared is None:
         if not row.paired and len(row.logs) < ENOUGH_ROUNDS:
-            return 0.0, 0  # few processes that timed one after the other decide nothing
+            # few processes that timed one after the other decide nothing
+            return 0.0, 0
         if own_freedom == 0:
-            return row.noise**2, row.n - 1  # this speaks for that process alone
+            # this speaks for that process alone
+            return row.noise**2, row.n - 1
         return row.variance, own_freedom
     if own_freedom == 0:
         return max(shared.at(row.ms), row.noise**2), shared.freedom

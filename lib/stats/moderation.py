@@ -126,7 +126,8 @@ def _fitted(
         second = (freedoms + FREEDOMS) / 2 * part * (1 - part)
         gradient = np.einsum("fr,tr,r->ft", first, design, weights)
         curvature = np.einsum("fr,tr,sr,r->fts", second, design, design, weights)
-        curvature += 1e-9 * np.eye(len(design))  # where all comparisons have lost their weight
+        # where all comparisons have lost their weight
+        curvature += 1e-9 * np.eye(len(design))
         step = np.linalg.solve(curvature, gradient[..., None])[..., 0]
         coefficients += np.clip(step, -2, 2)
         if np.abs(step).max() < 1e-6:
