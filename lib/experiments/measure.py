@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
@@ -82,22 +83,22 @@ def _run_plan(experiment: str, plan_file: Path) -> pd.DataFrame:
 def measure(case: Case, round: int, seconds: float, share: int = 1, raises: bool = False) -> dict:
     """Measure a case and return its record; `share` slots divide the free memory.
 
-    Running out of memory gives a record with the status `oom`, which says what `ran_out`, the `limit_bytes`, and if the
-    process was `fresh`. Another error gives a record with the status `failed` and the `reason`; where it `raises`, the
-    error itself."""
+    Running out of memory gives a record with the status `oom`, which has the `reason`, what `ran_out`, the
+    `limit_bytes`, and if the process was `fresh`. Another error gives a record with the status `failed` and the
+    `reason`; where it `raises`, the error itself."""
     global _measured_cases
     allocator.use(getattr(case, "allocator", allocator.chosen()))
     environment.keep_quota()
     gc.collect()
     gc.freeze()  # later collections need not search what is alive now
     here = on(case.device)
-    period = noise.Period()
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    began_s = time.monotonic()
     states = {}
     probe_ms = []
     if case.probed_before:
         probe_ms = noise.probe(case.device)
         states = here.state()
-    retries = here.retries()
     recording = Recording(case, round)
     status = "ok"
     with memory_limit.limited(share, case.device) as limit_bytes:
@@ -107,7 +108,7 @@ def measure(case: Case, round: int, seconds: float, share: int = 1, raises: bool
         except Exception as error:
             if peak_memory.out_of_memory(error):
                 status = "oom"
-                metrics = peak_memory.shortage(error) | {"ran_out": recording.part, "fresh": _measured_cases == 0}
+                metrics = {"reason": _reason(error), "ran_out": recording.part, "fresh": _measured_cases == 0}
                 if limit_bytes is not None:
                     metrics["limit_bytes"] = limit_bytes
             elif raises:
@@ -129,15 +130,11 @@ def measure(case: Case, round: int, seconds: float, share: int = 1, raises: bool
     here.release()
     if status == "ok":
         metrics["noise_probe_ms"] = probe_ms + noise.probe(case.device)
-        if retries is not None:
-            metrics["alloc_retries"] = here.retries() - retries
     for name, values in here.state().items():
         states[name] = states.get(name, []) + values
-    seconds_taken = period.end()
-    around = environment.describe(case.device) | period.noticed | states
-    return records.create(
-        type(case).experiment, asdict(case), round, status, metrics, around, period.started, seconds_taken
-    )
+    around = environment.describe(case.device) | states
+    seconds_taken = time.monotonic() - began_s
+    return records.create(type(case).experiment, asdict(case), round, status, metrics, around, started, seconds_taken)
 
 
 def _reason(error: Exception) -> str:

@@ -1,20 +1,16 @@
 """Answer what differs between devices: a CPU, a CUDA GPU, Apple's GPU by MPS.
 
 No other module asks torch.cuda or torch.mps, but `nsight`, which is for CUDA alone. `KINDS` has the devices by name,
-the fastest first. Asking for a device starts nothing on it; `Cuda.trial_error` does, and only when it is called.
+the fastest first. Asking for a device starts nothing on it.
 """
 
 import contextlib
-import functools
 import hashlib
 import os
 import platform
-import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import psutil
 import torch
@@ -23,9 +19,6 @@ from lib import timing, validate
 from lib.instruments import container, processor
 from lib.timing import HostClock
 
-SMI_S = 20  # seconds within which nvidia-smi must answer; loading the driver first takes long
-TRIAL_S = 120  # for a process that tries the GPU, with its import of torch
-TRIAL = "import torch; torch.ones(8, 8, device='cuda').matmul(torch.ones(8, 8, device='cuda')).sum().item()"
 NATIVE_BF16 = (8, 0)  # least compute capability with TF32 and bf16 products; older GPUs emulate bf16
 GPU_LEAST_S = 0.2  # of warming up and of sampling; Triton's do_bench and nvbench last as long or less
 MPS_SHORT_NS = 2_000_000  # ten times what waiting for the GPU takes (github.com/pytorch/pytorch/pull/152199)
@@ -72,10 +65,6 @@ class Cpu:
 
     def missing(self) -> str | None:
         """Return why PyTorch does not see the device, or None."""
-        return None
-
-    def trial_error(self) -> str | None:
-        """Return why a process of its own cannot compute on the device, or None."""
         return None
 
     def lacks(self, precision: str) -> str | None:
@@ -128,16 +117,8 @@ class Cpu:
         Each is there only where the device counts it; nothing for a CPU."""
         return {}
 
-    def retries(self) -> int | None:
-        """Return how often the allocator gave memory back to find room; None if not counted."""
-        return None
-
     def reset_peaks(self) -> None:
         """Count the peak from now on."""
-
-    def take(self, number: int) -> torch.device | None:
-        """Compute on this one of several GPUs from now on, and return it; None for a processor."""
-        return None
 
     def activities(self) -> list:
         """List what torch.profiler is to record."""
@@ -154,18 +135,6 @@ class Cuda(Cpu):
         if torch.cuda.is_available():
             return None
         return "PyTorch sees no CUDA device"
-
-    @functools.cache  # noqa: B019 - there is one object of this class, as long as the process
-    def trial_error(self) -> str | None:
-        """Compute a product in a process of its own, which then frees its memory; return what went wrong, or None."""
-        try:
-            trial = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, text=True, timeout=TRIAL_S)
-        except subprocess.TimeoutExpired:
-            return f"a product on the GPU took longer than {TRIAL_S} s"
-        if trial.returncode == 0:
-            return None
-        errors = trial.stderr.strip() or "a product on the GPU failed"
-        return errors.splitlines()[-1]
 
     def lacks(self, precision: str) -> str | None:
         if self.capability() >= NATIVE_BF16:
@@ -185,20 +154,20 @@ class Cuda(Cpu):
         return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
 
     def facts(self) -> dict:
-        """Return a hash of the GPU's identity, its memory, CUDA's version, and what nvidia-smi says of it."""
+        """Return a hash of the GPU's identity, its memory, CUDA's version, and what the driver says."""
         properties = torch.cuda.get_device_properties(0)
         uuid = str(properties.uuid)
-        # the hash tells GPUs apart, but names none
         facts = {
+            # the hash tells GPUs apart, but names none
             "gpu": hashlib.sha256(uuid.encode()).hexdigest()[:8],
             "gpu_memory_mib": properties.total_memory // 2**20,
             "cuda": torch.version.cuda,
         }
-        # for a part of a GPU, nvidia-smi may find no device
-        for driver, power_limit, largest_sm_clock in nvidia_smi(
-            "driver_version", "power.limit", "clocks.max.sm", card=f"GPU-{uuid}"
-        ):
-            facts |= {"driver": driver, "power_limit": power_limit, "largest_sm_clock": largest_sm_clock}
+        # the driver may not know a part of a GPU
+        with contextlib.suppress(Exception), driver() as nvml:
+            card = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            facts["driver"] = nvml.nvmlSystemGetDriverVersion()
+            facts["power_limit_w"] = nvml.nvmlDeviceGetPowerManagementLimit(card) / 1000
         return facts
 
     def state(self) -> dict[str, list]:
@@ -244,36 +213,26 @@ class Cuda(Cpu):
             "reserved": stats["reserved_bytes.all.peak"],
         }
 
-    def retries(self) -> int:
-        return torch.cuda.memory_stats().get("num_alloc_retries", 0)
-
     def reset_peaks(self) -> None:
         torch.cuda.reset_peak_memory_stats()
 
-    def history(self, run: Callable[[], None], pickle: Path | None) -> tuple[dict, int]:
-        """Run something; return the allocator's snapshot of it, and the bytes requested before.
-
-        `pickle` is a path for the snapshot, to be opened at pytorch.org/memory_viz."""
+    def history(self, run: Callable[[], None]) -> tuple[dict, int]:
+        """Run something; return the allocator's snapshot of it, and the bytes requested before."""
         # by default each C++ frame would start addr2line
         os.environ.setdefault("TORCH_SYMBOLIZE_MODE", "dladdr")
         # what still runs would allocate and free inside the history
         self.synchronize()
-        bytes_before = torch.cuda.memory_stats()["requested_bytes.all.current"]
+        bytes_before = self.memory_bytes()["end"]
         stacks = "python"
-        if (platform.system(), platform.machine()) == ("Linux", "x86_64"):  # elsewhere PyTorch sees no C++ frames
+        # elsewhere PyTorch sees no C++ frames
+        if (platform.system(), platform.machine()) == ("Linux", "x86_64"):
             stacks = "all"
         torch.cuda.memory._record_memory_history(context="alloc", stacks=stacks)
         try:
             run()
-            if pickle:
-                torch.cuda.memory._dump_snapshot(str(pickle))
             return torch.cuda.memory._snapshot(), bytes_before
         finally:
             torch.cuda.memory._record_memory_history(None)
-
-    def take(self, number: int) -> torch.device:
-        torch.cuda.set_device(number)
-        return torch.device("cuda", number)
 
     def activities(self) -> list:
         """List what torch.profiler is to record: calls of the CPU and kernels of the GPU."""
@@ -332,7 +291,7 @@ def on(name: str) -> Cpu:
 def named(name: str = "auto") -> str:
     """Return the device of that name; `auto` picks the fastest one that PyTorch sees.
 
-    Raises ValueError for a device that is unknown or not seen, and for `auto` where nvidia-smi lists a GPU that PyTorch
+    Raises ValueError for a device that is unknown or not seen, and for `auto` where the driver lists a GPU that PyTorch
     does not see: measuring the processor instead would surprise."""
     validate.choice("device", name, NAMES)
     candidates = [name]
@@ -343,39 +302,31 @@ def named(name: str = "auto") -> str:
         if reason is None:
             return candidate
         if candidate == "cuda" and _listed_gpu():
-            built_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
             raise ValueError(
-                f"device: nvidia-smi lists {_listed_gpu()}, but PyTorch {torch.__version__}, built for {built_for}, "
-                f"does not see it; device=cpu measures the processor"
+                f"device: got {_listed_gpu()}, expected a PyTorch that sees it, unlike {torch.__version__} "
+                f"(device=cpu measures the processor)"
             )
     seen = [kind for kind in KINDS if on(kind).missing() is None]
     raise ValueError(f"device: got {name!r}, expected one on this machine: {', '.join(seen)}; {reason}")
 
 
 def _listed_gpu() -> str | None:
-    """Return the name of a GPU that nvidia-smi lists; None if it lists none or the user hides all."""
+    """Return the name of a GPU that the driver lists; None if it lists none or the user hides all."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return None
-    gpus = nvidia_smi("name")
-    if not gpus:
-        return None
-    return gpus[0][0]
+    # without the package or the driver, each raises an error of its own
+    with contextlib.suppress(Exception), driver() as nvml:
+        return nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(0))
+    return None
 
 
-@functools.cache  # its answers stay while a process lives, and asking takes up to a second
-def nvidia_smi(*fields: str, card: str = "") -> list[list[str]]:
-    """Return these fields of nvidia-smi, a row for each GPU or only for `card`; nothing if it fails."""
-    if not shutil.which("nvidia-smi"):
-        return []
-    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
-    if card:
-        command.append(f"--id={card}")
+@contextlib.contextmanager
+def driver() -> Iterator[ModuleType]:
+    """Yield NVIDIA's management library, which answers without starting anything on a GPU."""
+    import pynvml  # only where there may be a GPU of NVIDIA
+
+    pynvml.nvmlInit()
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=SMI_S, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [line.split(", ") for line in answer.strip().splitlines()]
-    # instead of a table it may print that it found no device
-    if any(len(row) != len(fields) for row in rows):
-        return []
-    return rows
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()

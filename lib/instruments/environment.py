@@ -22,7 +22,6 @@ ALLOWED_VARIABLES = (
     "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ENABLE_MPS_FALLBACK", "TRITON_INTERPRET",
 )  # fmt: skip
-GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def compiler_missing(device: str) -> str | None:
@@ -80,25 +79,14 @@ def machine(device: str) -> str:
 
 
 @functools.cache  # the record says from which state of the files its process began
-def _git(*arguments: str) -> str:
-    """Return what git prints; empty without git, or outside a checkout."""
+def _commit() -> str:
+    """Return the commit of this checkout, with `-dirty` for changes that are not in it."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        git = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+        git = subprocess.run(command, capture_output=True, text=True)
     except OSError:
-        return ""
-    if git.returncode:
-        return ""
-    return git.stdout.strip()
-
-
-def _variables() -> dict[str, str]:
-    """Return the environment variables that change what PyTorch does; none that holds a path."""
-    variables = {}
-    for name, value in sorted(os.environ.items()):
-        is_of_the_compiler = name.startswith("TORCHINDUCTOR_") and os.sep not in value
-        if name in ALLOWED_VARIABLES or is_of_the_compiler:
-            variables[name] = value
-    return variables
+        return "no git"
+    return git.stdout.strip() or "no checkout"
 
 
 def _lacks(device: str) -> list[str]:
@@ -112,10 +100,6 @@ def _lacks(device: str) -> list[str]:
 
 def describe(device: str) -> dict:
     """Return the environment of a measurement on `device`, as plain values for the record."""
-    # virtual machines show none
-    governor = "not visible"
-    if GOVERNOR.exists():
-        governor = GOVERNOR.read_text().strip()
     return {
         "machine": machine(device),
         "hardware": hardware(device),
@@ -131,12 +115,10 @@ def describe(device: str) -> dict:
         "threads": torch.get_num_threads(),
         "allocator": allocator.current(),
         "matmul_precision": torch.get_float32_matmul_precision(),
-        "governor": governor,
         "load": round(os.getloadavg()[0], 2),
-        "commit": _git("rev-parse", "--short=12", "HEAD") or "no checkout",
-        "uncommitted": bool(_git("status", "--porcelain", "--", "lib", "notebooks")),
+        "commit": _commit(),
         "lacks": _lacks(device),
-        "variables": _variables(),
+        "variables": {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ},
         "run": os.environ.get("SWEEP_RUN", "by hand"),
         **on(device).facts(),
     }

@@ -6,12 +6,12 @@ import re
 import sys
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+import pandas as pd
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
@@ -99,32 +99,31 @@ class History:
         """Return the tables of a record, with instants in microseconds since the start.
 
         `timeline` has the bytes alive, thinned; `phases` the begin and end of each phase. `largest` has the `count`
-        largest allocations, where equal ones are counted in one row."""
+        largest allocations, where equal ones, as the weights of all layers, are counted in one row."""
         levels = self.levels()
-        instants_us = [0.0] + [(instant_ns - self.began_ns) / 1e3 for instant_ns, _ in self.events]
-        ends_us = [(instant_ns - self.began_ns) / 1e3 for _, instant_ns, _ in self.marks]
-        thinned = thinned_indices(levels, POINTS)
-        largest = sorted(self.allocations, key=lambda allocation: -allocation.bytes)[:count]
-        # such as the weights of all layers
-        counts = Counter((a.bytes, a.function, a.operator, a.phase) for a in largest)
+        instants_us = [0.0] + [self._since_us(instant_ns) for instant_ns, _ in self.events]
+        ends_us = [self._since_us(instant_ns) for _, instant_ns, _ in self.marks]
+        shown = thinned_indices(levels, POINTS)
+        rows = [(made.bytes / 2**20, made.function, made.operator, made.phase) for made in self.allocations]
+        allocations = pd.DataFrame(rows, columns=["each_mib", "function", "operator", "phase"])
+        # a stable sort keeps equal ones in the order in which they were made
+        largest = allocations.sort_values("each_mib", ascending=False, kind="stable").head(count)
+        counts = largest.groupby(list(largest), sort=False).size().reset_index(name="count")
         return {
             "timeline": {
-                "instant_us": [instants_us[i] for i in thinned],
-                "live_mib": [levels[i] / 2**20 for i in thinned],
+                "instant_us": [instants_us[i] for i in shown],
+                "live_mib": [levels[i] / 2**20 for i in shown],
             },
             "phases": {
                 "phase": [phase for phase, _, _ in self.marks],
                 "begin_us": [0.0, *ends_us[:-1]],
                 "end_us": ends_us,
             },
-            "largest": {
-                "each_mib": [size / 2**20 for size, _, _, _ in counts],
-                "count": list(counts.values()),
-                "function": [function for _, function, _, _ in counts],
-                "operator": [operator for _, _, operator, _ in counts],
-                "phase": [phase for _, _, _, phase in counts],
-            },
+            "largest": counts.to_dict("list"),
         }
+
+    def _since_us(self, instant_ns: int) -> float:
+        return (instant_ns - self.began_ns) / 1e3
 
 
 def thinned_indices(values: list[float], most: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Measure memory: the peak of each phase, a timeline of allocations, and what ran out."""
+"""Measure memory: the peak of each phase and a timeline of allocations; recognise that it ran out."""
 
 import contextlib
 import re
@@ -23,43 +23,17 @@ RAN_OUT = (
     "out of resource",  # Triton: a multiprocessor has too little shared memory or too few registers
     "uses too much shared data",  # ptxas
 )
-ASKED = re.compile(r"(?:allocate|Invalid buffer size:) ([\d.]+) (?:bytes|([KMG])i?B)")
-UNITS = {None: 1, "K": 2**10, "M": 2**20, "G": 2**30}
-SHARED_MEMORY = re.compile(r"out of resource: (?:shared memory,|\w+)\s+Required: (\d+),?\s+Hardware limit: ?(\d+)")
 PROCESS = Path("/proc/self")
 
 
-def out_of_memory(error: BaseException) -> bool:
+def out_of_memory(error: BaseException | None) -> bool:
     """Return True if an error or one that it wraps says that memory or another resource ran out."""
-    for cause in _causes(error):
-        if isinstance(cause, (MemoryError, torch.OutOfMemoryError)):
-            return True
-        if any(words in str(cause) for words in RAN_OUT):
-            return True
-    return False
-
-
-def shortage(error: BaseException) -> dict[str, int]:
-    """Return the `asked_bytes` of what ran out, if a message says so.
-
-    Where a kernel asked for more than the `shared_memory_bytes` of a multiprocessor, those too."""
-    messages = [str(cause) for cause in _causes(error)]
-    for message in messages:
-        shared_memory = SHARED_MEMORY.search(message)
-        if shared_memory:
-            return {"asked_bytes": int(shared_memory[1]), "shared_memory_bytes": int(shared_memory[2])}
-    for message in messages:
-        asked = ASKED.search(message)
-        if asked:
-            return {"asked_bytes": int(float(asked[1]) * UNITS[asked[2]])}
-    return {}
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and then those that it wraps, as a compiler does."""
     while error:
-        yield error
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(words in str(error) for words in RAN_OUT):
+            return True
+        # a compiler wraps what it caught
         error = error.__cause__ or error.__context__
+    return False
 
 
 def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
@@ -112,7 +86,8 @@ def resident_peak() -> Iterator[dict[str, list[float]]]:
 
     It stays empty where the system cannot reset the peak (proc(5), clear_refs), as only Linux can."""
     metrics: dict[str, list[float]] = {}
-    allocator.release()  # kept pages of earlier iterations are no part of this one
+    # kept pages of earlier iterations are no part of this one
+    allocator.release()
     try:
         (PROCESS / "clear_refs").write_text("5")
     except OSError:
@@ -123,14 +98,11 @@ def resident_peak() -> Iterator[dict[str, list[float]]]:
     metrics["resident_peak_mib"] = [int(resident_kib) / 1024]
 
 
-def peaks_and_timeline(
-    iteration: Iteration, before: Callable[[], None], device: str, count: int, pickle: Path | None = None
-) -> dict[str, list | dict]:
+def peaks_and_timeline(iteration: Iteration, before: Callable[[], None], device: str, count: int) -> dict:
     """Return the metrics of `peaks`, and the history with its `count` largest allocations.
 
     A CPU runs one iteration for both, since it is slow. CUDA runs two, with `before` between them, and takes the
-    history from its allocator, in the bytes requested. `pickle` is a path for the allocator's snapshot, to be opened
-    at pytorch.org/memory_viz. MPS has no history."""
+    history from its allocator, in the bytes requested. MPS has no history."""
     if device == "cpu":
         metrics, history = _followed(iteration)
         return metrics | history.tables(count)
@@ -138,10 +110,12 @@ def peaks_and_timeline(
     if device != "cuda":
         return metrics
     before()
+    marks = []
+
+    def run() -> None:
+        iteration(lambda phase: marks.append((phase, time.time_ns())))
+
     # the allocator's history has Unix time
     began_ns = time.time_ns()
-    marks = []
-    snapshot, bytes_before = on(device).history(
-        lambda: iteration(lambda phase: marks.append((phase, time.time_ns()))), pickle
-    )
+    snapshot, bytes_before = on(device).history(run)
     return metrics | from_snapshot(snapshot, marks, began_ns, bytes_before).tables(count)

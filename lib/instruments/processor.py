@@ -7,11 +7,11 @@ import re
 import subprocess
 from pathlib import Path
 
-SETS = {"avx2": "AVX2", "avx512f": "AVX-512", "amx_tile": "AMX", "asimd": "NEON", "sve": "SVE"}  # by flags of Linux
+SETS = {"avx512f": "AVX-512", "avx2": "AVX2", "amx_tile": "AMX", "asimd": "NEON", "sve": "SVE"}  # by flags of Linux
 NATIVE_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}  # flags of Linux
 CPUS = Path("/sys/devices/system/cpu")
 CPUINFO = Path("/proc/cpuinfo")
-CACHE_BYTES = 128 * 2**20  # of the last cache, where the system does not say
+CACHE_BYTES = 128 * 2**20  # of the last caches, where the system does not say
 
 
 @functools.cache
@@ -22,19 +22,14 @@ def name() -> str:
     return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
-@functools.cache
 def instruction_sets() -> list[str]:
     """List the vector and matrix instructions of the processor; AVX2 only without AVX-512."""
     if platform.system() == "Darwin":
         return ["NEON"]
     flags = _flags()
-    sets = []
-    for flag, instruction_set in SETS.items():
-        if flag in flags:
-            sets.append(instruction_set)
-    if "AVX-512" in sets and "AVX2" in sets:
-        sets.remove("AVX2")
-    return sets
+    if "avx512f" in flags:
+        flags.discard("avx2")
+    return [instruction_set for flag, instruction_set in SETS.items() if flag in flags]
 
 
 @functools.cache
@@ -52,35 +47,25 @@ def _flags() -> set[str]:
 
 
 def cache_levels_mib() -> dict[str, float]:
-    """Return the sizes of one core's caches from the second level on, as `l2_mib` and so on."""
-    sizes_mib = {}
-    if platform.system() == "Darwin":
-        for level in (2, 3):
-            size = _sysctl(f"hw.l{level}cachesize")
-            if size.isdecimal() and int(size) > 0:
-                sizes_mib[f"l{level}_mib"] = int(size) / 2**20
-        return sizes_mib
-    for level, _, size_bytes in _data_caches("cpu0"):
-        if level > 1:
-            sizes_mib[f"l{level}_mib"] = size_bytes / 2**20
-    return sizes_mib
+    """Return the sizes of one core's caches from the second level on, as `l2_mib` and so on; none beside Linux."""
+    return {f"l{level}_mib": size_bytes / 2**20 for level, _, size_bytes in _caches("cpu0") if level > 1}
 
 
 def last_caches_bytes() -> int:
     """Return the bytes of all caches of the last level: several, where groups of cores have their own."""
-    if platform.system() == "Darwin":
-        largest_mib = max(cache_levels_mib().values(), default=0)
-        return round(largest_mib * 2**20) or CACHE_BYTES
-    caches = _data_caches("cpu[0-9]*")
-    last_level = max((level for level, _, _ in caches), default=0)
-    return sum(size_bytes for level, _, size_bytes in caches if level == last_level) or CACHE_BYTES
+    caches = _caches("cpu[0-9]*")
+    if not caches:
+        return CACHE_BYTES
+    last_level, _, _ = caches[-1]
+    return sum(size_bytes for level, _, size_bytes in caches if level == last_level)
 
 
-def _data_caches(cores: str) -> list[tuple[int, str, int]]:
-    """List level, sharing cores and bytes of each cache of data that Linux knows, once."""
+def _caches(cores: str) -> list[tuple[int, str, int]]:
+    """List level, sharing cores and bytes of each cache of data that Linux knows, once, by level."""
     caches = set()
     for folder in CPUS.glob(f"{cores}/cache/index*"):
-        with contextlib.suppress(OSError):  # a virtual machine may hide some of the files
+        # a virtual machine may hide some of the files
+        with contextlib.suppress(OSError):
             if (folder / "type").read_text().strip() == "Instruction":
                 continue
             level = int((folder / "level").read_text())

@@ -24,20 +24,6 @@ def dtype_name(dtype: torch.dtype) -> str:
     return short_names.get(dtype, str(dtype).removeprefix("torch."))
 
 
-def loops(narrow: torch.dtype) -> dict[str, tuple[torch.dtype, torch.dtype, bool]]:
-    """Return the four loops of the assignment by name.
-
-    Each has the dtype of the sum, that of the term, and True if the term is converted to fp32 before the addition."""
-    wide = torch.float32
-    name = dtype_name(narrow)
-    return {
-        "fp32 += fp32": (wide, wide, False),
-        f"{name} += {name}": (narrow, narrow, False),
-        f"fp32 += {name}": (wide, narrow, False),
-        f"fp32 += {name} as fp32": (wide, narrow, True),
-    }
-
-
 def partial_sums(sum_dtype: torch.dtype, term_dtype: torch.dtype, convert: bool, device: str) -> list[float]:
     """Return the device's sum after each of a thousand in-place additions of 0.01."""
     s = torch.tensor(0, dtype=sum_dtype, device=device)
@@ -52,14 +38,23 @@ def partial_sums(sum_dtype: torch.dtype, term_dtype: torch.dtype, convert: bool,
 
 
 def accumulation(narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]:
-    """Return two tables: `loops`, a row for each loop, and `trace`, one for each tenth term.
+    """Return two tables of the assignment's loops: `loops`, a row each, and `trace`, each tenth term.
 
     `sum_error` has two parts: `stored_error`, a thousand times the error of 0.01 in the term's dtype, and
-    `added_error`, lost by the additions. `spacing` is the distance of the sum to the next number of its dtype. A
-    rounding can lose half of it, `half_percent` of the term. `stalls_after` counts the terms until the sum stalls."""
+    `added_error`, lost by the additions. `spacing` is the distance of the sum to the next number of its dtype; a
+    rounding can lose half of it. `stalls_after` counts the terms until the sum stalls."""
+    wide = torch.float32
+    name = dtype_name(narrow)
+    # the dtypes of the sum and of the term; True if the term is converted to fp32 before the addition
+    loops = {
+        "fp32 += fp32": (wide, wide, False),
+        f"{name} += {name}": (narrow, narrow, False),
+        f"fp32 += {name}": (wide, narrow, False),
+        f"fp32 += {name} as fp32": (wide, narrow, True),
+    }
     rows = []
     trace = []
-    for loop, (sum_dtype, term_dtype, convert) in loops(narrow).items():
+    for loop, (sum_dtype, term_dtype, convert) in loops.items():
         sums = partial_sums(sum_dtype, term_dtype, convert, device)
         last = sums[-1]
         stored_term = torch.tensor(TERM, dtype=term_dtype).item()
@@ -70,13 +65,10 @@ def accumulation(narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]
             "stored_error": (stored_term - TERM) * TERMS,
             "added_error": last - stored_term * TERMS,
             "spacing": spacing(last, sum_dtype),
-            "half_percent": 50 * spacing(last, sum_dtype) / TERM,
             "stalls_after": sums.index(last) + 1,
         })  # fmt: skip
         for count in range(EVERY, TERMS + 1, EVERY):
-            partial = sums[count - 1]
-            half_percent = 50 * spacing(partial, sum_dtype) / TERM
-            trace.append({"loop": loop, "terms": count, "sum": partial, "half_percent": half_percent})
+            trace.append({"loop": loop, "terms": count, "sum": sums[count - 1]})
     return {"loops": pd.DataFrame(rows).to_dict("list"), "trace": pd.DataFrame(trace).to_dict("list")}
 
 

@@ -1,6 +1,8 @@
-"""A GPU that cannot be used never means a measurement of the processor, and asking for it starts nothing on it."""
+"""A GPU that cannot be used never means a measurement of the processor."""
 
-import subprocess
+import sys
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,18 +18,17 @@ class Absent(Cuda):
 
 
 @pytest.fixture
-def smi(tmp_path, monkeypatch):
-    """Write the program nvidia-smi, as a script; PATH finds it first."""
-
-    def write(script):
-        command = tmp_path / "nvidia-smi"
-        command.write_text(f"#!/bin/sh\n{script}\n")
-        command.chmod(0o755)
-        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-        device.nvidia_smi.cache_clear()
-
-    yield write
-    device.nvidia_smi.cache_clear()
+def nvml(monkeypatch):
+    """Pretend that NVIDIA's driver is here and knows one GPU."""
+    answers = {
+        "nvmlDeviceGetHandleByIndex.return_value": "card", "nvmlDeviceGetName.return_value": "NVIDIA H100 80GB HBM3",
+        "nvmlSystemGetDriverVersion.return_value": "570.1",
+        "nvmlDeviceGetPowerManagementLimit.return_value": 700_000,
+    }  # fmt: skip
+    module = Mock(**answers)
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return module
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
@@ -38,41 +39,36 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda"])
-def test_a_gpu_that_pytorch_cannot_use_is_named_with_the_reason(smi, monkeypatch, name):
+def test_a_gpu_that_pytorch_cannot_use_is_named_with_the_reason(nvml, monkeypatch, name):
     monkeypatch.setitem(device.KINDS, "cuda", Absent())
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    smi("echo NVIDIA H100 80GB HBM3")
-    with pytest.raises(
-        ValueError, match=r"^device: nvidia-smi lists NVIDIA H100 80GB HBM3, but PyTorch .* does not see it"
-    ):
+    with pytest.raises(ValueError, match=r"^device: got NVIDIA H100 80GB HBM3, expected a PyTorch that sees it"):
         device.named(name)
     assert device.named("cpu") == "cpu"
 
 
 @pytest.mark.parametrize("hidden", ["", "-1"])
-def test_a_gpu_that_the_user_hides_is_not_missed(smi, monkeypatch, hidden):
+def test_a_gpu_that_the_user_hides_is_not_missed(nvml, monkeypatch, hidden):
     monkeypatch.setitem(device.KINDS, "cuda", Absent())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    smi("echo NVIDIA H100 80GB HBM3")
     assert device.named("auto") != "cuda"
 
 
-@pytest.mark.parametrize(("code", "reason"), [(0, None), (1, "RuntimeError: no kernel image is available")])
-def test_a_gpu_is_tried_only_when_somebody_asks_and_then_once(monkeypatch, code, reason):
-    started = []
+def test_a_machine_without_the_driver_has_no_gpu(nvml, monkeypatch):
+    monkeypatch.setitem(device.KINDS, "cuda", Absent())
+    nvml.nvmlInit.side_effect = OSError("no driver")
+    assert device.named("auto") != "cuda"
 
-    def run(command, **_):
-        started.append(command)
-        return subprocess.CompletedProcess(command, code, "", "Traceback\nRuntimeError: no kernel image is available")
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(device.subprocess, "run", run)
-    gpu = Cuda()
-    monkeypatch.setitem(device.KINDS, "cuda", gpu)
-    assert device.named("auto") == "cuda"
-    assert started == []
-    assert [gpu.trial_error(), gpu.trial_error()] == [reason, reason]
-    assert len(started) == 1
+def test_the_facts_of_a_gpu_have_what_the_driver_tells_and_no_identity(nvml, monkeypatch):
+    properties = SimpleNamespace(uuid="1234-abcd", total_memory=80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    facts = Cuda().facts()
+    assert (facts["driver"], facts["power_limit_w"], facts["gpu_memory_mib"]) == ("570.1", 700.0, 80 * 2**10)
+    assert "1234" not in str(facts)
+    nvml.nvmlDeviceGetHandleByUUID.assert_called_with("GPU-1234-abcd")
+    nvml.nvmlDeviceGetHandleByUUID.side_effect = RuntimeError("a part of a GPU")
+    assert "driver" not in Cuda().facts()
+    assert nvml.nvmlShutdown.call_count == nvml.nvmlInit.call_count
 
 
 def test_the_state_has_what_the_driver_tells(monkeypatch):
@@ -91,22 +87,6 @@ def test_an_older_gpu_lacks_the_types_that_it_would_emulate(monkeypatch, capabil
     monkeypatch.setattr(Cuda, "capability", lambda _: capability)
     assert [name for name in ("fp32", "tf32", "bf16", "fp16") if Cuda().lacks(name)] == lacking
     assert [name for name in ("fp32", "tf32", "bf16", "fp16") if Cpu().lacks(name)] == ["tf32"]
-
-
-@pytest.mark.parametrize(
-    ("script", "rows"),
-    [
-        ("echo 550.1, 700.00 W", [["550.1", "700.00 W"]]),
-        ("echo 1, 2; echo 3, 4", [["1", "2"], ["3", "4"]]),
-        ("echo No devices were found; exit 6", []),
-        ("echo No devices were found", []),
-        ("exec sleep 60", []),
-    ],
-)
-def test_what_nvidia_smi_does_not_tell_is_left_out(smi, monkeypatch, script, rows):
-    smi(script)
-    monkeypatch.setattr(device, "SMI_S", 1)
-    assert device.nvidia_smi("driver_version", "power.limit") == rows
 
 
 def test_a_clock_of_events_times_the_device_and_the_host_apart(simulated):

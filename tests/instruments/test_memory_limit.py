@@ -21,7 +21,7 @@ with memory_limit.limited(share=2):
     try:
         torch.ones(2**27)
     except Exception as error:
-        print(type(error).__name__, peak_memory.out_of_memory(error), peak_memory.shortage(error))
+        print(type(error).__name__, peak_memory.out_of_memory(error))
     print(half.sum().item())
 print(torch.ones(2**27).sum().item())
 """
@@ -32,7 +32,7 @@ on_linux = pytest.mark.skipif(platform.system() != "Linux", reason="only Linux l
 def test_pytorch_raises_beyond_the_limit_and_the_process_goes_on():
     printed = subprocess.check_output([sys.executable, "-c", RUNS_OUT], cwd=ROOT, text=True)
     assert printed.splitlines() == [
-        f"RuntimeError True {{'asked_bytes': {2**29}}}",
+        "RuntimeError True",
         f"{2.0**26}",
         f"{2.0**27}",
     ]

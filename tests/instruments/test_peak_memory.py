@@ -143,30 +143,24 @@ def wrapped(error, wrap):
 
 
 SHARED = "shared memory, Required: 131074, Hardware limit: 101376. Reducing block sizes or `num_stages` may help."
-STATIC = "triton_tem_fused_0 Required: 131074 Hardware limit:101376 Reducing block sizes or `num_stages` may help."
-LACKING = {"asked_bytes": 131074, "shared_memory_bytes": 101376}
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    "error",
     [
-        (RuntimeError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has"), {"asked_bytes": 5 * 2**29}),
-        (RuntimeError("MPS backend out of memory. Tried to allocate 1.00 GB on private pool"), {"asked_bytes": 2**30}),
-        (RuntimeError("MPS backend out of memory. Tried to allocate 256 bytes on shared pool"), {"asked_bytes": 256}),
-        (RuntimeError("Invalid buffer size: 8.00 GiB"), {"asked_bytes": 2**33}),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), {}),
-        (OutOfResources(f"out of resource: {SHARED}"), LACKING),
-        (OutOfResources("out of resource: threads, Required: 2048, Hardware limit: 1024."), {}),
-        (RuntimeError(f"No valid triton configs. OutOfMemoryError: out of resource: {STATIC}"), LACKING),
-        (RuntimeError("PTXASError: ptxas error: Entry function 'triton_' uses too much shared data"), {}),
-        (MemoryError(), {}),
+        RuntimeError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has"),
+        RuntimeError("MPS backend out of memory. Tried to allocate 256 bytes on shared pool"),
+        RuntimeError("Invalid buffer size: 8.00 GiB"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
+        OutOfResources(f"out of resource: {SHARED}"),
+        RuntimeError("PTXASError: ptxas error: Entry function 'triton_' uses too much shared data"),
+        MemoryError(),
     ],
 )
-def test_what_ran_out_is_read_from_the_message_of_an_error_and_of_those_that_wrap_it(error, said):
+def test_running_out_is_seen_in_an_error_and_in_those_that_wrap_it(error):
+    assert peak_memory.out_of_memory(error)
     for wrap in (InductorError, partial(BackendCompilerFailed, None), lambda *_: RuntimeError("compiling failed")):
-        for each in (error, wrapped(error, wrap)):
-            assert peak_memory.out_of_memory(each)
-            assert peak_memory.shortage(each) == said
+        assert peak_memory.out_of_memory(wrapped(error, wrap))
 
 
 @pytest.mark.parametrize(
@@ -178,4 +172,3 @@ def test_what_ran_out_is_read_from_the_message_of_an_error_and_of_those_that_wra
 )  # fmt: skip
 def test_other_errors_are_not_taken_for_out_of_memory(error):
     assert not peak_memory.out_of_memory(error)
-    assert not peak_memory.shortage(error)

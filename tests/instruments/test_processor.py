@@ -22,7 +22,7 @@ def test_instructions_and_whether_bf16_is_emulated_are_told_by_the_systems_flags
     monkeypatch.setattr(processor.platform, "system", lambda: "Linux")
     monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
     processor.CPUINFO.write_text(f"processor : 0\n{text}\n")
-    assert processor.instruction_sets.__wrapped__() == sets
+    assert processor.instruction_sets() == sets
     assert processor.emulates_bf16.__wrapped__() == emulates
 
 

@@ -55,7 +55,7 @@ def _device(kind: str, real: type) -> device.Cpu:
         def cache_bytes(self):
             return 2**16
 
-        def history(self, run, pickle):
+        def history(self, run):
             run()
             traced = {"action": "alloc", "time_us": time.time_ns() // 1000, "addr": 1, "size": HELD}
             return {"device_traces": [[traced]]}, HELD
