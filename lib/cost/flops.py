@@ -3,17 +3,15 @@
 A multiplication and an addition are two FLOPs. In a model attention counts every score, whatever the mask or the
 kernel, as Chowdhery et al. (2022, appendix B) do; rates of attention alone count only the scores that a query may see.
 Recomputation counts for nothing. Model FLOP utilisation (MFU, same authors, section 4.1) is the FLOPs of a forward
-and backward pass over the time of a whole step, as a share of the ceiling. They take the peak that the maker states;
-the report takes the measured one.
+and backward pass over the time of a whole step, as a share of the ceiling, which the report measures.
 
->>> shape = model_shape("small", context_length=256)
->>> f"{3 * forward_flops(shape):.3g}"
-'7.72e+11'
+>>> forward_flops(Shape(d_model=2, d_ff=3, num_layers=1, num_heads=1, vocab_size=5, batch_size=1, context_length=7))
+1008
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
-from lib.config import SIZES, Config
+from lib.config import Config
 
 FORMULA = ("naive", "compiled")  # attention variants that hold all scores; the others work in tiles
 
@@ -60,37 +58,25 @@ def shape_of(config: Config, batch_size: int) -> Shape:
     return Shape(**asdict(config) | {"batch_size": batch_size})
 
 
-def model_shape(size: str, context_length: int) -> Shape:
-    """Return the dimensions of a model size with the assignment's vocabulary and batch."""
-    return shape_of(replace(SIZES[size], context_length=int(context_length)), batch_size=4)
-
-
 def width(precision: str) -> int:
     """Return the bytes of a number in matrix products."""
     return 2 if precision in ("bf16", "fp16") else 4
 
 
 def forward_flops(shape: Shape) -> int:
-    """Return the FLOPs of the matrix products of one forward pass.
-
-    Each token takes 2 N (Kaplan et al. 2020, section 2.1), attention 4 T^2 d_model for each sequence and layer."""
-    sequences = shape.batch_size * shape.num_layers
-    attention = attention_flops(1, shape.context_length, shape.d_model)
-    return 2 * shape.matrix_parameters * shape.tokens + sequences * attention
+    """Return the FLOPs of the matrix products of one forward pass (Kaplan et al. 2020, section 2.1)."""
+    attention = attention_flops(shape.batch_size, shape.context_length, shape.d_model)
+    return 2 * shape.matrix_parameters * shape.tokens + shape.num_layers * attention
 
 
 def backward_flops(shape: Shape) -> int:
-    """Return the FLOPs of a backward pass's matrix products, twice those of the forward pass.
-
-    Each product Y = X W takes two more of its size, dX = dY W^T and dW = X^T dY; so do both of attention. The first
-    layer needs dX too, since the embedding that feeds it is trained."""
+    """Return the FLOPs of a backward pass's matrix products, twice those of the forward pass."""
+    # each product Y = X W takes two more of its size, dX = dY W^T and dW = X^T dY; so do both of attention
     return 2 * forward_flops(shape)
 
 
 def attention_flops(batch_size: int, seq_len: int, d_head: int, causal: bool = False) -> int:
-    """Return the FLOPs of one attention forward: Q K^T and the weights times V.
-
-    They cover all T^2 scores, or with `causal` only the T (T + 1) / 2 that a query may see."""
+    """Return the FLOPs of one attention forward, of all scores or of those that a query may see."""
     scores = seq_len**2
     if causal:
         scores = seq_len * (seq_len + 1) // 2
@@ -98,31 +84,26 @@ def attention_flops(batch_size: int, seq_len: int, d_head: int, causal: bool = F
 
 
 def optimizer_flops(elements: int, amsgrad: bool) -> int:
-    """Count the elementwise operations of one AdamW step by `adam.single_tensor`.
-
-    Weight decay takes 1, first moment 3, second 4, denominator 3, update 3, the maximum of amsgrad 1. A root or a
-    division counts as one."""
+    """Count the elementwise operations of one AdamW step by `adam.single_tensor`; a root or a division is one."""
+    # weight decay takes 1, first moment 3, second 4, denominator 3, update 3, the maximum of amsgrad 1
     return elements * (14 + amsgrad)
 
 
 def adam_bytes(elements: int, amsgrad: bool) -> int:
-    """Return the bytes that one AdamW step in fp32 must move.
-
-    It reads parameter, gradient and moments, and writes all but the gradient; amsgrad moves its maximum both ways."""
+    """Return the bytes that one AdamW step in fp32 must move."""
+    # it reads parameter, gradient and moments, and writes all but the gradient; amsgrad moves its maximum both ways
     return 4 * elements * (7 + 2 * amsgrad)
 
 
 def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str, dict[str, int]]:
     """Return the least bytes that a training step must move outside matrix products, by phase.
 
-    Every part is one fused kernel that reads each input and writes each output once, whatever the caches.
-
-    The residual stream, the norms' weights, the angles and the optimizer are in fp32. Inputs and outputs of products
-    have the product's precision, with casts fused into the neighbouring parts. The embedding reads a row for each
-    token; its backward writes the whole table. Scale, mask and softmax count only if the variant holds the scores. A
-    backward kernel reads its forward's inputs again (the softmax its weights) and writes the gradients of inputs and
-    weights. That of a residual adds its branch's gradient to the stream's. If a tensor enters several products, these
-    sum its gradients."""
+    Every part is one fused kernel that reads each input and writes each output once, whatever the caches. The residual
+    stream, the norms' weights, the angles and the optimizer are in fp32. Inputs and outputs of products have the
+    product's precision, with casts fused into the neighbouring parts. The embedding's backward writes the whole table.
+    Scale, mask and softmax count only if the variant holds the scores. A backward kernel reads its forward's inputs
+    again (the softmax its weights) and writes the gradients of inputs and weights. That of a residual adds its branch's
+    gradient to the stream's."""
     narrow = width(precision)
     # tensors in fp32
     ids = 8 * shape.tokens
@@ -136,7 +117,7 @@ def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str
     scores = narrow * shape.scores if attention in FORMULA else 0
     # how often each part occurs
     layers = shape.num_layers
-    pairs = 2 * layers
+    pairs = 2 * layers  # queries and keys, and the two residuals
     norms = 2 * layers + 1
     forward = {
         "embedding": ids + 2 * stream,
@@ -168,8 +149,7 @@ def attention_moved_bytes(
     with `native` in the products' type: four in the forward pass, eight in the backward. Scores have the products'
     width. `naive` writes them, then scales, masks, normalises and reads them, each in a kernel of its own; `compiled`
     has one kernel between the two products. The backward pass repeats all steps, and reads the weights twice, for the
-    gradients of V and of the scores. Tiled variants move no scores. Their logarithms, one for each query, and the mask
-    are neglected."""
+    gradients of V and of the scores. Other variants move no scores."""
     number = width(precision) if native else 4
     tensor = number * batch_size * seq_len * d_head
     scores = width(precision) * batch_size * seq_len**2
@@ -186,8 +166,7 @@ def attention_part_costs(shape: Shape, precision: str, backward: bool) -> dict[s
     The products (`scores`, `values`) count as in `attention_flops`, and twice that backward. Each operation of the
     softmax on a score is one FLOP, be it an exponential or an addition. There are five forward (running maximum,
     subtraction, exponential, running sum, division) and four backward (P * dP, running sum, subtraction, product with
-    P). Every part reads its inputs and writes its outputs once. Scale and mask count for nothing, since one kernel with
-    the product could do them."""
+    P). Every part reads its inputs and writes its outputs once. Scale and mask count for nothing."""
     scores = shape.scores
     hidden = shape.tokens * shape.d_model
     product = 2 * scores * shape.d_head
@@ -203,10 +182,10 @@ def attention_part_costs(shape: Shape, precision: str, backward: bool) -> dict[s
             ("softmax", "backward", 4 * scores, 3 * scores),
             ("values", "backward", 2 * product, 3 * hidden + 2 * scores),
         ]
-    table = {"part": [], "phase": [], "flops": [], "bytes": []}
-    for part, phase, flops, numbers in rows:
-        table["part"].append(part)
-        table["phase"].append(phase)
-        table["flops"].append(shape.num_layers * flops)
-        table["bytes"].append(shape.num_layers * width(precision) * numbers)
-    return table
+    parts, phases, flops, numbers = zip(*rows, strict=True)
+    return {
+        "part": list(parts),
+        "phase": list(phases),
+        "flops": [shape.num_layers * count for count in flops],
+        "bytes": [shape.num_layers * width(precision) * count for count in numbers],
+    }

@@ -4,8 +4,6 @@ It is the assignment's accounting. Where the system cannot limit a process's mem
 attention that do not fit. Tests compare each formula with what PyTorch saves and allocates.
 """
 
-from dataclasses import dataclass
-
 from lib.cost.flops import FORMULA, Shape, width
 
 TILE = 128  # keys of a tile
@@ -21,21 +19,17 @@ def activation_bytes(shape: Shape, precision: str, attention: str, device: str =
     """Return the bytes that a forward pass of `lib.model` keeps for its backward pass.
 
     These are the inputs that each operation's derivative needs, each tensor once (Korthikanti et al. 2022, "Reducing
-    Activation Recomputation in Large Transformer Models", section 4). Unlike theirs, this model has RMSNorm, RoPE,
-    SwiGLU and the loss instead of LayerNorm, GELU and dropout. Counted are also autocast's copies of activations, and
-    the terms that they neglect; not counted are autocast's copies of the matrices."""
-    step = _Step(shape, precision, attention, device)
-    return shape.num_layers * step.layer_bytes + step.last_bytes
+    Activation Recomputation in Large Transformer Models", section 4), for RMSNorm, RoPE, SwiGLU and the loss instead
+    of LayerNorm, GELU and dropout. They include autocast's copies of activations, but not those of the matrices."""
+    return _Step(shape, precision, attention, device).kept_bytes
 
 
 def peak_bytes(
     shape: Shape, precision: str, attention: str, optimizer: str, mode: str, device: str = "cpu", checkpoint: int = 0
 ) -> int:
-    """Return the peak bytes of the part of a training step that `mode` names.
+    """Return the peak bytes of the part of a training step that `mode` names, once the optimizer has its moments.
 
-    The step is the second, when the optimizer has its moments. The peak is fp32 parameters, moments, batch, RoPE's
-    tables, and the most that any point of the step adds. With `checkpoint`, layers run in groups of that many, which
-    keep only their input."""
+    With `checkpoint`, layers run in groups of that many, which keep only their input."""
     step = _Step(shape, precision, attention, device, checkpoint)
     parameters = 4 * shape.parameters
     held = parameters
@@ -58,54 +52,39 @@ def _optimizer_bytes(shape: Shape, optimizer: str) -> int:
         return 4 * shape.parameters
     if optimizer == "fused":
         return 0
-    largest = max(shape.vocab_size, shape.d_ff, shape.d_model) * shape.d_model
-    return 3 * 4 * largest
+    return 3 * 4 * max(shape.vocab_size, shape.d_ff, shape.d_model) * shape.d_model
 
 
-@dataclass(frozen=True)
 class _Step:
-    """Hold what the memory of a training step depends on, and count its tensors.
+    """Count the bytes that a training step holds at the points that can be its peak."""
 
-    `hidden`, `wide` and `logits` are numbers of tokens x d_model, tokens x d_ff and tokens x vocabulary."""
+    def __init__(self, shape: Shape, precision: str, attention: str, device: str, checkpoint: int = 0):
+        self.shape = shape
+        self.attention = attention
+        self.narrow = width(precision)  # bytes of what products read
+        self.casts = self.narrow < 4  # autocast copies what they read
+        # on a GPU autocast computes the softmax in fp32 and casts its result
+        self.widens_softmax = self.casts and device != "cpu"
+        self.holds_scores = attention in FORMULA
+        # numbers of tokens x d_model, tokens x d_ff and tokens x vocabulary, of a tile's scores, and of the head
+        self.hidden = shape.tokens * shape.d_model
+        self.wide = shape.tokens * shape.d_ff
+        self.logits = shape.tokens * shape.vocab_size
+        self.tile_scores = shape.num_heads * shape.tokens * min(TILE, shape.context_length)
+        self.head = shape.vocab_size * shape.d_model
 
-    shape: Shape
-    precision: str
-    attention: str
-    device: str
-    checkpoint: int = 0
+        self.checkpoint = checkpoint
+        self.layer_bytes = self._kept_by_layer()
+        self.kept_bytes = self._kept_after_layers()
+        if checkpoint:
+            self.kept_bytes += -(-shape.num_layers // checkpoint) * 4 * self.hidden  # the input of each group
+        else:
+            self.kept_bytes += shape.num_layers * self.layer_bytes
+        # autocast's copies of the layers' matrices and of the head
+        self.layer_copies = (4 - self.narrow) * shape.num_layers * shape.layer_matrices
+        self.head_copy = (4 - self.narrow) * self.head
 
-    @property
-    def narrow(self) -> int:
-        return width(self.precision)
-
-    @property
-    def hidden(self) -> int:
-        return self.shape.tokens * self.shape.d_model
-
-    @property
-    def wide(self) -> int:
-        return self.shape.tokens * self.shape.d_ff
-
-    @property
-    def logits(self) -> int:
-        return self.shape.tokens * self.shape.vocab_size
-
-    @property
-    def holds_scores(self) -> bool:
-        return self.attention in FORMULA
-
-    @property
-    def casts(self) -> bool:
-        """Return True if autocast copies what products read."""
-        return self.narrow < 4
-
-    @property
-    def widens_softmax(self) -> bool:
-        """Return True where autocast computes the softmax in fp32 and casts its result: on a GPU."""
-        return self.casts and self.device != "cpu"
-
-    @property
-    def layer_bytes(self) -> int:
+    def _kept_by_layer(self) -> int:
         """Return the bytes that one layer keeps.
 
         In tokens x d_model: both norms' inputs and quotients in fp32, their outputs, queries, keys, values and
@@ -123,49 +102,29 @@ class _Step:
             heads = 4 * self.shape.num_heads * self.shape.tokens
         return norms + narrow_tensors * self.narrow * self.hidden + 4 * self.narrow * self.wide + heads
 
-    @property
-    def last_bytes(self) -> int:
+    def _kept_after_layers(self) -> int:
         """Return the bytes that the last norm, the head and the loss keep."""
         norm = 2 * 4 * self.hidden + 4 * self.shape.tokens
         head = self.narrow * self.hidden
         loss = 4 * self.logits + 8 * self.shape.tokens
         return norm + head + loss
 
-    def copies_bytes(self, layers: int) -> int:
-        """Return the bytes of autocast's copies of the matrices of some layers and the head."""
-        numbers = layers * self.shape.layer_matrices + self.shape.vocab_size * self.shape.d_model
-        return numbers * (4 - self.narrow)
-
-    @property
-    def kept_bytes(self) -> int:
-        """Return what a forward pass keeps for its backward pass, with autocast's copies of matrices.
-
-        In groups of layers, these are only the input of each group, and what comes after the last layer."""
-        layers = self.shape.num_layers
-        if self.checkpoint:
-            groups = -(-layers // self.checkpoint)
-            return groups * 4 * self.hidden + self.last_bytes + self.copies_bytes(0)
-        return layers * self.layer_bytes + self.last_bytes + self.copies_bytes(layers)
-
     def forward_points(self, graph: bool) -> list[int]:
-        """Return the bytes at each point of the forward pass that can be the peak.
+        """Return the bytes at attention and SwiGLU of the last layer, and at the loss.
 
-        These are attention and SwiGLU of the last layer, and the loss. Autocast keeps its copies of matrices to the
-        end. `graph` is True if a backward pass will follow."""
+        `graph` is True if a backward pass will follow. Autocast keeps its copies of matrices to the end."""
         narrow = self.narrow
         layers_before = self.shape.num_layers - 1
         before = 0  # what layers before the last left
         norms = 0  # what the last layer's first norm left
         end = 4 * self.logits + 8 * self.shape.tokens
-        if self.checkpoint and (layers_before % self.checkpoint or (self.checkpoint > 1 and not graph)):
-            before = 4 * self.hidden  # the group's input, in addition to that of its last layer
-        if graph and self.checkpoint:
-            before += layers_before // self.checkpoint * 4 * self.hidden
-            end = self.kept_bytes - self.copies_bytes(0)
-        elif graph:
-            before = layers_before * self.layer_bytes
-            norms = (4 + 3 * narrow * self.casts) * self.hidden
-            end = self.kept_bytes - self.copies_bytes(self.shape.num_layers)
+        if graph:
+            end = self.kept_bytes
+            if self.checkpoint:
+                before = -(-layers_before // self.checkpoint) * 4 * self.hidden
+            else:
+                before = layers_before * self.layer_bytes
+                norms = (4 + 3 * narrow * self.casts) * self.hidden
 
         attention = (2 * 4 + 5 * narrow) * self.hidden + norms
         if self.holds_scores:
@@ -174,62 +133,50 @@ class _Step:
         else:
             attention += (2 * narrow + 4) * self.hidden
             if self.attention == "tiled":
-                attention += (4 + narrow * self.casts) * self._tile_scores
+                attention += (4 + narrow * self.casts) * self.tile_scores
         swiglu = 3 * 4 * self.hidden + 3 * narrow * self.wide
         log_probabilities = (narrow + 4 * self.casts) * self.logits
-
-        copies = self.copies_bytes(self.shape.num_layers)
-        copies_of_layers = copies - self.copies_bytes(0)
         return [
-            copies_of_layers + before + attention,
-            copies_of_layers + before + swiglu,
-            copies + end + log_probabilities,
+            self.layer_copies + before + max(attention, swiglu),
+            self.layer_copies + self.head_copy + end + log_probabilities,
         ]
 
     def backward_points(self) -> list[int]:
-        """Return the bytes at each point of the backward pass that can be the peak.
+        """Return the bytes at the loss, the head and the embedding, and the most in each group of layers.
 
+        A group's activations exist only while its backward pass runs; without checkpointing, all layers are one group.
         Each layer frees activations and autocast's copies, and makes gradients. If it frees more than it makes, memory
-        is highest at the last layer, else at the first. Both are counted for each group of layers, whose activations
-        exist only while its backward pass runs."""
-        shape = self.shape
-        head = shape.vocab_size * shape.d_model
-        # the gradient of the head's input; under autocast the log-probabilities are gone by then
-        head_input = self.narrow * self.hidden - 4 * self.logits * self.casts
-        points = [
-            self.kept_bytes + 2 * 4 * self.logits,  # the gradients of the log-probabilities and of the logits
-            self.kept_bytes + 4 * head + head_input,
-            4 * shape.parameters + 4 * self.hidden,  # the embedding's gradient, the last to come
-        ]
-        size = self.checkpoint or shape.num_layers
-        for first in range(0, shape.num_layers, size):
-            points += self._group_points(first, min(shape.num_layers, first + size))
-        return points
-
-    def _group_points(self, first: int, last: int) -> list[int]:
-        """Return the bytes at the points of a backward pass through the layers from `first` to before `last`."""
+        is highest at the group's last layer, else at its first."""
         shape = self.shape
         narrow = self.narrow
-        # what the gradient of a matrix adds for each parameter: 4, less the 4 - narrow of the copy that it replaces
-        matrix = narrow
-        layers = last - first
-        groups_before = first // (self.checkpoint or shape.num_layers)
-        inputs = 4 * self.hidden * (groups_before + 1)  # of the groups up to this one
-        done = 4 * (shape.vocab_size * shape.d_model + (shape.num_layers - last) * shape.layer_matrices)
-        own = layers * (self.layer_bytes + (4 - matrix) * shape.layer_matrices)
-        norms = 4 * (2 * shape.num_layers + 1) * shape.d_model  # too small for their time to matter
-        at_last_layer = inputs + done + own + norms
-        at_first_layer = at_last_layer + (layers - 1) * (matrix * shape.layer_matrices - self.layer_bytes)
-
+        at_loss = self.kept_bytes + self.head_copy
+        if not self.checkpoint:
+            at_loss += self.layer_copies
+        # the gradient of the head's input; under autocast the log-probabilities are gone by then
+        head_input = narrow * self.hidden - 4 * self.logits * self.casts
+        points = [
+            at_loss + 2 * 4 * self.logits,  # the gradients of the log-probabilities and of the logits
+            at_loss + 4 * self.head + head_input,
+            4 * shape.parameters + 4 * self.hidden,  # the embedding's gradient, the last to come
+        ]
+        # the gradient of a matrix adds `narrow` for each parameter: 4, less the 4 - narrow of the copy that it replaces
+        made_by_layer = narrow * shape.layer_matrices
         # at SwiGLU's product: its gradient, those of its factors, and that of the matrix after it
-        swiglu = matrix * shape.d_ff * shape.d_model + 2 * narrow * self.wide
+        swiglu = narrow * shape.d_ff * shape.d_model + 2 * narrow * self.wide
         # at attention: SwiGLU, its norm and the output projection are done
-        gradients = matrix * (3 * shape.d_ff * shape.d_model + shape.d_model**2)
+        gradients = narrow * (3 * shape.d_ff * shape.d_model + shape.d_model**2)
         freed = 4 * narrow * self.wide + (2 * 4 + (2 + self.casts) * narrow) * self.hidden
-        attention = gradients + self._attention_temporaries - freed
-        return [layer + part for layer in (at_last_layer, at_first_layer) for part in (swiglu, attention)]
+        attention = gradients + self._attention_temporaries() - freed
+        group = self.checkpoint or shape.num_layers
+        for first in range(0, shape.num_layers, group):
+            last = min(shape.num_layers, first + group)
+            inputs = 4 * self.hidden * (first // group + 1)  # of the groups up to this one
+            done = 4 * (self.head + (shape.num_layers - last) * shape.layer_matrices + shape.norm_parameters)
+            activations = (last - first) * (self.layer_bytes + (4 - narrow) * shape.layer_matrices)
+            grown = (last - first - 1) * (made_by_layer - self.layer_bytes)
+            points.append(inputs + done + activations + max(0, grown) + max(swiglu, attention))
+        return points
 
-    @property
     def _attention_temporaries(self) -> int:
         """Return the bytes of temporaries in the backward pass of one attention.
 
@@ -237,40 +184,26 @@ class _Step:
         output. `tiled` adds the scaled queries, a tile's part of their gradient, and for each score of a tile two fp32
         numbers and a narrow one."""
         if self.holds_scores:
-            return 2 * self.shape.scores * (4 if self.widens_softmax else self.narrow)
-        hidden = self.narrow * self.hidden
-        temporaries = 4 * hidden
+            number = self.narrow
+            if self.widens_softmax:
+                number = 4
+            return 2 * number * self.shape.scores
+        temporaries = 4 * self.narrow * self.hidden
         if self.attention == "tiled":
-            temporaries += 2 * hidden + (8 + self.narrow * self.casts) * self._tile_scores
+            temporaries += 2 * self.narrow * self.hidden + (8 + self.narrow * self.casts) * self.tile_scores
         return temporaries
-
-    @property
-    def _tile_scores(self) -> int:
-        return self.shape.num_heads * self.shape.tokens * min(TILE, self.shape.context_length)
-
-
-def attention_kept_bytes(variant: str, batch_size: int, seq_len: int, d_head: int, causal: bool) -> dict[str, int]:
-    """Return the bytes, by part, that attention alone keeps in fp32 for its backward pass.
-
-    These are inputs, output, the output's gradient, which exists from the start, and what the variant keeps for the
-    backward pass: weights and mask, or one logarithm for each query."""
-    tensor = 4 * batch_size * seq_len * d_head
-    parts = {"Q, K and V": 3 * tensor, "output": tensor, "gradient of the output": tensor}
-    if variant in FORMULA:
-        parts["weights"] = 4 * batch_size * seq_len**2
-        if causal:
-            parts["mask"] = seq_len**2
-    else:
-        parts["logarithms of the sums"] = 4 * batch_size * seq_len
-    return parts
 
 
 def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: bool) -> dict[str, int]:
     """Return the bytes, by part, at the peak of naive attention in fp32, for at least d_head tokens.
 
     The backward pass then has the gradients of weights and scores, and has not yet freed what it reads."""
-    parts = attention_kept_bytes("naive", batch_size, seq_len, d_head, causal)
-    parts["gradient of V"] = 4 * batch_size * seq_len * d_head
-    parts["gradient of the weights"] = parts["weights"]
-    parts["gradient of the scores"] = parts["weights"]
-    return parts
+    tensor = 4 * batch_size * seq_len * d_head
+    scores = 4 * batch_size * seq_len**2
+    return {
+        "Q, K and V": 3 * tensor,
+        "output and its gradient": 2 * tensor,
+        "weights and mask": scores + causal * seq_len**2,
+        "gradient of V": tensor,
+        "gradients of weights and scores": 2 * scores,
+    }

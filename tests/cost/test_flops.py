@@ -14,18 +14,10 @@ from shapes import SHAPES, build
 
 pytestmark = pytest.mark.usefixtures("one_thread", "former_precision")
 
-# Shapes of differing aspect, so that each has its peak elsewhere: in a layer's feed-forward or attention, in the loss
-# where the vocabulary is wide, at the end of the backward pass or in the optimizer where parameters outweigh tokens.
-
-
-@pytest.fixture(params=SHAPES)
-def shape(request):
-    return SHAPES[request.param]
-
-
-# One short sequence, one odd length of many layers, one wide vocabulary: the counts are exact for each.
+# few and many layers and words, a single token, an odd length
 EXACT = [
-    *SHAPES.values(),
+    SHAPES["wide"],
+    SHAPES["deep"],
     cost.Shape(d_model=16, d_ff=40, num_layers=1, num_heads=2, vocab_size=7, batch_size=1, context_length=1),
     cost.Shape(d_model=48, d_ff=20, num_layers=5, num_heads=3, vocab_size=50, batch_size=3, context_length=33),
 ]
@@ -49,16 +41,11 @@ def test_flops_of_both_passes_are_those_counted(shape, attend):
     assert flops(lambda: losses[0].backward()) + 2 * uncounted == cost.backward_flops(shape)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_flops_of_attention_are_those_counted_masked_or_not(causal):
+def test_flops_of_attention_are_those_counted_and_causal_ones_those_of_the_pairs_that_a_query_may_see():
     q, k, v = torch.randn(3, 5, 40, 8)
-    assert flops(lambda: attention.naive(q, k, v, causal)) == cost.attention_flops(5, 40, 8)
-
-
-@pytest.mark.parametrize("seq_len", [1, 2, 40])
-def test_causal_flops_are_those_of_the_pairs_that_a_query_may_see(seq_len):
-    seen = sum(key <= query for query in range(seq_len) for key in range(seq_len))
-    assert cost.attention_flops(5, seq_len, 8, causal=True) == 5 * seen * 2 * (2 * 8)
+    assert flops(lambda: attention.naive(q, k, v)) == cost.attention_flops(5, 40, 8)
+    seen = sum(key <= query for query in range(40) for key in range(40))
+    assert cost.attention_flops(5, 40, 8, causal=True) == 5 * seen * 2 * (2 * 8)
 
 
 OPERATIONS = {"add": 1, "sub": 1, "mul": 1, "div": 1, "sqrt": 1, "maximum": 1, "addcmul": 3}  # addcmul: v + s g g
@@ -147,11 +134,9 @@ def traffic(shape):
         forward["gate"] += nbytes(up, gate, x[ffn.w2][0][0])
         backward["gate"] += nbytes(up, gate, dx[ffn.w2][0][0], dx[ffn.w1][0][1], dx[ffn.w3][0][1])
         (start, end), middle = x[block][0], x[block.ln2][0][0]
-        forward["residuals"] += nbytes(start, x[block.attn][0][1], middle) + nbytes(middle, x[ffn][0][1], end)
+        forward["residuals"] += nbytes(start, x[block.attn][0][1], middle, middle, x[ffn][0][1], end)
         (dstart, dend), dmiddle = dx[block][0], dx[block.attn][0][1]
-        backward["residuals"] += nbytes(dend, dx[block.ln2][0][0], dmiddle) + nbytes(
-            dmiddle, dx[block.ln1][0][0], dstart
-        )
+        backward["residuals"] += nbytes(dend, dx[block.ln2][0][0], dmiddle, dmiddle, dx[block.ln1][0][0], dstart)
     return {"forward": forward, "backward": backward}
 
 
@@ -162,10 +147,10 @@ def test_memory_bound_bytes_are_those_of_the_tensors_into_and_out_of_each_part(s
     assert predicted == traffic(shape)
 
 
-def test_attention_in_tiles_moves_no_scores_and_narrow_products_halve_what_is_theirs(shape):
-    full, tiled, narrow = (
-        cost.memory_bound_bytes(shape, *variant) for variant in (("fp32", "naive"), ("fp32", "sdpa"), ("bf16", "naive"))
-    )
+def test_attention_in_tiles_moves_no_scores_and_narrow_products_halve_what_is_theirs():
+    full = cost.memory_bound_bytes(SHAPES["wide"], "fp32", "naive")
+    tiled = cost.memory_bound_bytes(SHAPES["wide"], "fp32", "sdpa")
+    narrow = cost.memory_bound_bytes(SHAPES["wide"], "bf16", "naive")
     for phase in ("forward", "backward"):
         assert tiled[phase] == full[phase] | {"softmax": 0}
         assert all(2 * narrow[phase][part] == full[phase][part] for part in ("gate", "softmax"))
