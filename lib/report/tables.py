@@ -115,6 +115,8 @@ def _html_cells(cells: pd.Series, kind: str) -> list[str]:
         match = RANGE.match(text)
         if match and _is_number(cell):
             text = f"{match[1]}{match[3]}<small>{match[2].replace(' to ', '–')}</small>"
+        # a long name may break there, and is copied without a mark
+        text = text.replace("_", "_<wbr>")
         tagged.append(f'<td class="{kind}">{text}</td>')
     return tagged
 
