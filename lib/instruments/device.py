@@ -7,7 +7,6 @@ the fastest first. Asking for a device starts nothing on it.
 import contextlib
 import hashlib
 import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -215,24 +214,6 @@ class Cuda(Cpu):
 
     def reset_peaks(self) -> None:
         torch.cuda.reset_peak_memory_stats()
-
-    def history(self, run: Callable[[], None]) -> tuple[dict, int]:
-        """Run something; return the allocator's snapshot of it, and the bytes requested before."""
-        # by default each C++ frame would start addr2line
-        os.environ.setdefault("TORCH_SYMBOLIZE_MODE", "dladdr")
-        # what still runs would allocate and free inside the history
-        self.synchronize()
-        bytes_before = self.memory_bytes()["end"]
-        stacks = "python"
-        # elsewhere PyTorch sees no C++ frames
-        if (platform.system(), platform.machine()) == ("Linux", "x86_64"):
-            stacks = "all"
-        torch.cuda.memory._record_memory_history(context="alloc", stacks=stacks)
-        try:
-            run()
-            return torch.cuda.memory._snapshot(), bytes_before
-        finally:
-            torch.cuda.memory._record_memory_history(None)
 
     def activities(self) -> list:
         """List what torch.profiler is to record: calls of the CPU and kernels of the GPU."""

@@ -1,12 +1,10 @@
 """Follow the memory of one iteration from allocation to free, and name who allocates it."""
 
-import functools
 import math
-import re
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -41,9 +39,9 @@ class History:
     `events` are instants in ns with the change in bytes. `marks` are phases with the instant of their end and the
     number of events before it. `bytes_before` were alive before the iteration."""
 
-    def __init__(self, began_ns: int, bytes_before: int = 0):
-        self.began_ns = began_ns
-        self.bytes_before = bytes_before
+    def __init__(self):
+        self.began_ns = time.perf_counter_ns()
+        self.bytes_before = 0
         self.events: list[tuple[int, int]] = []
         self.allocations: list[Allocation] = []
         self.marks: list[tuple[str, int, int]] = []
@@ -156,7 +154,7 @@ class _LiveStorages(TorchDispatchMode):
     def __init__(self, maker: Callable[[str], str]):
         super().__init__()
         self.maker = maker
-        self.history = History(time.perf_counter_ns())
+        self.history = History()
         self.alive: dict[int, Allocation] = {}
         self.finalizers: dict[int, weakref.finalize] = {}
 
@@ -179,6 +177,7 @@ class _LiveStorages(TorchDispatchMode):
         return result
 
     def _see(self, leaf, function) -> None:
+        """Note a storage that is new or resized; no `function` made those that were there before."""
         # a wrapper around other tensors holds no memory of its own
         if not isinstance(leaf, torch.Tensor) or leaf.is_meta or is_traceable_wrapper_subclass(leaf):
             return
@@ -186,11 +185,11 @@ class _LiveStorages(TorchDispatchMode):
         key = storage._cdata
         size = storage.nbytes()
         former = self.alive.get(key)
+        if former is not None and former.bytes == size:
+            return
         if former is None:
             self.finalizers[key] = weakref.finalize(storage, self._freed, key)
             self.finalizers[key].atexit = False
-        elif former.bytes == size:
-            return
         else:
             # resized: moved to memory of another size
             self.history.free(time.perf_counter_ns(), former)
@@ -213,75 +212,22 @@ def _maker(operator: str) -> str:
     node = torch._C._current_autograd_node()
     if node:
         return node.name()
-    return _nearest_function(_stack()) or operator
+    return _nearest_function() or operator
 
 
-def _stack() -> Iterator[tuple[str, str]]:
-    """Yield file and function of each frame that called into this module, nearest first."""
+def _nearest_function() -> str:
+    """Name the nearest function of lib within the iteration; "" without one."""
     frame = sys._getframe()
     while frame and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     while frame:
-        yield frame.f_code.co_filename, frame.f_code.co_qualname
-        frame = frame.f_back
-
-
-def _nearest_function(frames: Iterable[tuple[str, str]]) -> str:
-    """Name the nearest function of lib within the iteration; "" without one."""
-    for filename, name in frames:
-        path = Path(filename)
-        # this module or the one that asked it to follow the iteration
+        path = Path(frame.f_code.co_filename)
+        # this module again: whoever asked it to follow the iteration allocates nothing
         if path.parent == INSTRUMENTS:
             return ""
         if path.is_relative_to(LIB):
-            return _function_name(path, name)
+            modules = path.relative_to(LIB).with_suffix("").parts
+            # like experiments.training.Training.iteration
+            return ".".join([*modules, frame.f_code.co_qualname.partition(".<locals>")[0]])
+        frame = frame.f_back
     return ""
-
-
-@functools.cache
-def _function_name(path: Path, name: str) -> str:
-    """Name a function of lib, like `experiments.training.Training.iteration`."""
-    modules = path.relative_to(LIB).with_suffix("").parts
-    return ".".join([*modules, name.partition(".<locals>")[0]])
-
-
-def from_snapshot(snapshot: dict, marks: list[tuple[str, int]], began_ns: int, bytes_before: int) -> History:
-    """Build the history of the first CUDA device from `torch.cuda.memory._snapshot()`.
-
-    It starts at `began_ns`, when `bytes_before` were there. Instants are Unix time; bytes are those requested, before
-    rounding. Makers are named by the recorded frames, C++ ones too if there are any."""
-    history = History(began_ns, bytes_before)
-    pending = list(marks)
-    alive: dict[int, Allocation] = {}
-    for entry in snapshot["device_traces"][0]:
-        instant_ns = 1000 * entry["time_us"]
-        # phases that ended before this event
-        while pending and pending[0][1] < instant_ns:
-            history.mark(*pending.pop(0))
-        if instant_ns < began_ns:
-            continue
-        if entry["action"] == "alloc":
-            function, operator = _maker_in(entry.get("frames", ()))
-            alive[entry["addr"]] = history.allocate(instant_ns, entry["size"], function, operator)
-        elif entry["action"] == "free_completed":
-            # what the history does not know was there before
-            allocation = alive.pop(entry["addr"], Allocation(entry["size"], "", "", "", -1))
-            history.free(instant_ns, allocation)
-    for mark in pending:
-        history.mark(*mark)
-    return history
-
-
-def _maker_in(frames: list[dict]) -> tuple[str, str]:
-    """Return the function and operator that allocated, from the frames of a snapshot, nearest first."""
-    operator = ""
-    node = ""
-    for frame in frames:
-        called = re.match(r"at::_ops::(\w+)::", frame["name"])
-        if called and not operator:
-            operator = f"aten::{called[1]}"
-        applied = re.search(r"(\w+Backward\d*|AccumulateGrad)::apply", frame["name"])
-        if applied and not node:
-            node = applied[1]
-    nearest = _nearest_function((frame["filename"], frame["name"]) for frame in frames)
-    return node or nearest or operator, operator

@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import torch
 
 from lib.instruments import allocator
 from lib.instruments.device import on
-from lib.instruments.memory_timeline import History, follow, from_snapshot
+from lib.instruments.memory_timeline import History, follow
 from lib.timing import Iteration
 
 MIB = 2**20
@@ -101,21 +100,11 @@ def resident_peak() -> Iterator[dict[str, list[float]]]:
 def peaks_and_timeline(iteration: Iteration, before: Callable[[], None], device: str, count: int) -> dict:
     """Return the metrics of `peaks`, and the history with its `count` largest allocations.
 
-    A CPU runs one iteration for both, since it is slow. CUDA runs two, with `before` between them, and takes the
-    history from its allocator, in the bytes requested. MPS has no history."""
+    A CPU runs one iteration for both, since it is slow; a GPU runs two, with `before` between them."""
     if device == "cpu":
         metrics, history = _followed(iteration)
-        return metrics | history.tables(count)
-    metrics = _counted(iteration, device)
-    if device != "cuda":
-        return metrics
-    before()
-    marks = []
-
-    def run() -> None:
-        iteration(lambda phase: marks.append((phase, time.time_ns())))
-
-    # the allocator's history has Unix time
-    began_ns = time.time_ns()
-    snapshot, bytes_before = on(device).history(run)
-    return metrics | from_snapshot(snapshot, marks, began_ns, bytes_before).tables(count)
+    else:
+        metrics = _counted(iteration, device)
+        before()
+        history = follow(iteration)
+    return metrics | history.tables(count)

@@ -22,8 +22,7 @@ from lib.timing import Iteration
 
 START = "iteration begins"  # the names of the marks in a trace
 END = "phase ends: "
-TOP = 12  # rows of a phase in the table of kernels, above one row for all others
-OTHERS = "all others"
+TOP = 12  # rows of a phase in the table of kernels
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 NO_KERNELS = "the trace has no kernels; CUPTI, which reports them, is missing or not permitted here"
@@ -70,8 +69,8 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) ->
     """Compute metrics and tables from the events of a trace, or say why not in `profiler_missing`.
 
     `profiled_<phase>_ms` and `profiled_total_ms` list one time for each iteration. The tables give `calls` and
-    `total_us` as the mean of one iteration. `kernels` has the most expensive kernels of each phase, with statistics
-    of the time of a call. `classes` sums each phase by class (see `kernel_classes`). `parts` sums by class what ran in
+    `total_us` as the mean of one iteration. `kernels` has the most expensive kernels of each phase, with their share of
+    its kernels' time. `classes` sums each phase by class (see `kernel_classes`). `parts` sums by class what ran in
     these ranges and in the backward nodes of their operators."""
     events = _events(trace_events)
     windows = _windows(events)
@@ -83,11 +82,11 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) ->
     calls["class"] = [kernel_classes.classify(*call) for call in zip(calls["name"], calls["phase"], strict=True)]
     iterations = windows["iteration"].nunique()
     result = _durations(windows, calls, device)
-    result["kernels"] = _by_name(calls, iterations)
-    result["classes"] = _summed(calls, ["phase", "class"], iterations)
+    result["kernels"] = _largest(calls, iterations).to_dict("list")
+    result["classes"] = _summed(calls, ["phase", "class"], iterations).to_dict("list")
     if parts:
         calls_in_parts = _inside(calls, _part_spans(events, windows, parts), by="thread")
-        result["parts"] = _summed(calls_in_parts, ["part", "phase", "class"], iterations)
+        result["parts"] = _summed(calls_in_parts, ["part", "phase", "class"], iterations).to_dict("list")
     return result
 
 
@@ -194,36 +193,21 @@ def _durations(windows: pd.DataFrame, calls: pd.DataFrame, device: str) -> dict[
     return metrics
 
 
-def _by_name(calls: pd.DataFrame, iterations: int) -> dict[str, list]:
-    """Tabulate the largest kernels of each phase, with all others in one row, as nsys does."""
-    tables = []
-    for phase, of_phase in calls.groupby("phase", observed=True):
-        totals_us = of_phase.groupby("name")["us"].sum().sort_values(ascending=False, kind="stable")
-        largest = list(totals_us.index[:TOP])
-        # what is not among the largest has a row together
-        shown = of_phase["name"].where(of_phase["name"].isin(largest), OTHERS)
-        times_us = of_phase["us"].groupby(shown)
-        table = times_us.agg(
-            calls="count", total_us="sum", mean_us="mean", median_us="median", min_us="min", max_us="max",
-            deviation_us=lambda us: us.std(ddof=0),
-        )  # fmt: skip
-        table["share_percent"] = 100 * table["total_us"] / table["total_us"].sum()
-        table[["calls", "total_us"]] /= iterations
-        order = [name for name in (*largest, OTHERS) if name in table.index]
-        table = table.loc[order].rename_axis("kernel").reset_index()
-        classes = of_phase.drop_duplicates("name").set_index("name")["class"]
-        table.insert(0, "phase", phase)
-        table.insert(2, "class", table["kernel"].map(classes).fillna(""))
-        tables.append(table)
-    return pd.concat(tables).to_dict("list")
-
-
-def _summed(calls: pd.DataFrame, keys: list[str], iterations: int) -> dict[str, list]:
+def _summed(calls: pd.DataFrame, keys: list[str], iterations: int) -> pd.DataFrame:
     """Tabulate calls and microseconds in one iteration, by these columns."""
     # a categorical keeps the order of the classes in every table
     calls = calls.assign(**{"class": pd.Categorical(calls["class"], kernel_classes.CLASSES)})
     sums = calls.groupby(keys, observed=True)["us"].agg(calls="count", total_us="sum") / iterations
-    return sums.reset_index().to_dict("list")
+    return sums.reset_index()
+
+
+def _largest(calls: pd.DataFrame, iterations: int) -> pd.DataFrame:
+    """Tabulate the kernels of each phase that take most of its time."""
+    kernels = _summed(calls, ["phase", "name", "class"], iterations).rename(columns={"name": "kernel"})
+    phase_us = kernels.groupby("phase", observed=True)["total_us"].transform("sum")
+    kernels["share_percent"] = 100 * kernels["total_us"] / phase_us
+    kernels = kernels.sort_values(["phase", "total_us"], ascending=[True, False], kind="stable")
+    return kernels.groupby("phase", observed=True).head(TOP)
 
 
 def _part_spans(events: pd.DataFrame, windows: pd.DataFrame, parts: Sequence[str]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""A timeline tells when memory was taken and freed, and by whom, from tracking and from CUDA's history alike."""
+"""A timeline tells when memory was taken and freed, and by whom."""
 
 import pytest
 import torch
@@ -7,7 +7,6 @@ from lib import attention
 from lib.instruments import memory_timeline, peak_memory
 from lib.instruments.device import Cuda
 from lib.instruments.peak_memory import MIB
-from lib.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -46,69 +45,25 @@ def test_a_timeline_has_every_change_the_phases_and_the_largest_allocations():
     }  # fmt: skip
 
 
-def test_the_history_of_cudas_allocator_becomes_a_timeline():
-    lib, began = str(ROOT / "lib"), 10**15
-
-    def entry(action, us, addr, size, *names):
-        frames = [{"filename": filename, "line": 1, "name": name} for filename, name in names]
-        return {"action": action, "time_us": began // 1000 + us, "addr": addr, "size": size, "frames": frames}
-
-    naive = [("??", "at::_ops::bmm::call(at::Tensor const&)"), ("functional.py", "f"), (f"{lib}/attention.py", "naive")]
-    step = [("??", "at::_ops::mul::call()"), (f"{lib}/experiments/training.py", "Training.iteration.<locals>.f")]
-    node = [("??", "at::_ops::mm::call()"), ("??", "torch::autograd::generated::MmBackward0::apply(std::vector)")]
-    caller = [("??", "at::_ops::ones::call()"), ("a.py", "own")]
-    caller += [(f"{lib}/instruments/peak_memory.py", "f"), (f"{lib}/experiments/measure.py", "g")]
-    snapshot = {"segments": [], "device_traces": [[
-        entry("alloc", -5, 1, 999, *naive),  # before the iteration
-        entry("segment_alloc", 5, 1, 2**21),
-        entry("alloc", 10, 2, 100, *naive),
-        entry("free_requested", 20, 1, 999),
-        entry("free_completed", 20, 1, 999),
-        entry("alloc", 40, 1, 300, *node),  # the address again
-        entry("free_completed", 50, 2, 100),
-        entry("alloc", 60, 3, 7, *caller),
-        entry("alloc", 65, 4, 5, *step),
-    ]]}  # fmt: skip
-    marks = [("forward", began + 30_000), ("backward", began + 55_000), ("optimizer", began + 70_000)]
-    found = memory_timeline.from_snapshot(snapshot, marks, began, bytes_before=1000)
-
-    assert found.peaks() == {
-        "forward_peak": 1100, "forward_end": 101, "backward_peak": 401, "backward_end": 301,
-        "optimizer_peak": 313, "optimizer_end": 313,
-    }  # fmt: skip
-    assert found.tables(count=4) == {
-        "timeline": {
-            "instant_us": [0, 10, 20, 40, 50, 60, 65],
-            "live_mib": [n / MIB for n in (1000, 1100, 101, 401, 301, 308, 313)],
-        },
-        "phases": {
-            "phase": ["forward", "backward", "optimizer"], "begin_us": [0, 30, 55], "end_us": [30, 55, 70],
-        },
-        "largest": {
-            "each_mib": [n / MIB for n in (300, 100, 7, 5)], "count": [1, 1, 1, 1],
-            "function": ["MmBackward0", "attention.naive", "aten::ones", "experiments.training.Training.iteration"],
-            "operator": ["aten::mm", "aten::bmm", "aten::ones", "aten::mul"],
-            "phase": ["backward", "forward", "optimizer", "optimizer"],
-        },
-    }  # fmt: skip
-    assert [(made.born, made.freed) for made in found.allocations] == [(0, 3), (2, None), (4, None), (5, None)]
-
-
-def test_cudas_history_is_read_from_its_snapshot_of_another_iteration(monkeypatch):
+def test_a_gpu_counts_one_iteration_and_follows_another(monkeypatch):
     ran = []
-
-    def history(_, run):
-        run()
-        return {"device_traces": [[]]}, 12
 
     def iteration(mark):
         ran.append("iteration")
+        torch.ones(QUARTER)
         mark("run")
 
-    monkeypatch.setattr(Cuda, "memory_bytes", lambda _: {"peak": MIB})
+    monkeypatch.setattr(Cuda, "memory_bytes", lambda _: {"peak": 3 * MIB})
     monkeypatch.setattr(Cuda, "reset_peaks", lambda _: None)
-    monkeypatch.setattr(Cuda, "history", history)
     found = peak_memory.peaks_and_timeline(iteration, lambda: ran.append("before"), "cuda", 10)
-    assert found["peak_mib"] == [1.0]
-    assert found["timeline"] == {"instant_us": [0.0], "live_mib": [12 / MIB]}
+    assert found["peak_mib"] == [3.0]
+    assert found["timeline"]["live_mib"] == [0.0, 1.0, 0.0]
     assert ran == ["iteration", "before", "iteration"]
+
+
+def test_a_thinned_series_keeps_its_ends_and_extremes():
+    values = torch.randn(10_000).tolist()
+    indices = memory_timeline.thinned_indices(values, 600)
+    assert len(indices) <= 600
+    assert {0, 9_999, values.index(max(values)), values.index(min(values))} <= set(indices)
+    assert indices == sorted(indices)

@@ -120,11 +120,8 @@ def test_cuda_tells_what_is_allocated_and_what_is_reserved_in_each_phase(monkeyp
 
 def test_mps_tells_what_is_held_at_the_end_of_each_phase_and_no_peak(monkeypatch):
     monkeypatch.setattr(Mps, "memory_bytes", lambda _: {"end": 2 * MIB, "reserved": 3 * MIB})
-    for found in (
-        peak_memory.peaks(lambda mark: mark("forward"), "mps"),
-        peak_memory.peaks_and_timeline(lambda mark: mark("forward"), lambda: None, "mps", 10),
-    ):
-        assert found == {"forward_end_mib": [2], "forward_reserved_mib": [3]}
+    found = peak_memory.peaks(lambda mark: mark("forward"), "mps")
+    assert found == {"forward_end_mib": [2], "forward_reserved_mib": [3]}
 
 
 class OutOfResources(Exception):

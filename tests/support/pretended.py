@@ -4,7 +4,6 @@ MPS has no double precision, which this refuses; what works differently on a rea
 """
 
 import contextlib
-import time
 import weakref
 
 import pytest
@@ -54,11 +53,6 @@ def _device(kind: str, real: type) -> device.Cpu:
 
         def cache_bytes(self):
             return 2**16
-
-        def history(self, run):
-            run()
-            traced = {"action": "alloc", "time_us": time.time_ns() // 1000, "addr": 1, "size": HELD}
-            return {"device_traces": [[traced]]}, HELD
 
         def memory_bytes(self):
             counted = ("peak", "end", "reserved") if kind == "cuda" else ("end", "reserved")
