@@ -1,17 +1,12 @@
 """Make a plain model faster: swap its submodules, keep its weights, their names and its results.
 
->>> from lib import fast
->>> fast.accelerate(network, ["projections", "cast_once"], torch.bfloat16)  # doctest: +SKIP
->>> fast.compile_layers(network)  # doctest: +SKIP
->>> optimizer = fast.AdamW(network.parameters())  # doctest: +SKIP
-
 Lines to paste into a training script are `PASTE_ANY`, which needs only PyTorch, and `PASTE_LIB`. Shapes in names are
 those of `lib.model`.
 """
 
 import functools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
@@ -60,8 +55,7 @@ def train(inputs, targets):
     return loss.detach()
 """
 
-# Lines that replace those which compile and make the optimizer. They work on any module too; `projections` joins those
-# of lib.model alone.
+# Lines that replace those which compile and make the optimizer; `projections` changes layers of lib.model alone.
 PASTE_LIB = """\
 from lib import fast
 
@@ -74,7 +68,7 @@ optimizer = fast.AdamW(network.parameters())
 """
 
 
-def accelerate(network: nn.Module, switches: Iterable[str], dtype: torch.dtype = torch.bfloat16) -> None:
+def accelerate(network: nn.Module, switches: Collection[str], dtype: torch.dtype = torch.bfloat16) -> None:
     """Swap submodules of a plain model for faster ones, in place.
 
     `projections` multiplies by the weights of queries, keys and values at once, and by w1 and w3 at once, in the layers
@@ -84,7 +78,6 @@ def accelerate(network: nn.Module, switches: Iterable[str], dtype: torch.dtype =
 
     All parameters stay the same fp32 tensors under the same names. Call it once the model is on its device, and before
     it is compiled. Raises ValueError for an unknown switch, or a `dtype` for `cast_once` that is not narrower."""
-    switches = set(switches)
     for switch in switches:
         validate.choice("switches", switch, SWITCHES)
     narrow = None
@@ -111,10 +104,7 @@ def _swap(network: nn.Module, kind: type[nn.Module], replacement) -> None:
 
 
 def products(network: nn.Module) -> None:
-    """Compute the products of each nn.Linear by the faster library for their shapes, where they are fp32 on a CPU.
-
-    Works on any module, and changes neither parameters nor names. What is computed in another type or on another
-    device is left to PyTorch (see `lib.products`)."""
+    """Compute the fp32 products on a CPU of each nn.Linear of any module by the faster library (`lib.products`)."""
     for module in network.modules():
         if type(module) is nn.Linear and module.weight.dtype == torch.float32:
             # the same module with another forward: whoever holds it, and its hooks, need not know
@@ -124,10 +114,9 @@ def products(network: nn.Module) -> None:
 
 
 def compile_layers(network: nn.Module) -> None:
-    """Compile each layer of a model by itself: the elements of its nn.ModuleLists; the rest stays eager.
+    """Compile each element of a model's nn.ModuleLists by itself; the rest stays eager.
 
-    Equal layers share a graph, so it compiles in a fraction of the time that the whole model takes. Raises ValueError
-    for a model without such a list."""
+    Equal layers share a graph, so this takes a fraction of the whole model's time. Raises ValueError without a list."""
     layers = _elements(network)
     if not layers:
         raise ValueError(f"network: got {type(network).__name__} without a ModuleList, expected one with its layers")
@@ -249,10 +238,9 @@ def _copy_anew(network: nn.Module) -> None:
 
 
 class AdamW(adam.AdamW):
-    """Optimize a model that `accelerate` may have changed, in one pass over memory.
+    """Optimize a model that `accelerate` may have changed, and write the copies of weights in the same pass.
 
-    Reads gradients in their own type and writes the copies of weights. Parameters without a copy take the variant
-    `fused`. Raises ValueError for amsgrad."""
+    Parameters without a copy take the variant `fused`. Raises ValueError for amsgrad."""
 
     def __init__(self, params, hyper: Hyper = DEFAULTS):
         if hyper.amsgrad:
@@ -292,10 +280,8 @@ def _compiled():
 
 
 def _update_and_copy(param_N, grad_N, exp_avg_N, exp_avg_sq_N, rounded_N, rate, scale, hyper: Hyper) -> None:
-    """Apply the equations of `adam.single_tensor` and round the result.
-
-    `rate` and `scale` correct the biases of the moments. Compiled inside, their powers would be computed for every
-    element."""
+    """Apply the equations of `adam.single_tensor` and round the result."""
+    # `rate` and `scale` correct the biases; compiled inside, their powers would be computed for every element
     wide_N = grad_N.to(param_N.dtype)
     exp_avg_N.mul_(hyper.beta1).add_(wide_N, alpha=1 - hyper.beta1)
     exp_avg_sq_N.mul_(hyper.beta2).addcmul_(wide_N, wide_N, value=1 - hyper.beta2)

@@ -9,7 +9,6 @@ import functools
 import operator
 import statistics
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -18,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 LEAST_ROUNDS = 5
 SECONDS = 0.2  # for each product, of both libraries together
+OVERHEAD_S = 5e-5  # of `ChosenLinear` in a forward and backward pass beyond its products, at most
 
 # Defined by its schema: `torch.library.custom_op` would add 12 us to each call.
 torch.library.define("fast::onednn", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
@@ -39,7 +39,7 @@ def onednn(x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor | None = None) -> Ten
 
 
 def available() -> bool:
-    """Return True if this PyTorch has both libraries to choose from."""
+    """Return True if this PyTorch has both libraries."""
     return torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
 
 
@@ -116,53 +116,35 @@ def choose(rows: int, inputs: int, outputs: int) -> Choice:
 def _measured(rows: int, inputs: int, outputs: int, threads: int) -> Choice:
     if not available():
         return Choice(False, False, False)
+    # ones, so that no random numbers are drawn
     x_NC = torch.ones(rows, inputs)
     weight_FC = torch.ones(outputs, inputs)
     dout_NF = torch.ones(rows, outputs)
     with torch.no_grad():
         gains_s = Choice(
-            output=_gain_s(x_NC, weight_FC),
-            input_gradient=_gain_s(dout_NF, weight_FC.t()),
-            weight_gradient=_gain_s(dout_NF.t(), x_NC.t()),
+            output=gain_s(x_NC, weight_FC),
+            input_gradient=gain_s(dout_NF, weight_FC.t()),
+            weight_gradient=gain_s(dout_NF.t(), x_NC.t()),
         )
-    if sum(gains_s) <= overhead_s():
+    if sum(gains_s) <= OVERHEAD_S:
         return Choice(False, False, False)
     return Choice(*(gain > 0 for gain in gains_s))
 
 
-def _gain_s(left: Tensor, right: Tensor) -> float:
-    return gain_s(lambda: nn.functional.linear(left, right), lambda: onednn(left, right))
-
-
-def gain_s(first: Callable, second: Callable) -> float:
-    """Return the seconds that the second call saves, or 0 unless it is faster in three of four rounds."""
-    first()
-    second()
+def gain_s(left: Tensor, right: Tensor) -> float:
+    """Return the seconds that oneDNN saves, or 0 unless it is faster in three of four rounds."""
+    # the first call of each prepares its library
+    nn.functional.linear(left, right)
+    onednn(left, right)
     saved_s = []
     end = time.perf_counter() + SECONDS
     while len(saved_s) < LEAST_ROUNDS or time.perf_counter() < end:
         start = time.perf_counter()
-        first()
+        nn.functional.linear(left, right)
         between = time.perf_counter()
-        second()
+        onednn(left, right)
         saved_s.append((between - start) - (time.perf_counter() - between))
     lower_quartile, median, _ = statistics.quantiles(saved_s, n=4)
     if lower_quartile <= 0:
         return 0.0
     return median
-
-
-@functools.cache
-def overhead_s() -> float:
-    """Return what `ChosenLinear` costs beyond its products, in seconds a forward and backward pass."""
-    x_NC = torch.ones(1, 1, requires_grad=True)
-    weight_FC = torch.ones(1, 1, requires_grad=True)
-    nothing = Choice(False, False, False)
-
-    def plain():
-        torch.autograd.grad(nn.functional.linear(x_NC, weight_FC), (x_NC, weight_FC))
-
-    def chosen():
-        torch.autograd.grad(ChosenLinear.apply(x_NC, weight_FC, None, nothing), (x_NC, weight_FC))
-
-    return gain_s(chosen, plain)
