@@ -1,9 +1,8 @@
 """Compute attention by FlashAttention-2 in blocks of keys, in plain and in compiled PyTorch.
 
-It follows Dao (2023), algorithms 1 and 2. Each class has `apply(Q, K, V, is_causal=False)` over (..., T, D). For the
-backward pass it keeps Q, K, V, the output, and the natural log-sum-exp (..., T) of each query's scores: T (4 D + 1)
-numbers instead of T^2. Shapes in names: X any leading dimensions, T queries, S keys, N keys of a block, R queries that
-see any of them, D head size.
+It follows Dao (2023), algorithms 1 and 2. For the backward pass it keeps Q, K, V, the output, and the natural
+log-sum-exp (..., T) of each query's scores: T (4 D + 1) numbers instead of T^2. Shapes in names: X any leading
+dimensions, T queries, S keys, N keys of a block, R queries that see any of them, D head size.
 """
 
 import functools
@@ -17,9 +16,7 @@ COMPILED_BLOCK = 256  # of fewer blocks, since a call of compiled code takes lon
 
 
 class FlashAttentionTorch(torch.autograd.Function):
-    """Compute an online softmax over blocks of keys, forward and backward, in plain PyTorch.
-
-    It holds at most T x `block` scores for each leading index, and as many gradients of them."""
+    """Compute an online softmax over blocks of keys in plain PyTorch; it holds at most T x `block` scores a head."""
 
     @staticmethod
     def forward(ctx, Q, K, V, is_causal=False, block=BLOCK):
@@ -48,7 +45,7 @@ def _compiled(function):
 
 
 def _forward(weigh, ctx, Q, K, V, causal, block):
-    q_XTD = _scaled(Q)
+    q_XTD = _as_3d(Q) / math.sqrt(Q.shape[-1])  # so that products with keys are scores
     k_XSD = _as_3d(K)
     v_XSD = _as_3d(V)
     out_XTD = torch.zeros_like(q_XTD, dtype=torch.promote_types(q_XTD.dtype, torch.float32))
@@ -69,7 +66,7 @@ def _forward(weigh, ctx, Q, K, V, causal, block):
 
 def _backward(weigh_again, ctx, dO):
     Q, K, V, out, logsumexp = ctx.saved_tensors
-    q_XTD = _scaled(Q)
+    q_XTD = _as_3d(Q) / math.sqrt(Q.shape[-1])  # so that products with keys are scores
     k_XSD = _as_3d(K)
     v_XSD = _as_3d(V)
     dout_XTD = _as_3d(dO)
@@ -91,17 +88,8 @@ def _backward(weigh_again, ctx, dO):
         dk_XSD[..., keys, :] = dscores_XRN.mT @ q_XRD
         _add_product(dq_XTD[..., rows, :], dscores_XRN, k_XND)
         del weights_XRN, dscores_XRN  # before the next block has its own
-    dq_XTD.mul_(_scale(Q))
+    dq_XTD.div_(math.sqrt(Q.shape[-1]))
     return dq_XTD.reshape(Q.shape), dk_XSD.reshape(K.shape), dv_XSD.reshape(V.shape), None, None
-
-
-def _scale(Q):
-    return 1 / math.sqrt(Q.shape[-1])
-
-
-def _scaled(Q):
-    """Return the queries over sqrt(D) in three dimensions, so that their products with keys are scores."""
-    return _as_3d(Q) * _scale(Q)
 
 
 def _as_3d(x: Tensor) -> Tensor:
@@ -110,10 +98,9 @@ def _as_3d(x: Tensor) -> Tensor:
 
 
 def _blocks(q_XTD, k_XSD, causal, block):
-    """Yield slices of keys, each with the slice of the queries that see any of them, and a mask.
+    """Yield slices of keys, each with the slice of the queries that see any of them, and a mask of the first of these.
 
-    It is -inf where a key is in the future of one of the first queries, else 0; the others see all keys of the block.
-    """
+    The mask is -inf where a key is in a query's future, else 0; later queries see all keys of the block."""
     if not causal:
         for start in range(0, k_XSD.shape[-2], block):
             yield slice(start, start + block), slice(0, None), None
@@ -142,9 +129,7 @@ def _add_product(sum: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def _weigh(scores_XRN, largest_XR1, total_XR1):
-    """Turn scores into weights, and take them into the running largest score and sum of weights.
-
-    All is done in place. Returns the factor by which earlier weights shrink."""
+    """Turn scores into weights and update the running maximum and sum, in place; return what earlier weights shrink by."""
     new_XR1 = torch.maximum(largest_XR1, scores_XRN.amax(-1, keepdim=True))
     scores_XRN.sub_(new_XR1).exp_()
     shrink_XR1 = torch.exp(largest_XR1 - new_XR1)

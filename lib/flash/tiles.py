@@ -1,8 +1,4 @@
-"""Compute attention by FlashAttention-2 in tiles, by kernels in Triton.
-
-This picks the tiles and launches the kernels. `FlashAttentionTriton` takes and keeps what the classes of
-`lib.flash.blocks` do.
-"""
+"""Pick tiles for the kernels of `lib.flash.kernels`, and launch them."""
 
 import importlib.util
 import math
@@ -15,7 +11,7 @@ WIDEST = 128  # features of a head that the kernels have tiles for
 
 
 class FlashAttentionTriton(torch.autograd.Function):
-    """Compute the same by the kernels of `lib.flash.kernels`, on a GPU of NVIDIA."""
+    """Compute FlashAttention-2 by kernels in Triton, on a GPU of NVIDIA; keeps what the classes of `blocks` do."""
 
     @staticmethod
     def forward(ctx, Q, K, V, is_causal=False):
@@ -158,9 +154,7 @@ def padded(d_head: int) -> int:
 
 
 def missing(d_head: int, capability: tuple[int, int] | None) -> str | None:
-    """Return why a GPU cannot run the kernels, or None.
-
-    `capability` is its compute capability; None stands for a device that is no GPU of NVIDIA."""
+    """Return why a GPU of this compute capability, None for another device, cannot run the kernels; else None."""
     if capability is None:
         return "triton is for CUDA"
     if capability < (8, 0):
