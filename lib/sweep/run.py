@@ -205,14 +205,14 @@ def _watch(
             watched.began_a_case = True
             watched.in_hand_since = current["started"]
             yield Message("begins", records.name(batch[current_index].case))
-        if over:
-            watched.ended = "by itself"
-            return watched
         watched.in_hand = None
         limit_s = START_S
         if watched.began_a_case and current_index not in watched.records:
             watched.in_hand = batch[current_index]
             limit_s = watched.in_hand.timeout
+        if over:
+            watched.ended = "by itself"
+            return watched
         if time.time() - watched.in_hand_since > limit_s:
             watched.ended = "timeout"
             return watched

@@ -1,0 +1,40 @@
+"""What the tests of sweeps share: the cheap experiment, in this process and in others."""
+
+import json
+import sys
+
+import pytest
+
+import cheap
+from lib import catalog, notebooks
+from lib.instruments import environment
+
+
+@pytest.fixture
+def cheap_sweep():
+    """Make a sweep from the text of its file; it is ended and removed after the test."""
+    sweeps = []
+
+    def make(text, **options):
+        sweeps.append(cheap.Sweep(text, **options))
+        return sweeps[-1]
+
+    yield make
+    for sweep in sweeps:
+        sweep.remove()
+
+
+@pytest.fixture
+def here(cheap_sweep, monkeypatch):
+    """Put the cheap experiment in the place of the project's, in this process; returns its sweep."""
+    sweep = cheap_sweep("cheap:")
+    notebooks.experiments.cache_clear()
+    monkeypatch.setattr(notebooks, "NOTEBOOKS", sweep.folder)
+    monkeypatch.setattr(notebooks, "SWEEPS", sweep.folder / "sweeps")
+    monkeypatch.setitem(catalog.CATALOG, "cheap", catalog.Experiment(title="Cheap"))
+    monkeypatch.setitem(sys.modules, "lib.experiments.cheap", cheap)
+    for name, value in sweep.variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CHEAP_ENVIRONMENT", json.dumps(environment.describe("cpu")))
+    yield sweep
+    notebooks.experiments.cache_clear()

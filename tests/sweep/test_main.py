@@ -1,0 +1,174 @@
+"""Sweeps from the command line: what they measure, what they print, and their exit codes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import cheap
+from lib.instruments.device import Cuda
+from lib.sweep.__main__ import main
+
+ALL = """
+rounds: 2
+seconds: 0.25
+timeout: 60
+cheap:
+  - {number: [1, 2, 3]}
+  - {number: 4, behaviour: kill}
+  - {number: 5, behaviour: oom}
+  - {number: 6, behaviour: exit}
+  - {number: 7, behaviour: failed}
+  - {number: 8, behaviour: children, timeout: 2}
+  - {number: 9, behaviour: once}
+  - {number: 10, behaviour: unavailable}
+"""
+ENDED = {4: "crashed", 5: "oom", 6: "crashed", 7: "failed", 8: "timeout"}  # in the first round, and not tried again
+
+
+def test_each_case_ends_as_it_must_and_costs_only_itself(cheap_sweep):
+    sweep = cheap_sweep(ALL)
+    code, printed = sweep.run()
+    expected = {(number, round): "ok" for number in (1, 2, 3, 9) for round in (1, 2)}
+    expected |= {(number, 1): status for number, status in ENDED.items()}
+    assert sweep.statuses() == expected, printed
+    assert code == 1
+    lines = printed.splitlines()
+    assert lines[0].startswith("one case of each experiment: 1 ok, 17 left; about")
+    assert lines[-1] == "8 ok, 1 oom, 1 timeout, 2 crashed, 1 failed, 0 left"
+    assert "1 left out: it says so" in lines
+    assert "failed: cheap 7-failed-1-cpu: KeyError: a bug" in lines
+    assert "timeout: cheap 8-children-1-cpu: took longer than 2 s" in lines
+    # what killed its kernel had one more try, and what found no memory got a kernel of its own
+    tries = {number: len(sweep.begun(number)) for number in range(1, 10)}
+    assert tries == {1: 2, 2: 2, 3: 2, 4: 2, 5: 1 + (tries[5] == 2), 6: 2, 7: 1, 8: 1, 9: 3}
+    assert {(entry["seconds"], entry["share"]) for entry in sweep.begun()} == {(0.25, 1)}
+    assert sweep.processes() == []
+    assert list((sweep.folder / "tmp").iterdir()) == []
+
+    before = sweep.files()
+    code, printed = sweep.run()
+    assert (code, printed.splitlines()[-1]) == (1, lines[-1])
+    assert sweep.files() == before
+    code, printed = sweep.run("status")
+    assert printed.splitlines()[0] == f"cheap, shard 1/1: ended: {lines[-1]}"
+    code, printed = sweep.run("--rounds", "3", "--dry")
+    assert code == 0
+    assert printed.splitlines()[-1] == f"cheap: {lines[-1].replace('0 left', '4 left')}"
+
+
+def test_cases_share_a_kernel_unless_an_axis_is_fresh(cheap_sweep):
+    sweep = cheap_sweep("rounds: 1\ncheap: [{number: [1, 2, 3]}, {number: [4, 5], fresh: [number]}]")
+    assert sweep.run()[0] == 0
+    kernel_of = {entry["number"]: entry["pid"] for entry in sweep.begun()}
+    # number 1 is the small case that comes first
+    assert kernel_of[2] == kernel_of[3]
+    assert len(set(kernel_of.values())) == 4
+
+
+def test_what_found_no_memory_in_a_used_kernel_gets_a_fresh_one(cheap_sweep):
+    sweep = cheap_sweep("rounds: 1\ncheap: [{number: [1, 2]}, {number: 3, behaviour: oom}]")
+    assert sweep.run()[0] == 0
+    assert sweep.statuses()[3, 1] == "oom"
+    assert [entry["number"] for entry in sweep.begun()] == [1, 2, 3, 3]
+    assert len({entry["pid"] for entry in sweep.begun(3)}) == 2
+
+
+def test_a_notebook_that_cannot_begin_is_told_in_one_line(cheap_sweep):
+    sweep = cheap_sweep("rounds: 1\ncheap: {number: [1, 2, 3]}", measure="import no_such_module")
+    code, printed = sweep.run()
+    assert code == 1
+    assert (
+        "cheap: no case could begin: ModuleNotFoundError: No module named 'no_such_module'" in printed.splitlines()[-1]
+    )
+    assert "0 ok, 3 left" in printed
+    assert sweep.statuses() == {}
+
+
+def test_a_budget_ends_between_cases_and_the_same_command_continues(cheap_sweep):
+    sweep = cheap_sweep("rounds: 1\ncheap: {number: [1, 2, 3, 4, 5, 6], pause_ms: 800}")
+    code, printed = sweep.run("--budget", "5")
+    measured = len(sweep.statuses())
+    assert 1 <= measured < 6
+    assert (code, printed.splitlines()[-1]) == (0, f"{measured} ok, {6 - measured} left")
+    assert sweep.run()[0] == 0
+    assert [entry["number"] for entry in sweep.begun()] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 143)])
+def test_a_signal_ends_it_within_seconds_and_the_same_command_continues(cheap_sweep, name, code):
+    sweep = cheap_sweep("rounds: 1\ncheap: [{number: 1}, {number: 2, behaviour: sleep}, {number: 3}]")
+    process = sweep.start()
+    cheap.until(lambda: sweep.begun(2), "the second case")
+    sent = time.monotonic()
+    process.send_signal(getattr(signal, name))
+    printed, _ = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert time.monotonic() - sent < 10
+    assert printed.splitlines()[-1] == "stopped; the same command continues"
+    assert sweep.processes() == []
+    assert sweep.statuses() == {(1, 1): "ok"}
+
+
+def test_a_second_sweep_is_told_that_one_is_running(cheap_sweep):
+    sweep = cheap_sweep("rounds: 1\ncheap: {number: 1, behaviour: sleep}")
+    process = sweep.start()
+    cheap.until(sweep.begun, "the first case")
+    for options in ((), ("--shard", "1/2")):
+        code, printed = sweep.run(*options)
+        assert code == 75
+        assert "running" in printed
+    status = sweep.run("status")[1]
+    assert "cheap, shard 1/1: running: 0 ok, 1 left; no case has a time yet (process" in status
+    assert "now cheap 1-sleep-1-cpu" in status
+    process.terminate()
+    process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--shard", "3/2"), "shard: got '3/2', expected k/n"),
+        (("--rounds", "0"), "rounds: got 0, expected a positive number"),
+        (("--budget", "-1"), "budget: got -1, expected a positive number"),
+        (("--address", "nowhere"), "address: got 'nowhere', expected host:port"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line_and_write_nothing(here, capsys, options, said):
+    here.write("cheap: {number: 1}")
+    assert main(["cheap", *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(said)
+    assert not here.results.exists()
+
+
+def test_a_sweep_that_needs_cuda_is_refused_without_it_but_lists_its_cases(here, capsys, monkeypatch):
+    monkeypatch.setattr(Cuda, "missing", lambda _: "there is no GPU")
+    here.write("needs: cuda\ncheap: {number: [1, 2]}")
+    assert main(["cheap"]) == 2
+    assert capsys.readouterr().err == "cheap.yaml: needs cuda: there is no GPU; DRY=1 lists the cases\n"
+    assert main(["cheap", "--dry"]) == 0
+    assert capsys.readouterr().out.count("left out: it needs cuda") == 2
+    assert not here.results.exists()
+
+
+def test_a_real_experiment_gives_records(tmp_path):
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "one.yaml").write_text(
+        "rounds: 1\nseconds: 0.01\nadam: {variant: [single_tensor, fused], num_params: 1, param_size: 64}"
+    )
+    script = (
+        "import pathlib, sys; from lib import notebooks\n"
+        f"notebooks.SWEEPS = pathlib.Path({str(tmp_path / 'sweeps')!r})\n"
+        "from lib.sweep.__main__ import main; code = main(['one'])\n"
+        "import lib.records; print(lib.records.load('adam')[['status', 'stale', 'variant']].values.tolist())\n"
+        "sys.stdout.flush(); import os; os._exit(code)"
+    )
+    variables = os.environ | {"RESULTS": str(tmp_path / "results")}
+    done = subprocess.run([sys.executable, "-c", script], cwd=cheap.ROOT, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 ok, 0 left" in done.stdout
+    assert "['ok', False, 'fused'], ['ok', False, 'single_tensor']" in done.stdout

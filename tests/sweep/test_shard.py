@@ -1,0 +1,46 @@
+"""A shard is locked by one supervisor; shards of another count wait for it to end."""
+
+import pytest
+
+from lib import records
+from lib.sweep import shard
+from lib.sweep.shard import Busy, Shard
+
+
+@pytest.fixture(autouse=True)
+def results(tmp_path, monkeypatch):
+    monkeypatch.setenv("RESULTS", str(tmp_path / "results"))
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "1/2/3", "-1/2", "01/2", "1/10000"])
+def test_what_is_no_shard_is_refused(text):
+    with pytest.raises(ValueError, match="shard: got"):
+        shard.parse(text)
+
+
+def test_a_shard_names_its_files():
+    assert shard.parse("2/8") == Shard(2, 8)
+    assert Shard(2, 8).file("lock").name == ".lock-2-of-8"
+    assert Shard(1, 2).scratch() != Shard(2, 2).scratch()
+
+
+def test_one_supervisor_a_shard_and_one_count_at_a_time():
+    with shard.held(Shard(1, 2)):
+        assert shard.is_running(Shard(1, 2))
+        with pytest.raises(Busy, match="1/2"), shard.held(Shard(1, 2)):
+            pass
+        for other in (Shard(1, 3), Shard()):
+            with pytest.raises(Busy, match="shard 1/2 of another sweep"), shard.held(other):
+                pass
+        with shard.held(Shard(2, 2)):
+            assert shard.known() == [Shard(1, 2), Shard(2, 2)]
+    assert not shard.is_running(Shard(1, 2))
+    with shard.held(Shard()):
+        pass
+
+
+def test_results_that_cannot_be_written_are_said(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("RESULTS", str(tmp_path / "file" / "results"))
+    with pytest.raises(records.CannotWrite, match="cannot be written"), shard.held(Shard()):
+        pass

@@ -1,0 +1,139 @@
+"""The supervisor hands jobs to free slots, keeps the records that come back, and repeats what a lost slot had."""
+
+import json
+import os
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from lib import records
+from lib.sweep import plan, progress, sweep_file
+from lib.sweep.plan import Ledger
+from lib.sweep.run import Message
+from lib.sweep.shard import Shard
+from lib.sweep.supervise import LOSSES, Box, SlotLost, Supervisor
+
+
+class Slots:
+    """Slots that measure nothing: they note when each job runs and give records, after `pause_s` each."""
+
+    def __init__(self, pause_s=0.0):
+        self.pause_s = pause_s
+        self.spans = []
+
+    def slot(self, name, loses=lambda number: False):
+        def measured(job, deadline):
+            began = time.monotonic()
+            for entry in job.entries:
+                yield Message("begins", records.name(entry.case))
+                if loses(entry.case["number"]):
+                    raise SlotLost("its machine lost power")
+                time.sleep(self.pause_s)
+                environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
+                record = records.create("cheap", entry.case, job.round, "ok", {"slot": name}, environment, seconds=1.0)
+                yield Message("record", json.dumps(record))
+            self.spans.append((name, job, began, time.monotonic()))
+
+        return measured
+
+
+@pytest.fixture
+def jobs(here):
+    here.write("rounds: 1\ncheap: [{number: [1, 2, 3, 4]}, {number: [5, 6], fresh: [number]}]")
+    return plan.make(sweep_file.load("cheap"), Shard()).jobs
+
+
+def supervised(jobs, boxes, deadline=None, stop=None):
+    ledger = Ledger()
+    shown = progress.Progress("cheap", Shard(), jobs, ledger, len(boxes))
+    supervisor = Supervisor(boxes, ledger, shown, deadline, stop or threading.Event())
+    supervisor.run(jobs)
+    shown.close("ended")
+    return supervisor
+
+
+def test_records_that_come_back_are_kept(jobs):
+    supervisor = supervised(jobs, [Box(Slots().slot("whole"))])
+    assert supervisor.ledger.counts(jobs) == {"ok": 6}
+    assert supervisor.troubles == []
+    assert progress.summary(jobs, supervisor.ledger) == ["6 ok, 0 left"]
+    assert progress.statuses()[-1].endswith(" cheap: 6 ok")
+
+
+def test_gpus_run_jobs_side_by_side_and_what_is_alone_gets_the_whole_machine(jobs):
+    slots = Slots(pause_s=0.1)
+    box = Box(slots.slot("whole"), [slots.slot("gpu 0"), slots.slot("gpu 1")])
+    shared = [replace(job, alone=False) for job in jobs[:2]]
+    supervised([*shared, jobs[2]], [box])
+    (first, _, began, ended), (second, _, other_began, other_ended) = sorted(slots.spans, key=lambda span: span[0])[:2]
+    assert {first, second} == {"gpu 0", "gpu 1"}
+    assert began < other_ended
+    assert other_began < ended
+    name, _, alone_began, _ = slots.spans[-1]
+    assert name == "whole"
+    assert alone_began > max(ended, other_ended)
+
+
+def test_what_a_lost_slot_had_is_measured_by_another(jobs):
+    lost = []
+
+    def loses(number):
+        if number == 3 and not lost:
+            lost.append(number)
+            return True
+        return False
+
+    supervisor = supervised(jobs, [Box(Slots().slot("a", loses)), Box(Slots().slot("b", loses))])
+    assert lost == [3]
+    assert supervisor.ledger.counts(jobs) == {"ok": 6}
+
+
+def test_a_case_that_loses_every_slot_is_given_up(jobs):
+    supervisor = supervised(jobs, [Box(Slots().slot("a", loses=lambda number: number == 3))])
+    (trouble,) = supervisor.troubles
+    assert trouble == f"cheap 3-ok-1-cpu: given up after {LOSSES} lost workers: its machine lost power"
+    assert supervisor.ledger.counts(jobs)["ok"] == 5
+
+
+def test_nothing_starts_after_the_deadline_or_a_signal(jobs):
+    slots = Slots()
+    supervised(jobs, [Box(slots.slot("whole"))], deadline=time.time() - 1)
+    stop = threading.Event()
+    stop.set()
+    supervised(jobs, [Box(slots.slot("whole"))], stop=stop)
+    assert slots.spans == []
+
+
+def test_a_full_disk_ends_the_sweep(jobs):
+    def full(job, deadline):
+        raise records.CannotWrite("no space")
+        yield
+
+    with pytest.raises(records.CannotWrite, match="no space"):
+        supervised(jobs, [Box(full)])
+
+
+def test_an_error_of_a_slot_is_told_and_the_rest_is_measured(jobs):
+    whole = Slots().slot("whole")
+
+    def wrong_once(job, deadline):
+        if job is jobs[0] or 1 in [entry.case["number"] for entry in job.entries]:
+            raise KeyError("a bug")
+        yield from whole(job, deadline)
+
+    supervisor = supervised(jobs, [Box(wrong_once)])
+    assert supervisor.troubles == ["cheap: KeyError: 'a bug'"]
+    assert supervisor.ledger.counts(jobs) == {"ok": 2, "left": 4}
+
+
+def test_the_expected_end_comes_from_the_times_so_far(jobs):
+    ledger = Ledger()
+    shown = progress.Progress("cheap", Shard(), jobs, ledger, 1)
+    assert shown.expected_end() == "no case has a time yet"
+    entry = jobs[0].entries[0]
+    environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
+    record = records.create("cheap", entry.case, 1, "ok", {}, environment, seconds=120.0)
+    shown.ends("slot", jobs[0].file(entry), record)
+    assert shown.expected_end().startswith("about 10 min left, until ")  # five more like it
