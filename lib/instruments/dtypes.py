@@ -1,6 +1,6 @@
 """Observe the dtype of each tensor of a model while it computes a loss and its gradients."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ def toy(autocast: torch.autocast, device: str) -> dict[str, list[str]]:
         "output of ReLU": network.relu,
         "output of layer norm": network.ln,
     }
-    return observe(network, modules, lambda: network(x), nn.functional.cross_entropy, targets, autocast)
+    return observe(network, modules, x, targets, autocast)
 
 
 def transformer(config: model.Config, autocast: torch.autocast, device: str) -> dict[str, list[str]]:
@@ -60,49 +60,41 @@ def transformer(config: model.Config, autocast: torch.autocast, device: str) -> 
         "residual stream after a layer": layer,
         "output of the last norm": network.ln_final,
     }
-    return observe(network, modules, lambda: network(tokens[:, :-1]), model.loss, tokens[:, 1:], autocast)
+    return observe(network, modules, tokens[:, :-1], tokens[:, 1:], autocast)
 
 
 def observe(
-    network: nn.Module, modules: Mapping[str, nn.Module], forward: Callable[[], Tensor], loss: Callable,
-    targets: Tensor, autocast: torch.autocast,
-) -> dict[str, list[str]]:  # fmt: skip
+    network: nn.Module, modules: Mapping[str, nn.Module], inputs: Tensor, targets: Tensor, autocast: torch.autocast
+) -> dict[str, list[str]]:
     """Return a table of `tensor` and `dtype`, in the order of computation.
 
     It has parameters, the outputs of `modules`, the first softmax's input and output, logits, loss and gradients."""
     dtypes = {"parameters": _dtypes(network.parameters())}
 
     def note(name: str, tensor: Tensor) -> None:
-        dtypes[name] = dtype_name(tensor.dtype)
+        dtypes.setdefault(name, dtype_name(tensor.dtype))
+
+    class Softmax(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            output = function(*args, **(kwargs or {}))
+            if function is torch.softmax:
+                note("attention scores", args[0])
+                note("attention weights", output)
+            return output
 
     for name, module in modules.items():
         module.register_forward_hook(lambda module, inputs, output, name=name: note(name, output))
-    with autocast, _Softmax(dtypes):
-        logits = forward()
-        value = loss(logits, targets)
+    with autocast, Softmax():
+        logits = network(inputs)
+        loss = model.loss(logits, targets)
     # the backward pass runs outside autocast, in the dtypes of the forward pass
     logits.register_hook(lambda gradient: note("gradient of the logits", gradient))
     note("logits", logits)
-    note("loss", value)
-    value.backward()
+    note("loss", loss)
+    loss.backward()
     dtypes["gradients of the parameters"] = _dtypes(parameter.grad for parameter in network.parameters())
     return {"tensor": list(dtypes), "dtype": list(dtypes.values())}
 
 
 def _dtypes(tensors: Iterable[Tensor]) -> str:
     return ", ".join(sorted({dtype_name(tensor.dtype) for tensor in tensors}))
-
-
-class _Softmax(TorchFunctionMode):
-    """Note the dtypes of the first softmax's input and output."""
-
-    def __init__(self, dtypes: dict[str, str]):
-        super().__init__()
-        self.dtypes = dtypes
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        output = func(*args, **(kwargs or {}))
-        if func is torch.softmax:
-            self.dtypes.setdefault("attention scores", dtype_name(args[0].dtype))
-            self.dtypes.setdefault("attention weights", dtype_name(output.dtype))
-        return output

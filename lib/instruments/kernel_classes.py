@@ -21,38 +21,33 @@ def _aten(names: str) -> str:
     return rf"^aten::_?(?:{'|'.join(names.split())})_?$"
 
 
-_RULES = tuple(  # the first match counts
-    (name, re.compile(pattern, re.IGNORECASE))
-    for name, pattern in (
-        # callers of operators; then fused kernels, whose names contain those of what they fuse
-        (OVERHEAD, r"^autograd::|^torch::autograd::|^\w+Backward\d*$|^FlashAttention\w+$|^CompiledFunction|^## Call"),
-        (OVERHEAD, r"^TorchDynamo|^Torch-Compiled|^AOTDispatcher|^Pregraph|^detach$"),
-        (COPY, rf"{_FUSED}(?:{_MOVED})+_\d+$"),
-        (REDUCTION, rf"^triton_(?:red|per)_|^(?:graph_\d+_)?cpp_fused.*_{_REDUCED}(?:_|$)"),
-        (ELEMENTWISE, _FUSED),
-        (ATTENTION, r"flash|fmha|scaled_dot_product|attention"),
-        (PRODUCT, r"gemm|gemv|cutlass|nvjet|xmma|splitk|cublas|triton_(?:tem|mm)|mkldnn::|_linear_pointwise"),
-        (PRODUCT, _aten("mm bmm addmm addbmm baddbmm matmul linear mv dot einsum scaled_mm")),
-        (COPY, r"memcpy|memset|copy|(?<!masked_)fill|CatArray|indexSelect|index_put|indexing|gather|scatter|embedding"),
-        (COPY, r"cub::|krn_partial|compute_grad_weight|num_of_(?:partial_)?segments"),  # an embedding's backward
-        (COPY, _aten(r"cat stack clone contiguous index index_select index_add \w*zero\w* ones new_full \w+_like")),
-        (COPY, _aten("slice_backward select_backward")),
-        (REDUCTION, r"reduce|softmax|norm|welford|nll_loss|cross_entropy"),
-        (REDUCTION, _aten("sum mean amax amin max min argmax var std logsumexp cumsum sum_to_size")),
-        (ELEMENTWISE, r"elementwise|unrolled|multi_tensor_apply|triu_tril|arange|^aten::_foreach_"),
-        (
-            ELEMENTWISE,
-            _aten("add addcdiv addcmul clamp cos div eq exp gelu gelu_backward ge gt le lerp log lt maximum"),
-        ),
-        (ELEMENTWISE, _aten("masked_fill minimum mul ne neg pow reciprocal rsqrt rsub sigmoid silu silu_backward sin")),
-        (ELEMENTWISE, _aten(r"sqrt square sub tanh tril triu where bitwise_\w+ logical_\w+")),
-        # views and allocations
-        (OVERHEAD, _aten(r"alias as_strided chunk detach diagonal empty\w* expand expand_as flatten item lift_fresh")),
-        (OVERHEAD, _aten(r"local_scalar_dense mT narrow new_empty\w* permute promote_types reshape reshape_alias")),
-        (OVERHEAD, _aten(r"resize resolve_\w+ result_type select slice split squeeze t to transpose unbind unflatten")),
-        (OVERHEAD, _aten("unsafe_view unsqueeze view view_as view_as_real")),
-        (OVERHEAD, r"^_?(?-i:[A-Z])\w*$"),  # an autograd.Function in Python
-    )
+# the first match counts
+_RULES = (
+    # callers of operators; then fused kernels, whose names contain those of what they fuse
+    (OVERHEAD, r"^autograd::|^torch::autograd::|^\w+Backward\d*$|^FlashAttention\w+$|^CompiledFunction|^## Call"),
+    (OVERHEAD, r"^TorchDynamo|^Torch-Compiled|^AOTDispatcher|^Pregraph|^detach$"),
+    (COPY, rf"{_FUSED}(?:{_MOVED})+_\d+$"),
+    (REDUCTION, rf"^triton_(?:red|per)_|^(?:graph_\d+_)?cpp_fused.*_{_REDUCED}(?:_|$)"),
+    (ELEMENTWISE, _FUSED),
+    (ATTENTION, r"flash|fmha|scaled_dot_product|attention"),
+    (PRODUCT, r"gemm|gemv|cutlass|nvjet|xmma|splitk|cublas|triton_(?:tem|mm)|mkldnn::|_linear_pointwise"),
+    (PRODUCT, _aten("mm bmm addmm addbmm baddbmm matmul linear mv dot einsum scaled_mm")),
+    (COPY, r"memcpy|memset|copy|(?<!masked_)fill|CatArray|indexSelect|index_put|indexing|gather|scatter|embedding"),
+    (COPY, r"cub::|krn_partial|compute_grad_weight|num_of_(?:partial_)?segments"),  # an embedding's backward
+    (COPY, _aten(r"cat stack clone contiguous index index_select index_add \w*zero\w* ones new_full \w+_like")),
+    (COPY, _aten("slice_backward select_backward")),
+    (REDUCTION, r"reduce|softmax|norm|welford|nll_loss|cross_entropy"),
+    (REDUCTION, _aten("sum mean amax amin max min argmax var std logsumexp cumsum sum_to_size")),
+    (ELEMENTWISE, r"elementwise|unrolled|multi_tensor_apply|triu_tril|arange|^aten::_foreach_"),
+    (ELEMENTWISE, _aten("add addcdiv addcmul clamp cos div eq exp gelu gelu_backward ge gt le lerp log lt maximum")),
+    (ELEMENTWISE, _aten("masked_fill minimum mul ne neg pow reciprocal rsqrt rsub sigmoid silu silu_backward sin")),
+    (ELEMENTWISE, _aten(r"sqrt square sub tanh tril triu where bitwise_\w+ logical_\w+")),
+    # views and allocations
+    (OVERHEAD, _aten(r"alias as_strided chunk detach diagonal empty\w* expand expand_as flatten item lift_fresh")),
+    (OVERHEAD, _aten(r"local_scalar_dense mT narrow new_empty\w* permute promote_types reshape reshape_alias")),
+    (OVERHEAD, _aten(r"resize resolve_\w+ result_type select slice split squeeze t to transpose unbind unflatten")),
+    (OVERHEAD, _aten("unsafe_view unsqueeze view view_as view_as_real")),
+    (OVERHEAD, r"^_?(?-i:[A-Z])\w*$"),  # an autograd.Function in Python
 )
 
 
@@ -62,7 +57,7 @@ def classify(name: str, phase: str = "") -> str:
     if phase == OPTIMIZER:
         return OPTIMIZER
     for kind, pattern in _RULES:
-        if pattern.search(name):
+        if re.search(pattern, name, re.IGNORECASE):
             return kind
     return OTHER
 

@@ -34,38 +34,41 @@ class Allocation:
 
 
 class History:
-    """Record what happens to the memory.
+    """Record what happens to the memory, with instants in microseconds since the start.
 
-    `events` are instants in ns with the change in bytes. `marks` are phases with the instant of their end and the
-    number of events before it. `bytes_before` were alive before the iteration."""
+    `events` are instants with the change in bytes. `marks` are phases with the instant of their end and the number of
+    events before it. `bytes_before` were alive before the iteration."""
 
     def __init__(self):
         self.began_ns = time.perf_counter_ns()
         self.bytes_before = 0
-        self.events: list[tuple[int, int]] = []
+        self.events: list[tuple[float, int]] = []
         self.allocations: list[Allocation] = []
-        self.marks: list[tuple[str, int, int]] = []
+        self.marks: list[tuple[str, float, int]] = []
 
-    def allocate(self, instant_ns: int, size: int, function: str, operator: str) -> Allocation:
+    def _now_us(self) -> float:
+        return (time.perf_counter_ns() - self.began_ns) / 1e3
+
+    def allocate(self, size: int, function: str, operator: str) -> Allocation:
         """Add an allocation; its phase is the one that is marked next."""
         allocation = Allocation(size, function, operator, "", len(self.events))
         self.allocations.append(allocation)
-        self.events.append((instant_ns, size))
+        self.events.append((self._now_us(), size))
         return allocation
 
-    def free(self, instant_ns: int, allocation: Allocation) -> None:
+    def free(self, allocation: Allocation) -> None:
         """Add the end of an allocation."""
         allocation.freed = len(self.events)
-        self.events.append((instant_ns, -allocation.bytes))
+        self.events.append((self._now_us(), -allocation.bytes))
 
-    def mark(self, phase: str, instant_ns: int) -> None:
+    def mark(self, phase: str) -> None:
         """Add the end of a phase."""
         # those of earlier phases have theirs already
         for allocation in reversed(self.allocations):
             if allocation.phase:
                 break
             allocation.phase = phase
-        self.marks.append((phase, instant_ns, len(self.events)))
+        self.marks.append((phase, self._now_us(), len(self.events)))
 
     def levels(self) -> list[int]:
         """Return the bytes alive at the start and after each event."""
@@ -94,14 +97,14 @@ class History:
         return alive
 
     def tables(self, count: int) -> dict[str, dict[str, list]]:
-        """Return the tables of a record, with instants in microseconds since the start.
+        """Return the tables of a record.
 
         `timeline` has the bytes alive, thinned; `phases` the begin and end of each phase. `largest` has the `count`
         largest allocations, where equal ones, as the weights of all layers, are counted in one row."""
+        instants_us = [0.0] + [instant_us for instant_us, _ in self.events]
         levels = self.levels()
-        instants_us = [0.0] + [self._since_us(instant_ns) for instant_ns, _ in self.events]
-        ends_us = [self._since_us(instant_ns) for _, instant_ns, _ in self.marks]
         shown = thinned_indices(levels, POINTS)
+        ends_us = [end_us for _, end_us, _ in self.marks]
         rows = [(made.bytes / 2**20, made.function, made.operator, made.phase) for made in self.allocations]
         allocations = pd.DataFrame(rows, columns=["each_mib", "function", "operator", "phase"])
         # a stable sort keeps equal ones in the order in which they were made
@@ -119,9 +122,6 @@ class History:
             },
             "largest": counts.to_dict("list"),
         }
-
-    def _since_us(self, instant_ns: int) -> float:
-        return (instant_ns - self.began_ns) / 1e3
 
 
 def thinned_indices(values: list[float], most: int) -> list[int]:
@@ -144,7 +144,7 @@ def follow(iteration: Iteration, maker: Callable[[str], str] | None = None) -> H
     the operator. A storage that the iteration touches but did not create existed from the start."""
     live = _LiveStorages(maker or _maker)
     with live:
-        iteration(lambda phase: live.history.mark(phase, time.perf_counter_ns()))
+        iteration(live.history.mark)
     return live.history
 
 
@@ -192,7 +192,7 @@ class _LiveStorages(TorchDispatchMode):
             self.finalizers[key].atexit = False
         else:
             # resized: moved to memory of another size
-            self.history.free(time.perf_counter_ns(), former)
+            self.history.free(former)
         if former is None and function is None:
             self.alive[key] = Allocation(size, "", "", "", -1)
             self.history.bytes_before += size
@@ -200,11 +200,11 @@ class _LiveStorages(TorchDispatchMode):
         operator = ""
         if function is not None:
             operator = function._schema.name
-        self.alive[key] = self.history.allocate(time.perf_counter_ns(), size, self.maker(operator), operator)
+        self.alive[key] = self.history.allocate(size, self.maker(operator), operator)
 
     def _freed(self, key: int) -> None:
         del self.finalizers[key]
-        self.history.free(time.perf_counter_ns(), self.alive.pop(key))
+        self.history.free(self.alive.pop(key))
 
 
 def _maker(operator: str) -> str:
@@ -222,7 +222,7 @@ def _nearest_function() -> str:
         frame = frame.f_back
     while frame:
         path = Path(frame.f_code.co_filename)
-        # this module again: whoever asked it to follow the iteration allocates nothing
+        # this module again, or another that follows the iteration: what is outside allocates nothing
         if path.parent == INSTRUMENTS:
             return ""
         if path.is_relative_to(LIB):

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -51,11 +52,9 @@ def alive_at_peak(training) -> dict[str, list]:
     ]
     for module, size in activations.items():
         rows.append(("activations", module, size))
-    return {
-        "kind": [kind for kind, _, _ in rows],
-        "module": [module for _, module, _ in rows],
-        "part_mib": [size / MIB for _, _, size in rows],
-    }
+    parts = pd.DataFrame(rows, columns=["kind", "module", "part_mib"])
+    parts["part_mib"] /= MIB
+    return parts.to_dict("list")
 
 
 @contextlib.contextmanager
@@ -65,8 +64,7 @@ def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]
     A row has the `tensors` of one `module`, `shape` and `dtype` and their `saved_mib` together. A storage counts once,
     for the module that saves it first; parameters, which are there anyway, do not count."""
     metrics: dict[str, dict[str, list]] = {}
-    counts: Counter[tuple[str, str, str]] = Counter()
-    sizes: Counter[tuple[str, str, str]] = Counter()
+    rows: list[tuple[str, str, str, int]] = []
     seen = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     with _innermost_module(model) as name_module:
 
@@ -75,20 +73,15 @@ def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]
             if storage._cdata not in seen:
                 seen.add(storage._cdata)
                 shape = " × ".join(str(length) for length in tensor.shape)
-                key = (name_module(), shape, dtype_name(tensor.dtype))
-                counts[key] += 1
-                sizes[key] += storage.nbytes()
+                rows.append((name_module(), shape, dtype_name(tensor.dtype), storage.nbytes()))
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             yield metrics
-    metrics["saved"] = {
-        "module": [module for module, _, _ in counts],
-        "shape": [shape for _, shape, _ in counts],
-        "dtype": [dtype for _, _, dtype in counts],
-        "tensors": list(counts.values()),
-        "saved_mib": [size / MIB for size in sizes.values()],
-    }
+    saved = pd.DataFrame(rows, columns=["module", "shape", "dtype", "saved_mib"])
+    saved["saved_mib"] /= MIB
+    sums = saved.groupby(["module", "shape", "dtype"], sort=False)["saved_mib"].agg(tensors="count", saved_mib="sum")
+    metrics["saved"] = sums.reset_index().to_dict("list")
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
