@@ -190,9 +190,6 @@ class Cuda(Cpu):
         """Return the bytes free on the GPU, with those that PyTorch keeps unused."""
         return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
-    def total_bytes(self) -> int:
-        return torch.cuda.get_device_properties(0).total_memory
-
     def clock(self) -> EventClock:
         """Return a clock that reads events of the stream."""
         return EventClock(lambda: torch.cuda.Event(enable_timing=True), self.synchronize)
