@@ -82,7 +82,9 @@ def test_logits_and_every_gradient_are_those_of_the_formula():
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
-def test_the_attention_named_is_the_one_used(monkeypatch):
+def test_the_attention_named_is_the_one_used_and_an_unknown_one_refused(monkeypatch):
+    with pytest.raises(ValueError, match=r"^attention: got 'spda'.*nearest: sdpa"):
+        TransformerLM(CONFIG, "spda")
     monkeypatch.setitem(VARIANTS, "sdpa", lambda q, k, v, causal: torch.zeros_like(v))
     with torch.no_grad():
         assert (build(attention="sdpa")(TOKENS) - build()(TOKENS)).abs().max() > 1e-2
@@ -94,10 +96,6 @@ def test_as_many_tokens_as_the_context_are_accepted_and_no_more():
         build()(torch.zeros(1, 13, dtype=torch.long))
 
 
-def test_rope_returns_the_type_it_was_given():
-    assert RoPE(8, 4, 10_000.0)(torch.ones(4, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_rmsnorm_computes_narrow_types_in_fp32(dtype):
     norm = RMSNorm(64)
@@ -107,19 +105,16 @@ def test_rmsnorm_computes_narrow_types_in_fp32(dtype):
     expected = wide * (wide.pow(2).mean(-1, keepdim=True) + 1e-5).rsqrt() * norm.weight
     found = norm(x)
     assert found.dtype == dtype
+    assert RoPE(64, 5, 10_000.0)(x).dtype == dtype
     # only the rounding of the result is left: half of the type's spacing, and a little for fp32's own
     torch.testing.assert_close(found.float(), expected, atol=0, rtol=0.51 * torch.finfo(dtype).eps)
 
 
-def test_rmsnorm_neither_overflows_nor_divides_by_zero():
+def test_large_numbers_do_not_overflow_and_small_ones_are_not_divided_by():
     x = torch.full((1, 8), 1e4, dtype=torch.float16)  # its square is beyond fp16
     torch.testing.assert_close(RMSNorm(8)(x), torch.ones_like(x))
     assert torch.equal(RMSNorm(8)(torch.zeros(2, 8)), torch.zeros(2, 8))
-
-
-def test_the_loss_of_large_logits_is_finite():
-    logits = torch.tensor([[[1e4, 0.0], [0.0, 1e4]]])
-    assert loss(logits, torch.tensor([[0, 0]])).item() == pytest.approx(5e3)
+    assert loss(torch.tensor([[[1e4, 0.0], [0.0, 1e4]]]), torch.tensor([[0, 0]])).item() == pytest.approx(5e3)
 
 
 @pytest.mark.parametrize(
@@ -156,8 +151,3 @@ def test_state_dict_keys_are_those_of_the_staff_model():
 def test_a_shape_that_cannot_be_is_refused_by_the_name_of_its_field(values, field):
     with pytest.raises(ValueError, match=f"^{field}"):
         Config(**values)
-
-
-def test_an_unknown_attention_is_refused_with_the_nearest_name():
-    with pytest.raises(ValueError, match=r"^attention: got 'spda'.*nearest: sdpa"):
-        TransformerLM(CONFIG, "spda")

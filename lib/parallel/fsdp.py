@@ -64,9 +64,11 @@ class FullySharded(nn.Module):
     def forward(self, *inputs, **named):
         if self._in_backward:
             self.finish_gradient_synchronization()
-        self._free()  # also what an interrupted step left
+        # also what an interrupted step left
+        self._free()
         self._order = self._trace
         self._trace = []
+        # parameters of no single layer are there for the whole step
         for layer in self._layers:
             if layer.module is self.module:
                 layer.gather()
@@ -83,6 +85,7 @@ class FullySharded(nn.Module):
         """Wait until each gradient is the average over the ranks; leave the shards with their gradients."""
         if not self._in_backward:
             return
+        # the first layer, those that got no gradient, and those that got more after they were left
         for layer in self._layers:
             if not layer.is_reduced or layer.has_gradients():
                 self._reduce(layer)

@@ -17,10 +17,10 @@ from lib.paths import ROOT
 CHECKS = "tests.support.parallel_checks"
 
 
-def test_ranks_stay_for_the_next_call_and_share_the_cores(call):
-    first, second = (call("process") for _ in range(2))
-    assert first == second
-    assert len({pid for pid, _ in first}) == 2
+def test_ranks_are_two_processes_that_stay_for_the_next_call(call):
+    first = call("process")
+    assert first == call("process")
+    assert len(set(first)) == 2
 
 
 def test_a_phase_ends_when_the_slowest_rank_has_ended_it(call):
@@ -63,19 +63,17 @@ def test_a_rank_that_fails_ends_its_world_and_leaves_no_process(size, sent, mess
 def test_a_rank_killed_in_a_collective_is_noticed_at_once():
     with ranks.World(2) as world:
         threading.Timer(0.5, world.processes[0].kill).start()
-        start = time.monotonic()
         with pytest.raises(ranks.RankFailed, match=r"^rank 0: ended with code -9"):
-            world.run(f"{CHECKS}.wait_for_rank_0")
-        assert time.monotonic() - start < 30
+            world.run(f"{CHECKS}.wait_for_rank_0", within_s=50)
 
 
 def test_no_rank_outlives_its_parent():
     program = (
         "import os, sys; from lib.parallel.ranks import World; world = World(1);"
-        f"print(*(pid for pid, _ in world.run('{CHECKS}.process')), flush=True); os._exit(0)"
+        f"print(*world.run('{CHECKS}.process'), flush=True); os._exit(0)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    (pid,) = (int(pid) for pid in done.stdout.split())
+    pid = int(done.stdout)
     deadline = time.monotonic() + 20
     while psutil.pid_exists(pid) and time.monotonic() < deadline:
         time.sleep(0.1)

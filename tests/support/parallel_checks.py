@@ -38,7 +38,7 @@ class Toy(nn.Module):
         self.spare = nn.Linear(13, 13)
         self.never = nn.Linear(3, 3)
         self.norm = nn.LayerNorm(13)
-        self.layers = nn.ModuleDict({"a": nn.Linear(13, 13), "b": nn.Linear(13, 13)})
+        self.layers = nn.ModuleList([nn.Linear(13, 13), nn.Linear(13, 13)])
         self.last = nn.Linear(13, 1)
         self.scale = nn.Parameter(torch.tensor(1.5))
         self.register_buffer("shift", torch.randn(13))
@@ -47,14 +47,14 @@ class Toy(nn.Module):
         x = self.norm(self.first(x) * self.scale + self.shift)
         if spare:
             x = self.spare(x)
-        for layer in self.layers.values():
+        for layer in self.layers:
             x = x + torch.tanh(layer(x))
         return self.last(x)
 
 
-def process() -> tuple[int, int]:
-    """Return the identity of this rank's process, and its threads."""
-    return os.getpid(), torch.get_num_threads()
+def process() -> int:
+    """Return the identity of this rank's process."""
+    return os.getpid()
 
 
 def refuse(rank: int) -> None:
@@ -140,11 +140,6 @@ def rank_loss(network: nn.Module, step: int, rank: int, part: int = 0) -> torch.
     return lm.loss(network(tokens[:, :-1]).float(), tokens[:, 1:])
 
 
-def sgd(network: nn.Module) -> torch.optim.Optimizer:
-    # with momentum and decay, a gradient of zeros has another effect than none
-    return torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
-
-
 def difference(state: dict, expected: dict) -> float:
     """Return the largest difference of two state dicts of equal names and shapes."""
     assert {name: value.shape for name, value in state.items()} == {name: v.shape for name, v in expected.items()}
@@ -181,7 +176,9 @@ def trained(kind: str, model: str, parts: int = 1, **options) -> dict:
     plain = built(model)
     start = whole(network)
     plain.load_state_dict(start)
-    optimizer, reference = sgd(network), sgd(plain)
+    # with momentum and decay, a gradient of zeros has another effect than none
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+    reference = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
     average = mock.patch.object(collectives, "average", side_effect=collectives.average)
     with average as averages:
         for step in range(5):
@@ -282,17 +279,6 @@ def sharded_optimizer(model: str, optimizer: str) -> dict:
         "rates": [group["lr"] for group in sharded.param_groups] == [group["lr"] for group in reference.param_groups],
         "change": difference(plain.state_dict(), start),
     }
-
-
-def shared_memory() -> list[float]:
-    """Shard an optimizer of parameters that share their memory, one of them not contiguous."""
-    values = torch.arange(12.0).view(3, 4)
-    params = [nn.Parameter(values[:, :2]), nn.Parameter(values[:, 2:])]
-    optimizer = ShardedOptimizer(params, torch.optim.SGD, lr=1.0)
-    for param in params:
-        param.grad = torch.ones_like(param)
-    optimizer.step()
-    return values.flatten().tolist()
 
 
 def exact_sums(kind: str) -> float:
