@@ -89,6 +89,7 @@ def rms_norm(x: Tensor, keep: Keep) -> Tensor:
 
 
 def _scaled(x: Tensor, moment: str, keep: Keep) -> Tensor:
+    """Divide by the root of the mean square, which is the variance of what has no mean."""
     mean = keep(moment, keep("square", x.square()).mean(-1, keepdim=True))
     root = keep("root", torch.sqrt(keep("sum with eps", mean + EPS)))
     return keep("quotient", x / root)
@@ -115,9 +116,10 @@ def sensitivity(norm: str, narrow: torch.dtype, device: str) -> dict[str, dict[s
     `norm_errors`: the error, if finite, of the norm computed in the narrow dtype throughout, by `scale` and `offset` of
     its normal inputs (the mean, in standard deviations). `norm_limits`: the first `step` with a `failure`, if any.
     `step_errors`: the error at scale one if only the result of one `step` is rounded to the narrow dtype."""
-    norm_errors = []
-    norm_limits = []
-    step_errors = []
+    norm_errors = pd.DataFrame(columns=["scale", "offset", "relative_error"])
+    norm_limits = pd.DataFrame(columns=["scale", "offset", "step", "failure"])
+    step_errors = pd.DataFrame(columns=["step", "relative_error"])
+    # equal inputs on every machine
     normal = torch.randn(ROWS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     inputs = [(scale, 0.0) for scale in SCALES] + [(1.0, offset) for offset in OFFSETS]
     for scale, offset in inputs:
@@ -126,23 +128,22 @@ def sensitivity(norm: str, narrow: torch.dtype, device: str) -> dict[str, dict[s
         # by way of fp32, since not every device has double precision
         rounded = steps(norm, x.float().to(device), lambda name, tensor: tensor.to(narrow))
         if torch.isfinite(rounded["quotient"]).all():
-            norm_errors.append((scale, offset, relative_error(rounded["quotient"], exact["quotient"])))
+            norm_errors.loc[len(norm_errors)] = scale, offset, relative_error(rounded["quotient"], exact["quotient"])
         for step in rounded:
             reason = failure(rounded[step], exact[step])
             if reason:
-                norm_limits.append((scale, offset, step, reason))
+                norm_limits.loc[len(norm_limits)] = scale, offset, step, reason
                 break
     exact = steps(norm, normal, lambda name, tensor: tensor)
     # each step alone, from the exact results of all others
     for step in exact:
         rounded = steps(norm, normal, lambda name, x, step=step: x.to(narrow).double() if name == step else x)
-        step_errors.append((step, relative_error(rounded["quotient"], exact["quotient"])))
-    tables = {
-        "norm_errors": (norm_errors, ["scale", "offset", "relative_error"]),
-        "norm_limits": (norm_limits, ["scale", "offset", "step", "failure"]),
-        "step_errors": (step_errors, ["step", "relative_error"]),
+        step_errors.loc[len(step_errors)] = step, relative_error(rounded["quotient"], exact["quotient"])
+    return {
+        "norm_errors": norm_errors.to_dict("list"),
+        "norm_limits": norm_limits.to_dict("list"),
+        "step_errors": step_errors.to_dict("list"),
     }
-    return {name: pd.DataFrame(rows, columns=columns).to_dict("list") for name, (rows, columns) in tables.items()}
 
 
 def failure(rounded: Tensor, exact: Tensor) -> str:
