@@ -33,8 +33,7 @@ def formula(inputs, dout, *causal):
 @pytest.mark.parametrize(
     ("leading", "queries", "keys", "d_head"),
     [
-        ((2, 1), 129, 129, 16), ((), 300, 300, 4), ((2, 1, 3), 5, 5, 6), ((), 1, 1, 1), ((2,), 5, 300, 8),
-        ((2,), 140, 129, 8),
+        ((2, 1), 129, 129, 16), ((2, 1, 3), 5, 5, 6), ((), 1, 1, 1), ((2,), 5, 300, 8), ((2,), 140, 129, 8),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("variant", EAGER)
@@ -115,15 +114,16 @@ def test_flex_is_the_formula_as_far_as_a_cpu_can_tell_and_follows_autocast(monke
         ("flex", "cuda", 8, "fp32", "flex_attention needs heads of at least 16 features, got 8"),
         ("flex", "cuda", 16, "fp32", None),
         ("triton", "cuda", 256, "bf16", "triton has tiles for heads of at most 128 features, got 256"),
+        ("triton", "old cuda", 64, "bf16", "triton needs compute capability 8.0 or more, got 7.5"),
     ],
 )
 def test_a_variant_is_refused_where_it_cannot_run_with_the_reason(
     monkeypatch, variants, device, d_head, precision, reason
 ):
     monkeypatch.setattr(attention.tiles.importlib.util, "find_spec", lambda name: object())
-    capability = (9, 0) if device == "cuda" else None
+    capability = {"cuda": (9, 0), "old cuda": (7, 5)}.get(device)
     for variant in variants.split():
-        found = attention.unavailable(variant, device, d_head, precision, capability)
+        found = attention.unavailable(variant, device.split()[-1], d_head, precision, capability)
         assert found == (reason and reason.format(variant=variant))
 
 

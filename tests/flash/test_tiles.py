@@ -92,11 +92,3 @@ def test_a_tile_is_chosen_by_type_precision_head_size_and_gpu(former_precision):
         torch.set_float32_matmul_precision(precision)
         kinds = [tiles.numbers_of(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float64)]
         assert kinds == [numbers, "narrow", "ieee"]
-
-
-def test_what_keeps_the_kernels_from_running_is_said(monkeypatch):
-    monkeypatch.setattr(tiles.importlib.util, "find_spec", lambda name: object())
-    assert tiles.missing(128, (8, 0)) is None
-    assert "8.0 or more, got 7.5" in tiles.missing(64, (7, 5))
-    monkeypatch.setattr(tiles.importlib.util, "find_spec", lambda name: None)
-    assert "not installed" in tiles.missing(64, (9, 0))
