@@ -129,7 +129,7 @@ def _add_product(sum: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def _weigh(scores_XRN, largest_XR1, total_XR1):
-    """Turn scores into weights and update the running maximum and sum, in place; return what earlier weights shrink by."""
+    """Turn scores into weights and update the running sums in place; return the factor by which earlier ones shrink."""
     new_XR1 = torch.maximum(largest_XR1, scores_XRN.amax(-1, keepdim=True))
     scores_XRN.sub_(new_XR1).exp_()
     shrink_XR1 = torch.exp(largest_XR1 - new_XR1)
