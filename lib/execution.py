@@ -2,8 +2,9 @@
 
 import contextlib
 import os
+import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import nbformat
@@ -19,6 +20,7 @@ from lib.notebooks import NotebookFailed
 from lib.paths import ROOT
 
 NOT_MEASURED = "NotMeasured"  # the one error that a notebook may show and go on
+UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 SOCKET = "/sweep-12345678/kernel-12345678/kernel-ipc-5"  # a socket's longest path below the folder for temporary files
 SOCKET_BYTES = 103  # of a socket's path that macOS allows; Linux allows 107
 
@@ -122,13 +124,35 @@ def execute_in(
 
 
 def _check(output: Path) -> None:
-    """Raise NotebookFailed unless every cell ran to its end, and take papermill's marks of errors out of the file."""
+    """Raise NotebookFailed unless every cell ran to its end, and take papermill's marks of errors out of the file.
+
+    Where something was not measured, later cells miss the names that its cell was to make. What they show of it goes:
+    the line about what is missing has said it."""
     notebook = remove_error_markers(nbformat.read(output, as_version=4))
-    nbformat.write(notebook, output)
     code_cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    stopped: list[str] = []  # the sources of cells that ended early, because something was not measured
+    reason = ""
     for cell in code_cells:
-        for shown in cell.outputs:
-            if shown.output_type == "error" and shown.ename != NOT_MEASURED:
-                raise NotebookFailed(f"{shown.ename}: {shown.evalue}, in {output.name}")
+        for shown in list(cell.outputs):
+            if shown.output_type != "error":
+                continue
+            if shown.ename == NOT_MEASURED:
+                stopped.append(cell.source)
+            elif _misses_a_name_of(stopped, shown):
+                stopped.append(cell.source)
+                cell.outputs.remove(shown)
+            else:
+                reason = reason or f"{shown.ename}: {shown.evalue}"
+    nbformat.write(notebook, output)
+    if reason:
+        raise NotebookFailed(f"{reason}, in {output.name}")
     if code_cells and code_cells[-1].execution_count is None:  # sys.exit, which papermill takes for success
         raise NotebookFailed(f"{output.name} ended before its last cell")
+
+
+def _misses_a_name_of(sources: Sequence[str], error: nbformat.NotebookNode) -> bool:
+    """Tell whether an error is about a name that one of these sources has."""
+    name = UNDEFINED.match(error.evalue)
+    if error.ename != "NameError" or name is None:
+        return False
+    return any(re.search(rf"\b{name[1]}\b", source) for source in sources)

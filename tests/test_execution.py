@@ -65,6 +65,15 @@ def test_the_notebook_goes_on_after_not_measured_and_no_mark_stays(tmp_path, ker
     assert outputs(output) == [["NotMeasured"], ["later\n"]]
 
 
+def test_a_cell_that_misses_a_name_after_what_was_not_measured_shows_nothing(tmp_path, kernel, output):
+    cells = [(RAISES + "\nbest = 1", "raises-exception"), ("print(best)", "raises-exception"), "print('later')"]
+    execution.execute(write(tmp_path / "one.ipynb", *cells), output, {}, kept=kernel)
+    assert outputs(output) == [["NotMeasured"], [], ["later\n"]]
+    cells[1] = ("print(beast)", "raises-exception")
+    with pytest.raises(NotebookFailed, match="NameError"):
+        execution.execute(write(tmp_path / "one.ipynb", *cells), output, {}, kept=kernel)
+
+
 def test_another_error_fails_the_notebook_and_what_came_before_is_kept(tmp_path, kernel, output):
     source = write(tmp_path / "one.ipynb", "print('before')", "1 / 0", "print('later')")
     with pytest.raises(NotebookFailed, match=r"ZeroDivisionError: division by zero, in done\.ipynb"):
