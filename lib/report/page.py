@@ -33,8 +33,8 @@ CHAPTERS = (
     "warmup", "collectives", "parallel", "peers", "ceilings", "calibration", "questions", "published", "method",
 )  # fmt: skip
 QUOTING = ("summary", "questions")  # executed last, with the answers of all others
-# tags of cells whose code the page does not show
-UNTOLD = {"parameters", "injected-parameters", "measure", "pair", "setup"}
+# tags of cells whose code, or text, the page does not show: `by-hand` tells those who run the notebook what to change
+UNTOLD = {"parameters", "injected-parameters", "measure", "pair", "setup", "by-hand"}
 DETAIL = "in detail"  # what follows this heading of a chapter is folded
 BEFORE_HEADING = re.compile(r"^(?=#{1,6} )", re.MULTILINE)
 HEADING = re.compile(r"(#{1,6}) +(.*)")
@@ -153,14 +153,15 @@ def _cells(notebook: NotebookNode) -> list[NotebookNode]:
     code: list[str] = []
     lines: list[NotebookNode] = []
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":
+        is_untold = bool(UNTOLD.intersection(cell.metadata.get("tags", [])))
+        if cell.cell_type == "markdown" and not is_untold:
             for text in filter(str.strip, BEFORE_HEADING.split(cell.source)):
                 cells.append(new_markdown_cell(text))
                 heading = HEADING.match(text)
                 if heading:
                     cells[-1].metadata = NotebookNode(heading=heading[2].strip(), level=len(heading[1]))
         elif cell.cell_type == "code":
-            if not UNTOLD.intersection(cell.metadata.get("tags", [])):
+            if not is_untold:
                 code.append(cell.source)
             outputs = []
             for output in itertools.chain.from_iterable(map(_outputs, cell.outputs)):

@@ -119,7 +119,11 @@ def median(frame: pd.DataFrame, metric: str, **values) -> Interval:
 def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = ()) -> pd.DataFrame:
     """Return one row a case and machine: its fields, `keep`, the metrics as Intervals, `rounds` and `status` in words.
 
-    A metric without samples is missing. A case without any record that is ok has no metrics and its worst status."""
+    A metric without samples is missing. A case without any record that is ok has no metrics and its worst status.
+    Raises NotMeasured where no record has a fact that is to be kept, as when all ran out of memory."""
+    unknown = [name for name in keep if name not in frame]
+    if unknown:
+        raise NotMeasured(unknown[0].replace("_", " "))
     rows = []
     for values, records in cases(frame):
         measured = records[records["status"] == "ok"]
@@ -160,6 +164,30 @@ def cases(frame: pd.DataFrame) -> list[tuple[Mapping, pd.DataFrame]]:
 def values(column: pd.Series) -> pd.Series:
     """Return the values of a column of Intervals as numbers: a key for `sort_values`."""
     return column.map(lambda cell: cell.value if isinstance(cell, Interval) else cell)
+
+
+def worst(frame: pd.DataFrame, errors: Sequence[str], by: Sequence[str]) -> pd.DataFrame:
+    """Return the largest of each error, as text, for each value of the fields `by`."""
+    medians_of_errors = medians(ok(frame), errors)
+    rows = []
+    for key, group in medians_of_errors.groupby(list(by), sort=False):
+        row = dict(zip(by, key, strict=True))
+        for name in errors:
+            largest_error = values(group[name].dropna()).max()
+            row[name.replace("_", " ")] = f"{largest_error:.1e}" if pd.notna(largest_error) else ""
+        rows.append(row)
+    return filled(pd.DataFrame(rows))
+
+
+def filled(view: pd.DataFrame) -> pd.DataFrame:
+    """Return a table without the columns in which no row has anything."""
+    is_filled = (view.notna() & (view != "")).any()
+    return view.loc[:, is_filled]
+
+
+def shape(row: Mapping) -> str:
+    """Name the model and the batch of a training step: small at 4 × 128 tokens."""
+    return f"{row['size']} at {row['batch_size']} × {row['context_length']} tokens"
 
 
 def noisy(frame: pd.DataFrame) -> pd.Series:
