@@ -217,5 +217,5 @@ def note(frame: pd.DataFrame) -> str:
     if noisy_count:
         parts.append(f"{noisy_count} of {len(measured)} records noisy")
     if measured["stale"].any():
-        parts.append("some records are stale")
+        parts.append("Some records are stale")
     return ". ".join(parts) + "."

@@ -63,6 +63,12 @@ def test_code_is_folded_but_that_of_parameters_and_measuring_is_not_shown(parsed
     assert not [fold for fold in parsed.select("details.code") if fold.has_attr("open")]
 
 
+def test_what_to_change_by_hand_is_not_shown(parsed):
+    text = section(parsed, "step").get_text()
+    assert "Look for the backward pass." in text
+    assert "whoever runs this" not in text
+
+
 def test_details_are_folded(parsed):
     fold = section(parsed, "step").select_one("details.detail")
     assert "for who wants to know" in fold.get_text()

@@ -126,6 +126,28 @@ def test_every_status_has_words():
     assert set(tidy.STATUSES) == set(STATUSES)
 
 
+def test_the_worst_error_is_the_largest_of_the_medians_of_the_cases():
+    frame = by_hand.frame(
+        {"variant": "foreach", "num_params": 1, "update_error": 1e-7},
+        {"variant": "foreach", "num_params": 8, "update_error": 3e-7},
+        {"variant": "fused", "num_params": 1, "update_error": 2e-7},
+        {"variant": "fused", "num_params": 8, "status": "oom", "update_error": 1.0},
+    )
+    worst = tidy.worst(frame.assign(last_error=None), ["update_error", "last_error"], ["variant"])
+    expected = pd.DataFrame({"variant": ["foreach", "fused"], "update error": ["3.0e-07", "2.0e-07"]})
+    pd.testing.assert_frame_equal(worst, expected)
+
+
+def test_columns_without_anything_go(frame):
+    view = pd.DataFrame({"a": [None, 1.0], "b": ["", ""], "c": [None, None], "d": ["", "x"], "e": [0, 0]})
+    assert list(tidy.filled(view)) == ["a", "d", "e"]
+
+
+def test_a_fact_that_no_record_has_is_not_measured(frame):
+    with pytest.raises(NotMeasured, match="moved bytes"):
+        tidy.medians(frame, ["total_ms"], keep=["elements", "moved_bytes"])
+
+
 def test_intervals_sort_by_their_values(frame):
     table = tidy.medians(tidy.only(frame, num_params=8), ["total_ms"])
     ordered = table.sort_values("total_ms", key=tidy.values)
@@ -159,5 +181,5 @@ def test_a_note_tells_rounds_hardware_and_what_to_doubt(frame):
     assert tidy.note(tidy.told(frame)) == "3 rounds a case. a test."
     doubtful = by_hand.frame(*probed([1.0, 1.0]), *probed([1.5], num_params=8), num_params=4)
     doubtful["stale"] = [False, False, True]
-    assert tidy.note(doubtful) == "1 to 2 rounds a case. a test. 1 of 3 records noisy. some records are stale."
+    assert tidy.note(doubtful) == "1 to 2 rounds a case. a test. 1 of 3 records noisy. Some records are stale."
     assert tidy.note(frame.query("status != 'ok'")) == ""

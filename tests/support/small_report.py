@@ -93,6 +93,7 @@ CHAPTERS = {
     ],
     "step": [
         ("# A training step\n\nHow long does a step take, and what takes it?\n\n- Look for the backward pass.", ""),
+        ("- Change `seconds`, whoever runs this.", "", "by-hand"),
         ("", 'seconds = 0.4\nmachine = ""', "parameters"),
         ("", IMPORTS + DATA),
         ("", "answer('step', f'A step of `small` takes {near(2.7)} s, of which the backward pass is 60%.')"),
@@ -155,7 +156,8 @@ def write_notebook(file: Path, cells: list[tuple]) -> Path:
     """Write a notebook; a cell is its Markdown or else its code, and then its tag if it has one."""
     made = []
     for position, (text, code, *tags) in enumerate(cells):
-        cell = v4.new_code_cell(code.strip(), metadata={"tags": tags}) if code else v4.new_markdown_cell(text)
+        cell = v4.new_code_cell(code.strip()) if code else v4.new_markdown_cell(text)
+        cell.metadata["tags"] = tags
         cell.id = f"cell-{position}"
         made.append(cell)
     file.parent.mkdir(parents=True, exist_ok=True)
