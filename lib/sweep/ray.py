@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -34,6 +35,7 @@ try:
 except ImportError:
     ray = None
 
+ANSWER_S = 10  # for the head to answer
 PLAN_S = 180  # for a node to plan: it imports torch and builds each case
 LOOK_S = 3  # between looks for nodes that come and go
 
@@ -44,12 +46,17 @@ def boxes(address: str, sweep: str, rounds: int | None, shard: Shard) -> tuple[P
     Raises ValueError without Ray, a cluster at `address` (host:port), or a node that can take part."""
     if ray is None:
         raise ValueError("address: Ray is not installed here; `make .venv/cluster` installs it")
-    if not address.rpartition(":")[2].isdigit():
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
         raise ValueError(f"address: got {address!r}, expected host:port")
     try:
+        # Ray itself would try for minutes
+        socket.create_connection((host, int(port)), ANSWER_S).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
     except (OSError, RuntimeError, ValueError, exceptions.RayError) as error:
         raise ValueError(f"address: no Ray cluster answers at {address}: {_first_line(error)}") from None
+    # else the last output of each lost node would appear beside the bar
+    ray._private.worker._worker_logs_enabled = False
     nodes = Nodes(sweep, rounds, shard)
     nodes.update()
     if nodes.plan is None:
@@ -138,6 +145,8 @@ def _measured_there(task, number: int, slots: int, job: Job, deadline: float | N
             raise records.CannotWrite(str(error.cause)) from None
         raise
     except exceptions.RayError as error:
+        # the cluster takes a while to notice that a node is gone
+        time.sleep(1)
         raise SlotLost(_first_line(error)) from None
     finally:
         ray.cancel(stream, force=True)

@@ -93,6 +93,7 @@ class Supervisor:
     troubles: list[str] = field(default_factory=list)
     busy: dict[Slot, Job] = field(default_factory=dict)
     events: queue.Queue = field(default_factory=queue.Queue)
+    begun: set[Slot] = field(default_factory=set)  # slots where a case of the job has begun
     losses: Counter = field(default_factory=Counter)
 
     def run(self, jobs: Sequence[Job]) -> None:
@@ -156,6 +157,7 @@ class Supervisor:
         """Take note of one message."""
         job = self.busy[slot]
         if message.kind == "begins":
+            self.begun.add(slot)
             self.progress.begins(slot, job.experiment, message.text)
         elif message.kind == "record":
             self._keep(slot, job, message.text)
@@ -166,7 +168,8 @@ class Supervisor:
         else:
             del self.busy[slot]
             if message.kind == "lost":
-                self._lost(job, message.text, waiting)
+                self._lost(job, message.text, slot in self.begun, waiting)
+            self.begun.discard(slot)
 
     def _keep(self, slot: Slot, job: Job, text: str) -> None:
         """Write a record, unless its kernel has written it here already."""
@@ -179,13 +182,13 @@ class Supervisor:
             self.ledger.finished.add(file)
             self.progress.ends(slot, file, record)
 
-    def _lost(self, job: Job, reason: str, waiting: deque[Job]) -> None:
+    def _lost(self, job: Job, reason: str, has_begun: bool, waiting: deque[Job]) -> None:
         """Put back what a lost worker has not measured; the case in hand is given up after some losses."""
         left = self.ledger.left(job)
         if not left:
             return
         in_hand = job.file(left[0])
-        self.losses[in_hand] += 1
+        self.losses[in_hand] += has_begun
         if self.losses[in_hand] == LOSSES:
             self.ledger.finished.add(in_hand)
             self._tell(f"{job.experiment} {records.name(left[0].case)}: given up after {LOSSES} lost workers: {reason}")

@@ -1,0 +1,105 @@
+"""Kernels and supervisors are killed at random moments; no finished record is lost, torn or measured twice."""
+
+import contextlib
+import os
+import random
+import signal
+import time
+
+import psutil
+
+import cheap
+
+CASES = 12
+TEXT = f"rounds: 2\ncheap: {{number: [{', '.join(map(str, range(1, CASES + 1)))}], pause_ms: 150}}"
+ALL_OK = {(number, round): "ok" for number in range(1, CASES + 1) for round in (1, 2)}
+KILLS = 20
+
+
+def kill(processes):
+    """Kill one of the processes; return whether there was one."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+            return True
+    return False
+
+
+def unchanged(sweep, before):
+    after = sweep.files()
+    changed = [name for name, content in before.items() if after.get(name) != content]
+    assert not changed, f"changed or lost: {changed}"
+
+
+def test_kernels_killed_at_random_moments(cheap_sweep, tally):
+    while tally.injected < KILLS:
+        sweep = cheap_sweep(TEXT)
+        process = sweep.start()
+        for _ in range(2):
+            cheap.until(sweep.begun, "the first case")
+            time.sleep(random.uniform(0, 1.5))
+            with tally.fault():
+                before = sweep.files()
+                kill(sweep.kernels())
+                unchanged(sweep, before)
+        printed, _ = process.communicate(timeout=120)
+        with tally.fault():
+            statuses = sweep.statuses()
+            # the same case may be hit twice, and is then recorded as crashed
+            assert set(statuses.values()) <= {"ok", "crashed"}, printed
+            assert len(statuses) >= 2 * CASES - 1, printed
+            assert sweep.processes() == []
+
+
+def test_supervisors_killed_at_random_moments(cheap_sweep, tally):
+    while tally.injected < KILLS:
+        sweep = cheap_sweep(TEXT)
+        for turn in range(5):
+            process = sweep.start()
+            if turn:
+                begun = len(sweep.begun())
+                cheap.until(lambda begun=begun: len(sweep.begun()) > begun or process.poll() is not None, "a case")
+            time.sleep(random.uniform(0, 1.0))
+            with tally.fault():
+                before = sweep.files()
+                process.kill()
+                process.communicate()
+                # kernels notice by themselves
+                cheap.until(lambda: not sweep.processes(), "the end of its kernels", 10)
+                unchanged(sweep, before)
+                assert "damaged" not in sweep.statuses().values()
+        with tally.fault():
+            code, printed = sweep.run()
+            assert (code, sweep.statuses()) == (0, ALL_OK), printed
+            assert list((sweep.folder / "tmp").iterdir()) == [], "scratch is left"
+            assert not list(sweep.results.rglob(".writing-*")), "a file that was being written is left"
+
+
+def test_signals_at_random_moments(cheap_sweep, tally):
+    while tally.injected < KILLS // 2:
+        sweep = cheap_sweep(TEXT)
+        name = random.choice(["SIGINT", "SIGTERM", "SIGHUP"])
+        process = sweep.start()
+        cheap.until(sweep.begun, "the first case")
+        time.sleep(random.uniform(0, 2.0))
+        with tally.fault():
+            before = sweep.files()
+            os.killpg(process.pid, getattr(signal, name))
+            printed, _ = process.communicate(timeout=30)
+            assert process.returncode in (0, 130, 143), printed
+            assert sweep.processes() == []
+            unchanged(sweep, before)
+            code, printed = sweep.run()
+            assert (code, sweep.statuses()) == (0, ALL_OK), printed
+
+
+def test_kernels_that_die_in_every_way(cheap_sweep, tally):
+    for behaviour, status in {"kill": "crashed", "exit": "crashed", "sleep": "timeout", "children": "timeout"}.items():
+        sweep = cheap_sweep(
+            f"rounds: 1\ntimeout: 3\ncheap: [{{number: [1, 2]}}, {{number: 3, behaviour: {behaviour}}}, {{number: [4, 5]}}]"
+        )
+        with tally.fault():
+            code, printed = sweep.run()
+            expected = dict.fromkeys([(number, 1) for number in (1, 2, 4, 5)], "ok") | {(3, 1): status}
+            assert (code, sweep.statuses()) == (1, expected), printed
+            assert sweep.processes() == []
