@@ -32,6 +32,7 @@ from lib.sweep.plan import Entry, Job
 LOOK_S = 0.25  # between looks for new records; more often would disturb the measurement
 START_S = 120  # for a kernel to start and import, and to end
 TRIES = 2  # of a case, since something else may have ended its first kernel
+STARTS = 3  # of kernels in which no case began, before a job is given up
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # why a disk takes no more
 _threads = concurrent.futures.ThreadPoolExecutor(max_workers=64)
 
@@ -89,7 +90,7 @@ def measured(job: Job, deadline: float | None, place: Place) -> Iterator[Message
             continue
         if not watched.began_a_case:
             starts_in_vain += 1
-            if starts_in_vain == TRIES:
+            if starts_in_vain == STARTS:
                 yield Message("trouble", f"{job.experiment}: no case could begin: {watched.reason}")
                 return
             continue

@@ -103,6 +103,22 @@ def mutated(text):
     return "".join(characters)
 
 
+class Refused(Exception):
+    """A file was refused, and in one line."""
+
+
+def load():
+    try:
+        sweep_file.load("random")
+    except ValueError as error:
+        line = str(error)
+    else:
+        return
+    assert "\n" not in line, line
+    assert len(line) < 1000, line
+    raise Refused
+
+
 def test_random_sweep_files_are_read_or_refused_in_one_line(tmp_path, tally, monkeypatch):
     from lib import notebooks
 
@@ -110,9 +126,5 @@ def test_random_sweep_files_are_read_or_refused_in_one_line(tmp_path, tally, mon
     monkeypatch.setattr(notebooks, "SWEEPS", tmp_path)
     for _ in range(300):
         (tmp_path / "random.yaml").write_text(mutated(random.choice(originals)))
-        with tally.fault():
-            try:
-                sweep_file.load("random")
-            except ValueError as error:
-                assert "\n" not in str(error), str(error)
-                assert len(str(error)) < 1000, str(error)
+        with tally.fault(), contextlib.suppress(Refused):
+            load()
