@@ -1,75 +1,57 @@
-"""Rungs of the ladder: which exclude each other, what they are compared with, losses and the greedy search."""
+"""Rungs of the ladder: which need others, what they are paired with, and that they learn alike."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
 from lib.experiments import ladder, measure
-from lib.experiments.cases import grid
-from lib.experiments.ladder import Ladder
-from lib.records import baselines
+from lib.experiments.ladder import PLAIN, SWITCHES, Ladder
 
-PLAIN = Ladder(
-    size="tiny", context_length=16, batch_size=1, precision="fp32", compiled=False, attention="naive",
-    optimizer="single_tensor", mode="train_step", device="cpu", projections=False, cast_once=False,
-    compile_mode="default",
-)  # fmt: skip
+CASE = Ladder("tiny", 16, 1, PLAIN, False, "cpu")
 
 
-def test_each_rung_has_one_switch_more_than_the_one_it_is_compared_with():
-    most = {"optimizer": "fused", "precision": "bf16", "compiled": True, "attention": "sdpa"}
-    rung, names = replace(PLAIN, **most, projections=True, cast_once=True), []
-    while fields := baselines.of("ladder", asdict(rung)):
-        below = Ladder(**fields)
-        names += [name for name, value in asdict(rung).items() if fields[name] != value]
-        rung = below
-    assert names == ["attention", "cast_once", "projections", "precision", "compiled", "optimizer"]
-    assert rung == PLAIN
+@pytest.mark.parametrize(
+    ("switches", "message"),
+    [
+        ("fusd", r"switches: got 'fusd', expected one of .*nearest: fused"),
+        ("bf16+fused", "switches: got bf16\\+fused, expected the order"),
+        ("cast_once", "switches: got cast_once, expected bf16 before cast_once"),
+        ("whole", "switches: got whole, expected compiled before whole"),
+        ("fused+fused", "expected the order"),
+    ],
+)
+def test_switches_that_cannot_be_are_refused(switches, message):
+    with pytest.raises(ValueError, match=message):
+        replace(CASE, switches=switches)
 
 
-def test_switches_that_exclude_each_other_are_refused():
-    with pytest.raises(ValueError, match="cast_once: got True, expected False"):
-        replace(PLAIN, cast_once=True, optimizer="fused")
-    with pytest.raises(ValueError, match="cast_once"):
-        replace(PLAIN, cast_once=True, precision="bf16")
-    with pytest.raises(ValueError, match="compile_mode: got max-autotune, expected default"):
-        replace(PLAIN, compile_mode="max-autotune")
-    assert "CUDA" in replace(PLAIN, compiled=True, compile_mode="max-autotune").unavailable()
+def test_a_rung_is_a_step_with_its_switches():
+    step = replace(CASE, switches="fused+sdpa+compiled+bf16").step
+    assert (step.optimizer, step.attention, step.compiled, step.precision) == ("fused", "sdpa", True, "bf16")
+    assert CASE.step == replace(CASE, switches="default_allocator").step
+    assert (CASE.allocator, replace(CASE, switches="default_allocator").allocator) == ("keeps", "default")
 
 
-def test_a_step_with_switches_gives_the_plain_results():
-    case = replace(PLAIN, optimizer="fused", precision="bf16", projections=True, cast_once=True)
-    errors = measure.errors(case.setup())
-    assert set(errors) >= {"logits_error", "gradient_error", "update_error"}
-    losses = ladder.losses(case, 5)
-    assert losses["loss_nats"] == pytest.approx(losses["plain_loss_nats"], rel=0.01)
-    assert losses["loss_nats"][-1] < losses["loss_nats"][0]
-    assert ladder.losses(case, 0) == {}
+def test_what_this_machine_has_not_is_said():
+    assert "CUDA" in replace(CASE, switches="compiled+whole+max_autotune").unavailable()
+    assert set(ladder.MODES) <= set(SWITCHES)
 
 
-def test_the_search_takes_the_fastest_switch_that_is_left_at_each_rung(monkeypatch):
-    case = replace(PLAIN, optimizer="fused", precision="bf16", cast_once=True, attention="sdpa")
-    gains = {"optimizer": 0.8, "precision": 0.5, "cast_once": 0.9, "attention": 1.1}
-
-    def ratio(_, tried, before, *__):
-        (name,) = (name for name in gains if getattr(tried, name) != getattr(before, name))
-        return gains[name], 0.99 * gains[name], 1.01 * gains[name]
-
-    monkeypatch.setattr(ladder, "_ratio", ratio)
-    found = ladder.search(measure.Recording(case, 0), 5, 1)["search"]
-    taken = [name for name, taken in zip(found["switch"], found["taken"], strict=True) if taken == "yes"]
-    assert taken == ["precision", "optimizer", "cast_once"]
-    assert found["rung"] == [1, 1, 1, 2, 2, 3, 3, 4]  # cast_once cannot be tried before bf16 and fused
-    assert found["switch"][-1] == "attention"
+def test_a_rung_is_checked_paired_with_the_plain_step_and_learns_as_it_does(own_results, monkeypatch):
+    monkeypatch.setattr(measure.noise, "probe", lambda device: [1.0])
+    case = replace(CASE, switches="fused+bf16+projections", losses=True)
+    metrics = measure.measure(case, 1, 0.02, raises=True)["metrics"]
+    assert len(metrics["paired_ms"]) == len(metrics["baseline_ms"]) >= 3
+    assert len(metrics["paired_optimizer_ms"]) == len(metrics["paired_ms"])
+    assert metrics["logits_error"][0] < 0.1
+    assert len(metrics["loss_nats"]) == ladder.LOSS_STEPS
+    assert metrics["loss_nats"] == pytest.approx(metrics["plain_loss_nats"], rel=0.02)
+    assert metrics["loss_nats"][-1] < metrics["loss_nats"][0]
 
 
-def test_the_search_measures_in_pairs():
-    (case,) = grid("ladder", **asdict(replace(PLAIN, optimizer="fused")))
-    record = measure.Recording(case, 0)
-    record.setup()
-    measure.pairs(record, 1, 0.1)  # as in the notebook
-    before = list(map(id, record.built))
-    found = ladder.search(record, 5, 0.1)["search"]
-    assert found["switch"] == ["optimizer"]
-    assert found["low"][0] <= found["ratio"][0] <= found["high"][0]
-    assert list(map(id, record.built)) == before
+def test_without_a_switch_a_step_is_timed_alone(own_results, monkeypatch):
+    monkeypatch.setattr(measure.noise, "probe", lambda device: [1.0])
+    metrics = measure.measure(CASE, 2, 0.02, raises=True)["metrics"]
+    assert len(metrics["total_ms"]) >= 3
+    assert "paired_ms" not in metrics
+    assert "peak_mib" not in metrics

@@ -1,3 +1,0 @@
-"""Names the machine whose records git keeps and the tests read."""
-
-MACHINE = "xeon-2c"
