@@ -219,7 +219,7 @@ def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
     """Return each name with its hue and dash: those of the catalogue, or else a hue that is free."""
     catalogue: dict[object, str] = {}
     for experiment in CATALOG.values():
-        catalogue |= experiment.looks
+        catalogue = dict(experiment.looks) | catalogue  # the first experiment's look of a name wins
     names = names.drop_duplicates()
     taken_hues = {catalogue[name].split()[0] for name in names if name in catalogue}
     free_hues = itertools.cycle([hue for hue in ORDER if hue not in taken_hues] or ORDER)
