@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -135,17 +136,14 @@ def _missing(block: Block, case) -> str | None:
     return case.unavailable()
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Hold what planning needs to know of a record."""
 
     status: str
     code: str
     torch: str
-    fresh: bool
-    limit_bytes: float
     seconds: float
-    reason: str
+    metrics: dict  # without samples
 
 
 def outcome(file: Path) -> Outcome | None:
@@ -163,16 +161,9 @@ def _outcome(file: Path, _: int) -> Outcome | None:
     except ValueError as error:
         warnings.warn(f"{file.name}: skipped: {error}", stacklevel=3)
         return None
-    metrics = record["metrics"]
-    return Outcome(
-        status=record["status"],
-        code=record["code"],
-        torch=record["environment"].get("torch", ""),
-        fresh=metrics.get("fresh", True),
-        limit_bytes=metrics.get("limit_bytes", math.inf),
-        seconds=record["seconds"],
-        reason=str(metrics.get("reason", "")),
-    )
+    told = {name: value for name, value in record["metrics"].items() if name in ("fresh", "limit_bytes", "reason")}
+    torch_version = record["environment"].get("torch", "")
+    return Outcome(record["status"], record["code"], torch_version, record["seconds"], told)
 
 
 @dataclass
@@ -212,8 +203,13 @@ class Ledger:
             return True
         if self.stale and record.torch != torch.__version__:
             return True
-        if record.status == "oom" and (not record.fresh or _has_more_memory(job.device, record.limit_bytes)):
+        if record.status == "oom" and not record.metrics.get("fresh", True):
             return True
+        if record.status == "oom" and "limit_bytes" in record.metrics:
+            # only where the case would now get clearly more: in the records of a machine that was full
+            offered_bytes = memory_limit.SHARE_OF_FREE * on(job.device).free_bytes()
+            if offered_bytes > MORE * record.metrics["limit_bytes"]:
+                return True
         return self.retry and record.status != "ok"
 
     def counts(self, jobs: Sequence[Job]) -> Counter[str]:
@@ -227,11 +223,6 @@ class Ledger:
                 elif own:
                     counts[own.status] += 1
         return counts
-
-
-def _has_more_memory(device: str, limit_bytes: float) -> bool:
-    """Tell if a case that found no memory would now get clearly more: the records of a machine that was full."""
-    return memory_limit.SHARE_OF_FREE * on(device).free_bytes() > MORE * limit_bytes
 
 
 def pins() -> list[str]:
@@ -253,20 +244,15 @@ def pins() -> list[str]:
 
 def table(plan: Plan) -> pd.DataFrame:
     """List the cases, one a row: how many rounds, for how long, and which records are there or why it is left out."""
-    rows = {}
+    rows = []
     for job in plan.jobs:
         for entry in job.entries:
-            name = records.name(entry.case)
-            row = rows.setdefault((job.machine, job.experiment, name), {"rounds": 0, "statuses": []})
-            row["rounds"] += 1
-            row["seconds"] = f"{entry.seconds:g}"
             own = outcome(job.file(entry))
-            if own and own.status not in row["statuses"]:
-                row["statuses"].append(own.status)
-    lines = []
-    for (_, experiment, name), row in rows.items():
-        lines.append((experiment, name, row["rounds"], row["seconds"], " ".join(row["statuses"]) or "none yet"))
+            status = own.status if own else "none"
+            rows.append((job.experiment, records.name(entry.case), 1, f"{entry.seconds:g}", status))
     for reason, left_out in plan.left_out.items():
-        for experiment, name in left_out:
-            lines.append((experiment, name, 0, "", f"left out: {reason}"))
-    return pd.DataFrame(lines, columns=["experiment", "case", "rounds", "seconds", "records"])
+        rows += [(experiment, name, 0, "", f"left out: {reason}") for experiment, name in left_out]
+    listed = pd.DataFrame(rows, columns=["experiment", "case", "rounds", "seconds", "records"])
+    by_case = listed.groupby(["experiment", "case"], sort=False, as_index=False)
+    # each status once, in the order of the rounds
+    return by_case.agg({"rounds": "sum", "seconds": "first", "records": lambda statuses: " ".join(statuses.unique())})

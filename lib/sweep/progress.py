@@ -148,7 +148,7 @@ def summary(jobs: Sequence[Job], ledger: Ledger) -> list[str]:
         for entry in job.entries:
             record = outcome(job.file(entry))
             if record and record.status in BAD:
-                lines.append(failure(record.status, job.experiment, entry.case, record.reason))
+                lines.append(failure(record.status, job.experiment, entry.case, record.metrics.get("reason", "")))
     more = len(lines) - SHOWN
     if more > 0:
         lines = [*lines[:SHOWN], f"and {more} more"]
@@ -163,7 +163,10 @@ def statuses() -> list[str]:
             status = json.loads(known_shard.file("status").read_text())
             lines.append(_line(known_shard, status))
     for folder in sorted(paths.results().glob("[!.]*/*/")):
-        lines.append(f"{folder.parent.name} {folder.name}: {counted_records(folder)}")
+        outcomes = [outcome(file) for file in folder.glob("*.json")]
+        counts = Counter(record.status if record else "damaged" for record in outcomes)
+        counted_words = ", ".join(f"{number} {status}" for status, number in counts.most_common())
+        lines.append(f"{folder.parent.name} {folder.name}: {counted_words}")
     return lines or ["no sweep has run on these results yet"]
 
 
@@ -177,12 +180,3 @@ def _line(known_shard: Shard, status: dict) -> str:
         line += f"; {status['expected']} (process {status['process']} on {status['host']})"
         line += "".join(f"; now {name}" for name in status["in_hand"])
     return line
-
-
-def counted_records(folder: Path) -> str:
-    """Count the records in a folder by status."""
-    counts = Counter()
-    for file in folder.glob("*.json"):
-        record = outcome(file)
-        counts[record.status if record else "damaged"] += 1
-    return ", ".join(f"{number} {status}" for status, number in counts.most_common())

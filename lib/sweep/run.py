@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,6 +95,7 @@ def measured(job: Job, deadline: float | None, place: Place) -> Iterator[Message
                 yield Message("trouble", f"{job.experiment}: no case could begin: {watched.reason}")
                 return
             continue
+        starts_in_vain = 0
         in_hand = watched.in_hand or left[0]
         name = records.name(in_hand.case)
         tries[name] += 1
@@ -119,19 +121,21 @@ def _record(job: Job, entry: Entry, status: str, reason: str, watched: _Watched)
     return Message("record", records.save(record).read_text())
 
 
-def _one_kernel(
-    job: Job, batch: Sequence[Entry], deadline: float | None, place: Place
-) -> Iterator[Message]:  # returns what was watched
-    """Execute the notebook in a new kernel, yield its messages, and end it with all its processes."""
+def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float | None, place: Place) -> Iterator[Message]:
+    """Execute the notebook in a new kernel, yield its messages, and end all its processes; return what was seen."""
     name = f"{job.experiment}.r{job.round}.{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
     output = paths.runs() / job.machine / f"{name}.ipynb"
-    with _as_cannot_write():
+    cases = [{"case": entry.case, "seconds": entry.seconds} for entry in batch]
+    plan = {"cases": cases, "round": job.round, "share": place.slots, "deadline": deadline}
+    try:
         output.parent.mkdir(parents=True, exist_ok=True)
         place.scratch.mkdir(parents=True, exist_ok=True)
         # another one for each kernel: the former one's client may still remove its sockets
         folder = Path(tempfile.mkdtemp(prefix="kernel-", dir=place.scratch))
         plan_file = folder / "plan.json"
-        _write_plan(plan_file, job, batch, deadline, place.slots)
+        plan_file.write_text(json.dumps(plan))
+    except OSError as error:
+        raise _cannot_write(error) from None
     variables = {
         PLAN: str(plan_file),
         "SWEEP_RUN": name,
@@ -153,18 +157,6 @@ def _one_kernel(
     return watched
 
 
-def _write_plan(plan_file: Path, job: Job, batch: Sequence[Entry], deadline: float | None, slots: int) -> None:
-    cases = []
-    for entry in batch:
-        cases.append({"case": entry.case, "seconds": entry.seconds})
-    plan = {"cases": cases, "round": job.round, "share": slots, "deadline": deadline}
-    plan_file.write_text(json.dumps(plan))
-
-
-def _current_file(plan_file: Path) -> Path:
-    return plan_file.with_name(f"{plan_file.name}.current")
-
-
 def _execute(
     job: Job, batch: Sequence[Entry], folder: Path, output: Path, variables: Mapping[str, str], place: Place
 ) -> None:
@@ -178,8 +170,8 @@ def _execute(
 
 def _watch(
     job: Job, batch: Sequence[Entry], plan_file: Path, executing: concurrent.futures.Future
-) -> Iterator[Message]:  # returns what was watched
-    """Yield a message of each case that begins and of each record, until the notebook ends or must be ended."""
+) -> Iterator[Message]:
+    """Yield messages until the notebook ends or must be ended, and return what was seen."""
     watched = _Watched()
     files = [job.file(entry) for entry in batch]
     former_stamps = [_stamp(file) for file in files]
@@ -231,16 +223,16 @@ def _stamp(file: Path) -> tuple[int, int]:
 def _current(plan_file: Path) -> dict:
     """Return the position of the case in hand and when it began; -1 before the first."""
     try:
-        return json.loads(_current_file(plan_file).read_text())
+        return json.loads(plan_file.with_name(f"{plan_file.name}.current").read_text())
     except (FileNotFoundError, ValueError):
         return {"index": -1, "started": math.nan}
 
 
-def _why(executing: concurrent.futures.Future) -> str:
+def _why(executing: Future) -> str:
     """Say in one line why a notebook ended before its last case. Raises records.CannotWrite for a full disk."""
     error = executing.exception()
     if isinstance(error, OSError) and error.errno in FULL:
-        raise records.CannotWrite(f"{error.filename or 'scratch'}: cannot be written: {error.strerror}")
+        raise _cannot_write(error)
     if isinstance(error, NotebookFailed):
         reason = " ".join(str(error).split())
         if reason.startswith("CannotWrite: "):
@@ -249,12 +241,8 @@ def _why(executing: concurrent.futures.Future) -> str:
     return "its process died"
 
 
-@contextlib.contextmanager
-def _as_cannot_write() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise records.CannotWrite(f"{error.filename or 'scratch'}: cannot be written: {error.strerror}") from None
+def _cannot_write(error: OSError) -> records.CannotWrite:
+    return records.CannotWrite(f"{error.filename or 'scratch'}: cannot be written: {error.strerror}")
 
 
 @contextlib.contextmanager

@@ -68,7 +68,8 @@ def held(shard: Shard) -> Iterator[None]:
     own_lock = FileLock(shard.file("lock"))
     try:
         paths.results().mkdir(parents=True, exist_ok=True)
-        with _only_one_looks():
+        # one process at a time looks at the locks
+        with FileLock(paths.results() / ".lock", timeout=WAIT_S):
             for present_shard in known():
                 if present_shard.count != shard.count and is_running(present_shard):
                     raise Busy(f"shard {present_shard} of another sweep is running on {paths.results()}")
@@ -90,10 +91,3 @@ def is_running(shard: Shard) -> bool:
             return False
     except Timeout:
         return True
-
-
-@contextlib.contextmanager
-def _only_one_looks() -> Iterator[None]:
-    """Let one process at a time look at the locks of these results."""
-    with FileLock(paths.results() / ".lock", timeout=WAIT_S):
-        yield
