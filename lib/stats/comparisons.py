@@ -60,26 +60,29 @@ class Comparison:
             return PROBABLE
         return NO_GAIN
 
-    def than(self, other: str) -> str:
-        """Say in a sentence how fast the variant is beside another: 1.4× (1.3 to 1.5) faster than naive."""
-        ratio = str(self).partition(",")[0].removesuffix(f" {self.verdict}")
-        scope = ""
-        if self.rounds == 1:
-            ratio = ratio.removesuffix(" in this process").removesuffix(f" {self.verdict}")
-            scope = " in this process"
-        if self.verdict in (FASTER, SLOWER):
-            return f"{ratio} {self.verdict} than {other}{scope}"
-        if self.verdict == SAME:
-            return f"as fast as {other}{scope}: {ratio}"
-        return f"neither clearly faster nor slower than {other}{scope}: {ratio}"
-
-    def __str__(self) -> str:
+    @property
+    def factor(self) -> str:
+        """Return the ratio alone, with its interval: 1.4× (1.3 to 1.5); of a slower variant its inverse."""
         shown = self.ratio
         if self.verdict == SLOWER:
             shown = self.ratio.inverse
-        ending = {FASTER: " faster", SLOWER: " slower", SAME: ", the same", UNCLEAR: ", unclear"}[self.verdict]
         value, _, ends = shown.text(_uncertainty(shown)).partition(" ")
-        text = f"{value}× {ends}".rstrip() + ending
+        return f"{value}× {ends}".rstrip()
+
+    def than(self, other: str) -> str:
+        """Say in a sentence how fast the variant is beside another: 1.4× (1.3 to 1.5) faster than naive."""
+        scope = ""
+        if self.rounds == 1:
+            scope = " in this process"
+        if self.verdict in (FASTER, SLOWER):
+            return f"{self.factor} {self.verdict} than {other}{scope}"
+        if self.verdict == SAME:
+            return f"as fast as {other}{scope}: {self.factor}"
+        return f"neither clearly faster nor slower than {other}{scope}: {self.factor}"
+
+    def __str__(self) -> str:
+        ending = {FASTER: " faster", SLOWER: " slower", SAME: ", the same", UNCLEAR: ", unclear"}[self.verdict]
+        text = self.factor + ending
         if self.rounds == 1:
             text += " in this process"
         return text
