@@ -44,8 +44,9 @@ def repository(tmp_path):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(TOY, tmp_path, dirs_exist_ok=True)
     catalog = tmp_path / "lib" / "catalog.py"
-    assert catalog.read_text().endswith("),\n}\n")
-    catalog.write_text(catalog.read_text().removesuffix("}\n") + ENTRY)
+    before, closing, after = catalog.read_text().partition("\n}\n\n\ndef baseline")
+    assert closing
+    catalog.write_text(before + "\n" + ENTRY.removesuffix("}\n").rstrip("\n") + closing + after)
     (tmp_path / "notebooks" / "sweeps" / "one.yaml").write_text(LINE)
     return tmp_path
 

@@ -23,11 +23,14 @@ def test_each_answer_of_the_readme_is_an_answer_of_the_records_beside_it():
         assert row in answers.values()
 
 
-@pytest.mark.parametrize("machine", sorted(folder.name for folder in REFERENCE.glob("*") if folder.is_dir()))
+@pytest.mark.parametrize("machine", sorted({file.parent.name for file in REFERENCE.glob("*/*.jsonl")}))
 def test_records_in_git_are_of_todays_code(machine):
     stale = []
     for experiment in CATALOG:
-        for line in (REFERENCE / machine / f"{experiment}.jsonl").read_text().splitlines():
+        file = REFERENCE / machine / f"{experiment}.jsonl"
+        # peers are measured by a sweep of their own
+        lines = file.read_text().splitlines() if file.exists() else []
+        for line in lines:
             if records.parse(line)["code"] != records.digest(experiment):
                 stale.append(experiment)
     assert not stale

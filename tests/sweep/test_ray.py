@@ -80,8 +80,12 @@ def test_lost_workers_and_nodes_lose_nothing(cheap_sweep, cluster):
         process.kill()
     assert process.returncode == 0, printed
     expected = {(number, round): "ok" for number in range(1, 7) for round in (1, 2)}
-    assert sweep.statuses() == expected | {(7, 1): "oom"}
-    assert printed.splitlines()[-1] == "12 ok, 1 oom, 0 left"
+    statuses = sweep.statuses()
+    # two nodes may have both rounds in hand, so that the second does not know yet how the first ended
+    without_memory = {key: statuses.pop(key) for key in [(7, 1), (7, 2)] if key in statuses}
+    assert statuses == expected
+    assert set(without_memory.values()) == {"oom"}
+    assert printed.splitlines()[-1] == f"12 ok, {len(without_memory)} oom, 0 left"
 
 
 def test_without_a_cluster_it_is_refused_in_one_line(here, capsys):
