@@ -26,8 +26,10 @@ MARGIN = 0.03  # two times are the same when their ratio is shown to lie within 
 # The share of false findings in a table. It is half of 5%, since a table may be judged twice: `ROUNDS=` measures again
 # what was unclear at the first look, and the second look depends on the first.
 LEVEL = 0.025
-FASTER, SLOWER, SAME, UNCLEAR = "faster", "slower", "same", "unclear"
-PROVEN, PROBABLE, NO_GAIN = "proven", "probable", "none"
+FASTER = "faster"
+SLOWER = "slower"
+SAME = "same"
+UNCLEAR = "unclear"
 EFFICIENCY = 3 / math.pi  # of the signed rank test relative to the t test, under normal noise
 LEAST_ERROR = 1e-12  # of a logarithm, where all processes agree
 
@@ -40,25 +42,20 @@ class Comparison:
     verdict: str
 
     @property
-    def n(self) -> int:
-        """Return the number of pairs."""
-        return self.ratio.n
-
-    @property
     def rounds(self) -> int:
         """Return the number of processes."""
         return self.ratio.rounds
 
     @property
     def tier(self) -> str:
-        """Return how sure a gain is: proven, probable (unclear, but by 3% or more), or none seen."""
+        """Return how sure a gain is: proven, probable (unclear, but by 3% or more), or none."""
         if self.verdict == SAME or self.ratio.value <= 1:
-            return NO_GAIN
+            return "none"
         if self.ratio.low > 1:
-            return PROVEN
+            return "proven"
         if self.ratio.value > 1 + MARGIN:
-            return PROBABLE
-        return NO_GAIN
+            return "probable"
+        return "none"
 
     @property
     def factor(self) -> str:
@@ -71,21 +68,21 @@ class Comparison:
 
     def than(self, other: str) -> str:
         """Say in a sentence how fast the variant is beside another: 1.4× (1.3 to 1.5) faster than naive."""
-        scope = ""
-        if self.rounds == 1:
-            scope = " in this process"
         if self.verdict in (FASTER, SLOWER):
-            return f"{self.factor} {self.verdict} than {other}{scope}"
+            return f"{self.factor} {self.verdict} than {other}{self._scope}"
         if self.verdict == SAME:
-            return f"as fast as {other}{scope}: {self.factor}"
-        return f"neither clearly faster nor slower than {other}{scope}: {self.factor}"
+            return f"as fast as {other}{self._scope}: {self.factor}"
+        return f"neither clearly faster nor slower than {other}{self._scope}: {self.factor}"
 
     def __str__(self) -> str:
         ending = {FASTER: " faster", SLOWER: " slower", SAME: ", the same", UNCLEAR: ", unclear"}[self.verdict]
-        text = self.factor + ending
+        return f"{self.factor}{ending}{self._scope}"
+
+    @property
+    def _scope(self) -> str:
         if self.rounds == 1:
-            text += " in this process"
-        return text
+            return " in this process"
+        return ""
 
 
 def _uncertainty(ratio: Interval) -> float:
@@ -143,9 +140,8 @@ def _robust_deviation(logs: np.ndarray) -> float:
 
 def of_medians(variant: dict[int, Sequence[float]], baseline: dict[int, Sequence[float]]) -> Measured | None:
     """Return the ratio of two times in ms by their medians in each round that both have; None without one."""
-    rounds = sorted(variant.keys() & baseline.keys())
     processes = []
-    for number in rounds:
+    for number in sorted(variant.keys() & baseline.keys()):
         variant_ms = statistics.median(variant[number])
         baseline_ms = statistics.median(baseline[number])
         n = min(len(variant[number]), len(baseline[number]))
@@ -176,7 +172,9 @@ def judged(rows: Sequence[Measured]) -> list[Comparison]:
     shared = moderation.prior(
         [row.variance for row in several], [len(row.logs) - 1 for row in several], [row.ms for row in several]
     )
-    ratios, p_differ, p_same = [], [], []
+    ratios = []
+    p_differ = []
+    p_same = []
     for row in rows:
         variance, freedom = _variance(row, shared)
         log = statistics.fmean(row.logs)
@@ -184,8 +182,7 @@ def judged(rows: Sequence[Measured]) -> list[Comparison]:
         reach = math.nan
         if freedom > 0:
             reach = error * intervals.t_reach(freedom)
-        ends = math.exp(log), math.exp(log - reach), math.exp(log + reach)
-        ratios.append(Interval(*ends, row.n, len(row.logs)))
+        ratios.append(Interval(math.exp(log), math.exp(log - reach), math.exp(log + reach), row.n, len(row.logs)))
         p_differ.append(min(1.0, 2 * _tail(-abs(log) / error, freedom)))
         # two one-sided tests in one: the nearer end of the margin decides
         p_same.append(_tail(-(math.log1p(MARGIN) - abs(log)) / error, freedom))

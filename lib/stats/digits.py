@@ -40,8 +40,3 @@ def rounded(value: float, place: int) -> str:
         return "–"
     decimals = max(0, -place)
     return f"{round(value, -place):,.{decimals}f}".replace("-", "−")
-
-
-def count(value: float) -> str:
-    """Format a whole number, with commas between thousands."""
-    return f"{value:,.0f}"

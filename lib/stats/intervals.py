@@ -99,27 +99,21 @@ def median(rounds: Sequence[Sequence[float]]) -> Interval:
 def of_processes(values: Sequence[float]) -> Interval:
     """Return one number for several processes, each of which has one value.
 
-    Three or more positive values have an interval by `log_t`, and equal ones one of no width. That of others is
-    unknown, and their number is the median. Raises ValueError without any values."""
+    Three or more positive values give their geometric mean with the t interval over their logarithms, equal ones an
+    interval of no width. Others give the median, without an interval. Raises ValueError without values."""
     if not values:
         raise ValueError("values: got none, expected one of each process")
     count = len(values)
     enough = count >= ENOUGH_ROUNDS
+    # their logarithms would bring rounding in, and zero has none
     if enough and min(values) == max(values):
         return Interval(values[0], values[0], values[0], count, count)
     if enough and min(values) > 0:
-        return Interval(*log_t(values), count, count)
+        logs = np.log(values)
+        reach = t_reach(count - 1) * logs.std(ddof=1) / math.sqrt(count)
+        mean, low, high = np.exp([logs.mean(), logs.mean() - reach, logs.mean() + reach]).tolist()
+        return Interval(mean, low, high, count, count)
     return Interval(statistics.median(values), math.nan, math.nan, count, count)
-
-
-def log_t(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the geometric mean of positive values and the ends of its t interval, over their logarithms."""
-    if min(values) == max(values):  # their logarithms would bring rounding in
-        return values[0], values[0], values[0]
-    logs = np.log(values)
-    middle = logs.mean()
-    reach = t_reach(len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs))
-    return float(np.exp(middle)), float(np.exp(middle - reach)), float(np.exp(middle + reach))
 
 
 def t_reach(freedom: float) -> float:

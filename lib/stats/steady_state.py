@@ -9,11 +9,13 @@ import scipy  # loads scipy.stats when it is first used, which takes a second
 from scipy import special
 
 FEWEST = 10  # iterations of a steady series; fewer cannot be tested for a change
-# Levels of p, and the least change relative to the median that matters to anyone. Together they keep false alarms below
-# 2% of series whose samples are independent.
-DRIFT_LEVEL, LEAST_DRIFT = 0.03, 0.03
-JUMP_LEVEL, LEAST_JUMP = 0.001, 0.03
-THROTTLE_LEVEL, LEAST_THROTTLE = 0.01, 0.05
+# A change counts if p is at most its level, and if it is at least so large, relative to the median.
+DRIFT_LEVEL = 0.03
+JUMP_LEVEL = 0.001
+THROTTLE_LEVEL = 0.01
+LEAST_DRIFT = 0.03
+LEAST_JUMP = 0.03
+LEAST_THROTTLE = 0.05
 SLOWEST_QUIET = 1.1  # median of a quiet machine's noise probe over the best seen
 WIDEST_QUIET = 0.1  # its interquartile range over its median
 

@@ -42,7 +42,7 @@ def test_each_case_that_ran_in_pairs_has_its_ratio(frame):
         rows = frame[frame["variant"] == made.variant]
         logs = np.log(np.stack(rows["baseline_ms"])) - np.log(np.stack(rows["paired_ms"]))
         assert made.comparison.ratio.value == pytest.approx(np.exp(np.median(logs, axis=1).mean()), rel=0.01)
-        assert (made.comparison.n, made.comparison.rounds) == (60, 3)
+        assert (made.comparison.ratio.n, made.comparison.rounds) == (60, 3)
     assert [made.verdict for made in table["comparison"]] == ["faster", "faster", "same", "slower"]
 
 

@@ -18,7 +18,3 @@ from lib.stats import digits
 )  # fmt: skip
 def test_a_number_has_the_digits_that_its_uncertainty_warrants(value, uncertainty, text):
     assert digits.number(value, uncertainty) == text
-
-
-def test_a_count_has_commas():
-    assert digits.count(1_048_576.0) == "1,048,576"
