@@ -65,9 +65,7 @@ class Memory(Step):
         if self.compiles:
             record.metrics |= measuring.memory(work)
         else:
-            work.before()
-            record.metrics |= peak_memory.peaks_and_timeline(work.iteration, work.before, self.device, LARGEST)
-            record.metrics["alive"] = memory_trace.alive_at_peak(training)
+            record.metrics |= memory_trace.trace(training, self.device, LARGEST)
         # without it nothing is computed again
         if self.checkpoint and "backward" in training.phases:
             measuring.pairs(record, work, seconds)

@@ -20,9 +20,7 @@ _current = "default"  # what this process does with freed memory
 
 
 def chosen() -> str:
-    """Return the allocator that $ALLOCATOR names, or `keeps`.
-
-    Raises ValueError for an unknown name."""
+    """Return the allocator that $ALLOCATOR names, or `keeps`; raise ValueError for an unknown name."""
     name = os.environ.get("ALLOCATOR", "keeps")
     validate.choice("ALLOCATOR", name, ALLOCATORS)
     return name
@@ -33,13 +31,8 @@ def current() -> str:
     return _current
 
 
-def can_keep() -> bool:
-    """Return True where the C library can be told to keep freed memory, which is glibc alone."""
-    return _glibc() is not None
-
-
 def use(allocator: str) -> None:
-    """Make this process keep freed memory where it can, or leave the default.
+    """Make this process keep freed memory where the C library is glibc, or leave the default.
 
     Raises ValueError for the default in a process that keeps freed memory: glibc cannot go back."""
     global _current
@@ -47,21 +40,21 @@ def use(allocator: str) -> None:
         return
     if allocator == "default":
         raise ValueError("allocator: got default, expected keeps, which this process already uses (use a new kernel)")
-    if can_keep():
-        # mallopt returns 1 if it has set a parameter
-        results = [_glibc().mallopt(parameter, value) for parameter, value in KEEP.items()]
-        if all(results):
-            _current = "keeps"
+    if glibc():
+        for parameter, value in KEEP.items():
+            glibc().mallopt(parameter, value)
+        _current = "keeps"
 
 
 def release() -> None:
     """Give free memory back to the system, so that it counts as available to the next case."""
-    if can_keep():
-        _glibc().malloc_trim(0)
+    if glibc():
+        glibc().malloc_trim(0)
 
 
 @functools.cache
-def _glibc() -> ctypes.CDLL | None:
+def glibc() -> ctypes.CDLL | None:
+    """Return the C library where it can be told to keep freed memory, else None."""
     if platform.libc_ver()[0] != "glibc":
         return None
     return ctypes.CDLL(None)

@@ -10,14 +10,9 @@ LEAST_BYTES = 256 * 2**20  # to read: some GPUs' caches are larger than what the
 TIMES = 4  # the size of the cache: less may leave lines of the case in a cache that does not evict the oldest
 
 
-def flushed_bytes(device: str) -> int:
-    """Return how many bytes a flush reads."""
-    return max(LEAST_BYTES, TIMES * on(device).cache_bytes())
-
-
-def flush(device: str) -> Callable[[], None]:
+def flush(device: str) -> Callable[[], torch.Tensor]:
     """Return a function that reads more than the caches hold, which evicts their contents.
 
     Call it outside the timed region. It writes nothing, since the timed iteration would have to write that back."""
-    filler = torch.zeros(flushed_bytes(device) // 4, device=device)
-    return lambda: filler.sum()
+    size_bytes = max(LEAST_BYTES, TIMES * on(device).cache_bytes())
+    return torch.zeros(size_bytes // 4, device=device).sum

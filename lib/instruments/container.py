@@ -6,6 +6,7 @@ docs.kernel.org, cgroup-v2 (memory.max, cpu.max) and cgroup-v1 (memory.limit_in_
 
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
@@ -17,30 +18,15 @@ MEMORY_FILES = (
 )
 
 
-def groups(controller: str) -> list[Path]:
-    """List the folders of this process's control groups for a controller, from its own up to the root."""
-    folders = []
-    for line in _read(OWN).splitlines():
-        _, controllers, path = line.split(":", 2)
-        # version 2 has one tree for all controllers, which has no name
-        if controllers and controller not in controllers.split(","):
-            continue
-        tree = ROOT / controllers
-        own_group = tree / path.strip("/")
-        for group in (own_group, *own_group.parents):
-            if group.is_relative_to(tree):
-                folders.append(group)
-    return folders or [ROOT]
-
-
 def memory_bytes() -> tuple[int | float, int | float]:
     """Return the bytes that this process may have, and those left of them; infinite without a limit."""
     least_limit = math.inf
     least_left = math.inf
-    for group in groups("memory"):
+    for group in _groups("memory"):
         for limit_file, used_file, cache_name in MEMORY_FILES:
             limit = _read(group / limit_file)
             used = _read(group / used_file)
+            # without a limit, it is `max` or missing
             if not (limit.isdigit() and used.isdigit()):
                 continue
             left = int(limit) - int(used)
@@ -56,15 +42,29 @@ def memory_bytes() -> tuple[int | float, int | float]:
 def cores() -> float:
     """Return the CPU quota in cores, or infinity without one."""
     least_cores = math.inf
-    for group in groups("cpu"):
-        quota_and_period = _read(group / "cpu.max").split()
-        if not quota_and_period:
-            quota_and_period = [_read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")]
-        quota, period = quota_and_period
+    for group in _groups("cpu"):
+        quota, _, period = _read(group / "cpu.max").partition(" ")
+        if not quota:
+            quota = _read(group / "cpu.cfs_quota_us")
+            period = _read(group / "cpu.cfs_period_us")
         # without a limit, the quota is `max`, -1 or missing
         if quota.isdigit() and period.isdigit():
             least_cores = min(least_cores, int(quota) / int(period))
     return least_cores
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's control groups for a controller, from its own up to the root."""
+    for line in _read(OWN).splitlines():
+        _, controllers, path = line.split(":", 2)
+        # version 2 has one tree for all controllers, which has no name
+        if controllers and controller not in controllers.split(","):
+            continue
+        tree = ROOT / controllers
+        own_group = tree / path.strip("/")
+        for group in (own_group, *own_group.parents):
+            if group.is_relative_to(tree):
+                yield group
 
 
 def _read(file: Path) -> str:

@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 
 import psutil
@@ -60,7 +60,6 @@ class Cpu:
 
     name = "cpu"
     profiled = True  # torch.profiler sees what runs on it
-    least_s = 0.0  # that warming up and sampling each last; a GPU's clock rises meanwhile
 
     def missing(self) -> str | None:
         """Return why PyTorch does not see the device, or None."""
@@ -128,7 +127,6 @@ class Cuda(Cpu):
     """Describe the first GPU of NVIDIA that this process sees."""
 
     name = "cuda"
-    least_s = GPU_LEAST_S
 
     def missing(self) -> str | None:
         if torch.cuda.is_available():
@@ -163,23 +161,20 @@ class Cuda(Cpu):
             "cuda": torch.version.cuda,
         }
         # the driver may not know a part of a GPU
-        with contextlib.suppress(Exception), driver() as nvml:
+        with contextlib.suppress(Exception):
+            nvml = _driver()
             card = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
             facts["driver"] = nvml.nvmlSystemGetDriverVersion()
             facts["power_limit_w"] = nvml.nvmlDeviceGetPowerManagementLimit(card) / 1000
         return facts
 
     def state(self) -> dict[str, list]:
-        readings = {
-            "sm_clock_mhz": torch.cuda.clock_rate,
-            "temperature_c": torch.cuda.temperature,
-            "power_w": lambda: torch.cuda.power_draw() / 1000,
-        }
         state = {}
-        for name, read in readings.items():
-            # a missing driver or package and a part of a GPU raise errors of their own classes; a state is no must
-            with contextlib.suppress(Exception):
-                state[name] = [read()]
+        # a missing driver or package and a part of a GPU raise errors of their own classes; a state is no must
+        with contextlib.suppress(Exception):
+            state["sm_clock_mhz"] = [torch.cuda.clock_rate()]
+            state["temperature_c"] = [torch.cuda.temperature()]
+            state["power_w"] = [torch.cuda.power_draw() / 1000]
         return state
 
     def cache_bytes(self) -> int:
@@ -222,7 +217,6 @@ class Mps(Cpu):
 
     name = "mps"
     profiled = False
-    least_s = GPU_LEAST_S
 
     def missing(self) -> str | None:
         if torch.backends.mps.is_available():
@@ -242,7 +236,7 @@ class Mps(Cpu):
         # before PyTorch 2.14, events end in any order (github.com/pytorch/pytorch/pull/196395)
         # waiting at a mark takes time of its own, which short iterations share in batches
         clock = HostClock(synchronize=self.synchronize, short_ns=MPS_SHORT_NS)
-        clock.least_s = self.least_s
+        clock.least_s = GPU_LEAST_S
         return clock
 
     def synchronize(self) -> None:
@@ -272,20 +266,17 @@ def named(name: str = "auto") -> str:
     Raises ValueError for a device that is unknown or not seen, and for `auto` where the driver lists a GPU that PyTorch
     does not see: measuring the processor instead would surprise."""
     validate.choice("device", name, NAMES)
-    candidates = [name]
-    if name == "auto":
-        candidates = list(KINDS)
-    for candidate in candidates:
-        reason = on(candidate).missing()
-        if reason is None:
-            return candidate
-        if candidate == "cuda" and _listed_gpu():
-            raise ValueError(
-                f"device: got {_listed_gpu()}, expected a PyTorch that sees it, unlike {torch.__version__} "
-                f"(device=cpu measures the processor)"
-            )
     seen = [kind for kind in KINDS if on(kind).missing() is None]
-    raise ValueError(f"device: got {name!r}, expected one on this machine: {', '.join(seen)}; {reason}")
+    if name in ("auto", "cuda") and "cuda" not in seen and _listed_gpu():
+        raise ValueError(
+            f"device: got {_listed_gpu()}, expected a PyTorch that sees it, unlike {torch.__version__} "
+            f"(device=cpu measures the processor)"
+        )
+    if name == "auto":
+        return seen[0]
+    if name not in seen:
+        raise ValueError(f"device: got {name!r}, expected one on this machine: {', '.join(seen)}; {on(name).missing()}")
+    return name
 
 
 def _listed_gpu() -> str | None:
@@ -293,18 +284,15 @@ def _listed_gpu() -> str | None:
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return None
     # without the package or the driver, each raises an error of its own
-    with contextlib.suppress(Exception), driver() as nvml:
+    with contextlib.suppress(Exception):
+        nvml = _driver()
         return nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(0))
     return None
 
 
-@contextlib.contextmanager
-def driver() -> Iterator[ModuleType]:
-    """Yield NVIDIA's management library, which answers without starting anything on a GPU."""
+def _driver() -> ModuleType:
+    """Return NVIDIA's management library, which answers without starting anything on a GPU."""
     import pynvml  # only where there may be a GPU of NVIDIA
 
     pynvml.nvmlInit()
-    try:
-        yield pynvml
-    finally:
-        pynvml.nvmlShutdown()
+    return pynvml

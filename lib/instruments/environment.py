@@ -43,21 +43,17 @@ def compiler_missing(device: str) -> str | None:
 
 def cores() -> int:
     """Return the number of cores that this process may use, whole ones of a container's quota."""
-    return max(1, math.floor(min(_cores_seen(), container.cores())))
-
-
-def _cores_seen() -> int:
-    """Return the number of cores that the system offers this process."""
+    offered = os.cpu_count()
+    # macOS cannot keep a process to some of the cores
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
+        offered = len(os.sched_getaffinity(0))
+    return max(1, math.floor(min(offered, container.cores())))
 
 
 def keep_quota() -> None:
-    """Let PyTorch use no more threads than a container's quota has cores.
-
-    The system would stop further ones in turn."""
-    if cores() < _cores_seen() and torch.get_num_threads() > cores():
+    """Let PyTorch use no more threads than a container's quota has cores."""
+    # the system would stop further ones in turn
+    if torch.get_num_threads() > container.cores():
         torch.set_num_threads(cores())
 
 
@@ -74,7 +70,9 @@ def machine(device: str) -> str:
     if device != "cpu":
         return re.sub(r"[^a-z0-9]+", "-", hardware(device).lower()).strip("-")
     family = re.search(r"xeon|epyc|ryzen|threadripper|core|apple m\d+", processor.name().lower())
-    name = family[0] if family else platform.machine().lower()
+    name = platform.machine().lower()
+    if family:
+        name = family[0]
     return f"{re.sub('[ _]', '-', name)}-{cores()}c"
 
 
@@ -89,17 +87,10 @@ def _commit() -> str:
     return git.stdout.strip() or "no checkout"
 
 
-def _lacks(device: str) -> list[str]:
-    """List the reasons why some cases cannot run here: no compiler, no such precision."""
-    # a sweep tells which of its cases are left out, and why
-    reasons = [compiler_missing(device)]
-    for name in precision.NAMES:
-        reasons.append(on(device).lacks(name))
-    return [reason for reason in reasons if reason]
-
-
 def describe(device: str) -> dict:
     """Return the environment of a measurement on `device`, as plain values for the record."""
+    # why some cases cannot run here: no compiler, no such precision
+    reasons = [compiler_missing(device), *map(on(device).lacks, precision.NAMES)]
     return {
         "machine": machine(device),
         "hardware": hardware(device),
@@ -117,7 +108,7 @@ def describe(device: str) -> dict:
         "matmul_precision": torch.get_float32_matmul_precision(),
         "load": round(os.getloadavg()[0], 2),
         "commit": _commit(),
-        "lacks": _lacks(device),
+        "lacks": [reason for reason in reasons if reason],
         "variables": {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ},
         "run": os.environ.get("SWEEP_RUN", "by hand"),
         **on(device).facts(),

@@ -8,15 +8,14 @@ own, from what the process has at that moment.
 
 import contextlib
 import platform
-import re
 import resource
 from collections.abc import Iterator
-from pathlib import Path
+
+import psutil
 
 from lib.instruments.device import on
 
 SHARE_OF_FREE = 0.9  # the rest is for the system and for what this process takes beside the case
-STATUS = Path("/proc/self/status")
 
 
 @contextlib.contextmanager
@@ -30,7 +29,9 @@ def limited(share: int = 1, device: str = "cpu") -> Iterator[int | None]:
         yield None
         return
     former_soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit_bytes = data_bytes() + int(SHARE_OF_FREE * on("cpu").free_bytes() / share)
+    # heap and private writable mappings, as the limit counts them, and the stack
+    data_bytes = psutil.Process().memory_info().data
+    limit_bytes = data_bytes + int(SHARE_OF_FREE * on("cpu").free_bytes() / share)
     for present_limit in (former_soft, hard):
         if present_limit != resource.RLIM_INFINITY:
             limit_bytes = min(limit_bytes, present_limit)
@@ -39,11 +40,6 @@ def limited(share: int = 1, device: str = "cpu") -> Iterator[int | None]:
         yield limit_bytes
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (former_soft, hard))
-
-
-def data_bytes() -> int:
-    """Return the bytes of this process that RLIMIT_DATA counts: heap and private writable mappings."""
-    return int(re.search(r"VmData:\s+(\d+) kB", STATUS.read_text())[1]) * 1024
 
 
 def refusal(needed_bytes: int, device: str) -> str | None:

@@ -5,7 +5,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate
 from pathlib import Path
 
@@ -26,137 +26,41 @@ class Allocation:
     """Describe an allocation: who made it, and which events begin and end it."""
 
     bytes: int
-    function: str
-    operator: str
-    phase: str
-    born: int
-    freed: int | None = None
+    function: str = ""
+    operator: str = ""
+    module: str = ""
+    phase: str = ""
+    born: int = -1
+    freed: float = math.inf
 
 
-class History:
-    """Record what happens to the memory, with instants in microseconds since the start.
+class History(TorchDispatchMode):
+    """Record the allocations and frees of tensor storages in an iteration, to the byte.
 
-    `events` are instants with the change in bytes. `marks` are phases with the instant of their end and the number of
-    events before it. `bytes_before` were alive before the iteration."""
+    It sees every operation, and with it every storage; one that the iteration touches but did not create is in
+    `bytes_before`. `events` are instants, in microseconds since the start, with the change in bytes. `marks` are phases
+    with the instant of their end and the number of events before it. `module_name` names the module that runs."""
 
-    def __init__(self):
+    # PyTorch's own tracker (torch.distributed._tools.mem_tracker) has the kinds at the peak, but no times and no makers
+
+    def __init__(self, module_name: Callable[[], str]):
+        super().__init__()
+        self.module_name = module_name
         self.began_ns = time.perf_counter_ns()
         self.bytes_before = 0
         self.events: list[tuple[float, int]] = []
-        self.allocations: list[Allocation] = []
         self.marks: list[tuple[str, float, int]] = []
-
-    def _now_us(self) -> float:
-        return (time.perf_counter_ns() - self.began_ns) / 1e3
-
-    def allocate(self, size: int, function: str, operator: str) -> Allocation:
-        """Add an allocation; its phase is the one that is marked next."""
-        allocation = Allocation(size, function, operator, "", len(self.events))
-        self.allocations.append(allocation)
-        self.events.append((self._now_us(), size))
-        return allocation
-
-    def free(self, allocation: Allocation) -> None:
-        """Add the end of an allocation."""
-        allocation.freed = len(self.events)
-        self.events.append((self._now_us(), -allocation.bytes))
+        self.allocations: list[Allocation] = []
+        self.alive: dict[int, Allocation] = {}
+        self.finalizers: dict[int, weakref.finalize] = {}
 
     def mark(self, phase: str) -> None:
-        """Add the end of a phase."""
-        # those of earlier phases have theirs already
+        """End a phase, to which all allocations since the last mark belong."""
         for allocation in reversed(self.allocations):
             if allocation.phase:
                 break
             allocation.phase = phase
         self.marks.append((phase, self._now_us(), len(self.events)))
-
-    def levels(self) -> list[int]:
-        """Return the bytes alive at the start and after each event."""
-        return list(accumulate((change for _, change in self.events), initial=self.bytes_before))
-
-    def peaks(self) -> dict[str, int]:
-        """Return the most bytes alive in each phase, `<phase>_peak`, and at its end, `<phase>_end`."""
-        levels = self.levels()
-        peaks = {}
-        begin = 0
-        for phase, _, end in self.marks:
-            peaks[f"{phase}_peak"] = max(levels[begin : end + 1])
-            peaks[f"{phase}_end"] = levels[end]
-            begin = end
-        return peaks
-
-    def at_peak(self) -> list[Allocation]:
-        """Return the allocations that are alive at the peak, or at the first of equal peaks."""
-        levels = self.levels()
-        # levels begin before the first event, so that of event i comes at i + 1
-        event = levels.index(max(levels)) - 1
-        alive = []
-        for allocation in self.allocations:
-            if allocation.born <= event and (allocation.freed is None or allocation.freed > event):
-                alive.append(allocation)
-        return alive
-
-    def tables(self, count: int) -> dict[str, dict[str, list]]:
-        """Return the tables of a record.
-
-        `timeline` has the bytes alive, thinned; `phases` the begin and end of each phase. `largest` has the `count`
-        largest allocations, where equal ones, as the weights of all layers, are counted in one row."""
-        instants_us = [0.0] + [instant_us for instant_us, _ in self.events]
-        levels = self.levels()
-        shown = thinned_indices(levels, POINTS)
-        ends_us = [end_us for _, end_us, _ in self.marks]
-        rows = [(made.bytes / 2**20, made.function, made.operator, made.phase) for made in self.allocations]
-        allocations = pd.DataFrame(rows, columns=["each_mib", "function", "operator", "phase"])
-        # a stable sort keeps equal ones in the order in which they were made
-        largest = allocations.sort_values("each_mib", ascending=False, kind="stable").head(count)
-        counts = largest.groupby(list(largest), sort=False).size().reset_index(name="count")
-        return {
-            "timeline": {
-                "instant_us": [instants_us[i] for i in shown],
-                "live_mib": [levels[i] / 2**20 for i in shown],
-            },
-            "phases": {
-                "phase": [phase for phase, _, _ in self.marks],
-                "begin_us": [0.0, *ends_us[:-1]],
-                "end_us": ends_us,
-            },
-            "largest": counts.to_dict("list"),
-        }
-
-
-def thinned_indices(values: list[float], most: int) -> list[int]:
-    """Return indices of at most `most` values: both ends, and each stretch's extremes."""
-    if len(values) <= most:
-        return list(range(len(values)))
-    width = math.ceil(len(values) / ((most - 2) // 2))
-    indices = {0, len(values) - 1}
-    for start in range(0, len(values), width):
-        stretch = range(start, min(start + width, len(values)))
-        indices.add(max(stretch, key=values.__getitem__))
-        indices.add(min(stretch, key=values.__getitem__))
-    return sorted(indices)
-
-
-def follow(iteration: Iteration, maker: Callable[[str], str] | None = None) -> History:
-    """Run one iteration, and return the history of its tensor storages, to the byte.
-
-    `maker(operator)` names who allocates; by default it is the backward node, else the nearest function of lib, else
-    the operator. A storage that the iteration touches but did not create existed from the start."""
-    live = _LiveStorages(maker or _maker)
-    with live:
-        iteration(live.history.mark)
-    return live.history
-
-
-class _LiveStorages(TorchDispatchMode):
-    """See every operation of the iteration, and with it every storage of a tensor."""
-
-    def __init__(self, maker: Callable[[str], str]):
-        super().__init__()
-        self.maker = maker
-        self.history = History()
-        self.alive: dict[int, Allocation] = {}
-        self.finalizers: dict[int, weakref.finalize] = {}
 
     def __exit__(self, *error):
         # what is freed later does not belong to the iteration
@@ -185,26 +89,108 @@ class _LiveStorages(TorchDispatchMode):
         key = storage._cdata
         size = storage.nbytes()
         former = self.alive.get(key)
-        if former is not None and former.bytes == size:
-            return
         if former is None:
             self.finalizers[key] = weakref.finalize(storage, self._freed, key)
             self.finalizers[key].atexit = False
+            if function is None:
+                self.alive[key] = Allocation(size)
+                self.bytes_before += size
+                return
+        elif former.bytes == size:
+            return
         else:
             # resized: moved to memory of another size
-            self.history.free(former)
-        if former is None and function is None:
-            self.alive[key] = Allocation(size, "", "", "", -1)
-            self.history.bytes_before += size
-            return
+            self._end(former)
         operator = ""
         if function is not None:
             operator = function._schema.name
-        self.alive[key] = self.history.allocate(size, self.maker(operator), operator)
+        self.alive[key] = Allocation(size, _maker(operator), operator, self.module_name(), born=len(self.events))
+        self.allocations.append(self.alive[key])
+        self.events.append((self._now_us(), size))
 
     def _freed(self, key: int) -> None:
         del self.finalizers[key]
-        self.history.free(self.alive.pop(key))
+        self._end(self.alive.pop(key))
+
+    def _end(self, allocation: Allocation) -> None:
+        allocation.freed = len(self.events)
+        self.events.append((self._now_us(), -allocation.bytes))
+
+    def _now_us(self) -> float:
+        return (time.perf_counter_ns() - self.began_ns) / 1e3
+
+    def levels(self) -> list[int]:
+        """Return the bytes alive at the start and after each event."""
+        return list(accumulate((change for _, change in self.events), initial=self.bytes_before))
+
+    def peaks(self) -> dict[str, int]:
+        """Return the most bytes alive in each phase, `<phase>_peak`, and at its end, `<phase>_end`."""
+        levels = self.levels()
+        peaks = {}
+        begin = 0
+        for phase, _, end in self.marks:
+            peaks[f"{phase}_peak"] = max(levels[begin : end + 1])
+            peaks[f"{phase}_end"] = levels[end]
+            begin = end
+        return peaks
+
+    def table(self) -> pd.DataFrame:
+        """Tabulate the allocations, with the fields of `Allocation`."""
+        return pd.DataFrame(self.allocations, columns=[field.name for field in fields(Allocation)])
+
+    def at_peak(self) -> pd.DataFrame:
+        """Tabulate the allocations that are alive at the peak, or at the first of equal peaks."""
+        levels = self.levels()
+        # levels begin before the first event, so that of event i comes at i + 1
+        event = levels.index(max(levels)) - 1
+        made = self.table()
+        return made[(made["born"] <= event) & (made["freed"] > event)]
+
+    def record_tables(self, count: int) -> dict[str, dict[str, list]]:
+        """Return the tables of a record.
+
+        `timeline` has the bytes alive, thinned; `phases` the begin and end of each phase. `largest` has the `count`
+        largest allocations, where equal ones, as the weights of all layers, are counted in one row."""
+        instants_us = [0.0] + [instant_us for instant_us, _ in self.events]
+        levels = self.levels()
+        shown = thinned_indices(levels, POINTS)
+        ends_us = [end_us for _, end_us, _ in self.marks]
+        allocations = self.table().assign(each_mib=lambda table: table["bytes"] / 2**20)
+        # a stable sort keeps equal ones in the order in which they were made
+        largest = allocations.sort_values("each_mib", ascending=False, kind="stable").head(count)
+        alike = largest.groupby(["each_mib", "function", "operator", "phase"], sort=False)
+        return {
+            "timeline": {
+                "instant_us": [instants_us[i] for i in shown],
+                "live_mib": [levels[i] / 2**20 for i in shown],
+            },
+            "phases": {
+                "phase": [phase for phase, _, _ in self.marks],
+                "begin_us": [0.0, *ends_us[:-1]],
+                "end_us": ends_us,
+            },
+            "largest": alike.size().reset_index(name="count").to_dict("list"),
+        }
+
+
+def thinned_indices(values: list[float], most: int) -> list[int]:
+    """Return indices of at most `most` values: both ends, and each stretch's extremes."""
+    if len(values) <= most:
+        return list(range(len(values)))
+    width = math.ceil(len(values) / ((most - 2) // 2))
+    indices = {0, len(values) - 1}
+    for start in range(0, len(values), width):
+        stretch = range(start, min(start + width, len(values)))
+        indices.add(max(stretch, key=values.__getitem__))
+        indices.add(min(stretch, key=values.__getitem__))
+    return sorted(indices)
+
+
+def follow(iteration: Iteration, module_name: Callable[[], str] = str) -> History:
+    """Run one iteration, and return the history of its memory."""
+    with History(module_name) as history:
+        iteration(history.mark)
+    return history
 
 
 def _maker(operator: str) -> str:
@@ -212,11 +198,6 @@ def _maker(operator: str) -> str:
     node = torch._C._current_autograd_node()
     if node:
         return node.name()
-    return _nearest_function() or operator
-
-
-def _nearest_function() -> str:
-    """Name the nearest function of lib within the iteration; "" without one."""
     frame = sys._getframe()
     while frame and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -224,10 +205,10 @@ def _nearest_function() -> str:
         path = Path(frame.f_code.co_filename)
         # this module again, or another that follows the iteration: what is outside allocates nothing
         if path.parent == INSTRUMENTS:
-            return ""
+            break
         if path.is_relative_to(LIB):
             modules = path.relative_to(LIB).with_suffix("").parts
             # like experiments.training.Training.iteration
             return ".".join([*modules, frame.f_code.co_qualname.partition(".<locals>")[0]])
         frame = frame.f_back
-    return ""
+    return operator

@@ -1,4 +1,4 @@
-"""Measure memory: the peak of each phase and a timeline of allocations; recognise that it ran out."""
+"""Measure the peak memory of each phase; recognise that memory ran out."""
 
 import contextlib
 import re
@@ -44,19 +44,19 @@ def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
     the most memory of the process, Python's own included. MPS reports no peaks, only ends and `<phase>_reserved_mib`,
     held by the driver at each end."""
     if device == "cpu":
-        return _followed(iteration)[0]
-    return _counted(iteration, device)
+        return followed(iteration)[0]
+    return counted(iteration, device)
 
 
-def _followed(iteration: Iteration) -> tuple[dict[str, list[float]], History]:
-    """Run one iteration on a CPU, and return its `peaks` and its history."""
+def followed(iteration: Iteration, module_name: Callable[[], str] = str) -> tuple[dict[str, list[float]], History]:
+    """Run one iteration, and return its `peaks` as of a CPU, with the history that they come from."""
     with resident_peak() as resident:
-        history = follow(iteration)
+        history = follow(iteration, module_name)
     return _in_mib(history.peaks()) | resident, history
 
 
-def _counted(iteration: Iteration, device: str) -> dict[str, list[float]]:
-    """Run one iteration, and return what the device counts at the end of each phase."""
+def counted(iteration: Iteration, device: str) -> dict[str, list[float]]:
+    """Run one iteration, and return its `peaks` as the device counts them."""
     here = on(device)
     sizes = {}
 
@@ -95,16 +95,3 @@ def resident_peak() -> Iterator[dict[str, list[float]]]:
     yield metrics
     resident_kib = re.search(r"VmHWM:\s+(\d+) kB", (PROCESS / "status").read_text())[1]
     metrics["resident_peak_mib"] = [int(resident_kib) / 1024]
-
-
-def peaks_and_timeline(iteration: Iteration, before: Callable[[], None], device: str, count: int) -> dict:
-    """Return the metrics of `peaks`, and the history with its `count` largest allocations.
-
-    A CPU runs one iteration for both, since it is slow; a GPU runs two, with `before` between them."""
-    if device == "cpu":
-        metrics, history = _followed(iteration)
-    else:
-        metrics = _counted(iteration, device)
-        before()
-        history = follow(iteration)
-    return metrics | history.tables(count)

@@ -1,4 +1,4 @@
-"""Name the processor of this machine, its widest instructions and its caches, as its system does."""
+"""Name the processor of this machine, its widest instructions and its caches."""
 
 import contextlib
 import functools
@@ -7,8 +7,11 @@ import re
 import subprocess
 from pathlib import Path
 
-SETS = {"avx512f": "AVX-512", "avx2": "AVX2", "amx_tile": "AMX", "asimd": "NEON", "sve": "SVE"}  # by flags of Linux
-NATIVE_BF16 = {"avx512_bf16", "amx_bf16", "bf16"}  # flags of Linux
+import torch
+
+# by the words of torch.cpu.get_capabilities
+SETS = {"avx512_f": "AVX-512", "avx2": "AVX2", "amx_tile": "AMX", "neon": "NEON", "sve": "SVE"}
+NATIVE_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 CPUS = Path("/sys/devices/system/cpu")
 CPUINFO = Path("/proc/cpuinfo")
 CACHE_BYTES = 128 * 2**20  # of the last caches, where the system does not say
@@ -18,32 +21,28 @@ CACHE_BYTES = 128 * 2**20  # of the last caches, where the system does not say
 def name() -> str:
     """Return the processor's name, or the architecture if the system gives no name."""
     if platform.system() == "Darwin":
-        return _sysctl("machdep.cpu.brand_string")
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    if CPUINFO.exists():
+        line = re.search(r"^model name\s*:\s*(.+)$", CPUINFO.read_text(), re.MULTILINE)
+        if line:
+            return line[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def instruction_sets() -> list[str]:
     """List the vector and matrix instructions of the processor; AVX2 only without AVX-512."""
-    if platform.system() == "Darwin":
-        return ["NEON"]
-    flags = _flags()
-    if "avx512f" in flags:
-        flags.discard("avx2")
-    return [instruction_set for flag, instruction_set in SETS.items() if flag in flags]
+    supported = torch.cpu.get_capabilities()
+    sets = [label for capability, label in SETS.items() if supported.get(capability)]
+    if "AVX-512" in sets:
+        sets.remove("AVX2")
+    return sets
 
 
-@functools.cache
 def emulates_bf16() -> bool:
-    """Return True if the system says that the processor has no instructions for products in bf16."""
-    if platform.system() == "Darwin":
-        return _sysctl("hw.optional.arm.FEAT_BF16") == "0"
-    flags = _flags()
-    return bool(flags) and not flags & NATIVE_BF16
-
-
-def _flags() -> set[str]:
-    """Return what Linux says that the processor can do, on x86 or on ARM."""
-    return set((_cpuinfo("flags") or _cpuinfo("Features")).split())
+    """Return True if the processor has no instructions for products in bf16."""
+    supported = torch.cpu.get_capabilities()
+    return not any(supported.get(capability) for capability in NATIVE_BF16)
 
 
 def cache_levels_mib() -> dict[str, float]:
@@ -73,18 +72,3 @@ def _caches(cores: str) -> list[tuple[int, str, int]]:
             size_kib = int((folder / "size").read_text().strip().removesuffix("K"))
             caches.add((level, sharing_cores, size_kib * 1024))
     return sorted(caches)
-
-
-def _sysctl(key: str) -> str:
-    """Return a value that macOS knows under this key; empty if it has none."""
-    return subprocess.run(["sysctl", "-n", key], capture_output=True, text=True).stdout.strip()
-
-
-def _cpuinfo(key: str) -> str:
-    """Return the first value of a key in /proc/cpuinfo; empty where there is none."""
-    if not CPUINFO.exists():
-        return ""
-    line = re.search(rf"^{key}\s*:\s*(.+)$", CPUINFO.read_text(), re.MULTILINE)
-    if line is None:
-        return ""
-    return line[1].strip()

@@ -40,7 +40,6 @@ CASES = {  # the own groups, the files in them and above, the bytes in all and l
     ),
     "the first version without a quota": (OWN, {QUOTA: "-1", "cpu,cpuacct/a/cpu.cfs_period_us": "1"}, MOST, math.inf),
     "no limit": ("0::/\n", {"memory.max": "max", "memory.current": "7", "cpu.max": "max 100000"}, MOST, math.inf),
-    "no group": ("", {"memory.max": "max", "memory.current": "7", "cpu.max": "max 100000"}, MOST, math.inf),
 }  # fmt: skip
 
 

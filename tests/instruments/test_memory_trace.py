@@ -6,7 +6,8 @@ import pytest
 from lib import model
 from lib.experiments import cases
 from lib.experiments.training import Training
-from lib.instruments import memory_trace, peak_memory
+from lib.instruments import memory_trace
+from lib.instruments.device import Cuda
 from lib.instruments.peak_memory import MIB
 
 pytestmark = pytest.mark.usefixtures("one_thread", "little_garbage", "former_precision")
@@ -24,10 +25,6 @@ def stepped(monkeypatch, checkpoint=0, **changed):
     return training, case
 
 
-def alive(training):
-    return pd.DataFrame(memory_trace.alive_at_peak(training))
-
-
 @pytest.mark.parametrize(
     ("checkpoint", "changed"),
     [
@@ -39,16 +36,17 @@ def alive(training):
 )
 def test_the_parts_add_up_to_the_peak(monkeypatch, checkpoint, changed):
     training, _ = stepped(monkeypatch, checkpoint, **changed)
-    table = alive(training)
-    training.before()
-    peaks = peak_memory.peaks(training.iteration, "cpu")
-    assert table["part_mib"].sum() == pytest.approx(peaks["peak_mib"][0], rel=1e-12)
+    metrics = memory_trace.trace(training, "cpu", 3)
+    assert sum(metrics["alive"]["part_mib"]) == pytest.approx(metrics["peak_mib"][0], rel=1e-12)
+    # no hook stays on the model
+    assert not [module for module in training.module.modules() if module._forward_hooks or module._forward_pre_hooks]
 
 
 def test_kinds_and_modules_have_the_bytes_of_theory(monkeypatch):
     # the peak of so many tokens is in the loss
     training, case = stepped(monkeypatch, context_length=200)
-    table = alive(training).set_index(["kind", "module"])["part_mib"] * MIB
+    alive = pd.DataFrame(memory_trace.trace(training, "cpu", 3)["alive"]).set_index(["kind", "module"])
+    table = alive["part_mib"] * MIB
     parameters = sum(parameter.numel() for parameter in training.module.parameters())
     tensors = len(list(training.module.parameters()))
     assert table["parameters", ""] == 4 * parameters
@@ -64,7 +62,11 @@ def test_kinds_and_modules_have_the_bytes_of_theory(monkeypatch):
     assert table["activations", "lm_head"] == 4 * 400 * 10_000
 
 
-def test_no_hook_stays_on_the_model(monkeypatch):
-    training, _ = stepped(monkeypatch)
-    alive(training)
-    assert not [module for module in training.module.modules() if module._forward_hooks or module._forward_pre_hooks]
+def test_a_gpu_follows_one_iteration_and_counts_another(monkeypatch):
+    training, _ = stepped(monkeypatch, mode="no_grad")
+    peak_mib = memory_trace.trace(training, "cpu", 3)["peak_mib"][0]
+    monkeypatch.setattr(Cuda, "memory_bytes", lambda _: {"peak": 3 * MIB})
+    monkeypatch.setattr(Cuda, "reset_peaks", lambda _: None)
+    metrics = memory_trace.trace(training, "cuda", 3)
+    assert metrics["peak_mib"] == [3.0]
+    assert max(metrics["timeline"]["live_mib"]) == peak_mib

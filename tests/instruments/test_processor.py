@@ -1,40 +1,37 @@
-"""The processor is named by the words of its system, with its instructions and caches."""
+"""The processor is named with its instructions and caches."""
 
 import pytest
+import torch
 
 from lib.instruments import processor
 
 
 @pytest.mark.parametrize(
-    ("text", "sets", "emulates"),
+    ("capabilities", "sets", "emulates"),
     [
-        ("flags : fpu avx avx2 avx512f avx512_bf16", ["AVX-512"], False),
-        ("flags : fpu avx avx2 avx512f amx_tile amx_bf16", ["AVX-512", "AMX"], False),
-        ("flags : fpu avx avx2", ["AVX2"], True),
-        ("Features : fp asimd sve", ["NEON", "SVE"], True),
-        ("Features : asimd bf16", ["NEON"], False),
-        ("model name : unknown", [], False),  # nothing is known
+        ({"avx2": True, "avx512_f": True, "avx512_bf16": True, "amx_tile": False}, ["AVX-512"], False),
+        ({"avx2": True, "avx512_f": True, "amx_tile": True, "amx_bf16": True}, ["AVX-512", "AMX"], False),
+        ({"avx2": True, "avx512_f": False}, ["AVX2"], True),
+        ({"neon": True, "bf16": True, "sve": True}, ["NEON", "SVE"], False),
     ],
 )
-def test_instructions_and_whether_bf16_is_emulated_are_told_by_the_systems_flags(
-    tmp_path, monkeypatch, text, sets, emulates
-):
-    monkeypatch.setattr(processor.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
-    processor.CPUINFO.write_text(f"processor : 0\n{text}\n")
+def test_instructions_and_the_lack_of_bf16_are_told_by_pytorch(monkeypatch, capabilities, sets, emulates):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     assert processor.instruction_sets() == sets
-    assert processor.emulates_bf16.__wrapped__() == emulates
+    assert processor.emulates_bf16() == emulates
 
 
 def test_caches_of_the_last_level_count_once_for_each_group_of_cores(tmp_path, monkeypatch):
-    for core, group in (("cpu0", "0-1"), ("cpu1", "0-1"), ("cpu2", "2-3"), ("cpu3", "2-3")):
-        own, common = [("1", "Data", core, "32K"), ("1", "Instruction", core, "32K")], ("3", "Unified", group, "32768K")
-        for index, said in enumerate([*own, ("2", "Unified", core, "1024K"), common]):
+    for core, group in (("cpu0", "0-1"), ("cpu1", "0-1"), ("cpu2", "2-3")):
+        caches = [
+            ("1", "Data", core, "32K"), ("1", "Instruction", core, "32K"), ("2", "Unified", core, "1024K"),
+            ("3", "Unified", group, "32768K"),
+        ]  # fmt: skip
+        for index, values in enumerate(caches):
             folder = tmp_path / core / "cache" / f"index{index}"
             folder.mkdir(parents=True)
-            for name, text in zip(("level", "type", "shared_cpu_list", "size"), said, strict=True):
+            for name, text in zip(("level", "type", "shared_cpu_list", "size"), values, strict=True):
                 (folder / name).write_text(f"{text}\n")
     monkeypatch.setattr(processor, "CPUS", tmp_path)
-    monkeypatch.setattr(processor.platform, "system", lambda: "Linux")
     assert processor.last_caches_bytes() == 64 * 2**20
     assert processor.cache_levels_mib() == {"l2_mib": 1.0, "l3_mib": 32.0}
