@@ -46,7 +46,7 @@ class OnRanks(Case):
         arguments = {"experiment": type(self).experiment, "case": asdict(self)}
         arguments |= {"round": record.round, "seconds": seconds}
         try:
-            record.metrics |= merged(_worlds[key].run(f"{__name__}.in_rank", ANSWER_S, **arguments))
+            record.metrics |= merged(_worlds[key].run(in_rank, ANSWER_S, **arguments))
         except BaseException:  # an interrupt, too, closes the world
             _worlds.clear()
             raise

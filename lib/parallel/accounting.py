@@ -42,14 +42,6 @@ def step_bytes(scheme: str, shape: Shape, world: int, precision: str = "fp32") -
     return gradients
 
 
-def optimal_bucket_bytes(gradient_bytes: float, bandwidth: float, call_s: float) -> float:
-    """Return the bucket b that adds least to a backward pass as long as the bytes take: sqrt(s w o).
-
-    The last bucket and the overhead of all calls are left, b / w + s o / b. Its derivative, 1 / w - s o / b^2, is zero
-    there."""
-    return math.sqrt(gradient_bytes * bandwidth * call_s)
-
-
 def state_bytes(scheme: str, shape: Shape, world: int) -> dict[str, float]:
     """Return the bytes of parameters, gradients and AdamW's moments that a rank holds after a step, in fp32.
 

@@ -107,9 +107,6 @@ class FullySharded(nn.Module):
             state[name] = whole[value] if value in whole else value.detach().clone()
         return state
 
-    def _apply(self, fn, recurse=True):
-        raise RuntimeError("a sharded module cannot be moved or converted; do so before it is sharded")
-
     def _converted(self, inputs: tuple, named: dict) -> tuple[tuple, dict]:
         """Return inputs in the type in which layers compute, however nested they are."""
 

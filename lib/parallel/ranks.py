@@ -1,26 +1,24 @@
 """Start processes that compute together, and hand back what each of them returns.
 
-A rank is `python -m lib.parallel.ranks`. It meets the others through a file, which needs no port. Then it calls the
-functions whose names arrive at its standard input, and ends when that closes: no rank outlives its parent.
+The ranks meet through a file, which needs no port. Then each calls the functions that arrive through its pipe, and ends
+with this process: no rank outlives its parent.
 
 >>> with World(2) as world:
-...     world.run("torch.distributed.get_rank")
+...     world.run(torch.distributed.get_rank)
 [0, 1]
 """
 
 import contextlib
-import json
+import multiprocessing
 import os
-import pkgutil
-import queue
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing import connection
 from pathlib import Path
 
 import psutil
@@ -28,7 +26,6 @@ import torch
 import torch.distributed as dist
 
 from lib.instruments import allocator, environment
-from lib.paths import ROOT
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}  # what each backend moves the data of
 BACKENDS = {device: backend for backend, device in DEVICES.items()}
@@ -63,38 +60,31 @@ class World(contextlib.AbstractContextManager):
     def __init__(self, size: int, backend: str = "gloo"):
         self.size = size
         self.folder = tempfile.TemporaryDirectory(prefix="ranks-")
-        folder = Path(self.folder.name)
-        # what the user has set comes first
-        variables = {"GLOO_SOCKET_IFNAME": _loopback(), "OMP_NUM_THREADS": str(threads(size))} | os.environ
-        self.error_files = [folder / f"{rank}.err" for rank in range(size)]
-        self.processes: list[subprocess.Popen] = []
-        self._lines: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
-        for rank, error_file in enumerate(self.error_files):
-            command = [sys.executable, "-m", "lib.parallel.ranks", str(folder / "store"), str(rank), str(size), backend]
-            with error_file.open("w") as errors:
-                process = subprocess.Popen(
-                    command, cwd=ROOT, env=variables, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                    stderr=errors,
-                )  # fmt: skip
+        self.processes: list[multiprocessing.Process] = []
+        self._pipes: list[connection.Connection] = []
+        spawn = multiprocessing.get_context("spawn")
+        for rank in range(size):
+            pipe, pipe_of_rank = spawn.Pipe()
+            arguments = (pipe_of_rank, Path(self.folder.name), rank, size, backend)
+            process = spawn.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            # the rank alone holds this end now: it closes when the rank ends
+            pipe_of_rank.close()
             self.processes.append(process)
-            # a thread reads, since a rank that is stopped within a line would block this process
-            threading.Thread(target=_listen, args=(rank, process.stdout, self._lines), daemon=True).start()
+            self._pipes.append(pipe)
         self._answers(START_S)
 
     def __exit__(self, *_):
         self.close()
 
-    def run(self, function: str, within_s: float = ANSWER_S, **arguments) -> list:
-        """Call a function, given as `module.name`, in every rank, and return what each returned, as JSON.
+    def run(self, function: Callable, within_s: float = ANSWER_S, **arguments) -> list:
+        """Call a function of a module in every rank, and return what each returned.
 
         Raises RankFailed, also without an answer in `within_s` seconds; the world is closed then."""
-        if self.processes[0].stdin.closed:
-            raise RankFailed("world: got a call, expected none after it was closed")
-        for process in self.processes:
+        for pipe in self._pipes:
             # a rank that has ended tells so by its missing answer
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps([function, arguments]) + "\n")
-                process.stdin.flush()
+                pipe.send((function, arguments))
         return self._answers(within_s)
 
     def _answers(self, within_s: float) -> list:
@@ -103,57 +93,46 @@ class World(contextlib.AbstractContextManager):
         deadline = time.monotonic() + within_s
         try:
             while len(answers) < self.size:
-                try:
-                    rank, line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
-                except queue.Empty:
+                silent = [rank for rank in range(self.size) if rank not in answers]
+                pipes = [self._pipes[rank] for rank in silent]
+                ready = connection.wait(pipes, max(0.0, deadline - time.monotonic()))
+                if not ready:
                     break
-                answers[rank] = self._answer(rank, line)
+                rank = self._pipes.index(ready[0])
+                answers[rank] = self._answer(rank)
                 if "error" in answers[rank]:
                     # the others may wait for this one in a collective, or say more of what went wrong
                     deadline = min(deadline, time.monotonic() + GRACE_S)
             failures = {rank: answer for rank, answer in sorted(answers.items()) if "error" in answer}
             if failures:
                 raise _failed(failures)
-            silent = set(range(self.size)) - set(answers)
-            if silent:
+            if len(answers) < self.size:
                 raise RankFailed(f"no answer from rank {', '.join(map(str, silent))} in {within_s:.0f} s")
         except BaseException:  # an interrupt, too: later calls must not get the answers of this one
-            self.close(at_once=True)
+            self.close()
             raise
         return [answers[rank]["result"] for rank in range(self.size)]
 
-    def _answer(self, rank: int, line: str) -> dict:
-        """Read a line of a rank; one that is cut, or empty, means that it has ended."""
-        if line.endswith("\n"):
-            return json.loads(line)
-        error = f"ended with code {self.processes[rank].wait()}"
-        last_words = self.error_files[rank].read_text(errors="replace").strip()
+    def _answer(self, rank: int) -> dict:
+        """Receive a rank's answer; a pipe that is closed means that the rank has ended."""
+        try:
+            return self._pipes[rank].recv()
+        except (EOFError, ConnectionResetError):
+            self.processes[rank].join()
+        error = f"ended with code {self.processes[rank].exitcode}"
+        last_words = _output(Path(self.folder.name), rank).read_text(errors="replace").strip()
         if last_words:
             error += f": {last_words.splitlines()[-1]}"
         return {"error": error, "traceback": ""}
 
-    def close(self, at_once: bool = False) -> None:
-        """End the ranks, which end by themselves when their standard input closes, or `at_once`."""
+    def close(self) -> None:
+        """End the ranks, which have nothing to lose."""
         for process in self.processes:
-            if at_once:
-                process.kill()
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
-        for process in self.processes:
-            try:
-                process.wait(timeout=GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.kill()
+        for process, pipe in zip(self.processes, self._pipes, strict=True):
+            process.join()
+            pipe.close()
         self.folder.cleanup()
-
-
-def _listen(rank: int, stdout, lines: queue.SimpleQueue) -> None:
-    """Queue the lines of a rank, and at its end an empty one."""
-    with stdout:
-        for line in stdout:
-            lines.put((rank, line))
-    lines.put((rank, ""))
 
 
 def _failed(failures: dict[int, dict]) -> RankFailed:
@@ -212,42 +191,41 @@ class Clock:
         return now.item()
 
 
-def main(store: str, rank: str, size: str, backend: str) -> None:
-    """Join the other ranks, then answer calls until standard input closes."""
-    # what libraries print goes to standard error: it must not mix with the answers
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    calls: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_take_calls, args=(calls,), daemon=True).start()
+def _serve(calls: connection.Connection, folder: Path, rank: int, size: int, backend: str) -> None:
+    """Join the other ranks, then answer calls."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # what libraries print is not for who called; the last line may say why a rank ended
+    with _output(folder, rank).open("w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    # what the user has set comes first
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", threads(size))))
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
     allocator.use(allocator.chosen())
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     gpu = None
     if backend == "nccl":
-        gpu = torch.device("cuda", int(rank))
+        gpu = torch.device("cuda", rank)
         torch.cuda.set_device(gpu)
     dist.init_process_group(
-        backend, store=dist.FileStore(store, int(size)), rank=int(rank), world_size=int(size), device_id=gpu,
+        backend, store=dist.FileStore(str(folder / "store"), size), rank=rank, world_size=size, device_id=gpu,
         timeout=timedelta(seconds=ANSWER_S),
     )  # fmt: skip
-    print(json.dumps({"result": None}), file=answers, flush=True)
+    calls.send({"result": None})
     while True:
-        print(_called(*json.loads(calls.get())), file=answers, flush=True)
+        function, arguments = calls.recv()
+        try:
+            answer = {"result": function(**arguments)}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+        calls.send(answer)
 
 
-def _called(name: str, arguments: dict) -> str:
-    """Call a function by its name, and return its result or its error as JSON."""
-    try:
-        return json.dumps({"result": pkgutil.resolve_name(name)(**arguments)}, allow_nan=False)
-    except Exception as error:
-        return json.dumps({"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
-
-
-def _take_calls(calls: queue.SimpleQueue) -> None:
-    """Queue the lines of standard input; at its end, end this process whatever it is doing."""
-    for line in sys.stdin:
-        calls.put(line)
+def _end_with_parent() -> None:
+    """Wait until the parent has ended, then end this process whatever it is doing."""
+    multiprocessing.parent_process().join()
     os._exit(0)
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def _output(folder: Path, rank: int) -> Path:
+    """Return the file of what a rank prints."""
+    return folder / f"{rank}.out"

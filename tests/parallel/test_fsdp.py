@@ -1,38 +1,32 @@
 """Fully sharded training is that of one process, and a rank holds its rows and two layers."""
 
 import pytest
+import torch
 
-FROZEN = ["token_embeddings.weight", "layers.0.attn.q_proj.weight", "ln_final.weight"]
-WIDTHS = {"": 4, "bfloat16": 2}
+import training_checks as checks
 
 
 @pytest.mark.parametrize(("model", "parts"), [("plain", 3), ("tied", 1), ("frozen", 1), ("alike", 1)])
-def test_five_steps_in_fp32_are_those_of_one_process(call, model, parts):
-    first, second = call("trained", kind="fsdp", model=model, parts=parts)
+def test_five_steps_in_fp32_are_those_of_one_process(two_ranks, model, parts):
+    first, second = two_ranks.run(checks.trained, kind="fsdp", model=model, parts=parts)
     assert first["change"] > 1e-2
     # several parts add up on each rank first, and rounding differs
     assert max(first["error"], second["error"]) <= (0 if parts == 1 else 1e-6)
-    assert first["vectors"] == second["vectors"]
-    assert first["without"] == (FROZEN if model == "frozen" else [])
-    pairs = zip(first["numels"], second["numels"], first["all_numels"], strict=True)
-    assert all(own + its in (whole, 2 * whole) for own, its, whole in pairs)  # matrices are divided, vectors are not
-    assert sum(first["numels"]) < 0.7 * sum(first["all_numels"])
+    # matrices are divided, vectors are not
+    assert first["own"] + second["own"] == first["matrices"] + 2 * first["vectors"]
+    assert first["own"] < 0.7 * (first["matrices"] + first["vectors"])
 
 
 @pytest.mark.parametrize("model", ["alike", "tied"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_training_in_a_narrow_type_keeps_fp32_weights_near_those_of_fp32(call, model, dtype):
-    for rank in call("trained", kind="fsdp", model=model, dtype=dtype):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_training_in_a_narrow_type_keeps_fp32_weights_near_those_of_fp32(two_ranks, model, dtype):
+    for rank in two_ranks.run(checks.trained, kind="fsdp", model=model, dtype=dtype):
         assert 1e-6 < rank["error"] < 2e-2
 
 
-@pytest.mark.parametrize("dtype", WIDTHS)
-def test_at_most_two_layers_are_gathered_and_none_between_steps(call, dtype):
+@pytest.mark.parametrize(("dtype", "width"), [(None, 4), (torch.bfloat16, 2)])
+def test_at_most_two_layers_are_gathered_and_none_between_steps(two_ranks, dtype, width):
     layer = 4 * 128**2 + 3 * 128 * 512 + 2 * 128
-    for rank in call("gathered_memory", dtype=dtype):
+    for rank in two_ranks.run(checks.gathered_memory, dtype=dtype):
         assert rank["after"] == 0
-        assert rank["most"] == WIDTHS[dtype] * (10_000 * 128 + layer)  # the embedding beside a layer
-
-
-def test_a_sharded_module_cannot_be_moved(call):
-    assert all("before it is sharded" in message for message in call("moved"))
+        assert rank["most"] == width * (10_000 * 128 + layer)  # the embedding beside a layer

@@ -1,5 +1,6 @@
 """Ranks meet, answer, and leave nothing behind when one of them fails."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,31 +11,31 @@ import psutil
 import pytest
 import torch
 
+import rank_checks
+import training_checks
 from lib.parallel import ranks
 from lib.parallel.timeline import ALL_REDUCE
 from lib.paths import ROOT
 
-CHECKS = "tests.support.parallel_checks"
 
-
-def test_ranks_are_two_processes_that_stay_for_the_next_call(call):
-    first = call("process")
-    assert first == call("process")
+def test_ranks_are_two_processes_that_stay_for_the_next_call(two_ranks):
+    first = two_ranks.run(os.getpid)
+    assert first == two_ranks.run(os.getpid)
     assert len(set(first)) == 2
 
 
-def test_a_phase_ends_when_the_slowest_rank_has_ended_it(call):
+def test_a_phase_ends_when_the_slowest_rank_has_ended_it(two_ranks):
     # ends of the phases: 10 and 60 of rank 0, 30 and 40 of rank 1; stopped at 70 and 90
-    assert call("times") == [[[30, 30], 90, 60]] * 2
+    assert two_ranks.run(rank_checks.times) == [([30, 30], 90, 60)] * 2
 
 
-def test_ranks_of_unequal_speed_take_equally_many_samples(call):
-    first, second = call("samples")
+def test_ranks_of_unequal_speed_take_equally_many_samples(two_ranks):
+    first, second = two_ranks.run(rank_checks.samples)
     assert first == second > 1
 
 
-def test_the_timeline_of_a_step_has_its_phases_and_all_reduces(call):
-    for rank, rows in enumerate(call("traced")):
+def test_the_timeline_of_a_step_has_its_phases_and_all_reduces(two_ranks):
+    for rank, rows in enumerate(two_ranks.run(training_checks.traced)):
         assert set(rows["rank"]) == {rank}
         assert rows["part"][:3] == ["forward", "backward", "synchronization"]
         assert rows["part"][3:] == [ALL_REDUCE] * 21  # one a gradient
@@ -54,23 +55,23 @@ def test_the_timeline_of_a_step_has_its_phases_and_all_reduces(call):
 )
 def test_a_rank_that_fails_ends_its_world_and_leaves_no_process(size, sent, message):
     with ranks.World(size) as world:
-        world.processes[-1].send_signal(sent)
+        os.kill(world.processes[-1].pid, sent)
         with pytest.raises(ranks.RankFailed, match=f"^{message}"):
-            world.run(f"{CHECKS}.refuse", within_s=2 if sent == signal.SIGSTOP else 60, rank=size - 1)
-        assert all(process.poll() is not None for process in world.processes)
+            world.run(rank_checks.refuse, within_s=2 if sent == signal.SIGSTOP else 60, rank=size - 1)
+        assert not any(process.is_alive() for process in world.processes)
 
 
 def test_a_rank_killed_in_a_collective_is_noticed_at_once():
     with ranks.World(2) as world:
         threading.Timer(0.5, world.processes[0].kill).start()
         with pytest.raises(ranks.RankFailed, match=r"^rank 0: ended with code -9"):
-            world.run(f"{CHECKS}.wait_for_rank_0", within_s=50)
+            world.run(rank_checks.wait_for_rank_0, within_s=50)
 
 
 def test_no_rank_outlives_its_parent():
     program = (
         "import os, sys; from lib.parallel.ranks import World; world = World(1);"
-        f"print(*world.run('{CHECKS}.process'), flush=True); os._exit(0)"
+        "print(*world.run(os.getpid), flush=True); os._exit(0)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     pid = int(done.stdout)

@@ -2,14 +2,13 @@
 
 import pytest
 
+import training_checks as checks
 from lib.parallel import ranks
-
-CHECKS = "tests.support.parallel_checks"
 
 
 @pytest.mark.parametrize(("model", "optimizer"), [("tied", "torch"), ("frozen", "torch"), ("frozen", "ours")])
-def test_ten_steps_are_those_of_one_process(call, model, optimizer):
-    states = call("sharded_optimizer", model=model, optimizer=optimizer)
+def test_ten_steps_are_those_of_one_process(two_ranks, model, optimizer):
+    states = two_ranks.run(checks.sharded_optimizer, model=model, optimizer=optimizer)
     for rank in states:
         assert rank["change"] > 1e-2
         assert rank["error"] == 0
@@ -21,8 +20,8 @@ def test_ten_steps_are_those_of_one_process(call, model, optimizer):
 
 def test_three_ranks_train_as_one_process():
     with ranks.World(3) as world:
-        results = world.run(f"{CHECKS}.sharded_optimizer", model="plain", optimizer="torch")
-        results += world.run(f"{CHECKS}.trained", kind="ddp", model="toy", variant="bucketed")
+        results = world.run(checks.sharded_optimizer, model="plain", optimizer="torch")
+        results += world.run(checks.trained, kind="ddp", model="toy", variant="bucketed")
         # a matrix of one row leaves two ranks without any
-        results += world.run(f"{CHECKS}.trained", kind="fsdp", model="alike")
+        results += world.run(checks.trained, kind="fsdp", model="alike")
     assert max(result["error"] for result in results) < 1e-6
