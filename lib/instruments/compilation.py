@@ -7,7 +7,6 @@ import contextlib
 import functools
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 
 import torch
@@ -48,16 +47,15 @@ def cold() -> Iterator[dict]:
     from torch._inductor.utils import fresh_cache
 
     metrics: dict = {}
-    graphs_before = counters["stats"]["unique_graphs"]
-    breaks_before = Counter(counters["graph_break"])
+    counters.clear()
     shared_cache = os.environ.get(CACHE)
     with fresh_cache():
         yield metrics
         # inside the block, the variable names the fresh cache
         if shared_cache:
             shutil.copytree(os.environ[CACHE], shared_cache, dirs_exist_ok=True)
-    breaks = Counter(counters["graph_break"]) - breaks_before
-    metrics["graphs"] = counters["stats"]["unique_graphs"] - graphs_before
+    breaks = counters["graph_break"]
+    metrics["graphs"] = counters["stats"]["unique_graphs"]
     metrics["graph_breaks"] = breaks.total()
     first_lines = [reason.strip().partition("\n")[0] for reason in breaks]
     metrics["graph_break_reasons"] = {"reason": first_lines, "count": list(breaks.values())}

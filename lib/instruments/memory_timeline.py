@@ -1,8 +1,8 @@
 """Follow the memory of one iteration from allocation to free, and name who allocates it."""
 
 import math
-import sys
 import time
+import traceback
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -198,17 +198,10 @@ def _maker(operator: str) -> str:
     node = torch._C._current_autograd_node()
     if node:
         return node.name()
-    frame = sys._getframe()
-    while frame and frame.f_code.co_filename == __file__:
-        frame = frame.f_back
-    while frame:
+    for frame, _ in traceback.walk_stack(None):
         path = Path(frame.f_code.co_filename)
-        # this module again, or another that follows the iteration: what is outside allocates nothing
-        if path.parent == INSTRUMENTS:
-            break
-        if path.is_relative_to(LIB):
+        if path.is_relative_to(LIB) and path.parent != INSTRUMENTS:
             modules = path.relative_to(LIB).with_suffix("").parts
             # like experiments.training.Training.iteration
             return ".".join([*modules, frame.f_code.co_qualname.partition(".<locals>")[0]])
-        frame = frame.f_back
     return operator

@@ -7,7 +7,6 @@ the CPU launched it, since the device may run it later.
 
 import gzip
 import json
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ END = "phase ends: "
 TOP = 12  # rows of a phase in the table of kernels
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver")
-NO_KERNELS = "the trace has no kernels; CUPTI, which reports them, is missing or not permitted here"
+NO_KERNELS = "the trace lacks kernels; CUPTI, which reports them, is missing or not permitted here"
 NODE = "autograd::engine::evaluate_function"  # in which the engine runs one node of the backward graph
 
 
@@ -38,7 +37,9 @@ def profile(
     `before` runs before each, outside its phases. `parts` are ranges of torch.profiler.record_function inside the first
     phase. If `keep` is given, the compressed trace is written there."""
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
-        file = Path(folder, "trace.json.gz")
+        # the exporter compresses a file of this ending by itself
+        file = keep or Path(folder, "trace.json.gz")
+        file.parent.mkdir(parents=True, exist_ok=True)
         with torch.profiler.profile(
             activities=on(device).activities(),
             schedule=torch.profiler.schedule(wait=0, warmup=1, active=count, repeat=1),
@@ -52,10 +53,6 @@ def profile(
                 # else the next iteration would be launched while this one runs
                 on(device).synchronize()
                 profiler.step()
-        if keep:
-            keep.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, keep)
-        # the exporter compresses a file of this ending by itself
         with gzip.open(file, "rt") as trace:
             return metrics(json.load(trace)["traceEvents"], device, parts)
 
@@ -74,12 +71,14 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) ->
     these ranges and in the backward nodes of their operators."""
     events = _events(trace_events)
     windows = _windows(events)
-    calls = _operators(events) if device == "cpu" else _kernels(events)
-    calls = _inside(calls, windows)
-    missing = _missing(windows, calls)
-    if device != "cpu" and missing:
-        return {"profiler_missing": missing}
-    calls["class"] = [kernel_classes.classify(*call) for call in zip(calls["name"], calls["phase"], strict=True)]
+    if device == "cpu":
+        calls = _inside(_operators(events), windows)
+    else:
+        calls = _inside(_kernels(events), windows)
+        # each phase of each iteration has some
+        if len(calls.drop_duplicates(["iteration", "phase"])) < len(windows):
+            return {"profiler_missing": NO_KERNELS}
+    calls["class"] = list(map(kernel_classes.classify, calls["name"], calls["phase"]))
     iterations = windows["iteration"].nunique()
     result = _durations(windows, calls, device)
     result["kernels"] = _largest(calls, iterations).to_dict("list")
@@ -160,17 +159,6 @@ def _kernels(events: pd.DataFrame) -> pd.DataFrame:
     # a kernel has one launch, while that of a CUDA graph starts several kernels
     launches = launches.drop_duplicates("correlation")[["correlation", "at_us", "thread"]]
     return on_device.drop(columns=["at_us", "thread"]).merge(launches, on="correlation")
-
-
-def _missing(windows: pd.DataFrame, calls: pd.DataFrame) -> str | None:
-    """Return why the kernels of a trace tell no times, or None: each phase of each iteration must have some."""
-    if calls.empty:
-        return NO_KERNELS
-    counted = windows.merge(calls[["iteration", "phase"]].drop_duplicates(), how="left", indicator="origin")
-    lacking = counted[counted["origin"] == "left_only"]["phase"].unique()
-    if len(lacking) == 0:
-        return None
-    return f"the trace lacks kernels of the {' and '.join(lacking)}"
 
 
 def _durations(windows: pd.DataFrame, calls: pd.DataFrame, device: str) -> dict[str, list[float]]:

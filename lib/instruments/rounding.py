@@ -9,7 +9,6 @@ from torch import Tensor
 
 TERM = 0.01  # as in the assignment
 TERMS = 1000
-EVERY = 10  # the trace keeps each tenth partial sum
 EPS = 1e-5
 ROWS = 64  # of a norm's input
 WIDTH = 768
@@ -38,7 +37,7 @@ def partial_sums(sum_dtype: torch.dtype, term_dtype: torch.dtype, convert: bool,
 
 
 def accumulation(narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]:
-    """Return two tables of the assignment's loops: `loops`, a row each, and `trace`, each tenth term.
+    """Return `loops`, a table of the assignment's loops.
 
     `sum_error` has two parts: `stored_error`, a thousand times the error of 0.01 in the term's dtype, and
     `added_error`, lost by the additions. `spacing` is the distance of the sum to the next number of its dtype; a
@@ -53,7 +52,6 @@ def accumulation(narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]
         f"fp32 += {name} as fp32": (wide, narrow, True),
     }
     rows = []
-    trace = []
     for loop, (sum_dtype, term_dtype, convert) in loops.items():
         sums = partial_sums(sum_dtype, term_dtype, convert, device)
         last = sums[-1]
@@ -67,9 +65,7 @@ def accumulation(narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]
             "spacing": spacing(last, sum_dtype),
             "stalls_after": sums.index(last) + 1,
         })  # fmt: skip
-        for count in range(EVERY, TERMS + 1, EVERY):
-            trace.append({"loop": loop, "terms": count, "sum": sums[count - 1]})
-    return {"loops": pd.DataFrame(rows).to_dict("list"), "trace": pd.DataFrame(trace).to_dict("list")}
+    return {"loops": pd.DataFrame(rows).to_dict("list")}
 
 
 def spacing(value: float, dtype: torch.dtype) -> float:

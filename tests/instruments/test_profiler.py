@@ -56,14 +56,12 @@ def test_a_kernel_belongs_to_the_phase_that_launched_it_though_it_runs_later():
     assert found["profiled_backward_ms"] == [0.065]
 
 
-def test_a_trace_without_the_kernels_of_a_gpu_gives_their_lack_and_no_times():
+def test_a_trace_that_lacks_the_kernels_of_a_phase_gives_no_times():
     launches = [event("cuda_runtime", "cudaLaunchKernel", at, 2, correlation=at) for at in (90, 150)]
     kernels = [event("kernel", "ampere_sgemm_128x64_tn", at + 30, 40, tid=7, correlation=at) for at in (90, 150)]
     launched = [*MARKS, event("cpu_op", "aten::mm", 20, 30), *launches]
-    found = profiling.metrics(launched, "cuda", ("scores",))
-    assert found == {"profiler_missing": profiling.NO_KERNELS}
-    found = profiling.metrics([*launched, kernels[0]], "cuda")
-    assert found == {"profiler_missing": "the trace lacks kernels of the backward"}
+    for events in (launched, [*launched, kernels[0]]):
+        assert profiling.metrics(events, "cuda", ("scores",)) == {"profiler_missing": profiling.NO_KERNELS}
     assert "profiled_total_ms" in profiling.metrics([*launched, *kernels], "cuda")
 
 
@@ -153,21 +151,15 @@ def test_a_step_has_its_products_where_theory_has_them(profiled):
 
 NAMES = {
     "matrix product": [
-        "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32", "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT",
-        "void cublasLt::splitKreduce_kernel<32, 16, int, float>(...)",
+        "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT", "void cublasLt::splitKreduce_kernel<32, 16, int, float>(...)",
     ],
-    "attention": [
-        "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>(...)", "flash_backward_kv",
-        "fmha_cutlassF_f32_aligned_64x64_rf_sm80",
-    ],
+    "attention": ["flash_backward_kv", "fmha_cutlassF_f32_aligned_64x64_rf_sm80"],
     "reduction": [
-        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float>>>",
         "void (anonymous namespace)::softmax_warp_forward<float, float, float, 8, false, false>",
         "triton_per_fused__softmax_2", "graph_0_cpp_fused__softmax_backward_data_div_masked_fill_view_5",
     ],
     "copy": [
         "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)",
-        "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>", "Memcpy DtoD (Device -> Device)",
         "graph_0_cpp_fused__unsafe_view_clone_transpose_view_4", "void cub::DeviceRadixSortOnesweepKernel<int>",
     ],
     "elementwise": [

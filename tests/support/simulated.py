@@ -8,8 +8,8 @@ class Simulated:
     """A clock that stands still unless work passes, and a device that works through what it is given."""
 
     def __init__(self):
-        self.ns, self.free_ns = 0, 0  # the host's time, and when the device has nothing left to do
-        self.worked_ns, self.rising_ns = 0, 0  # the device's work so far, and how much of it raises its clock
+        self.ns = 0  # the host's time
+        self.free_ns = 0  # when the device has nothing left to do
 
     def now(self):
         return self.ns
@@ -21,11 +21,8 @@ class Simulated:
         self.ns += ns
 
     def queue(self, ns):
-        """Work that a device does later, and that only waiting for it makes pass; at first for up to thrice as long."""
-        if self.worked_ns < self.rising_ns:
-            ns *= 3 - 2 * self.worked_ns / self.rising_ns
+        """Work that a device does later, and that only waiting for it makes pass."""
         self.free_ns = max(self.free_ns, self.ns) + ns
-        self.worked_ns += ns
 
     def clock(self):
         return HostClock(self.now, self.synchronize)
