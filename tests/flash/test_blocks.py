@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import flash_checks
-from flash_checks import SHAPES, compare, draw
+from flash_checks import LAYOUTS, SHAPES, compare, draw
 from lib.flash.blocks import FlashAttentionCompiled, FlashAttentionTorch
 from lib.instruments import environment
 from lib.instruments.memory_timeline import follow
@@ -21,9 +20,9 @@ def test_it_is_the_formula(queries, keys, d_head, causal, floats):
         compare(function, queries, keys, d_head, causal, floats)
 
 
-@pytest.mark.parametrize("name", flash_checks.EQUAL)
-def test_it_takes_any_strides_and_dimensions_and_repeats_its_bits(name):
-    flash_checks.EQUAL[name](FlashAttentionTorch)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_it_takes_any_strides_and_dimensions_and_repeats_its_bits(layout):
+    layout(FlashAttentionTorch)
 
 
 @needs_compiler
