@@ -75,7 +75,8 @@ class _Step:
 
         self.checkpoint = checkpoint
         self.layer_bytes = self._kept_by_layer()
-        self.kept_bytes = self._kept_after_layers()
+        # the last norm, the head's input and the loss
+        self.kept_bytes = (2 * 4 + self.narrow) * self.hidden + 4 * self.logits + (4 + 8) * shape.tokens
         if checkpoint:
             self.kept_bytes += -(-shape.num_layers // checkpoint) * 4 * self.hidden  # the input of each group
         else:
@@ -101,13 +102,6 @@ class _Step:
         else:
             heads = 4 * self.shape.num_heads * self.shape.tokens
         return norms + narrow_tensors * self.narrow * self.hidden + 4 * self.narrow * self.wide + heads
-
-    def _kept_after_layers(self) -> int:
-        """Return the bytes that the last norm, the head and the loss keep."""
-        norm = 2 * 4 * self.hidden + 4 * self.shape.tokens
-        head = self.narrow * self.hidden
-        loss = 4 * self.logits + 8 * self.shape.tokens
-        return norm + head + loss
 
     def forward_points(self, graph: bool) -> list[int]:
         """Return the bytes at attention and SwiGLU of the last layer, and at the loss.
@@ -194,16 +188,13 @@ class _Step:
         return temporaries
 
 
-def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: bool) -> dict[str, int]:
-    """Return the bytes, by part, at the peak of naive attention in fp32, for at least d_head tokens.
+def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: bool) -> int:
+    """Return the bytes at the peak of naive attention in fp32, for at least d_head tokens.
 
     The backward pass then has the gradients of weights and scores, and has not yet freed what it reads."""
-    tensor = 4 * batch_size * seq_len * d_head
-    scores = 4 * batch_size * seq_len**2
-    return {
-        "Q, K and V": 3 * tensor,
-        "output and its gradient": 2 * tensor,
-        "weights and mask": scores + causal * seq_len**2,
-        "gradient of V": tensor,
-        "gradients of weights and scores": 2 * scores,
-    }
+    # Q, K, V, output, its gradient, and the gradient of V
+    tensors = 6 * 4 * batch_size * seq_len * d_head
+    # weights, their gradient and that of the scores
+    scores = 3 * 4 * batch_size * seq_len**2
+    mask = causal * seq_len**2
+    return tensors + scores + mask

@@ -52,8 +52,8 @@ class Attention(Case):
         """Return why this machine cannot run the case, or None."""
         missing = attending.unavailable(self, self.variant, self.d_head) or super().unavailable()
         shape = (self.batch_size * self.num_heads, self.seq_len, self.d_head)
-        held = memory.attention_peak_bytes(*shape, self.causal) if self.variant == "naive" else {}
-        return missing or memory_limit.refusal(sum(held.values()), self.device)
+        held_bytes = memory.attention_peak_bytes(*shape, self.causal) if self.variant == "naive" else 0
+        return missing or memory_limit.refusal(held_bytes, self.device)
 
     def setup(self) -> Work:
         """Draw Q, K, V and the gradient of the output from a standard normal."""
