@@ -52,15 +52,13 @@ class Ceilings:
     def bound_ms(self, precision: str, phases: Sequence[tuple[float, float]]) -> Interval:
         """Return the shortest time in ms of phases that follow one another, each of so many FLOPs and bytes.
 
-        A phase takes at least the longer of the two. Raises NotMeasured without a ceiling of that precision."""
-        if precision not in self.products:
-            raise NotMeasured(f"the ceiling of products in {precision}")
+        A phase takes at least the longer of the two."""
         total_ms = 0.0
         variance = 0.0
         for flops, moved_bytes in phases:
-            by_products = self.products[precision].inverse.scaled(1e3 * flops) if flops else None
-            by_memory = self.memory.inverse.scaled(1e3 * moved_bytes) if moved_bytes else None
-            longer = max(filter(None, (by_products, by_memory)), key=lambda time: time.value)
+            by_products = self.products[precision].inverse.scaled(1e3 * flops)
+            by_memory = self.memory.inverse.scaled(1e3 * moved_bytes)
+            longer = max(by_products, by_memory, key=lambda time: time.value)
             total_ms += longer.value
             variance += (longer.value * longer.log_error) ** 2
         exact = Interval(total_ms, total_ms, total_ms, self.memory.n, self.memory.rounds)
@@ -82,9 +80,11 @@ def of_records(frame: pd.DataFrame) -> Ceilings:
     largest_elements = (moving["rows"] * moving["columns"]).max()
     products: dict[str, Interval] = {}
     own: dict[tuple[str, int, int], Interval] = {}
-    memory = call_us = None
+    memory = None
+    call_us = None
     for values, cases in tidy.cases(frame):
-        operation, precision = values["operation"], values["precision"]
+        operation = values["operation"]
+        precision = values["precision"]
         if operation in PRODUCTS:
             flops = cases["flops"].iloc[0]
             rate = _rate(cases, "total_ms", flops)
@@ -142,20 +142,20 @@ def bounds(
         limits = ceilings(machine)
     except NotMeasured:
         return table.assign(bound_ms=None, bound_percent=None, own_ms=None)
-    bound_ms, percent, own_ms = [], [], []
+    columns = {"bound_ms": [], "bound_percent": [], "own_ms": []}
     for row in table.to_dict("records"):
+        bound = None
+        percent = None
+        own = None
         precision = row.get("precision", "fp32")
-        measured = row[time]
-        if measured is None or precision not in limits.products:
-            bound_ms.append(None)
-            percent.append(None)
-            own_ms.append(None)
-            continue
-        bound = limits.bound_ms(precision, phases(row))
-        bound_ms.append(bound)
-        percent.append(measured.inverse.widened(bound.log_error).scaled(100 * bound.value))
-        own_ms.append(_own_ms(row, limits))
-    return table.assign(bound_ms=bound_ms, bound_percent=percent, own_ms=own_ms)
+        if row[time] is not None and precision in limits.products:
+            bound = limits.bound_ms(precision, phases(row))
+            percent = row[time].inverse.widened(bound.log_error).scaled(100 * bound.value)
+            own = _own_ms(row, limits)
+        columns["bound_ms"].append(bound)
+        columns["bound_percent"].append(percent)
+        columns["own_ms"].append(own)
+    return table.assign(**columns)
 
 
 def _own_ms(row: Mapping, limits: Ceilings) -> Interval | None:

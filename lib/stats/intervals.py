@@ -57,7 +57,7 @@ class Interval:
         return replace(self, value=1 / self.value, low=1 / self.high, high=1 / self.low)
 
     def scaled(self, factor: float) -> "Interval":
-        """Return the interval of the value times a positive factor."""
+        """Return the interval of the value times a factor, which must not be negative."""
         return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
 
     def widened(self, log_error: float) -> "Interval":
