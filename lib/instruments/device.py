@@ -9,6 +9,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from types import ModuleType
 
 import psutil
@@ -49,9 +50,7 @@ class EventClock(HostClock):
         """Return nanoseconds as `HostClock` does, between marks by the device."""
         self.synchronize()
         wall_ns = self.now() - self.began_ns
-        durations = []
-        for begin, end in zip(self.events, self.events[1:], strict=False):
-            durations.append(round(begin.elapsed_time(end) * 1e6))
+        durations = [round(begin.elapsed_time(end) * 1e6) for begin, end in pairwise(self.events)]
         return durations, wall_ns, self.marked_ns - self.began_ns
 
 

@@ -14,7 +14,7 @@ ROWS = 64  # of a norm's input
 WIDTH = 768
 SCALES = tuple(10.0**power for power in range(-6, 7))
 OFFSETS = (1.0, 10.0, 100.0, 1000.0)  # of the mean, in standard deviations
-Keep = Callable[[str, Tensor], Tensor]
+NORMS = ("layer_norm", "rms_norm")
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -73,36 +73,29 @@ def spacing(value: float, dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps * 2.0 ** math.floor(math.log2(value))
 
 
-def layer_norm(x: Tensor, keep: Keep) -> Tensor:
-    """Compute (x - mean) / sqrt(variance + eps) over the last dimension (Ba et al. 2016)."""
-    mean = keep("mean", x.mean(-1, keepdim=True))
-    return _scaled(keep("difference", x - mean), "variance", keep)
+def steps(norm: str, x: Tensor, cast: Callable[[str, Tensor], Tensor]) -> dict[str, Tensor]:
+    """Return every step of a norm over the last dimension, from `input` to `quotient`, each rounded by `cast`.
 
-
-def rms_norm(x: Tensor, keep: Keep) -> Tensor:
-    """Compute x / sqrt(mean of squares + eps) likewise (Zhang and Sennrich 2019)."""
-    return _scaled(x, "mean of squares", keep)
-
-
-def _scaled(x: Tensor, moment: str, keep: Keep) -> Tensor:
-    """Divide by the root of the mean square, which is the variance of what has no mean."""
-    mean = keep(moment, keep("square", x.square()).mean(-1, keepdim=True))
-    root = keep("root", torch.sqrt(keep("sum with eps", mean + EPS)))
-    return keep("quotient", x / root)
-
-
-NORMS = {"layer_norm": layer_norm, "rms_norm": rms_norm}
-
-
-def steps(norm: str, x: Tensor, cast: Keep) -> dict[str, Tensor]:
-    """Return every step of a norm, rounded by `cast`, from `input` to the result, `quotient`."""
+    Layer norm is (x - mean) / sqrt(variance + eps) (Ba et al. 2016), RMSNorm x / sqrt(mean of squares + eps) (Zhang and
+    Sennrich 2019)."""
     results = {}
 
     def keep(name: str, tensor: Tensor) -> Tensor:
         results[name] = cast(name, tensor)
         return results[name]
 
-    NORMS[norm](keep("input", x), keep)
+    x = keep("input", x)
+    moment = "mean of squares"
+    if norm == "layer_norm":
+        mean = keep("mean", x.mean(-1, keepdim=True))
+        x = keep("difference", x - mean)
+        # the mean square of what has no mean
+        moment = "variance"
+    squares = keep("square", x.square())
+    mean_square = keep(moment, squares.mean(-1, keepdim=True))
+    with_eps = keep("sum with eps", mean_square + EPS)
+    root = keep("root", torch.sqrt(with_eps))
+    keep("quotient", x / root)
     return results
 
 

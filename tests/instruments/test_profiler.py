@@ -3,6 +3,7 @@
 import gzip
 import json
 
+import pandas as pd
 import pytest
 import torch
 
@@ -67,19 +68,17 @@ def test_a_trace_that_lacks_the_kernels_of_a_phase_gives_no_times():
 
 def test_calls_and_times_are_means_of_one_iteration():
     second = [e | {"ts": e["ts"] + 1000} for e in MARKS]
-    took = (10, 20, 30, 60)
-    events = [event("cpu_op", "aten::mm", at, us) for at, us in zip((5, 50, 1005, 1038), took, strict=True)]
+    took = {5: 10, 50: 20, 1005: 30, 1038: 60}
+    events = [event("cpu_op", "aten::mm", at, us) for at, us in took.items()]
     (row,) = rows(profiling.metrics([*MARKS, *second, *events], "cpu")["kernels"])
     assert (row["calls"], row["total_us"], row["share_percent"]) == (2, 60, 100)
 
 
 def test_the_largest_kernels_have_shares_of_all_in_their_phase():
     events = [event("cpu_op", f"aten::mm{i}", 2 * i + 2, 1 + i / 100) for i in range(20)]
-    found = profiling.metrics([*MARKS, *events], "cpu")
-    all_us = sum(e["dur"] for e in events)
-    assert found["kernels"]["kernel"] == [f"aten::mm{i}" for i in range(19, 19 - profiling.TOP, -1)]
-    assert found["kernels"]["share_percent"][0] == pytest.approx(100 * 1.19 / all_us)
-    assert sum(found["classes"]["total_us"]) == pytest.approx(all_us)
+    kernels = profiling.metrics([*MARKS, *events], "cpu")["kernels"]
+    assert kernels["kernel"] == [f"aten::mm{i}" for i in range(19, 19 - profiling.TOP, -1)]
+    assert kernels["share_percent"][0] == pytest.approx(100 * 1.19 / sum(e["dur"] for e in events))
 
 
 def test_the_backward_of_a_part_is_found_by_the_number_of_the_operator_that_made_its_node():
@@ -127,26 +126,26 @@ def profiled(tmp_path_factory):
 
 def test_a_step_falls_into_known_classes_and_phases(profiled):
     found, operators = profiled
-    table = rows(found["classes"])
-    assert list(dict.fromkeys(found["classes"]["phase"])) == ["forward", "backward", "optimizer"]
-    assert {r["class"] for r in table if r["phase"] == "optimizer"} == {"optimizer"}
+    classes = pd.DataFrame(found["classes"])
+    assert list(classes["phase"].unique()) == ["forward", "backward", "optimizer"]
+    assert set(classes.loc[classes["phase"] == "optimizer", "class"]) == {"optimizer"}
     assert all(len(found[f"profiled_{phase}_ms"]) == 2 for phase in ("forward", "backward", "optimizer", "total"))
-    assert sum(r["total_us"] for r in table) / 1e3 <= sum(found["profiled_total_ms"]) / 2
+    assert classes["total_us"].sum() / 1e3 <= sum(found["profiled_total_ms"]) / 2
     assert "aten::mm" in operators
     assert not [name for name in operators if kernel_classes.classify(name) == kernel_classes.OTHER]
 
 
 def test_a_step_has_its_products_where_theory_has_them(profiled):
     found, _ = profiled
-    calls = {(r["phase"], r["kernel"]): r["calls"] for r in rows(found["kernels"])}
+    calls = pd.DataFrame(found["kernels"]).set_index(["phase", "kernel"])["calls"]
     layers = 2
     assert calls["forward", "aten::mm"] == 7 * layers + 1  # four projections, three of SwiGLU, the head
     assert calls["backward", "aten::mm"] == 2 * calls["forward", "aten::mm"]
-    parts = {(r["phase"], r["part"], r["class"]) for r in rows(found["parts"])}
+    parts = set(zip(found["parts"]["phase"], found["parts"]["part"], found["parts"]["class"], strict=True))
     for phase in ("forward", "backward"):
-        assert {(phase, "scores", "matrix product"), (phase, "softmax", "reduction")} <= parts
-        assert (phase, "values", "matrix product") in parts
-        assert (phase, "softmax", "matrix product") not in parts
+        products = {part for part in attention.PARTS if (phase, part, "matrix product") in parts}
+        assert products == {"scores", "values"}
+        assert (phase, "softmax", "reduction") in parts
 
 
 NAMES = {
