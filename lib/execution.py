@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import nbformat
@@ -50,7 +50,9 @@ class _Client(PapermillNotebookClient):
     """Clear the names of the previous notebook first."""
 
     def papermill_execute_cells(self):
-        self.wait_for_reply(self.kc.execute("get_ipython().reset(new_session=False)", silent=True))
+        # multiprocessing asks for __spec__, which goes with the names
+        code = "get_ipython().reset(new_session=False); __spec__ = None"
+        self.wait_for_reply(self.kc.execute(code, silent=True))
         super().papermill_execute_cells()
 
 
@@ -88,23 +90,15 @@ def end(kernel: Kernel) -> None:
         run_sync(kernel.shutdown_kernel)(now=True)
 
 
-def execute(source: Path, output: Path, parameters: Mapping[str, object], kept: Kernel | None = None) -> None:
-    """Execute a notebook with these parameters into `output`, in a new kernel or in `kept`.
-
-    After NotMeasured the notebook goes on. Raises NotebookFailed after another error, or if the last cell is never
-    reached, when the output is written, and nbclient's DeadKernelError when the kernel dies."""
-    with contextlib.nullcontext(kept) if kept else shared_kernel() as kernel:
-        execute_in(kernel, source, output, parameters, until="")
-
-
-def execute_in(
+def execute(
     kernel: Kernel, source: Path, output: Path, parameters: Mapping[str, object],
-    variables: Mapping[str, str] | None = None, log: Path | str = os.devnull, until: str = "measure",
+    variables: Mapping[str, str] | None = None, log: Path | str = os.devnull, until: str = "",
 ) -> None:  # fmt: skip
-    """Execute the cells up to the first one tagged `until` as `execute` does, or all of them without a tag.
+    """Execute a notebook with these parameters into `output`, up to the first cell tagged `until` or to its end.
 
     A kernel that does not run yet is started, with these environment `variables`, and its process writes to `log`. It
-    runs on afterwards; see `end`."""
+    runs on afterwards; see `end`. After NotMeasured the notebook goes on. Raises NotebookFailed after another error, or
+    if the last cell is never reached, and nbclient's DeadKernelError when the kernel dies; the output is written."""
     notebook = nbformat.read(source, as_version=4)
     for position, cell in enumerate(notebook.cells):
         if until in cell.metadata.get("tags", []):
@@ -130,29 +124,21 @@ def _check(output: Path) -> None:
     the line about what is missing has said it."""
     notebook = remove_error_markers(nbformat.read(output, as_version=4))
     code_cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
-    stopped: list[str] = []  # the sources of cells that ended early, because something was not measured
-    reason = ""
+    stopped = ""  # the code of cells that ended early, because something was not measured
+    errors = []
     for cell in code_cells:
-        for shown in list(cell.outputs):
-            if shown.output_type != "error":
-                continue
-            if shown.ename == NOT_MEASURED:
-                stopped.append(cell.source)
-            elif _misses_a_name_of(stopped, shown):
-                stopped.append(cell.source)
-                cell.outputs.remove(shown)
+        for error in [shown for shown in cell.outputs if shown.output_type == "error"]:
+            missed = UNDEFINED.match(error.evalue)
+            if error.ename == NOT_MEASURED:
+                stopped += cell.source
+            elif missed and re.search(rf"\b{missed[1]}\b", stopped):
+                stopped += cell.source
+                cell.outputs.remove(error)
             else:
-                reason = reason or f"{shown.ename}: {shown.evalue}"
+                errors.append(f"{error.ename}: {error.evalue}")
     nbformat.write(notebook, output)
-    if reason:
-        raise NotebookFailed(f"{reason}, in {output.name}")
-    if code_cells and code_cells[-1].execution_count is None:  # sys.exit, which papermill takes for success
-        raise NotebookFailed(f"{output.name} ended before its last cell")
-
-
-def _misses_a_name_of(sources: Sequence[str], error: nbformat.NotebookNode) -> bool:
-    """Tell whether an error is about a name that one of these sources has."""
-    name = UNDEFINED.match(error.evalue)
-    if error.ename != "NameError" or name is None:
-        return False
-    return any(re.search(rf"\b{name[1]}\b", source) for source in sources)
+    # papermill takes sys.exit for success
+    if code_cells and code_cells[-1].execution_count is None:
+        errors.append("ended before its last cell")
+    if errors:
+        raise NotebookFailed(f"{errors[0]}, in {output.name}")

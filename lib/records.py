@@ -85,10 +85,8 @@ def name(case: Mapping) -> str:
 
 
 def path(machine: str, experiment: str, case: Mapping, round: int) -> Path:
-    """Return the only file in which a record of this case and round is kept.
-
-    Raises ValueError for a name that no file can have."""
-    return paths.within(paths.results(), machine, experiment, f"{name(case)}.r{round}.json")
+    """Return the only file in which a record of this case and round is kept."""
+    return paths.results() / machine / experiment / f"{name(case)}.r{round}.json"
 
 
 def create(

@@ -25,9 +25,15 @@ def write(file, *cells):
 
 
 @pytest.fixture(scope="module")
-def kernel():
-    with execution.shared_kernel() as shared:
-        yield shared
+def shared():
+    with execution.shared_kernel() as kernel:
+        yield kernel
+
+
+@pytest.fixture
+def own():
+    with execution.shared_kernel() as kernel:
+        yield kernel
 
 
 @pytest.fixture
@@ -41,73 +47,64 @@ def outputs(file) -> list[list]:
     return [[shown.get("text") or shown.get("ename") for shown in cell.outputs] for cell in cells]
 
 
-def test_a_kernel_is_of_the_python_that_runs_here_whatever_jupyter_finds(tmp_path, monkeypatch, output):
+def test_a_kernel_is_of_the_python_that_runs_here_whatever_jupyter_finds(own, tmp_path, monkeypatch, output):
     spec = tmp_path / "share" / "kernels" / "python3"
     spec.mkdir(parents=True)
     other = {"argv": ["/bin/false", "{connection_file}"], "display_name": "another", "language": "python"}
     (spec / "kernel.json").write_text(json.dumps(other))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
     source = write(tmp_path / "one.ipynb", "import sys, lib; print(sys.executable)")
-    execution.execute(source, output, {})
+    execution.execute(own, source, output, {})
     assert outputs(output) == [[f"{sys.executable}\n"]]
 
 
-def test_parameters_replace_the_defaults_and_names_of_the_previous_notebook_are_gone(tmp_path, kernel, output):
+def test_parameters_replace_the_defaults_and_names_of_the_previous_notebook_are_gone(tmp_path, shared, output):
     source = write(tmp_path / "one.ipynb", ("size = 1", "parameters"), "print(size, 'left' in globals())\nleft = 2")
     for size in (5, 6):
-        execution.execute(source, output, {"size": size}, kept=kernel)
+        execution.execute(shared, source, output, {"size": size})
         assert outputs(output)[-1] == [f"{size} False\n"]
 
 
-def test_the_notebook_goes_on_after_not_measured_and_no_mark_stays(tmp_path, kernel, output):
-    source = write(tmp_path / "one.ipynb", RAISES, "print('later')")
-    execution.execute(source, output, {}, kept=kernel)
-    assert outputs(output) == [["NotMeasured"], ["later\n"]]
-
-
-def test_a_cell_that_misses_a_name_after_what_was_not_measured_shows_nothing(tmp_path, kernel, output):
+def test_the_notebook_goes_on_after_not_measured_and_what_then_misses_a_name_shows_nothing(tmp_path, shared, output):
     cells = [(RAISES + "\nbest = 1", "raises-exception"), ("print(best)", "raises-exception"), "print('later')"]
-    execution.execute(write(tmp_path / "one.ipynb", *cells), output, {}, kept=kernel)
+    execution.execute(shared, write(tmp_path / "one.ipynb", *cells), output, {})
     assert outputs(output) == [["NotMeasured"], [], ["later\n"]]
     cells[1] = ("print(beast)", "raises-exception")
     with pytest.raises(NotebookFailed, match="NameError"):
-        execution.execute(write(tmp_path / "one.ipynb", *cells), output, {}, kept=kernel)
+        execution.execute(shared, write(tmp_path / "one.ipynb", *cells), output, {})
 
 
-def test_another_error_fails_the_notebook_and_what_came_before_is_kept(tmp_path, kernel, output):
+def test_another_error_fails_the_notebook_and_what_came_before_is_kept(tmp_path, shared, output):
     source = write(tmp_path / "one.ipynb", "print('before')", "1 / 0", "print('later')")
     with pytest.raises(NotebookFailed, match=r"ZeroDivisionError: division by zero, in done\.ipynb"):
-        execution.execute(source, output, {}, kept=kernel)
+        execution.execute(shared, source, output, {})
     assert outputs(output) == [["before\n"], ["ZeroDivisionError"], []]
 
 
-def test_an_error_in_a_cell_that_may_raise_fails_the_notebook_at_its_end(tmp_path, kernel, output):
+def test_an_error_in_a_cell_that_may_raise_fails_the_notebook_at_its_end(tmp_path, shared, output):
     source = write(tmp_path / "one.ipynb", ("1 / 0", "raises-exception"), "print('later')")
     with pytest.raises(NotebookFailed, match="ZeroDivisionError"):
-        execution.execute(source, output, {}, kept=kernel)
+        execution.execute(shared, source, output, {})
     assert outputs(output) == [["ZeroDivisionError"], ["later\n"]]
 
 
-def test_a_sweep_executes_up_to_the_tag_with_variables_and_a_log(tmp_path, output):
-    measure = "import os; print(size, os.environ['GIVEN']); os.system('echo into the log')"
-    source = write(tmp_path / "one.ipynb", ("size = 1", "parameters"), (measure, "measure"), "print('telling')")
-    log = tmp_path / "log"
-    with execution.shared_kernel() as kernel:
-        execution.execute_in(kernel, source, output, {"size": 7}, {"GIVEN": "well"}, log)
-        assert outputs(output)[-1][0].startswith("7 well\n")
-        assert kernel.pid
-        # a second block in the same kernel
-        execution.execute_in(kernel, source, output, {"size": 8}, {"GIVEN": "well"}, log)
-        assert outputs(output)[-1][0].startswith("8 well\n")
-
-
-def test_a_notebook_that_ends_early_has_failed(tmp_path, output):
+def test_a_notebook_that_ends_early_has_failed(tmp_path, shared, output):
     source = write(tmp_path / "one.ipynb", "import sys; sys.exit(0)", "print('later')")
     with pytest.raises(NotebookFailed, match=r"SystemExit|before its last cell"):
-        execution.execute(source, output, {})
+        execution.execute(shared, source, output, {})
 
 
-def test_a_kernel_that_dies_is_reported(tmp_path, output):
+def test_a_sweep_executes_up_to_the_tag_with_variables_and_a_log(tmp_path, own, output):
+    measure = "import os; print(size, os.environ['GIVEN']); os.system('echo into the log')"
+    source = write(tmp_path / "one.ipynb", ("size = 1", "parameters"), (measure, "measure"), "print('telling')")
+    # two blocks in the same kernel
+    for size in (7, 8):
+        execution.execute(own, source, output, {"size": size}, {"GIVEN": "well"}, tmp_path / "log", until="measure")
+        assert outputs(output)[-1][0].startswith(f"{size} well\n")
+        assert own.pid
+
+
+def test_a_kernel_that_dies_is_reported(tmp_path, own, output):
     source = write(tmp_path / "one.ipynb", "import os; os._exit(3)", "print('later')")
     with pytest.raises(DeadKernelError):
-        execution.execute(source, output, {})
+        execution.execute(own, source, output, {})

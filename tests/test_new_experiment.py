@@ -25,7 +25,8 @@ import pytest
 from lib import execution, notebooks, records
 from lib.report import answers, page
 output = Path("softmax.ipynb").resolve()
-execution.execute(notebooks.NOTEBOOKS / "softmax.ipynb", output, {"machine": records.machines()[0]})
+with execution.shared_kernel() as kernel:
+    execution.execute(kernel, notebooks.NOTEBOOKS / "softmax.ipynb", output, {"machine": records.machines()[0]})
 executed = nbformat.read(output, as_version=4)
 print(answers.collect(executed)["softmax"])
 Path("page.html").write_text(page.as_html(page.joined({"softmax": executed}, {}), page.title(records.machines()[0])))

@@ -8,9 +8,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from nbconvert import MarkdownExporter
+from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 from traitlets.config import Config
 
@@ -22,8 +25,6 @@ PRINT = (
     "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --no-pdf-header-footer "
     "--generate-pdf-document-outline"
 )
-STANDALONE = {"currentColor": "#222222", "#fefefe": "#ffffff"}  # inks of a figure that is a file of its own
-XML_NAMES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,12 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         machines = chosen(options.machine)
-        failed = {}
         if options.verb == "publish":
             failed = publish(machines[0])
         else:
-            if not page.up_to_date(machines):
-                failed = page.render(machines)
+            failed = page.render(machines)
             written = page.target()
             if options.verb == "pdf":
                 written = pdf(written)
@@ -80,14 +79,13 @@ def pdf(html_file: Path) -> Path:
     if program is None:
         raise OSError(f"browser: got none, expected Chromium; CHROMIUM= names one, and any browser prints {html_file}")
     printed = html_file.with_suffix(".pdf")
+    printed.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="print-") as folder:
-        temporary = Path(folder, "report.pdf")
-        options = [*PRINT.split(), f"--user-data-dir={folder}/profile", f"--print-to-pdf={temporary}"]
+        options = [*PRINT.split(), f"--user-data-dir={folder}", f"--print-to-pdf={printed.resolve()}"]
         command = [program, *options, html_file.resolve().as_uri()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        if not temporary.exists():
-            raise OSError(f"{program} printed nothing: {done.stderr.strip()[-500:]}")
-        shutil.copyfile(temporary, printed)
+    if not printed.exists():
+        raise OSError(f"{program} printed nothing: {done.stderr.strip()[-500:]}")
     return printed
 
 
@@ -95,7 +93,7 @@ def publish(machine: str) -> dict[str, str]:
     """Write a machine's records, answers and report for git, and print where.
 
     Only experiments with new records are replaced. Returns the chapters that failed, each with its reason."""
-    folder = paths.within(paths.REFERENCE, machine)
+    folder = paths.REFERENCE / machine
     for measured in sorted((paths.results() / machine).glob("[!.]*")):
         lines = [json.dumps(record) for record in records.of_machine(measured.name, machine)]
         if lines:
@@ -110,16 +108,15 @@ def publish(machine: str) -> dict[str, str]:
     return failed
 
 
-def as_markdown(notebook, facts, folder: Path) -> str:
+def as_markdown(notebook: NotebookNode, facts: Mapping[str, object], folder: Path) -> str:
     """Export the joined notebook as Markdown, its figures as files below a folder."""
-    from nbconvert import MarkdownExporter
-
-    contents = []
     # marks around chapters are for the page alone
     notebook.cells = [cell for cell in notebook.cells if cell.metadata.get("raw_mimetype") != "text/html"]
+    contents = []
+    drawn: Counter[str] = Counter()
     for cell in notebook.cells:
         chapter = cell.metadata.get("chapter")
-        if cell.cell_type == "markdown" and cell.metadata.get("level") == 1:
+        if cell.metadata.get("level") == 1:
             contents.append(f"- [{cell.metadata['heading']}](#{chapter})")
             cell.source = f'<a id="{chapter}"></a>\n\n{cell.source}'
         if cell.cell_type == "markdown":
@@ -127,11 +124,12 @@ def as_markdown(notebook, facts, folder: Path) -> str:
             cell.source = re.sub(r"^(#{1,5}) ", r"#\1 ", cell.source, flags=re.MULTILINE)
             cell.source = cell.source.replace(r"\operatorname{", r"\mathrm{")
         for output in cell.get("outputs", []):
-            if answers.SVG.search(output.get("data", {}).get("text/html", "")):
-                name = f"figures/{chapter}-{len(list(folder.glob(f'figures/{chapter}-*.svg'))) + 1}.svg"
-                drawing = answers.SVG.search(output.data["text/html"])[0]
-                records.write(folder / name, standalone(drawing))
-                output.data = {"text/markdown": f"![{answers.alt_text(drawing)}]({name})"}
+            drawing = answers.SVG.search(output.get("data", {}).get("text/html", ""))
+            if drawing:
+                drawn[chapter] += 1
+                name = f"figures/{chapter}-{drawn[chapter]}.svg"
+                records.write(folder / name, standalone(drawing[0]))
+                output.data = {"text/markdown": f"![{answers.alt_text(drawing[0])}]({name})"}
     head = [
         f"# Transformer training on {facts['hardware']}",
         f"Measured {facts['measured']} · PyTorch {facts['torch']}",
@@ -144,14 +142,12 @@ def as_markdown(notebook, facts, folder: Path) -> str:
 
 def standalone(drawing: str) -> str:
     """Return a figure of the page as a file: its own inks on a white ground, and a size."""
-    text = re.sub(r"var\(--[a-z]+, (#[0-9a-f]+)\)", r"\1", drawing)
-    for page_ink, own_ink in STANDALONE.items():
-        text = text.replace(page_ink, own_ink)
+    text = re.sub(r"var\(--[a-z]+, (#[0-9a-f]+)\)", r"\1", drawing).replace("currentColor", "#222222")
     x, y, width, height = map(float, re.search(r'viewBox="([^"]+)"', text)[1].split())
     ground = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="#ffffff"/>'
-    head, _, rest = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text).partition(">")
+    head, _, rest = text.partition(">")
     # half as large again as its points, so that its text is as large as a page's
-    return f'{head} {XML_NAMES} width="{1.5 * width:.0f}" height="{1.5 * height:.0f}">{ground}{rest}\n'
+    return f'{head} width="{1.5 * width:.0f}" height="{1.5 * height:.0f}">{ground}{rest}\n'
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def quote(answers: Mapping[str, str], key: str) -> str:
 
 def file(machine: str) -> Path:
     """Return the file that keeps the answers of a machine's last report."""
-    return paths.within(paths.runs(), machine, "answers.json")
+    return paths.runs() / machine / "answers.json"
 
 
 def saved(machine: str = "") -> dict[str, str]:

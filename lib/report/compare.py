@@ -4,6 +4,7 @@ All comparisons of one call are a table: the spread between processes is moderat
 are corrected together (see `lib.stats.comparisons`). Narrow a table down after it is made, not before.
 """
 
+import math
 from collections.abc import Mapping
 
 import pandas as pd
@@ -13,6 +14,8 @@ from lib.report import tidy
 from lib.stats.comparisons import Comparison, Measured, joined, judged, of_pairs
 from lib.stats.comparisons import of_medians as by_medians
 
+WITH_ITSELF = Measured(logs=(0.0,), n=0)
+
 
 def comparisons(frame: pd.DataFrame, phase: str = "", plain: bool = False) -> pd.DataFrame:
     """Return one row a case that ran in pairs: its fields, `machine` and `comparison`, its baseline over its time.
@@ -20,13 +23,13 @@ def comparisons(frame: pd.DataFrame, phase: str = "", plain: bool = False) -> pd
     A `phase` compares that part of an iteration. With `plain`, the pairs are those with the plainest case. Raises
     NotMeasured without any pairs."""
     prefix = "plain_" if plain else ""
-    infix = f"{phase}_" if phase else ""
-    paired, baseline = f"{prefix}paired_{infix}ms", f"{prefix}baseline_{infix}ms"
+    ending = f"{phase}_ms" if phase else "ms"
     rows = []
     measured = []
     for values, records in tidy.cases(tidy.ok(frame)):
         processes = []
-        for own, other in zip(records.get(paired, []), records.get(baseline, []), strict=True):
+        sides = [records.get(f"{prefix}{side}_{ending}", []) for side in ("paired", "baseline")]
+        for own, other in zip(*sides, strict=True):
             if isinstance(own, list):
                 processes.append(of_pairs(own, other))
         if processes:
@@ -51,30 +54,28 @@ def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping]]) -
     whose cases were not measured are left out."""
     measured = {}
     for name, (case, other) in cases.items():
-        logs = _log_ratios(frame, case)
-        other_logs = _log_ratios(frame, other) if other is not None else dict.fromkeys(logs, (0.0, 0.0, 0, 0.0))
+        pairs = _pairs(frame, case)
+        other_pairs = dict.fromkeys(pairs, WITH_ITSELF)
+        if other is not None:
+            other_pairs = _pairs(frame, other)
         processes = []
-        for round in sorted(logs.keys() & other_logs.keys()):
-            log, noise, n, ms = logs[round]
-            other_log, other_noise, _, _ = other_logs[round]
-            processes.append(Measured((log - other_log,), n, (noise**2 + other_noise**2) ** 0.5, ms))
+        for round in sorted(pairs.keys() & other_pairs.keys()):
+            own = pairs[round]
+            log = own.logs[0] - other_pairs[round].logs[0]
+            noise = math.hypot(own.noise, other_pairs[round].noise)
+            processes.append(Measured((log,), own.n, noise, own.ms))
         if processes:
             measured[name] = joined(processes)
     return dict(zip(measured, judged(list(measured.values())), strict=True))
 
 
-def _log_ratios(frame: pd.DataFrame, case: Mapping) -> dict[int, tuple[float, float, int, float]]:
-    """Return of each round of a case the logarithm of its ratio, its error, the number of pairs and the time."""
+def _pairs(frame: pd.DataFrame, case: Mapping) -> dict[int, Measured]:
+    """Return the ratio of a case to its baseline in each round; none if it was not measured."""
     try:
-        records = tidy.ok(tidy.only(frame, **case))
+        records = tidy.ok(tidy.only(frame, **case)).dropna(subset="paired_ms")
     except NotMeasured:
         return {}
-    logs = {}
-    for _, record in records.iterrows():
-        if isinstance(record.get("paired_ms"), list):
-            pairs = of_pairs(record["paired_ms"], record["baseline_ms"])
-            logs[record["round"]] = (pairs.logs[0], pairs.noise, pairs.n, pairs.ms)
-    return logs
+    return {record.round: of_pairs(record.paired_ms, record.baseline_ms) for record in records.itertuples()}
 
 
 def of_medians(frame: pd.DataFrame, metric: str, case: Mapping, other: Mapping) -> Comparison:

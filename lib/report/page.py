@@ -9,23 +9,21 @@ import html
 import itertools
 import json
 import re
-import statistics
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 
 import jinja2
 import nbformat
+import pandas as pd
 from latex2mathml import converter
+from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
 
 from lib import execution, notebooks, paths, records
 from lib.catalog import CATALOG
-from lib.notebooks import NotebookFailed
-from lib.report import answers
-from lib.stats import steady_state
+from lib.report import answers, tidy
 
 TEMPLATE = paths.REPORTS / "template"
 CHAPTERS = (
@@ -41,8 +39,7 @@ HEADING = re.compile(r"(#{1,6}) +(.*)")
 WARNING = re.compile(r"Warning: (.*)")
 HTML_ONLY = {"raw_mimetype": "text/html"}
 TEXT = 9  # the level of what is no heading, below all of them
-NOT_MEASURED = records.NotMeasured.__name__
-WIDGET = "application/vnd.jupyter.widget-view+json"  # such as a bar of progress
+LONG_FORMULA = 30  # letters of LaTeX; what is longer may scroll on a phone
 
 
 def target() -> Path:
@@ -55,27 +52,8 @@ def render(machines: Sequence[str]) -> dict[str, str]:
 
     Returns the chapters that failed, each with its reason; they are in the page too."""
     chapters, failed = execute(machines)
-    facts = title(machines[0])
-    # a page with a failure is of no machine, so that it is rendered again
-    facts["machines"] = " ".join(machines)
-    if failed:
-        facts["machines"] = ""
-    records.write(target(), as_html(joined(chapters, failed), facts))
+    records.write(target(), as_html(joined(chapters, failed), title(machines[0])))
     return failed
-
-
-def up_to_date(machines: Sequence[str]) -> bool:
-    """Tell whether the page is of these machines, and newer than records, notebooks, code and template."""
-    if not target().exists() or f'content="{" ".join(machines)}" name="machines"' not in target().read_text()[:500]:
-        return False
-    folders = [notebooks.NOTEBOOKS, paths.ROOT / "lib", TEMPLATE, paths.PUBLISHED]
-    for machine in machines:
-        folders += [paths.results() / machine, paths.REFERENCE / machine]
-    moments = []
-    for folder in folders:
-        # a folder is as new as the last file that came or went
-        moments += [file.stat().st_mtime for file in folder.rglob("*") if "__pycache__" not in str(file)]
-    return target().stat().st_mtime > max(moments)
 
 
 def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str, str]]:
@@ -85,29 +63,25 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
     someone opens in JupyterLab."""
     names = [name for name in CHAPTERS if (notebooks.NOTEBOOKS / f"{name}.ipynb").exists()]
     collected: dict[str, str] = {}
-    # a notebook takes one name or a list of them
-    parameters = {"machine": list(machines), "answers": collected}
-    if len(machines) == 1:
-        parameters["machine"] = machines[0]
     executed = {}
     failed = {}
     with contextlib.ExitStack() as stack:
         kernel = stack.enter_context(execution.shared_kernel())
         for name in sorted(names, key=lambda name: name in QUOTING):
             source = notebooks.NOTEBOOKS / f"{name}.ipynb"
-            output = paths.within(paths.runs(), machines[0], f"{name}.ipynb")
-            output.unlink(missing_ok=True)
+            output = paths.runs() / machines[0] / f"{name}.ipynb"
+            # if the kernel dies, the chapter has its text
+            records.write(output, source.read_text())
+            # a notebook takes one name or a list of them
+            parameters = {"machine": machines[0] if len(machines) == 1 else list(machines)}
+            if name in QUOTING:
+                parameters["answers"] = collected
             try:
-                own = {key: parameters[key] for key in notebooks.parameters(name) if key in parameters}
-                execution.execute(source, output, own, kept=kernel)
-            except NotebookFailed as error:
-                failed[name] = _one_line(str(error))
+                execution.execute(kernel, source, output, parameters)
             except Exception as error:
+                failed[name] = " ".join(str(error).split())[:500]
                 # it may have ended the kernel
-                failed[name] = _one_line(f"{type(error).__name__}: {error}")
                 kernel = stack.enter_context(execution.shared_kernel())
-            if not output.exists():
-                output = source
             executed[name] = nbformat.read(output, as_version=4)
             collected |= answers.collect(executed[name])
     records.write(answers.file(machines[0]), json.dumps(collected, indent=1))
@@ -121,7 +95,8 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
     cells = []
     for name, notebook in chapters.items():
         shown = _without_empty_sections(_cells(notebook))
-        if name in failed and not any(map(_fails, shown)):
+        if name in failed:
+            # below the title
             shown.insert(1, new_code_cell(outputs=[_error(failed[name])]))
         cells.append(new_raw_cell(f'<section id="{name}">', metadata=HTML_ONLY))
         is_folded = False
@@ -135,12 +110,14 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
         if is_folded:
             cells.append(new_raw_cell("\n</details>\n"))
         cells.append(new_raw_cell("</section>", metadata=HTML_ONLY))
-    # cells of different notebooks may have the same id, and a quoted figure has those of the original
+    figures = itertools.count(1)
     for position, cell in enumerate(cells):
+        # cells of different notebooks may have the same id
         cell.id = f"cell-{position}"
         for output in cell.get("outputs", []):
-            if answers.SVG.search(output.data.get("text/html", "")):
-                own_ids = rf"\g<1>c{position}"
+            if answers.SVG.search(output.get("data", {}).get("text/html", "")):
+                # and figures share the ids of what they have in common
+                own_ids = rf"\g<1>figure-{next(figures)}-"
                 output.data["text/html"] = re.sub(r'( id="|url\(#|href="#)', own_ids, output.data["text/html"])
     return new_notebook(cells=cells)
 
@@ -168,7 +145,7 @@ def _cells(notebook: NotebookNode) -> list[NotebookNode]:
                 # the same line about what is missing is enough once
                 if output not in lines:
                     outputs.append(output)
-                if "line" in output.metadata:
+                if _is_line(output):
                     lines.append(output)
             if outputs:
                 cells.append(new_code_cell("\n\n".join(code), outputs=outputs))
@@ -177,20 +154,13 @@ def _cells(notebook: NotebookNode) -> list[NotebookNode]:
 
 
 def _outputs(output: NotebookNode) -> list[NotebookNode]:
-    """Return an output as the page shows it, if it does: errors and warnings in one line, no progress."""
-    if output.output_type == "error":
-        if output.ename == NOT_MEASURED:
-            return [_line(output.evalue)]
-        return [_error(f"{output.ename}: {output.evalue}")]
-    if output.output_type == "stream":
-        if output.name == "stderr":
-            return list(map(_line, dict.fromkeys(WARNING.findall(output.text))))
-        output = new_output("display_data", {"text/plain": output.text.strip("\n")})
-    # a text stands beside other kinds, in their place
-    kinds = dict(output.data)
-    if len(kinds) > 1:
-        kinds.pop("text/plain", None)
-    if WIDGET in kinds or not "".join(map(str, kinds.values())).strip():
+    """Return an output as the page shows it, if it does: warnings and what is missing in one line, no progress."""
+    if output.output_type == "stream" and output.name == "stderr":
+        return [_line(text) for text in WARNING.findall(output.text)]
+    if output.output_type == "error" and output.ename == execution.NOT_MEASURED:
+        return [_line(output.evalue)]
+    # the head of the chapter tells of another error, and an empty table displays nothing
+    if output.output_type == "error" or not any(output.get("data", {"stdout": True}).values()):
         return []
     return [output]
 
@@ -203,20 +173,13 @@ def _line(text: str) -> NotebookNode:
 
 def _error(reason: str) -> NotebookNode:
     """Return an output that is a box with an error."""
-    reason = _one_line(reason)
     box = f'<p class="failed">Stopped at an error: <code>{html.escape(reason)}</code></p>'
-    shown = {"text/html": box, "text/markdown": f"> **Stopped at an error:** `{reason}`"}
-    return new_output("display_data", shown, metadata={"failed": True})
+    return new_output("display_data", {"text/html": box, "text/markdown": f"> **Stopped at an error:** `{reason}`"})
 
 
-def _fails(cell: NotebookNode) -> bool:
-    """Tell whether a cell shows an error."""
-    return any("failed" in output.metadata for output in cell.get("outputs", []))
-
-
-def _one_line(text: str) -> str:
-    """Return a text on one line without terminal colours, shortened if it is long."""
-    return " ".join(re.sub(r"\x1b\[[\d;]*m", "", text).split())[:500]
+def _is_line(output: NotebookNode) -> bool:
+    """Tell whether an output is such a line."""
+    return "line" in output.get("metadata", {})
 
 
 def _without_empty_sections(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
@@ -240,13 +203,11 @@ def _tells(cell: NotebookNode) -> bool:
     """Tell whether a cell has text below its heading, or an output that is no line about what is missing."""
     if cell.cell_type == "markdown":
         return bool(HEADING.sub("", cell.source, count=1).strip())
-    return not all("line" in output.metadata for output in cell.outputs)
+    return not all(map(_is_line, cell.outputs))
 
 
 def as_html(notebook: NotebookNode, facts: Mapping[str, str]) -> str:
     """Export the joined notebook as one page that loads nothing; `facts` fill its head."""
-    from nbconvert import HTMLExporter
-
     exporter = HTMLExporter(template_name=TEMPLATE.name, extra_template_basedirs=[str(TEMPLATE.parent)])
     exporter.register_filter("markdown2html", _markdown)
     return exporter.from_notebook_node(notebook, {"page": facts})[0]
@@ -275,7 +236,10 @@ class _Renderer(IPythonRenderer):
         return f'<div class="formula" tabindex="0" role="group" aria-label="formula">{"".join(parts)}</div>\n'
 
     def inline_math(self, body: str) -> str:
-        return converter.convert(body.strip())
+        formula = converter.convert(body.strip())
+        if len(body) > LONG_FORMULA:
+            return formula.replace("<math ", '<math tabindex="0" ', 1)
+        return formula
 
     def table(self, text: str) -> str:
         return f'<div class="scroll" tabindex="0" role="group" aria-label="table"><table>{text}</table></div>\n'
@@ -283,28 +247,22 @@ class _Renderer(IPythonRenderer):
 
 def title(machine: str) -> dict[str, object]:
     """Return what the head of the page says: hardware, dates, PyTorch, and if records are stale or noisy."""
-    days, hardware, versions = [], [], []
-    probes = []
-    stale = 0
-    for experiment in CATALOG:
-        for record in records.of_machine(experiment, machine):
-            days.append(date.fromisoformat(record["started"][:10]))
-            hardware.append(record["environment"]["hardware"])
-            versions.append(record["environment"]["torch"])
-            probes.append(record["metrics"].get("noise_probe_ms"))
-            stale += record["code"] != records.digest(experiment)
+    frames = [records.load(experiment, machine) for experiment in CATALOG]
+    columns = ["machine", "hardware", "environment", "started", "stale", "noise_probe_ms"]
+    measured = pd.concat([frame.reindex(columns=columns) for frame in frames if len(frame)], ignore_index=True)
+    days = pd.to_datetime(measured["started"]).sort_values()
+    ends = dict.fromkeys(f"{day.day} {day:%B %Y}" for day in (days.iloc[0], days.iloc[-1]))
     warnings = []
-    if stale:
-        warnings.append(f"{stale:,} of {len(days):,} records are stale: older code measured them.")
-    probes = list(filter(None, probes))
-    quietest = min(map(statistics.median, probes), default=0.0)
-    noisy = sum(not steady_state.quiet(probe, quietest) for probe in probes)
+    if measured["stale"].any():
+        stale = measured["stale"].sum()
+        warnings.append(f"{stale:,} of {len(measured):,} records are stale: older code measured them.")
+    noisy = tidy.noisy(measured).sum()
     if noisy:
-        warnings.append(f"The noise probe was slow or unsteady beside {noisy:,} of {len(probes):,} records.")
-    ends = dict.fromkeys(sorted(days)[:1] + sorted(days)[-1:])
+        probed = measured["noise_probe_ms"].count()
+        warnings.append(f"The noise probe was slow or unsteady beside {noisy:,} of {probed:,} records.")
     return {
-        "hardware": ", ".join(dict.fromkeys(hardware)) or machine,
-        "measured": " to ".join(f"{day.day} {day:%B %Y}" for day in ends),
-        "torch": ", ".join(dict.fromkeys(versions)),
+        "hardware": ", ".join(measured["hardware"].unique()),
+        "measured": " to ".join(ends),
+        "torch": ", ".join(measured["environment"].str["torch"].unique()),
         "warnings": warnings,
     }

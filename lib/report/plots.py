@@ -4,7 +4,6 @@ Each function takes a frame and names of its columns, and returns a matplotlib F
 ink is that of the page. Cells to be drawn are Intervals or numbers; a row without a value is left out.
 """
 
-import hashlib
 import html
 import io
 import itertools
@@ -29,17 +28,12 @@ from lib.stats.intervals import Interval
 
 # the hues of Okabe and Ito (2008), as light as 3:1 on a white and on a black page allows
 HUES = {
-    "blue": "#0072b2",
-    "orange": "#c08500",
-    "green": "#009e73",
-    "purple": "#c76fa1",
-    "sky": "#1d98dd",
-    "vermilion": "#d55e00",
-    "yellow": "#9c920c",
-}
-ORDER = tuple(HUES)
-INK, QUIET, PAGE = "#000000", "#767676", "#fefefe"  # `show` replaces them by those of the page
-HUES["ink"] = INK
+    "blue": "#0072b2", "orange": "#c08500", "green": "#009e73", "purple": "#c76fa1", "sky": "#1d98dd",
+    "vermilion": "#d55e00", "yellow": "#9c920c", "ink": "#000000",
+}  # fmt: skip
+QUIET, PAGE = "#767676", "#fefefe"
+# what `svg` writes in their place, so that a figure has the inks of the page
+PAGE_INKS = {HUES["ink"]: "currentColor", QUIET: f"var(--quiet, {QUIET})", PAGE: f"var(--page, {PAGE})"}
 # lines are told apart without colour as well
 MARKERS = dict(zip(HUES, "Ds^v<>po", strict=True))
 DASHES = {"": "-", "dashed": (0, (4, 1.5)), "dotted": (0, (1, 1.2)), "dashdot": (0, (4, 1.2, 1, 1.2))}
@@ -47,15 +41,15 @@ STACK = ("sky", "blue", "orange", "green", "purple", "vermilion", "yellow")  # o
 
 WIDTH = 5.0  # inches; the page scales a figure to the width of its column
 FONT = 10  # points, of all text: 9 pixels where a phone shows a figure 350 pixels wide
-ROW = 0.34  # inches of height that one bar takes
+ROW = 0.28  # inches of height that one bar takes
 STYLE = {
     "axes.edgecolor": QUIET, "axes.facecolor": "none", "axes.labelsize": FONT, "axes.linewidth": 0.7,
     "axes.spines.right": False, "axes.spines.top": False, "axes.titlelocation": "left", "axes.titlesize": FONT,
     "axes.axisbelow": True, "figure.facecolor": "none", "font.size": FONT, "grid.alpha": 0.3,
     "grid.color": QUIET, "grid.linewidth": 0.6, "hatch.linewidth": 0.5, "legend.fontsize": FONT,
     "legend.frameon": False, "lines.linewidth": 1.6, "lines.markersize": 5, "savefig.facecolor": "none",
-    "svg.fonttype": "none", "xtick.color": QUIET, "xtick.labelcolor": "black", "ytick.color": QUIET,
-    "ytick.labelcolor": "black",
+    "svg.fonttype": "none", "svg.hashsalt": "lib", "xtick.color": QUIET, "xtick.labelcolor": "black",
+    "ytick.color": QUIET, "ytick.labelcolor": "black",
 }  # fmt: skip
 
 
@@ -74,7 +68,7 @@ def blank(height: float = 3.2, rows: int = 1, columns: int = 1) -> Figure:
 @mpl.rc_context(STYLE)
 def lines(
     frame: pd.DataFrame, x: str, y: str, by: str, xlabel: str = "", ylabel: str = "", log: str = "xy",
-    height: float = 3.2,
+    height: float = 2.7,
 ) -> Figure:  # fmt: skip
     """Draw `y` with its intervals against `x`, one line for each value of the column `by`, named at its end.
 
@@ -116,9 +110,7 @@ def bars(frame: pd.DataFrame, rows: str, value: str, xlabel: str = "", mark: str
 
 
 @mpl.rc_context(STYLE)
-def stacked(
-    frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str = "", mark: str = ""
-) -> Figure:  # fmt: skip
+def stacked(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str = "", mark: str = "") -> Figure:
     """Draw one bar for each row, named by the column `rows`, whose `parts` are columns; their sum at its end.
 
     Each part has its interval at its end. A column `mark`, such as a bound, is a line across each bar."""
@@ -128,7 +120,7 @@ def stacked(
     places = np.arange(len(frame))
     left = np.zeros(len(frame))
     variance = np.zeros(len(frame))
-    whiskers = {"ecolor": INK, "elinewidth": 1, "capsize": 2.5}
+    whiskers = {"ecolor": HUES["ink"], "elinewidth": 1, "capsize": 2.5}
     hues = STACK
     if len(parts) == 1:
         hues = ("blue",)
@@ -149,7 +141,7 @@ def stacked(
         )  # fmt: skip
     if mark:
         bounds = _values(frame[mark]).to_numpy()
-        axes.vlines(bounds, places - 0.45, places + 0.45, color=INK, linewidth=2.2, label=mark)
+        axes.vlines(bounds, places - 0.45, places + 0.45, color=HUES["ink"], linewidth=2.2, label=mark)
     _finish_rows(axes, list(frame[rows]), xlabel, legend=len(parts) > 1 or bool(mark))
     return figure
 
@@ -176,7 +168,7 @@ def ratios(
             cell.verdict, (1.02, place), xycoords=("axes fraction", "data"), va="center", color=HUES[hue],
             annotation_clip=False,
         )  # fmt: skip
-    axes.axvline(1, color=INK, linewidth=0.8)
+    axes.axvline(1, color=HUES["ink"], linewidth=0.8)
     axes.set_xscale("log")
     # one is always in sight, with some room on both sides
     low, high = axes.get_xlim()
@@ -194,23 +186,22 @@ def show(figure: Figure, alt: str, key: str = "") -> None:
 
 
 def svg(figure: Figure, alt: str) -> str:
-    """Return a figure as SVG without a size of its own: text as text, black as the page's ink, ids of its own."""
-    salt = "f" + hashlib.sha256(alt.encode()).hexdigest()[:8]
+    """Return a figure as SVG without a size of its own: text as text, black as the page's ink.
+
+    Its ids are digests of what they name: where two figures share one, it names the same thing in both."""
     file = io.StringIO()
-    with mpl.rc_context(STYLE | {"svg.hashsalt": salt}):
+    with mpl.rc_context(STYLE):
         figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = file.getvalue()
     text = re.sub(r' (width|height)="[^"]*"', "", text[text.index("<svg") :], count=2)
-    text = re.sub(r"\n\s*", "\n", text)  # its indentation would be a tenth of the page
-    for colour, ink in ((INK, "currentColor"), (QUIET, f"var(--quiet, {QUIET})"), (PAGE, f"var(--page, {PAGE})")):
+    # indentation, and names of parts such as `line2d_1`, would be a tenth of the page
+    text = re.sub(r"\n\s*", "\n", text)
+    text = re.sub(r' id="[a-zA-Z.0-9]+_\d+"', "", text)
+    for colour, ink in PAGE_INKS.items():
         text = text.replace(colour, ink)
     # text needs more contrast than lines and areas do: the page has a shade of each hue for it
-    for name in ORDER:
-        text = re.sub(rf"(<text[^>]*fill: ){HUES[name]}", rf"\1var(--{name}, {HUES[name]})", text)
-    # several figures share a page: an id that is used gets the figure's salt, another one goes
-    used = "|".join(map(re.escape, re.findall(r'(?:url\(#|href="#)([^)"]+)', text)))
-    text = re.sub(rf' id="(?!({used})")[^"]+"', "", text)
-    text = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{salt}", text)
+    for name, hue in HUES.items():
+        text = re.sub(rf"(<text[^>]*fill: ){hue}", rf"\1var(--{name}, {hue})", text)
     # what has no colour of its own is black in SVG
     return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(alt)}" fill="currentColor" ', 1).strip()
 
@@ -222,7 +213,7 @@ def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
         catalogue = dict(experiment.looks) | catalogue  # the first experiment's look of a name wins
     names = names.drop_duplicates()
     taken_hues = {catalogue[name].split()[0] for name in names if name in catalogue}
-    free_hues = itertools.cycle([hue for hue in ORDER if hue not in taken_hues] or ORDER)
+    free_hues = itertools.cycle([hue for hue in HUES if hue not in taken_hues | {"ink"}] or HUES)
     looks = []
     for name in names:
         hue, _, dash = (catalogue.get(name) or next(free_hues)).partition(" ")

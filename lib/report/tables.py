@@ -1,12 +1,14 @@
 """Show data frames as captioned tables, in HTML for the page and JupyterLab, as pipe tables for Markdown."""
 
 import html
-import math
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
+from lib.stats import digits
 from lib.stats.comparisons import Comparison
 from lib.stats.intervals import Interval
 
@@ -25,24 +27,25 @@ def table(frame: pd.DataFrame, caption: str, note: str = "") -> "Table":
     return Table(frame, caption, note)
 
 
+@dataclass(frozen=True, repr=False)
 class Table:
     """Hold a frame with its caption and note."""
 
-    def __init__(self, frame: pd.DataFrame, caption: str, note: str):
-        self.frame, self.caption, self.note = frame, caption, note
+    frame: pd.DataFrame
+    caption: str
+    note: str
 
     def _repr_html_(self) -> str:
         if self.frame.empty:
             return ""
+        kinds = [_kind(cells) for _, cells in self.frame.items()]
         heads = ""
-        columns = []
-        for name in self.frame:
-            kind = _kind(self.frame[name])
+        for name, kind in zip(self.frame, kinds, strict=True):
             heads += f'<th scope="col" class="{kind}">{html.escape(str(name))}</th>'
-            columns.append(_html_cells(self.frame[name], kind))
         rows = ""
-        for row in zip(*columns, strict=True):
-            rows += f"<tr>{''.join(row)}</tr>"
+        for row in self.frame.itertuples(index=False, name=None):
+            cells = map(_html_cell, row, kinds)
+            rows += f"<tr>{''.join(cells)}</tr>"
         caption = html.escape(self.caption)
         note = ""
         if self.note:
@@ -57,8 +60,8 @@ class Table:
         if self.frame.empty:
             return ""
         rules = {"number": "---:", "text": "---"}
-        heads = map(str, self.frame)
-        lines = [_pipes(heads), _pipes(rules[_kind(self.frame[name])] for name in self.frame)]
+        kinds = [_kind(cells) for _, cells in self.frame.items()]
+        lines = [_pipes(map(str, self.frame)), _pipes(map(rules.get, kinds))]
         for row in self.frame.itertuples(index=False, name=None):
             lines.append(_pipes(map(_text, row)))
         # a blank line stands between the caption, the table and the note
@@ -76,49 +79,33 @@ def _pipes(cells: Iterable[str]) -> str:
 
 def _text(value: object) -> str:
     """Format one cell as plain text."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Comparison):
-        return f"{value}"
-    if pd.api.types.is_bool(value):
-        return {True: "yes", False: "no"}[bool(value)]
-    if pd.api.types.is_integer(value):
-        return f"{value:,}"
-    if not isinstance(value, Interval):
-        if pd.isna(value):
-            return MISSING
-        value = Interval(value, math.nan, math.nan, 0, 0)
-    if math.isnan(value.value):
+    if pd.isna(getattr(value, "value", value)):
         return MISSING
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, int | np.integer):
+        return f"{value:,}"
+    if isinstance(value, float | np.floating):
+        return digits.number(value)
     return f"{value}"
-
-
-def _is_number(value: object) -> bool:
-    """Tell whether a cell is set as a number."""
-    if isinstance(value, Interval | Comparison):
-        return True
-    return pd.api.types.is_number(value) and not pd.api.types.is_bool(value)
 
 
 def _kind(cells: pd.Series) -> str:
     """Return how a column is set, as `number` or as `text`."""
-    if cells.map(_is_number).any() and cells.notna().any():
-        return "number"
+    for cell in cells.dropna():
+        if isinstance(cell, Interval | Comparison | int | float | np.number) and not isinstance(cell, bool):
+            return "number"
     return "text"
 
 
-def _html_cells(cells: pd.Series, kind: str) -> list[str]:
-    """Return a column's cells as HTML, each value over its range."""
-    tagged = []
-    for cell in cells:
-        text = html.escape(_text(cell))
-        match = RANGE.match(text)
-        if match and _is_number(cell):
-            text = f"{match[1]}{match[3]}<small>{match[2].replace(' to ', '–')}</small>"
-        # a long name may break there, and is copied without a mark
-        text = text.replace("_", "_<wbr>")
-        tagged.append(f'<td class="{kind}">{text}</td>')
-    return tagged
+def _html_cell(value: object, kind: str) -> str:
+    """Return a cell as HTML, a value over its range."""
+    text = html.escape(_text(value))
+    match = RANGE.match(text)
+    if match and isinstance(value, Interval | Comparison):
+        text = f"{match[1]}{match[3]}<small>{match[2].replace(' to ', '–')}</small>"
+    # a long name may break there, and is copied without a mark
+    return f'<td class="{kind}">{text.replace("_", "_<wbr>")}</td>'
 
 
 def _escaped(text: str) -> str:

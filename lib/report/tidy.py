@@ -44,28 +44,18 @@ def ok(frame: pd.DataFrame) -> pd.DataFrame:
     measured = frame[frame["status"] == "ok"]
     if measured.empty:
         raise NotMeasured("any case of this kind")
-    fresh_cases = set(_keys(measured[~measured["stale"]]))
-    is_superseded = [
-        stale and key in fresh_cases for stale, key in zip(measured["stale"], _keys(measured), strict=True)
-    ]
-    return measured[[not superseded for superseded in is_superseded]]
-
-
-def _keys(frame: pd.DataFrame) -> list[tuple]:
-    """Return the case of each record as a tuple, with its machine."""
-    if frame.empty:
-        return []
-    return list(frame[[*fields(frame), "machine"]].itertuples(index=False, name=None))
+    case = [*fields(measured), "machine"]
+    has_only_stale = measured.groupby(case, dropna=False)["stale"].transform("all")
+    return measured[~measured["stale"] | has_only_stale]
 
 
 def only(frame: pd.DataFrame, **values) -> pd.DataFrame:
     """Return the rows with these values, of which a list names several. Raises NotMeasured without any."""
     rows = frame
     for name, value in values.items():
-        wanted = value if isinstance(value, list | tuple) else [value]
         if name not in rows:
             raise NotMeasured(name.replace("_", " "))
-        rows = rows[rows[name].isin(wanted)]
+        rows = rows[rows[name].isin(value if isinstance(value, list) else [value])]
     if rows.empty:
         words = ", ".join(f"{name} {value}" for name, value in values.items())
         raise NotMeasured(f"a case with {words}")
@@ -107,9 +97,9 @@ def median(frame: pd.DataFrame, metric: str, **values) -> Interval:
 
     Raises NotMeasured without samples, and ValueError for several cases."""
     rows = ok(only(frame, **values))
-    cases = set(_keys(rows))
-    if len(cases) > 1:
-        raise ValueError(f"{metric}: got records of {len(cases)} cases, expected one")
+    count = len(cases(rows))
+    if count > 1:
+        raise ValueError(f"{metric}: got records of {count} cases, expected one")
     samples = rounds(rows, metric)
     if not samples:
         raise NotMeasured(metric.replace("_", " "))
@@ -155,10 +145,9 @@ def inner(record: Mapping, name: str) -> pd.DataFrame:
 def cases(frame: pd.DataFrame) -> list[tuple[Mapping, pd.DataFrame]]:
     """Return the fields of each case on each machine with its records, in the order of the frame."""
     names = fields(frame)
-    cases = []
-    for key, records in frame.groupby([*names, "machine"], sort=False, dropna=False):
-        cases.append((dict(zip(names, key, strict=False)), records))
-    return cases
+    grouped = frame.groupby([*names, "machine"], sort=False, dropna=False)
+    # the key ends in the machine, which is no field
+    return [(dict(zip(names, key, strict=False)), records) for key, records in grouped]
 
 
 def values(column: pd.Series) -> pd.Series:
@@ -194,15 +183,14 @@ def noisy(frame: pd.DataFrame) -> pd.Series:
     """Tell of each record if the noise probe beside it was slow or unsteady; False where it was not probed.
 
     Slow is relative to the first decile of the machine's medians: the smallest may be a moment at a higher clock."""
-    is_noisy = pd.Series(False, index=frame.index)
     if "noise_probe_ms" not in frame:
-        return is_noisy
-    probed = frame[frame["noise_probe_ms"].map(lambda samples: isinstance(samples, list))]
-    for _, records in probed.groupby("machine"):
-        quietest = records["noise_probe_ms"].map(statistics.median).quantile(0.1)
-        for index, samples in records["noise_probe_ms"].items():
-            is_noisy[index] = not steady_state.quiet(samples, quietest)
-    return is_noisy
+        return pd.Series(False, index=frame.index)
+    medians = frame["noise_probe_ms"].map(statistics.median, na_action="ignore").astype(float)
+    quietest = medians.groupby(frame["machine"]).transform("quantile", 0.1)
+    is_noisy = []
+    for samples, best in zip(frame["noise_probe_ms"], quietest, strict=True):
+        is_noisy.append(isinstance(samples, list) and not steady_state.quiet(samples, best))
+    return pd.Series(is_noisy, index=frame.index)
 
 
 def note(frame: pd.DataFrame) -> str:

@@ -165,7 +165,7 @@ def _execute(
     parameters = {"round": job.round, "seconds": batch[0].seconds}
     with _on_share_of_cores(place.slot, place.slots):
         kernel = execution.Kernel(str(folder))
-        execution.execute_in(kernel, source, output, parameters, variables, log=output.with_suffix(".log"))
+        execution.execute(kernel, source, output, parameters, variables, output.with_suffix(".log"), until="measure")
 
 
 def _watch(

@@ -1,5 +1,7 @@
 """What the tests of the page share: a report of a few small notebooks, rendered once."""
 
+import contextlib
+import io
 from types import SimpleNamespace
 
 import nbformat
@@ -8,7 +10,8 @@ import pytest
 import small_report
 from browser import chromium, installed_chromium  # noqa: F401
 from lib import records
-from lib.report import answers, page
+from lib.report import __main__ as command
+from lib.report import answers
 
 
 @pytest.fixture
@@ -25,17 +28,20 @@ def displayed(monkeypatch):
 
 @pytest.fixture(scope="session")
 def report(tmp_path_factory):
-    """A rendered report: its `folder`, its page as `text`, and the chapters that `failed`. One chapter does."""
+    """A rendered report: its `folder`, `file` and `text`, its `exit_code` and what it `said`. Two chapters fail."""
     folder = tmp_path_factory.mktemp("report")
     for name, cells in small_report.CHAPTERS.items():
         small_report.write_notebook(folder / "notebooks" / f"{name}.ipynb", cells)
-    small_report.write_notebook(folder / "notebooks" / "precision.ipynb", small_report.FAILING)
+    said = io.StringIO()
     with small_report.at(folder):
         for number in (1, 2, 3):
             records.save(small_report.record(round=number, probe=2.0 if number == 3 else 1.0))
-        failed = page.render([small_report.MACHINE])
-        text = page.target().read_text()
-    return SimpleNamespace(folder=folder, text=text, failed=failed, file=folder / "report.html")
+        with contextlib.redirect_stderr(said):
+            exit_code = command.main(["--machine", small_report.MACHINE])
+    file = folder / "report.html"
+    return SimpleNamespace(
+        folder=folder, file=file, text=file.read_text(), exit_code=exit_code, said=said.getvalue().splitlines()
+    )
 
 
 @pytest.fixture
@@ -43,13 +49,3 @@ def in_report(report):
     """The report's folders in place of the repository's."""
     with small_report.at(report.folder):
         yield report
-
-
-@pytest.fixture
-def one_chapter(tmp_path):
-    """A folder with a notebook that works, and one record."""
-    with small_report.at(tmp_path):
-        cells = [("# The optimizer\n\nWhich?", ""), ("", "machine = ''", "parameters"), ("", "print(machine)")]
-        small_report.write_notebook(tmp_path / "notebooks" / "adam.ipynb", cells)
-        records.save(small_report.record())
-        yield tmp_path

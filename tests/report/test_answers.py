@@ -1,12 +1,11 @@
 """An answer is shown, kept in the output, collected by key, and quoted."""
 
-import json
-
 import pytest
 from nbformat import v4
 
 from lib.records import NotMeasured
 from lib.report import answers
+from small_report import MACHINE
 
 SVG = '<svg role="img" aria-label="A line &amp; a point"><path d="M 0 0"/></svg>'
 
@@ -19,13 +18,10 @@ def notebook(displayed):
 
 def test_an_answer_is_shown_in_bold_and_collected(notebook):
     answers.answer("adam", "Fused is fastest.")
-    assert notebook.cells[0].outputs[0].data["text/markdown"] == "**Fused is fastest.**"
-    assert answers.collect(notebook) == {"adam": "Fused is fastest."}
-
-
-def test_an_answer_with_bold_words_of_its_own_keeps_them(displayed):
-    answers.answer("adam", "It is **fused**.")
-    assert displayed[0].data["text/markdown"] == "It is **fused**."
+    answers.answer("step", "It has **bold** words of its own.")
+    shown = [output.data["text/markdown"] for output in notebook.cells[0].outputs]
+    assert shown == ["**Fused is fastest.**", "It has **bold** words of its own."]
+    assert answers.collect(notebook)["adam"] == "Fused is fastest."
 
 
 def test_an_answer_that_is_not_shown_is_collected_all_the_same(notebook):
@@ -47,9 +43,7 @@ def test_quoting_what_no_notebook_answered_is_not_measured():
         answers.quote({"adam": "Fused."}, "step")
 
 
-def test_the_answers_of_the_last_report_are_loaded(one_chapter):
-    machine = "plain-2c"
-    assert answers.saved() == {}
-    answers.file(machine).parent.mkdir(parents=True)
-    answers.file(machine).write_text(json.dumps({"adam": "Fused."}))
-    assert answers.saved() == answers.saved(machine) == {"adam": "Fused."}
+@pytest.mark.usefixtures("in_report")
+def test_the_answers_of_the_last_report_are_loaded():
+    assert answers.saved()["adam"] == answers.saved(MACHINE)["adam"] == "Fused AdamW is fastest."
+    assert answers.saved("plain-3c") == {}

@@ -3,8 +3,6 @@
 import itertools
 import math
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -107,33 +105,7 @@ def test_the_svg_is_text_in_the_ink_of_the_page(steps):
     assert not re.search(r"<svg[^>]* (width|height)=", drawn)
 
 
-def test_ids_of_two_figures_of_a_page_differ(times):
-    found = []
-    for alt in ("one", "two"):
-        drawn = plots.svg(plots.lines(times, "tokens", "ms", "variant"), alt)
-        ids = re.findall(r' id="([^"]+)"', drawn)
-        assert set(re.findall(r'(?:url\(#|href="#)([^)"]+)', drawn)) == set(ids)
-        found += ids
-    assert found
-    assert len(found) == len(set(found))
-
-
-def test_a_figure_is_shown_with_its_text_and_its_key(steps, displayed):
-    plots.show(plots.bars(steps, "label", "forward"), "Forward passes", key="forward")
-    (output,) = displayed
-    assert output.data["text/plain"] == "Forward passes"
-    assert output.data["text/html"].startswith('<figure class="plot">')
-    assert output.metadata == {"alt": "Forward passes", "figure": "forward"}
-
-
 def test_what_pandas_draws_takes_the_style_too():
     figure = plots.blank(2.0)
     pd.Series([1, 2, 3]).plot(ax=figure.axes[0], color="black")
     assert "stroke: currentColor" in plots.svg(figure, "x")
-
-
-def test_importing_plots_loads_neither_torch_nor_seaborn():
-    code = "import sys, lib.report.__main__, lib.report.plots, lib.report.tables; print(*sys.modules)"
-    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "matplotlib" in modules
-    assert not {"torch", "seaborn"} & set(modules)
