@@ -20,7 +20,7 @@ _current = "default"  # what this process does with freed memory
 
 
 def chosen() -> str:
-    """Return the allocator that $ALLOCATOR names, or `keeps`; raise ValueError for an unknown name."""
+    """Return what $ALLOCATOR names, or `keeps`; ValueError for an unknown name."""
     name = os.environ.get("ALLOCATOR", "keeps")
     validate.choice("ALLOCATOR", name, ALLOCATORS)
     return name
@@ -32,9 +32,10 @@ def current() -> str:
 
 
 def use(allocator: str) -> None:
-    """Make this process keep freed memory where the C library is glibc, or leave the default.
+    """Make this process keep freed memory, or leave the default.
 
-    Raises ValueError for the default in a process that keeps freed memory: glibc cannot go back."""
+    Only glibc can keep it. Raises ValueError for the default in a process that keeps freed memory already, since glibc
+    cannot go back."""
     global _current
     if allocator == _current:
         return
@@ -47,7 +48,7 @@ def use(allocator: str) -> None:
 
 
 def release() -> None:
-    """Give free memory back to the system, so that it counts as available to the next case."""
+    """Give free memory back to the system, for the next case."""
     if glibc():
         glibc().malloc_trim(0)
 

@@ -11,7 +11,7 @@ TIMES = 4  # the size of the cache: less may leave lines of the case in a cache 
 
 
 def flush(device: str) -> Callable[[], torch.Tensor]:
-    """Return a function that reads more than the caches hold, which evicts their contents.
+    """Return a function that reads more than the caches hold, which empties them.
 
     Call it outside the timed region. It writes nothing, since the timed iteration would have to write that back."""
     size_bytes = max(LEAST_BYTES, TIMES * on(device).cache_bytes())

@@ -16,7 +16,8 @@ CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 @functools.cache
 def start(device: str) -> None:
-    """Compile a small function once a process, so that no case pays for the compiler's start."""
+    """Compile a small function once a process."""
+    # else the first case would pay for the compiler's start
     torch.compile(torch.sin)(torch.ones(1, device=device))
 
 
@@ -31,7 +32,7 @@ def reset() -> None:
 
 
 def name_kernels() -> None:
-    """Make compiled CPU kernels report their names, which a profiler does not see otherwise."""
+    """Make compiled CPU kernels report their names to a profiler."""
     import torch._inductor.config
 
     torch._inductor.config.cpp.enable_kernel_profile = True
@@ -39,10 +40,11 @@ def name_kernels() -> None:
 
 @contextlib.contextmanager
 def cold() -> Iterator[dict]:
-    """Compile inside the block from empty caches, which go to $TORCHINDUCTOR_CACHE_DIR at its end.
+    """Compile inside the block from empty caches.
 
-    Yields a dict that gets metrics at the block's end: the numbers of compiled `graphs` and of `graph_breaks`, and
-    `graph_break_reasons`, a table of `reason` (its first line) and `count`."""
+    What it compiles goes to $TORCHINDUCTOR_CACHE_DIR at the block's end. Yields a dict that then gets metrics: the
+    numbers of compiled `graphs` and of `graph_breaks`, and `graph_break_reasons`, a table of `reason` (its first line)
+    and `count`."""
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache
 

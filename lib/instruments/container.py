@@ -1,4 +1,4 @@
-"""Read what a container leaves to this process: memory, and cores of its CPU quota.
+"""Read what a container leaves to this process: memory, and cores by its quota.
 
 Each control group from the process's own up to the root may set a limit, and the tightest counts. Sources:
 docs.kernel.org, cgroup-v2 (memory.max, cpu.max) and cgroup-v1 (memory.limit_in_bytes, cpu.cfs_quota_us).
@@ -19,7 +19,7 @@ MEMORY_FILES = (
 
 
 def memory_bytes() -> tuple[int | float, int | float]:
-    """Return the bytes that this process may have, and those left of them; infinite without a limit."""
+    """Return the bytes of the limit, and those left; infinite without a limit."""
     least_limit = math.inf
     least_left = math.inf
     for group in _groups("memory"):
@@ -54,7 +54,7 @@ def cores() -> float:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's control groups for a controller, from its own up to the root."""
+    """Yield the folders of control groups, from this process's own up to the root."""
     for line in _read(OWN).splitlines():
         _, controllers, path = line.split(":", 2)
         # version 2 has one tree for all controllers, which has no name

@@ -25,7 +25,7 @@ MPS_SHORT_NS = 2_000_000  # ten times what waiting for the GPU takes (github.com
 
 
 class EventClock(HostClock):
-    """Record an event of the device at each mark, and wait for it once, after the iteration."""
+    """Record an event of the device at each mark; wait once, after the iteration."""
 
     queues = True
     least_s = GPU_LEAST_S
@@ -83,7 +83,7 @@ class Cpu:
         return {}
 
     def state(self) -> dict[str, list]:
-        """Return what changes while it works, as lists of one reading: clock, temperature, power."""
+        """Return clock, temperature and power at this moment, as lists of one reading."""
         return {}
 
     def cache_bytes(self) -> int:
@@ -91,7 +91,7 @@ class Cpu:
         return processor.last_caches_bytes()
 
     def free_bytes(self) -> int:
-        """Return the bytes that this process could still take, within the container's limit."""
+        """Return the bytes that are still free, within the container's limit."""
         return min(psutil.virtual_memory().available, container.memory_bytes()[1])
 
     def total_bytes(self) -> int:
@@ -109,9 +109,9 @@ class Cpu:
         """Give back memory that PyTorch keeps for the device."""
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return the bytes of live tensors (`end`), their `peak` since the reset, and those `reserved`.
+        """Return the bytes of live tensors (`end`), their `peak`, and those `reserved`.
 
-        Each is there only where the device counts it; nothing for a CPU."""
+        Peaks are those since the reset. Each is there only where the device counts it; nothing for a CPU."""
         return {}
 
     def reset_peaks(self) -> None:
@@ -150,7 +150,7 @@ class Cuda(Cpu):
         return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
 
     def facts(self) -> dict:
-        """Return a hash of the GPU's identity, its memory, CUDA's version, and what the driver says."""
+        """Return a hash of the GPU's identity, its memory, and the versions."""
         properties = torch.cuda.get_device_properties(0)
         uuid = str(properties.uuid)
         facts = {
@@ -168,12 +168,16 @@ class Cuda(Cpu):
         return facts
 
     def state(self) -> dict[str, list]:
+        readings = {
+            "sm_clock_mhz": torch.cuda.clock_rate,
+            "temperature_c": torch.cuda.temperature,
+            "power_w": lambda: torch.cuda.power_draw() / 1000,
+        }
         state = {}
-        # a missing driver or package and a part of a GPU raise errors of their own classes; a state is no must
-        with contextlib.suppress(Exception):
-            state["sm_clock_mhz"] = [torch.cuda.clock_rate()]
-            state["temperature_c"] = [torch.cuda.temperature()]
-            state["power_w"] = [torch.cuda.power_draw() / 1000]
+        for name, read in readings.items():
+            # a missing driver or package and a part of a GPU raise errors of their own classes; a state is no must
+            with contextlib.suppress(Exception):
+                state[name] = [read()]
         return state
 
     def cache_bytes(self) -> int:
@@ -195,7 +199,7 @@ class Cuda(Cpu):
         torch.cuda.empty_cache()
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return what the allocator counts: live bytes as requested, their peak, the most it held of the GPU."""
+        """Return what the allocator counts: bytes as requested, and those it held."""
         stats = torch.cuda.memory_stats()
         return {
             "peak": stats["requested_bytes.all.peak"],
@@ -245,13 +249,12 @@ class Mps(Cpu):
         torch.mps.empty_cache()
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return the bytes of live tensors and those that the driver holds; peaks are not counted."""
+        """Return the bytes of live tensors and those that the driver holds."""
         self.synchronize()
         return {"end": torch.mps.current_allocated_memory(), "reserved": torch.mps.driver_allocated_memory()}
 
 
 KINDS: dict[str, Cpu] = {"cuda": Cuda(), "mps": Mps(), "cpu": Cpu()}
-NAMES = ("auto", *KINDS)
 
 
 def on(name: str) -> Cpu:
@@ -264,7 +267,7 @@ def named(name: str = "auto") -> str:
 
     Raises ValueError for a device that is unknown or not seen, and for `auto` where the driver lists a GPU that PyTorch
     does not see: measuring the processor instead would surprise."""
-    validate.choice("device", name, NAMES)
+    validate.choice("device", name, ("auto", *KINDS))
     seen = [kind for kind in KINDS if on(kind).missing() is None]
     if name in ("auto", "cuda") and "cuda" not in seen and _listed_gpu():
         raise ValueError(
@@ -279,7 +282,7 @@ def named(name: str = "auto") -> str:
 
 
 def _listed_gpu() -> str | None:
-    """Return the name of a GPU that the driver lists; None if it lists none or the user hides all."""
+    """Return the name of a GPU that the driver lists, if the user does not hide it."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return None
     # without the package or the driver, each raises an error of its own
@@ -290,7 +293,7 @@ def _listed_gpu() -> str | None:
 
 
 def _driver() -> ModuleType:
-    """Return NVIDIA's management library, which answers without starting anything on a GPU."""
+    """Return NVIDIA's management library, which starts nothing on a GPU."""
     import pynvml  # only where there may be a GPU of NVIDIA
 
     pynvml.nvmlInit()

@@ -1,4 +1,4 @@
-"""Observe the dtype of each tensor of a model while it computes a loss and its gradients."""
+"""Observe the dtypes of a model's tensors, from its inputs to its gradients."""
 
 from collections.abc import Iterable, Mapping
 
@@ -43,7 +43,7 @@ def toy(autocast: torch.autocast, device: str) -> dict[str, list[str]]:
 
 
 def transformer(config: model.Config, autocast: torch.autocast, device: str) -> dict[str, list[str]]:
-    """Return the dtypes in a language model: in its first layer, and outside the layers."""
+    """Return the dtypes in a language model's first layer and outside the layers."""
     torch.manual_seed(0)
     with torch.device(device):
         network = model.TransformerLM(config)

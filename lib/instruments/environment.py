@@ -1,4 +1,4 @@
-"""Describe this machine with its versions and settings, but no person, path or host."""
+"""Describe this machine, its versions and settings, but no person, path or host."""
 
 import functools
 import math
@@ -42,7 +42,7 @@ def compiler_missing(device: str) -> str | None:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use, whole ones of a container's quota."""
+    """Return the number of cores for this process, whole ones of a container's quota."""
     offered = os.cpu_count()
     # macOS cannot keep a process to some of the cores
     if hasattr(os, "sched_getaffinity"):
@@ -66,7 +66,7 @@ def hardware(device: str) -> str:
 
 
 def machine(device: str) -> str:
-    """Return this hardware's slug, which names its records: nvidia-h200, xeon-2c, apple-m4."""
+    """Return the hardware's slug, which names its records, as nvidia-h200 or xeon-2c."""
     if device != "cpu":
         return re.sub(r"[^a-z0-9]+", "-", hardware(device).lower()).strip("-")
     family = re.search(r"xeon|epyc|ryzen|threadripper|core|apple m\d+", processor.name().lower())
@@ -78,7 +78,7 @@ def machine(device: str) -> str:
 
 @functools.cache  # the record says from which state of the files its process began
 def _commit() -> str:
-    """Return the commit of this checkout, with `-dirty` for changes that are not in it."""
+    """Return the commit of this checkout, with `-dirty` for further changes."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         git = subprocess.run(command, capture_output=True, text=True)
@@ -88,7 +88,7 @@ def _commit() -> str:
 
 
 def describe(device: str) -> dict:
-    """Return the environment of a measurement on `device`, as plain values for the record."""
+    """Return the environment of a measurement, as plain values for the record."""
     # why some cases cannot run here: no compiler, no such precision
     reasons = [compiler_missing(device), *map(on(device).lacks, precision.NAMES)]
     return {

@@ -53,7 +53,7 @@ _RULES = (
 
 @functools.cache  # a trace has few names, many times
 def classify(name: str, phase: str = "") -> str:
-    """Return the class of a kernel or operator: `optimizer` in that phase, else by its name."""
+    """Return a kernel's or operator's class: `optimizer` in that phase, else by name."""
     if phase == OPTIMIZER:
         return OPTIMIZER
     for kind, pattern in _RULES:

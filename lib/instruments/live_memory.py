@@ -10,7 +10,7 @@ from lib.instruments.device import on
 
 
 def held_bytes(owners: Mapping[str, Iterable[Tensor]], device: str) -> dict[str, int]:
-    """Return the bytes that each owner's tensors hold, those of all `other` ones, and of `all`.
+    """Return the bytes of each owner's tensors, of all `other` ones, and of `all`.
 
     Each storage counts once, for the first owner. A GPU's allocator counts all; on a CPU these are the tensors that
     Python knows of."""
@@ -35,10 +35,11 @@ def held_bytes(owners: Mapping[str, Iterable[Tensor]], device: str) -> dict[str,
 
 
 def _storages(tensor: Tensor) -> Iterator[UntypedStorage]:
-    """Yield a tensor's storage, or those of the tensors that it wraps, such as a distributed tensor's local one."""
+    """Yield a tensor's storage, or those of the tensors that it wraps."""
     if not is_traceable_wrapper_subclass(tensor):
         yield tensor.untyped_storage()
         return
+    # such as the local one of a distributed tensor
     for name in tensor.__tensor_flatten__()[0]:
         part = getattr(tensor, name)
         if isinstance(part, Tensor):

@@ -1,4 +1,4 @@
-"""Limit the memory that a case may take, so that running out ends the case and not the machine.
+"""Limit a case's memory, so that running out ends the case and not the machine.
 
 Under a soft RLIMIT_DATA (setrlimit(2)) an allocation beyond the limit fails at once: PyTorch raises a RuntimeError,
 "can't allocate memory", and the process goes on. Close to the limit a library may instead end the process, as libgomp
@@ -20,7 +20,7 @@ SHARE_OF_FREE = 0.9  # the rest is for the system and for what this process take
 
 @contextlib.contextmanager
 def limited(share: int = 1, device: str = "cpu") -> Iterator[int | None]:
-    """Limit the memory of this process inside the block, and yield the limit in bytes.
+    """Limit the memory of this process in the block, and yield the limit in bytes.
 
     It is what the process has now and nine tenths of what is free, within a container's limit; `share` is the number of
     processes that divide what is free (slots times ranks). Yields None where nothing is limited: beside Linux, and on a
@@ -43,9 +43,10 @@ def limited(share: int = 1, device: str = "cpu") -> Iterator[int | None]:
 
 
 def refusal(needed_bytes: int, device: str) -> str | None:
-    """Return why a case with this predicted peak is not run where nothing limits a process's memory, or None.
+    """Return why a case with this predicted peak is not run, or None.
 
-    Linux and CUDA need no prediction: there a case that does not fit fails by itself."""
+    Where nothing limits a process's memory, a case must not begin that would exhaust it. Linux and CUDA need no
+    prediction: there a case that does not fit fails by itself."""
     if device == "cuda" or platform.system() == "Linux":
         return None
     free_bytes = on(device).free_bytes()

@@ -1,4 +1,4 @@
-"""Follow the memory of one iteration from allocation to free, and name who allocates it."""
+"""Follow an iteration's memory from allocation to free, and name who allocates."""
 
 import math
 import time
@@ -35,7 +35,7 @@ class Allocation:
 
 
 class History(TorchDispatchMode):
-    """Record the allocations and frees of tensor storages in an iteration, to the byte.
+    """Record an iteration's allocations and frees of tensor storages, to the byte.
 
     It sees every operation, and with it every storage; one that the iteration touches but did not create is in
     `bytes_before`. `events` are instants, in microseconds since the start, with the change in bytes. `marks` are phases
@@ -81,7 +81,7 @@ class History(TorchDispatchMode):
         return result
 
     def _see(self, leaf, function) -> None:
-        """Note a storage that is new or resized; no `function` made those that were there before."""
+        """Note a new or resized storage; without a `function`, it was there before."""
         # a wrapper around other tensors holds no memory of its own
         if not isinstance(leaf, torch.Tensor) or leaf.is_meta or is_traceable_wrapper_subclass(leaf):
             return
@@ -124,7 +124,7 @@ class History(TorchDispatchMode):
         return list(accumulate((change for _, change in self.events), initial=self.bytes_before))
 
     def peaks(self) -> dict[str, int]:
-        """Return the most bytes alive in each phase, `<phase>_peak`, and at its end, `<phase>_end`."""
+        """Return the bytes at each phase's peak and end, `<phase>_peak`, `<phase>_end`."""
         levels = self.levels()
         peaks = {}
         begin = 0
@@ -139,7 +139,7 @@ class History(TorchDispatchMode):
         return pd.DataFrame(self.allocations, columns=[field.name for field in fields(Allocation)])
 
     def at_peak(self) -> pd.DataFrame:
-        """Tabulate the allocations that are alive at the peak, or at the first of equal peaks."""
+        """Tabulate the allocations that are alive at the first of equal peaks."""
         levels = self.levels()
         # levels begin before the first event, so that of event i comes at i + 1
         event = levels.index(max(levels)) - 1
@@ -174,7 +174,7 @@ class History(TorchDispatchMode):
 
 
 def thinned_indices(values: list[float], most: int) -> list[int]:
-    """Return indices of at most `most` values: both ends, and each stretch's extremes."""
+    """Return at most `most` indices: both ends, and each stretch's extremes."""
     if len(values) <= most:
         return list(range(len(values)))
     width = math.ceil(len(values) / ((most - 2) // 2))
@@ -194,7 +194,7 @@ def follow(iteration: Iteration, module_name: Callable[[], str] = str) -> Histor
 
 
 def _maker(operator: str) -> str:
-    """Name the backward node that allocates, else the nearest function of lib or the operator."""
+    """Name the backward node that allocates, else the nearest function of lib."""
     node = torch._C._current_autograd_node()
     if node:
         return node.name()

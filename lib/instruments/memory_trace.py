@@ -16,11 +16,12 @@ from lib.instruments.rounding import dtype_name
 
 
 def trace(training, device: str, count: int) -> dict:
-    """Return the `peaks` of a training step, its timeline and its `count` largest allocations, and what is `alive`.
+    """Return the peaks and tables that tell the memory of a training step.
 
-    `training` has a `module`, its `optimizer`, an `iteration`, and `before`, which frees what the last iteration left;
-    one must have run, so that the optimizer has its states. A CPU runs one iteration for all of it, since it is slow; a
-    GPU runs a second one, whose peaks its allocator counts. Operations in a compiled graph cannot be followed."""
+    They are those of `peak_memory.peaks`, of `History.record_tables`, and `alive`, what is alive at the peak. `training` has a `module`, its `optimizer`, an `iteration`, and
+    `before`, which frees what the last iteration left; one must have run, so that the optimizer has its states. A CPU
+    runs one iteration for all of it, since it is slow; a GPU runs a second one, whose peaks its allocator counts.
+    Operations in a compiled graph cannot be followed."""
     training.before()
     with _innermost_module(training.module) as module_name:
         metrics, history = peak_memory.followed(training.iteration, module_name)
@@ -31,7 +32,7 @@ def trace(training, device: str, count: int) -> dict:
 
 
 def _alive_at_peak(training, history: History) -> dict[str, list]:
-    """Return a table of `kind`, `module` and `part_mib` at the highest peak of an iteration.
+    """Return a table of `kind`, `module` and `part_mib` at an iteration's peak.
 
     Kinds are parameters, gradients, optimizer states, others (buffers and the batch), temporaries (of the backward pass
     and the optimizer) and activations, which were made before the backward pass; what it recomputes is temporary. Only
@@ -65,7 +66,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 @contextlib.contextmanager
 def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]:
-    """Yield a dict that gets `saved`: a table of the tensors that the block saves for a backward pass.
+    """Yield a dict that gets `saved`, a table of what the block saves for backward.
 
     A row has the `tensors` of one `module`, `shape` and `dtype` and their `saved_mib` together. A storage counts once,
     for the module that saves it first; parameters, which are there anyway, do not count."""
@@ -91,7 +92,7 @@ def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]
 
 @contextlib.contextmanager
 def _innermost_module(model: nn.Module) -> Iterator[Callable[[], str]]:
-    """Yield a function that names the innermost module that runs, with * for a layer's number, or "loss"."""
+    """Yield a function that names the innermost module that runs, or "loss"."""
     running = ["loss"]
     hooks = []
 
@@ -99,6 +100,7 @@ def _innermost_module(model: nn.Module) -> Iterator[Callable[[], str]]:
         running.pop()
 
     for name, module in model.named_modules():
+        # layers are told together
         shown = re.sub(r"\.\d+", ".*", name) or type(model).__name__
         hooks.append(module.register_forward_pre_hook(lambda *_, shown=shown: running.append(shown)))
         hooks.append(module.register_forward_hook(leave))

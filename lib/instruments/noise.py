@@ -11,7 +11,7 @@ DEVICE_S = 0.05
 
 
 def probe(device: str) -> list[float]:
-    """Time the noise probe: 10 equal matrix products or more after 3 warm-ups, in milliseconds.
+    """Time the noise probe, in milliseconds: at least 10 equal matrix products.
 
     They take longer while other work uses the machine."""
     # about 1 ms on a CPU's core, and on a GPU's multiprocessors

@@ -1,4 +1,4 @@
-"""Capture one iteration for NVIDIA's Nsight Systems, with an NVTX range around each phase.
+"""Capture one iteration for Nsight Systems, with an NVTX range around each phase.
 
 Paste this in the folder of the repository, on a machine with a CUDA GPU and nsys; other axes of the case go into
 `grid`. It prints the kernels of each range, and step.nsys-rep opens in Nsight's window.

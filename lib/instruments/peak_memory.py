@@ -26,7 +26,7 @@ PROCESS = Path("/proc/self")
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Return True if an error or one that it wraps says that memory or another resource ran out."""
+    """Tell if an error, or one that it wraps, says that memory ran out."""
     while error:
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(words in str(error) for words in RAN_OUT):
             return True
@@ -49,7 +49,7 @@ def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
 
 
 def followed(iteration: Iteration, module_name: Callable[[], str] = str) -> tuple[dict[str, list[float]], History]:
-    """Run one iteration, and return its `peaks` as of a CPU, with the history that they come from."""
+    """Run one iteration, and return its `peaks` as of a CPU, and its history."""
     with resident_peak() as resident:
         history = follow(iteration, module_name)
     return _in_mib(history.peaks()) | resident, history
@@ -81,7 +81,7 @@ def _in_mib(sizes: dict[str, int]) -> dict[str, list[float]]:
 
 @contextlib.contextmanager
 def resident_peak() -> Iterator[dict[str, list[float]]]:
-    """Yield a dict that gets the `resident_peak_mib` of the block (see `peaks`) when it ends.
+    """Yield a dict that gets the `resident_peak_mib` of the block (see `peaks`).
 
     It stays empty where the system cannot reset the peak (proc(5), clear_refs), as only Linux can."""
     metrics: dict[str, list[float]] = {}

@@ -31,7 +31,7 @@ def name() -> str:
 
 
 def instruction_sets() -> list[str]:
-    """List the vector and matrix instructions of the processor; AVX2 only without AVX-512."""
+    """List the vector and matrix instructions; AVX2 only without AVX-512."""
     supported = torch.cpu.get_capabilities()
     sets = [label for capability, label in SETS.items() if supported.get(capability)]
     if "AVX-512" in sets:
@@ -46,12 +46,13 @@ def emulates_bf16() -> bool:
 
 
 def cache_levels_mib() -> dict[str, float]:
-    """Return the sizes of one core's caches from the second level on, as `l2_mib` and so on; none beside Linux."""
+    """Return a core's caches from the second level on, as `l2_mib`; Linux only."""
     return {f"l{level}_mib": size_bytes / 2**20 for level, _, size_bytes in _caches("cpu0") if level > 1}
 
 
 def last_caches_bytes() -> int:
-    """Return the bytes of all caches of the last level: several, where groups of cores have their own."""
+    """Return the bytes of all caches of the last level."""
+    # several, where groups of cores have their own
     caches = _caches("cpu[0-9]*")
     if not caches:
         return CACHE_BYTES
@@ -60,7 +61,7 @@ def last_caches_bytes() -> int:
 
 
 def _caches(cores: str) -> list[tuple[int, str, int]]:
-    """List level, sharing cores and bytes of each cache of data that Linux knows, once, by level."""
+    """List level, sharing cores and bytes of each cache of data, by level."""
     caches = set()
     for folder in CPUS.glob(f"{cores}/cache/index*"):
         # a virtual machine may hide some of the files

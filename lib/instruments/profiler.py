@@ -32,7 +32,7 @@ def profile(
     iteration: Iteration, device: str, before: Callable[[], None] = timing.nothing, count: int = 3,
     parts: Sequence[str] = (), keep: Path | None = None,
 ) -> dict:  # fmt: skip
-    """Return the `metrics` of `count` profiled iterations, after one that is not recorded.
+    """Return the `metrics` of `count` profiled iterations, after one unrecorded one.
 
     `before` runs before each, outside its phases. `parts` are ranges of torch.profiler.record_function inside the first
     phase. If `keep` is given, the compressed trace is written there."""
@@ -63,7 +63,7 @@ def _note(name: str) -> None:
 
 
 def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) -> dict:
-    """Compute metrics and tables from the events of a trace, or say why not in `profiler_missing`.
+    """Compute metrics and tables from a trace's events, or say `profiler_missing`.
 
     `profiled_<phase>_ms` and `profiled_total_ms` list one time for each iteration. The tables give `calls` and
     `total_us` as the mean of one iteration. `kernels` has the most expensive kernels of each phase, with their share of
@@ -90,7 +90,7 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) ->
 
 
 def _events(trace_events: list[dict]) -> pd.DataFrame:
-    """Tabulate the events that last, in the order in which they began; of two at once, the outer one first."""
+    """Tabulate the events that last, as they began; of two at once, the outer first."""
     rows = []
     for event in trace_events:
         if event.get("ph") == "X":
@@ -138,7 +138,7 @@ def _inside(calls: pd.DataFrame, spans: pd.DataFrame, by: str | None = None) -> 
 
 
 def _operators(events: pd.DataFrame) -> pd.DataFrame:
-    """Return the operators of a CPU, each with its own time: without that of the operators that it called."""
+    """Return a CPU's operators with their own time, without that of those they call."""
     operators = events[events["category"] == "cpu_op"]
     own_us = operators["us"].to_dict()
     for _, thread in operators.groupby("thread"):
@@ -153,7 +153,7 @@ def _operators(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def _kernels(events: pd.DataFrame) -> pd.DataFrame:
-    """Return the kernels and copies of a CUDA device, each at the instant and on the thread of its launch."""
+    """Return a GPU's kernels and copies, at the instant and thread of their launch."""
     on_device = events[events["category"].isin(ON_DEVICE)].dropna(subset="correlation")
     launches = events[events["category"].isin(LAUNCHES)].dropna(subset="correlation")
     # a kernel has one launch, while that of a CUDA graph starts several kernels
@@ -199,7 +199,7 @@ def _largest(calls: pd.DataFrame, iterations: int) -> pd.DataFrame:
 
 
 def _part_spans(events: pd.DataFrame, windows: pd.DataFrame, parts: Sequence[str]) -> pd.DataFrame:
-    """Tabulate the ranges `parts`, and the backward nodes of the operators in them, with `thread` and `part`.
+    """Tabulate the ranges `parts`, and the backward nodes of the operators in them.
 
     Autograd gives a node the number of the operator that made it."""
     ranges = events[(events["category"] == "user_annotation") & events["name"].isin(parts)]

@@ -1,4 +1,4 @@
-"""Show what the rounding of narrow types does to a long sum and to a norm, step by step."""
+"""Show what the rounding of narrow types does to a long sum and to a norm."""
 
 import math
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def spacing(value: float, dtype: torch.dtype) -> float:
 
 
 def steps(norm: str, x: Tensor, cast: Callable[[str, Tensor], Tensor]) -> dict[str, Tensor]:
-    """Return every step of a norm over the last dimension, from `input` to `quotient`, each rounded by `cast`.
+    """Return every step of a norm, from `input` to `quotient`, rounded by `cast`.
 
     Layer norm is (x - mean) / sqrt(variance + eps) (Ba et al. 2016), RMSNorm x / sqrt(mean of squares + eps) (Zhang and
     Sennrich 2019)."""
@@ -100,7 +100,7 @@ def steps(norm: str, x: Tensor, cast: Callable[[str, Tensor], Tensor]) -> dict[s
 
 
 def sensitivity(norm: str, narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]:
-    """Return three tables of a norm's errors, relative to the same norm in double precision.
+    """Return three tables of a norm's errors, relative to double precision.
 
     `norm_errors`: the error, if finite, of the norm computed in the narrow dtype throughout, by `scale` and `offset` of
     its normal inputs (the mean, in standard deviations). `norm_limits`: the first `step` with a `failure`, if any.
@@ -136,7 +136,7 @@ def sensitivity(norm: str, narrow: torch.dtype, device: str) -> dict[str, dict[s
 
 
 def failure(rounded: Tensor, exact: Tensor) -> str:
-    """Return `overflows` for a value that is not finite, `underflows` if half turned 0, or ""."""
+    """Return `overflows` if a value is not finite, `underflows` if half are 0, or ""."""
     if not torch.isfinite(rounded).all():
         return "overflows"
     nonzero = exact != 0
