@@ -53,11 +53,8 @@ def average(x: Tensor) -> Pending:
 
 
 def broadcast(x: Tensor, source: int) -> Pending:
-    """Copy a tensor of the rank `source` into that of every other."""
-    if x.is_contiguous():
-        return Pending([dist.broadcast(x, source, async_op=True)])
-    dense = x.contiguous()
-    return Pending([dist.broadcast(dense, source, async_op=True)], lambda: x.copy_(dense))
+    """Copy a contiguous tensor of the rank `source` into that of every other."""
+    return Pending([dist.broadcast(x, source, async_op=True)])
 
 
 def gather(whole: Tensor) -> Pending:

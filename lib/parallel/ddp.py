@@ -28,7 +28,7 @@ VARIANTS = {
 
 
 class DistributedDataParallel(nn.Module):
-    """Average the gradients of a module over all ranks.
+    """Average the gradients of a module, whose parameters are of one type, over all ranks.
 
     All start with the weights and buffers of rank 0. Call `finish_gradient_synchronization` between the backward pass
     and the optimizer's step. A parameter without a gradient has one of zeros then. Gradients of several parameters
@@ -108,7 +108,7 @@ class DistributedDataParallel(nn.Module):
 
 
 class _Bucket:
-    """Hold parameters of one type whose gradients travel together, those of several as views of one buffer."""
+    """Hold parameters whose gradients travel together, those of several as views of one buffer."""
 
     def __init__(self, params: list[nn.Parameter]):
         self.params = params
@@ -126,7 +126,7 @@ class _Bucket:
         if len(self.params) == 1:
             param = self.params[0]
             if param.grad is None:
-                param.grad = torch.zeros_like(param, memory_format=torch.contiguous_format)
+                param.grad = torch.zeros_like(param)
             param.grad = param.grad.contiguous()
             return param.grad
         if self.buffer is None:
@@ -144,14 +144,11 @@ class _Bucket:
 
 
 def _buckets(params: list[nn.Parameter], most_bytes: float) -> list[_Bucket]:
-    """Divide parameters, in their order, into buckets of one type and device.
-
-    A bucket has at most `most_bytes`, or one parameter that alone has more."""
+    """Divide parameters, in their order, into buckets of at most `most_bytes`, or of one that alone has more."""
     buckets: list[_Bucket] = []
     bucket_bytes = 0
     for param in params:
-        fits = buckets and bucket_bytes + param.nbytes <= most_bytes
-        if fits and (param.dtype, param.device) == (buckets[-1].params[0].dtype, buckets[-1].params[0].device):
+        if buckets and bucket_bytes + param.nbytes <= most_bytes:
             buckets[-1].params.append(param)
             bucket_bytes += param.nbytes
         else:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from lib.parallel import collectives
 
@@ -22,7 +22,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def __init__(self, params, optimizer_cls: type[torch.optim.Optimizer], **kwargs):
         self.owners: dict[nn.Parameter, int] = {}  # the rank that updates each parameter
         self.inner: torch.optim.Optimizer | None = None
-        self._elements = [0] * dist.get_world_size()  # trained ones of each rank
+        self._elements = [0] * dist.get_world_size()  # of each rank's parameters
         super().__init__(params, {})
         own_groups = [self._own_part(group) for group in self.param_groups]
         self.inner = optimizer_cls(own_groups, **kwargs)
@@ -49,12 +49,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for group, inner_group in zip(self.param_groups, self.inner.param_groups, strict=True):
             inner_group.update(self._own_part(group))
         self.inner.step()
-        pending = []
-        for param, owner in self.owners.items():
-            if param.requires_grad:
-                pending.append(collectives.broadcast(param.detach(), owner))
-        for each_pending in pending:
-            each_pending.wait()
+        started = [collectives.broadcast(param.detach(), owner) for param, owner in self.owners.items()]
+        for pending in started:
+            pending.wait()
         return loss
 
     def load_state_dict(self, state_dict: dict) -> None:
@@ -63,23 +60,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.inner.state = self.state
 
     def _assign(self, params: list[nn.Parameter]) -> None:
-        """Give each parameter an owner.
-
-        All ranks find the same ones. Frozen parameters come last and weigh nothing, as they have no state; they have an
-        owner, should they be trained later."""
-        largest_first = sorted(params, key=lambda param: (param.requires_grad, param.numel()), reverse=True)
-        for param in largest_first:
+        """Give each parameter an owner, the same on all ranks."""
+        for param in sorted(params, key=Tensor.numel, reverse=True):
             owner = self._elements.index(min(self._elements))
             self.owners[param] = owner
-            if param.requires_grad:
-                self._elements[owner] += param.numel()
+            self._elements[owner] += param.numel()
 
     def _own_part(self, group: dict) -> dict:
         """Return a group's settings with this rank's parameters."""
-        part = dict(group)
-        part.pop("param_names", None)  # as many as the group has parameters
-        part["params"] = [param for param in group["params"] if self.owners[param] == dist.get_rank()]
-        return part
+        own = [param for param in group["params"] if self.owners[param] == dist.get_rank()]
+        return {**group, "params": own}
 
     def _show_settings(self) -> None:
         """Copy the settings that the inner optimizer added, for schedules of the learning rate."""

@@ -203,8 +203,6 @@ def sharded_optimizer(model: str, optimizer: str) -> dict:
             sharded.load_state_dict(state)
             schedules[0].optimizer = sharded
             for each, module in ((sharded, network), (reference, plain)):
-                # frozen until here, or trained already
-                module.layers[0].attn.q_proj.requires_grad_(True)
                 module.added = nn.Parameter(torch.ones(5))
                 each.add_param_group({"params": [module.added], "lr": 0.1})
         for module in (network, plain):
