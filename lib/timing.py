@@ -8,6 +8,7 @@ Everything that runs counts as time, what is untimed too.
 
 import contextlib
 import gc
+import itertools
 import math
 import random
 import resource
@@ -43,7 +44,6 @@ class HostClock:
     `now` returns integer nanoseconds; `synchronize` waits for the device (a CPU needs no waiting). Iterations below
     `short_ns` run in batches."""
 
-    queues = False  # True if the host goes on while the device still works
     least_s = 0.0  # that warming up and sampling last at least; a GPU's clock rises meanwhile
 
     def __init__(self, now: Callable[[], int] = time.perf_counter_ns, synchronize=nothing, short_ns: int = 0):
@@ -61,15 +61,9 @@ class HostClock:
         self.synchronize()
         self.instants.append(self.now())
 
-    def stop(self) -> tuple[list[int], int, int]:
-        """Return nanoseconds between the marks, until now, and until the last mark.
-
-        The last two are wall time since the start; where the clock `queues`, the host marks before the device gets
-        there."""
-        wall_ns = self.now() - self.instants[0]
-        host_ns = self.instants[-1] - self.instants[0]
-        durations = [after - before for before, after in zip(self.instants, self.instants[1:], strict=False)]
-        return durations, wall_ns, host_ns
+    def stop(self) -> list[int]:
+        """Return the nanoseconds of each phase."""
+        return [after - before for before, after in itertools.pairwise(self.instants)]
 
     def seconds(self) -> float:
         """Return the time by which sampling ends; a clock of several ranks gives all of them the same."""
@@ -86,18 +80,20 @@ class Samples:
     calls: int = 1
     phases: dict[str, list[float]] = field(default_factory=dict)
     total: list[float] = field(default_factory=list)
-    wall: list[float] = field(default_factory=list)
-    host: list[float] = field(default_factory=list)  # until the last mark, where the clock `queues`
     faults: list[int] = field(default_factory=list)  # minor page faults of the process in each sample
 
+    @property
+    def times(self) -> list[float]:
+        """Return the totals after the warm-up."""
+        return self.total[self.warmup :]
+
     def metrics(self) -> dict[str, list[float] | int]:
-        """Return `<phase>_ms`, `total_ms`, `wall_ms` and `host_ms`; `warmup_ms` has the totals of warm-ups.
+        """Return `<phase>_ms` and `total_ms` of the samples; `warmup_ms` has the totals of warm-ups.
 
         `minor_faults` has the page faults of each sample, and `calls_a_sample` is there if there are several."""
-        series = {**self.phases, "total": self.total, "wall": self.wall}
-        if self.host:
-            series["host"] = self.host
-        metrics = {f"{name}_ms": _milliseconds(values[self.warmup :]) for name, values in series.items()}
+        metrics = {}
+        for name, values in (self.phases | {"total": self.total}).items():
+            metrics[f"{name}_ms"] = _milliseconds(values[self.warmup :])
         metrics["warmup_ms"] = _milliseconds(self.total[: self.warmup])
         metrics["minor_faults"] = self.faults[self.warmup :]
         if self.calls > 1:
@@ -110,31 +106,27 @@ def _milliseconds(values_ns: list[float]) -> list[float]:
 
 
 def measure(
-    iteration: Iteration, clock, seconds: float, before: Callable[[], None] = nothing, repeats: bool | None = None,
+    iteration: Iteration, clock, seconds: float, before: Callable[[], None] = nothing, repeats: bool = True,
     least: int = LEAST,
 ) -> Samples:  # fmt: skip
     """Time an iteration by the rule of this module, calling `before` untimed before each.
 
-    If an iteration `repeats`, it can follow another without `before`; by default that is so where it does nothing. On a
-    device, such iterations run in batches where they are short. The garbage collector is off meanwhile. Raises
-    ValueError when two iterations mark different phases."""
-    if repeats is None:
-        repeats = before is nothing
+    If an iteration `repeats`, it can follow another without `before`: on a device, such iterations run in batches where
+    they are short. The garbage collector is off meanwhile. Raises ValueError when two iterations mark different
+    phases."""
     samples = Samples()
     with _without_collector():
         end_s = clock.seconds() + max(seconds / 3, clock.least_s)
         while not samples.total or (clock.seconds() < end_s and not _is_steady(samples.total, clock)):
             _add_sample(samples, iteration, clock, before)
             if repeats and len(samples.total) == FIRST_LOOK:
-                samples.calls = batch(clock, samples.total)
+                samples.calls = _batch(clock, samples.total)
         samples.warmup = len(samples.total)
         began_s = clock.seconds()
-        while True:
-            times = samples.total[samples.warmup :]
+        while len(samples.times) < MOST:
             spent_s = clock.seconds() - began_s
-            if len(times) >= least and spent_s >= clock.least_s and (spent_s >= seconds or is_narrow(times)):
-                break
-            if len(times) >= MOST:
+            can_end = len(samples.times) >= least and spent_s >= clock.least_s
+            if can_end and (spent_s >= seconds or _is_narrow(samples.times)):
                 break
             _add_sample(samples, iteration, clock, before)
     return samples
@@ -150,18 +142,34 @@ def exactly(iteration: Iteration, clock, count: int, before: Callable[[], None] 
 
 
 def _add_sample(samples: Samples, iteration: Iteration, clock, before: Callable[[], None]) -> None:
+    """Time a batch of calls; add the mean nanoseconds of each phase and of the whole."""
     before()
-    faults = minor_faults()
-    durations, wall_ns, host_ns = _once(iteration, clock, samples.calls, len(samples.phases) > 1)
-    samples.faults.append(minor_faults() - faults)
-    if samples.wall and list(durations) != list(samples.phases):
-        raise ValueError(f"phases: got {list(durations)}, expected those of the first, {list(samples.phases)}")
-    for name, phase_ns in durations.items():
+    # with one phase, the last call alone marks
+    marks_each_call = len(samples.phases) > 1
+    names: list[str] = []
+
+    def mark(name: str) -> None:
+        clock.mark()
+        names.append(name)
+
+    faults = _minor_faults()
+    clock.start()
+    for _ in range(samples.calls - 1):
+        iteration(mark if marks_each_call else nothing)
+    iteration(mark)
+    durations_ns = clock.stop()
+    samples.faults.append(_minor_faults() - faults)
+    phases = dict.fromkeys(names, 0.0)
+    marking_calls = samples.calls if marks_each_call else 1
+    if not names or len(names) != len(phases) * marking_calls:
+        raise ValueError(f"phases: got {names}, expected each phase to be marked once")
+    if samples.total and list(phases) != list(samples.phases):
+        raise ValueError(f"phases: got {list(phases)}, expected those of the first, {list(samples.phases)}")
+    for name, duration_ns in zip(names, durations_ns, strict=True):
+        phases[name] += duration_ns / samples.calls
+    for name, phase_ns in phases.items():
         samples.phases.setdefault(name, []).append(phase_ns)
-    samples.total.append(sum(durations.values()))
-    samples.wall.append(wall_ns)
-    if clock.queues:
-        samples.host.append(host_ns)
+    samples.total.append(sum(phases.values()))
 
 
 def _is_look(count: int) -> bool:
@@ -177,7 +185,7 @@ def _is_steady(totals: list[float], clock) -> bool:
     return clock.least_s == 0 and _is_look(len(totals)) and steady_state.steady(totals) is not None
 
 
-def is_narrow(times: list[float]) -> bool:
+def _is_narrow(times: list[float]) -> bool:
     """Tell if the interval of the median is narrower than 1% of it, at a look."""
     if not _is_look(len(times)):
         return False
@@ -185,7 +193,7 @@ def is_narrow(times: list[float]) -> bool:
     return high - low <= TARGET * statistics.median(times)
 
 
-def batch(clock, totals: list[float]) -> int:
+def _batch(clock, totals: list[float]) -> int:
     """Return how many calls a device's events enclose, for an iteration that took these times."""
     middle = statistics.median(totals)
     if middle >= clock.short_ns:
@@ -195,113 +203,85 @@ def batch(clock, totals: list[float]) -> int:
 
 @dataclass
 class Pairs:
-    """Hold the times of two iterations that ran in pairs, in nanoseconds.
+    """Hold the samples of two iterations that ran in pairs."""
 
-    `phases` has, for each phase that both mark, its times in the first and in the second. Each time is that of one
-    iteration, or the mean of a batch: `calls` has the sizes of the first's and the second's."""
-
-    first: list[float] = field(default_factory=list)
-    second: list[float] = field(default_factory=list)
-    phases: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
-    calls: list[int] = field(default_factory=lambda: [1, 1])
-
-    def add(self, first: dict[str, float], second: dict[str, float]) -> None:
-        """Add the phases of one pair."""
-        self.first.append(sum(first.values()))
-        self.second.append(sum(second.values()))
-        for phase in first:
-            if phase in second:
-                times = self.phases.setdefault(phase, ([], []))
-                times[0].append(first[phase])
-                times[1].append(second[phase])
+    first: Samples = field(default_factory=Samples)
+    second: Samples = field(default_factory=Samples)
 
     def ratios(self) -> list[float]:
         """Return the ratio of each pair: the second's time over the first's."""
-        return [second / first for first, second in zip(self.first, self.second, strict=True)]
+        return [second / first for first, second in zip(self.first.times, self.second.times, strict=True)]
 
-    def metrics(self) -> dict[str, list[float] | list[int]]:
+    def metrics(self) -> dict[str, list[float]]:
         """Return `paired_ms` of the first and `baseline_ms` of the second iteration.
 
-        If there are several phases, each has `paired_<phase>_ms` and `baseline_<phase>_ms`. Of batches,
-        `calls_a_pair` has both sizes."""
-        metrics = {"paired_ms": _milliseconds(self.first), "baseline_ms": _milliseconds(self.second)}
-        if len(self.phases) > 1:
-            for phase, (first, second) in sorted(self.phases.items()):
-                metrics[f"paired_{phase}_ms"] = _milliseconds(first)
-                metrics[f"baseline_{phase}_ms"] = _milliseconds(second)
-        if max(self.calls) > 1:
-            metrics["calls_a_pair"] = self.calls
+        If they share several phases, each has `paired_<phase>_ms` and `baseline_<phase>_ms`."""
+        phases = sorted(self.first.phases.keys() & self.second.phases.keys())
+        metrics = {}
+        for name, samples in (("paired", self.first), ("baseline", self.second)):
+            series = samples.metrics()
+            metrics[f"{name}_ms"] = series["total_ms"]
+            if len(phases) > 1:
+                for phase in phases:
+                    metrics[f"{name}_{phase}_ms"] = series[f"{phase}_ms"]
         return metrics
-
-
-class _Side:
-    """Run one side of the pairs; its data is back in the caches when a short iteration counts."""
-
-    def __init__(self, iteration: Iteration, before: Callable[[], None], clock):
-        self.iteration = iteration
-        self.before = before
-        self.clock = clock
-        self.calls = 1
-        self.phases = 1
-        self.fastest_ns = math.inf
-
-    def run(self) -> dict[str, float]:
-        if self.fastest_ns < EVICTED_NS:
-            self._time(1)
-        return self._time(self.calls)
-
-    def _time(self, calls: int) -> dict[str, float]:
-        self.before()
-        durations, wall_ns, _ = _once(self.iteration, self.clock, calls, self.phases > 1)
-        self.phases = len(durations)
-        self.fastest_ns = min(self.fastest_ns, wall_ns)
-        return durations
 
 
 def compare(
     first: Iteration, second: Iteration, clock, seconds: float, seed: int = 0,
-    before: tuple[Callable[[], None], Callable[[], None]] = (nothing, nothing), repeats: bool | None = None,
+    before: tuple[Callable[[], None], Callable[[], None]] = (nothing, nothing), repeats: bool = True,
 ) -> Pairs:  # fmt: skip
     """Time two iterations in pairs, in random order, by the rule of this module.
 
     Every second pair reverses the order of the one before. Sampling ends once the interval of the pairs' ratio is
-    narrow. Short iterations that both can repeat run in batches, as in `measure`."""
-    if repeats is None:
-        repeats = before == (nothing, nothing)
-    sides = (_Side(first, before[0], clock), _Side(second, before[1], clock))
-    coin = random.Random(seed)
-    warm = Pairs()
+    narrow. Short iterations run in batches if both can `repeat`, as in `measure`."""
     pairs = Pairs()
+
+    def run_first() -> None:
+        _add_side(pairs.first, first, clock, before[0])
+
+    def run_second() -> None:
+        _add_side(pairs.second, second, clock, before[1])
+
+    coin = random.Random(seed)
     with _without_collector():
         end_s = clock.seconds() + max(seconds / 3, clock.least_s)
         # the first side was just measured; the second may never have run
-        sides[1].run()
-        while clock.seconds() < end_s and (len(warm.first) < LEAST or clock.least_s > 0):
-            warm.add(sides[0].run(), sides[1].run())
-        if repeats and warm.first:
-            for side, times in zip(sides, (warm.first, warm.second), strict=True):
-                side.calls = batch(clock, times)
-        pairs.calls = [side.calls for side in sides]
+        run_second()
+        while clock.seconds() < end_s and (len(pairs.first.total) < LEAST or clock.least_s > 0):
+            run_first()
+            run_second()
+        for samples in (pairs.first, pairs.second):
+            if repeats and pairs.first.total:
+                samples.calls = _batch(clock, samples.total)
+            samples.warmup = len(samples.total)
         began_s = clock.seconds()
         first_begins = True
-        while len(pairs.first) < MOST:
+        while len(pairs.first.times) < MOST:
             spent_s = clock.seconds() - began_s
-            if len(pairs.first) >= LEAST and (spent_s >= seconds or is_narrow(pairs.ratios())):
+            if len(pairs.first.times) >= LEAST and (spent_s >= seconds or _is_narrow(pairs.ratios())):
                 break
-            if len(pairs.first) % 2 == 0:
+            if len(pairs.first.times) % 2 == 0:
                 first_begins = coin.random() < 0.5
             if first_begins:
-                first_phases = sides[0].run()
-                second_phases = sides[1].run()
+                run_first()
+                run_second()
             else:
-                second_phases = sides[1].run()
-                first_phases = sides[0].run()
-            pairs.add(first_phases, second_phases)
+                run_second()
+                run_first()
             first_begins = not first_begins
     return pairs
 
 
-def minor_faults() -> int:
+def _add_side(samples: Samples, iteration: Iteration, clock, before: Callable[[], None]) -> None:
+    # brings its data back into the caches
+    if min(samples.total, default=math.inf) < EVICTED_NS:
+        before()
+        iteration(nothing)
+    _add_sample(samples, iteration, clock, before)
+
+
+def _minor_faults() -> int:
     """Return how many page faults this process has had that needed no disk."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
@@ -316,27 +296,3 @@ def _without_collector() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
-
-
-def _once(iteration: Iteration, clock, calls: int, mark_each: bool = False) -> tuple[dict[str, float], float, float]:
-    """Time a batch of calls; return the mean nanoseconds of each phase, of the whole and of the host's part.
-
-    Only the last call marks, unless there are several phases."""
-    names: list[str] = []
-
-    def mark(name: str) -> None:
-        clock.mark()
-        names.append(name)
-
-    clock.start()
-    for _ in range(calls - 1):
-        iteration(mark if mark_each else nothing)
-    iteration(mark)
-    durations, wall_ns, host_ns = clock.stop()
-    phases = dict.fromkeys(names, 0.0)
-    marks_each_phase_once = len(names) == len(phases) * (calls if mark_each else 1)
-    if not names or not marks_each_phase_once:
-        raise ValueError(f"phases: got {names}, expected each phase to be marked once")
-    for name, duration_ns in zip(names, durations, strict=True):
-        phases[name] += duration_ns / calls
-    return phases, wall_ns / calls, host_ns / calls

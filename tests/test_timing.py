@@ -19,7 +19,7 @@ def test_phases_are_recovered_also_where_a_device_works_later_and_what_runs_befo
     metrics = exactly(iteration, simulated.clock(), 4, lambda: simulated.queue(9_000_000)).metrics()
     assert metrics["forward_ms"] == [7.0] * 4
     assert metrics["backward_ms"] == [5.0] * 4
-    assert metrics["total_ms"] == metrics["wall_ms"] == [12.0] * 4
+    assert metrics["total_ms"] == [12.0] * 4
 
 
 def test_a_gpu_is_timed_by_events_and_waited_for_once_an_iteration(simulated):
@@ -30,8 +30,6 @@ def test_a_gpu_is_timed_by_events_and_waited_for_once_an_iteration(simulated):
     metrics = exactly(iteration, clock, 3).metrics()
     assert metrics["forward_ms"] == [7.5] * 3
     assert metrics["backward_ms"] == [2.0] * 3
-    assert metrics["wall_ms"] == [9.5] * 3
-    assert metrics["host_ms"] == [0.5] * 3
     assert len(waits) == 2 * 3  # before an iteration, so that nothing older is in it, and after
 
 
@@ -55,12 +53,11 @@ def test_short_noisy_iterations_end_at_the_most(simulated):
 
 
 def test_what_runs_untimed_counts_as_time(simulated):
-    flush = simulated.work
     measured = measure(
         simulated.program(np.random.default_rng(0).uniform(1, 2, 999), 300_000),
         simulated.clock(),
         seconds=1.0,
-        before=lambda: flush(100_000_000),
+        before=lambda: simulated.work(100_000_000),
     )
     assert len(measured.total) == 4 + 10  # of a tenth of a second each, nearly all of it flushing
 
@@ -97,7 +94,6 @@ def test_pairs_cancel_a_drift_that_both_sides_share(simulated):
 
     pairs = compare(program(60_000_000), program(120_000_000), simulated.clock(), seconds=20)
     assert statistics.median(pairs.ratios()) == pytest.approx(2, rel=0.02)
-    assert pairs.metrics()["baseline_ms"] == [ns / 1e6 for ns in pairs.second]
 
 
 def test_pairs_follow_the_rule_and_each_side_goes_first_equally_often(simulated):
@@ -112,7 +108,7 @@ def test_pairs_follow_the_rule_and_each_side_goes_first_equally_often(simulated)
         return iteration
 
     pairs = compare(program("a"), program("b"), simulated.clock(), seconds=8)
-    assert len(pairs.first) == 4
+    assert len(pairs.ratios()) == 4
     counted = order[-8:]
     assert {first + second for first, second in zip(counted[::2], counted[1::2], strict=True)} == {"ab", "ba"}
     assert counted[::2].count("a") == 2

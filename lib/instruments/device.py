@@ -27,7 +27,6 @@ MPS_SHORT_NS = 2_000_000  # ten times what waiting for the GPU takes (github.com
 class EventClock(HostClock):
     """Record an event of the device at each mark; wait once, after the iteration."""
 
-    queues = True
     least_s = GPU_LEAST_S
 
     def __init__(self, event: Callable, synchronize: Callable[[], None], now: Callable[[], int] = time.perf_counter_ns):
@@ -36,7 +35,6 @@ class EventClock(HostClock):
 
     def start(self) -> None:
         self.synchronize()
-        self.began_ns = self.now()
         self.events = []
         self.mark()
 
@@ -44,14 +42,11 @@ class EventClock(HostClock):
         event = self.event()
         event.record()
         self.events.append(event)
-        self.marked_ns = self.now()
 
-    def stop(self) -> tuple[list[int], int, int]:
-        """Return nanoseconds as `HostClock` does, between marks by the device."""
+    def stop(self) -> list[int]:
+        """Return the nanoseconds of each phase, by the device."""
         self.synchronize()
-        wall_ns = self.now() - self.began_ns
-        durations = [round(begin.elapsed_time(end) * 1e6) for begin, end in pairwise(self.events)]
-        return durations, wall_ns, self.marked_ns - self.began_ns
+        return [round(begin.elapsed_time(end) * 1e6) for begin, end in pairwise(self.events)]
 
 
 class Cpu:

@@ -160,7 +160,6 @@ class Clock:
 
     def __init__(self, inner):
         self.inner = inner
-        self.queues = inner.queues
         self.short_ns = inner.short_ns
         self.least_s = inner.least_s
         self.device = DEVICES[dist.get_backend()]
@@ -174,15 +173,11 @@ class Clock:
         """End a phase of this rank."""
         self.inner.mark()
 
-    def stop(self) -> tuple[list[int], int, int]:
-        """Return nanoseconds as the inner clock does, by the last rank at each mark."""
-        durations, wall_ns, host_ns = self.inner.stop()
-        ends = torch.tensor(durations).cumsum(0).tolist()
-        latest = torch.tensor([*ends, wall_ns, host_ns], dtype=torch.int64, device=self.device)
-        dist.all_reduce(latest, dist.ReduceOp.MAX)
-        *ends, wall_ns, host_ns = latest.tolist()
-        durations = [end - start for start, end in zip([0, *ends], ends, strict=False)]
-        return durations, wall_ns, host_ns
+    def stop(self) -> list[int]:
+        """Return the nanoseconds of each phase, which ends with the last rank."""
+        ends_ns = torch.tensor(self.inner.stop(), dtype=torch.int64, device=self.device).cumsum(0)
+        dist.all_reduce(ends_ns, dist.ReduceOp.MAX)
+        return ends_ns.diff(prepend=ends_ns.new_zeros(1)).tolist()
 
     def seconds(self) -> float:
         """Return rank 0's time, by which all of them end sampling."""

@@ -48,7 +48,7 @@ def typical_step(iteration: Iteration, before: Callable[[], None], median_ms: fl
                 with torch.profiler.record_function(START):
                     clock.start()
                 iteration(mark)
-                durations_ms.append([ns / 1e6 for ns in clock.stop()[0]])
+                durations_ms.append([ns / 1e6 for ns in clock.stop()])
                 profiler.step()
         trace = json.loads(file.read_text())
     recorded_ms = durations_ms[1:]

@@ -84,7 +84,7 @@ def test_an_older_gpu_lacks_the_types_that_it_would_emulate(monkeypatch, capabil
     assert [name for name in ("fp32", "tf32", "bf16", "fp16") if Cpu().lacks(name)] == ["tf32"]
 
 
-def test_a_clock_of_events_times_the_device_and_the_host_apart(simulated):
+def test_a_clock_of_events_times_the_device(simulated):
     clock = simulated.event_clock()
     clock.start()
     simulated.work(100)  # to launch
@@ -93,7 +93,7 @@ def test_a_clock_of_events_times_the_device_and_the_host_apart(simulated):
     simulated.work(200)
     simulated.queue(7_000)
     clock.mark()
-    assert clock.stop() == ([5_100, 7_000], 12_100, 300)
+    assert clock.stop() == [5_100, 7_000]
 
 
 def test_every_clock_of_a_gpu_gives_it_time_to_raise_its_own():
