@@ -18,10 +18,10 @@ from lib.instruments.rounding import dtype_name
 def trace(training, device: str, count: int) -> dict:
     """Return the peaks and tables that tell the memory of a training step.
 
-    They are those of `peak_memory.peaks`, of `History.record_tables`, and `alive`, what is alive at the peak. `training` has a `module`, its `optimizer`, an `iteration`, and
-    `before`, which frees what the last iteration left; one must have run, so that the optimizer has its states. A CPU
-    runs one iteration for all of it, since it is slow; a GPU runs a second one, whose peaks its allocator counts.
-    Operations in a compiled graph cannot be followed."""
+    They are those of `peak_memory.peaks` and `History.record_tables`, and a table `alive` of what is alive at the peak.
+    `training` has a `module`, its `optimizer`, an `iteration`, and `before`, which frees what the last iteration left;
+    one must have run, so that the optimizer has its states. A CPU runs one iteration for all of it, since it is slow; a
+    GPU runs a second one, whose peaks its allocator counts. Operations in a compiled graph cannot be followed."""
     training.before()
     with _innermost_module(training.module) as module_name:
         metrics, history = peak_memory.followed(training.iteration, module_name)

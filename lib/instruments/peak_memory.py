@@ -1,13 +1,9 @@
 """Measure the peak memory of each phase; recognise that memory ran out."""
 
-import contextlib
-import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 
-from lib.instruments import allocator
 from lib.instruments.device import on
 from lib.instruments.memory_timeline import History, follow
 from lib.timing import Iteration
@@ -22,7 +18,6 @@ RAN_OUT = (
     "out of resource",  # Triton: a multiprocessor has too little shared memory or too few registers
     "uses too much shared data",  # ptxas
 )
-PROCESS = Path("/proc/self")
 
 
 def out_of_memory(error: BaseException | None) -> bool:
@@ -40,9 +35,8 @@ def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
 
     `<phase>_peak_mib` is the most in a phase, `<phase>_end_mib` that at its end, and `peak_mib` the largest peak. CUDA:
     counted by the allocator, with cuBLAS's workspaces; `<phase>_reserved_mib` is the most that it held of the device.
-    CPU: followed through every operation, to the byte, but not inside compiled graphs. On Linux `resident_peak_mib` is
-    the most memory of the process, Python's own included. MPS reports no peaks, only ends and `<phase>_reserved_mib`,
-    held by the driver at each end."""
+    CPU: followed through every operation, to the byte, but not inside compiled graphs. MPS reports no peaks, only ends
+    and `<phase>_reserved_mib`, held by the driver at each end."""
     if device == "cpu":
         return followed(iteration)[0]
     return counted(iteration, device)
@@ -50,9 +44,8 @@ def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
 
 def followed(iteration: Iteration, module_name: Callable[[], str] = str) -> tuple[dict[str, list[float]], History]:
     """Run one iteration, and return its `peaks` as of a CPU, and its history."""
-    with resident_peak() as resident:
-        history = follow(iteration, module_name)
-    return _in_mib(history.peaks()) | resident, history
+    history = follow(iteration, module_name)
+    return _in_mib(history.peaks()), history
 
 
 def counted(iteration: Iteration, device: str) -> dict[str, list[float]]:
@@ -77,21 +70,3 @@ def _in_mib(sizes: dict[str, int]) -> dict[str, list[float]]:
     if phase_peaks:
         metrics["peak_mib"] = [max(phase_peaks) / MIB]
     return metrics
-
-
-@contextlib.contextmanager
-def resident_peak() -> Iterator[dict[str, list[float]]]:
-    """Yield a dict that gets the `resident_peak_mib` of the block (see `peaks`).
-
-    It stays empty where the system cannot reset the peak (proc(5), clear_refs), as only Linux can."""
-    metrics: dict[str, list[float]] = {}
-    # kept pages of earlier iterations are no part of this one
-    allocator.release()
-    try:
-        (PROCESS / "clear_refs").write_text("5")
-    except OSError:
-        yield metrics
-        return
-    yield metrics
-    resident_kib = re.search(r"VmHWM:\s+(\d+) kB", (PROCESS / "status").read_text())[1]
-    metrics["resident_peak_mib"] = [int(resident_kib) / 1024]

@@ -1,7 +1,5 @@
 """Memory is counted to the byte, and running out of it is recognised."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -24,9 +22,7 @@ def test_peaks_are_exact_where_the_allocations_are_known():
         mark("second")
         del kept, more
 
-    metrics = peak_memory.peaks(iteration, "cpu")
-    metrics.pop("resident_peak_mib", None)
-    assert metrics == {
+    assert peak_memory.peaks(iteration, "cpu") == {
         "first_peak_mib": [5.0], "first_end_mib": [2.0], "second_peak_mib": [3.0], "second_end_mib": [3.0],
         "peak_mib": [5.0],
     }  # fmt: skip
@@ -75,23 +71,6 @@ def test_what_the_backward_pass_allocates_is_counted_and_what_it_no_longer_needs
     assert found["forward_end"] == 400 + 400 + 4
     assert found["backward_peak"] == 400 + 400 + 4 + 4 + 400  # beside exp(x): the gradients of the loss and of x
     assert found["backward_end"] == 400 + 4 + 400
-
-
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the resident peak")
-def test_the_resident_peak_is_that_of_the_iteration():
-    def peak_mib(size):
-        def iteration(mark):
-            torch.ones(size)
-            mark("run")
-
-        return peak_memory.peaks(iteration, "cpu")["resident_peak_mib"][0]
-
-    assert 200 < peak_mib(256 * MIB // 4) - peak_mib(1) < 300
-
-
-def test_a_resident_peak_that_cannot_be_reset_is_left_out(monkeypatch, tmp_path):
-    monkeypatch.setattr(peak_memory, "PROCESS", tmp_path / "none")
-    assert "resident_peak_mib" not in peak_memory.peaks(lambda mark: mark("run"), "cpu")
 
 
 def test_cuda_counts_each_phase_from_its_own_begin(monkeypatch):
