@@ -28,12 +28,9 @@ def compiler_missing(device: str) -> str | None:
     """Return why torch.compile cannot work here, or None if it can.
 
     It writes C++ for a CPU, and launchers in C for CUDA; both include Python's headers."""
+    compilers = [os.environ.get("CXX", "g++")]
     if device != "cpu":
         compilers = [os.environ.get("CC", "cc"), "gcc", "clang"]
-    elif platform.system() == "Darwin":
-        compilers = [os.environ.get("CXX", "clang++")]
-    else:
-        compilers = [os.environ.get("CXX", "g++")]
     if not any(map(shutil.which, compilers)):
         return f"torch.compile needs a compiler, and {compilers[0]} is not installed"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
@@ -89,7 +86,7 @@ def _commit() -> str:
 
 def describe(device: str) -> dict:
     """Return the environment of a measurement, as plain values for the record."""
-    # why some cases cannot run here: no compiler, no such precision
+    # the report tells why some cases cannot run here: no compiler, no such precision
     reasons = [compiler_missing(device), *map(on(device).lacks, precision.NAMES)]
     return {
         "machine": machine(device),
