@@ -1,4 +1,4 @@
-"""Make a plain model faster: swap its submodules, keep its weights, their names and its results.
+"""Make a plain model faster: swap submodules, keep weights, names and results.
 
 Lines to paste into a training script are `PASTE_ANY`, which needs only PyTorch, and `PASTE_LIB`. Shapes in names are
 those of `lib.model`.
@@ -104,7 +104,7 @@ def _swap(network: nn.Module, kind: type[nn.Module], replacement) -> None:
 
 
 def products(network: nn.Module) -> None:
-    """Compute the fp32 products on a CPU of each nn.Linear of any module by the faster library (`lib.products`)."""
+    """Compute fp32 products of each nn.Linear by the faster library, on a CPU."""
     for module in network.modules():
         if type(module) is nn.Linear and module.weight.dtype == torch.float32:
             # the same module with another forward: whoever holds it, and its hooks, need not know
@@ -114,7 +114,7 @@ def products(network: nn.Module) -> None:
 
 
 def compile_layers(network: nn.Module) -> None:
-    """Compile each element of a model's nn.ModuleLists by itself; the rest stays eager.
+    """Compile each element of a model's nn.ModuleLists; the rest stays eager.
 
     Equal layers share a graph, so this takes a fraction of the whole model's time. Raises ValueError without a list."""
     layers = _elements(network)
@@ -135,7 +135,7 @@ def _elements(module: nn.Module) -> list[nn.Module]:
 
 
 class Factor(nn.Module):
-    """Multiply by the weights of linear maps of one input at once, and return the output of each.
+    """Multiply by the weights of linear maps of one input at once.
 
     The weights become rows of one matrix. Autograd differentiates by that matrix, or by its copy in the type `narrow`,
     and each weight gets its rows of the gradient."""
@@ -172,7 +172,7 @@ class Factor(nn.Module):
 
 
 class Weight(nn.Module):
-    """Hold the weight of a linear map that a `Factor` computes, under its name in the plain model."""
+    """Hold the weight of a linear map of a `Factor`, under its plain name."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
@@ -238,7 +238,7 @@ def _copy_anew(network: nn.Module) -> None:
 
 
 class AdamW(adam.AdamW):
-    """Optimize a model that `accelerate` may have changed, and write the copies of weights in the same pass.
+    """Optimize an accelerated model, and write weights' copies in the same pass.
 
     Parameters without a copy take the variant `fused`. Raises ValueError for amsgrad."""
 

@@ -1,8 +1,8 @@
-"""Multiply fp32 matrices on a CPU by the faster of two libraries, chosen for each shape by measurement.
+"""Multiply fp32 matrices on a CPU by the faster of two libraries, by shape.
 
-PyTorch computes fp32 products by MKL. It also ships oneDNN, which is faster at some shapes on some processors. A linear
-map has three products: the output, the gradient of the input, and the gradient of the weight. Shapes in names: N rows,
-C inputs, F outputs.
+It measures which. PyTorch computes fp32 products by MKL. It also ships oneDNN, which is faster at some shapes on some
+processors. A linear map has three products: the output, the gradient of the input, and the gradient of the weight.
+Shapes in names: N rows, C inputs, F outputs.
 """
 
 import functools
@@ -81,7 +81,7 @@ class ChosenLinear(torch.autograd.Function):
 
 
 def linear(x: Tensor, weight_FC: Tensor, bias_F: Tensor | None = None) -> Tensor:
-    """Compute x W^T + b over the last dimension, by the faster library for this shape.
+    """Compute x W^T + b over the last dimension by the faster library for its shape.
 
     The first call of a shape measures both, for about a second. Anything but fp32 on a CPU without autocast, and a
     shape where oneDNN does not pay, takes PyTorch's own `linear`."""
@@ -108,7 +108,7 @@ class Linear(nn.Linear):
 # torch.compile calls it and takes the result for a constant, instead of compiling the measurement
 @torch.compiler.assume_constant_result
 def choose(rows: int, inputs: int, outputs: int) -> Choice:
-    """Return which products of a linear map are faster by oneDNN, with the threads that PyTorch has now."""
+    """Return which products of a linear map are faster by oneDNN, with these threads."""
     return _measured(rows, inputs, outputs, torch.get_num_threads())
 
 
@@ -132,7 +132,7 @@ def _measured(rows: int, inputs: int, outputs: int, threads: int) -> Choice:
 
 
 def gain_s(left: Tensor, right: Tensor) -> float:
-    """Return the seconds that oneDNN saves, or 0 unless it is faster in three of four rounds."""
+    """Return the seconds that oneDNN saves, if in three of four rounds, else 0."""
     # the first call of each prepares its library
     nn.functional.linear(left, right)
     onednn(left, right)

@@ -1,4 +1,4 @@
-"""Compute parameters, FLOPs and bytes by formula, in plain arithmetic without tensors.
+"""Compute parameters, FLOPs and bytes by formula, without tensors.
 
 A multiplication and an addition are two FLOPs. In a model attention counts every score, whatever the mask or the
 kernel, as Chowdhery et al. (2022, appendix B) do; rates of attention alone count only the scores that a query may see.
@@ -18,7 +18,7 @@ FORMULA = ("naive", "compiled")  # attention variants that hold all scores; the 
 
 @dataclass(frozen=True)
 class Shape(Config):
-    """Hold the dimensions of a language model and of its batch; of the batch, a rank has a part."""
+    """Hold the dimensions of a model and of its batch, of which a rank has a part."""
 
     batch_size: float = 4
 
@@ -64,19 +64,19 @@ def width(precision: str) -> int:
 
 
 def forward_flops(shape: Shape) -> int:
-    """Return the FLOPs of the matrix products of one forward pass (Kaplan et al. 2020, section 2.1)."""
+    """Return the FLOPs of a forward pass's products (Kaplan et al. 2020, 2.1)."""
     attention = attention_flops(shape.batch_size, shape.context_length, shape.d_model)
     return 2 * shape.matrix_parameters * shape.tokens + shape.num_layers * attention
 
 
 def backward_flops(shape: Shape) -> int:
-    """Return the FLOPs of a backward pass's matrix products, twice those of the forward pass."""
+    """Return the FLOPs of a backward pass's products, twice the forward pass's."""
     # each product Y = X W takes two more of its size, dX = dY W^T and dW = X^T dY; so do both of attention
     return 2 * forward_flops(shape)
 
 
 def attention_flops(batch_size: int, seq_len: int, d_head: int, causal: bool = False) -> int:
-    """Return the FLOPs of one attention forward, of all scores or of those that a query may see."""
+    """Return the FLOPs of attention forward, of all scores or of those seen."""
     scores = seq_len**2
     if causal:
         scores = seq_len * (seq_len + 1) // 2
@@ -84,8 +84,8 @@ def attention_flops(batch_size: int, seq_len: int, d_head: int, causal: bool = F
 
 
 def optimizer_flops(elements: int, amsgrad: bool) -> int:
-    """Count the elementwise operations of one AdamW step by `adam.single_tensor`; a root or a division is one."""
-    # weight decay takes 1, first moment 3, second 4, denominator 3, update 3, the maximum of amsgrad 1
+    """Count the elementwise operations of an AdamW step by `adam.single_tensor`."""
+    # weight decay takes 1, first moment 3, second 4, denominator 3, update 3, amsgrad's maximum 1; a root is one
     return elements * (14 + amsgrad)
 
 
@@ -96,7 +96,7 @@ def adam_bytes(elements: int, amsgrad: bool) -> int:
 
 
 def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str, dict[str, int]]:
-    """Return the least bytes that a training step must move outside matrix products, by phase.
+    """Return the least bytes that a step must move outside products, by phase.
 
     Every part is one fused kernel that reads each input and writes each output once, whatever the caches. The residual
     stream, the norms' weights, the angles and the optimizer are in fp32. Inputs and outputs of products have the
@@ -161,7 +161,7 @@ def attention_moved_bytes(
 
 
 def attention_part_costs(shape: Shape, precision: str, backward: bool) -> dict[str, list]:
-    """Tabulate FLOPs and least bytes of naive attention, by part and phase, over all layers.
+    """Tabulate FLOPs and least bytes of all layers' naive attention, by part.
 
     The products (`scores`, `values`) count as in `attention_flops`, and twice that backward. Each operation of the
     softmax on a score is one FLOP, be it an exponential or an addition. There are five forward (running maximum,

@@ -1,4 +1,4 @@
-"""Compute by formula how many bytes a training step, its phases or attention alone hold.
+"""Compute the bytes that a step, its phases or attention alone hold, by formula.
 
 It is the assignment's accounting. Where the system cannot limit a process's memory, it also refuses steps and
 attention that do not fit. Tests compare each formula with what PyTorch saves and allocates.
@@ -10,13 +10,13 @@ TILE = 128  # keys of a tile
 
 
 def state_bytes(shape: Shape) -> int:
-    """Return the bytes of parameters, gradients and moments in fp32, and of step counts."""
+    """Return the bytes of fp32 parameters, gradients, moments and step counts."""
     tensors = 9 * shape.num_layers + 3
     return 16 * shape.parameters + 4 * tensors
 
 
 def activation_bytes(shape: Shape, precision: str, attention: str, device: str = "cpu") -> int:
-    """Return the bytes that a forward pass of `lib.model` keeps for its backward pass.
+    """Return the bytes that `lib.model` keeps from a forward for its backward pass.
 
     These are the inputs that each operation's derivative needs, each tensor once (Korthikanti et al. 2022, "Reducing
     Activation Recomputation in Large Transformer Models", section 4), for RMSNorm, RoPE, SwiGLU and the loss instead
@@ -27,9 +27,10 @@ def activation_bytes(shape: Shape, precision: str, attention: str, device: str =
 def peak_bytes(
     shape: Shape, precision: str, attention: str, optimizer: str, mode: str, device: str = "cpu", checkpoint: int = 0
 ) -> int:
-    """Return the peak bytes of the part of a training step that `mode` names, once the optimizer has its moments.
+    """Return the peak bytes of the part of a training step that `mode` names.
 
-    With `checkpoint`, layers run in groups of that many, which keep only their input."""
+    The optimizer has its moments by then. With `checkpoint`, layers run in groups of that many, which keep only their
+    input."""
     step = _Step(shape, precision, attention, device, checkpoint)
     parameters = 4 * shape.parameters
     held = parameters
@@ -47,7 +48,7 @@ def peak_bytes(
 
 
 def _optimizer_bytes(shape: Shape, optimizer: str) -> int:
-    """Return the bytes of an optimizer's temporaries: as large as all parameters, as three tensors, or none."""
+    """Return the bytes of an optimizer's temporaries."""
     if "foreach" in optimizer:
         return 4 * shape.parameters
     if optimizer == "fused":
@@ -136,7 +137,7 @@ class _Step:
         ]
 
     def backward_points(self) -> list[int]:
-        """Return the bytes at the loss, the head and the embedding, and the most in each group of layers.
+        """Return the bytes at the loss, the head, the embedding and groups of layers.
 
         A group's activations exist only while its backward pass runs; without checkpointing, all layers are one group.
         Each layer frees activations and autocast's copies, and makes gradients. If it frees more than it makes, memory
@@ -189,7 +190,7 @@ class _Step:
 
 
 def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: bool) -> int:
-    """Return the bytes at the peak of naive attention in fp32, for at least d_head tokens.
+    """Return the peak bytes of naive attention in fp32, for at least d_head tokens.
 
     The backward pass then has the gradients of weights and scores, and has not yet freed what it reads."""
     # Q, K, V, output, its gradient, and the gradient of V

@@ -1,4 +1,4 @@
-"""Compute attention by FlashAttention-2 (Dao 2023), forward and backward, in PyTorch and in Triton.
+"""Compute attention by FlashAttention-2 (Dao 2023), in PyTorch and in Triton.
 
 Each class has `apply(Q, K, V, is_causal=False)` over (..., T, D).
 

@@ -1,7 +1,7 @@
-"""Compute attention by FlashAttention-2 in blocks of keys, in plain and in compiled PyTorch.
+"""Compute attention in blocks of keys, in plain and in compiled PyTorch.
 
-It follows Dao (2023), algorithms 1 and 2. For the backward pass it keeps Q, K, V, the output, and the natural
-log-sum-exp (..., T) of each query's scores: T (4 D + 1) numbers instead of T^2. Shapes in names: X any leading
+It is FlashAttention-2 (Dao 2023, algorithms 1 and 2). For the backward pass it keeps Q, K, V, the output, and the
+natural log-sum-exp (..., T) of each query's scores: T (4 D + 1) numbers instead of T^2. Shapes in names: X any leading
 dimensions, T queries, S keys, N keys of a block, R queries that see any of them, D head size.
 """
 
@@ -16,7 +16,7 @@ COMPILED_BLOCK = 256  # of fewer blocks, since a call of compiled code takes lon
 
 
 class FlashAttentionTorch(torch.autograd.Function):
-    """Compute an online softmax over blocks of keys in plain PyTorch; it holds at most T x `block` scores a head."""
+    """Compute an online softmax, with at most T x `block` scores a head."""
 
     @staticmethod
     def forward(ctx, Q, K, V, is_causal=False, block=BLOCK):
@@ -98,9 +98,9 @@ def _as_3d(x: Tensor) -> Tensor:
 
 
 def _blocks(q_XTD, k_XSD, causal, block):
-    """Yield slices of keys, each with the slice of the queries that see any of them, and a mask of the first of these.
+    """Yield slices of keys, the slice of queries that see any of them, and a mask.
 
-    The mask is -inf where a key is in a query's future, else 0; later queries see all keys of the block."""
+    The mask is for the first queries: -inf where a key is in a query's future, else 0. Later queries see all keys."""
     if not causal:
         for start in range(0, k_XSD.shape[-2], block):
             yield slice(start, start + block), slice(0, None), None
@@ -112,7 +112,7 @@ def _blocks(q_XTD, k_XSD, causal, block):
 
 
 def _scores(q_XRD, k_XND, future_NN):
-    """Compute scores in at least fp32 from scaled queries, -inf where a key is in the future."""
+    """Compute scores in at least fp32, -inf where a key is in the future."""
     scores_XRN = q_XRD @ k_XND.mT
     if future_NN is not None:
         first_XNN = scores_XRN[..., : len(future_NN), :]
@@ -129,7 +129,7 @@ def _add_product(sum: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def _weigh(scores_XRN, largest_XR1, total_XR1):
-    """Turn scores into weights and update the running sums in place; return the factor by which earlier ones shrink."""
+    """Turn scores into weights, update the sums, and return how those shrink."""
     new_XR1 = torch.maximum(largest_XR1, scores_XRN.amax(-1, keepdim=True))
     scores_XRN.sub_(new_XR1).exp_()
     shrink_XR1 = torch.exp(largest_XR1 - new_XR1)
@@ -139,6 +139,6 @@ def _weigh(scores_XRN, largest_XR1, total_XR1):
 
 
 def _weigh_again(scores_XRN, dweights_XRN, logsumexp_XR1, mean_XR1):
-    """Turn scores into weights, and the weights' gradients into those of the scores, in place."""
+    """Turn scores into weights, and gradients of weights into those of scores."""
     scores_XRN.sub_(logsumexp_XR1).exp_()
     dweights_XRN.sub_(mean_XR1).mul_(scores_XRN)

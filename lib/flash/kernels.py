@@ -22,7 +22,8 @@ def capability() -> tuple[int, int]:
 
 @triton.jit
 def _of_head(tensor, strides, heads):
-    """Return where this program's head begins; offsets are wide, since a batch can exceed 2^31 numbers."""
+    """Return where this program's head begins."""
+    # offsets are wide, since a batch can exceed 2^31 numbers
     head = tl.program_id(0)
     return tensor + (head // heads).to(tl.int64) * strides[0] + (head % heads).to(tl.int64) * strides[1]
 
@@ -45,7 +46,7 @@ def _inside(start, length, ROWS: tl.constexpr, WIDE: tl.constexpr, HEAD: tl.cons
 def _load(
     tensor, strides, start, length, ROWS: tl.constexpr, WIDE: tl.constexpr, HEAD: tl.constexpr, RAGGED: tl.constexpr
 ):
-    """Load a tile, with zeros for padded features and, if RAGGED, for rows beyond the last."""
+    """Load a tile, with zeros for padding and, if RAGGED, beyond the last row."""
     pointers = _pointers(tensor, strides, start, ROWS, WIDE)
     if RAGGED:
         tile = tl.load(pointers, mask=_inside(start, length, ROWS, WIDE, HEAD), other=0.0)
@@ -74,7 +75,7 @@ def _seen(t_T, s_S, keys, CAUSAL: tl.constexpr):
 
 @triton.jit
 def _bounds_of_keys(start, keys, CAUSAL: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr):
-    """Return the keys, in whole tiles, that all queries of a tile see, and those that any of them sees."""
+    """Return the keys, in whole tiles, that all queries see, and those any sees."""
     common = keys
     last = keys
     if CAUSAL:
@@ -89,7 +90,7 @@ def _attend(
     SCALE: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
     PRECISION: tl.constexpr, TILE_S: tl.constexpr,
 ):  # fmt: skip
-    """Take the tiles of keys from `first` to `end` into the output, its sums and largest exponents."""
+    """Take tiles of keys into the output, its sums and largest exponents."""
     out_TD, total_T, largest_T = state
     for start in tl.range(first, end, TILE_S):
         k_SD = _load(K, k_strides, start, keys, TILE_S, WIDE, HEAD, MASKED)
@@ -148,7 +149,7 @@ def _differentiate_queries(
     SCALE: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
     PRECISION: tl.constexpr, TILE_S: tl.constexpr,
 ):  # fmt: skip
-    """Add what the tiles of keys from `first` to `end` give to the gradient of queries."""
+    """Add what tiles of keys give to the gradient of queries."""
     for start in tl.range(first, end, TILE_S):
         k_SD = _load(K, k_strides, start, keys, TILE_S, WIDE, HEAD, MASKED)
         v_SD = _load(V, v_strides, start, keys, TILE_S, WIDE, HEAD, MASKED)
@@ -206,7 +207,7 @@ def _differentiate_keys(
     SCALE: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
     PRECISION: tl.constexpr, TILE_T: tl.constexpr,
 ):  # fmt: skip
-    """Add what the tiles of queries from `first` to `end` give to the gradients of keys and values."""
+    """Add what tiles of queries give to the gradients of keys and values."""
     for start in tl.range(first, end, TILE_T):
         t_T = start + tl.arange(0, TILE_T)
         q_TD = _load(Q, q_strides, start, queries, TILE_T, WIDE, HEAD, MASKED)

@@ -11,7 +11,7 @@ WIDEST = 128  # features of a head that the kernels have tiles for
 
 
 class FlashAttentionTriton(torch.autograd.Function):
-    """Compute FlashAttention-2 by kernels in Triton, on a GPU of NVIDIA; keeps what the classes of `blocks` do."""
+    """Compute attention by kernels in Triton, on a GPU of NVIDIA."""
 
     @staticmethod
     def forward(ctx, Q, K, V, is_causal=False):
@@ -62,7 +62,7 @@ def _like(x):
 
 
 def as_4d(x: Tensor) -> Tensor:
-    """View a tensor in four dimensions, (batch, heads, rows, features), which kernels take."""
+    """View a tensor as kernels take it: (batch, heads, rows, features)."""
     return x[(None,) * (4 - x.dim())].flatten(0, max(0, x.dim() - 4))
 
 
@@ -149,12 +149,12 @@ def numbers_of(dtype: torch.dtype) -> str:
 
 
 def padded(d_head: int) -> int:
-    """Return the features of a tile's row: a power of two, at least 16, which products need."""
+    """Return the features of a tile's row: a power of two, at least 16."""
     return max(16, 1 << (d_head - 1).bit_length())
 
 
 def missing(d_head: int, capability: tuple[int, int] | None) -> str | None:
-    """Return why a GPU of this compute capability, None for another device, cannot run the kernels; else None."""
+    """Return why a GPU of this capability cannot run the kernels, or None."""
     if capability is None:
         return "triton is for CUDA"
     if capability < (8, 0):

@@ -1,4 +1,4 @@
-"""Compute what training on several devices costs: bytes sent, memory, and the batch that it needs.
+"""Compute what several devices cost: bytes sent, memory, and the batch needed.
 
 The batches are those of Austin et al. (2025), "How to Scale Your Model", part 5: M is the number of mesh axes, each
 with its own links, that a kind of parallelism uses.
@@ -16,10 +16,10 @@ PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1}
 
 
 def bus_bytes(operation: str, message_bytes: float, world: int) -> float:
-    """Return the bytes that each rank sends in a ring, of a message that a rank starts or ends with in full.
+    """Return the bytes that each rank sends in a ring.
 
-    In each step of a ring of n ranks, each passes a part of 1/n on. Gathering or reduce-scattering takes n - 1 steps,
-    all-reducing both (Patarasuk and Yuan 2009)."""
+    A rank starts or ends with the whole message. In each step of a ring of n ranks, each passes a part of 1/n on.
+    Gathering or reduce-scattering takes n - 1 steps, all-reducing both (Patarasuk and Yuan 2009)."""
     return PASSES[operation] * (world - 1) / world * message_bytes
 
 
@@ -43,10 +43,10 @@ def step_bytes(scheme: str, shape: Shape, world: int, precision: str = "fp32") -
 
 
 def state_bytes(scheme: str, shape: Shape, world: int) -> dict[str, float]:
-    """Return the bytes of parameters, gradients and AdamW's moments that a rank holds after a step, in fp32.
+    """Return the bytes of a rank's parameters, gradients and moments after a step.
 
-    Data parallel ranks hold all of them, a sharded optimizer its part of the moments (ZeRO stage 1), FSDP its part of
-    everything but norms (stage 3; Rajbhandari et al. 2020, section 5)."""
+    All are in fp32. Data parallel ranks hold all of them, a sharded optimizer its part of the moments (ZeRO stage 1),
+    FSDP its part of everything but norms (stage 3; Rajbhandari et al. 2020, section 5)."""
     number_bytes = {"parameters": 4, "gradients": 4, "states": 8}
     held = {name: float(size * shape.parameters) for name, size in number_bytes.items()}
     if scheme == "sharded":
@@ -59,24 +59,25 @@ def state_bytes(scheme: str, shape: Shape, world: int) -> dict[str, float]:
 
 
 def data_parallel_tokens(flops: float, bandwidth: float, axes: int = 1) -> float:
-    """Return the tokens a device from which on data parallelism is bound by products: C / (M W).
+    """Return the tokens a device above which products bind data parallelism.
 
-    It holds for many ranks in bf16. Products take 8 B D F / n C backward, and the all-reduce of the gradients of both
-    matrices 8 D F / M W. FSDP has the same bound: half the products, half the bytes."""
+    That is C / (M W). It holds for many ranks in bf16. Products take 8 B D F / n C backward, and the all-reduce of the
+    gradients of both matrices 8 D F / M W. FSDP has the same bound: half the products, half the bytes."""
     return flops / (axes * bandwidth)
 
 
 def tensor_ranks(d_ff: int, flops: float, bandwidth: float, axes: int = 1) -> float:
-    """Return the ranks up to which tensor parallelism is bound by products, whatever the batch: F M W / C.
+    """Return the ranks up to which products bind tensor parallelism: F M W / C.
 
-    Products take 4 B D F / n C, gathering the input and scattering the output 4 B D / M W, in bf16."""
+    The batch does not matter. Products take 4 B D F / n C, gathering the input and scattering the output 4 B D / M W,
+    in bf16."""
     return d_ff * axes * bandwidth / flops
 
 
 def mixed_tokens(
     d_ff: int, flops: float, bandwidth: float, tensor_world: int, axes: tuple[int, int] = (1, 1), overlap: bool = True
 ) -> float:
-    """Return the tokens a device from which on FSDP with tensor parallelism is bound by products.
+    """Return the tokens a device above which products bind FSDP with tensor ranks.
 
     Beside tensor parallelism over Y, FSDP over X gathers a Y-th of the weights, so it needs C / (Y M_X W). `axes` are
     M_X and M_Y. With `overlap`, activations travel at the same time as weights, and nothing else counts while Y is at
@@ -93,7 +94,7 @@ def mixed_tokens(
 
 @dataclass(frozen=True)
 class FeedForward:
-    """Hold a model of feed-forward blocks of two matrices each, as in the assignment's accounting."""
+    """Hold the assignment's model: feed-forward blocks of two matrices each."""
 
     d_model: int
     d_ff: int
@@ -106,18 +107,19 @@ class FeedForward:
 
     @property
     def state_bytes(self) -> int:
-        """Return the bytes of master weights, accumulated gradients and AdamW's moments, all in fp32."""
+        """Return the bytes of fp32 master weights, gradients and AdamW's moments."""
         return 16 * self.parameters
 
     @property
     def token_bytes(self) -> int:
-        """Return the bytes that a token keeps for the backward pass: the inputs of both products in bf16."""
+        """Return the bytes that a token keeps: the inputs of both products in bf16."""
         return 2 * self.blocks * (self.d_model + self.d_ff)
 
     def least_world(self, tokens: float, device_bytes: float) -> int | None:
-        """Return the fewest devices that hold the states and `tokens` each; None where they never fit.
+        """Return the fewest devices that hold the states and `tokens` each.
 
-        The states and half of the activations are sharded; the other half is on every device."""
+        The states and half of the activations are sharded; the other half is on every device. None where they never
+        fit."""
         half_bytes = self.token_bytes * tokens / 2
         if half_bytes >= device_bytes:
             return None

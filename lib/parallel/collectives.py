@@ -48,7 +48,7 @@ class Pending:
 
 
 def average(x: Tensor) -> Pending:
-    """Replace a contiguous tensor by its average over the ranks; all get the same bits."""
+    """Replace a contiguous tensor by its average over the ranks, with equal bits."""
     return Pending([dist.all_reduce(x, dist.ReduceOp.AVG, async_op=True)])
 
 
@@ -58,7 +58,7 @@ def broadcast(x: Tensor, source: int) -> Pending:
 
 
 def gather(whole: Tensor) -> Pending:
-    """Fill `whole`, of whose rows each rank has written its own part: the first 1/W is rank 0's, and so on."""
+    """Fill `whole`: each rank has written its own part of the rows, rank 0 the first."""
     parts = whole.chunk(dist.get_world_size())
     if dist.get_backend() == "nccl":
         return Pending([_all_gather(whole, parts[dist.get_rank()], async_op=True)])
@@ -67,7 +67,7 @@ def gather(whole: Tensor) -> Pending:
 
 
 def scatter(part: Tensor, whole: Tensor) -> Pending:
-    """Write this rank's part of the average of `whole` over the ranks into `part`, whose type may be wider."""
+    """Write this rank's part of the average of `whole` into `part`, perhaps wider."""
     if dist.get_backend() == "nccl":
         narrow = torch.empty_like(part, dtype=whole.dtype)
         work = _reduce_scatter(narrow, whole, dist.ReduceOp.AVG, async_op=True)

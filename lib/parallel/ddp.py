@@ -1,4 +1,4 @@
-"""Average the gradients of equal models on several ranks, in four ways (Li et al. 2020).
+"""Average the gradients of equal models in four ways (Li et al. 2020).
 
 >>> replica = DistributedDataParallel(network, "bucketed", bucket_mib=10)  # doctest: +SKIP
 >>> loss(replica(tokens), targets).backward()  # doctest: +SKIP
@@ -28,11 +28,11 @@ VARIANTS = {
 
 
 class DistributedDataParallel(nn.Module):
-    """Average the gradients of a module, whose parameters are of one type, over all ranks.
+    """Average the gradients of a module over all ranks.
 
-    All start with the weights and buffers of rank 0. Call `finish_gradient_synchronization` between the backward pass
-    and the optimizer's step. A parameter without a gradient has one of zeros then. Gradients of several parameters
-    that travel together are views of one buffer.
+    Its parameters are of one type. All ranks start with the weights and buffers of rank 0. Call
+    `finish_gradient_synchronization` between the backward pass and the optimizer's step. A parameter without a gradient
+    has one of zeros then. Gradients of several parameters that travel together are views of one buffer.
 
     On two ranks an fp32 step has the bits of one process that adds up the gradients of both halves of the batch. One
     backward pass over the whole batch adds up in another order inside its products, and agrees to rounding.
@@ -77,7 +77,7 @@ class DistributedDataParallel(nn.Module):
             self._synchronizing = before
 
     def finish_gradient_synchronization(self) -> None:
-        """Wait until every gradient is the average over the ranks; start what the backward pass could not."""
+        """Average what is left, and wait until every gradient is the average."""
         while len(self._pending) < len(self.buckets):
             self._start_next()
             if self.variant == "naive":
@@ -108,7 +108,7 @@ class DistributedDataParallel(nn.Module):
 
 
 class _Bucket:
-    """Hold parameters whose gradients travel together, those of several as views of one buffer."""
+    """Hold parameters whose gradients travel together, as views of one buffer."""
 
     def __init__(self, params: list[nn.Parameter]):
         self.params = params
@@ -122,7 +122,7 @@ class _Bucket:
 
     @torch.no_grad()
     def collect(self) -> Tensor:
-        """Return the gradients as one tensor; what is written to it reaches them. None counts as zero."""
+        """Return the gradients as one tensor that they view; None counts as zero."""
         if len(self.params) == 1:
             param = self.params[0]
             if param.grad is None:
@@ -144,7 +144,7 @@ class _Bucket:
 
 
 def _buckets(params: list[nn.Parameter], most_bytes: float) -> list[_Bucket]:
-    """Divide parameters, in their order, into buckets of at most `most_bytes`, or of one that alone has more."""
+    """Divide parameters into buckets of one, or of at most `most_bytes`."""
     buckets: list[_Bucket] = []
     bucket_bytes = 0
     for param in params:

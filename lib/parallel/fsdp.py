@@ -1,4 +1,4 @@
-"""Shard parameters, gradients and optimizer state, and gather a layer when it computes.
+"""Shard parameters, gradients and states; gather a layer when it computes.
 
 This is FSDP (Zhao et al. 2023), or stage 3 of ZeRO (Rajbhandari et al. 2020). As with PyTorch's `fully_shard`, the
 module's own parameters are the shards.
@@ -82,7 +82,7 @@ class FullySharded(nn.Module):
         return output
 
     def finish_gradient_synchronization(self) -> None:
-        """Wait until each gradient is the average over the ranks; leave the shards with their gradients."""
+        """Average what is left, and give each parameter the gradient of its part."""
         if not self._in_backward:
             return
         # the first layer, those that got no gradient, and those that got more after they were left
@@ -99,7 +99,7 @@ class FullySharded(nn.Module):
         self._current = None
 
     def gather_full_parameters(self) -> dict[str, Tensor]:
-        """Return the state dict of the plain module, in its own types. Every rank must call it."""
+        """Return the plain module's state dict in its types; all ranks must call it."""
         whole = {shard.param: shard.gathered() for layer in self._layers for shard in layer.shards}
         state = {}
         for name, value in self.module.state_dict(keep_vars=True).items():
@@ -122,7 +122,7 @@ class FullySharded(nn.Module):
             layer.free()
 
     def _before_forward(self, layer: "_Layer", module: nn.Module, inputs: tuple, named: dict) -> tuple[tuple, dict]:
-        """Gather a layer, and the one that came after it in the last forward pass; return its inputs."""
+        """Gather a layer and the next of the last forward pass; return its inputs."""
         layer.gather()
         if not self._in_backward:  # else a checkpoint computes it again
             place = len(self._trace)
@@ -170,7 +170,7 @@ class FullySharded(nn.Module):
         layer.wait()
 
     def _reduce(self, layer: "_Layer") -> None:
-        """Average and scatter the gradients of a layer, once those of the layer before it are there."""
+        """Begin to average a layer's gradients, once those before it are there."""
         self._wait_for_gradients()
         layer.is_reduced = True
         self._reducing = layer
@@ -210,7 +210,7 @@ class _Layer:
 
 
 def _layers(module: nn.Module, compute_dtype: torch.dtype | None) -> list[_Layer]:
-    """Return the layers, and one of the parameters that no layer has alone, whose module is the whole."""
+    """Return the layers, the whole module last, with parameters of no single layer."""
     modules = list(dict.fromkeys(_computing(module)))
     owners = Counter(param for layer in modules for param in layer.parameters())
     layers = []
@@ -223,7 +223,7 @@ def _layers(module: nn.Module, compute_dtype: torch.dtype | None) -> list[_Layer
 
 
 def _computing(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the children, and in place of those that have no forward pass of their own theirs."""
+    """Yield the children; of those without a forward pass, their children."""
     for child in module.children():
         if type(child).forward is nn.Module.forward:
             yield from _computing(child)

@@ -35,7 +35,7 @@ GRACE_S = 1.0  # in which ranks may say what went wrong, once one of them has fa
 
 
 class RankFailed(RuntimeError):
-    """Signal that a rank raised, ended or gave no answer in time; its world is closed."""
+    """Signal that a rank raised, ended or gave no answer; its world is closed."""
 
 
 def threads(size: int) -> int:
@@ -136,7 +136,7 @@ class World(contextlib.AbstractContextManager):
 
 
 def _failed(failures: dict[int, dict]) -> RankFailed:
-    """Return the error that tells of all ranks that failed, with their tracebacks as a note."""
+    """Return the error of all ranks that failed, with their tracebacks as a note."""
     # a rank that died makes the others fail, so it comes first
     ranks = sorted(failures, key=lambda rank: failures[rank]["traceback"] != "")
     error = RankFailed("; ".join(f"rank {rank}: {failures[rank]['error']}" for rank in ranks))
@@ -154,9 +154,10 @@ def _loopback() -> str:
 
 
 class Clock:
-    """Give all ranks the same times, so that all decide alike when to stop: else they would wait for one another.
+    """Give all ranks the same times.
 
-    `inner` is a clock as in `lib.timing`. A phase ends when the slowest rank has ended it."""
+    So all decide alike when to stop; else they would wait for one another. `inner` is a clock as in `lib.timing`. A
+    phase ends when the slowest rank has ended it."""
 
     def __init__(self, inner):
         self.inner = inner

@@ -1,4 +1,4 @@
-"""Hold a rank's part of a parameter, gather all of it and average its gradient, for `fsdp`.
+"""Hold a rank's part of a parameter, gather it, average its gradient.
 
 Shapes in names: R rows of a parameter, C numbers of a row. A vector is one row.
 """
@@ -61,7 +61,7 @@ class Shard:
             self.gathering = self._gather_into(self.whole_RC)
 
     def show_whole(self) -> None:
-        """Let the parameter be the whole one, once it is gathered; its memory may be missing, where nobody reads it."""
+        """Let the parameter be the whole one, without memory where nobody reads it."""
         self._finish_gathering()
         self.param.data = self.whole_param
 
@@ -114,7 +114,7 @@ class Shard:
 
     @torch.no_grad()
     def _collect(self, param: nn.Parameter) -> None:
-        """Take the gradient of the whole parameter from where that of this rank's rows will be."""
+        """Take the whole gradient from where that of this rank's rows will be."""
         if self.gradient is None:
             self.gradient = param.grad
         else:

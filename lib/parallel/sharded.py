@@ -1,4 +1,4 @@
-"""Share the work and the state of an optimizer among ranks (ZeRO stage 1, Rajbhandari et al. 2020).
+"""Share an optimizer among ranks (ZeRO stage 1, Rajbhandari et al. 2020).
 
 >>> optimizer = ShardedOptimizer(network.parameters(), torch.optim.AdamW, lr=1e-3)  # doctest: +SKIP
 """
@@ -13,7 +13,7 @@ from lib.parallel import collectives
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
-    """Run an optimizer on this rank's share of the parameters, then send them to all ranks.
+    """Run an optimizer on this rank's share of the parameters, then send them.
 
     Gradients must be averaged before. Each parameter belongs to one rank: the largest first, to the rank with the
     fewest elements. Every number is computed as in one process, so the weights have its bits. `state` and `state_dict`
@@ -40,7 +40,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._show_settings()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update this rank's parameters and receive the others'. Returns what `closure` returns, called first."""
+        """Update all parameters, and return what `closure` returns, called first."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -72,7 +72,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return {**group, "params": own}
 
     def _show_settings(self) -> None:
-        """Copy the settings that the inner optimizer added, for schedules of the learning rate."""
+        """Copy the settings that the inner optimizer added, for schedules."""
         for group, inner_group in zip(self.param_groups, self.inner.param_groups, strict=True):
             for name, value in inner_group.items():
                 group.setdefault(name, value)

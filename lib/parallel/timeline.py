@@ -1,4 +1,4 @@
-"""Tell what each rank does when in one step, with the all-reduces that run beside its phases."""
+"""Tell what each rank does when in one step, with the all-reduces beside it."""
 
 import itertools
 import json
@@ -20,11 +20,12 @@ LEAST_MS = 1e-6  # when the first rank begins: a record has no time of zero
 
 
 def typical_step(iteration: Iteration, before: Callable[[], None], median_ms: float) -> dict[str, list]:
-    """Trace some steps, and return the one whose time is nearest `median_ms`, which all ranks must pass alike.
+    """Trace some steps, and return the one whose time is nearest `median_ms`.
 
-    The columns `rank`, `part`, `start_ms` and `end_ms` say when each phase and each all-reduce of this rank began and
-    ended; zero is when the first rank began. Phases are those that the iteration marks. All-reduces are those of
-    torch.profiler's trace, which makes a step slower: so the first, unrecorded one does not count."""
+    All ranks must pass the same. The columns `rank`, `part`, `start_ms` and `end_ms` say when each phase and each
+    all-reduce of this rank began and ended; zero is when the first rank began. Phases are those that the iteration
+    marks. All-reduces are those of torch.profiler's trace, which makes a step slower: so the first, unrecorded one does
+    not count."""
     device = DEVICES[dist.get_backend()]
     clock = on(device).clock()
     phases: list[str] = []

@@ -1,8 +1,9 @@
-"""Compute the shortest time that the measured ceilings allow, a bound for every time in the report.
+"""Compute the shortest time that the measured ceilings allow.
 
-The roofline bounds a rate by the best rate of products and by the best rate of memory (Williams, Waterman and Patterson
-2009). Both are the best that any library and operation was seen to reach on this machine, so that no code beats them
-but by a cache or by noise. The time of a step's own products is another number: what its shapes reach by themselves.
+It stands beside every time in the report. The roofline bounds a rate by the best rate of products and by the best rate
+of memory (Williams, Waterman and Patterson 2009). Both are the best that any library and operation was seen to reach on
+this machine, so that no code beats them but by a cache or by noise. The time of a step's own products is another
+number: what its shapes reach by themselves.
 """
 
 import math
@@ -50,7 +51,7 @@ class Ceilings:
     call_us: Interval | None
 
     def bound_ms(self, precision: str, phases: Sequence[tuple[float, float]]) -> Interval:
-        """Return the shortest time in ms of phases that follow one another, each of so many FLOPs and bytes.
+        """Return the shortest time in ms of phases, each of so many FLOPs and bytes.
 
         A phase takes at least the longer of the two."""
         total_ms = 0.0
@@ -66,7 +67,7 @@ class Ceilings:
 
 
 def of_records(frame: pd.DataFrame) -> Ceilings:
-    """Return the ceilings that records of `ceilings` hold. Raises NotMeasured without products or memory."""
+    """Return the ceilings in records; raise NotMeasured without products or memory."""
     frame = tidy.ok(frame)
     moving = frame[frame["operation"].isin(MOVING)]
     # what a smaller matrix reaches may be the rate of a cache
@@ -111,7 +112,7 @@ def _better(best: Interval | None, rate: Interval) -> Interval:
 
 
 def step_phases(row: Mapping) -> list[tuple[float, float]]:
-    """Return the FLOPs and least bytes of each phase of a training step, or of the part that its mode runs."""
+    """Return the FLOPs and least bytes of each phase that a step's mode runs."""
     phases = []
     for phase in MODES[row.get("mode", "train_step")]:
         flops, moved_bytes = PHASES[phase]
@@ -126,11 +127,11 @@ def bounds(
     table: pd.DataFrame, machine: str, phases: Callable[[Mapping], list[tuple[float, float]]] = step_phases,
     time: str = "total_ms",
 ) -> pd.DataFrame:  # fmt: skip
-    """Add to a table of medians `bound_ms`, `bound_percent`, its share of the time, and for steps `own_ms`.
+    """Add `bound_ms`, `bound_percent` and for steps `own_ms` to a table of medians.
 
-    `phases` gives the FLOPs and bytes of a row; by default those of a step, whose facts (STEP_FACTS) the table keeps. A
-    row without precision is fp32. `own_ms` is the time of the step's own products alone. All are missing where the
-    machine's ceilings were not measured."""
+    `bound_percent` is the bound's share of the time. `phases` gives the FLOPs and bytes of a row; by default those of a
+    step, whose facts (STEP_FACTS) the table keeps. A row without precision is fp32. `own_ms` is the time of the step's
+    own products alone. All are missing where the machine's ceilings were not measured."""
     without_bounds = table.assign(bound_ms=None, bound_percent=None, own_ms=None)
     # a notebook may tell what it has just measured by hand, of a machine without records
     if machine not in records.machines():
@@ -156,7 +157,7 @@ def bounds(
 
 
 def _own_ms(row: Mapping, limits: Ceilings) -> Interval | None:
-    """Return the time of a step's products at the rate of its own shapes, or None if that was not measured."""
+    """Return the time of a step's products at the rate of its shapes, or None."""
     if "size" not in row or "tokens" not in row or row.get("mode", "train_step") != "train_step":
         return None
     rate = limits.own.get((row["precision"], SIZES[row["size"]].d_model, row["tokens"]))

@@ -36,7 +36,7 @@ LEAST_ERROR = 1e-12  # of a logarithm, where all processes agree
 
 @dataclass(frozen=True)
 class Comparison:
-    """Hold the ratio of a baseline's time to a variant's, and the verdict of its table. It prints itself."""
+    """Hold the ratio of a baseline's time to a variant's, and its verdict."""
 
     ratio: Interval
     verdict: str
@@ -48,7 +48,7 @@ class Comparison:
 
     @property
     def tier(self) -> str:
-        """Return how sure a gain is: proven, probable (unclear, but by 3% or more), or none."""
+        """Return how sure a gain is: proven, probable (by 3% or more), or none."""
         if self.verdict == SAME or self.ratio.value <= 1:
             return "none"
         if self.ratio.low > 1:
@@ -59,7 +59,7 @@ class Comparison:
 
     @property
     def factor(self) -> str:
-        """Return the ratio alone, with its interval: 1.4× (1.3 to 1.5); of a slower variant its inverse."""
+        """Return the ratio, of a slower variant its inverse: 1.4× (1.3 to 1.5)."""
         shown = self.ratio
         if self.verdict == SLOWER:
             shown = self.ratio.inverse
@@ -67,7 +67,7 @@ class Comparison:
         return f"{value}× {ends}".rstrip()
 
     def than(self, other: str) -> str:
-        """Say in a sentence how fast the variant is beside another: 1.4× (1.3 to 1.5) faster than naive."""
+        """Say how fast the variant is: 1.4× (1.3 to 1.5) faster than naive."""
         if self.verdict in (FASTER, SLOWER):
             return f"{self.factor} {self.verdict} than {other}{self._scope}"
         if self.verdict == SAME:
@@ -86,7 +86,7 @@ class Comparison:
 
 
 def _uncertainty(ratio: Interval) -> float:
-    """Return the uncertainty that gives a ratio its digits: enough to tell its ends from one."""
+    """Return the uncertainty whose digits tell the ends of a ratio from one."""
     if not ratio.known:
         return 0.01
     nearest = min(abs(ratio.low - 1), abs(ratio.high - 1))
@@ -96,7 +96,7 @@ def _uncertainty(ratio: Interval) -> float:
 
 @dataclass(frozen=True)
 class Measured:
-    """Hold a ratio as it was measured: its logarithm in each process, from `n` samples in all.
+    """Hold the logarithm of a ratio in each process, from `n` samples in all.
 
     - `noise`: the standard error of one process's logarithm by its own samples, 0 if unknown.
     - `ms`: the longer of the two times; the spread between processes may depend on it.
@@ -139,7 +139,7 @@ def _robust_deviation(logs: np.ndarray) -> float:
 
 
 def of_medians(variant: dict[int, Sequence[float]], baseline: dict[int, Sequence[float]]) -> Measured | None:
-    """Return the ratio of two times in ms by their medians in each round that both have; None without one."""
+    """Return the ratio of medians in ms in each round that both have, or None."""
     processes = []
     for number in sorted(variant.keys() & baseline.keys()):
         variant_ms = statistics.median(variant[number])
@@ -162,7 +162,7 @@ def joined(processes: Sequence[Measured]) -> Measured | None:
 
 
 def judged(rows: Sequence[Measured]) -> list[Comparison]:
-    """Turn the ratios of one table into comparisons, with their verdicts (Benjamini and Hochberg 1995).
+    """Judge the ratios of one table together (Benjamini and Hochberg 1995).
 
     The spread between processes is moderated by that of all rows. On average at most 2.5% of those called faster or
     slower are false, and as many of those called the same."""
@@ -203,7 +203,7 @@ def judged(rows: Sequence[Measured]) -> list[Comparison]:
 
 
 def _variance(row: Measured, shared: Prior | None) -> tuple[float, float]:
-    """Return the variance of a row's logarithm between processes, and its degrees of freedom.
+    """Return the variance of a row between processes, and its degrees of freedom.
 
     With a prior, it is at least that of a process's own samples."""
     own_freedom = len(row.logs) - 1
@@ -222,7 +222,7 @@ def _variance(row: Measured, shared: Prior | None) -> tuple[float, float]:
 
 
 def _tail(t: float, freedom: float) -> float:
-    """Return the probability that Student's t is that small or smaller; 1 without degrees of freedom."""
+    """Return the probability that Student's t is at most this."""
     if freedom <= 0:
         return 1.0
     return float(special.stdtr(freedom, t))

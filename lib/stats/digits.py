@@ -12,7 +12,7 @@ SMALL = 1e-4  # numbers below it whose uncertainty is unknown are written with a
 
 
 def number(value: float, uncertainty: float = math.nan) -> str:
-    """Format a number to the first digit of its uncertainty, but with two digits at least.
+    """Format a number to the first digit of its uncertainty, at least with two.
 
     A number with an uncertainty of zero gets four digits, and one whose uncertainty is unknown three."""
     if value < 0:

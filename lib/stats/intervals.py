@@ -23,10 +23,10 @@ ENOUGH_ROUNDS = 3  # for an interval that speaks for processes in general
 
 @dataclass(frozen=True)
 class Interval:
-    """Hold a value with its 95% interval, whose ends are NaN where the data is too little for one.
+    """Hold a value with its 95% interval.
 
-    It comes from `n` samples of so many `rounds`. Of several rounds it speaks for processes in general, of one for that
-    process alone. It prints itself: 81 (79 to 83)."""
+    The ends are NaN where the data is too little for one. It comes from `n` samples of so many `rounds`. Of several
+    rounds it speaks for processes in general, of one for that process alone. It prints itself: 81 (79 to 83)."""
 
     value: float
     low: float
@@ -41,12 +41,12 @@ class Interval:
 
     @property
     def reach(self) -> float:
-        """Return half the width of the interval: zero where all processes agree, NaN where it is unknown."""
+        """Return half the width of the interval; NaN where it is unknown."""
         return (self.high - self.low) / 2
 
     @property
     def log_error(self) -> float:
-        """Return half the width on the log scale, the relative error; 0 where it is unknown."""
+        """Return the relative error, half the width of logarithms; 0 if unknown."""
         if not self.known or self.low <= 0:
             return 0.0
         return math.log(self.high / self.low) / 2
@@ -61,7 +61,7 @@ class Interval:
         return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
 
     def widened(self, log_error: float) -> "Interval":
-        """Return the interval with one more relative error, added in quadrature on the log scale."""
+        """Return the interval with one more relative error, added in quadrature."""
         if not self.known or self.low <= 0:
             return self
         down = math.hypot(math.log(self.value / self.low), log_error)
@@ -122,7 +122,7 @@ def t_reach(freedom: float) -> float:
 
 
 def order_statistics(samples: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the median's interval for any distribution (Hettmansperger and Sheather 1986).
+    """Return the ends of the median's interval (Hettmansperger and Sheather 1986).
 
     Each lies between the order statistic whose binomial coverage is at least 95% and the next narrower one,
     interpolated to just that. NaN, NaN when even the extremes cover less, as of fewer than 6 samples."""
@@ -137,7 +137,7 @@ def order_statistics(samples: Sequence[float]) -> tuple[float, float]:
 
 @functools.cache
 def _rank(n: int) -> tuple[int, float]:
-    """Return the rank of the interval's ends, counted from each side, and the part of the way to the next."""
+    """Return the rank of the interval's ends, and the part of the way to the next."""
     below = special.bdtr(np.arange(n + 1), n, 0.5)  # probability that at most so many of n lie below the median
     rank = int(np.searchsorted(below, (1 - CONFIDENCE) / 2))
     if rank < 1:

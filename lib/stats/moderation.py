@@ -1,8 +1,9 @@
-"""Estimate the spread between processes from all comparisons of an experiment (empirical Bayes).
+"""Estimate the spread between processes from all comparisons together.
 
-Three processes give a variance with two degrees of freedom. Many comparisons of one experiment together say how such
-variances are distributed, and that prior is worth further degrees of freedom for each (Smyth 2004, Stat. Appl. Genet.
-Mol. Biol. 3:3). Outlying comparisons take less of it (Phipson et al. 2016, Ann. Appl. Stat. 10:946).
+This is empirical Bayes. Three processes give a variance with two degrees of freedom. Many comparisons of one experiment
+together say how such variances are distributed, and that prior is worth further degrees of freedom for each (Smyth
+2004, Stat. Appl. Genet. Mol. Biol. 3:3). Outlying comparisons take less of it (Phipson et al. 2016, Ann. Appl. Stat.
+10:946).
 """
 
 import math
@@ -63,11 +64,11 @@ def _belonging(tail: float, tails: np.ndarray) -> float:
 
 
 def prior(variances: Sequence[float], freedoms: Sequence[int], ms: Sequence[float]) -> Prior | None:
-    """Estimate the prior from the variances of comparisons; None from fewer than three.
+    """Estimate the prior from the variances of comparisons, at least three.
 
-    By maximum likelihood of the scaled F distribution. Outlying comparisons are weighted by the probability that they
-    belong, and a trend with the length of a case is used if the data show one. The degrees of freedom are the least
-    within one standard error, so that a small table does not claim too much."""
+    It is None from fewer. It maximizes the likelihood of the scaled F distribution. Outlying ones are weighted by the
+    probability that they belong, and a trend with the length of a case is used if the data show one. The degrees of
+    freedom are the least within one standard error, so that a small table does not claim too much."""
     positive = np.asarray(variances, dtype=float) > 0  # of equal values there is no logarithm
     if positive.sum() < FEWEST:
         return None
@@ -96,7 +97,7 @@ def prior(variances: Sequence[float], freedoms: Sequence[int], ms: Sequence[floa
 
 
 def _design(log_variances: np.ndarray, freedoms: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the terms of the linear model of the log variances: a level, and a trend where the data show one."""
+    """Return the terms of the log variances: a level, and a trend if it is shown."""
     level = np.ones((1, len(lengths)))
     if len(lengths) < ENOUGH or np.ptp(lengths) == 0:
         return level
@@ -113,7 +114,7 @@ def _design(log_variances: np.ndarray, freedoms: np.ndarray, lengths: np.ndarray
 def _fitted(
     log_variances: np.ndarray, freedoms: np.ndarray, design: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fit the linear model for each candidate of the prior's degrees of freedom, by Newton's method.
+    """Fit the linear model for each candidate of FREEDOMS, by Newton's method.
 
     Takes log variances (rows,) with their degrees of freedom and a `design` (terms, rows). Returns coefficients
     (candidates, terms) and log likelihoods (candidates,)."""

@@ -45,7 +45,7 @@ def steady(samples: Sequence[float]) -> int | None:
 
 
 def drifts(values: np.ndarray) -> bool:
-    """Find a monotonic trend by Kendall's rank correlation with time, and its Theil-Sen slope."""
+    """Find a trend by Kendall's rank correlation with time and Theil-Sen's slope."""
     order = np.arange(len(values))
     p = scipy.stats.kendalltau(order, values).pvalue
     # NaN where all values are equal
@@ -56,7 +56,7 @@ def drifts(values: np.ndarray) -> bool:
 
 
 def jumps(values: np.ndarray) -> bool:
-    """Find a split into two levels by the largest deviation of rank sums (Pettitt 1979)."""
+    """Find two levels by the largest deviation of rank sums (Pettitt 1979)."""
     n = len(values)
     rank_sums = np.cumsum(2 * scipy.stats.rankdata(values) - n - 1)[:-1]
     at = int(np.argmax(np.abs(rank_sums))) + 1
@@ -76,7 +76,7 @@ def throttles(values: np.ndarray) -> bool:
 
 
 def _variance_inflation(residuals: np.ndarray) -> float:
-    """Return how much autocorrelation inflates the variance of a mean; 1 if it is not shown."""
+    """Return how much autocorrelation inflates a mean's variance; 1 if not shown."""
     ranks = scipy.stats.rankdata(residuals)
     ranks -= ranks.mean()
     if not np.any(ranks):
@@ -90,6 +90,6 @@ def _variance_inflation(residuals: np.ndarray) -> float:
 
 
 def quiet(probe: Sequence[float], best: float) -> bool:
-    """Tell if a noise probe was neither slow, compared with the machine's `best` median, nor unsteady."""
+    """Tell if a noise probe was neither slow beside the `best` median nor unsteady."""
     low, middle, high = statistics.quantiles(probe, n=4)
     return middle <= SLOWEST_QUIET * best and high - low <= WIDEST_QUIET * middle
