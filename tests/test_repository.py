@@ -1,16 +1,16 @@
 """The repository holds together: its lists of dependencies, its commands, its tree and its records."""
 
 import ast
-import contextlib
-import json
+import itertools
 import re
 import subprocess
 import sys
 import sysconfig
 import tomllib
-from importlib.metadata import PackageNotFoundError, distributions, packages_distributions, requires
+from importlib.metadata import distributions, packages_distributions
 from pathlib import Path
 
+import nbformat
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -39,18 +39,19 @@ def named(requirements):
 def imported(*folders):
     """The distributions, from elsewhere, that Python files and notebooks import, in functions too."""
     here = {"lib"} | {file.stem for file in ROOT.glob("tests/support/*.py")}
-    files = [file for folder in folders for file in ROOT.glob(f"{folder}/**/*") if file.suffix in (".py", ".ipynb")]
-    found = set()
-    for file in files:
-        text = file.read_text()
-        if file.suffix == ".ipynb":
-            text = "\n".join("".join(one["source"]) for one in json.loads(text)["cells"] if one["cell_type"] == "code")
-        for node in ast.walk(ast.parse(text)):
-            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
-            for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - here:
-                found.add(canonicalize_name(KNOWN.get(name, [name])[0]))
-    return found
+    sources = []
+    for folder in folders:
+        sources += [file.read_text() for file in ROOT.glob(f"{folder}/**/*.py")]
+        for file in ROOT.glob(f"{folder}/**/*.ipynb"):
+            cells = nbformat.read(file, as_version=4).cells
+            sources += [cell.source for cell in cells if cell.cell_type == "code"]
+    modules = set()
+    for node in itertools.chain.from_iterable(ast.walk(ast.parse(source)) for source in sources):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            modules.add(node.module.partition(".")[0])
+    return {canonicalize_name(KNOWN.get(name, [name])[0]) for name in modules - sys.stdlib_module_names - here}
 
 
 def test_what_is_pinned_installs_on_the_first_python_3_11():
@@ -82,33 +83,11 @@ def test_what_is_installed_is_what_is_pinned():
     assert named(PROJECT["dependencies"] + DEVELOPER) <= installed.keys()
 
 
-def test_every_pin_is_of_something_that_is_declared_or_that_this_needs():
-    needed, todo = set(), [Requirement(line) for line in USER + DEVELOPER]
-    while todo:
-        wanted = todo.pop()
-        if (key := (canonicalize_name(wanted.name), frozenset(wanted.extras))) not in needed:
-            needed.add(key)
-            with contextlib.suppress(PackageNotFoundError):  # of another platform, or not there for this one
-                lines = [Requirement(line) for line in requires(wanted.name) or []]
-                todo += [
-                    one for one in lines
-                    if not one.marker or any(one.marker.evaluate({"extra": extra}) for extra in ("", *wanted.extras))
-                ]  # fmt: skip
-    installed = {canonicalize_name(one.name) for one in HERE}
-    assert not (PINS.keys() & installed) - {name for name, _ in needed}
-
-
 def test_conda_installs_the_same_package_under_the_same_pins():
     environment = YAML(typ="safe").load(ROOT / "environment.yml")
     (pip,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
     assert pip == ["--constraint constraints.txt", "--editable .[dev]"]
     assert f"python{PROJECT['requires-python']}" in environment["dependencies"]
-
-
-def test_reading_records_needs_no_torch():
-    modules = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in ROOT.glob("lib/report/*.py")]
-    script = f"import sys\nimport lib.catalog, lib.records, {', '.join(modules)}\nassert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
 
 def test_bare_make_and_the_readme_name_every_command():
@@ -126,10 +105,7 @@ def set_up(*variables):
 
 
 def test_setting_up_says_first_how_large_pytorch_is_and_names_no_index_of_its_own():
-    linux, mac, other = (set_up(f"PLATFORM={name}") for name in ("Linux-x86_64", "Darwin-arm64", "Plan9-mips"))
-    assert "PyTorch is a download of 530 MB, and CUDA's libraries take more" in linux
-    assert 'PyTorch is a download of 110 MB"' in mac
-    assert 'PyTorch is a download of unknown size"' in other
+    linux = set_up("PLATFORM=Linux-x86_64")
     assert linux.index("530 MB") < linux.index("pip install")
     assert "index" not in linux
     assert "://" not in (ROOT / "Makefile").read_text()
@@ -140,5 +116,4 @@ def test_an_index_is_for_pytorch_alone_whose_dependencies_come_from_the_users_ow
     (first, second) = (part for part in said.split("&&") if "pip install" in part)
     assert first.endswith("--no-deps --index-url 'https://user:secret@index.test/cpu' torch ")
     assert second.endswith("--editable . ")
-    (spoken,) = (line for line in said.splitlines() if "Setting up" in line)
-    assert spoken.endswith('PyTorch comes from TORCH_INDEX"')
+    assert 'PyTorch comes from TORCH_INDEX"' in said

@@ -65,6 +65,7 @@ def test_nothing_overflows(page, view, folded):
     width, height = VIEWS[view]
     page.set_viewport_size({"width": width, "height": height})
     unfold(page, not folded)
+    assert page.locator("nav > div").is_visible() == (view == "wide")
     assert page.locator("main table:visible").count() >= 2
     assert page.evaluate(OVERFLOWING) == []
 
@@ -103,13 +104,6 @@ def test_the_contents_mark_the_chapter_that_is_read(page):
     for chapter in ("#step", "#attention"):
         page.evaluate("chapter => document.querySelector(chapter).scrollIntoView()", chapter)
         page.wait_for_function("chapter => document.querySelector('nav a[aria-current]').hash === chapter", arg=chapter)
-
-
-def test_the_contents_stand_beside_the_text_or_fold_above_it(page):
-    assert page.locator("nav > div").is_visible()
-    page.set_viewport_size({"width": 390, "height": 844})
-    assert not page.locator("nav > div").is_visible()
-    assert page.locator("nav summary").is_visible()
 
 
 def test_paper_is_light_and_leaves_out_what_is_folded(page):

@@ -30,12 +30,14 @@ def frame():
 
 
 def test_the_html_has_the_rows_of_the_frame(frame):
-    parsed = bs4.BeautifulSoup(table(frame, "Times")._repr_html_(), "html.parser")
+    parsed = bs4.BeautifulSoup(table(frame, "A & B", "n = 30")._repr_html_(), "html.parser")
     heads, *rows = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in parsed.find_all("tr")]
     assert heads == list(frame.columns)
     assert [row[0] for row in rows] == ["naive", "sdpa <|> x"]
     assert [row[3] for row in rows] == ["8", "1,048,576"]
     assert [row[5] for row in rows] == ["yes", "no"]
+    assert parsed.figcaption.get_text() == parsed.find(tabindex="0")["aria-label"] == "A & B"
+    assert parsed.find("p", class_="note").get_text() == "n = 30"
 
 
 def test_a_cell_has_its_value_over_its_range_with_the_digits_that_the_interval_prints(frame):
@@ -70,13 +72,6 @@ def test_markdown_is_a_caption_a_pipe_table_and_a_note(frame):
     assert lines[-1] == "n = 30"
 
 
-def test_html_has_caption_note_and_a_name_for_what_scrolls(frame):
-    shown = table(frame, "A & B", "n = 30")._repr_html_()
-    assert "<figcaption>A &amp; B</figcaption>" in shown
-    assert 'tabindex="0" role="group" aria-label="A &amp; B"' in shown
-    assert '<p class="note">n = 30</p>' in shown
-
-
 def test_an_empty_frame_displays_nothing():
     empty = table(pd.DataFrame(columns=["a", "b"]), "Nothing")
     assert empty._repr_html_() == ""
@@ -84,6 +79,5 @@ def test_an_empty_frame_displays_nothing():
 
 
 def test_more_than_eight_columns_are_refused():
-    assert table(pd.DataFrame([range(8)]), "Eight")._repr_html_()
     with pytest.raises(ValueError, match="columns: got 9, expected at most 8"):
         table(pd.DataFrame([range(9)]), "Nine")

@@ -13,19 +13,19 @@ from lib.report import page
 MACHINE = "plain-2c"
 HARDWARE = "Plain Processor, 2 cores"
 
-IMPORTS = """
-import math
+SETUP = """
 import pandas as pd
+import seaborn
+from IPython.display import Markdown
 from lib.records import NotMeasured
 from lib.report import plots
-from lib.report.answers import answer, quote
+from lib.report.answers import answer, figure, quote
 from lib.report.tables import table
 from lib.stats.comparisons import Comparison
 from lib.stats.intervals import Interval
-"""
-DATA = """
-def near(value, part=0.04):
-    return Interval(value, value * (1 - part), value * (1 + part), 90, 3)
+
+def near(value):
+    return Interval(value, value * 0.96, value * 1.04, 90, 3)
 """
 LINES = """
 rows = [{"variant": name, "seq_len": length, "total_ms": near(factor * (length / 256) ** 2)}
@@ -42,28 +42,21 @@ wide["limit"] = "memory"
 table(wide, "Attention, forward and backward, by length", "n = 90 in 3 rounds; Plain Processor, 2 cores; fp32.")
 """
 STACKED = """
-steps = pd.DataFrame({
-    "label": ["plain", "+ bf16", "+ compiled", "+ fused"],
-    "forward": [near(860), near(400), near(380), near(375)],
-    "backward": [near(1610), near(800), near(760), near(755)],
-    "optimizer": [near(230), near(228), near(228), near(80)],
-    "bound, ms": [near(2200), near(1000), near(1000), near(990)],
-})
-parts = ["forward", "backward", "optimizer"]
-plots.show(plots.stacked(steps, "label", parts, "a step, ms", mark="bound, ms"), "The steps get shorter.", key="ladder")
-"""
-RATIOS = """
-verdicts = {"bf16 autocast": (2.1, "faster"), "fused AdamW": (1.13, "unclear"), "sdpa at 128": (0.91, "slower")}
-gains = pd.DataFrame({"switch": list(verdicts), "comparison": [Comparison(near(r), v) for r, v in verdicts.values()]})
-plots.show(plots.ratios(gains, "switch"), "bf16 is about twice as fast.")
+steps = pd.DataFrame({"label": ["plain", "+ bf16", "+ compiled"], "forward": [near(860), near(400), near(380)],
+    "backward": [near(1610), near(800), near(760)], "bound, ms": [near(2200), near(1000), near(1000)]})
+figure_ = plots.stacked(steps, "label", ["forward", "backward"], "a step, ms", mark="bound, ms")
+plots.show(figure_, "The steps get shorter.", key="ladder")
 plots.show(plots.bars(steps, "label", "forward", mark="bound, ms"), "The forward passes.")
 """
+RATIOS = """
+gains = pd.DataFrame({"switch": ["bf16 autocast", "fused AdamW"], "comparison": [
+    Comparison(near(2.1), "faster"), Comparison(near(1.13), "unclear")]})
+plots.show(plots.ratios(gains, "switch"), "bf16 is about twice as fast.")
+"""
 HEATMAP = """
-import seaborn
-figure = plots.blank(2.6)
-seaborn.heatmap(pd.DataFrame([[1.0, 2.0], [3.0, 4.5]], index=["64", "128"], columns=["256", "512"]), annot=True,
-                ax=figure.axes[0], cbar=False)
-plots.show(figure, "A map of four numbers.")
+drawn = plots.blank(2.6)
+seaborn.heatmap(pd.DataFrame([[1.0, 2.0], [3.0, 4.5]]), annot=True, ax=drawn.axes[0], cbar=False)
+plots.show(drawn, "A map of four numbers.")
 """
 NOISE = """
 import sys, warnings
@@ -78,31 +71,31 @@ $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\left(\frac{Q K^\top
 \qquad b = 8 \, T^2 + 16 \, T d$$
 """
 SUMMARY_ROWS = """
-from IPython.display import Markdown
 rows = "".join(f"| **{key}** | {quote(answers, key)} |\\n" for key in ("attention", "adam"))
 Markdown(f"| | |\\n|---|---|\\n{rows}")
 """
-QUOTED_FIGURE = "from lib.report.answers import figure\nfigure(quote(answers, 'figure:ladder'))"
+PARAMETERS = ("", 'variant = "naive"\nmachine = ""', "parameters")
+MISSING = ("", "raise NotMeasured('bf16 on this machine')")
 
+# a cell is its Markdown or else its code, and then its tag if it has one
 CHAPTERS = {
     "summary": [
         ("# Summary\n\nThe answers of all chapters.", ""),
         ("", 'answers = {}\nmachine = ""', "parameters"),
-        ("", IMPORTS),
-        ("", SUMMARY_ROWS),
-        ("", QUOTED_FIGURE),
+        ("", SETUP + SUMMARY_ROWS),
+        ("", "figure(quote(answers, 'figure:ladder'))"),
         ("", "quote(answers, 'nowhere')"),
     ],
     "step": [
         ("# A training step\n\nHow long does a step take, and what takes it?\n\n- Look for the backward pass.", ""),
         ("- Change `seconds`, whoever runs this.", "", "by-hand"),
-        ("", 'seconds = 0.4\nmachine = ""', "parameters"),
-        ("", IMPORTS + DATA),
+        PARAMETERS,
+        ("", SETUP),
         ("", "answer('step', f'A step of `small` takes {near(2.7)} s, of which the backward pass is 60%.')"),
         ("", STACKED),
         ("", RATIOS),
         ("## Phases\n\n", ""),
-        ("", "raise NotMeasured('a step of large')"),
+        MISSING,
         ("## In detail\n\nWhat follows is for who wants to know.", ""),
         ("", HEATMAP),
         ("### Nothing here", ""),
@@ -110,45 +103,30 @@ CHAPTERS = {
         ("", "table(pd.DataFrame(columns=['a']), 'An empty table')"),
     ],
     "attention": [
-        ("# Attention\n\nWhich way to compute attention is fastest, and what does it keep?" , ""),
-        ("", 'variant = "naive"\nmachine = ""', "parameters"),
+        ("# Attention\n\nWhich way to compute attention is fastest, and what does it keep?", ""),
+        PARAMETERS,
         ("", "records = f'secret-measure-code {machine}'", "measure"),
-        ("", IMPORTS + DATA),
+        ("", SETUP),
         ("", "answer('attention', f'At 2,048 tokens sdpa is {Comparison(near(3.3), \"faster\")} than naive.')"),
         ("## Predict\n" + FORMULA, ""),
         ("", LINES),
-        ("The gap grows with the length.", ""),
         ("", TABLE),
-        ("", "raise NotMeasured('bf16 on this machine')"),
-        ("", "raise NotMeasured('bf16 on this machine')"),
+        MISSING,
+        MISSING,
         ("## In detail", ""),
         ("", "print('a printed line')\nwide"),
     ],
     "adam": [
         ("# The optimizer\n\nWhich AdamW is fastest?", ""),
-        ("", 'variant = "fused"\nmachine = ""', "parameters"),
-        ("", IMPORTS + DATA),
-        ("", "answer('adam', 'Fused AdamW is fastest.')\nanswer('adam_ms', '4.2', shown=False)"),
+        PARAMETERS,
+        ("", SETUP + "answer('adam', 'Fused AdamW is fastest.')\nanswer('adam_ms', '4.2', shown=False)"),
         ("", NOISE),
         ("## Its time", ""),
-        ("", "raise NotMeasured('compiled AdamW')"),
+        MISSING,
     ],
-    "precision": [
-        ("# Precision\n\nHow exact is bf16?", ""),
-        ("", 'machine = ""', "parameters"),
-        ("", "total = sum([1, 2]) / 0"),
-        ("Never reached.", ""),
-    ],
-    "warmup": [
-        ("# First steps\n\nHow long do they take?", ""),
-        ("", 'machine = ""', "parameters"),
-        ("", "import os; os._exit(1)"),
-    ],
-    "method": [
-        ("# Method\n\nIt is told after a kernel died.", ""),
-        ("", 'machine = ""', "parameters"),
-        ("", "machine"),
-    ],
+    "precision": [("# Precision\n\nHow exact is bf16?", ""), PARAMETERS, ("", "1 / 0"), ("Never reached.", "")],
+    "warmup": [("# First steps\n\nHow long are they?", ""), PARAMETERS, ("", "import os; os._exit(1)")],
+    "method": [("# Method\n\nIt is told after a kernel died.", ""), PARAMETERS, ("", "machine")],
 }  # fmt: skip
 
 
@@ -167,7 +145,7 @@ def at(folder):
 
 
 def write_notebook(file: Path, cells: list[tuple]) -> Path:
-    """Write a notebook; a cell is its Markdown or else its code, and then its tag if it has one."""
+    """Write a notebook of such cells."""
     made = []
     for position, (text, code, *tags) in enumerate(cells):
         cell = v4.new_code_cell(code.strip()) if code else v4.new_markdown_cell(text)
