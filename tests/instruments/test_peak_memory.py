@@ -58,21 +58,6 @@ def test_a_storage_counts_once_in_its_size_from_when_it_is_made_until_its_last_v
     assert follow(iteration).peaks() == expected
 
 
-def test_what_the_backward_pass_allocates_is_counted_and_what_it_no_longer_needs_is_freed():
-    x = torch.ones(100, requires_grad=True)
-
-    def iteration(mark):
-        loss = x.exp().sum()
-        mark("forward")  # x, exp(x), the loss
-        loss.backward()
-        mark("backward")  # x, its gradient, the loss
-
-    found = follow(iteration).peaks()
-    assert found["forward_end"] == 400 + 400 + 4
-    assert found["backward_peak"] == 400 + 400 + 4 + 4 + 400  # beside exp(x): the gradients of the loss and of x
-    assert found["backward_end"] == 400 + 4 + 400
-
-
 def test_cuda_counts_each_phase_from_its_own_begin(monkeypatch):
     counted = iter([{"peak": 5 * MIB, "end": 2 * MIB, "reserved": 8 * MIB}, {"peak": 3 * MIB, "end": 3 * MIB}])
     resets = []
