@@ -11,14 +11,6 @@ from lib.stats import intervals
 from lib.stats.intervals import Interval
 
 
-@pytest.mark.parametrize(("n", "low", "high"), [(6, 0, 5), (9, 1, 7), (20, 5, 14)])
-def test_the_interval_lies_within_that_of_the_binomial_table_and_beyond_the_next_narrower(n, low, high):
-    # Conover 1999, table A3: the narrowest symmetric pair of order statistics with at least 95%
-    found = intervals.order_statistics(range(n))
-    assert low <= found[0] < low + 1
-    assert high - 1 < found[1] <= high
-
-
 def test_the_interpolation_is_that_of_hettmansperger_and_sheather():
     # n = 10: ranks 2 and 9 cover 97.85%, ranks 3 and 8 cover 89.06%; I = 0.3244, lambda = 8 I / (2 + 6 I) = 0.6577
     low, high = intervals.order_statistics(range(10))
