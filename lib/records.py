@@ -5,12 +5,11 @@ parse, or whose checksum is wrong, is skipped with a warning, and a sweep measur
 """
 
 import ast
+import contextlib
 import functools
 import hashlib
 import json
-import math
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -25,33 +24,18 @@ from lib.validate import choice
 SCHEMA = 2
 STATUSES = ("ok", "oom", "timeout", "crashed", "failed")
 FIELDS = {
-    "schema": int,
-    "experiment": str,
-    "case": dict,
-    "round": int,
-    "status": str,
-    "metrics": dict,
-    "environment": dict,
-    "code": str,
-    "started": str,
-    "seconds": float,
-    "checksum": str,
-}
+    "schema": int, "experiment": str, "case": dict, "round": int, "status": str, "metrics": dict, "environment": dict,
+    "code": str, "started": str, "seconds": float, "checksum": str,
+}  # fmt: skip
 COLUMNS = ("experiment", "machine", "hardware", "round", "status", "environment", "code", "started", "seconds", "stale")
 BY_HAND = 0  # the round of what someone measures in JupyterLab; no report shows it
+NOT_BY_HAND = "*.r[1-9]*.json"  # the files of all other rounds
 
 # What only stores, shows or starts a measurement cannot change it, so changing it makes no record stale.
 UNWATCHED = (
-    "catalog",
-    "execution",
-    "notebooks",
-    "paths",
-    "records",
-    "report",
-    "sweep",
-    "validate",
-    "experiments.cases",
-)
+    "catalog.", "execution.", "experiments.cases.", "notebooks.", "paths.", "records.", "report.", "sweep.",
+    "validate.",
+)  # fmt: skip
 
 
 class NotMeasured(LookupError):
@@ -134,16 +118,11 @@ def validate(record: object) -> None:
         if not isinstance(record["environment"].get(field), str):
             raise ValueError(f"environment.{field}: expected a text")
     for metric, value in record["metrics"].items():
-        if metric.endswith("_ms") and min(_numbers(value), default=0) < 0:
+        samples = value if isinstance(value, list) else [value]
+        if metric.endswith("_ms") and any(isinstance(sample, int | float) and sample < 0 for sample in samples):
             raise ValueError(f"metrics.{metric}: expected no negative time")
     if record["checksum"] != checksum_of(record):
         raise ValueError("checksum: expected that of the other fields")
-
-
-def _numbers(value: object) -> list[float]:
-    """Return the numbers of a metric, which is one or a list of them."""
-    values = value if isinstance(value, list) else [value]
-    return [number for number in values if isinstance(number, int | float) and math.isfinite(number)]
 
 
 def save(record: Mapping) -> Path:
@@ -155,37 +134,33 @@ def save(record: Mapping) -> Path:
 
 def write(target: Path, text: str) -> None:
     """Write a text file by way of a temporary one that is renamed. Raises CannotWrite."""
-    temporary = None
+    temporary = target.with_name(f".writing-{os.getpid()}-{target.name}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=".writing-", delete=False) as file:
-            temporary = file.name
+        with temporary.open("w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-            # a temporary file is its owner's alone
-            os.fchmod(file.fileno(), 0o644)
         os.replace(temporary, target)
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise CannotWrite(f"{target.name}: cannot be written: {error.strerror}") from None
 
 
 def read(file: Path) -> dict:
     """Read the record in a file. Raises ValueError, in one line, unless it is whole."""
     try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError):
-        raise ValueError("file: cannot be read as text") from None
-    return parse(text)
+        return parse(file.read_bytes())
+    except OSError as error:
+        raise ValueError(f"file: cannot be read: {error.strerror}") from None
 
 
-def parse(text: str) -> dict:
+def parse(text: str | bytes) -> dict:
     """Read a record from its JSON. Raises ValueError, in one line, unless it is whole."""
     try:
         record = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         raise ValueError("JSON: cut short or malformed") from None
     validate(record)
     return record
@@ -195,7 +170,7 @@ def machines() -> list[str]:
     """List the machines with records: those measured here, the latest first, then those kept in git."""
     latest = {}
     for folder in paths.results().glob("[!.]*"):
-        moments = [file.stat().st_mtime for file in folder.glob("*/*.json") if _round(file) != BY_HAND]
+        moments = [file.stat().st_mtime for file in folder.glob(f"*/{NOT_BY_HAND}")]
         if moments:
             latest[folder.name] = max(moments)
     measured_here = sorted(latest, key=latest.get, reverse=True)
@@ -203,18 +178,11 @@ def machines() -> list[str]:
     return list(dict.fromkeys([*measured_here, *in_git]))
 
 
-def _round(file: Path) -> int:
-    """Return the round in the name of a record's file, or -1."""
-    number = file.stem.rpartition(".r")[2]
-    return int(number) if number.isdigit() else -1
-
-
 def of_machine(experiment: str, machine: str) -> Iterator[dict]:
     """Yield a machine's records of an experiment: those measured here, or else those kept in git.
 
     Warns of each file that is damaged, and skips it."""
-    files = sorted((paths.results() / machine / experiment).glob("*.json"))
-    files = [file for file in files if _round(file) > BY_HAND]
+    files = sorted((paths.results() / machine / experiment).glob(NOT_BY_HAND))
     for file in files:
         try:
             yield read(file)
@@ -250,7 +218,6 @@ def load(experiment: str, machine: str | Sequence[str] = "") -> pd.DataFrame:
 def frame(experiment: str, loaded: Sequence[Mapping]) -> pd.DataFrame:
     """Make the table of `load` from records; cases with other fields than today's are left out."""
     fields = notebooks.fields(experiment)
-    code = digest(experiment)
     rows = []
     for record in loaded:
         if set(record["case"]) != set(fields):
@@ -261,7 +228,7 @@ def frame(experiment: str, loaded: Sequence[Mapping]) -> pd.DataFrame:
         row |= {column: record[column] for column in COLUMNS if column in record}
         row["machine"] = record["environment"]["machine"]
         row["hardware"] = record["environment"]["hardware"]
-        row["stale"] = record["code"] != code
+        row["stale"] = record["code"] != digest(experiment)
         rows.append(row)
     if rows:
         return pd.DataFrame(rows)
@@ -287,25 +254,19 @@ def modules(experiment: str) -> tuple[str, ...]:
     waiting = [f"experiments.{experiment}", "experiments.measure"]
     while waiting:
         module = waiting.pop()
-        if module in reached or not _file(module).is_file():
+        if module in reached or _tree(module) is None:
             continue
         reached.add(module)
-        waiting += [imported for imported in _imports(module) if not _unwatched(imported)]
+        waiting += [imported for imported in _imports(module) if not f"{imported}.".startswith(UNWATCHED)]
     return tuple(sorted(reached))
 
 
-def _file(module: str) -> Path:
-    package = ROOT.joinpath("lib", *module.split("."))
-    return package / "__init__.py" if package.is_dir() else package.with_suffix(".py")
-
-
 @functools.cache
-def _tree(module: str) -> ast.Module:
-    return ast.parse(_file(module).read_text())
-
-
-def _unwatched(module: str) -> bool:
-    return any(module == prefix or module.startswith(f"{prefix}.") for prefix in UNWATCHED)
+def _tree(module: str) -> ast.Module | None:
+    """Return the syntax tree of a module below `lib`; None for a name that is none."""
+    file = ROOT.joinpath("lib", *module.split("."))
+    file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+    return ast.parse(file.read_text()) if file.is_file() else None
 
 
 def _imports(module: str) -> list[str]:
@@ -325,7 +286,9 @@ def _plain(node: object) -> object:
 
     `ast.dump` writes the same tree differently in different versions of Python; this does not."""
     if isinstance(node, list):
-        return tuple(_plain(entry) for entry in node if not _is_docstring(entry))
+        # a constant alone on its line does nothing: it is a docstring
+        nodes = [each for each in node if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
+        return tuple(_plain(each) for each in nodes)
     if not isinstance(node, ast.AST):
         return node
     values = []
@@ -334,7 +297,3 @@ def _plain(node: object) -> object:
         if value is not None and value != ():
             values.append((field, value))
     return (type(node).__name__, *values)
-
-
-def _is_docstring(node: object) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -7,12 +7,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from lib import notebooks, records
 from lib.instruments import device
-from lib.sweep import plan, progress, shard, supervise, sweep_file
-from lib.sweep.plan import Ledger, Plan
+from lib.sweep import ledger, plan, progress, shard, supervise, sweep_file
+from lib.sweep.ledger import Ledger
+from lib.sweep.plan import Plan
 from lib.sweep.progress import Progress
 from lib.sweep.shard import Busy, Shard
 from lib.sweep.supervise import Box, Supervisor
@@ -29,87 +30,78 @@ The same command continues."""
 
 def sweep(options: argparse.Namespace, own_shard: Shard) -> int:
     """Measure what a sweep's file asks for and no record has; return the exit code."""
-    deadline = None
-    if options.budget:
-        deadline = time.time() + options.budget
-    planned, boxes = _planned(options, own_shard)
-    with shard.held(own_shard), supervise.cleared(own_shard.scratch()):
-        ledger = Ledger(options.retry, options.stale)
-        slots = sum(max(1, len(box.parts)) for box in boxes)
-        shown = Progress(options.sweep, own_shard, planned.jobs, ledger, slots)
-        stop = threading.Event()
-        supervisor = Supervisor(boxes, ledger, shown, deadline, stop)
-        state = "ended"
-        with _signals_set(stop) as received:
-            try:
-                supervisor.run(planned.first)
-                if shown.seconds:
-                    shown.say(f"one case of each experiment: {progress.counted(shown.counts)}; {shown.expected_end()}")
-                supervisor.run(planned.jobs)
-            finally:
-                if received:
-                    state = "stopped"
-                shown.close(state)
-    for line in [*_left_out(planned), *progress.summary(planned.jobs, ledger), *supervisor.troubles]:
+    blocks = sweep_file.load(options.sweep, options.rounds)
+    gpus = plan.pins()
+    planned = plan.make(blocks, own_shard, max(1, len(gpus)))
+    done = Ledger(options.retry, options.stale)
+    if options.dry:
+        return _list(options.sweep, planned, done)
+    missing = device.on("cuda").missing()
+    if missing and all(block.options.needs == "cuda" for block in blocks):
+        raise ValueError(f"{options.sweep}.yaml: needs cuda: {missing}; DRY=1 lists the cases")
+    boxes = _boxes(options.address, planned, own_shard, gpus)
+    stop = threading.Event()
+    received = _stop_at_signals(stop)
+    with shard.held(own_shard):
+        # what a killed supervisor has left
+        supervise.clear(own_shard.scratch())
+        shown = Progress(options.sweep, own_shard, planned.jobs, done, slots=max(1, len(gpus)) * len(boxes))
+        supervisor = Supervisor(boxes, done, shown, options.deadline, stop)
+        try:
+            supervisor.run(planned.first)
+            if shown.seconds:
+                shown.say(f"one case of each experiment: {progress.counted(shown.counts)}; {shown.expected_end()}")
+            supervisor.run(planned.jobs)
+        finally:
+            supervise.clear(own_shard.scratch())
+            shown.close("stopped" if received else "ended")
+    return _end(planned, done, supervisor.troubles, received)
+
+
+def _list(sweep: str, planned: Plan, done: Ledger) -> int:
+    """List the cases of a sweep; run nothing."""
+    print(ledger.table(planned).to_string(index=False))
+    print(f"{sweep}: {progress.counted(done.counts(planned.jobs))}")
+    return 0
+
+
+def _boxes(address: str, planned: Plan, own_shard: Shard, gpus: list[str]) -> list[Box]:
+    """Return the machines that measure: the nodes of a cluster, or this one."""
+    if address:
+        # an optional package, which takes long to import
+        from lib.sweep import ray
+
+        return ray.boxes(address, planned.jobs)
+    return [supervise.local_box(own_shard.scratch(), gpus)]
+
+
+def _end(planned: Plan, done: Ledger, troubles: list[str], received: list[int]) -> int:
+    """Print the last lines, and return the exit code."""
+    for reason, cases in planned.left_out.items():
+        print(f"{len(cases)} left out: {reason}")
+    for line in [*progress.summary(planned.jobs, done), *troubles]:
         print(line)
     if received:
         print("stopped; the same command continues")
         return SIGNALS[received[0]]
-    counts = ledger.counts(planned.jobs)
-    has_failed = supervisor.troubles or any(counts[status] for status in progress.BAD)
-    if has_failed:
+    counts = done.counts(planned.jobs)
+    if troubles or any(counts[status] for status in progress.BAD):
         return FAILED
     return 0
 
 
-def _planned(options: argparse.Namespace, own_shard: Shard) -> tuple[Plan, list[Box]]:
-    """Return the plan and the machines that carry it out: this one, or the nodes of a cluster. Starts no kernel."""
-    if options.address:
-        from lib.sweep import ray
-
-        return ray.boxes(options.address, options.sweep, options.rounds, own_shard)
-    blocks = sweep_file.load(options.sweep, options.rounds)
-    missing = device.on("cuda").missing()
-    if missing and all(block.needs == "cuda" for block in blocks):
-        raise ValueError(f"{options.sweep}.yaml: needs cuda: {missing}; DRY=1 lists the cases")
-    pins = plan.pins()
-    planned = plan.make(blocks, own_shard, max(1, len(pins)))
-    return planned, [supervise.local_box(own_shard.scratch(), pins)]
-
-
-def _left_out(planned: Plan) -> list[str]:
-    lines = []
-    for reason, cases in planned.left_out.items():
-        lines.append(f"{len(cases)} left out: {reason}")
-    return lines
-
-
-@contextlib.contextmanager
-def _signals_set(stop: threading.Event) -> Iterator[list[int]]:
-    """Set `stop` at a signal to end, and yield the list of those received; ignored ones (`nohup`) stay ignored."""
+def _stop_at_signals(stop: threading.Event) -> list[int]:
+    """Set `stop` at a signal to end, and return the list of those received; ignored ones (`nohup`) stay ignored."""
     received = []
 
     def note(number: int, _) -> None:
         received.append(number)
         stop.set()
 
-    former = {}
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            former[number] = signal.signal(number, note)
-    try:
-        yield received
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
-
-
-def dry(options: argparse.Namespace, own_shard: Shard) -> int:
-    """List the cases of a sweep; run nothing."""
-    planned = plan.make(sweep_file.load(options.sweep, options.rounds), own_shard)
-    print(plan.table(planned).to_string(index=False))
-    print(f"{options.sweep}: {progress.counted(Ledger(options.retry, options.stale).counts(planned.jobs))}")
-    return 0
+            signal.signal(number, note)
+    return received
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -130,34 +122,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     options = _parser().parse_args(arguments)
     options.sweep = options.sweep.removesuffix(".yaml")
+    if options.sweep == "status":
+        print("\n".join(progress.statuses()))
+        return 0
+    if options.sweep == "report":
+        options.sweep = "quick" if device.on("cuda").missing() else "quick-gpu"
     try:
-        if options.sweep == "status":
-            print("\n".join(progress.statuses()))
-            return 0
-        if options.sweep == "report":
-            options.sweep = "quick" if device.on("cuda").missing() else "quick-gpu"
-        own_shard = shard.parse(options.shard)
         for name in ("rounds", "budget"):
             value = getattr(options, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name}: got {value:g}, expected a positive number")
-        if options.dry:
-            return dry(options, own_shard)
-        return sweep(options, own_shard)
-    except ValueError as error:
-        return _refuse(error, BAD_INPUT)
-    except records.CannotWrite as error:
-        return _refuse(error, CANNOT_WRITE)
-    except Busy as error:
-        return _refuse(error, BUSY)
-    except KeyboardInterrupt:
-        return SIGNALS[signal.SIGINT]
-
-
-def _refuse(error: Exception, code: int) -> int:
-    """Print why nothing more is done, and return the exit code."""
-    print(error, file=sys.stderr)
-    return code
+        options.deadline = None
+        if options.budget:
+            options.deadline = time.time() + options.budget
+        return sweep(options, shard.parse(options.shard))
+    except (ValueError, records.CannotWrite, Busy) as error:
+        print(error, file=sys.stderr)
+        if isinstance(error, records.CannotWrite):
+            return CANNOT_WRITE
+        if isinstance(error, Busy):
+            return BUSY
+        return BAD_INPUT
 
 
 if __name__ == "__main__":

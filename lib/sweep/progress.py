@@ -4,6 +4,7 @@ The expected end comes from the times of the cases so far, never from a model of
 """
 
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -19,7 +20,8 @@ from tqdm import tqdm
 
 from lib import paths, records
 from lib.sweep import shard
-from lib.sweep.plan import Entry, Job, Ledger, outcome
+from lib.sweep.ledger import Ledger, short_record
+from lib.sweep.plan import Entry, Job
 from lib.sweep.shard import Shard
 
 BAD = ("failed", "crashed", "timeout")
@@ -32,33 +34,34 @@ class Progress:
     def __init__(self, sweep: str, own_shard: Shard, jobs: Sequence[Job], ledger: Ledger, slots: int):
         self.sweep = sweep
         self.shard = own_shard
-        self.slots = max(1, slots)
+        self.slots = slots
         self.started = time.time()
         self.counts = ledger.counts(jobs)
-        # what a case took before, by its record's file; None if it never ran
-        self.left = {}
+        self.left = {}  # experiment and name of each case that is still to be measured, by its record's file
+        self.case_seconds = {}  # which a case took, in this sweep or before
         for job in jobs:
-            for entry in ledger.left(job):
-                self.left[job.file(entry)] = (job.experiment, _earlier_seconds(job, entry))
+            for entry in job.entries:
+                file = job.file(entry)
+                case = (job.experiment, records.name(entry.case))
+                record = short_record(file)
+                if record:
+                    self.case_seconds[case] = record["seconds"]
+                if ledger.is_left(job, entry):
+                    self.left[file] = case
         self.seconds = {}  # of this sweep's cases, by experiment
         self.in_hand = {}  # names, by slot
-        self.kernels_started = {}  # when, by slot, until their first case
-        self.start_seconds = []  # of kernels, until their first case
         # without a terminal there is no bar
         self.bar = tqdm(total=len(self.left), dynamic_ncols=True, disable=None, bar_format="{desc} {bar} {n}/{total}")
         self.write("running")
 
-    def starts(self, slot: object, job: Job, left: Sequence[Entry]) -> None:
-        """Note that a job starts at a slot, and which of its cases are still to be measured."""
-        self.kernels_started[slot] = time.time()
+    def starts(self, job: Job, left: Sequence[Entry]) -> None:
+        """Note that a job starts, and which of its cases are still to be measured."""
         for entry in job.entries:
             if entry not in left:
                 self.left.pop(job.file(entry), None)
 
     def begins(self, slot: object, experiment: str, name: str) -> None:
         """Note the case in hand at a slot."""
-        if slot in self.kernels_started:
-            self.start_seconds.append(time.time() - self.kernels_started.pop(slot))
         self.in_hand[slot] = f"{experiment} {name}"
         self.bar.set_description_str(self.in_hand[slot][:60].ljust(60))
         self.write("running")
@@ -70,24 +73,24 @@ class Progress:
         self.counts["left"] = len(self.left)
         self.counts[record["status"]] += 1
         self.seconds.setdefault(record["experiment"], []).append(record["seconds"])
+        self.case_seconds[record["experiment"], records.name(record["case"])] = record["seconds"]
         self.bar.update()
         if record["status"] in BAD:
-            reason = record["metrics"].get("reason", "")
-            self.say(failure(record["status"], record["experiment"], record["case"], reason))
+            self.say(failure(record))
 
     def expected_end(self) -> str:
         """Tell the expected end from the times so far: of the same case, else of its experiment, else of all."""
-        all_seconds = [seconds for of_experiment in self.seconds.values() for seconds in of_experiment]
+        all_seconds = list(itertools.chain(*self.seconds.values()))
         if not all_seconds:
             return "no case has a time yet"
-        typical = statistics.median(all_seconds)
+        medians = {experiment: statistics.median(seconds) for experiment, seconds in self.seconds.items()}
+        typical_seconds = statistics.median(all_seconds)
         left_seconds = 0.0
-        for experiment, earlier_seconds in self.left.values():
-            of_experiment = self.seconds.get(experiment, [typical])
-            left_seconds += earlier_seconds or statistics.median(of_experiment)
-        if self.start_seconds:
-            # a case needs a kernel's start about as often as so far
-            left_seconds += len(self.left) * sum(self.start_seconds) / len(all_seconds)
+        for case in self.left.values():
+            left_seconds += self.case_seconds.get(case, medians.get(case[0], typical_seconds))
+        # a case needs kernels to start and end about as often as so far
+        passed_seconds = (time.time() - self.started) * self.slots
+        left_seconds += len(self.left) * max(0, passed_seconds - sum(all_seconds)) / len(all_seconds)
         left_seconds /= self.slots
         end = datetime.fromtimestamp(time.time() + left_seconds)
         return f"about {left_seconds / 60:.0f} min left, until {end:%H:%M} on {end:%d %b}"
@@ -105,8 +108,6 @@ class Progress:
             "state": state,
             "process": os.getpid(),
             "host": platform.node(),
-            "started": self.started,
-            "updated": time.time(),
             "counts": dict(self.counts),
             "expected": self.expected_end(),
             "in_hand": list(self.in_hand.values()),
@@ -116,23 +117,14 @@ class Progress:
 
     def close(self, state: str) -> None:
         """Remove the bar and write the last state."""
-        self.in_hand.clear()
         self.bar.close()
         self.write(state)
 
 
-def _earlier_seconds(job: Job, entry: Entry) -> float | None:
-    """Return what a case took in this round before, or else in an earlier one; None if it never ran."""
-    for round in range(job.round, 0, -1):
-        record = outcome(job.file(entry, round))
-        if record:
-            return record.seconds
-    return None
-
-
-def failure(status: str, experiment: str, case: dict, reason: str) -> str:
+def failure(record: dict) -> str:
     """Describe a case that ended badly in one line."""
-    return f"{status}: {experiment} {records.name(case)}: {reason}"
+    name = records.name(record["case"])
+    return f"{record['status']}: {record['experiment']} {name}: {record['metrics'].get('reason', '')}"
 
 
 def counted(counts: Counter[str]) -> str:
@@ -146,9 +138,9 @@ def summary(jobs: Sequence[Job], ledger: Ledger) -> list[str]:
     lines = []
     for job in jobs:
         for entry in job.entries:
-            record = outcome(job.file(entry))
-            if record and record.status in BAD:
-                lines.append(failure(record.status, job.experiment, entry.case, record.metrics.get("reason", "")))
+            record = short_record(job.file(entry))
+            if record and record["status"] in BAD:
+                lines.append(failure(record))
     more = len(lines) - SHOWN
     if more > 0:
         lines = [*lines[:SHOWN], f"and {more} more"]
@@ -159,24 +151,24 @@ def statuses() -> list[str]:
     """Describe the sweeps on these results, and count their records by experiment."""
     lines = []
     for known_shard in shard.known():
+        # one that never wrote its status has nothing to tell
         with contextlib.suppress(OSError, ValueError, KeyError):
-            status = json.loads(known_shard.file("status").read_text())
-            lines.append(_line(known_shard, status))
+            lines.append(_line(known_shard, json.loads(known_shard.file("status").read_text())))
     for folder in sorted(paths.results().glob("[!.]*/*/")):
-        outcomes = [outcome(file) for file in folder.glob("*.json")]
-        counts = Counter(record.status if record else "damaged" for record in outcomes)
-        counted_words = ", ".join(f"{number} {status}" for status, number in counts.most_common())
-        lines.append(f"{folder.parent.name} {folder.name}: {counted_words}")
+        short_records = [short_record(file) or {"status": "damaged"} for file in folder.glob("*.json")]
+        counts = Counter(record["status"] for record in short_records)
+        words = ", ".join(f"{number} {status}" for status, number in counts.most_common())
+        lines.append(f"{folder.parent.name} {folder.name}: {words}")
     return lines or ["no sweep has run on these results yet"]
 
 
 def _line(known_shard: Shard, status: dict) -> str:
     state = status["state"]
-    running = shard.is_running(known_shard)
-    if state == "running" and not running:
+    is_running = known_shard.is_running()
+    if state == "running" and not is_running:
         state = "ended unexpectedly"
     line = f"{status['sweep']}, shard {known_shard}: {state}: {counted(Counter(status['counts']))}"
-    if running:
+    if is_running:
         line += f"; {status['expected']} (process {status['process']} on {status['host']})"
         line += "".join(f"; now {name}" for name in status["in_hand"])
     return line

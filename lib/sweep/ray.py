@@ -8,23 +8,22 @@ import contextlib
 import functools
 import logging
 import os
-import shutil
 import signal
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
 from lib import execution, records
-from lib.sweep import plan, run, sweep_file
-from lib.sweep.plan import Job, Plan
+from lib.instruments import environment
+from lib.sweep import run
+from lib.sweep.plan import Job
 from lib.sweep.run import Message, Place
-from lib.sweep.shard import Shard
-from lib.sweep.supervise import Box, SlotLost, clear
+from lib.sweep.supervise import Box, SlotLost, clear, share_of_cores
 
 # set before Ray is imported: send no usage statistics, and start no cluster when one is lost
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}
@@ -36,12 +35,12 @@ except ImportError:
     ray = None
 
 ANSWER_S = 10  # for the head to answer
-PLAN_S = 180  # for a node to plan: it imports torch and builds each case
+IMPORT_S = 180  # for a node to import torch
 LOOK_S = 3  # between looks for nodes that come and go
 
 
-def boxes(address: str, sweep: str, rounds: int | None, shard: Shard) -> tuple[Plan, list[Box]]:
-    """Return the plan that the first node makes, and a list of boxes that changes as nodes come and go.
+def boxes(address: str, jobs: Sequence[Job]) -> list[Box]:
+    """Return a list of boxes for these jobs, which changes as nodes of a cluster come and go.
 
     Raises ValueError without Ray, a cluster at `address` (host:port), or a node that can take part."""
     if ray is None:
@@ -57,68 +56,63 @@ def boxes(address: str, sweep: str, rounds: int | None, shard: Shard) -> tuple[P
         raise ValueError(f"address: no Ray cluster answers at {address}: {_first_line(error)}") from None
     # else the last output of each lost node would appear beside the bar
     ray._private.worker._worker_logs_enabled = False
-    nodes = Nodes(sweep, rounds, shard)
-    nodes.update()
-    if nodes.plan is None:
+    box_of_node = {}
+    present = []
+    _update(box_of_node, present, jobs)
+    if not present:
         raise ValueError(f"address: no node of the cluster at {address} can take part")
-    threading.Thread(target=nodes.follow, daemon=True).start()
-    return nodes.plan, nodes.boxes
+    threading.Thread(target=_follow, args=(box_of_node, present, jobs), daemon=True).start()
+    return present
 
 
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-class Nodes:
-    """Keep the boxes of the cluster's nodes up to date."""
+def _follow(box_of_node: dict[str, Box | None], present: list[Box], jobs: Sequence[Job]) -> None:
+    """Update the boxes again and again; runs in a thread that ends with the process."""
+    while True:
+        time.sleep(LOOK_S)
+        # the slots report their own errors
+        with contextlib.suppress(exceptions.RayError, OSError):
+            _update(box_of_node, present, jobs)
 
-    def __init__(self, sweep: str, rounds: int | None, shard: Shard):
-        self.arguments = (sweep, rounds, shard)
-        self.plan = None
-        self.boxes = []
-        self.box_of_node = {}  # None for a node that cannot take part
 
-    def update(self) -> None:
-        """Add the boxes of new nodes, and remove those of lost ones."""
-        alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
-        for node_id in self.box_of_node.keys() - alive.keys():
-            box = self.box_of_node.pop(node_id)
-            if box in self.boxes:
-                self.boxes.remove(box)
-        for node_id in alive.keys() - self.box_of_node.keys():
-            cpus = int(alive[node_id]["Resources"]["CPU"])
-            gpus = int(alive[node_id]["Resources"].get("GPU", 0))
-            self.box_of_node[node_id] = None
-            try:
-                task = _on(node_id, plan_here)
-                planned, codes = ray.get(task.remote(*self.arguments, max(1, gpus)), timeout=PLAN_S)
-                self._refuse_other_node(planned, codes)
-            except (exceptions.RayError, ValueError) as error:
-                print(f"a node is left out: {_first_line(getattr(error, 'cause', None) or error)}", flush=True)
-                continue
-            if self.plan is None:
-                self.plan = planned
-            parts = []
-            for number in range(gpus):
-                parts.append(_slot(node_id, number, gpus, cpus // gpus, 1))
-            box = Box(_slot(node_id, 0, 1, cpus, gpus), parts)
-            self.box_of_node[node_id] = box
-            self.boxes.append(box)
+def _update(box_of_node: dict[str, Box | None], present: list[Box], jobs: Sequence[Job]) -> None:
+    """Add the boxes of new nodes, and remove those of lost ones; a node that cannot take part has none."""
+    alive = {}
+    for node in ray.nodes():
+        if node["Alive"] and node["Resources"].get("CPU"):
+            alive[node["NodeID"]] = node["Resources"]
+    for node_id in box_of_node.keys() - alive.keys():
+        box = box_of_node.pop(node_id)
+        if box:
+            present.remove(box)
+    experiments = {job.experiment for job in jobs}
+    devices = {job.device for job in jobs}
+    for node_id in alive.keys() - box_of_node.keys():
+        box_of_node[node_id] = None
+        cpus = int(alive[node_id]["CPU"])
+        gpus = int(alive[node_id].get("GPU", 0))
+        try:
+            # Ray hides the GPUs from a task that asks for none
+            task = _on(node_id, machine_and_code, num_gpus=gpus)
+            told = ray.get(task.remote(experiments, devices), timeout=IMPORT_S)
+        except exceptions.RayError as error:
+            print(f"a node is left out: {_first_line(getattr(error, 'cause', None) or error)}", flush=True)
+            continue
+        if told != machine_and_code(experiments, devices):
+            print("a node is left out: its hardware or code differs from this machine's", flush=True)
+            continue
+        parts = [_slot(node_id, gpus, cpus // gpus, 1) for _ in range(gpus)]
+        box_of_node[node_id] = Box(_slot(node_id, 1, cpus, gpus), parts)
+        present.append(box_of_node[node_id])
 
-    def _refuse_other_node(self, planned: Plan, codes: dict[str, str]) -> None:
-        """Raise ValueError for a node of other code or of other hardware than the first."""
-        if codes != _codes(planned):
-            raise ValueError("its code differs; check out the same commit")
-        if self.plan and planned.jobs != self.plan.jobs:
-            raise ValueError("its hardware or sweep file differs from the first node's; give it a sweep of its own")
 
-    def follow(self) -> None:
-        """Update the nodes again and again; runs in a thread that ends with the process."""
-        while True:
-            time.sleep(LOOK_S)
-            # the slots report their own errors
-            with contextlib.suppress(exceptions.RayError, OSError):
-                self.update()
+def machine_and_code(experiments: set[str], devices: set[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the slugs of this machine by device, and the digests of the code that measures each experiment."""
+    machines = {device: environment.machine(device) for device in devices}
+    return machines, {experiment: records.digest(experiment) for experiment in experiments}
 
 
 def _on(node_id: str, function, **resources):
@@ -128,15 +122,15 @@ def _on(node_id: str, function, **resources):
     return ray.remote(**options)(function).options(scheduling_strategy=strategy)
 
 
-def _slot(node_id: str, number: int, slots: int, cpus: int, gpus: int):
-    """Return the slot that measures on a node, with so many of its processors and GPUs."""
+def _slot(node_id: str, slots: int, cpus: int, gpus: int):
+    """Return one of the `slots` that measure on a node, with so many of its processors and GPUs."""
     task = _on(node_id, measured_here, num_cpus=cpus, num_gpus=gpus, num_returns="streaming")
-    return functools.partial(_measured_there, task, number, slots)
+    return functools.partial(_measured_there, task, slots)
 
 
-def _measured_there(task, number: int, slots: int, job: Job, deadline: float | None) -> Iterator[Message]:
+def _measured_there(task, slots: int, job: Job, deadline: float | None) -> Iterator[Message]:
     """Measure a job on a node. Raises SlotLost if its worker is gone, records.CannotWrite if its disk is full."""
-    stream = task.remote(job, deadline, number, slots)
+    stream = task.remote(job, deadline, slots)
     try:
         for reference in stream:
             yield Message(*ray.get(reference))
@@ -152,29 +146,16 @@ def _measured_there(task, number: int, slots: int, job: Job, deadline: float | N
         ray.cancel(stream, force=True)
 
 
-def _codes(planned: Plan) -> dict[str, str]:
-    """Return the digest of the code here that measures each experiment."""
-    return {job.experiment: records.digest(job.experiment) for job in planned.jobs}
-
-
-def plan_here(sweep: str, rounds: int | None, shard: Shard, slots: int) -> tuple[Plan, dict[str, str]]:
-    """Plan the sweep for this node, and tell which code would measure it."""
-    _undo_ray()
-    planned = plan.make(sweep_file.load(sweep, rounds), shard, slots)
-    return planned, _codes(planned)
-
-
-def measured_here(job: Job, deadline: float | None, number: int, slots: int) -> Iterator[tuple[str, str]]:
+def measured_here(job: Job, deadline: float | None, slots: int) -> Iterator[tuple[str, str]]:
     """Measure a job on this node, in a folder that goes with it."""
     _undo_ray()
     scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=execution.socket_folder()))
     os.environ["RESULTS"] = str(scratch / "results")
     try:
-        for message in run.measured(job, deadline, Place(scratch, number, slots)):
+        for message in run.measured(job, deadline, Place(scratch, slots, share_of_cores(slots))):
             yield tuple(message)
     finally:
         clear(scratch)
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _undo_ray() -> None:

@@ -8,7 +8,6 @@ import concurrent.futures
 import contextlib
 import errno
 import json
-import math
 import os
 import shutil
 import tempfile
@@ -47,24 +46,26 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """Say where kernels run: their folder for scratch files, and which slot of how many this is."""
+    """Say where kernels run: their folder for scratch files, how many slots share the machine, their environment."""
 
     scratch: Path
-    slot: int = 0
     slots: int = 1
-    variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # of the kernels' environment
+    variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass
-class _Watched:
-    """Hold what was seen of one kernel: the records by the case's position, and how it ended."""
+class _Kernel:
+    """Hold what was seen of one kernel: its records by the case's position, and how it ended."""
 
     records: dict[int, dict] = field(default_factory=dict)
+    index: int = -1  # of the case that began last
+    since: float = field(default_factory=time.time)  # the kernel, its last case or its last record
     ended: str = ""  # by itself, timeout, restart
     reason: str = ""
-    began_a_case: bool = False
-    in_hand: Entry | None = None  # begun, and without a record
-    in_hand_since: float = field(default_factory=time.time)
+
+    def has_one_in_hand(self) -> bool:
+        """Tell if a case has begun and has no record."""
+        return self.index >= 0 and self.index not in self.records
 
 
 def measured(job: Job, deadline: float | None, place: Place) -> Iterator[Message]:
@@ -79,45 +80,45 @@ def measured(job: Job, deadline: float | None, place: Place) -> Iterator[Message
     starts_in_vain = 0
     while (left or wanting_memory) and not _is_over(deadline):
         batch = left or [wanting_memory.pop(0)]
-        watched = yield from _one_kernel(job, batch, deadline, place)
+        kernel = yield from _one_kernel(job, batch, deadline, place)
         left = []
         for position, entry in enumerate(batch):
-            record = watched.records.get(position)
+            record = kernel.records.get(position)
             if record is None:
                 left.append(entry)
             elif record["status"] == "oom" and record["metrics"].get("fresh") is False:
                 wanting_memory.append(entry)
-        if not left or watched.ended == "restart" or _is_over(deadline):
+        if not left or kernel.ended == "restart" or _is_over(deadline):
             continue
-        if not watched.began_a_case:
+        if kernel.index < 0:
             starts_in_vain += 1
             if starts_in_vain == STARTS:
-                yield Message("trouble", f"{job.experiment}: no case could begin: {watched.reason}")
+                yield Message("trouble", f"{job.experiment}: no case could begin: {kernel.reason}")
                 return
             continue
         starts_in_vain = 0
-        in_hand = watched.in_hand or left[0]
-        name = records.name(in_hand.case)
-        tries[name] += 1
-        if watched.ended == "timeout" and watched.in_hand:
-            yield _record(job, in_hand, "timeout", f"took longer than {in_hand.timeout:g} s", watched)
-            left.remove(in_hand)
-        elif tries[name] == TRIES:
-            yield _record(job, in_hand, "crashed", watched.reason, watched)
-            left.remove(in_hand)
+        if kernel.has_one_in_hand():
+            in_hand = batch[kernel.index]
+            name = records.name(in_hand.case)
+            tries[name] += 1
+            if kernel.ended == "timeout":
+                yield _record(job, in_hand, "timeout", f"took longer than {in_hand.timeout:g} s", kernel.since)
+                left.remove(in_hand)
+            elif tries[name] == TRIES:
+                yield _record(job, in_hand, "crashed", kernel.reason, kernel.since)
+                left.remove(in_hand)
 
 
 def _is_over(deadline: float | None) -> bool:
     return deadline is not None and time.time() > deadline
 
 
-def _record(job: Job, entry: Entry, status: str, reason: str, watched: _Watched) -> Message:
+def _record(job: Job, entry: Entry, status: str, reason: str, since: float) -> Message:
     """Save the record of a case whose kernel could not, and return its message."""
-    started = datetime.fromtimestamp(watched.in_hand_since, UTC).isoformat(timespec="seconds")
-    seconds = max(0.0, time.time() - watched.in_hand_since)
+    started = datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds")
     around = environment.describe(job.device)
-    metrics = {"reason": reason}
-    record = records.create(job.experiment, entry.case, job.round, status, metrics, around, started, seconds)
+    seconds = max(0.0, time.time() - since)
+    record = records.create(job.experiment, entry.case, job.round, status, {"reason": reason}, around, started, seconds)
     return Message("record", records.save(record).read_text())
 
 
@@ -144,71 +145,60 @@ def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float | None, place:
         "TORCHINDUCTOR_CACHE_DIR": str(place.scratch / "compiled"),
         **place.variables,
     }
-    executing = _threads.submit(_execute, job, batch, folder, output, variables, place)
+    executing = _threads.submit(_execute, job, batch[0].seconds, folder, output, variables)
+    kernel = _Kernel()
     try:
-        watched = yield from _watch(job, batch, plan_file, executing)
+        yield from _watch(kernel, job, batch, plan_file, executing)
     finally:
         end(folder)
         # the notebook is written a last time after its kernel has ended
         concurrent.futures.wait([executing], 10)
         shutil.rmtree(folder, ignore_errors=True)
     if executing.done():
-        watched.reason = _why(executing)
-    return watched
+        kernel.reason = _why(executing)
+    return kernel
 
 
-def _execute(
-    job: Job, batch: Sequence[Entry], folder: Path, output: Path, variables: Mapping[str, str], place: Place
-) -> None:
-    """Execute the notebook up to its cell `measure`, on the slot's share of the cores."""
+def _execute(job: Job, seconds: float, folder: Path, output: Path, variables: Mapping[str, str]) -> None:
+    """Execute the notebook up to its cell `measure`."""
     source = notebooks.NOTEBOOKS / f"{job.experiment}.ipynb"
-    parameters = {"round": job.round, "seconds": batch[0].seconds}
-    with _on_share_of_cores(place.slot, place.slots):
-        kernel = execution.Kernel(str(folder))
-        execution.execute(kernel, source, output, parameters, variables, output.with_suffix(".log"), until="measure")
+    parameters = {"round": job.round, "seconds": seconds}
+    kernel = execution.Kernel(str(folder))
+    execution.execute(kernel, source, output, parameters, variables, output.with_suffix(".log"), until="measure")
 
 
-def _watch(
-    job: Job, batch: Sequence[Entry], plan_file: Path, executing: concurrent.futures.Future
-) -> Iterator[Message]:
-    """Yield messages until the notebook ends or must be ended, and return what was seen."""
-    watched = _Watched()
+def _watch(kernel: _Kernel, job: Job, batch: Sequence[Entry], plan_file: Path, executing: Future) -> Iterator[Message]:
+    """Yield messages, and note what is seen, until the notebook ends or must be ended."""
     files = [job.file(entry) for entry in batch]
     former_stamps = [_stamp(file) for file in files]
-    current_index = -1
-    while True:
+    while not kernel.ended:
         # before the look for records: those of a notebook that has ended are all there
         over = bool(concurrent.futures.wait([executing], LOOK_S).done)
-        current = _current(plan_file)
-        for position in range(current["index"] + 1):
-            if position in watched.records or _stamp(files[position]) == former_stamps[position]:
+        index, started = _begun_last(plan_file)
+        for position in range(index + 1):
+            if position in kernel.records or _stamp(files[position]) == former_stamps[position]:
                 continue
             # a file that is not whole counts as no record
             with contextlib.suppress(ValueError):
                 record = records.read(files[position])
-                watched.records[position] = record
-                watched.in_hand_since = time.time()
+                kernel.records[position] = record
+                kernel.since = time.time()
                 yield Message("record", files[position].read_text())
                 if record["status"] == "failed" and job.device != "cpu":
                     # an error may have left the GPU unusable for this process
-                    watched.ended = "restart"
-                    return watched
-        if current["index"] > current_index:
-            current_index = current["index"]
-            watched.began_a_case = True
-            watched.in_hand_since = current["started"]
-            yield Message("begins", records.name(batch[current_index].case))
-        watched.in_hand = None
+                    kernel.ended = "restart"
+                    return
+        if index > kernel.index:
+            kernel.index = index
+            kernel.since = started
+            yield Message("begins", records.name(batch[index].case))
         limit_s = START_S
-        if watched.began_a_case and current_index not in watched.records:
-            watched.in_hand = batch[current_index]
-            limit_s = watched.in_hand.timeout
+        if kernel.has_one_in_hand():
+            limit_s = batch[index].timeout
         if over:
-            watched.ended = "by itself"
-            return watched
-        if time.time() - watched.in_hand_since > limit_s:
-            watched.ended = "timeout"
-            return watched
+            kernel.ended = "by itself"
+        elif time.time() - kernel.since > limit_s:
+            kernel.ended = "timeout"
 
 
 def _stamp(file: Path) -> tuple[int, int]:
@@ -220,12 +210,13 @@ def _stamp(file: Path) -> tuple[int, int]:
     return (status.st_mtime_ns, status.st_ino)
 
 
-def _current(plan_file: Path) -> dict:
-    """Return the position of the case in hand and when it began; -1 before the first."""
+def _begun_last(plan_file: Path) -> tuple[int, float]:
+    """Return the position of the case that began last, and when; -1 before the first."""
     try:
-        return json.loads(plan_file.with_name(f"{plan_file.name}.current").read_text())
-    except (FileNotFoundError, ValueError):
-        return {"index": -1, "started": math.nan}
+        current = json.loads(plan_file.with_name(f"{plan_file.name}.current").read_text())
+    except FileNotFoundError:
+        return -1, 0.0
+    return current["index"], current["started"]
 
 
 def _why(executing: Future) -> str:
@@ -243,22 +234,6 @@ def _why(executing: Future) -> str:
 
 def _cannot_write(error: OSError) -> records.CannotWrite:
     return records.CannotWrite(f"{error.filename or 'scratch'}: cannot be written: {error.strerror}")
-
-
-@contextlib.contextmanager
-def _on_share_of_cores(slot: int, slots: int) -> Iterator[None]:
-    """Start processes of this thread on the slot's share of the cores, by which they count their threads."""
-    if slots == 1 or not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    every_core = sorted(os.sched_getaffinity(0))
-    usable = min(len(every_core), environment.cores())
-    share = every_core[slot * usable // slots : (slot + 1) * usable // slots]
-    os.sched_setaffinity(0, share or every_core)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, every_core)
 
 
 def end(folder: Path, within_s: float = 10.0) -> None:

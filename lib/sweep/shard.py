@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from lib import execution, paths, records
 
-WAIT_S = 10  # for another supervisor to finish taking its shard
+WAIT_S = 1  # for a lock, which another process holds for a moment to see if the shard runs
 
 
 class Busy(Exception):
@@ -43,6 +43,14 @@ class Shard:
         key = f"{os.getuid()} {paths.results().resolve()} {self}"
         return Path(execution.socket_folder(), f"sweep-{hashlib.sha256(key.encode()).hexdigest()[:8]}")
 
+    def is_running(self) -> bool:
+        """Tell if a supervisor holds the lock of this shard."""
+        try:
+            with FileLock(self.file("lock")).acquire(timeout=0):
+                return False
+        except Timeout:
+            return True
+
 
 def parse(text: str) -> Shard:
     """Parse a shard such as 2/4. Raises ValueError."""
@@ -54,40 +62,23 @@ def parse(text: str) -> Shard:
 
 def known() -> list[Shard]:
     """List the shards that were ever locked on these results."""
-    shards = []
-    for file in sorted(paths.results().glob(".lock-*-of-*")):
-        match = re.fullmatch(r"\.lock-(\d+)-of-(\d+)", file.name)
-        if match:
-            shards.append(Shard(int(match[1]), int(match[2])))
-    return shards
+    names = [file.name for file in sorted(paths.results().glob(".lock-*-of-*"))]
+    matches = [re.fullmatch(r"\.lock-(\d+)-of-(\d+)", name) for name in names]
+    return [Shard(int(match[1]), int(match[2])) for match in matches if match]
 
 
 @contextlib.contextmanager
 def held(shard: Shard) -> Iterator[None]:
     """Lock a shard for the block. Raises Busy, also where shards of another count run, and records.CannotWrite."""
-    own_lock = FileLock(shard.file("lock"))
     try:
         paths.results().mkdir(parents=True, exist_ok=True)
-        # one process at a time looks at the locks
-        with FileLock(paths.results() / ".lock", timeout=WAIT_S):
-            for present_shard in known():
-                if present_shard.count != shard.count and is_running(present_shard):
-                    raise Busy(f"shard {present_shard} of another sweep is running on {paths.results()}")
-            own_lock.acquire(timeout=0)
+        for known_shard in known():
+            if known_shard.count != shard.count and known_shard.is_running():
+                raise Busy(f"shard {known_shard} of another sweep is running on {paths.results()}")
+        lock = FileLock(shard.file("lock")).acquire(timeout=WAIT_S)
     except Timeout:
         raise Busy(f"shard {shard} is running already on {paths.results()}") from None
     except OSError as error:
         raise records.CannotWrite(f"{paths.results()}: cannot be written: {error.strerror}") from None
-    try:
+    with lock:
         yield
-    finally:
-        own_lock.release()
-
-
-def is_running(shard: Shard) -> bool:
-    """Tell if a supervisor holds the lock of a shard."""
-    try:
-        with FileLock(shard.file("lock")).acquire(timeout=0):
-            return False
-    except Timeout:
-        return True

@@ -4,6 +4,7 @@ A case is done when its record exists. So whatever ends this process, the next o
 """
 
 import contextlib
+import os
 import queue
 import shutil
 import threading
@@ -14,8 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lib import records
+from lib.instruments import environment
 from lib.sweep import run
-from lib.sweep.plan import Job, Ledger
+from lib.sweep.ledger import Ledger
+from lib.sweep.plan import Job
 from lib.sweep.progress import Progress
 from lib.sweep.run import Message, Place
 
@@ -40,12 +43,14 @@ class Box:
 
     def free_slot(self, job: Job, busy: dict) -> Slot | None:
         """Return a slot for a job, or None while it has to wait."""
+        free_parts = [part for part in self.parts if part not in busy]
         if self.whole in busy:
             return None
-        free_parts = [part for part in self.parts if part not in busy]
-        if job.alone or not self.parts:
-            return self.whole if len(free_parts) == len(self.parts) else None
-        return free_parts[0] if free_parts else None
+        if self.parts and not job.alone:
+            return next(iter(free_parts), None)
+        if len(free_parts) < len(self.parts):
+            return None
+        return self.whole
 
 
 def local_box(scratch: Path, pins: Sequence[str]) -> Box:
@@ -55,25 +60,21 @@ def local_box(scratch: Path, pins: Sequence[str]) -> Box:
         return lambda job, deadline: run.measured(job, deadline, place)
 
     parts = []
-    for number, pin in enumerate(pins):
-        parts.append(slot_in(Place(scratch, number, len(pins), {"CUDA_VISIBLE_DEVICES": pin})))
+    for pin in pins:
+        variables = share_of_cores(len(pins)) | {"CUDA_VISIBLE_DEVICES": pin}
+        parts.append(slot_in(Place(scratch, len(pins), variables)))
     return Box(slot_in(Place(scratch)), parts)
 
 
-@contextlib.contextmanager
-def cleared(scratch: Path) -> Iterator[None]:
-    """Clear a folder of kernels before and after the block: what a killed supervisor has left, and what this one has.
-
-    Processes whose plan lies in it are ended. Call it under the shard's lock."""
-    try:
-        clear(scratch)
-        yield
-    finally:
-        clear(scratch)
+def share_of_cores(slots: int) -> dict[str, str]:
+    """Return the variables by which each of several kernels takes its share of the threads."""
+    if slots == 1:
+        return {}
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, environment.cores() // slots)))}
 
 
 def clear(scratch: Path) -> None:
-    """End the processes whose plan lies in a folder, and remove it."""
+    """End the processes whose plan lies in a folder, and remove it. Call it under the shard's lock."""
     run.end(scratch)
     shutil.rmtree(scratch, ignore_errors=True)
 
@@ -91,85 +92,67 @@ class Supervisor:
     deadline: float | None
     stop: threading.Event
     troubles: list[str] = field(default_factory=list)
+    waiting: deque[Job] = field(default_factory=deque)
     busy: dict[Slot, Job] = field(default_factory=dict)
     events: queue.Queue = field(default_factory=queue.Queue)
-    begun: set[Slot] = field(default_factory=set)  # slots where a case of the job has begun
     losses: Counter = field(default_factory=Counter)
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Run all jobs in their order. Raises records.CannotWrite."""
-        waiting = deque(jobs)
+        self.waiting.extend(jobs)
         box_seen = time.monotonic()
         while not self.stop.is_set():
-            self._start(waiting)
-            if not self.busy:
-                if not waiting or self._is_over():
-                    return
-                if self.boxes:
-                    box_seen = time.monotonic()
-                elif time.monotonic() - box_seen > NO_BOX_S:
-                    self._tell("no machine is left to measure on")
-                    return
+            self._start()
+            if not self.busy and (not self.waiting or self._is_over()):
+                return
+            if self.boxes:
+                box_seen = time.monotonic()
+            elif not self.busy and time.monotonic() - box_seen > NO_BOX_S:
+                self._tell("no machine is left to measure on")
+                return
             with contextlib.suppress(queue.Empty):
                 slot, message = self.events.get(timeout=LOOK_S)
-                self._take(slot, message, waiting)
+                self._take(slot, message)
 
     def _is_over(self) -> bool:
         return self.deadline is not None and time.time() > self.deadline
 
-    def _start(self, waiting: deque[Job]) -> None:
+    def _start(self) -> None:
         """Start waiting jobs in their order, as long as there is a free slot for the next."""
-        while waiting and not self._is_over():
-            left = self.ledger.left(waiting[0])
-            if not left:
-                self.progress.starts(None, waiting.popleft(), left)
-                continue
-            free_slots = [box.free_slot(waiting[0], self.busy) for box in list(self.boxes)]
-            slot = next(filter(None, free_slots), None)
-            if slot is None:
-                return
-            self.progress.starts(slot, waiting[0], left)
-            job = replace(waiting.popleft(), entries=left)
-            self.busy[slot] = job
-            threading.Thread(target=self._follow, args=(slot, job), daemon=True).start()
+        while self.waiting and not self._is_over():
+            job = self.waiting[0]
+            left = self.ledger.left(job)
+            if left:
+                free_slots = [box.free_slot(job, self.busy) for box in list(self.boxes)]
+                slot = next(filter(None, free_slots), None)
+                if slot is None:
+                    return
+                self.busy[slot] = replace(job, entries=left)
+                threading.Thread(target=self._follow, args=(slot, self.busy[slot]), daemon=True).start()
+            self.waiting.popleft()
+            self.progress.starts(job, left)
 
     def _follow(self, slot: Slot, job: Job) -> None:
-        """Pass the messages of a slot on; runs in a thread."""
-        last = Message("end", "")
+        """Pass the messages of a slot on, and at last its error or None; runs in a thread."""
         try:
-            messages = slot(job, self.deadline)
-            for message in messages:
-                if self.stop.is_set():
-                    messages.close()
-                    break
+            for message in slot(job, self.deadline):
                 self.events.put((slot, message))
-        except SlotLost as error:
-            last = Message("lost", str(error))
-        except records.CannotWrite as error:
-            last = Message("cannot write", str(error))
         except Exception as error:  # a thread's exception would be lost
-            last = Message("trouble", f"{job.experiment}: {type(error).__name__}: {error}")
-            self.events.put((slot, last))
-            last = Message("end", "")
-        self.events.put((slot, last))
+            self.events.put((slot, error))
+        else:
+            self.events.put((slot, None))
 
-    def _take(self, slot: Slot, message: Message, waiting: deque[Job]) -> None:
-        """Take note of one message."""
+    def _take(self, slot: Slot, message: Message | Exception | None) -> None:
+        """Take note of one message, or of the end of a job."""
         job = self.busy[slot]
-        if message.kind == "begins":
-            self.begun.add(slot)
+        if not isinstance(message, Message):
+            self._end(slot, message)
+        elif message.kind == "begins":
             self.progress.begins(slot, job.experiment, message.text)
         elif message.kind == "record":
             self._keep(slot, job, message.text)
-        elif message.kind == "trouble":
-            self._tell(message.text)
-        elif message.kind == "cannot write":
-            raise records.CannotWrite(message.text)
         else:
-            del self.busy[slot]
-            if message.kind == "lost":
-                self._lost(job, message.text, slot in self.begun, waiting)
-            self.begun.discard(slot)
+            self._tell(message.text)
 
     def _keep(self, slot: Slot, job: Job, text: str) -> None:
         """Write a record, unless its kernel has written it here already."""
@@ -182,17 +165,24 @@ class Supervisor:
             self.ledger.finished.add(file)
             self.progress.ends(slot, file, record)
 
-    def _lost(self, job: Job, reason: str, has_begun: bool, waiting: deque[Job]) -> None:
-        """Put back what a lost worker has not measured; the case in hand is given up after some losses."""
-        left = self.ledger.left(job)
-        if not left:
-            return
-        in_hand = job.file(left[0])
-        self.losses[in_hand] += has_begun
-        if self.losses[in_hand] == LOSSES:
-            self.ledger.finished.add(in_hand)
-            self._tell(f"{job.experiment} {records.name(left[0].case)}: given up after {LOSSES} lost workers: {reason}")
-        waiting.appendleft(replace(job, entries=left))
+    def _end(self, slot: Slot, error: Exception | None) -> None:
+        """Free a slot. What a lost one has not measured waits again; the case in hand is given up after some losses."""
+        job = self.busy.pop(slot)
+        had_one_in_hand = self.progress.in_hand.pop(slot, None)
+        if isinstance(error, records.CannotWrite):
+            raise error
+        if isinstance(error, SlotLost):
+            left = self.ledger.left(job)
+            if left and had_one_in_hand:
+                in_hand = job.file(left[0])
+                self.losses[in_hand] += 1
+                if self.losses[in_hand] == LOSSES:
+                    self.ledger.finished.add(in_hand)
+                    name = f"{job.experiment} {records.name(left[0].case)}"
+                    self._tell(f"{name}: given up after {LOSSES} lost workers: {error}")
+            self.waiting.appendleft(job)
+        elif error:
+            self._tell(f"{job.experiment}: {type(error).__name__}: {error}")
 
     def _tell(self, line: str) -> None:
         self.troubles.append(line)

@@ -6,26 +6,13 @@ import sys
 import pytest
 
 import cheap
+from cheap_sweeps import cheap_sweep  # noqa: F401
 from lib import catalog, notebooks
 from lib.instruments import environment
 
 
 @pytest.fixture
-def cheap_sweep():
-    """Make a sweep from the text of its file; it is ended and removed after the test."""
-    sweeps = []
-
-    def make(text, **options):
-        sweeps.append(cheap.Sweep(text, **options))
-        return sweeps[-1]
-
-    yield make
-    for sweep in sweeps:
-        sweep.remove()
-
-
-@pytest.fixture
-def here(cheap_sweep, monkeypatch):
+def here(cheap_sweep, monkeypatch):  # noqa: F811
     """Put the cheap experiment in the place of the project's, in this process; returns its sweep."""
     sweep = cheap_sweep("cheap:")
     notebooks.experiments.cache_clear()

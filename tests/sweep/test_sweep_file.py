@@ -18,58 +18,50 @@ def test_a_list_is_swept_a_scalar_fixed_and_the_rest_are_defaults(here):
     (block,) = read(here, "cheap: {number: [1, 2], behaviour: [ok, kill]}")
     listed = [(case.number, case.behaviour, case.pause_ms) for case in block.cases]
     assert listed == [(1, "ok", 1), (1, "kill", 1), (2, "ok", 1), (2, "kill", 1)]
-    assert (block.rounds, block.seconds, block.timeout, block.tier) == (3, 0.4, 600, 1)
+    assert block.options == sweep_file.Options(rounds=3, seconds=0.4, timeout=600, tier=1)
 
 
 def test_options_of_the_file_hold_for_blocks_that_do_not_say_otherwise(here):
     blocks = "[{number: 1, tier: 2, timeout: 9.5, fresh: [number]}, {number: 2, rounds: 2}]"
     text = f"rounds: 5\nseconds: 1e-1\ncheap: {blocks}"
     first, second = read(here, text)
-    assert (first.rounds, first.seconds, first.timeout, first.tier, first.fresh) == (5, 0.1, 9.5, 2, ("number",))
-    assert (second.rounds, second.seconds, second.tier, second.fresh) == (2, 0.1, 1, ())
+    assert first.options == sweep_file.Options(5, 0.1, 9.5, tier=2, fresh=["number"])
+    assert second.options == sweep_file.Options(2, 0.1)
 
 
 def test_other_rounds_leave_blocks_alone_that_need_one(here):
     text = "rounds: 3\ncheap: [{number: 1}, {number: 2, rounds: 5}, {number: 3, rounds: 1}]"
-    assert [block.rounds for block in read(here, text, rounds=7)] == [7, 7, 1]
+    assert [block.options.rounds for block in read(here, text, rounds=7)] == [7, 7, 1]
 
 
 BAD = {
     "": "file: got None, expected a mapping",
-    "- cheap": r"file: got \['cheap'\], expected a mapping",
     "rounds: 3": "file: got no experiment",
     "cheep: {number: 1}": r"experiment: got 'cheep', expected one of cheap, .*\(nearest: cheap\)",
     "cheap: {numbr: 1}": r"cheap: got 'numbr', expected one of .*\(nearest: number\)",
     "cheap: {round: 1}": r"cheap: got 'round', .*\(nearest: rounds\)",
-    "cheap: {number: '1'}": r"cheap.number: got '1' \(str\), expected int",
-    "cheap: {number: 1.5}": r"cheap.number: got 1.5 \(float\), expected int",
     "cheap: {number: true}": r"cheap.number: got True \(bool\), expected int",
     "cheap: {number: 0}": "cheap.number: got 0, expected at least 1",
-    "cheap: {number: 99999999999999999999999}": "cheap.number: got 9+, expected at most",
     "cheap: {number: []}": r"cheap.number: got \[\], expected a value",
-    "cheap: {number: [[1]]}": r"cheap.number: got \[1\] \(list\), expected int",
-    "cheap: {number: {a: 1}}": r"cheap.number: got {'a': 1}, expected a value",
     "cheap: {number: }": "cheap.number: got None, expected a value",
     "cheap: {behaviour: okk}": r"cheap.behaviour: got 'okk', .*\(nearest: ok\)",
     "cheap: {number: 1, rounds: 0}": "cheap.rounds: got 0, expected at least 1",
-    "cheap: {number: 1, rounds: 1.5}": "cheap.rounds: got 1.5, expected a whole number",
-    "cheap: {number: 1, seconds: .nan}": "cheap.seconds: got nan, expected a number",
-    "cheap: {number: 1, seconds: .inf}": "cheap.seconds: got inf, expected a number",
+    "cheap: {number: 1, rounds: 1.5}": r"cheap.rounds: got 1.5 \(float\), expected int",
+    "cheap: {number: 1, seconds: .nan}": "cheap.seconds: got nan, expected a finite number",
     "cheap: {number: 1, seconds: -1}": "cheap.seconds: got -1, expected at least",
-    "cheap: {number: 1, seconds: '1'}": "cheap.seconds: got '1', expected a number",
-    "cheap: {number: 1, fresh: number}": "cheap.fresh: got 'number', expected a list of axes",
+    "cheap: {number: 1, timeout: 0}": "cheap.timeout: got 0, expected at least 1",
+    "cheap: {number: 1, fresh: number}": r"cheap.fresh: got 'number' \(str\), expected list",
     "cheap: {number: 1, fresh: [numbr]}": r"cheap.fresh: got 'numbr', .*\(nearest: number\)",
     "cheap: {number: 1, needs: gpu}": "cheap.needs: got 'gpu', expected one of cuda, bf16, emulated_bf16",
-    "timeout: soon\ncheap: {number: 1}": "timeout: got 'soon', expected a number",
+    "timeout: soon\ncheap: {number: 1}": r"timeout: got 'soon' \(str\), expected float",
     "fresh: [number]\ncheap: {number: 1}": "fresh: expected in a block",
     "cheap: [{number: 1}, {number: [2, 1]}]": "cheap: the case 1-ok-1-cpu is there twice",
     "cheap: [1]": "cheap: got 1, expected a mapping",
-    "cheap: {number: 1, number: 2}": "line 1: found duplicate key",
-    "cheap: {number: 1": "file: expected YAML",
+    "cheap: {number: 1, number: 2}": "file: expected YAML: .*found duplicate key",
     "cheap: !!python/object/apply:os.system [ls]": "file: expected YAML",
     "cheap: {number: &a [1, *a]}": "cheap.number: got",
     "[" * 5000: "file: expected YAML",
-    b"\xff\xfe": "file: expected UTF-8",
+    b"\xff\xfe": "file: expected YAML: 'utf-8' codec",
     "cheap: {number: 1}\n" + "#" * 40_000: r"file: got 40,019 bytes, expected at most 32,768",
     f"cheap: {{number: [{', '.join(map(str, range(1, 500)))}], pause_ms: [{', '.join(map(str, range(1, 500)))}]}}": (
         "cheap: expected at most 100,000 cases"

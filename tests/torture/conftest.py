@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-import cheap
+from cheap_sweeps import cheap_sweep  # noqa: F401
 
 TALLIES = pytest.StashKey[dict]()
 
@@ -40,20 +40,6 @@ def tally(request):
     request.node.user_properties.append(("faults", (request.node.name, tally.injected, len(tally.lost))))
     assert tally.injected
     assert not tally.lost, f"{len(tally.lost)} of {tally.injected} lost: {dict.fromkeys(tally.lost)}"
-
-
-@pytest.fixture
-def cheap_sweep():
-    """Make a sweep from the text of its file; it is ended and removed after the test."""
-    sweeps = []
-
-    def make(text, **options):
-        sweeps.append(cheap.Sweep(text, **options))
-        return sweeps[-1]
-
-    yield make
-    for sweep in sweeps:
-        sweep.remove()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -1,0 +1,113 @@
+"""Tell what of a sweep is done and what is left, by the records: a record means done."""
+
+import functools
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from lib import records
+from lib.instruments import memory_limit
+from lib.instruments.device import on
+from lib.sweep.plan import Entry, Job, Plan
+
+MORE = 1.1  # times the former limit of memory: with so much more, a case that found none is tried again
+
+
+def short_record(file: Path) -> dict | None:
+    """Return a case's record without its samples, or None without a record; a damaged one counts as none."""
+    try:
+        return _short_record(file, file.stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
+@functools.cache
+def _short_record(file: Path, _: int) -> dict | None:
+    try:
+        record = records.read(file)
+    except ValueError as error:
+        warnings.warn(f"{file.name}: skipped: {error}", stacklevel=3)
+        return None
+    metrics = record["metrics"]
+    return record | {"metrics": {name: metrics[name] for name in ("fresh", "limit_bytes", "reason") if name in metrics}}
+
+
+@dataclass
+class Ledger:
+    """Tell what is still to be measured.
+
+    Measured again are records of other code; with `retry`, what failed, crashed, took too long or found no memory; with
+    `stale`, what another PyTorch measured. `finished` are the records of this sweep, which it makes only once."""
+
+    retry: bool = False
+    stale: bool = False
+    finished: set[Path] = field(default_factory=set)
+
+    def left(self, job: Job) -> tuple[Entry, ...]:
+        """Return the entries of a job that are still to be measured."""
+        return tuple(entry for entry in job.entries if self.is_left(job, entry))
+
+    def is_left(self, job: Job, entry: Entry) -> bool:
+        """Tell if an entry is to be measured: not if it is done, nor if an earlier round ended badly."""
+        if self._is_done(job, job.file(entry)):
+            return False
+        for round in range(1, job.round):
+            earlier_file = job.file(entry, round)
+            record = short_record(earlier_file)
+            ended_badly = record and record["status"] != "ok"
+            if ended_badly and self._is_done(job, earlier_file):
+                return False
+        return True
+
+    def _is_done(self, job: Job, file: Path) -> bool:
+        if file in self.finished:
+            return True
+        record = short_record(file)
+        return record is not None and not self._is_wanted_again(job, record)
+
+    def _is_wanted_again(self, job: Job, record: dict) -> bool:
+        if record["code"] != records.digest(job.experiment):
+            return True
+        if self.stale and record["environment"].get("torch") != torch.__version__:
+            return True
+        if record["status"] == "oom":
+            metrics = record["metrics"]
+            if not metrics.get("fresh", True):
+                return True
+            # only where the case would now get clearly more: in the records of a machine that was full
+            offered_bytes = memory_limit.SHARE_OF_FREE * on(job.device).free_bytes()
+            if offered_bytes > MORE * metrics.get("limit_bytes", offered_bytes):
+                return True
+        return self.retry and record["status"] != "ok"
+
+    def counts(self, jobs: Sequence[Job]) -> Counter[str]:
+        """Count the cases of all rounds by status, and those that are `left`."""
+        counts = Counter()
+        for job in jobs:
+            for entry in job.entries:
+                record = short_record(job.file(entry))
+                if self.is_left(job, entry):
+                    counts["left"] += 1
+                elif record:
+                    counts[record["status"]] += 1
+        return counts
+
+
+def table(plan: Plan) -> pd.DataFrame:
+    """List the cases, one a row: how many rounds, for how long, and which records are there or why it is left out."""
+    rows = []
+    for job in plan.jobs:
+        for entry in job.entries:
+            record = short_record(job.file(entry)) or {"status": "none"}
+            rows.append((job.experiment, records.name(entry.case), 1, f"{entry.seconds:g}", record["status"]))
+    for reason, left_out in plan.left_out.items():
+        rows += [(experiment, name, 0, "", f"left out: {reason}") for experiment, name in left_out]
+    listed = pd.DataFrame(rows, columns=["experiment", "case", "rounds", "seconds", "records"])
+    by_case = listed.groupby(["experiment", "case"], sort=False, as_index=False)
+    # each status once, in the order of the rounds
+    return by_case.agg({"rounds": "sum", "seconds": "first", "records": lambda statuses: " ".join(statuses.unique())})

@@ -1,0 +1,81 @@
+"""A record means done, and the ledger tells what is left."""
+
+import json
+import os
+
+import pytest
+
+from lib import records
+from lib.instruments.device import Cpu
+from lib.sweep import plan, sweep_file
+from lib.sweep.ledger import Ledger
+from lib.sweep.shard import Shard
+
+
+@pytest.fixture
+def jobs(here):
+    """The jobs of two rounds of three cases."""
+    here.write("rounds: 2\ncheap: {number: [1, 2, 3]}")
+    jobs = plan.make(sweep_file.load("cheap"), Shard()).jobs
+    assert [job.round for job in jobs] == [1, 2]
+    return jobs
+
+
+def save(job, entry, status="ok", torch="", **metrics):
+    environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
+    if torch:
+        environment["torch"] = torch
+    record = records.create("cheap", entry.case, job.round, status, metrics, environment, seconds=2.0)
+    return records.save(record)
+
+
+def test_a_record_means_done_and_a_damaged_one_is_none(jobs):
+    first, second, third = jobs[0].entries
+    save(jobs[0], first)
+    file = save(jobs[0], second)
+    assert Ledger().left(jobs[0]) == (third,)
+    file.write_text(file.read_text()[:-20])
+    with pytest.warns(UserWarning, match="skipped"):
+        assert Ledger().left(jobs[0]) == (second, third)
+
+
+def test_records_of_other_code_are_measured_again_once(jobs, monkeypatch):
+    entry = jobs[0].entries[0]
+    file = save(jobs[0], entry)
+    monkeypatch.setattr(records, "digest", lambda experiment: "0" * 16)
+    assert Ledger().is_left(jobs[0], entry)
+    assert not Ledger(finished={file}).is_left(jobs[0], entry)
+
+
+def test_stale_measures_again_what_another_pytorch_measured(jobs):
+    entry = jobs[0].entries[0]
+    save(jobs[0], entry, torch="0.1")
+    assert not Ledger().is_left(jobs[0], entry)
+    assert Ledger(stale=True).is_left(jobs[0], entry)
+
+
+@pytest.mark.parametrize("status", ["failed", "crashed", "timeout", "oom"])
+def test_what_ended_badly_is_repeated_by_retry_alone_and_not_tried_in_later_rounds(jobs, status):
+    entry = jobs[0].entries[0]
+    save(jobs[0], entry, status, limit_bytes=2**60, fresh=True)
+    for job in jobs:
+        assert not Ledger().is_left(job, entry)
+        assert Ledger(retry=True).is_left(job, entry)
+
+
+def test_what_found_no_memory_is_tried_again_in_a_fresh_process_or_with_more_memory(jobs, monkeypatch):
+    first, second, third = jobs[0].entries
+    save(jobs[0], first, "oom", limit_bytes=2**60, fresh=False)
+    save(jobs[0], second, "oom", limit_bytes=8 * 2**30, fresh=True)
+    monkeypatch.setattr(Cpu, "free_bytes", lambda _: 9 * 2**30)
+    assert Ledger().left(jobs[0]) == (first, third)
+    monkeypatch.setattr(Cpu, "free_bytes", lambda _: 16 * 2**30)
+    assert Ledger().left(jobs[0]) == (first, second, third)
+
+
+def test_counts_are_those_of_the_records_and_of_what_is_left(jobs):
+    first, second, _ = jobs[0].entries
+    save(jobs[0], first)
+    save(jobs[0], second, "failed", reason="x")
+    # the failed case is not tried in round 2
+    assert Ledger().counts(jobs) == {"ok": 1, "failed": 1, "left": 3}
