@@ -52,7 +52,6 @@ class EventClock(HostClock):
 class Cpu:
     """Describe the processor, and any device as far as it does not say otherwise."""
 
-    name = "cpu"
     profiled = True  # torch.profiler sees what runs on it
 
     def missing(self) -> str | None:
@@ -119,8 +118,6 @@ class Cpu:
 
 class Cuda(Cpu):
     """Describe the first GPU of NVIDIA that this process sees."""
-
-    name = "cuda"
 
     def missing(self) -> str | None:
         if torch.cuda.is_available():
@@ -213,7 +210,6 @@ class Cuda(Cpu):
 class Mps(Cpu):
     """Describe the GPU of an Apple processor."""
 
-    name = "mps"
     profiled = False
 
     def missing(self) -> str | None:

@@ -186,7 +186,7 @@ def thinned_indices(values: list[float], most: int) -> list[int]:
     return sorted(indices)
 
 
-def follow(iteration: Iteration, module_name: Callable[[], str] = str) -> History:
+def follow(iteration: Iteration, module_name: Callable[[], str] = lambda: "") -> History:
     """Run one iteration, and return the history of its memory."""
     with History(module_name) as history:
         iteration(history.mark)

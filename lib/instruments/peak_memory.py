@@ -42,7 +42,9 @@ def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
     return counted(iteration, device)
 
 
-def followed(iteration: Iteration, module_name: Callable[[], str] = str) -> tuple[dict[str, list[float]], History]:
+def followed(
+    iteration: Iteration, module_name: Callable[[], str] = lambda: ""
+) -> tuple[dict[str, list[float]], History]:
     """Run one iteration, and return its `peaks` as of a CPU, and its history."""
     history = follow(iteration, module_name)
     return _in_mib(history.peaks()), history

@@ -29,7 +29,6 @@ def pretended(kind: str):
         return autocast(device_type.replace(kind, "cpu"), **values)
 
     class Pretended(device.Cpu):
-        name = kind
         profiled = device.KINDS[kind].profiled
 
         def lacks(self, precision):
