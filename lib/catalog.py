@@ -17,7 +17,6 @@ class Experiment:
     - `title`: the name of its cases in headings.
     - `baseline`: the fields in which variants differ, each with the baseline's value, or a dict from a value to its
       own baseline's. A case's baseline differs in one field: the first that does not have its baseline's value.
-    - `plain`: True if a case that differs in several fields is also paired with the one that differs in none.
     - `looks`: the variants in their order, each with its colour and dash in figures.
     - `ceiling`: the limit of the machine that bounds it: `products`, `memory` or none.
     - `alone`: True if a case needs the whole machine, even one with several GPUs.
@@ -25,7 +24,6 @@ class Experiment:
 
     title: str
     baseline: Mapping[str, object] = field(default_factory=dict)
-    plain: bool = False
     looks: Mapping[str, str] = field(default_factory=dict)
     ceiling: str = ""
     alone: bool = False
@@ -41,7 +39,6 @@ CATALOG = {
             "precision": "fp32",
             "mode": {"no_grad": "forward"},
         },
-        plain=True,
         ceiling="products",
     ),
     "ladder": Experiment(title="Training steps with one switch more at a time", ceiling="products"),
@@ -144,25 +141,9 @@ def baseline(experiment: str, case: Mapping) -> dict | None:
     """Return the case that a case is paired with, or None if it is a baseline itself.
 
     The first field that differs from its baseline takes the baseline's value."""
-    for name, value in _switched(experiment, case).items():
-        return {**case, name: value}
-    return None
-
-
-def plainest(experiment: str, case: Mapping) -> dict | None:
-    """Return the case without any switch, for a case with several on; None for others."""
-    values = _switched(experiment, case)
-    if CATALOG[experiment].plain and len(values) > 1:
-        return {**case, **values}
-    return None
-
-
-def _switched(experiment: str, case: Mapping) -> dict[str, object]:
-    """Return the fields in which a case differs from its baselines, with the baselines' values."""
-    values = {}
     for name, value in CATALOG[experiment].baseline.items():
         if isinstance(value, Mapping):
             value = value.get(case[name], case[name])
         if case[name] != value:
-            values[name] = value
-    return values
+            return {**case, name: value}
+    return None

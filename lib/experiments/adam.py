@@ -47,7 +47,6 @@ class Adam(Case):
 
     @property
     def compiles(self) -> bool:
-        """Return True if the variant goes through torch.compile."""
         return self.variant in adam.COMPILING
 
     @property

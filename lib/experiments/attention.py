@@ -45,11 +45,9 @@ class Attention(Case):
 
     @property
     def compiles(self) -> bool:
-        """Return True if the variant goes through torch.compile."""
         return self.variant in attention.COMPILING
 
     def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
         missing = attending.unavailable(self, self.variant, self.d_head) or super().unavailable()
         shape = (self.batch_size * self.num_heads, self.seq_len, self.d_head)
         held_bytes = memory.attention_peak_bytes(*shape, self.causal) if self.variant == "naive" else 0

@@ -48,7 +48,6 @@ class Calibration(Case):
     device: str
 
     def unavailable(self) -> str | None:
-        """Return why there is no such case, or None."""
         if self.check in ("wait", "timer") and self.number > 1:
             return f"{self.check} is checked once a process"
         return super().unavailable()

@@ -37,11 +37,11 @@ class Work:
     tolerance: float  # the largest relative error allowed
     facts: dict[str, object]  # numbers from theory for the record
     compiled: bool = False  # the first iteration compiles
-    graphs: bool = False  # CUDA graphs replay it, whose memory the allocator counts as reserved alone
+    graphs: bool = False  # CUDA graphs replay it, whose live memory the allocator does not count
     before: Callable[[], None] = timing.nothing  # runs before each iteration, outside the timed region
-    repeats: bool | None = None  # may follow itself without `before` (see `timing.measure`)
+    repeats: bool | None = None  # may follow itself without `before`; None: if there is none
     around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})  # fills metrics
-    annotate: Callable[[], None] = timing.nothing  # adds ranges to the iteration, for a profiler
+    training: object = None  # the model in training that iterates, if it is one
     clock: object = None  # the device's own, or one of several ranks
 
     def __post_init__(self):
@@ -59,7 +59,7 @@ class Recording:
     round: int = 0
     metrics: dict = field(default_factory=dict)
     works: list[Work] = field(default_factory=list)
-    part: str = "case"  # what runs now: the case, its reference, or the pairs; named if memory runs out
+    part: str = "case"  # what runs now: the case, its reference, or its pairs; named if memory runs out
 
     def setup(self, case: "Case | None" = None) -> Work:
         """Build the case, or another one beside it, from a fixed seed."""
@@ -87,7 +87,6 @@ class Case:
 
     experiment: ClassVar[str]
     compiles: ClassVar[bool] = False  # True if any part goes through torch.compile
-    least: ClassVar[int] = timing.LEAST  # samples of the case, however long they take
     probed_before: ClassVar[bool] = True  # False if the noise probe would warm up what must be cold
 
     def __post_init__(self):
@@ -104,11 +103,13 @@ class Case:
         raise NotImplementedError(f"{type(self).__name__}: a case defines setup, or measure without it")
 
     def measure(self, record: Recording, seconds: float) -> None:
-        """Check the result, then measure times, memory, and pairs with the baseline."""
+        """Check the result, then measure times, in the first round memory, and pairs with the baseline."""
         work = record.setup()
         check(record, work)
-        record.metrics |= times(work, seconds, self.least)
-        record.metrics |= memory(work)
+        record.metrics |= times(work, seconds)
+        # bytes do not vary from round to round
+        if record.round <= 1:
+            record.metrics |= memory(work)
         pairs(record, work, seconds)
 
 
@@ -162,48 +163,47 @@ def relative_error(tensor: torch.Tensor, expected: torch.Tensor) -> float:
     return (differences / norms.clamp(min=0.1 * norms.mean())).square().mean().sqrt().item()
 
 
-def times(work: Work, seconds: float, least: int = timing.LEAST) -> dict:
+def times(work: Work, seconds: float) -> dict:
     """Return the samples of each phase, named as in `timing.Samples.metrics`."""
-    return timing.measure(work.iteration, work.clock, seconds, work.before, work.repeats, least).metrics()
+    return timing.measure(work.iteration, work.clock, seconds, work.before, work.repeats).metrics()
 
 
 def memory(work: Work) -> dict[str, list[float]]:
     """Return the peak memory of each phase in MiB, named as in `peak_memory.peaks`.
 
-    Of a compiled case on a CPU nothing is known, and of CUDA graphs only what was reserved."""
+    Of a compiled case on a CPU and of CUDA graphs nothing is known."""
     # operations inside its graph cannot be followed
-    if work.compiled and work.device == "cpu":
+    if work.graphs or (work.compiled and work.device == "cpu"):
         return {}
     work.before()
-    metrics = peak_memory.peaks(work.iteration, work.device)
-    if work.graphs:
-        metrics = {name: mib for name, mib in metrics.items() if name.endswith("_reserved_mib")}
-    return metrics
+    return peak_memory.peaks(work.iteration, work.device)
 
 
 def pairs(record: Recording, work: Work, seconds: float) -> None:
-    """Time the case in interleaved pairs with its baseline, and with the plainest case as `plain_...`.
+    """Time the case in interleaved pairs with its baseline, if it has one.
 
     Where there is no memory for both, the case's own times hold, and `pairs_ran_out` says so."""
-    experiment = type(record.case).experiment
-    fields = asdict(record.case)
-    others = {"": catalog.baseline(experiment, fields), "plain_": catalog.plainest(experiment, fields)}
-    for prefix, other in others.items():
-        if other is None:
-            continue
-        record.part = "pairs"
-        try:
-            base = record.setup(type(record.case)(**other))
-            seed = zlib.crc32(f"{fields} {record.round}".encode())
-            both_repeat = work.repeats and base.repeats
-            compared = timing.compare(
-                work.iteration, base.iteration, work.clock, seconds, seed, (work.before, base.before), both_repeat
-            )
-            for name, values in compared.metrics().items():
-                record.metrics[prefix + name] = values
-        except Exception as error:
-            if not peak_memory.out_of_memory(error):
-                raise
-            record.metrics["pairs_ran_out"] = True
-        finally:
-            record.free(keep=1)
+    other = catalog.baseline(type(record.case).experiment, asdict(record.case))
+    if other is None:
+        return
+    try:
+        pairs_with(type(record.case)(**other), record, work, seconds)
+    except Exception as error:
+        if not peak_memory.out_of_memory(error):
+            raise
+        record.metrics["pairs_ran_out"] = True
+
+
+def pairs_with(other: Case, record: Recording, work: Work, seconds: float) -> None:
+    """Time the case in interleaved pairs with another one, which is built beside it and freed."""
+    record.part = "pairs"
+    try:
+        base = record.setup(other)
+        seed = zlib.crc32(f"{asdict(record.case)} {record.round}".encode())
+        both_repeat = work.repeats and base.repeats
+        compared = timing.compare(
+            work.iteration, base.iteration, work.clock, seconds, seed, (work.before, base.before), both_repeat
+        )
+        record.metrics |= compared.metrics()
+    finally:
+        record.free(keep=1)

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lib import model, precision
+from lib import adam, model, precision
 from lib.experiments import case as measuring
 from lib.experiments import exact
 from lib.experiments.case import Case, Recording, Work
@@ -73,7 +73,6 @@ class Ceilings(Case):
             raise ValueError(f"columns: got {self.columns}, expected the d_model of a size: {widths}")
 
     def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
         if self.library == "onednn":
             if self.operation in PASSES or self.operation == "call":
                 return f"{self.operation} is no product, so it has one library"
@@ -200,12 +199,11 @@ class Ceilings(Case):
             return exact.double(left[CHECKED]) + SCALE * exact.double(right[CHECKED])
 
         def adamw_expected() -> Tensor:
-            """Return the parameter after the first step, when both moments are the gradient's own."""
-            former = exact.double(out[CHECKED])
-            gradient = exact.double(left[CHECKED])
-            hyper = optimizer.defaults
-            move = hyper["weight_decay"] * former + gradient / (gradient.abs() + hyper["eps"])
-            return former - hyper["lr"] * move
+            new = exact.double(out[CHECKED])
+            state = adam.state(new, "single_tensor", amsgrad=False)
+            # whose hyper-parameters are those that PyTorch has by default
+            adam.step("single_tensor", [new], [exact.double(left[CHECKED])], [state], adam.Hyper())
+            return new
 
         operate, expected = {
             "read": (lambda: torch.sum(left, 1, out=sums), lambda: exact.double(left[ROWS]).sum(1)),

@@ -89,7 +89,7 @@ class Collectives(OnRanks):
                 return {"out": own + index.div(share, rounding_mode="floor")}
             return {"out": own * self.world + sum(range(self.world))}
 
-        facts = {"message_bytes": WIDTH * self.numbers} | self.threads()
+        facts = {"message_bytes": WIDTH * self.numbers}
         return Work(
             self.place, iteration, expected, lambda: {"out": out[:CHECKED]}, TOLERANCE, facts, before=before,
             repeats=True, clock=self.clock(),

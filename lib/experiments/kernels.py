@@ -1,16 +1,13 @@
 """Profile the kernels of a training step."""
 
-import functools
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import torch
-
 from lib import attention, paths, records
 from lib.cost import flops
 from lib.experiments import case as measuring
-from lib.experiments.case import Recording, Work
+from lib.experiments.case import Recording
 from lib.experiments.step import Step
 from lib.instruments import compilation, device, environment, profiler
 
@@ -31,37 +28,25 @@ class Kernels(Step):
         return ()
 
     def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
         if not device.on(self.device).profiled:
             return f"torch.profiler does not see kernels on {self.device}"
         return super().unavailable()
-
-    def setup(self) -> Work:
-        """Build the step, and a way to put a range around each part of attention."""
-        if self.compiles:
-            compilation.name_kernels()
-        training = self.training()
-        work = self.work(training)
-        if not self.parts:
-            return work
-
-        def annotate() -> None:
-            for layer in training.module.layers:
-                layer.attn.attend = functools.partial(attention.annotated, part=torch.profiler.record_function)
-
-        work.annotate = annotate
-        work.facts["part_costs"] = flops.attention_part_costs(self.shape, self.precision, "backward" in training.phases)
-        return work
 
     def measure(self, record: Recording, seconds: float) -> None:
         """Check the result and time the step; then profile it, since a profiler slows down what it watches.
 
         By hand, the trace is kept as `trace_file`."""
+        if self.compiles:
+            compilation.name_kernels()
         work = record.setup()
         measuring.check(record, work)
         record.metrics |= measuring.times(work, seconds)
-        # ranges take time even without a profiler
-        work.annotate()
+        if self.parts:
+            phases = work.training.phases
+            record.metrics["part_costs"] = flops.attention_part_costs(self.shape, self.precision, "backward" in phases)
+            # only now, since ranges take time even without a profiler
+            for layer in work.training.module.layers:
+                layer.attn.attend = attention.annotated
         keep = None
         if record.round == records.BY_HAND:
             keep = self.trace_file()

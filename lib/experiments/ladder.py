@@ -81,7 +81,6 @@ class Ladder(Case):
 
     @property
     def compiles(self) -> bool:
-        """Return True if any part goes through torch.compile."""
         return "compiled" in self.names or "cast_once" in self.names
 
     @property
@@ -100,7 +99,6 @@ class Ladder(Case):
         )
 
     def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
         for switch in MODES:
             if switch in self.names and self.device != "cuda":
                 return f"torch.compile's {MODES[switch]} is for CUDA"
@@ -141,21 +139,12 @@ class Ladder(Case):
         if self.switches in (PLAIN, "default_allocator"):
             record.metrics |= measuring.times(work, seconds)
         else:
-            self._pairs(record, work, seconds)
+            measuring.pairs_with(self.plain(), record, work, seconds)
         if self.losses and record.round <= 1:
             record.free()
             compilation.reset()
             record.metrics["loss_nats"] = losses(self, LOSS_STEPS)
             record.metrics["plain_loss_nats"] = losses(self.plain(), LOSS_STEPS)
-
-    def _pairs(self, record: Recording, work: Work, seconds: float) -> None:
-        """Add the pairs with the plain step, `paired_ms` and `baseline_ms`, and the phases of both."""
-        record.part = "pairs"
-        base = record.setup(self.plain())
-        compared = timing.compare(
-            work.iteration, base.iteration, work.clock, seconds, record.round, (work.before, base.before), False
-        )
-        record.metrics |= compared.metrics()
 
 
 def losses(case: Ladder, steps: int) -> list[float]:

@@ -4,8 +4,6 @@ import functools
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import torch
-
 from lib.cost import memory
 from lib.experiments import case as measuring
 from lib.experiments.case import Recording, Work
@@ -55,17 +53,13 @@ class Memory(Step):
         """Check the result, then follow the memory of one iteration, and find what is alive at its peak.
 
         A case with checkpointing also runs in pairs with the same case without; others are not timed."""
-        torch.manual_seed(0)
-        training = self.training()
-        work = self.work(training)
-        record.works.append(work)
-        record.metrics |= work.facts
+        work = record.setup()
         measuring.check(record, work)
         # operations inside a graph cannot be followed
         if self.compiles:
             record.metrics |= measuring.memory(work)
         else:
-            record.metrics |= memory_trace.trace(training, self.device, LARGEST)
+            record.metrics |= memory_trace.trace(work.training, self.device, LARGEST)
         # without it nothing is computed again
-        if self.checkpoint and "backward" in training.phases:
+        if self.checkpoint and "backward" in work.training.phases:
             measuring.pairs(record, work, seconds)

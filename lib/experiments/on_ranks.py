@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from lib.experiments.case import Case, Recording
-from lib.instruments import environment, memory_limit
+from lib.instruments import memory_limit
 from lib.instruments.device import on
 from lib.parallel import ranks
 from lib.parallel.ranks import DEVICES
@@ -34,7 +34,6 @@ class OnRanks(Case):
         return DEVICES[self.backend]
 
     def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
         return ranks.missing(self.place, self.world) or on(self.place).lacks(getattr(self, "precision", "fp32"))
 
     def measure(self, record: Recording, seconds: float) -> None:
@@ -54,12 +53,6 @@ class OnRanks(Case):
     def measure_in_rank(self, record: Recording, seconds: float) -> None:
         """Measure the case in this rank: by default as `Case` does in one process."""
         super().measure(record, seconds)
-
-    def threads(self) -> dict[str, int]:
-        """Return the threads of a rank, and 1 as `oversubscribed` where there are more ranks than cores."""
-        if self.backend != "gloo":
-            return {}
-        return {"threads": ranks.threads(self.world), "oversubscribed": int(self.world > environment.cores())}
 
     def clock(self) -> ranks.Clock:
         """Return the clock of all ranks."""

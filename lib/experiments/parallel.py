@@ -17,7 +17,6 @@ from lib.experiments import training_on_ranks
 from lib.experiments.case import Case, Recording, Work
 from lib.experiments.on_ranks import BACKENDS, OnRanks
 from lib.experiments.step import TOLERANCE, Step
-from lib.experiments.training_on_ranks import Replica
 from lib.instruments import peak_memory
 from lib.parallel import accounting, collectives, ddp, timeline
 from lib.validate import one_of
@@ -77,7 +76,6 @@ class Parallel(OnRanks):
         return replace(self.step.shape, batch_size=self.batch_size // self.world)
 
     def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
         if self.variant == PLAIN:
             return self.step.unavailable()
         return super().unavailable()
@@ -95,7 +93,7 @@ class Parallel(OnRanks):
         if self.variant not in ddp.VARIANTS or record.round > 1:
             return
         work = record.works[0]
-        tensors = [tensor.to(self.place) for tensor in training_on_ranks.messages(work.network)]
+        tensors = [tensor.to(self.place) for tensor in training_on_ranks.messages(work.training.network)]
 
         def alone(mark: timing.Mark) -> None:
             for tensor in tensors:
@@ -110,7 +108,7 @@ class Parallel(OnRanks):
         """Build the training step in this rank, ready to measure."""
         if self.variant == PLAIN:
             return self.step.setup()
-        training: Replica = training_on_ranks.training(self)
+        training = training_on_ranks.training(self)
         own_bytes = accounting.state_bytes(SCHEMES[self.variant], self.own_shape, self.world)
         facts = {
             "tokens": self.step.shape.tokens,
@@ -120,11 +118,8 @@ class Parallel(OnRanks):
             "forward_flops": flops.forward_flops(self.step.shape),
             "backward_flops": flops.backward_flops(self.step.shape),
             **{f"predicted_{name}_mib": [size / peak_memory.MIB] for name, size in own_bytes.items()},
-            **self.threads(),
         }
-        work = Work(
+        return Work(
             self.place, training.iteration, training.expected, training.result, TOLERANCE[self.precision], facts,
-            before=training.before, around_first=training.memory_of_first, clock=self.clock(),
+            before=training.before, around_first=training.memory_of_first, training=training, clock=self.clock(),
         )  # fmt: skip
-        work.network = training.network
-        return work

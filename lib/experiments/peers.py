@@ -65,7 +65,6 @@ class Peers(Case):
         return Ladder(self.size, self.context_length, self.batch_size, switches, False, self.device)
 
     def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
         if self.program == PEER and importlib.util.find_spec(PEER) is None:
             return f"{PEER} is not installed (make peers)"
         return self.ladder.unavailable() or super().unavailable()

@@ -27,7 +27,6 @@ class Precision(Case):
     device: str
 
     def unavailable(self) -> str | None:
-        """Return why there is no such case, or None."""
         if self.precision == "tf32":
             return "tf32 is a mode of matrix products, not a dtype"
         if self.subject == "accumulation" and self.precision == "fp32":

@@ -19,7 +19,6 @@ class Step(Case):
     """A training step, or the phases that `mode` names; raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "step"
-    graphs: ClassVar[bool] = False  # True if CUDA graphs replay the step
     size: str = one_of(model.SIZES)
     context_length: int = field(metadata={"least": 2})  # a single token gives the queries no gradient to check
     batch_size: int
@@ -42,11 +41,9 @@ class Step(Case):
 
     @property
     def compiles(self) -> bool:
-        """Return True if any part goes through torch.compile."""
         return self.compiled or self.attention in attention.COMPILING or self.optimizer in adam.COMPILING
 
     def unavailable(self) -> str | None:
-        """Return why this machine cannot run the case, or None."""
         missing = attending.unavailable(self, self.attention, self.config.d_head) or super().unavailable()
         return missing or memory_limit.refusal(self.formula_bytes(), self.device)
 
@@ -71,10 +68,9 @@ class Step(Case):
             "formula_mib": [self.formula_bytes() / peak_memory.MIB],
             "forward_flops": flops.forward_flops(self.shape),
             "backward_flops": flops.backward_flops(self.shape),
-            "optimizer_flops": flops.optimizer_flops(self.shape.parameters, amsgrad=False),
             **{f"{phase}_bytes": sum(parts.values()) for phase, parts in traffic.items()},
         }
         return Work(
             self.device, training.iteration, training.expected, training.result, TOLERANCE[self.precision], facts,
-            compiled=self.compiles, graphs=self.graphs, before=training.before,
+            compiled=self.compiles, before=training.before, training=training,
         )  # fmt: skip

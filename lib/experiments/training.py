@@ -109,25 +109,18 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
 
     def expected(self) -> dict:
-        """Compute the results of the plain model in fp32 with the same weights, one sequence after the other.
+        """Compute the results of the plain model in fp32 with the same weights.
 
         They are the logits of the first sequence; with a backward pass also the gradient of the first layer's query
         weights; with an optimizer also their first update. Of each, `checked` rows. The update is a function that takes
         the iteration's own results."""
         reference = self._reference()
-
-        def gradient(tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-            loss = model.loss(reference(tokens_BT), targets_BT)
-            return checked(*torch.autograd.grad(loss, self.first))
-
-        with precision.strict():
-            with torch.no_grad():
-                results = {"logits": checked(reference(self.inputs_BT[:1])[0])}
+        with precision.strict(), torch.set_grad_enabled("backward" in self.phases):
+            logits_BTV = reference(self.inputs_BT)
+            results = {"logits": checked(logits_BTV[0])}
             if "backward" in self.phases:
-                total = 0
-                for tokens_BT, targets_BT in zip(self.inputs_BT.split(1), self.targets_BT.split(1), strict=True):
-                    total = total + gradient(tokens_BT, targets_BT)
-                results["gradient"] = total / len(self.inputs_BT)
+                loss = model.loss(logits_BTV, self.targets_BT)
+                results["gradient"] = checked(*torch.autograd.grad(loss, self.first))
         if "optimizer" in self.phases:
             results["update"] = self._reference_update
         return results

@@ -129,21 +129,19 @@ class Shards(Replica):
         """Compute the results of the plain model, as `Training` does, from the gathered weights."""
         self.weights = self.whole() | dict(self.module.named_buffers())
         self.first = self.weights[FIRST].requires_grad_()
-        try:
-            return super().expected()
-        finally:
-            self.weights = {}
-            self.first = None
+        expected = super().expected()
+        self.weights = {}
+        self.first = None
+        return expected
 
     def result(self) -> dict[str, Tensor]:
         """Return the results of the first iteration, gathered from all ranks."""
         gradient = self.first_gradient()
         self.first = self.whole()[FIRST]
         self.first.grad = gradient
-        try:
-            return super().result()
-        finally:
-            self.first = None
+        result = super().result()
+        self.first = None
+        return result
 
 
 class TorchShards(Shards):

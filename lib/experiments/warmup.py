@@ -1,7 +1,6 @@
 """Record the first training steps of a process, before anything is warm."""
 
 import gc
-import statistics
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -42,7 +41,6 @@ class Warmup(Step):
         totals_ms = record.metrics["first_total_ms"]
         for warmups in (0, 1, 5):
             record.metrics[f"after_{warmups}_ms"] = totals_ms[warmups : warmups + SAMPLES]
-        record.metrics["deviation_after_5_ms"] = statistics.stdev(record.metrics["after_5_ms"])
         # two builds might not fit
         record.free()
         gc.collect()
