@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from lib.instruments import peak_memory
-from lib.instruments.memory_timeline import History
+from lib.instruments.memory_timeline import History, follow
 from lib.instruments.peak_memory import MIB
 from lib.instruments.rounding import dtype_name
 
@@ -24,10 +24,12 @@ def trace(training, device: str, count: int) -> dict:
     GPU runs a second one, whose peaks its allocator counts. Operations in a compiled graph cannot be followed."""
     training.before()
     with _innermost_module(training.module) as module_name:
-        metrics, history = peak_memory.followed(training.iteration, module_name)
-    if device != "cpu":
+        history = follow(training.iteration, module_name)
+    if device == "cpu":
+        metrics = peak_memory.in_mib(history.peaks())
+    else:
         training.before()
-        metrics = peak_memory.counted(training.iteration, device)
+        metrics = peak_memory.peaks(training.iteration, device)
     return metrics | history.record_tables(count) | {"alive": _alive_at_peak(training, history)}
 
 

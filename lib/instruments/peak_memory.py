@@ -1,11 +1,9 @@
 """Measure the peak memory of each phase; recognise that memory ran out."""
 
-from collections.abc import Callable
-
 import torch
 
 from lib.instruments.device import on
-from lib.instruments.memory_timeline import History, follow
+from lib.instruments.memory_timeline import follow
 from lib.timing import Iteration
 
 MIB = 2**20
@@ -38,20 +36,7 @@ def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
     CPU: followed through every operation, to the byte, but not inside compiled graphs. MPS reports no peaks, only ends
     and `<phase>_reserved_mib`, held by the driver at each end."""
     if device == "cpu":
-        return followed(iteration)[0]
-    return counted(iteration, device)
-
-
-def followed(
-    iteration: Iteration, module_name: Callable[[], str] = lambda: ""
-) -> tuple[dict[str, list[float]], History]:
-    """Run one iteration, and return its `peaks` as of a CPU, and its history."""
-    history = follow(iteration, module_name)
-    return _in_mib(history.peaks()), history
-
-
-def counted(iteration: Iteration, device: str) -> dict[str, list[float]]:
-    """Run one iteration, and return its `peaks` as the device counts them."""
+        return in_mib(follow(iteration).peaks())
     here = on(device)
     sizes = {}
 
@@ -62,10 +47,10 @@ def counted(iteration: Iteration, device: str) -> dict[str, list[float]]:
 
     here.reset_peaks()
     iteration(mark)
-    return _in_mib(sizes)
+    return in_mib(sizes)
 
 
-def _in_mib(sizes: dict[str, int]) -> dict[str, list[float]]:
+def in_mib(sizes: dict[str, int]) -> dict[str, list[float]]:
     """Convert bytes to the metrics of `peaks` in MiB, with the largest of the peaks."""
     metrics = {f"{name}_mib": [size / MIB] for name, size in sizes.items()}
     phase_peaks = [size for name, size in sizes.items() if name.endswith("_peak")]
