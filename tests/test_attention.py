@@ -12,7 +12,10 @@ from lib.attention import COMPILING, VARIANTS, tiled
 from lib.instruments import environment
 
 EAGER = [name for name in VARIANTS if name not in COMPILING and not attention.unavailable(name, "cpu", 64, "fp32")]
-KERNELS = {"sdpa_flash": "flash", "sdpa_efficient": "efficient", "sdpa_cudnn": "cudnn"}
+KERNELS = {
+    "sdpa_flash": SDPBackend.FLASH_ATTENTION, "sdpa_efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION,
+}  # fmt: skip
 pytestmark = pytest.mark.usefixtures("forget_graphs")
 needs_compiler = pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
 
@@ -33,7 +36,7 @@ def formula(inputs, dout, *causal):
 @pytest.mark.parametrize(
     ("leading", "queries", "keys", "d_head"),
     [
-        ((2, 1), 129, 129, 16), ((2, 1, 3), 5, 5, 6), ((), 1, 1, 1), ((2,), 5, 300, 8), ((2,), 140, 129, 8),
+        ((2, 1), 129, 129, 16), ((), 1, 1, 1), ((2,), 5, 300, 8), ((2,), 140, 129, 8),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("variant", EAGER)
@@ -106,13 +109,9 @@ def test_flex_is_the_formula_as_far_as_a_cpu_can_tell_and_follows_autocast(monke
         ("sdpa_efficient sdpa_cudnn triton", "cpu", 64, "bf16", "{variant} is for CUDA"),
         ("flex", "cpu", 64, "fp32", "flex_attention has a backward pass on CUDA only"),
         ("sdpa_flash", "mps", 64, "bf16", "{variant} is for CPUs and CUDA"),
-        ("sdpa_efficient", "cuda", 64, "fp32", None),
         ("sdpa_flash sdpa_cudnn", "cuda", 64, "fp32", "{variant} needs bf16 or fp16 on CUDA, got fp32"),
-        ("sdpa_flash sdpa_cudnn", "cuda", 64, "tf32", "{variant} needs bf16 or fp16 on CUDA, got tf32"),
         ("sdpa_flash sdpa_efficient sdpa_cudnn triton", "cuda", 64, "bf16", None),
-        ("sdpa_flash sdpa_cudnn", "cuda", 64, "fp16", None),
         ("flex", "cuda", 8, "fp32", "flex_attention needs heads of at least 16 features, got 8"),
-        ("flex", "cuda", 16, "fp32", None),
         ("triton", "cuda", 256, "bf16", "triton has tiles for heads of at most 128 features, got 256"),
         ("triton", "old cuda", 64, "bf16", "triton needs compute capability 8.0 or more, got 7.5"),
     ],
@@ -129,28 +128,17 @@ def test_a_variant_is_refused_where_it_cannot_run_with_the_reason(
 
 @pytest.mark.parametrize("variant", KERNELS)
 def test_a_variant_of_sdpa_allows_its_own_kernel_and_no_other(monkeypatch, variant):
-    """PyTorch's switches are global, so the call sees which are on, also of kernels that a CPU lacks."""
-    on, cuda = [], torch.backends.cuda
-    asked = {
-        "flash": cuda.flash_sdp_enabled, "efficient": cuda.mem_efficient_sdp_enabled,
-        "cudnn": cuda.cudnn_sdp_enabled, "math": cuda.math_sdp_enabled,
-    }  # fmt: skip
-    monkeypatch.setattr(attention, "sdpa", lambda *_: on.extend(name for name, enabled in asked.items() if enabled()))
+    allowed = []
+    monkeypatch.setattr(attention, "sdpa", lambda *_: allowed.extend(torch.nn.attention._cur_sdpa_kernel_backends()))
     VARIANTS[variant](*draw(5, 5, 8)[0])
-    assert on == [KERNELS[variant]]
+    assert allowed == [KERNELS[variant]]
 
 
 def test_the_kernel_that_sdpa_picks_is_named_where_pytorch_says_so(monkeypatch):
     inputs, _ = draw(37, 37, 8, leading=(2,))
     assert attention.sdpa_backend(*inputs) == "flash"
-    assert inputs[0].grad_fn is None
     with sdpa_kernel(SDPBackend.MATH):
         assert attention.sdpa_backend(*inputs) == "math"
-    seen = []
-    monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *x, is_causal: seen.append((x[0].dtype, is_causal)) or 3)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert attention.sdpa_backend(*inputs, causal=False) == "cudnn"
-    assert seen == [(torch.bfloat16, False)]  # autocast casts before PyTorch picks
     missing = Mock(side_effect=NotImplementedError("Could not run 'aten::_fused_sdp_choice' from the 'MPS' backend"))
     monkeypatch.setattr(torch, "_fused_sdp_choice", missing)
     assert attention.sdpa_backend(*inputs) is None
