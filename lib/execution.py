@@ -40,11 +40,6 @@ class Kernel(AsyncKernelManager):
         only_this_python = KernelSpecManager(kernel_dirs=[])
         super().__init__(transport="ipc", connection_file=f"{folder}/kernel.json", kernel_spec_manager=only_this_python)
 
-    @property
-    def pid(self) -> int | None:
-        """Return the id of its process, which leads a session, or None before it has one."""
-        return self.provisioner and self.provisioner.pid
-
 
 class _Client(PapermillNotebookClient):
     """Clear the names of the previous notebook first."""
@@ -81,13 +76,8 @@ def shared_kernel() -> Iterator[Kernel]:
         try:
             yield kernel
         finally:
-            end(kernel)
-
-
-def end(kernel: Kernel) -> None:
-    """Kill a kernel's process, if it has one."""
-    if kernel.has_kernel:
-        run_sync(kernel.shutdown_kernel)(now=True)
+            if kernel.has_kernel:
+                run_sync(kernel.shutdown_kernel)(now=True)
 
 
 def execute(
@@ -97,7 +87,7 @@ def execute(
     """Execute a notebook with these parameters into `output`, up to the first cell tagged `until` or to its end.
 
     A kernel that does not run yet is started, with these environment `variables`, and its process writes to `log`. It
-    runs on afterwards; see `end`. After NotMeasured the notebook goes on. Raises NotebookFailed after another error, or
+    runs on afterwards. After NotMeasured the notebook goes on. Raises NotebookFailed after another error, or
     if the last cell is never reached, and nbclient's DeadKernelError when the kernel dies; the output is written."""
     notebook = nbformat.read(source, as_version=4)
     for position, cell in enumerate(notebook.cells):

@@ -129,7 +129,7 @@ def as_markdown(notebook: NotebookNode, facts: Mapping[str, object], folder: Pat
                 drawn[chapter] += 1
                 name = f"figures/{chapter}-{drawn[chapter]}.svg"
                 records.write(folder / name, standalone(drawing[0]))
-                output.data = {"text/markdown": f"![{answers.alt_text(drawing[0])}]({name})"}
+                output.data = {"text/markdown": f"![{output.metadata['alt']}]({name})"}
     head = [
         f"# Transformer training on {facts['hardware']}",
         f"Measured {facts['measured']} · PyTorch {facts['torch']}",

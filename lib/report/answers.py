@@ -35,7 +35,7 @@ def figure(svg: str, key: str = "") -> None:
     """Show an SVG, such as a quoted figure, in the ink of the page; kept under its key if it has one.
 
     Its alternative text is that of its `aria-label`."""
-    alt = alt_text(svg)
+    alt = html.unescape(ALT.search(svg)[1])
     shown = (
         f'<figure class="plot"><div class="scroll" tabindex="0" role="group" aria-label="figure">{svg}</div></figure>'
     )
@@ -43,14 +43,6 @@ def figure(svg: str, key: str = "") -> None:
     if key:
         metadata["figure"] = key
     display({"text/html": shown, "text/plain": alt}, raw=True, metadata=metadata)
-
-
-def alt_text(svg: str) -> str:
-    """Return the alternative text of an SVG, empty if it has none."""
-    label = ALT.search(svg)
-    if label is None:
-        return ""
-    return html.unescape(label[1])
 
 
 def collect(notebook: NotebookNode) -> dict[str, str]:

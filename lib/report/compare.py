@@ -40,11 +40,11 @@ def comparisons(frame: pd.DataFrame, phase: str = "", plain: bool = False) -> pd
     return pd.DataFrame(rows).assign(comparison=judged(measured))
 
 
-def comparison(frame: pd.DataFrame, phase: str = "", plain: bool = False, **values) -> Comparison:
+def comparison(frame: pd.DataFrame, phase: str = "", **values) -> Comparison:
     """Return the comparison of the first case with these values, judged among all cases of the frame.
 
     Raises NotMeasured without it."""
-    return tidy.only(comparisons(frame, phase, plain), **values)["comparison"].iloc[0]
+    return tidy.only(comparisons(frame, phase), **values)["comparison"].iloc[0]
 
 
 def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping]]) -> dict[str, Comparison]:

@@ -116,7 +116,7 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
         cell.id = f"cell-{position}"
         for output in cell.get("outputs", []):
             if answers.SVG.search(output.get("data", {}).get("text/html", "")):
-                # and figures share the ids of what they have in common
+                # and figures share the ids of what they have in common, of which the first may be folded and not drawn
                 own_ids = rf"\g<1>figure-{next(figures)}-"
                 output.data["text/html"] = re.sub(r'( id="|url\(#|href="#)', own_ids, output.data["text/html"])
     return new_notebook(cells=cells)

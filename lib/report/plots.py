@@ -23,7 +23,6 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFor
 from lib.catalog import CATALOG
 from lib.report import answers
 from lib.stats import digits
-from lib.stats.comparisons import Comparison
 from lib.stats.intervals import Interval
 
 # the hues of Okabe and Ito (2008), as light as 3:1 on a white and on a black page allows
@@ -147,17 +146,15 @@ def stacked(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str = 
 
 
 @mpl.rc_context(STYLE)
-def ratios(
-    frame: pd.DataFrame, rows: str, comparison: str = "comparison", xlabel: str = "times as fast as its baseline"
-) -> Figure:
+def ratios(frame: pd.DataFrame, rows: str, xlabel: str = "times as fast as its baseline") -> Figure:
     """Draw one point with its interval for each Comparison, named by the column `rows`, beside a line at one.
 
     Green is faster, red slower, and hollow is not decided; the verdict stands at the right."""
-    frame = frame[[isinstance(cell, Comparison) for cell in frame[comparison]]]
+    frame = frame.dropna(subset="comparison")
     figure = blank(0.9 + ROW * max(2, len(frame)))
     axes = figure.axes[0]
     looks = {"faster": ("green", HUES["green"]), "slower": ("vermilion", HUES["vermilion"])}
-    for place, cell in enumerate(frame[comparison]):
+    for place, cell in enumerate(frame["comparison"]):
         hue, face = looks.get(cell.verdict, ("ink", "none"))
         ratio = pd.Series([cell.ratio])
         axes.errorbar(
@@ -244,7 +241,8 @@ def _finish_rows(axes: Axes, names: Sequence[str], xlabel: str, legend: bool) ->
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel(xlabel)
+    # beside long names the axis is short, and a label in its middle would leave the figure
+    axes.set_xlabel(xlabel, loc="right")
     axes.grid(axis="x")
     if legend:
         # bars before marks; a letter is about 0.55 of the font's size wide, and a key as wide as seven letters

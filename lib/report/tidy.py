@@ -64,13 +64,11 @@ def only(frame: pd.DataFrame, **values) -> pd.DataFrame:
 
 def prefer(frame: pd.DataFrame, **values) -> pd.DataFrame:
     """Return the rows with these values; where no row has one, those with the first value there is instead."""
-    rows = frame
     for name, value in values.items():
-        if (rows[name] == value).any():
-            rows = rows[rows[name] == value]
-        elif len(rows):
-            rows = rows[rows[name] == rows[name].iloc[0]]
-    return rows
+        if len(frame) and value not in list(frame[name]):
+            value = frame[name].iloc[0]
+        frame = frame[frame[name] == value]
+    return frame
 
 
 def largest(frame: pd.DataFrame, name: str) -> pd.DataFrame:

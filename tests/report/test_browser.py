@@ -17,6 +17,7 @@ OVERFLOWING = """() => {
       beyond(e.getBoundingClientRect(), document.querySelector("main").getBoundingClientRect())),
     ...all("main .scroll, main .formula").filter(e =>
       beyond(e.getBoundingClientRect(), e.parentElement.getBoundingClientRect())),
+    ...all("main math").filter(e => e.getBoundingClientRect().left < e.closest("section").getBoundingClientRect().left),
     ...all("svg text").filter(e => beyond(e.getBoundingClientRect(), e.ownerSVGElement.getBoundingClientRect())),
   ].map(e => `${e.tagName} ${e.className} ${e.textContent.slice(0, 60)}`);
 }"""
