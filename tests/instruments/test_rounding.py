@@ -17,12 +17,8 @@ def test_the_spacing_is_the_distance_to_the_next_number(dtype, value):
     assert rounding.spacing(x.item(), dtype) == following.item() - x.item()
 
 
-def test_the_loops_end_where_plain_additions_end():
+def test_the_error_of_a_sum_is_that_of_its_terms_and_that_of_its_additions():
     loops = rounding.accumulation(torch.float16, "cpu")["loops"]
-    s = torch.tensor(0, dtype=torch.float16)
-    for _ in range(1000):
-        s += torch.tensor(0.01, dtype=torch.float16)
-    assert loops["sum"][loops["loop"].index("fp16 += fp16")] == s.item()
     parts = zip(loops["stored_error"], loops["added_error"], strict=True)
     assert [stored + added for stored, added in parts] == pytest.approx(loops["sum_error"])
 
