@@ -18,6 +18,8 @@ MODES = {  # each runs part of a training step and marks these phases
     "no_grad": ("forward",),  # without it, as for inference
 }
 
+_references: dict[tuple, dict[str, Tensor]] = {}  # results that this process has computed
+
 
 class Group(nn.Module):
     """Consecutive layers of which a forward pass keeps only the input."""
@@ -114,6 +116,17 @@ class Training:
         They are the logits of the first sequence; with a backward pass also the gradient of the first layer's query
         weights; with an optimizer also their first update. Of each, `checked` rows. The update is a function that takes
         the iteration's own results."""
+        # all cases draw from one seed, so those of one shape share weights, batch and results
+        drawn = (self.batch.shape, self.batch.sum().item(), self.first.sum().item())
+        key = (type(self), self.case.config, self.case.device, "backward" in self.phases, drawn)
+        if key not in _references:
+            _references[key] = self._reference_results()
+        results = dict(_references[key])
+        if "optimizer" in self.phases:
+            results["update"] = self._reference_update
+        return results
+
+    def _reference_results(self) -> dict[str, Tensor]:
         reference = self._reference()
         with precision.strict(), torch.set_grad_enabled("backward" in self.phases):
             logits_BTV = reference(self.inputs_BT)
@@ -121,8 +134,6 @@ class Training:
             if "backward" in self.phases:
                 loss = model.loss(logits_BTV, self.targets_BT)
                 results["gradient"] = checked(*torch.autograd.grad(loss, self.first))
-        if "optimizer" in self.phases:
-            results["update"] = self._reference_update
         return results
 
     def _reference(self) -> nn.Module:

@@ -72,7 +72,7 @@ def run(seconds, round):
         current = {"index": index, "started": time.time()}
         records.write(plan_file.with_name("plan.json.current"), json.dumps(current))
         case = entry["case"]
-        note("begins", case["number"], plan["round"], share=plan["share"], seconds=entry["seconds"])
+        note(case["number"], plan["round"], share=plan["share"], seconds=entry["seconds"])
         time.sleep(case["pause_ms"] / 1000)
         status, metrics = "ok", {"total_ms": [1.0]}
         if case["behaviour"] == "oom":
@@ -86,28 +86,24 @@ def run(seconds, round):
         environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
         taken = time.time() - current["started"]
         records.save(records.create("cheap", case, plan["round"], status, metrics, environment, seconds=taken))
-        note("saved", case["number"], plan["round"])
 
 
-def note(event, number, round, **facts):
+def note(number, round, **facts):
     """Add a line to the journal, whole even when several processes write."""
-    line = (
-        json.dumps({"event": event, "number": number, "round": round, "pid": os.getpid(), "time": time.time(), **facts})
-        + "\n"
-    )
+    entry = {"number": number, "round": round, "pid": os.getpid(), "time": time.time(), **facts}
     file = os.open(Path(os.environ["CHEAP"], "journal"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(file, line.encode())
+    os.write(file, f"{json.dumps(entry)}\n".encode())
     os.close(file)
 
 
-def journal(folder, number=None, event="begins"):
-    """The journal's entries of one number, or of all, in their order; a line torn by a kill is left out."""
+def journal(folder, number=None):
+    """The cases of one number, or all, in the order in which they began; a line torn by a kill is left out."""
     entries = []
     if (folder / "journal").exists():
         for line in (folder / "journal").read_text().splitlines():
             with contextlib.suppress(ValueError):
                 entries.append(json.loads(line))
-    return [entry for entry in entries if entry["event"] == event and number in (None, entry["number"])]
+    return [entry for entry in entries if number in (None, entry["number"])]
 
 
 PARAMETERS = 'number = [1]\nbehaviour = "ok"\npause_ms = 1\ndevice = "cpu"\nseconds = 0.1\nround = 0\nmachine = ""'
@@ -168,11 +164,9 @@ class Sweep:
 
     def start(self, *options):
         """The command, in a session of its own, as in a terminal."""
-        command = [
-            sys.executable,
-            str(ROOT / "tests/support/cheap.py"),
-            *(options if options == ("status",) else ("cheap", *options)),
-        ]
+        if options != ("status",):
+            options = ("cheap", *options)
+        command = [sys.executable, str(ROOT / "tests/support/cheap.py"), *options]
         return subprocess.Popen(
             command, cwd=ROOT, env=os.environ | self.variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, start_new_session=True,
@@ -247,8 +241,9 @@ def until(condition, what, seconds=60):
 if __name__ == "__main__":
     import cheap  # whose class has the same name in every process
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     cheap.settle(Path(os.environ["CHEAP"]))
     from lib.sweep import __main__
 
