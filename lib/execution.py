@@ -19,16 +19,20 @@ from papermill.execute import remove_error_markers
 from lib.notebooks import NotebookFailed
 from lib.paths import ROOT
 
-NOT_MEASURED = "NotMeasured"  # the one error that a notebook may show and go on
+# the one error that a notebook may show and go on
+NOT_MEASURED = "NotMeasured"
 UNDEFINED = re.compile(r"name '(\w+)' is not defined")
-SOCKET = "/sweep-12345678/kernel-12345678/kernel-ipc-5"  # a socket's longest path below the folder for temporary files
-SOCKET_BYTES = 103  # of a socket's path that macOS allows; Linux allows 107
+# a socket's longest path below the folder for temporary files, and the bytes that macOS allows; Linux allows 107
+SOCKET = "/sweep-12345678/kernel-12345678/kernel-ipc-5"
+SOCKET_BYTES = 103
 
 
 def socket_folder() -> str:
-    """Return the folder for temporary files, or /tmp if socket paths would be too long."""
+    """Return the folder for temporary files, or /tmp if sockets need a shorter one."""
     folder = tempfile.gettempdir()
-    return folder if len(os.fsencode(folder + SOCKET)) <= SOCKET_BYTES else "/tmp"
+    if len(os.fsencode(folder + SOCKET)) > SOCKET_BYTES:
+        return "/tmp"
+    return folder
 
 
 class Kernel(AsyncKernelManager):
@@ -52,7 +56,7 @@ class _Client(PapermillNotebookClient):
 
 
 class _Engine(NBClientEngine):
-    """Run papermill's engine in a kernel that others own: `start` says how to start its process."""
+    """Run papermill's engine in a kernel of ours; `start` says how to start it."""
 
     @classmethod
     def execute_managed_notebook(cls, nb_man, kernel_name, kernel, start, **_):
@@ -70,7 +74,7 @@ papermill_engines.register("measuring", _Engine)
 
 @contextlib.contextmanager
 def shared_kernel() -> Iterator[Kernel]:
-    """Keep a kernel for several notebooks in turn, to import only once. Do not measure in it."""
+    """Keep a kernel for several notebooks in turn; do not measure in it."""
     with tempfile.TemporaryDirectory(prefix="kernel-", dir=socket_folder()) as folder:
         kernel = Kernel(folder)
         try:
@@ -84,11 +88,12 @@ def execute(
     kernel: Kernel, source: Path, output: Path, parameters: Mapping[str, object],
     variables: Mapping[str, str] | None = None, log: Path | str = os.devnull, until: str = "",
 ) -> None:  # fmt: skip
-    """Execute a notebook with these parameters into `output`, up to the first cell tagged `until` or to its end.
+    """Execute a notebook with these parameters into `output`.
 
-    A kernel that does not run yet is started, with these environment `variables`, and its process writes to `log`. It
-    runs on afterwards. After NotMeasured the notebook goes on. Raises NotebookFailed after another error, or
-    if the last cell is never reached, and nbclient's DeadKernelError when the kernel dies; the output is written."""
+    It ends with the first cell tagged `until`, if there is one. A kernel that does not run yet is started, with these
+    environment `variables`, and its process writes to `log`. It runs on afterwards. After NotMeasured the notebook goes
+    on. Raises NotebookFailed after another error, or if the last cell is never reached, and nbclient's DeadKernelError
+    when the kernel dies; the output is written."""
     notebook = nbformat.read(source, as_version=4)
     for position, cell in enumerate(notebook.cells):
         if until in cell.metadata.get("tags", []):
@@ -108,13 +113,14 @@ def execute(
 
 
 def _check(output: Path) -> None:
-    """Raise NotebookFailed unless every cell ran to its end, and take papermill's marks of errors out of the file.
+    """Raise NotebookFailed unless every cell ran to its end.
 
-    Where something was not measured, later cells miss the names that its cell was to make. What they show of it goes:
-    the line about what is missing has said it."""
+    Papermill's marks of errors go from the file. Where something was not measured, later cells miss the names that its
+    cell was to make. What they show of it goes: the line about what is missing has said it."""
     notebook = remove_error_markers(nbformat.read(output, as_version=4))
     code_cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
-    stopped = ""  # the code of cells that ended early, because something was not measured
+    # the code of cells that ended early, because something was not measured
+    stopped = ""
     errors = []
     for cell in code_cells:
         for error in [shown for shown in cell.outputs if shown.output_type == "error"]:

@@ -14,7 +14,7 @@ SETTINGS = ("seconds", "round", "machine")  # parameters of every notebook that 
 
 
 class NotebookFailed(Exception):
-    """Report a bug: a cell of a notebook raised an exception, or the notebook ended early."""
+    """Report a bug: a cell raised an exception, or the notebook ended early."""
 
 
 def sweeps() -> dict[str, Path]:
@@ -38,7 +38,9 @@ def _tagged(file: Path, tag: str) -> str:
 
 @functools.cache
 def parameters(notebook: str) -> dict:
-    """Read the defaults in a notebook's `parameters` cell. Raises ValueError if there is no such notebook."""
+    """Read the defaults in a notebook's `parameters` cell.
+
+    Raises ValueError if there is no such notebook."""
     file = NOTEBOOKS / f"{notebook}.ipynb"
     if not file.is_file():
         validate.choice("notebook", notebook, [each_file.stem for each_file in NOTEBOOKS.glob("*.ipynb")])
@@ -47,5 +49,5 @@ def parameters(notebook: str) -> dict:
 
 
 def fields(experiment: str) -> list[str]:
-    """List the axes of an experiment in their order: its notebook's parameters without the settings."""
+    """List the axes of an experiment: its parameters without the settings."""
     return [name for name in parameters(experiment) if name not in SETTINGS]

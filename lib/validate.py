@@ -1,4 +1,6 @@
-"""Check values, and say in one line what is wrong: field, value, rule, nearest valid name.
+"""Check values, and say in one line what is wrong.
+
+The line has the field, the value, the rule and the nearest valid name.
 
 >>> choice("size", "tny", ["tiny", "small"])
 Traceback (most recent call last):
@@ -55,7 +57,7 @@ def one_of(names: Iterable[str]) -> Any:
 
 
 def fields(instance: object) -> None:
-    """Raise ValueError unless every field of a dataclass instance has its type and range.
+    """Raise ValueError unless every field of a dataclass has its type and range.
 
     Annotated types are exact: a bool is no int, and "12" no number. A float must be finite. An int must lie between
     `least` and `most` of the field's metadata, by default 1 and `MOST`. A field of `one_of` has one of its names."""

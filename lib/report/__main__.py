@@ -1,4 +1,7 @@
-"""Render, print and publish the report: `python -m lib.report [render|pdf|publish] [--machine NAME ...]`."""
+"""Render, print or publish the report.
+
+The command is `python -m lib.report [render|pdf|publish] [--machine NAME ...]`.
+"""
 
 import argparse
 import json
@@ -28,7 +31,9 @@ PRINT = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return 0, 1 if a chapter failed or nothing was printed, or 2 for bad input."""
+    """Run the command line; return its exit code.
+
+    0 is well, 1 means that a chapter failed or nothing was printed, and 2 is bad input."""
     parser = argparse.ArgumentParser(prog="python -m lib.report", description="Render the report from the records.")
     parser.add_argument("verb", nargs="?", default="render", choices=("render", "pdf", "publish"))
     parser.add_argument(
@@ -74,7 +79,9 @@ def browser() -> str | None:
 
 
 def pdf(html_file: Path) -> Path:
-    """Print the page as a PDF beside it. Raises OSError without Chromium, or with what it says."""
+    """Print the page as a PDF beside it.
+
+    Raises OSError without Chromium, or with what it says."""
     program = browser()
     if program is None:
         raise OSError(f"browser: got none, expected Chromium; CHROMIUM= names one, and any browser prints {html_file}")
@@ -141,7 +148,7 @@ def as_markdown(notebook: NotebookNode, facts: Mapping[str, object], folder: Pat
 
 
 def standalone(drawing: str) -> str:
-    """Return a figure of the page as a file: its own inks on a white ground, and a size."""
+    """Return a figure as a file: its own inks on a white ground, and a size."""
     text = re.sub(r"var\(--[a-z]+, (#[0-9a-f]+)\)", r"\1", drawing).replace("currentColor", "#222222")
     x, y, width, height = map(float, re.search(r'viewBox="([^"]+)"', text)[1].split())
     ground = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="#ffffff"/>'

@@ -1,4 +1,4 @@
-"""Tell a notebook's answers, and collect them for the notebooks that quote all others.
+"""Tell a notebook's answers, and collect them for the notebooks that quote.
 
 An answer is a sentence with a key. The notebook shows it, and keeps it in the metadata of the cell's output, where
 `collect` finds it. `summary` and `questions` get all answers as a parameter and quote them.
@@ -21,7 +21,7 @@ ALT = re.compile(r'aria-label="([^"]*)"')
 
 
 def answer(key: str, text: str, shown: bool = True) -> None:
-    """Show a sentence in bold, and keep it under its key; if not `shown`, only keep it."""
+    """Keep a sentence under its key, and show it in bold unless told not to."""
     data = {}
     if shown:
         data = {"text/markdown": f"**{text}**", "text/plain": text}
@@ -32,7 +32,7 @@ def answer(key: str, text: str, shown: bool = True) -> None:
 
 
 def figure(svg: str, key: str = "") -> None:
-    """Show an SVG, such as a quoted figure, in the ink of the page; kept under its key if it has one.
+    """Show an SVG, such as a quoted figure, and keep it under its key if it has one.
 
     Its alternative text is that of its `aria-label`."""
     alt = html.unescape(ALT.search(svg)[1])
@@ -46,7 +46,7 @@ def figure(svg: str, key: str = "") -> None:
 
 
 def collect(notebook: NotebookNode) -> dict[str, str]:
-    """Return the answers of an executed notebook by key, and its figures with a key as SVG under `figure:<key>`."""
+    """Return the answers of an executed notebook by key, figures as `figure:<key>`."""
     collected = {}
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
@@ -59,7 +59,7 @@ def collect(notebook: NotebookNode) -> dict[str, str]:
 
 
 def quote(answers: Mapping[str, str], key: str) -> str:
-    """Return the answer, or the figure, of this key. Raises NotMeasured if no notebook gave it."""
+    """Return the answer or figure of this key; NotMeasured if nobody gave it."""
     if key not in answers:
         raise records.NotMeasured(f"the answer {key!r}")
     return answers[key]
@@ -71,7 +71,7 @@ def file(machine: str) -> Path:
 
 
 def saved(machine: str = "") -> dict[str, str]:
-    """Load the answers of the last report on a machine, by default the latest measured here; none without a report."""
+    """Load the answers of the last report, by default on the latest machine."""
     if not machine:
         machine = next(iter(records.machines()), "")
     if not machine or not file(machine).exists():

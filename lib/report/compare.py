@@ -1,4 +1,4 @@
-"""Compare cases with their baselines by the interleaved pairs of each round, and give the verdicts.
+"""Compare cases with their baselines, by the interleaved pairs of each round.
 
 All comparisons of one call are a table: the spread between processes is moderated by all of them, and their verdicts
 are corrected together (see `lib.stats.comparisons`). Narrow a table down after it is made, not before.
@@ -18,10 +18,11 @@ WITH_ITSELF = Measured(logs=(0.0,), n=0)
 
 
 def comparisons(frame: pd.DataFrame, phase: str = "", plain: bool = False) -> pd.DataFrame:
-    """Return one row a case that ran in pairs: its fields, `machine` and `comparison`, its baseline over its time.
+    """Return one row a case that ran in pairs, with its Comparison.
 
-    A `phase` compares that part of an iteration. With `plain`, the pairs are those with the plainest case. Raises
-    NotMeasured without any pairs."""
+    The columns are its fields, `machine` and `comparison`: its baseline's time over its own. A `phase` compares that
+    part of an iteration. With `plain`, the pairs are those with the plainest case. Raises NotMeasured without any
+    pairs."""
     prefix = "plain_" if plain else ""
     ending = f"{phase}_ms" if phase else "ms"
     rows = []
@@ -41,17 +42,17 @@ def comparisons(frame: pd.DataFrame, phase: str = "", plain: bool = False) -> pd
 
 
 def comparison(frame: pd.DataFrame, phase: str = "", **values) -> Comparison:
-    """Return the comparison of the first case with these values, judged among all cases of the frame.
+    """Return the comparison of the first case with these values.
 
-    Raises NotMeasured without it."""
+    It is judged among all cases of the frame. Raises NotMeasured without it."""
     return tidy.only(comparisons(frame, phase), **values)["comparison"].iloc[0]
 
 
 def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping]]) -> dict[str, Comparison]:
-    """Compare two cases by name that both ran in pairs with the same baseline: the second's time over the first's.
+    """Compare two cases by name that both ran in pairs with the same baseline.
 
-    Their ratio is the quotient of their two ratios in each round. A case that is itself the baseline is None. Names
-    whose cases were not measured are left out."""
+    Their ratio, the second's time over the first's, is the quotient of their two ratios in each round. A case that is
+    itself the baseline is None. Names whose cases were not measured are left out."""
     measured = {}
     for name, (case, other) in cases.items():
         pairs = _pairs(frame, case)
@@ -70,7 +71,7 @@ def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping]]) -
 
 
 def _pairs(frame: pd.DataFrame, case: Mapping) -> dict[int, Measured]:
-    """Return the ratio of a case to its baseline in each round; none if it was not measured."""
+    """Return the ratio of a case to its baseline in each round that has one."""
     try:
         records = tidy.ok(tidy.only(frame, **case)).dropna(subset="paired_ms")
     except NotMeasured:
@@ -79,9 +80,9 @@ def _pairs(frame: pd.DataFrame, case: Mapping) -> dict[int, Measured]:
 
 
 def of_medians(frame: pd.DataFrame, metric: str, case: Mapping, other: Mapping) -> Comparison:
-    """Compare two cases that cannot run in one process by their medians: the second's over the first's.
+    """Compare two cases that cannot run in one process, by their medians.
 
-    Raises NotMeasured if one is missing."""
+    The ratio is the second's over the first's. Raises NotMeasured if one is missing."""
     samples = []
     for values in (case, other):
         records = tidy.ok(tidy.only(frame, **values))

@@ -1,7 +1,7 @@
-"""Render the notebooks into one page, `reports/report.html`, that loads nothing from the network.
+"""Render the notebooks into one page, `reports/report.html`.
 
 Each notebook is executed with `machine=`. All are joined to one notebook, which nbconvert exports with the template in
-`reports/template`: as HTML for the page, as Markdown for hosting pages.
+`reports/template`: as HTML for the page, which loads nothing from the network, and as Markdown for hosting pages.
 """
 
 import contextlib
@@ -48,16 +48,16 @@ def target() -> Path:
 
 
 def render(machines: Sequence[str]) -> dict[str, str]:
-    """Execute every chapter about the first machine, beside the others, and write the page.
+    """Execute every chapter about the first of the machines, and write the page.
 
-    Returns the chapters that failed, each with its reason; they are in the page too."""
+    The others stand beside it. Returns the chapters that failed, each with its reason; they are in the page too."""
     chapters, failed = execute(machines)
     records.write(target(), as_html(joined(chapters, failed), title(machines[0])))
     return failed
 
 
 def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str, str]]:
-    """Execute the chapters; return them in their order, and the reasons of those that failed.
+    """Execute the chapters; return them, and the reasons of those that failed.
 
     `QUOTING` ones come last and get the answers of all others. The answers are kept in a file too, for a `summary` that
     someone opens in JupyterLab."""
@@ -89,7 +89,7 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
 
 
 def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> NotebookNode:
-    """Join executed notebooks to one: a section each, without empty headings, its details folded.
+    """Join executed notebooks to one, as sections whose details are folded.
 
     Raw cells hold the marks around sections and details; nbconvert passes them on."""
     cells = []
@@ -123,9 +123,10 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
 
 
 def _cells(notebook: NotebookNode) -> list[NotebookNode]:
-    """Return the cells that the page shows: one for each heading with its text, and each code cell with outputs.
+    """Return the cells that the page shows.
 
-    The code of cells that show nothing stands with that of the next one that does."""
+    There is one for each heading with its text, and one for each code cell with outputs. The code of cells that show
+    nothing stands with that of the next one that does."""
     cells = []
     code: list[str] = []
     lines: list[NotebookNode] = []
@@ -154,7 +155,7 @@ def _cells(notebook: NotebookNode) -> list[NotebookNode]:
 
 
 def _outputs(output: NotebookNode) -> list[NotebookNode]:
-    """Return an output as the page shows it, if it does: warnings and what is missing in one line, no progress."""
+    """Return an output as the page shows it; of warnings a line each, no progress."""
     if output.output_type == "stream" and output.name == "stderr":
         return [_line(text) for text in WARNING.findall(output.text)]
     if output.output_type == "error" and output.ename == execution.NOT_MEASURED:
@@ -183,7 +184,7 @@ def _is_line(output: NotebookNode) -> bool:
 
 
 def _without_empty_sections(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
-    """Leave out each section below the chapter's title that has nothing but lines about what is missing."""
+    """Leave out each section, below the title, that only says what is missing."""
     remaining = []
     position = 0
     while position < len(cells):
@@ -200,14 +201,14 @@ def _without_empty_sections(cells: Sequence[NotebookNode]) -> list[NotebookNode]
 
 
 def _tells(cell: NotebookNode) -> bool:
-    """Tell whether a cell has text below its heading, or an output that is no line about what is missing."""
+    """Tell whether a cell says more than its heading and what is missing."""
     if cell.cell_type == "markdown":
         return bool(HEADING.sub("", cell.source, count=1).strip())
     return not all(map(_is_line, cell.outputs))
 
 
 def as_html(notebook: NotebookNode, facts: Mapping[str, str]) -> str:
-    """Export the joined notebook as one page that loads nothing; `facts` fill its head."""
+    """Export the joined notebook as one page, with the `facts` in its head."""
     exporter = HTMLExporter(template_name=TEMPLATE.name, extra_template_basedirs=[str(TEMPLATE.parent)])
     exporter.register_filter("markdown2html", _markdown)
     return exporter.from_notebook_node(notebook, {"page": facts})[0]
@@ -215,12 +216,14 @@ def as_html(notebook: NotebookNode, facts: Mapping[str, str]) -> str:
 
 @jinja2.pass_context
 def _markdown(context: jinja2.runtime.Context, source: str) -> str:
-    """Convert Markdown to HTML: headings one level down, their ids with the chapter's name, formulas as MathML."""
+    """Convert Markdown to HTML, for the chapter of the cell that it is in."""
     chapter = context["cell"].metadata.get("chapter", "")
     return MarkdownWithMath(renderer=_Renderer(chapter)).render(source)
 
 
 class _Renderer(IPythonRenderer):
+    """Set headings one level down, with ids of their chapter, and formulas as MathML."""
+
     def __init__(self, chapter: str):
         super().__init__(escape=False)
         self.chapter = chapter
@@ -246,7 +249,7 @@ class _Renderer(IPythonRenderer):
 
 
 def title(machine: str) -> dict[str, object]:
-    """Return what the head of the page says: hardware, dates, PyTorch, and if records are stale or noisy."""
+    """Return what the head of the page says of a machine and its records."""
     frames = [records.load(experiment, machine) for experiment in CATALOG]
     columns = ["machine", "hardware", "environment", "started", "stale", "noise_probe_ms"]
     measured = pd.concat([frame.reindex(columns=columns) for frame in frames if len(frame)], ignore_index=True)

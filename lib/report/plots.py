@@ -1,4 +1,4 @@
-"""Draw tidy frames in the style of the report: lines, bars, stacked bars and ratios.
+"""Draw tidy frames in the style of the report: lines, bars and ratios.
 
 Each function takes a frame and names of its columns, and returns a matplotlib Figure; `show` displays it as SVG whose
 ink is that of the page. Cells to be drawn are Intervals or numbers; a row without a value is left out.
@@ -54,7 +54,7 @@ STYLE = {
 
 @mpl.rc_context(STYLE)
 def blank(height: float = 3.2, rows: int = 1, columns: int = 1) -> Figure:
-    """Return a figure of empty axes in the report's style, of this height in inches, as wide as the text.
+    """Return a figure of empty axes, of this height in inches, as wide as the text.
 
     For what pandas or seaborn draw by themselves: `seaborn.heatmap(values, ax=figure.axes[0])`."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -69,9 +69,9 @@ def lines(
     frame: pd.DataFrame, x: str, y: str, by: str, xlabel: str = "", ylabel: str = "", log: str = "xy",
     height: float = 2.7,
 ) -> Figure:  # fmt: skip
-    """Draw `y` with its intervals against `x`, one line for each value of the column `by`, named at its end.
+    """Draw `y` with its intervals against `x`, one line for each value of `by`.
 
-    The axes in `log` are logarithmic; the ticks of `x` are the values measured."""
+    Each line is named at its end. The axes in `log` are logarithmic; the ticks of `x` are the values measured."""
     figure = blank(height)
     axes = figure.axes[0]
     frame = frame[_values(frame[y]).notna()].sort_values(x, kind="stable")
@@ -102,17 +102,18 @@ def lines(
 
 
 def bars(frame: pd.DataFrame, rows: str, value: str, xlabel: str = "", mark: str = "") -> Figure:
-    """Draw one bar with its interval and its number for each row, named by the column `rows`.
+    """Draw one bar with its interval and its number for each row.
 
-    A column `mark`, such as a bound, is a line across each bar."""
+    The column `rows` names them. A column `mark`, such as a bound, is a line across each bar."""
     return stacked(frame, rows, [value], xlabel or value, mark)
 
 
 @mpl.rc_context(STYLE)
 def stacked(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str = "", mark: str = "") -> Figure:
-    """Draw one bar for each row, named by the column `rows`, whose `parts` are columns; their sum at its end.
+    """Draw one bar for each row, whose `parts` are columns; their sum at its end.
 
-    Each part has its interval at its end. A column `mark`, such as a bound, is a line across each bar."""
+    The column `rows` names them. Each part has its interval at its end. A column `mark`, such as a bound, is a line
+    across each bar."""
     frame = frame[_values(frame[parts[0]]).notna()]
     figure = blank(1.0 + ROW * max(2, len(frame)))
     axes = figure.axes[0]
@@ -147,9 +148,10 @@ def stacked(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str = 
 
 @mpl.rc_context(STYLE)
 def ratios(frame: pd.DataFrame, rows: str, xlabel: str = "times as fast as its baseline") -> Figure:
-    """Draw one point with its interval for each Comparison, named by the column `rows`, beside a line at one.
+    """Draw one point with its interval for each `comparison`, beside a line at one.
 
-    Green is faster, red slower, and hollow is not decided; the verdict stands at the right."""
+    The column `rows` names them. Green is faster, red slower, and hollow is not decided; the verdict stands at the
+    right."""
     frame = frame.dropna(subset="comparison")
     figure = blank(0.9 + ROW * max(2, len(frame)))
     axes = figure.axes[0]
@@ -176,16 +178,17 @@ def ratios(frame: pd.DataFrame, rows: str, xlabel: str = "times as fast as its b
 
 
 def show(figure: Figure, alt: str, key: str = "") -> None:
-    """Display a figure as SVG in the ink of the page; `alt` says in words what it shows.
+    """Display a figure as SVG; `alt` says in words what it shows.
 
     With a `key`, `summary` can show it too."""
     answers.figure(svg(figure, alt), key)
 
 
 def svg(figure: Figure, alt: str) -> str:
-    """Return a figure as SVG without a size of its own: text as text, black as the page's ink.
+    """Return a figure as SVG in the ink of the page, without a size of its own.
 
-    Its ids are digests of what they name: where two figures share one, it names the same thing in both."""
+    Text stays text. Its ids are digests of what they name: where two figures share one, it names the same thing in
+    both."""
     file = io.StringIO()
     with mpl.rc_context(STYLE):
         figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
@@ -204,7 +207,7 @@ def svg(figure: Figure, alt: str) -> str:
 
 
 def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
-    """Return each name with its hue and dash: those of the catalogue, or else a hue that is free."""
+    """Return each name with its hue and dash: the catalogue's, or a free hue."""
     catalogue: dict[object, str] = {}
     for experiment in CATALOG.values():
         catalogue = dict(experiment.looks) | catalogue  # the first experiment's look of a name wins
@@ -219,13 +222,13 @@ def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
 
 
 def _values(cells: pd.Series) -> pd.Series:
-    """Return the values of Intervals and numbers; text and what is missing become NaN."""
+    """Return the values of Intervals and numbers; what is none becomes NaN."""
     values = cells.astype(object).map(lambda cell: getattr(cell, "value", cell))
     return pd.to_numeric(values, errors="coerce")
 
 
 def _errors(cells: pd.Series) -> np.ndarray:
-    """Return how far the intervals reach below and above their values, zero where that is not known."""
+    """Return how far intervals reach below and above their values, 0 if unknown."""
     reaches = []
     for cell in cells:
         if isinstance(cell, Interval) and cell.known:
@@ -236,7 +239,7 @@ def _errors(cells: pd.Series) -> np.ndarray:
 
 
 def _finish_rows(axes: Axes, names: Sequence[str], xlabel: str, legend: bool) -> None:
-    """Name the rows from the top, and draw the grid and the legend of a chart of rows."""
+    """Name the rows from the top, and draw the grid and the legend."""
     axes.set_yticks(range(len(names)), [str(name) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -255,7 +258,7 @@ def _finish_rows(axes: Axes, names: Sequence[str], xlabel: str, legend: bool) ->
 
 
 def _round_ticks(axis: Axis) -> None:
-    """Put ticks at round numbers alone on a log axis, even if it spans less than a decade."""
+    """Put ticks at round numbers alone on a log axis, however little it spans."""
     low, high = axis.get_view_interval()
     decades = math.log10(high / low)
     if decades <= 1:
@@ -269,7 +272,7 @@ def _round_ticks(axis: Axis) -> None:
 
 
 def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Name each line at its end in its colour, names moved apart where they would overlap."""
+    """Name each line at its end in its colour; names that would overlap move."""
     axes.figure.draw_without_rendering()
     heights = []
     for x, y, name, hue in ends:

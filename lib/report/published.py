@@ -1,4 +1,4 @@
-"""Read what public write-ups of the assignment printed, to stand beside what was measured here.
+"""Read what public write-ups of the assignment printed.
 
 Each file of `reports/published` holds one kind of table; `sources.csv` says whose it is and where it was found. Numbers
 of other hardware are context: they neither confirm nor contradict ours.
@@ -13,20 +13,21 @@ from lib.paths import PUBLISHED
 
 
 def load(name: str) -> pd.DataFrame:
-    """Return one of the tables, such as `adam`, with its column `source`. Raises ValueError for an unknown name."""
+    """Return one of the tables, such as `adam`; ValueError for an unknown name."""
     validate.choice("table", name, [file.stem for file in PUBLISHED.glob("*.csv")])
     return pd.read_csv(PUBLISHED / f"{name}.csv")
 
 
 def claims() -> pd.DataFrame:
-    """Return the claims of the write-ups: `id`, `source`, `claim`, `experiment` and how each can be tested."""
+    """Return the claims of the write-ups, and how each can be tested."""
     return load("claims")
 
 
 def beside(own: pd.DataFrame, theirs: pd.DataFrame, on: Sequence[str], metric: str) -> pd.DataFrame:
-    """Return the cases that both tables have: `on`, ours as `here`, and a column for each source and hardware.
+    """Return the cases that both tables have, ours beside theirs.
 
-    Empty where no write-up has a case that was measured here."""
+    Columns: `on`, `here`, and one for each source and hardware. Empty where no write-up has a case that was measured
+    here."""
     ours = own[[*on, metric]].dropna(subset=[metric]).rename(columns={metric: "here"})
     hardware = theirs["hardware"] if "hardware" in theirs else pd.Series("hardware not stated", theirs.index)
     theirs = theirs.assign(whose=theirs["source"] + ", " + hardware.fillna("hardware not stated"))

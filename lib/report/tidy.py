@@ -1,4 +1,4 @@
-"""Turn records into tidy tables: one row a case, with medians and their intervals.
+"""Turn records into tidy tables: one row a case, medians with intervals.
 
 A frame is what `records.load` returns: one row a record, samples as lists. Functions that look something up raise
 NotMeasured where there is nothing, which a notebook shows as one line.
@@ -31,14 +31,14 @@ def fields(frame: pd.DataFrame) -> list[str]:
 
 
 def told(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the records of the first machine, the one told about. Raises NotMeasured without any."""
+    """Return the records of the first machine; NotMeasured without any."""
     if frame.empty:
         raise NotMeasured("this experiment, on this machine")
     return frame[frame["machine"] == frame["machine"].iloc[0]]
 
 
 def ok(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the records that were measured; of a case with stale and fresh ones only the fresh.
+    """Return the records that were measured, of each case the fresh if it has any.
 
     Raises NotMeasured without any."""
     measured = frame[frame["status"] == "ok"]
@@ -50,7 +50,9 @@ def ok(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def only(frame: pd.DataFrame, **values) -> pd.DataFrame:
-    """Return the rows with these values, of which a list names several. Raises NotMeasured without any."""
+    """Return the rows with these values; a list names several.
+
+    Raises NotMeasured without any."""
     rows = frame
     for name, value in values.items():
         if name not in rows:
@@ -63,7 +65,7 @@ def only(frame: pd.DataFrame, **values) -> pd.DataFrame:
 
 
 def prefer(frame: pd.DataFrame, **values) -> pd.DataFrame:
-    """Return the rows with these values; where no row has one, those with the first value there is instead."""
+    """Return the rows with these values, or with the first where none has one."""
     for name, value in values.items():
         if len(frame) and value not in list(frame[name]):
             value = frame[name].iloc[0]
@@ -72,7 +74,9 @@ def prefer(frame: pd.DataFrame, **values) -> pd.DataFrame:
 
 
 def largest(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return the measured rows with the largest value of a field or fact. Raises NotMeasured without any."""
+    """Return the measured rows with the largest value of a field or fact.
+
+    Raises NotMeasured without any."""
     rows = ok(frame)
     if name not in rows or rows[name].isna().all():
         raise NotMeasured(name.replace("_", " "))
@@ -91,7 +95,7 @@ def rounds(frame: pd.DataFrame, metric: str) -> list[list[float]]:
 
 
 def median(frame: pd.DataFrame, metric: str, **values) -> Interval:
-    """Return the median of a metric of the one case with these values, over its rounds.
+    """Return the median of a metric of the one case with these values.
 
     Raises NotMeasured without samples, and ValueError for several cases."""
     rows = ok(only(frame, **values))
@@ -105,10 +109,11 @@ def median(frame: pd.DataFrame, metric: str, **values) -> Interval:
 
 
 def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = ()) -> pd.DataFrame:
-    """Return one row a case and machine: its fields, `keep`, the metrics as Intervals, `rounds` and `status` in words.
+    """Return one row a case and machine, with the medians of its metrics.
 
-    A metric without samples is missing. A case without any record that is ok has no metrics and its worst status.
-    Raises NotMeasured where no record has a fact that is to be kept, as when all ran out of memory."""
+    Columns: its fields, `keep`, the metrics as Intervals, `rounds` and `status` in words. A metric without samples is
+    missing. A case without any record that is ok has no metrics and its worst status. Raises NotMeasured where no
+    record has a fact that is to be kept, as when all ran out of memory."""
     unknown = [name for name in keep if name not in frame]
     if unknown:
         raise NotMeasured(unknown[0].replace("_", " "))
@@ -133,7 +138,9 @@ def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = (
 
 
 def inner(record: Mapping, name: str) -> pd.DataFrame:
-    """Return a table that one record holds, such as `kernels`. Raises NotMeasured without any rows."""
+    """Return a table that one record holds, such as `kernels`.
+
+    Raises NotMeasured without any rows."""
     table = record.get(name)
     if not isinstance(table, dict) or pd.DataFrame(table).empty:
         raise NotMeasured(f"the table {name!r} of this case")
@@ -141,7 +148,7 @@ def inner(record: Mapping, name: str) -> pd.DataFrame:
 
 
 def cases(frame: pd.DataFrame) -> list[tuple[Mapping, pd.DataFrame]]:
-    """Return the fields of each case on each machine with its records, in the order of the frame."""
+    """Return the fields of each case on each machine, with its records."""
     names = fields(frame)
     grouped = frame.groupby([*names, "machine"], sort=False, dropna=False)
     # the key ends in the machine, which is no field
@@ -178,7 +185,7 @@ def shape(row: Mapping) -> str:
 
 
 def noisy(frame: pd.DataFrame) -> pd.Series:
-    """Tell of each record if the noise probe beside it was slow or unsteady; False where it was not probed.
+    """Tell of each record if the noise probe beside it was slow or unsteady.
 
     Slow is relative to the first decile of the machine's medians: the smallest may be a moment at a higher clock."""
     if "noise_probe_ms" not in frame:
@@ -192,7 +199,7 @@ def noisy(frame: pd.DataFrame) -> pd.Series:
 
 
 def note(frame: pd.DataFrame) -> str:
-    """Return a table's note: the number of rounds, the hardware, and what is noisy or stale."""
+    """Return a table's note: rounds, hardware, and what is noisy or stale."""
     measured = frame[frame["status"] == "ok"]
     if measured.empty:
         return ""
