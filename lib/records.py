@@ -134,7 +134,8 @@ def save(record: Mapping) -> Path:
 
 def write(target: Path, text: str) -> None:
     """Write a text file by way of a temporary one that is renamed. Raises CannotWrite."""
-    temporary = target.with_name(f".writing-{os.getpid()}-{target.name}")
+    # its name does not end as a record's does, so that no one reads it meanwhile
+    temporary = target.with_name(f".writing-{os.getpid()}-{target.stem}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w") as file:
@@ -226,8 +227,7 @@ def frame(experiment: str, loaded: Sequence[Mapping]) -> pd.DataFrame:
         row = {field: record["case"][field] for field in fields}
         row |= record["metrics"]
         row |= {column: record[column] for column in COLUMNS if column in record}
-        row["machine"] = record["environment"]["machine"]
-        row["hardware"] = record["environment"]["hardware"]
+        row |= {name: record["environment"][name] for name in ("machine", "hardware")}
         row["stale"] = record["code"] != digest(experiment)
         rows.append(row)
     if rows:

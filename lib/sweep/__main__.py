@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Sequence
 
@@ -40,13 +39,12 @@ def sweep(options: argparse.Namespace, own_shard: Shard) -> int:
     if missing and all(block.options.needs == "cuda" for block in blocks):
         raise ValueError(f"{options.sweep}.yaml: needs cuda: {missing}; DRY=1 lists the cases")
     boxes = _boxes(options.address, planned, own_shard, gpus)
-    stop = threading.Event()
-    received = _stop_at_signals(stop)
+    received = _received_signals()
     with shard.held(own_shard):
         # what a killed supervisor has left
         supervise.clear(own_shard.scratch())
         shown = Progress(options.sweep, own_shard, planned.jobs, done, slots=max(1, len(gpus)) * len(boxes))
-        supervisor = Supervisor(boxes, done, shown, options.deadline, stop)
+        supervisor = Supervisor(boxes, done, shown, options.deadline, received)
         try:
             supervisor.run(planned.first)
             if shown.seconds:
@@ -90,17 +88,12 @@ def _end(planned: Plan, done: Ledger, troubles: list[str], received: list[int]) 
     return 0
 
 
-def _stop_at_signals(stop: threading.Event) -> list[int]:
-    """Set `stop` at a signal to end, and return the list of those received; ignored ones (`nohup`) stay ignored."""
+def _received_signals() -> list[int]:
+    """Return a list to which each signal to end is added; ignored ones (`nohup`) stay ignored."""
     received = []
-
-    def note(number: int, _) -> None:
-        received.append(number)
-        stop.set()
-
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, note)
+            signal.signal(number, lambda number, _: received.append(number))
     return received
 
 

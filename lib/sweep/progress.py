@@ -5,7 +5,6 @@ The expected end comes from the times of the cases so far, never from a model of
 
 import contextlib
 import itertools
-import json
 import os
 import platform
 import statistics
@@ -102,18 +101,13 @@ class Progress:
             sys.stdout.flush()
 
     def write(self, state: str) -> None:
-        """Write the status file; a full disk is no reason to end here."""
-        status = {
-            "sweep": self.sweep,
-            "state": state,
-            "process": os.getpid(),
-            "host": platform.node(),
-            "counts": dict(self.counts),
-            "expected": self.expected_end(),
-            "in_hand": list(self.in_hand.values()),
-        }
+        """Write the status file, a line for `status`; a full disk is no reason to end here."""
+        line = f"{state}: {counted(self.counts)}"
+        if state == "running":
+            line += f"; {self.expected_end()} (process {os.getpid()} on {platform.node()})"
+            line += "".join(f"; now {name}" for name in self.in_hand.values())
         with contextlib.suppress(records.CannotWrite):
-            records.write(self.shard.file("status"), json.dumps(status))
+            records.write(self.shard.file("status"), f"{self.sweep}, shard {self.shard}: {line}")
 
     def close(self, state: str) -> None:
         """Remove the bar and write the last state."""
@@ -152,23 +146,14 @@ def statuses() -> list[str]:
     lines = []
     for known_shard in shard.known():
         # one that never wrote its status has nothing to tell
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            lines.append(_line(known_shard, json.loads(known_shard.file("status").read_text())))
+        with contextlib.suppress(FileNotFoundError):
+            line = known_shard.file("status").read_text()
+            if not known_shard.is_running():
+                line = line.replace(": running: ", ": ended unexpectedly: ")
+            lines.append(line)
     for folder in sorted(paths.results().glob("[!.]*/*/")):
         short_records = [short_record(file) or {"status": "damaged"} for file in folder.glob("*.json")]
         counts = Counter(record["status"] for record in short_records)
         words = ", ".join(f"{number} {status}" for status, number in counts.most_common())
         lines.append(f"{folder.parent.name} {folder.name}: {words}")
     return lines or ["no sweep has run on these results yet"]
-
-
-def _line(known_shard: Shard, status: dict) -> str:
-    state = status["state"]
-    is_running = known_shard.is_running()
-    if state == "running" and not is_running:
-        state = "ended unexpectedly"
-    line = f"{status['sweep']}, shard {known_shard}: {state}: {counted(Counter(status['counts']))}"
-    if is_running:
-        line += f"; {status['expected']} (process {status['process']} on {status['host']})"
-        line += "".join(f"; now {name}" for name in status["in_hand"])
-    return line

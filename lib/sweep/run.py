@@ -18,7 +18,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import psutil
@@ -50,7 +49,7 @@ class Place:
 
     scratch: Path
     slots: int = 1
-    variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -78,7 +77,7 @@ def measured(job: Job, deadline: float | None, place: Place) -> Iterator[Message
     wanting_memory = []
     tries = Counter()
     starts_in_vain = 0
-    while (left or wanting_memory) and not _is_over(deadline):
+    while (left or wanting_memory) and not is_over(deadline):
         batch = left or [wanting_memory.pop(0)]
         kernel = yield from _one_kernel(job, batch, deadline, place)
         left = []
@@ -88,7 +87,7 @@ def measured(job: Job, deadline: float | None, place: Place) -> Iterator[Message
                 left.append(entry)
             elif record["status"] == "oom" and record["metrics"].get("fresh") is False:
                 wanting_memory.append(entry)
-        if not left or kernel.ended == "restart" or _is_over(deadline):
+        if not left or kernel.ended == "restart" or is_over(deadline):
             continue
         if kernel.index < 0:
             starts_in_vain += 1
@@ -109,7 +108,8 @@ def measured(job: Job, deadline: float | None, place: Place) -> Iterator[Message
                 left.remove(in_hand)
 
 
-def _is_over(deadline: float | None) -> bool:
+def is_over(deadline: float | None) -> bool:
+    """Tell if there is a deadline, in seconds since 1970, and it is past."""
     return deadline is not None and time.time() > deadline
 
 
@@ -236,12 +236,12 @@ def _cannot_write(error: OSError) -> records.CannotWrite:
     return records.CannotWrite(f"{error.filename or 'scratch'}: cannot be written: {error.strerror}")
 
 
-def end(folder: Path, within_s: float = 10.0) -> None:
+def end(folder: Path) -> None:
     """Kill all processes whose plan lies in this folder: kernels, and what they have started.
 
     They are found by the variable that they inherit, also in sessions of their own."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
+    # one that is being killed may just have started another
+    for _ in range(10):
         processes = []
         for process in psutil.process_iter():
             # gone meanwhile, or another user's

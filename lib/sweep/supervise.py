@@ -8,7 +8,6 @@ import os
 import queue
 import shutil
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,6 @@ from lib.sweep.run import Message, Place
 
 LOOK_S = 0.5  # between looks for a signal to stop or another box
 LOSSES = 3  # of workers with the same case in hand, before it is given up
-NO_BOX_S = 120  # without any box, after which the sweep ends
 
 
 class SlotLost(Exception):
@@ -83,14 +81,14 @@ def clear(scratch: Path) -> None:
 class Supervisor:
     """Run jobs on boxes, whose list may change meanwhile.
 
-    It ends between cases at the `deadline`, and at once when `stop` is set. `troubles` are lines of what no record
-    tells."""
+    It ends between cases at the `deadline`, and at once when `stop` has a signal. `troubles` are lines of what no
+    record tells."""
 
     boxes: list[Box]
     ledger: Ledger
     progress: Progress
     deadline: float | None
-    stop: threading.Event
+    stop: list[int]
     troubles: list[str] = field(default_factory=list)
     waiting: deque[Job] = field(default_factory=deque)
     busy: dict[Slot, Job] = field(default_factory=dict)
@@ -100,26 +98,17 @@ class Supervisor:
     def run(self, jobs: Sequence[Job]) -> None:
         """Run all jobs in their order. Raises records.CannotWrite."""
         self.waiting.extend(jobs)
-        box_seen = time.monotonic()
-        while not self.stop.is_set():
+        while not self.stop:
             self._start()
-            if not self.busy and (not self.waiting or self._is_over()):
-                return
-            if self.boxes:
-                box_seen = time.monotonic()
-            elif not self.busy and time.monotonic() - box_seen > NO_BOX_S:
-                self._tell("no machine is left to measure on")
+            if not self.busy and (not self.waiting or run.is_over(self.deadline)):
                 return
             with contextlib.suppress(queue.Empty):
                 slot, message = self.events.get(timeout=LOOK_S)
                 self._take(slot, message)
 
-    def _is_over(self) -> bool:
-        return self.deadline is not None and time.time() > self.deadline
-
     def _start(self) -> None:
         """Start waiting jobs in their order, as long as there is a free slot for the next."""
-        while self.waiting and not self._is_over():
+        while self.waiting and not run.is_over(self.deadline):
             job = self.waiting[0]
             left = self.ledger.left(job)
             if left:

@@ -1,9 +1,6 @@
 """Sweeps from the command line: what they measure, what they print, and their exit codes."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -93,15 +90,14 @@ def test_a_budget_ends_between_cases_and_the_same_command_continues(cheap_sweep)
     assert [entry["number"] for entry in sweep.begun()] == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_signal_ends_it_within_seconds_and_the_same_command_continues(cheap_sweep, name, code):
+def test_a_signal_ends_it_within_seconds(cheap_sweep):
     sweep = cheap_sweep("rounds: 1\ncheap: [{number: 1}, {number: 2, behaviour: sleep}, {number: 3}]")
     process = sweep.start()
     cheap.until(lambda: sweep.begun(2), "the second case")
     sent = time.monotonic()
-    process.send_signal(getattr(signal, name))
+    process.send_signal(signal.SIGTERM)
     printed, _ = process.communicate(timeout=30)
-    assert process.returncode == code
+    assert process.returncode == 143
     assert time.monotonic() - sent < 10
     assert printed.splitlines()[-1] == "stopped; the same command continues"
     assert sweep.processes() == []
@@ -148,22 +144,3 @@ def test_a_sweep_that_needs_cuda_is_refused_without_it_but_lists_its_cases(here,
     assert main(["cheap", "--dry"]) == 0
     assert capsys.readouterr().out.count("left out: it needs cuda") == 2
     assert not here.results.exists()
-
-
-def test_a_real_experiment_gives_records(tmp_path):
-    (tmp_path / "sweeps").mkdir()
-    (tmp_path / "sweeps" / "one.yaml").write_text(
-        "rounds: 1\nseconds: 0.01\nadam: {variant: [single_tensor, fused], num_params: 1, param_size: 64}"
-    )
-    script = (
-        "import pathlib, sys; from lib import notebooks\n"
-        f"notebooks.SWEEPS = pathlib.Path({str(tmp_path / 'sweeps')!r})\n"
-        "from lib.sweep.__main__ import main; code = main(['one'])\n"
-        "import lib.records; print(lib.records.load('adam')[['status', 'stale', 'variant']].values.tolist())\n"
-        "sys.stdout.flush(); import os; os._exit(code)"
-    )
-    variables = os.environ | {"RESULTS": str(tmp_path / "results")}
-    done = subprocess.run([sys.executable, "-c", script], cwd=cheap.ROOT, env=variables, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 ok, 0 left" in done.stdout
-    assert "['ok', False, 'fused'], ['ok', False, 'single_tensor']" in done.stdout

@@ -2,7 +2,7 @@
 
 import json
 import os
-import threading
+import signal
 import time
 from dataclasses import replace
 
@@ -45,10 +45,10 @@ def jobs(here):
     return plan.make(sweep_file.load("cheap"), Shard()).jobs
 
 
-def supervised(jobs, boxes, deadline=None, stop=None):
+def supervised(jobs, boxes, deadline=None, stop=()):
     ledger = Ledger()
     shown = progress.Progress("cheap", Shard(), jobs, ledger, len(boxes))
-    supervisor = Supervisor(boxes, ledger, shown, deadline, stop or threading.Event())
+    supervisor = Supervisor(boxes, ledger, shown, deadline, list(stop))
     supervisor.run(jobs)
     shown.close("ended")
     return supervisor
@@ -95,9 +95,7 @@ def test_a_case_that_loses_every_slot_is_given_up(jobs):
 def test_nothing_starts_after_the_deadline_or_a_signal(jobs):
     slots = Slots()
     supervised(jobs, [Box(slots.slot("whole"))], deadline=time.time() - 1)
-    stop = threading.Event()
-    stop.set()
-    supervised(jobs, [Box(slots.slot("whole"))], stop=stop)
+    supervised(jobs, [Box(slots.slot("whole"))], stop=[signal.SIGTERM])
     assert slots.spans == []
 
 
