@@ -38,9 +38,7 @@ def told(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def ok(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the records that were measured, of each case the fresh if it has any.
-
-    Raises NotMeasured without any."""
+    """Return the records that were measured, of each case the fresh if it has any."""
     measured = frame[frame["status"] == "ok"]
     if measured.empty:
         raise NotMeasured("any case of this kind")
@@ -50,9 +48,7 @@ def ok(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def only(frame: pd.DataFrame, **values) -> pd.DataFrame:
-    """Return the rows with these values; a list names several.
-
-    Raises NotMeasured without any."""
+    """Return the rows with these values; a list names several."""
     rows = frame
     for name, value in values.items():
         if name not in rows:
@@ -74,9 +70,7 @@ def prefer(frame: pd.DataFrame, **values) -> pd.DataFrame:
 
 
 def largest(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return the measured rows with the largest value of a field or fact.
-
-    Raises NotMeasured without any."""
+    """Return the measured rows with the largest value of a field or fact."""
     rows = ok(frame)
     if name not in rows or rows[name].isna().all():
         raise NotMeasured(name.replace("_", " "))
@@ -138,9 +132,7 @@ def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = (
 
 
 def inner(record: Mapping, name: str) -> pd.DataFrame:
-    """Return a table that one record holds, such as `kernels`.
-
-    Raises NotMeasured without any rows."""
+    """Return a table that one record holds, such as `kernels`."""
     table = record.get(name)
     if not isinstance(table, dict) or pd.DataFrame(table).empty:
         raise NotMeasured(f"the table {name!r} of this case")
