@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from nbconvert import MarkdownExporter
@@ -41,7 +41,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        machines = chosen(options.machine)
+        known = records.machines()
+        if not known:
+            raise ValueError("machine: no records found; `make report` measures some")
+        for machine in options.machine:
+            validate.choice("machine", machine, known)
+        machines = options.machine or known[:1]
         if options.verb == "publish":
             failed = publish(machines[0])
         else:
@@ -59,16 +64,6 @@ def main(arguments: list[str] | None = None) -> int:
     for name, reason in failed.items():
         print(f"{name}: {reason}", file=sys.stderr)
     return int(bool(failed))
-
-
-def chosen(machines: Sequence[str]) -> list[str]:
-    """Return the machines to report on. Raises ValueError for one without records."""
-    known = records.machines()
-    if not known:
-        raise ValueError("machine: no records found; `make report` measures some")
-    for machine in machines:
-        validate.choice("machine", machine, known)
-    return list(machines) or known[:1]
 
 
 def browser() -> str | None:
