@@ -43,15 +43,13 @@ def _masked_scores(q_XTD: Tensor, k_XSD: Tensor, causal: bool, first: int = 0) -
 PARTS = ("scores", "softmax", "values")
 
 
-def annotated(
-    q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, part=torch.profiler.record_function
-) -> Tensor:
+def annotated(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
     """Compute the same as `naive`, with each of PARTS marked for a profiler."""
-    with part("scores"):
+    with torch.profiler.record_function("scores"):
         scores_XTS = _masked_scores(q_XTD, k_XSD, causal)
-    with part("softmax"):
+    with torch.profiler.record_function("softmax"):
         weights_XTS = torch.softmax(scores_XTS, dim=-1)
-    with part("values"):
+    with torch.profiler.record_function("values"):
         return weights_XTS @ v_XSD
 
 
@@ -91,7 +89,8 @@ def sdpa_backend(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = Tru
 
 @functools.cache
 def _compiled_naive():
-    return torch.compile(naive, dynamic=False)  # at the first call, since importing the compiler takes seconds
+    # at the first call, since importing the compiler takes seconds
+    return torch.compile(naive, dynamic=False)
 
 
 def compiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
@@ -101,7 +100,8 @@ def compiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -
 
 @functools.cache
 def _compiled_flex():
-    from torch.nn.attention.flex_attention import flex_attention  # imports the compiler, which takes seconds
+    # imports the compiler, which takes seconds
+    from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, dynamic=False)
 
@@ -114,7 +114,8 @@ def _causal_blocks(queries: int, keys: int, device: torch.device):
     def is_seen(batch, head, query, key):
         return query >= key
 
-    compiled_mask = torch.compile(create_block_mask)  # eager, it would fill a mask of all scores
+    # eager, it would fill a mask of all scores
+    compiled_mask = torch.compile(create_block_mask)
     return compiled_mask(is_seen, None, None, queries, keys, device=device)
 
 

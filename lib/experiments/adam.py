@@ -13,12 +13,15 @@ from lib.experiments.case import Case, Work
 from lib.instruments import cache
 from lib.validate import one_of
 
-DRAWN = 2**18  # random values of a tensor; a larger one repeats them, since drawing takes longer than measuring
-CHECKED = 2**16  # elements of a parameter that are compared, since all are computed alike
+# random values of a tensor; a larger one repeats them, since drawing takes longer than measuring
+DRAWN = 2**18
+# elements of a parameter that are compared, since all are computed alike
+CHECKED = 2**16
 EQUAL = "equal"  # parameters of one size
 # the beginning of the first parameter and the end of the last, each checked as one row
 ENDS = {"update": (0, slice(CHECKED)), "last_update": (-1, slice(-CHECKED, None))}
-TOLERANCE = 2e-3  # of the update: beside a parameter near 1, fp32 rounds an update of 1e-3 by up to 3e-4 of it
+# of the update: beside a parameter near 1, fp32 rounds an update of 1e-3 by up to 3e-4 of it
+TOLERANCE = 2e-3
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from lib import catalog, timing, validate
 from lib.instruments import compilation, device, environment, peak_memory
 from lib.timing import Iteration
 
-FEW = 1024  # a result with no more values may miss its tolerance tenfold: rounding averages out less
+# a result with no more values may miss its tolerance tenfold: rounding averages out less
+FEW = 1024
 
 
 class WrongResult(Exception):

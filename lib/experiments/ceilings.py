@@ -35,7 +35,8 @@ LIBRARIES = {
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
 SCALE = 3.0  # of the triad, as in STREAM
 CALLS = 1000
-DRAWN_ROWS = 256  # of a matrix; the others repeat them, since drawing all takes longer than timing an operation
+# of a matrix; the others repeat them, since drawing all takes longer than timing an operation
+DRAWN_ROWS = 256
 ROWS, COLUMNS = slice(8), slice(256)  # of a result that are compared with double precision
 CHECKED = (ROWS, COLUMNS)
 

@@ -90,7 +90,8 @@ def measure(case: Case, round: int, seconds: float, share: int = 1, raises: bool
     allocator.use(getattr(case, "allocator", allocator.chosen()))
     environment.keep_quota()
     gc.collect()
-    gc.freeze()  # later collections need not search what is alive now
+    # later collections need not search what is alive now
+    gc.freeze()
     here = on(case.device)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     began_s = time.monotonic()

@@ -46,7 +46,8 @@ class OnRanks(Case):
         arguments |= {"round": record.round, "seconds": seconds}
         try:
             record.metrics |= merged(_worlds[key].run(in_rank, ANSWER_S, **arguments))
-        except BaseException:  # an interrupt, too, closes the world
+        except BaseException:
+            # the failed call, or an interrupt, has closed the world
             _worlds.clear()
             raise
 
@@ -67,11 +68,13 @@ def close() -> None:
 
 def in_rank(experiment: str, case: dict, round: int, seconds: float) -> dict:
     """Measure a case in this rank, and return its metrics; the ranks divide the free memory."""
-    from lib.experiments import cases  # which imports this module
+    # which imports this module
+    from lib.experiments import cases
 
     record = Recording(cases.case_class(experiment)(**case), round)
     gc.collect()
-    gc.freeze()  # later collections need not search what is alive now
+    # later collections need not search what is alive now
+    gc.freeze()
     try:
         with memory_limit.limited(record.case.world, record.case.place):
             record.case.measure_in_rank(record, seconds)
