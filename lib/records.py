@@ -227,7 +227,7 @@ def frame(experiment: str, loaded: Sequence[Mapping]) -> pd.DataFrame:
         row = {field: record["case"][field] for field in fields}
         row |= record["metrics"]
         row |= {column: record[column] for column in COLUMNS if column in record}
-        row |= {name: record["environment"][name] for name in ("machine", "hardware")}
+        row |= {fact: record["environment"][fact] for fact in ("machine", "hardware")}
         row["stale"] = record["code"] != digest(experiment)
         rows.append(row)
     if rows:

@@ -21,6 +21,7 @@ MORE = 1.1  # times the former limit of memory: with so much more, a case that f
 def short_record(file: Path) -> dict | None:
     """Return a case's record without its samples, or None without a record; a damaged one counts as none."""
     try:
+        # the time is part of the cache's key, so that a new record is read
         return _short_record(file, file.stat().st_mtime_ns)
     except OSError:
         return None

@@ -24,7 +24,6 @@ from lib.sweep.plan import Entry, Job
 from lib.sweep.shard import Shard
 
 BAD = ("failed", "crashed", "timeout")
-SHOWN = 20  # failures that the last lines list
 
 
 class Progress:
@@ -36,9 +35,9 @@ class Progress:
         self.slots = slots
         self.started = time.time()
         self.counts = ledger.counts(jobs)
-        self.left = {}  # experiment and name of each case that is still to be measured, by its record's file
+        self.left = {}  # what is still to be measured: number of the job and name of the case, by the record's file
         self.case_seconds = {}  # which a case took, in this sweep or before
-        for job in jobs:
+        for number, job in enumerate(jobs):
             for entry in job.entries:
                 file = job.file(entry)
                 case = (job.experiment, records.name(entry.case))
@@ -46,8 +45,9 @@ class Progress:
                 if record:
                     self.case_seconds[case] = record["seconds"]
                 if ledger.is_left(job, entry):
-                    self.left[file] = case
+                    self.left[file] = (number, case)
         self.seconds = {}  # of this sweep's cases, by experiment
+        self.kernels = 0  # that were started
         self.in_hand = {}  # names, by slot
         # without a terminal there is no bar
         self.bar = tqdm(total=len(self.left), dynamic_ncols=True, disable=None, bar_format="{desc} {bar} {n}/{total}")
@@ -55,6 +55,7 @@ class Progress:
 
     def starts(self, job: Job, left: Sequence[Entry]) -> None:
         """Note that a job starts, and which of its cases are still to be measured."""
+        self.kernels += bool(left)
         for entry in job.entries:
             if entry not in left:
                 self.left.pop(job.file(entry), None)
@@ -85,11 +86,12 @@ class Progress:
         medians = {experiment: statistics.median(seconds) for experiment, seconds in self.seconds.items()}
         typical_seconds = statistics.median(all_seconds)
         left_seconds = 0.0
-        for case in self.left.values():
+        for _, case in self.left.values():
             left_seconds += self.case_seconds.get(case, medians.get(case[0], typical_seconds))
-        # a case needs kernels to start and end about as often as so far
+        # the rest of the time so far went by while kernels started and ended
         passed_seconds = (time.time() - self.started) * self.slots
-        left_seconds += len(self.left) * max(0, passed_seconds - sum(all_seconds)) / len(all_seconds)
+        kernel_seconds = max(0, passed_seconds - sum(all_seconds)) / max(1, self.kernels)
+        left_seconds += kernel_seconds * len({number for number, _ in self.left.values()})
         left_seconds /= self.slots
         end = datetime.fromtimestamp(time.time() + left_seconds)
         return f"about {left_seconds / 60:.0f} min left, until {end:%H:%M} on {end:%d %b}"
@@ -135,9 +137,6 @@ def summary(jobs: Sequence[Job], ledger: Ledger) -> list[str]:
             record = short_record(job.file(entry))
             if record and record["status"] in BAD:
                 lines.append(failure(record))
-    more = len(lines) - SHOWN
-    if more > 0:
-        lines = [*lines[:SHOWN], f"and {more} more"]
     return [*lines, counted(ledger.counts(jobs))]
 
 

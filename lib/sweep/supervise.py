@@ -146,6 +146,7 @@ class Supervisor:
     def _keep(self, slot: Slot, job: Job, text: str) -> None:
         """Write a record, unless its kernel has written it here already."""
         record = records.parse(text)
+        # not the path at the worker's, which may be another machine
         file = records.path(job.machine, job.experiment, record["case"], record["round"])
         if not file.exists() or file.read_text() != text:
             records.write(file, text)

@@ -4,7 +4,6 @@ A bad file is refused here, before any process starts, in one line: file, field,
 """
 
 import dataclasses
-import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from lib.experiments import cases
 
 NEEDS = ("cuda", "bf16", "emulated_bf16")
 LARGEST_FILE = 32_768  # bytes: several times the longest sweep here
-MOST_CASES = 100_000  # of a block: each is built before the first is measured
 
 
 @dataclass(frozen=True)
@@ -115,8 +113,6 @@ def _block(experiment: str, content: object, options: Options, rounds: int | Non
             raise ValueError(f"{experiment}.{name}: got {validate.shown(value)}, expected a value or a list of values")
         else:
             axes[name] = value
-    if math.prod(len(value) for value in axes.values() if isinstance(value, list)) > MOST_CASES:
-        raise ValueError(f"{experiment}: expected at most {MOST_CASES:,} cases in a block")
     try:
         options = dataclasses.replace(options, **own_options)
         # where nothing varies, or a case takes very long, the block says one round, and more would tell nothing

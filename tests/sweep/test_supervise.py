@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import time
 from dataclasses import replace
 
@@ -45,10 +44,10 @@ def jobs(here):
     return plan.make(sweep_file.load("cheap"), Shard()).jobs
 
 
-def supervised(jobs, boxes, deadline=None, stop=()):
+def supervised(jobs, boxes):
     ledger = Ledger()
     shown = progress.Progress("cheap", Shard(), jobs, ledger, len(boxes))
-    supervisor = Supervisor(boxes, ledger, shown, deadline, list(stop))
+    supervisor = Supervisor(boxes, ledger, shown, deadline=None, stop=[])
     supervisor.run(jobs)
     shown.close("ended")
     return supervisor
@@ -90,13 +89,6 @@ def test_a_case_that_loses_every_slot_is_given_up(jobs):
     (trouble,) = supervisor.troubles
     assert trouble == f"cheap 3-ok-1-cpu: given up after {LOSSES} lost workers: its machine lost power"
     assert supervisor.ledger.counts(jobs)["ok"] == 5
-
-
-def test_nothing_starts_after_the_deadline_or_a_signal(jobs):
-    slots = Slots()
-    supervised(jobs, [Box(slots.slot("whole"))], deadline=time.time() - 1)
-    supervised(jobs, [Box(slots.slot("whole"))], stop=[signal.SIGTERM])
-    assert slots.spans == []
 
 
 def test_a_full_disk_ends_the_sweep(jobs):
