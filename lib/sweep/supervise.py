@@ -4,6 +4,7 @@ A case is done when its record exists. So whatever ends this process, the next o
 """
 
 import contextlib
+import functools
 import os
 import queue
 import shutil
@@ -53,15 +54,11 @@ class Box:
 
 def local_box(scratch: Path, pins: Sequence[str]) -> Box:
     """Return this machine as a box, with a slot for each GPU in `pins`."""
-
-    def slot_in(place: Place) -> Slot:
-        return lambda job, deadline: run.measured(job, deadline, place)
-
     parts = []
     for pin in pins:
         variables = share_of_cores(len(pins)) | {"CUDA_VISIBLE_DEVICES": pin}
-        parts.append(slot_in(Place(scratch, len(pins), variables)))
-    return Box(slot_in(Place(scratch)), parts)
+        parts.append(functools.partial(run.measured, place=Place(scratch, len(pins), variables)))
+    return Box(functools.partial(run.measured, place=Place(scratch)), parts)
 
 
 def share_of_cores(slots: int) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from dataclasses import replace
 
 import pytest
@@ -15,27 +14,19 @@ from lib.sweep.shard import Shard
 from lib.sweep.supervise import LOSSES, Box, SlotLost, Supervisor
 
 
-class Slots:
-    """Slots that measure nothing: they note when each job runs and give records, after `pause_s` each."""
+def slot(loses=lambda number: False):
+    """A slot that measures nothing: it gives records, and is lost with some numbers in hand."""
 
-    def __init__(self, pause_s=0.0):
-        self.pause_s = pause_s
-        self.spans = []
+    def measured(job, deadline):
+        for entry in job.entries:
+            yield Message("begins", records.name(entry.case))
+            if loses(entry.case["number"]):
+                raise SlotLost("its machine lost power")
+            environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
+            record = records.create("cheap", entry.case, job.round, "ok", {}, environment, seconds=1.0)
+            yield Message("record", json.dumps(record))
 
-    def slot(self, name, loses=lambda number: False):
-        def measured(job, deadline):
-            began = time.monotonic()
-            for entry in job.entries:
-                yield Message("begins", records.name(entry.case))
-                if loses(entry.case["number"]):
-                    raise SlotLost("its machine lost power")
-                time.sleep(self.pause_s)
-                environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
-                record = records.create("cheap", entry.case, job.round, "ok", {"slot": name}, environment, seconds=1.0)
-                yield Message("record", json.dumps(record))
-            self.spans.append((name, job, began, time.monotonic()))
-
-        return measured
+    return measured
 
 
 @pytest.fixture
@@ -54,17 +45,14 @@ def supervised(jobs, boxes):
 
 
 def test_gpus_run_jobs_side_by_side_and_what_is_alone_gets_the_whole_machine(jobs):
-    slots = Slots(pause_s=0.1)
-    box = Box(slots.slot("whole"), [slots.slot("gpu 0"), slots.slot("gpu 1")])
-    shared = [replace(job, alone=False) for job in jobs[:2]]
-    supervised([*shared, jobs[2]], [box])
-    (first, _, began, ended), (second, _, other_began, other_ended) = sorted(slots.spans, key=lambda span: span[0])[:2]
-    assert {first, second} == {"gpu 0", "gpu 1"}
-    assert began < other_ended
-    assert other_began < ended
-    name, _, alone_began, _ = slots.spans[-1]
-    assert name == "whole"
-    assert alone_began > max(ended, other_ended)
+    box = Box("whole", ["gpu 0", "gpu 1"])
+    shared = replace(jobs[0], alone=False)
+    assert box.free_slot(shared, busy={}) == "gpu 0"
+    assert box.free_slot(shared, busy={"gpu 0": shared}) == "gpu 1"
+    assert box.free_slot(shared, busy={"gpu 0": shared, "gpu 1": shared}) is None
+    assert box.free_slot(shared, busy={"whole": jobs[0]}) is None
+    assert box.free_slot(jobs[0], busy={"gpu 0": shared}) is None
+    assert box.free_slot(jobs[0], busy={}) == "whole"
 
 
 def test_what_a_lost_slot_had_is_measured_by_another(jobs):
@@ -76,7 +64,7 @@ def test_what_a_lost_slot_had_is_measured_by_another(jobs):
             return True
         return False
 
-    supervisor = supervised(jobs, [Box(Slots().slot("a", loses)), Box(Slots().slot("b", loses))])
+    supervisor = supervised(jobs, [Box(slot(loses)), Box(slot(loses))])
     assert lost == [3]
     assert supervisor.ledger.counts(jobs) == {"ok": 6}
     assert supervisor.troubles == []
@@ -85,7 +73,7 @@ def test_what_a_lost_slot_had_is_measured_by_another(jobs):
 
 
 def test_a_case_that_loses_every_slot_is_given_up(jobs):
-    supervisor = supervised(jobs, [Box(Slots().slot("a", loses=lambda number: number == 3))])
+    supervisor = supervised(jobs, [Box(slot(lambda number: number == 3))])
     (trouble,) = supervisor.troubles
     assert trouble == f"cheap 3-ok-1-cpu: given up after {LOSSES} lost workers: its machine lost power"
     assert supervisor.ledger.counts(jobs)["ok"] == 5
@@ -101,12 +89,10 @@ def test_a_full_disk_ends_the_sweep(jobs):
 
 
 def test_an_error_of_a_slot_is_told_and_the_rest_is_measured(jobs):
-    whole = Slots().slot("whole")
-
     def wrong_once(job, deadline):
-        if job is jobs[0] or 1 in [entry.case["number"] for entry in job.entries]:
+        if 1 in [entry.case["number"] for entry in job.entries]:
             raise KeyError("a bug")
-        yield from whole(job, deadline)
+        yield from slot()(job, deadline)
 
     supervisor = supervised(jobs, [Box(wrong_once)])
     assert supervisor.troubles == ["cheap: KeyError: 'a bug'"]
