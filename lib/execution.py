@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,7 +20,6 @@ from lib.paths import ROOT
 
 # the one error that a notebook may show and go on
 NOT_MEASURED = "NotMeasured"
-UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 # a socket's longest path below the folder for temporary files, and the bytes that macOS allows; Linux allows 107
 SOCKET = "/sweep-12345678/kernel-12345678/kernel-ipc-5"
 SOCKET_BYTES = 103
@@ -113,25 +111,14 @@ def execute(
 
 
 def _check(output: Path) -> None:
-    """Raise NotebookFailed unless every cell ran to its end.
-
-    Papermill's marks of errors go from the file. Where something was not measured, later cells miss the names that its
-    cell was to make. What they show of it goes: the line about what is missing has said it."""
+    """Raise NotebookFailed unless every cell ran to its end, and take papermill's marks of errors out of the file."""
     notebook = remove_error_markers(nbformat.read(output, as_version=4))
     code_cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
-    # the code of cells that ended early, because something was not measured
-    stopped = ""
     errors = []
     for cell in code_cells:
-        for error in [shown for shown in cell.outputs if shown.output_type == "error"]:
-            missed = UNDEFINED.match(error.evalue)
-            if error.ename == NOT_MEASURED:
-                stopped += cell.source
-            elif missed and re.search(rf"\b{missed[1]}\b", stopped):
-                stopped += cell.source
-                cell.outputs.remove(error)
-            else:
-                errors.append(f"{error.ename}: {error.evalue}")
+        for shown in cell.outputs:
+            if shown.output_type == "error" and shown.ename != NOT_MEASURED:
+                errors.append(f"{shown.ename}: {shown.evalue}")
     nbformat.write(notebook, output)
     # papermill takes sys.exit for success
     if code_cells and code_cells[-1].execution_count is None:

@@ -11,8 +11,6 @@ from nbformat import v4
 from lib import execution
 from lib.notebooks import NotebookFailed
 
-RAISES = "class NotMeasured(LookupError): pass\nraise NotMeasured('nothing here')"
-
 
 def write(file, *cells):
     """Write a notebook of cells, each a source, or a source and its tag."""
@@ -66,9 +64,12 @@ def test_parameters_replace_the_defaults_and_names_of_the_previous_notebook_are_
 
 
 def test_the_notebook_goes_on_after_not_measured_and_what_then_misses_a_name_shows_nothing(tmp_path, shared, output):
-    cells = [(RAISES + "\nbest = 1", "raises-exception"), ("print(best)", "raises-exception"), "print('later')"]
-    execution.execute(shared, write(tmp_path / "one.ipynb", *cells), output, {})
-    assert outputs(output) == [["NotMeasured"], [], ["later\n"]]
+    raises = "from lib.records import NotMeasured\nfrom lib.report import answers\nraise NotMeasured('it')\nbest = 1"
+    # the second misses a name of the first, the third one of the second
+    sources = [raises, "print(best)\nbetter = 2", "print(better)"]
+    cells = [(source, "raises-exception") for source in sources]
+    execution.execute(shared, write(tmp_path / "one.ipynb", *cells, "print('later')"), output, {})
+    assert outputs(output) == [["NotMeasured"], [], [], ["later\n"]]
     cells[1] = ("print(beast)", "raises-exception")
     with pytest.raises(NotebookFailed, match="NameError"):
         execution.execute(shared, write(tmp_path / "one.ipynb", *cells), output, {})

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from IPython import get_ipython
 from IPython.display import display
 from nbformat import NotebookNode
 
@@ -18,6 +19,22 @@ from lib import paths, records
 FIGURE = "figure:"  # before the key of a figure
 SVG = re.compile(r"<svg .*?</svg>", re.DOTALL)
 ALT = re.compile(r'aria-label="([^"]*)"')
+
+
+def _after_missing(shell, kind, error, trace, tb_offset=None) -> None:
+    """Show an error, but none where a cell misses a name that a cell above was to make and found no data for."""
+    code = shell.user_ns.get("_without_data", "")
+    if kind is NameError and re.search(rf"\b{error.name}\b", code):
+        # what is missing was said above; the names of this cell will be missing too
+        shell.user_ns["_without_data"] = code + shell.user_ns["In"][-1]
+        return
+    if kind is records.NotMeasured:
+        shell.user_ns["_without_data"] = code + shell.user_ns["In"][-1]
+    shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+
+
+if get_ipython():
+    get_ipython().set_custom_exc((records.NotMeasured, NameError), _after_missing)
 
 
 def answer(key: str, text: str, shown: bool = True) -> None:

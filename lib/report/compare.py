@@ -17,19 +17,17 @@ from lib.stats.comparisons import of_medians as by_medians
 WITH_ITSELF = Measured(logs=(0.0,), n=0)
 
 
-def comparisons(frame: pd.DataFrame, phase: str = "", plain: bool = False) -> pd.DataFrame:
+def comparisons(frame: pd.DataFrame, phase: str = "") -> pd.DataFrame:
     """Return one row a case that ran in pairs, with its Comparison.
 
     The columns are its fields, `machine` and `comparison`: its baseline's time over its own. A `phase` compares that
-    part of an iteration. With `plain`, the pairs are those with the plainest case. Raises NotMeasured without any
-    pairs."""
-    prefix = "plain_" if plain else ""
+    part of an iteration. Raises NotMeasured without any pairs."""
     ending = f"{phase}_ms" if phase else "ms"
     rows = []
     measured = []
     for values, records in tidy.cases(tidy.ok(frame)):
         processes = []
-        sides = [records.get(f"{prefix}{side}_{ending}", []) for side in ("paired", "baseline")]
+        sides = [records.get(f"{side}_{ending}", []) for side in ("paired", "baseline")]
         for own, other in zip(*sides, strict=True):
             if isinstance(own, list):
                 processes.append(of_pairs(own, other))

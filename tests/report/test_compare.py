@@ -1,7 +1,6 @@
 """Comparisons come from the pairs of each round: their estimate is the plain one, their verdicts those of a table."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import by_hand
@@ -54,13 +53,6 @@ def test_a_table_is_judged_as_a_whole(frame):
         made = zip(records["paired_ms"], records["baseline_ms"], strict=True)
         rows.append(judging.joined([judging.of_pairs(own, base) for own, base in made]))
     assert compare.comparisons(frame)["comparison"].tolist() == judging.judged(rows)
-
-
-def test_pairs_with_the_plainest_case_stand_apart(frame):
-    plain = frame.rename(columns={"paired_ms": "plain_paired_ms", "baseline_ms": "plain_baseline_ms"})
-    pd.testing.assert_frame_equal(compare.comparisons(plain, plain=True), compare.comparisons(frame))
-    with pytest.raises(NotMeasured, match="pairs with a baseline"):
-        compare.comparisons(plain)
 
 
 def test_one_case_has_the_comparison_that_its_table_gives_it(frame):
