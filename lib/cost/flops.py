@@ -83,12 +83,6 @@ def attention_flops(batch_size: int, seq_len: int, d_head: int, causal: bool = F
     return 4 * batch_size * scores * d_head
 
 
-def optimizer_flops(elements: int, amsgrad: bool) -> int:
-    """Count the elementwise operations of an AdamW step by `adam.single_tensor`."""
-    # weight decay takes 1, first moment 3, second 4, denominator 3, update 3, amsgrad's maximum 1; a root is one
-    return elements * (14 + amsgrad)
-
-
 def adam_bytes(elements: int, amsgrad: bool) -> int:
     """Return the bytes that one AdamW step in fp32 must move."""
     # it reads parameter, gradient and moments, and writes all but the gradient; amsgrad moves its maximum both ways
