@@ -23,6 +23,7 @@ Mark = Callable[[str], None]
 Iteration = Callable[[Mark], None]
 
 LEAST = 3  # samples or pairs, however long they take
+WARM_PAIRS = 2  # however long they take: until then two large models still ask the system for pages
 MOST = 2_000  # samples or pairs, however short they are
 TARGET = 0.01  # width of a median's interval, relative to the median, at which sampling ends
 LOOKS = 1.5  # growth of the series between two looks at its interval: a look at each sample would stop by luck
@@ -248,7 +249,9 @@ def compare(
         end_s = clock.seconds() + max(seconds / 3, clock.least_s)
         # the first side was just measured; the second may never have run
         run_second()
-        while clock.seconds() < end_s and (len(pairs.first.total) < LEAST or clock.least_s > 0):
+        while len(pairs.first.total) < WARM_PAIRS or (
+            clock.seconds() < end_s and (len(pairs.first.total) < LEAST or clock.least_s > 0)
+        ):
             run_first()
             run_second()
         for samples in (pairs.first, pairs.second):

@@ -5,8 +5,7 @@ import statistics
 from collections.abc import Sequence
 
 import numpy as np
-import scipy  # loads scipy.stats when it is first used, which takes a second
-from scipy import special
+from scipy import special, stats
 
 FEWEST = 10  # iterations of a steady series; fewer cannot be tested for a change
 # A change counts if p is at most its level, and if it is at least so large, relative to the median.
@@ -31,7 +30,7 @@ def steady(samples: Sequence[float]) -> int | None:
         return None
     late = values[len(values) // 2 :]
     middle = np.median(late)
-    deviation = scipy.stats.median_abs_deviation(late, scale="normal")
+    deviation = stats.median_abs_deviation(late, scale="normal")
     band = np.clip(3 * deviation, 0.02 * middle, 0.15 * middle)
     # one up for a sample outside, one down for one inside: the sum is highest where the warm-up ends
     outside = np.where(np.abs(values - middle) > band, 1, -1)
@@ -47,18 +46,18 @@ def steady(samples: Sequence[float]) -> int | None:
 def drifts(values: np.ndarray) -> bool:
     """Find a trend by Kendall's rank correlation with time and Theil-Sen's slope."""
     order = np.arange(len(values))
-    p = scipy.stats.kendalltau(order, values).pvalue
+    p = stats.kendalltau(order, values).pvalue
     # NaN where all values are equal
     if not p <= DRIFT_LEVEL:
         return False
-    slope = scipy.stats.theilslopes(values, order).slope
+    slope = stats.theilslopes(values, order).slope
     return abs(slope) * (len(values) - 1) >= LEAST_DRIFT * np.median(values)
 
 
 def jumps(values: np.ndarray) -> bool:
     """Find two levels by the largest deviation of rank sums (Pettitt 1979)."""
     n = len(values)
-    rank_sums = np.cumsum(2 * scipy.stats.rankdata(values) - n - 1)[:-1]
+    rank_sums = np.cumsum(2 * stats.rankdata(values) - n - 1)[:-1]
     at = int(np.argmax(np.abs(rank_sums))) + 1
     before = np.median(values[:at])
     after = np.median(values[at:])
@@ -70,14 +69,14 @@ def jumps(values: np.ndarray) -> bool:
 def throttles(values: np.ndarray) -> bool:
     """Find a last quarter that is slower than the rest (Mann and Whitney)."""
     at = len(values) - len(values) // 4
-    p = scipy.stats.mannwhitneyu(values[at:], values[:at], alternative="greater", method="asymptotic").pvalue
+    p = stats.mannwhitneyu(values[at:], values[:at], alternative="greater", method="asymptotic").pvalue
     slower_by = np.median(values[at:]) - np.median(values[:at])
     return p <= THROTTLE_LEVEL and slower_by >= LEAST_THROTTLE * np.median(values)
 
 
 def _variance_inflation(residuals: np.ndarray) -> float:
     """Return how much autocorrelation inflates a mean's variance; 1 if not shown."""
-    ranks = scipy.stats.rankdata(residuals)
+    ranks = stats.rankdata(residuals)
     ranks -= ranks.mean()
     if not np.any(ranks):
         return 1.0
