@@ -1,4 +1,4 @@
-"""Compute AdamW steps in several variants of one signature, and offer each as an optimizer.
+"""Compute AdamW steps in several variants, and offer each as an optimizer.
 
 A step takes lists of equally shaped tensors: `params`, `grads`, first moments `exp_avgs`, second moments
 `exp_avg_sqs` and, for amsgrad, running maxima `max_exp_avg_sqs` (else empty). `steps` is a list of 0-dimensional
@@ -113,7 +113,7 @@ _COUNTS_ON_DEVICE = {"fused", *COMPILING}  # the others read step counts as numb
 
 
 def state(param: Tensor, variant: str, amsgrad: bool) -> dict[str, Tensor]:
-    """Return a parameter's fresh optimizer state, with the names that torch.optim.AdamW uses."""
+    """Return a parameter's fresh state, with the names of torch.optim.AdamW."""
     names = ["exp_avg", "exp_avg_sq"]
     if amsgrad:
         names.append("max_exp_avg_sq")
@@ -133,7 +133,7 @@ def step(variant: str, params: list[Tensor], grads: list[Tensor], states: list[d
 
 
 class AdamW(torch.optim.Optimizer):
-    """Optimize by the named variant of AdamW; states can be exchanged with torch.optim.AdamW.
+    """Optimize by a variant of AdamW; states move to torch.optim.AdamW and back.
 
     Raises ValueError for an unknown variant or a hyper-parameter out of range."""
 
@@ -158,7 +158,7 @@ class AdamW(torch.optim.Optimizer):
         super().load_state_dict({**state_dict, "param_groups": groups})
 
     def step(self) -> None:
-        """Update all parameters with gradients. Compiled variants recompile for a new `lr`."""
+        """Update what has a gradient; compiled variants recompile for a new `lr`."""
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             hyper = Hyper(group["lr"], *group["betas"], group["eps"], group["weight_decay"], group["amsgrad"])

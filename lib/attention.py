@@ -24,9 +24,9 @@ from lib.flash import blocks, tiles
 
 
 def naive(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, first: int = 0) -> Tensor:
-    """Compute softmax(Q K^T / sqrt(D)) V, the reference (Vaswani et al. 2017, equation 1).
+    """Compute softmax(Q K^T / sqrt(D)) V, the reference.
 
-    The queries may be some rows of more, from number `first` on."""
+    See Vaswani et al. 2017, equation 1. The queries may be some rows of more, from number `first` on."""
     scores_XTS = _masked_scores(q_XTD, k_XSD, causal, first)
     return torch.softmax(scores_XTS, dim=-1) @ v_XSD
 
@@ -54,7 +54,7 @@ def annotated(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) 
 
 
 def sdpa(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
-    """Call PyTorch's scaled_dot_product_attention, which picks a kernel for the device."""
+    """Call PyTorch's scaled_dot_product_attention, which picks a kernel."""
     # its fused kernels need four dimensions; with others it silently falls back on the formula
     out = torch.nn.functional.scaled_dot_product_attention(*_as_4d(q_XTD, k_XSD, v_XSD), is_causal=causal)
     return out.reshape(*q_XTD.shape[:-1], v_XSD.shape[-1])
@@ -133,9 +133,9 @@ def flex(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Te
 
 
 def tiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, block: int = blocks.BLOCK) -> Tensor:
-    """Compute an online softmax over blocks of keys, forward and backward, in plain PyTorch.
+    """Compute an online softmax over blocks of keys, and its backward, in PyTorch.
 
-    It holds at most T x `block` scores for each leading index (Dao 2023, FlashAttention-2, algorithms 1 and 2)."""
+    Both hold at most T x `block` scores for each leading index (Dao 2023, FlashAttention-2, algorithms 1 and 2)."""
     return _without_autocast(blocks.FlashAttentionTorch, q_XTD, k_XSD, v_XSD, causal, block)
 
 
@@ -150,14 +150,14 @@ def triton(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> 
 
 
 def _without_autocast(function: type[torch.autograd.Function], q_XTD, k_XSD, v_XSD, *settings) -> Tensor:
-    """Cast the inputs as autocast would, which does not reach the backward of a custom function."""
+    """Run a custom function on cast inputs: autocast does not reach its backward."""
     inputs = _in_autocast_type(q_XTD, k_XSD, v_XSD)
     with torch.autocast(q_XTD.device.type, enabled=False):
         return function.apply(*inputs, *settings)
 
 
 def _in_autocast_type(*tensors: Tensor) -> list[Tensor]:
-    """Cast the tensors to the type that autocast, if it is on, uses for matrix products."""
+    """Cast the tensors to autocast's type for matrix products, if it is on."""
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
         return list(tensors)
@@ -182,7 +182,7 @@ COMPILING = {"flex", "compiled", "flash_compiled"}  # variants that go through t
 def unavailable(
     variant: str, device: str, d_head: int, precision: str, capability: tuple[int, int] | None = None
 ) -> str | None:
-    """Return why a variant cannot run forward and backward on the device, or None if it can.
+    """Return why the device cannot run a variant and its backward, or None.
 
     `capability` is that of a CUDA device."""
     if variant == "triton":

@@ -111,7 +111,7 @@ def execute(
 
 
 def _check(output: Path) -> None:
-    """Raise NotebookFailed unless every cell ran to its end, and take papermill's marks of errors out of the file."""
+    """Remove papermill's error marks; raises NotebookFailed unless all cells ran."""
     notebook = remove_error_markers(nbformat.read(output, as_version=4))
     code_cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
     errors = []

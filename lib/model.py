@@ -16,7 +16,7 @@ __all__ = ["SIZES", "Block", "Config", "RMSNorm", "RoPE", "SelfAttention", "SwiG
 
 
 def linear(d_in: int, d_out: int) -> nn.Linear:
-    """Return a map without bias, drawn from a normal of variance 2 / (d_in + d_out) cut at 3 sigma."""
+    """Draw a map without bias: normal, variance 2 / (d_in + d_out), cut at 3 sigma."""
     layer = nn.Linear(d_in, d_out, bias=False)
     truncated_normal_(layer.weight, math.sqrt(2 / (d_in + d_out)))
     return layer
@@ -31,7 +31,7 @@ def truncated_normal_(weight: Tensor, sigma: float) -> None:
 
 
 class RMSNorm(nn.Module):
-    """Compute x / rms(x) * weight over the last dimension, in fp32 (Zhang and Sennrich 2019)."""
+    """Scale each row x to x / rms(x) * weight, in fp32 (Zhang and Sennrich 2019)."""
 
     def __init__(self, d_model: int, eps: float = 1e-5):
         super().__init__()
@@ -58,7 +58,7 @@ class SwiGLU(nn.Module):
 
 
 class RoPE(nn.Module):
-    """Rotate features 2i and 2i + 1 at position t by t / theta^(2i / D) radians (Su et al. 2021)."""
+    """Rotate pairs 2i, 2i + 1 at t by t / theta^(2i / D) radians (Su et al. 2021)."""
 
     def __init__(self, d_head: int, context_length: int, theta: float):
         super().__init__()
@@ -111,7 +111,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Compute one pre-norm layer: x + attention(norm(x)), then x + feed-forward(norm(x))."""
+    """Run a pre-norm layer: x + attention(norm(x)), then x + feed-forward(norm(x))."""
 
     def __init__(self, config: Config, rope: RoPE, attention: str):
         super().__init__()
@@ -154,5 +154,5 @@ class TransformerLM(nn.Module):
 
 
 def loss(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-    """Compute the mean cross-entropy of logits (B, T, V) against token ids (B, T), in nats."""
+    """Compute mean cross-entropy of logits (B, T, V) for token ids (B, T), in nats."""
     return nn.functional.cross_entropy(logits_BTV.flatten(0, -2), targets_BT.flatten())

@@ -1,4 +1,4 @@
-"""Create, save and load records: what one case gave in one round, as one JSON file.
+"""Create, save and load records: one case in one round, as one JSON file.
 
 A record exists or it does not: it is written to a temporary file, flushed to the disk and renamed. A file that does not
 parse, or whose checksum is wrong, is skipped with a warning, and a sweep measures its case again.
@@ -39,7 +39,7 @@ UNWATCHED = (
 
 
 class NotMeasured(LookupError):
-    """Say that a question has no data here; a notebook shows it as one line and goes on."""
+    """Say in one line that a question has no data here; a notebook goes on."""
 
     def __init__(self, what: str, how: str = "make report measures it"):
         super().__init__(f"Not measured: {what} ({how}).")
@@ -54,7 +54,7 @@ class CannotWrite(Exception):
 
 
 def name(case: Mapping) -> str:
-    """Name a case, for people and as the stem of a file: `sdpa-512-64-causal-fp32-cpu`.
+    """Name a case for people and files: `sdpa-512-64-causal-fp32-cpu`.
 
     A boolean shows its field's name if it is true and nothing if it is false; 10.0 is written as 10."""
     words = []
@@ -98,7 +98,7 @@ def create(
 
 
 def checksum_of(record: Mapping) -> str:
-    """Compute SHA-256 of all other fields as canonical JSON; NaN and infinity are a ValueError."""
+    """Hash other fields' canonical JSON; raises ValueError for NaN or infinity."""
     content = {field: value for field, value in record.items() if field != "checksum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
@@ -126,7 +126,7 @@ def validate(record: object) -> None:
 
 
 def save(record: Mapping) -> Path:
-    """Write a record, completely or not at all, and return its file. Raises CannotWrite."""
+    """Write a record, all or nothing, and return its file. Raises CannotWrite."""
     target = path(record["environment"]["machine"], record["experiment"], record["case"], record["round"])
     write(target, json.dumps(record, indent=1, allow_nan=False))
     return target
@@ -168,7 +168,7 @@ def parse(text: str | bytes) -> dict:
 
 
 def machines() -> list[str]:
-    """List the machines with records: those measured here, the latest first, then those kept in git."""
+    """List machines with records: measured here, latest first, then kept in git."""
     latest = {}
     for folder in paths.results().glob("[!.]*"):
         moments = [file.stat().st_mtime for file in folder.glob(f"*/{NOT_BY_HAND}")]
@@ -180,7 +180,7 @@ def machines() -> list[str]:
 
 
 def of_machine(experiment: str, machine: str) -> Iterator[dict]:
-    """Yield a machine's records of an experiment: those measured here, or else those kept in git.
+    """Yield an experiment's records: those measured here, else those kept in git.
 
     Warns of each file that is damaged, and skips it."""
     files = sorted((paths.results() / machine / experiment).glob(NOT_BY_HAND))
@@ -217,7 +217,7 @@ def load(experiment: str, machine: str | Sequence[str] = "") -> pd.DataFrame:
 
 
 def frame(experiment: str, loaded: Sequence[Mapping]) -> pd.DataFrame:
-    """Make the table of `load` from records; cases with other fields than today's are left out."""
+    """Make the table of `load`; cases with other fields than today's are left out."""
     fields = notebooks.fields(experiment)
     rows = []
     for record in loaded:
@@ -249,7 +249,7 @@ def digest(experiment: str) -> str:
 
 @functools.cache
 def modules(experiment: str) -> tuple[str, ...]:
-    """List the modules below `lib` that measuring an experiment imports, directly or not."""
+    """List lib's modules that measuring an experiment imports, directly or not."""
     reached = set()
     waiting = [f"experiments.{experiment}", "experiments.measure"]
     while waiting:

@@ -67,7 +67,7 @@ class HostClock:
         return [after - before for before, after in itertools.pairwise(self.instants)]
 
     def seconds(self) -> float:
-        """Return the time by which sampling ends; a clock of several ranks gives all of them the same."""
+        """Return the time that ends sampling, the same for all ranks of a clock."""
         return self.now() / 1e9
 
 
@@ -89,7 +89,7 @@ class Samples:
         return self.total[self.warmup :]
 
     def metrics(self) -> dict[str, list[float] | int]:
-        """Return `<phase>_ms` and `total_ms` of the samples; `warmup_ms` has the totals of warm-ups.
+        """Return `<phase>_ms` and `total_ms` of samples, and `warmup_ms` of warm-ups.
 
         `minor_faults` has the page faults of each sample, and `calls_a_sample` is there if there are several."""
         metrics = {}
@@ -110,7 +110,7 @@ def measure(
     iteration: Iteration, clock, seconds: float, before: Callable[[], None] = nothing, repeats: bool = True,
     least: int = LEAST,
 ) -> Samples:  # fmt: skip
-    """Time an iteration by the rule of this module, calling `before` untimed before each.
+    """Time an iteration by this module's rule, calling `before` untimed before each.
 
     If an iteration `repeats`, it can follow another without `before`: on a device, such iterations run in batches where
     they are short. The garbage collector is off meanwhile. Raises ValueError when two iterations mark different
@@ -174,7 +174,7 @@ def _add_sample(samples: Samples, iteration: Iteration, clock, before: Callable[
 
 
 def _is_look(count: int) -> bool:
-    """Tell if a series of this length is looked at: 10, 15, 23, 35, ..., since each look takes time."""
+    """Tell if a series of this length is looked at: 10, 15, 23, ...; looks take time."""
     look = FIRST_LOOK
     while look < count:
         look = math.ceil(look * LOOKS)
@@ -195,7 +195,7 @@ def _is_narrow(times: list[float]) -> bool:
 
 
 def _batch(clock, totals: list[float]) -> int:
-    """Return how many calls a device's events enclose, for an iteration that took these times."""
+    """Return how many calls a device's events enclose, given an iteration's times."""
     middle = statistics.median(totals)
     if middle >= clock.short_ns:
         return 1

@@ -26,7 +26,7 @@ TOLERANCE = 2e-3
 
 @dataclass(frozen=True)
 class Adam(Case):
-    """An AdamW step on `num_params` parameters of `param_size` elements each.
+    """Step AdamW on `num_params` parameters of `param_size` elements each.
 
     If `shapes` is a size of model, its parameters are used and the two numbers are 0. `cold` flushes the caches before
     each step. Raises ValueError for an unknown or impossible value."""
@@ -60,7 +60,7 @@ class Adam(Case):
         return _model_shapes(self.shapes)
 
     def setup(self) -> Work:
-        """Draw parameters and gradients from a standard normal, and states after some steps."""
+        """Draw parameters and gradients, standard normal, and states after some steps."""
         hyper = adam.Hyper(amsgrad=self.amsgrad)
         params = [_fill_normal(torch.empty(shape, device=self.device)) for shape in self.parameter_shapes]
         grads = [_fill_normal(torch.empty_like(param)) for param in params]
@@ -96,7 +96,7 @@ class Adam(Case):
         return Work(self.device, iteration, expected, result, TOLERANCE, facts, compiled=self.compiles, before=before)
 
     def _state_in_progress(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return a state after 9 steps: in a fresh one count and running maximum do not matter."""
+        """Return a state after 9 steps, in which count and running maximum matter."""
         state = adam.state(param, self.variant, self.amsgrad)
         state["step"].fill_(9)
         _fill_normal(state["exp_avg"])

@@ -24,7 +24,7 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
 
 @dataclass(frozen=True)
 class Attention(Case):
-    """Attention forward and backward; raises ValueError for an unknown or impossible value."""
+    """Run attention forward and backward; raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "attention"
     variant: str = one_of(attention.VARIANTS)
@@ -112,7 +112,7 @@ class Attention(Case):
 
 @contextlib.contextmanager
 def saved() -> Iterator[dict[str, list[float]]]:
-    """Yield a dict that gets `saved_mib`, the memory of what the block saves for a backward pass.
+    """Yield a dict that gets `saved_mib`: what the block saves for a backward pass.
 
     Each tensor counts once, however often it is saved."""
     metrics: dict[str, list[float]] = {}

@@ -19,7 +19,7 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 2e-2}
 
 @dataclass(frozen=True)
 class AttentionModule(Case):
-    """Causal self-attention as in a layer of the model; raises ValueError for a bad value."""
+    """Run causal self-attention as in a layer; raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "attention_module"
     d_model: int
@@ -52,7 +52,7 @@ class AttentionModule(Case):
         return model.SelfAttention(config, rope, "naive")
 
     def setup(self) -> Work:
-        """Build the module; draw its input and the gradient of its output from a standard normal."""
+        """Build the module; draw input and output gradient from a standard normal."""
         autocast = precision.activate(self.precision, self.device)
         with torch.device(self.device):
             module = self.module()
@@ -108,7 +108,7 @@ class AttentionModule(Case):
         )  # fmt: skip
 
     def _facts(self) -> dict:
-        """Return the FLOPs of projections and attention, and the least bytes that each pass moves.
+        """Return FLOPs of projections and attention, and the least bytes of each pass.
 
         Forward reads weights and input and writes the output. Backward reads weights, input and the output's gradient,
         and writes the gradients of the weights and of the input. All of them are in fp32."""

@@ -33,7 +33,7 @@ TIMER_SAMPLES = 10
 
 @dataclass(frozen=True)
 class Calibration(Case):
-    """One check of the measuring; `number` tells comparisons apart that are alike.
+    """Check the measuring once; `number` tells apart comparisons that are alike.
 
     - `wait` times waits of known length.
     - `timer` times a matrix product alternately by `lib.timing` and by torch.utils.benchmark.
@@ -53,7 +53,7 @@ class Calibration(Case):
         return super().unavailable()
 
     def measure(self, record: Recording, seconds: float) -> None:
-        """Run the check. Comparisons are `paired_ms` and `baseline_ms`, waits a table of both lengths."""
+        """Run the check: pairs as `paired_ms` and `baseline_ms`, waits as a table."""
         if self.check == "wait":
             record.metrics["waits"] = waits(seconds / len(WAITS_MS))
         elif self.check == "timer":
@@ -66,7 +66,7 @@ class Calibration(Case):
 
 
 def waits(seconds: float) -> dict[str, list[float]]:
-    """Time waits of known length, about `seconds` each: `known_ms` and `measured_ms` of every one."""
+    """Time known waits, about `seconds` each: their `known_ms` and `measured_ms`."""
 
     def waiting(known_ms: float) -> Iteration:
         def iteration(mark: Mark) -> None:
@@ -87,7 +87,9 @@ def waits(seconds: float) -> dict[str, list[float]]:
 
 
 def two_timers(device: str, seconds: float) -> dict[str, list[float]]:
-    """Time a matrix product alternately by two timers: `paired_ms` has our medians, `baseline_ms` the other's."""
+    """Time a matrix product alternately by two timers.
+
+    `paired_ms` has our medians, `baseline_ms` the other's."""
     side = TIMER_SIDE.get(device, TIMER_SIDE_ELSEWHERE)
     matrix = torch.ones(side, side, device=device)
     out = torch.empty_like(matrix)
@@ -115,7 +117,7 @@ def two_timers(device: str, seconds: float) -> dict[str, list[float]]:
 
 
 def programs(device: str, counts: list[int]) -> list[Iteration]:
-    """Return programs that make so many small matrix products each, all in the same memory."""
+    """Return programs of `counts` small matrix products each, in the same memory."""
     side = SIDE.get(device, SIDE_ELSEWHERE)
     matrix = torch.ones(side, side, device=device)
     # other memory could make equal programs differ

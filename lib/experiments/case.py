@@ -1,4 +1,4 @@
-"""Define a case, what it builds to be measured, and how a case is measured by default.
+"""Define a case, what it builds, and how it is measured by default.
 
 A case checks its result against the plain reference first, then it is timed, its memory is followed, and it runs in
 interleaved pairs with its baseline.
@@ -28,7 +28,7 @@ class WrongResult(Exception):
 
 @dataclass
 class Work:
-    """Hold a case that is built and ready to measure; call `expected` before `iteration`."""
+    """Hold a case that is ready to measure; call `expected` before `iteration`."""
 
     device: str
     iteration: Iteration  # marks its phases
@@ -72,7 +72,7 @@ class Recording:
         return work
 
     def free(self, keep: int = 0) -> None:
-        """Free what was built, but for the first `keep`; a notebook's variable must not keep the tensors alive."""
+        """Free all works but the first `keep`, even if a notebook's variable holds one."""
         for work in self.works[keep:]:
             vars(work).clear()
         del self.works[keep:]
@@ -80,7 +80,7 @@ class Recording:
 
 
 class Case:
-    """One point of an experiment, whose fields are the notebook's axes.
+    """Hold one point of an experiment, whose fields are the notebook's axes.
 
     Subclasses are frozen dataclasses with a field `device`, for which `auto` is the fastest one here. They raise
     ValueError for a value of another type, out of range, or not among the names of its field (see `validate.fields`).
@@ -104,7 +104,7 @@ class Case:
         raise NotImplementedError(f"{type(self).__name__}: a case defines setup, or measure without it")
 
     def measure(self, record: Recording, seconds: float) -> None:
-        """Check the result, then measure times, in the first round memory, and pairs with the baseline."""
+        """Check the result, then measure times, memory in the first round, and pairs."""
         work = record.setup()
         check(record, work)
         record.metrics |= times(work, seconds)
@@ -115,7 +115,7 @@ class Case:
 
 
 def check(record: Recording, work: Work) -> None:
-    """Run the first iteration and add the relative error of each result, `<name>_error`, to the record.
+    """Run the first iteration; record each result's relative error, `<name>_error`.
 
     Adds `first_iteration_ms`, which includes compiling, and what `work.around_first` yields. A compiled case compiles
     from empty caches in its first round, and adds what `compilation.cold` counts; later rounds load those graphs.
@@ -154,11 +154,11 @@ def errors(
 
 
 def relative_error(tensor: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the root mean square of the rows' relative errors, by norms, in the dtype of `expected`.
+    """Return the root mean square of the rows' relative errors, by norms.
 
-    That is on the CPU, since not every device has double precision. Rows run along the last dimension, and small ones
-    count like large ones. An error is divided by a tenth of the mean norm where its row's own norm is below that, since
-    some are zero."""
+    The dtype is that of `expected`, on the CPU, since not every device has double precision. Rows run along the last
+    dimension, and small ones count like large ones. An error is divided by a tenth of the mean norm where its row's own
+    norm is below that, since some are zero."""
     norms = expected.norm(dim=-1)
     differences = (tensor.detach().cpu().to(expected.dtype) - expected).norm(dim=-1)
     return (differences / norms.clamp(min=0.1 * norms.mean())).square().mean().sqrt().item()
@@ -196,7 +196,7 @@ def pairs(record: Recording, work: Work, seconds: float) -> None:
 
 
 def pairs_with(other: Case, record: Recording, work: Work, seconds: float) -> None:
-    """Time the case in interleaved pairs with another one, which is built beside it and freed."""
+    """Time the case in interleaved pairs with another, built beside it and freed."""
     record.part = "pairs"
     try:
         base = record.setup(other)

@@ -1,4 +1,4 @@
-"""Measure what the machine can do at best: matrix products, memory traffic, the cost of a call.
+"""Measure the machine's best: matrix products, memory traffic, cost of a call.
 
 Everything else is held against these rates. So products run by every library at hand, and the ceiling is the best of
 them. On a CPU in fp32 there are two: `torch` is what `nn.Linear` calls, mostly MKL, and `onednn` PyTorch has as well.
@@ -43,7 +43,7 @@ CHECKED = (ROWS, COLUMNS)
 
 @dataclass(frozen=True)
 class Ceilings(Case):
-    """One operation on matrices of `rows` x `columns`, or products of a training step, by a `library`.
+    """Run one operation of a `library` on matrices of `rows` x `columns`.
 
     - `matmul` multiplies one by a matrix of `columns` x `rows`.
     - `projection`, `up`, `down` and `head` are the products with one weight of the size whose d_model is `columns`, on
@@ -129,7 +129,7 @@ class Ceilings(Case):
         )
 
     def _linear(self, shapes: list[tuple[int, int]]) -> Work:
-        """Build a forward pass through weights and the two products of their backward pass."""
+        """Build a forward pass through weights and both products of its backward."""
         multiply = LIBRARIES[self.library]
         weights = [self._drawn(*shape) for shape in shapes]
         # what a shape multiplies is drawn once: drawing takes longer than multiplying
@@ -179,7 +179,7 @@ class Ceilings(Case):
         return self._work(iteration, expected, result, {"flops": 3 * 2 * self.rows * weight_elements})
 
     def _elementwise(self) -> Work:
-        """Build one operation that moves memory, or many small calls; its first rows are checked."""
+        """Build an operation that moves memory, or many calls; checks its first rows."""
         left = self._drawn(self.rows, self.columns)
         right = left
         if self.operation in ("triad", "call"):
@@ -229,7 +229,7 @@ class Ceilings(Case):
 
 
 def weight_shapes(config: model.Config) -> list[tuple[int, int]]:
-    """List the shapes (outputs, inputs) of a model's weights in the order of a forward pass."""
+    """List the shapes (outputs, inputs) of a model's weights, in forward order."""
     kinds = [*LAYER * config.num_layers, "head"]
     return [LINEAR[kind](config) for kind in kinds]
 

@@ -1,4 +1,4 @@
-"""Measure how long several processes take to add up, gather, scatter or copy one tensor."""
+"""Time several processes that add up, gather, scatter or copy one tensor."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -23,7 +23,7 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Collectives(OnRanks):
-    """One collective operation of `world` ranks on fp32 numbers.
+    """Run one collective operation of `world` ranks on fp32 numbers.
 
     The message has `megabytes` x 10^6 bytes. Every rank has it before and after an `all_reduce`, and after an
     `all_gather` or a `broadcast`; before a `reduce_scatter`, too. Otherwise a rank has its share, or in a broadcast
@@ -53,7 +53,7 @@ class Collectives(OnRanks):
         record.metrics |= measuring.times(work, seconds)
 
     def setup(self) -> Work:
-        """Fill the messages: number i of rank r is i mod 7 + r. Checks the first ones of the result."""
+        """Set number i of rank r to i mod 7 + r; the result's first ones are checked."""
         rank = dist.get_rank()
         share = self.numbers // self.world
         copies = -(-self.numbers // 7)

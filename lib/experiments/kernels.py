@@ -16,7 +16,7 @@ PROFILED = 3  # iterations; a profile of one could show an accident
 
 @dataclass(frozen=True)
 class Kernels(Step):
-    """A training step as in `Step`, to be profiled."""
+    """Run a training step as in `Step`, to be profiled."""
 
     experiment: ClassVar[str] = "kernels"
 
@@ -33,7 +33,7 @@ class Kernels(Step):
         return super().unavailable()
 
     def measure(self, record: Recording, seconds: float) -> None:
-        """Check the result and time the step; then profile it, since a profiler slows down what it watches.
+        """Check and time the step, then profile it, since a profiler slows it down.
 
         By hand, the trace is kept as `trace_file`."""
         if self.compiles:

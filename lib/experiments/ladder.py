@@ -44,7 +44,7 @@ LOSS_STEPS = 50
 
 @dataclass(frozen=True)
 class Ladder(Case):
-    """A training step with `switches`, joined by `+` in the order of SWITCHES, or `plain`.
+    """Run a step with `switches`, joined by `+` in the order of SWITCHES, or `plain`.
 
     `losses` also trains 50 steps beside the plain one. Raises ValueError for switches that are unknown, out of order,
     or lack one that they need."""
@@ -129,7 +129,7 @@ class Ladder(Case):
         return Ladder(self.size, self.context_length, self.batch_size, PLAIN, False, self.device)
 
     def measure(self, record: Recording, seconds: float) -> None:
-        """Check the step, then time it in pairs with the plain one; steps that have no pair are timed alone.
+        """Check the step, then time it in pairs with the plain one, else alone.
 
         The first round also measures memory."""
         work = record.setup()
@@ -148,7 +148,7 @@ class Ladder(Case):
 
 
 def losses(case: Ladder, steps: int) -> list[float]:
-    """Train a case from the same weights on one batch; return the loss of each step in nats."""
+    """Train from the same weights on one batch; return each step's loss in nats."""
     torch.manual_seed(0)
     training = case.training()
     values = []

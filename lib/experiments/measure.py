@@ -44,7 +44,7 @@ def run(
 
 
 def _run_by_hand(experiment: str, grid: Sequence[Case], seconds: float, round: int) -> pd.DataFrame:
-    """Measure the cases with a line of progress; what this machine cannot run is named and left out."""
+    """Measure cases with a line of progress; name and leave out what cannot run."""
     measured = []
     try:
         for number, case in enumerate(grid, start=1):
@@ -139,7 +139,7 @@ def measure(case: Case, round: int, seconds: float, share: int = 1, raises: bool
 
 
 def _reason(error: Exception) -> str:
-    """Describe an exception in one line, without the folders of files, which may name a person."""
+    """Describe an exception in one line, without folders, which may name a person."""
     words = []
     for word in f"{type(error).__name__}: {error}".split():
         words.append(word.rpartition("/")[2] if word.startswith("/") else word)

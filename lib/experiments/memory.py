@@ -16,7 +16,7 @@ LARGEST = 16  # allocations in a record
 
 @dataclass(frozen=True)
 class Memory(Step):
-    """A step with activation checkpointing in groups of `checkpoint` layers, or without if 0."""
+    """Run a step with an activation checkpoint every `checkpoint` layers, none if 0."""
 
     experiment: ClassVar[str] = "memory"
     checkpoint: int = field(metadata={"least": 0})
@@ -50,7 +50,7 @@ class Memory(Step):
         return work
 
     def measure(self, record: Recording, seconds: float) -> None:
-        """Check the result, then follow the memory of one iteration, and find what is alive at its peak.
+        """Check, follow the memory of one iteration, and find what is alive at its peak.
 
         A case with checkpointing also runs in pairs with the same case without; others are not timed."""
         work = record.setup()

@@ -21,7 +21,7 @@ _worlds: dict[tuple[int, str], ranks.World] = {}  # the last one, which the next
 
 
 class OnRanks(Case):
-    """A case of `world` ranks that exchange data by a `backend`; `auto` is that of the device."""
+    """Run `world` ranks that exchange data by a `backend`; `auto` is the device's."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -67,7 +67,7 @@ def close() -> None:
 
 
 def in_rank(experiment: str, case: dict, round: int, seconds: float) -> dict:
-    """Measure a case in this rank, and return its metrics; the ranks divide the free memory."""
+    """Return a case's metrics in this rank; the ranks divide the free memory."""
     # which imports this module
     from lib.experiments import cases
 
@@ -85,7 +85,7 @@ def in_rank(experiment: str, case: dict, round: int, seconds: float) -> dict:
 
 
 def merged(of_ranks: Iterable[Mapping]) -> dict:
-    """Join the metrics of all ranks: of numbers the largest, of a table all rows, of a text the first."""
+    """Join the ranks' metrics: the largest number, a table's rows, the first text."""
     first, *others = of_ranks
     metrics = {}
     for name, value in first.items():

@@ -1,4 +1,4 @@
-"""Measure a training step of several ranks: data parallel in four ways, sharded optimizer, FSDP, and PyTorch's own.
+"""Measure a training step of several ranks, by our ways and PyTorch's.
 
 - `plain`: one process on the whole batch, with all threads. Several ranks of one machine must beat it to be of use.
 - `naive`, `flat`, `overlap`, `bucketed`: each rank has the whole model, and gradients are averaged (`parallel.ddp`).
@@ -36,7 +36,7 @@ BUCKETED = ("bucketed", "sharded", "torch_ddp", "torch_zero")  # variants that a
 
 @dataclass(frozen=True)
 class Parallel(OnRanks):
-    """A training step of `world` ranks that share `batch_size` sequences, by a `variant`.
+    """Train on `world` ranks that share `batch_size` sequences, by a `variant`.
 
     `bucket_mib` is 0 for the default and for variants without buckets; `world` is 1 for `plain` alone. Raises
     ValueError for an unknown or impossible value."""
@@ -88,7 +88,7 @@ class Parallel(OnRanks):
             super().measure(record, seconds)
 
     def measure_in_rank(self, record: Recording, seconds: float) -> None:
-        """Measure as in one process; in the first round also the messages alone and the course of a step."""
+        """Measure as in one process; the first round adds messages and a step's course."""
         super().measure_in_rank(record, seconds)
         if self.variant not in ddp.VARIANTS or record.round > 1:
             return

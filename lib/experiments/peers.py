@@ -1,4 +1,4 @@
-"""Measure our training step beside that of Hugging Face transformers, from equal weights on one batch."""
+"""Measure our step beside Hugging Face's, from equal weights on one batch."""
 
 import importlib.util
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ WITHOUT_MASK = "sdpa_without_mask"
 
 @dataclass(frozen=True)
 class Peers(Case):
-    """A training step of `program`: ours, or that of transformers' Llama, each in its fastest mode.
+    """Run a step of `program`, ours or transformers' Llama, in its fastest mode.
 
     Both have as many weights and activations, and so the same costs. Raises ValueError for a bad value."""
 
@@ -70,7 +70,7 @@ class Peers(Case):
         return self.ladder.unavailable() or super().unavailable()
 
     def setup(self) -> Work:
-        """Build the step of the program; the facts say which switches ours has, and the peer's version."""
+        """Build the program's step; the facts name our switches and the peer's version."""
         if self.program == OURS:
             work = self.ladder.setup()
         else:
@@ -83,7 +83,7 @@ class Peers(Case):
 
 
 class Llama(Training):
-    """Train the Llama of transformers, with the weights and the batch that `Training` draws."""
+    """Train transformers' Llama, with the weights and batch that `Training` draws."""
 
     def __init__(self, step: Step):
         super().__init__(step)
@@ -138,7 +138,7 @@ def their_name(name: str) -> str:
 
 
 def by_halves(name: str, weight: Tensor, heads: int) -> Tensor:
-    """Reorder rows from our RoPE's pairs of neighbours to the Llama's pairs across halves of a head."""
+    """Reorder rows from our RoPE's neighbour pairs to Llama's pairs across halves."""
     if not name.endswith(ROTATED):
         return weight
     return weight.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)

@@ -1,4 +1,4 @@
-"""Show what narrow types do to sums, norms and a model's tensors; nothing is timed."""
+"""Show, untimed, what narrow types do to sums, norms and a model's tensors."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -16,7 +16,7 @@ CONFIG = replace(model.SIZES["tiny"], context_length=16)  # dtypes do not depend
 
 @dataclass(frozen=True)
 class Precision(Case):
-    """One subject in one precision; raises ValueError for an unknown value.
+    """Examine one subject in one precision; raises ValueError for a bad value.
 
     `accumulation` is the assignment's four loops. `toy` and `transformer` are models whose tensors' dtypes are
     observed. `layer_norm` and `rms_norm` are computed step by step."""

@@ -16,7 +16,7 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 5e-2, "bf16": 1e-1, "fp16": 1e-1}  # in fp16 
 
 @dataclass(frozen=True)
 class Step(Case):
-    """A training step, or the phases that `mode` names; raises ValueError for a bad value."""
+    """Run a step, or the phases that `mode` names; raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "step"
     size: str = one_of(model.SIZES)

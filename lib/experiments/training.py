@@ -47,7 +47,7 @@ def regroup(module: nn.Module, size: int) -> None:
 
 
 class Training:
-    """A model in training, with its optimizer and a batch of random tokens.
+    """Hold a model in training, its optimizer and a batch of random tokens.
 
     `case` has the fields of `step.Step`; layers run in groups of `checkpoint` (see `regroup`), and `switches` are those
     of `fast.accelerate`. A compiled case compiles each layer, or the `whole` model in a `compile_mode`. `weights` holds
@@ -137,7 +137,7 @@ class Training:
         return results
 
     def _reference(self) -> nn.Module:
-        """Build the plain model of the same weights, which keeps only the inputs of its layers."""
+        """Build the plain model of the same weights; it keeps only its layers' inputs."""
         with torch.device("meta"):
             reference = model.TransformerLM(self.case.config)
         for name, weight in self.weights.items():

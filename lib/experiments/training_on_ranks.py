@@ -21,7 +21,7 @@ FIRST = "layers.0.attn.q_proj.weight"  # whose gradient passes through every lay
 
 
 class Replica(Training):
-    """A model in training on every rank; the first sequences of `batch` are this rank's.
+    """Train a replica in this rank, whose sequences come first in `batch`.
 
     `variant` says how gradients are averaged: the four of `ddp.VARIANTS`, or `torch_ddp`. `sharded` and `torch_zero`
     also share the optimizer's states. `synchronize` waits until gradients are the averages of all ranks."""
@@ -57,7 +57,7 @@ class Replica(Training):
             self.optimizer = ZeroRedundancyOptimizer(self.module.parameters(), adam.AdamW, variant="fused")
 
     def iteration(self, mark: Mark) -> None:
-        """Run a training step; synchronization left after the backward pass is a phase of its own."""
+        """Run a step; synchronization left after backward is a phase of its own."""
         with self.autocast:
             self.last["logits"] = self.network(self.own_BT)
             self.last["loss"] = model.loss(self.last["logits"], self.own_targets_BT)
@@ -70,7 +70,7 @@ class Replica(Training):
         mark("optimizer")
 
     def held_mib(self) -> dict[str, list[float]]:
-        """Return the MiB of parameters, gradients, the optimizer's states and all other tensors."""
+        """Return the MiB of parameters, gradients and optimizer's states, and of all."""
         params = list(self.network.parameters())
         # ZeroRedundancyOptimizer's own is inside
         optimizer = getattr(self.optimizer, "optim", self.optimizer)
@@ -84,7 +84,7 @@ class Replica(Training):
 
     @contextlib.contextmanager
     def memory_of_first(self) -> Iterator[dict]:
-        """Fill in the memory of live tensors before the first step and around its optimizer, by owner."""
+        """Fill in live memory before the first step and around its optimizer, by owner."""
         metrics = {"initial_mib": self.held_mib()["all"]}
 
         def before_step(*_) -> None:
@@ -99,7 +99,7 @@ class Replica(Training):
 
 
 class Shards(Replica):
-    """Train a model whose every rank holds a part of each parameter, by `FullySharded`."""
+    """Train a model by `FullySharded`: each rank holds a part of each parameter."""
 
     def build(self, case) -> None:
         """Shard the module, and optimize the shards."""
@@ -108,7 +108,7 @@ class Shards(Replica):
         self._forget_whole()
 
     def _forget_whole(self) -> None:
-        """Let go of what kept the whole model; what shards it casts, and the optimizer has the shards."""
+        """Let go of the whole model and optimize its shards; what shards it also casts."""
         self.autocast = contextlib.nullcontext()
         self.weights = {}
         self.first = None
@@ -119,14 +119,14 @@ class Shards(Replica):
         return self.network.gather_full_parameters()
 
     def first_gradient(self) -> Tensor:
-        """Gather the gradient of the first layer's query weights, of which each rank has some rows."""
+        """Gather the first query weights' gradient, of which each rank has some rows."""
         own_rows = self.module.get_parameter(FIRST).grad
         rows = [None] * dist.get_world_size()
         dist.all_gather_object(rows, own_rows.cpu())
         return torch.cat(rows).to(own_rows.device)
 
     def expected(self) -> dict:
-        """Compute the results of the plain model, as `Training` does, from the gathered weights."""
+        """Compute the plain model's results, as `Training` does, from gathered weights."""
         self.weights = self.whole() | dict(self.module.named_buffers())
         self.first = self.weights[FIRST].requires_grad_()
         expected = super().expected()
@@ -173,7 +173,7 @@ class TorchShards(Shards):
 
 
 def training(case) -> Replica:
-    """Build the model, its optimizer and the batch of a case of `parallel` in this rank."""
+    """Build model, optimizer and batch of a case of `parallel` in this rank."""
     if case.variant == "fsdp":
         return Shards(case)
     if case.variant == "torch_fsdp":
@@ -182,5 +182,5 @@ def training(case) -> Replica:
 
 
 def messages(network: nn.Module) -> list[Tensor]:
-    """Return tensors as large as the messages of one of our four ways to average gradients."""
+    """Return tensors as large as the messages by which our ways average gradients."""
     return [torch.zeros(sum(param.numel() for param in bucket.params)) for bucket in network.buckets]

@@ -15,7 +15,7 @@ _earlier_cases = 0  # that this process has measured: only the first one finds i
 
 @dataclass(frozen=True)
 class Warmup(Step):
-    """A training step whose first `first_steps` iterations are recorded one by one.
+    """Record the first `first_steps` iterations of a training step one by one.
 
     The assignment's ten steps after 0, 1 and 5 warm-ups are slices of the same series."""
 
@@ -24,7 +24,7 @@ class Warmup(Step):
     first_steps: int = field(metadata={"least": 5 + SAMPLES, "most": 1000})
 
     def measure(self, record: Recording, seconds: float) -> None:
-        """Time the first iterations in order, then check the first one on the case built again.
+        """Time the first iterations, then check the first one on the case built again.
 
         The reference would warm up the process, so it is computed last. `after_0_ms`, `after_1_ms` and `after_5_ms`
         are the ten totals after that many warm-ups; `earlier_cases` is 0 where the process was cold."""

@@ -89,7 +89,7 @@ def _end(planned: Plan, done: Ledger, troubles: list[str], received: list[int]) 
 
 
 def _received_signals() -> list[int]:
-    """Return a list to which each signal to end is added; ignored ones (`nohup`) stay ignored."""
+    """Return a list that gets the signals to end; ignored ones (`nohup`) stay so."""
     received = []
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -1,4 +1,4 @@
-"""Tell what of a sweep is done and what is left, by the records: a record means done."""
+"""Tell what of a sweep is done and what is left: a record means done."""
 
 import functools
 import warnings
@@ -19,7 +19,7 @@ MORE = 1.1  # times the former limit of memory: with so much more, a case that f
 
 
 def short_record(file: Path) -> dict | None:
-    """Return a case's record without its samples, or None without a record; a damaged one counts as none."""
+    """Return a case's record without samples, or None if missing or damaged."""
     try:
         # the time is part of the cache's key, so that a new record is read
         return _short_record(file, file.stat().st_mtime_ns)
@@ -54,7 +54,7 @@ class Ledger:
         return tuple(entry for entry in job.entries if self.is_left(job, entry))
 
     def is_left(self, job: Job, entry: Entry) -> bool:
-        """Tell if an entry is to be measured: not if it is done, nor if an earlier round ended badly."""
+        """Tell if an entry is to be measured: neither done nor badly ended before."""
         if self._is_done(job, job.file(entry)):
             return False
         for round in range(1, job.round):
@@ -100,7 +100,7 @@ class Ledger:
 
 
 def table(plan: Plan) -> pd.DataFrame:
-    """List the cases, one a row: how many rounds, for how long, and which records are there or why it is left out."""
+    """List the cases, one a row: rounds, seconds, and records or why it is left out."""
     rows = []
     for job in plan.jobs:
         for entry in job.entries:

@@ -1,4 +1,4 @@
-"""Plan a sweep on this machine: which cases each kernel measures, and in which order.
+"""Plan a sweep on this machine: which kernel measures which cases, and when.
 
 The order is that of tiers, then of rounds, then of the experiments in the file. One small case of each experiment comes
 before all others, so that what cannot work is known within minutes.
@@ -33,7 +33,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Job:
-    """Hold the cases of one experiment that one kernel measures in a round, in their order.
+    """Hold the cases of an experiment that one kernel measures in a round, in order.
 
     These are plain values, which can be sent to another machine. A job that is `alone` needs the whole machine."""
 
@@ -51,7 +51,7 @@ class Job:
 
 @dataclass
 class Plan:
-    """Hold the jobs of a sweep in their order, those of the `first` cases, and what is left out, by reason."""
+    """Hold the jobs in order, the `first` ones, and by reason what is left out."""
 
     jobs: list[Job] = field(default_factory=list)
     first: list[Job] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Plan:
 
 
 def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
-    """Plan a shard of the cases: one kernel an experiment and round, and one for every value of a `fresh` axis.
+    """Plan a shard: a kernel for each experiment, round and value of a `fresh` axis.
 
     With several slots, the cases of a kernel are dealt to as many kernels, unless they need the whole machine."""
     plan = Plan()
@@ -96,7 +96,7 @@ def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
 
 
 def _jobs(experiment: str, round: int, device: str, entries: list[Entry], slots: int) -> list[Job]:
-    """Return the jobs of one kernel's cases: one for each slot, or one in all if it needs the whole machine."""
+    """Return the jobs of a kernel's cases: one a slot, or one for the whole machine."""
     alone = device != "cuda" or catalog.CATALOG[experiment].alone
     if alone:
         slots = 1
@@ -111,7 +111,7 @@ def _jobs(experiment: str, round: int, device: str, entries: list[Entry], slots:
 
 
 def _size(entry: Entry) -> float:
-    """Return the product of a case's numbers, by which the smallest of a block is found."""
+    """Return the product of a case's numbers, to find the smallest of a block."""
     numbers = [value for value in entry.case.values() if type(value) in (int, float)]
     return math.prod(max(1, number) for number in numbers)
 
@@ -129,7 +129,7 @@ def _missing(needs: str, case) -> str | None:
 
 
 def pins() -> list[str]:
-    """List the GPUs that run kernels side by side, each as a value of CUDA_VISIBLE_DEVICES.
+    """List GPUs for kernels side by side, as values of CUDA_VISIBLE_DEVICES.
 
     They are of the first one's model, which names the machine."""
     if on("cuda").missing():

@@ -1,4 +1,4 @@
-"""Show how far a sweep is: a bar in its terminal, a status file for others, and when it should end.
+"""Show how far a sweep is, in its terminal and a status file, and when it ends.
 
 The expected end comes from the times of the cases so far, never from a model of the machine.
 """
@@ -79,7 +79,7 @@ class Progress:
             self.say(failure(record))
 
     def expected_end(self) -> str:
-        """Tell the expected end from the times so far: of the same case, else of its experiment, else of all."""
+        """Tell the expected end by times of the same case, else its experiment, else all."""
         all_seconds = list(itertools.chain(*self.seconds.values()))
         if not all_seconds:
             return "no case has a time yet"
@@ -103,7 +103,7 @@ class Progress:
             sys.stdout.flush()
 
     def write(self, state: str) -> None:
-        """Write the status file, a line for `status`; a full disk is no reason to end here."""
+        """Write the status file, a line for `status`; ignores a full disk."""
         line = f"{state}: {counted(self.counts)}"
         if state == "running":
             line += f"; {self.expected_end()} (process {os.getpid()} on {platform.node()})"

@@ -40,7 +40,7 @@ LOOK_S = 3  # between looks for nodes that come and go
 
 
 def boxes(address: str, jobs: Sequence[Job]) -> list[Box]:
-    """Return a list of boxes for these jobs, which changes as nodes of a cluster come and go.
+    """Return boxes for these jobs, in a list that changes as nodes come and go.
 
     Raises ValueError without Ray, a cluster at `address` (host:port), or a node that can take part."""
     if ray is None:
@@ -79,7 +79,7 @@ def _follow(box_of_node: dict[str, Box | None], present: list[Box], jobs: Sequen
 
 
 def _update(box_of_node: dict[str, Box | None], present: list[Box], jobs: Sequence[Job]) -> None:
-    """Add the boxes of new nodes, and remove those of lost ones; a node that cannot take part has none."""
+    """Add boxes of new nodes, None for those that cannot take part; remove lost ones."""
     alive = {}
     for node in ray.nodes():
         if node["Alive"] and node["Resources"].get("CPU"):
@@ -110,26 +110,28 @@ def _update(box_of_node: dict[str, Box | None], present: list[Box], jobs: Sequen
 
 
 def machine_and_code(experiments: set[str], devices: set[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the slugs of this machine by device, and the digests of the code that measures each experiment."""
+    """Return this machine's slugs by device, and each experiment's code digest."""
     machines = {device: environment.machine(device) for device in devices}
     return machines, {experiment: records.digest(experiment) for experiment in experiments}
 
 
 def _on(node_id: str, function, **resources):
-    """Return a function as a task of Ray that runs on this node alone, in a new process, and is never repeated."""
+    """Turn a function into a task of this node, in a new process, never repeated."""
     strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
     options = {"num_cpus": 0, "max_retries": 0, "max_calls": 1, **resources}
     return ray.remote(**options)(function).options(scheduling_strategy=strategy)
 
 
 def _slot(node_id: str, slots: int, cpus: int, gpus: int):
-    """Return one of the `slots` that measure on a node, with so many of its processors and GPUs."""
+    """Return one of a node's `slots` that measure, with its processors and GPUs."""
     task = _on(node_id, measured_here, num_cpus=cpus, num_gpus=gpus, num_returns="streaming")
     return functools.partial(_measured_there, task, slots)
 
 
 def _measured_there(task, slots: int, job: Job, deadline: float | None) -> Iterator[Message]:
-    """Measure a job on a node. Raises SlotLost if its worker is gone, records.CannotWrite if its disk is full."""
+    """Measure a job on a node.
+
+    Raises SlotLost if its worker is gone, records.CannotWrite if its disk is full."""
     stream = task.remote(job, deadline, slots)
     try:
         for reference in stream:
@@ -159,7 +161,7 @@ def measured_here(job: Job, deadline: float | None, slots: int) -> Iterator[tupl
 
 
 def _undo_ray() -> None:
-    """Undo what Ray sets for a task and kernels would inherit: the number of threads, and the lower priority."""
+    """Undo Ray's number of threads and lower priority, which kernels would inherit."""
     node = psutil.Process(int(os.environ["RAY_RAYLET_PID"]))
     threads = node.environ().get("OMP_NUM_THREADS")
     os.environ.pop("OMP_NUM_THREADS", None)

@@ -1,4 +1,4 @@
-"""Measure the cases of a job in as many kernels as it takes, and tell of each record as soon as it exists.
+"""Measure a job in as many kernels as it takes; tell of each record at once.
 
 A slot of this machine and a worker of Ray both run `measured`. A record alone proves that a case was measured: the
 executed notebook of a killed kernel looks complete, and so does one whose cell called sys.exit.
@@ -37,7 +37,7 @@ _threads = concurrent.futures.ThreadPoolExecutor(max_workers=64)
 
 
 class Message(NamedTuple):
-    """Tell one thing of a job: a case `begins` (its name), a `record` (its JSON), `trouble` outside the cases."""
+    """Tell of a job: a case `begins` (name), a `record` (JSON), other `trouble`."""
 
     kind: str
     text: str
@@ -45,7 +45,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """Say where kernels run: their folder for scratch files, how many slots share the machine, their environment."""
+    """Describe where kernels run: scratch folder, slots of the machine, environment."""
 
     scratch: Path
     slots: int = 1
@@ -54,7 +54,7 @@ class Place:
 
 @dataclass
 class _Kernel:
-    """Hold what was seen of one kernel: its records by the case's position, and how it ended."""
+    """Hold what was seen of a kernel: records by the case's position, and its end."""
 
     records: dict[int, dict] = field(default_factory=dict)
     index: int = -1  # of the case that began last
@@ -123,7 +123,7 @@ def _record(job: Job, entry: Entry, status: str, reason: str, since: float) -> M
 
 
 def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float | None, place: Place) -> Iterator[Message]:
-    """Execute the notebook in a new kernel, yield its messages, and end all its processes; return what was seen."""
+    """Yield messages of a new kernel, end its processes, and return what was seen."""
     name = f"{job.experiment}.r{job.round}.{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
     output = paths.runs() / job.machine / f"{name}.ipynb"
     cases = [{"case": entry.case, "seconds": entry.seconds} for entry in batch]
@@ -220,7 +220,7 @@ def _begun_last(plan_file: Path) -> tuple[int, float]:
 
 
 def _why(executing: Future) -> str:
-    """Say in one line why a notebook ended before its last case. Raises records.CannotWrite for a full disk."""
+    """Say in a line why a notebook ended early; raises CannotWrite for a full disk."""
     error = executing.exception()
     if isinstance(error, OSError) and error.errno in FULL:
         raise _cannot_write(error)
@@ -237,7 +237,7 @@ def _cannot_write(error: OSError) -> records.CannotWrite:
 
 
 def end(folder: Path) -> None:
-    """Kill all processes whose plan lies in this folder: kernels, and what they have started.
+    """Kill all processes whose plan is in this folder: kernels and what they started.
 
     They are found by the variable that they inherit, also in sessions of their own."""
     # one that is being killed may just have started another

@@ -37,7 +37,7 @@ class Shard:
         return paths.results() / f".{kind}-{self.number}-of-{self.count}"
 
     def scratch(self) -> Path:
-        """Return the folder for this shard's kernels: always the same, so that the next start can clear it.
+        """Return this shard's folder for kernels: always the same, so a start clears it.
 
         It is among the temporary files, since sockets need a short path."""
         key = f"{os.getuid()} {paths.results().resolve()} {self}"
@@ -69,7 +69,7 @@ def known() -> list[Shard]:
 
 @contextlib.contextmanager
 def held(shard: Shard) -> Iterator[None]:
-    """Lock a shard for the block. Raises Busy, also where shards of another count run, and records.CannotWrite."""
+    """Lock a shard; raises CannotWrite, or Busy, also for shards of another count."""
     try:
         paths.results().mkdir(parents=True, exist_ok=True)
         for known_shard in known():

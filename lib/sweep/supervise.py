@@ -62,14 +62,14 @@ def local_box(scratch: Path, pins: Sequence[str]) -> Box:
 
 
 def share_of_cores(slots: int) -> dict[str, str]:
-    """Return the variables by which each of several kernels takes its share of the threads."""
+    """Return variables that give each of several kernels its share of the threads."""
     if slots == 1:
         return {}
     return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, environment.cores() // slots)))}
 
 
 def clear(scratch: Path) -> None:
-    """End the processes whose plan lies in a folder, and remove it. Call it under the shard's lock."""
+    """End processes whose plan lies in a folder; remove it. Needs the shard's lock."""
     run.end(scratch)
     shutil.rmtree(scratch, ignore_errors=True)
 
@@ -153,7 +153,7 @@ class Supervisor:
             self.progress.ends(slot, file, record)
 
     def _end(self, slot: Slot, error: Exception | None) -> None:
-        """Free a slot. What a lost one has not measured waits again; the case in hand is given up after some losses."""
+        """Free a slot; requeue what a lost one left, but for a case lost too often."""
         job = self.busy.pop(slot)
         had_one_in_hand = self.progress.in_hand.pop(slot, None)
         if isinstance(error, records.CannotWrite):

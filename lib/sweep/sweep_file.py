@@ -1,4 +1,4 @@
-"""Read a sweep file into blocks: the cases to measure, and how many processes each gets.
+"""Read a sweep file into blocks of cases, and how many processes each gets.
 
 A bad file is refused here, before any process starts, in one line: file, field, value, rule, nearest valid name.
 """
@@ -44,7 +44,7 @@ OPTIONS = [option.name for option in dataclasses.fields(Options)]
 
 @dataclass(frozen=True)
 class Block:
-    """Hold the cases of one block of a sweep file, in the order of its axes, and its options."""
+    """Hold a block's cases in the order of its axes, and its options."""
 
     experiment: str
     cases: list
