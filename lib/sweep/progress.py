@@ -77,12 +77,15 @@ class Progress:
         self.bar.update()
         if record["status"] in BAD:
             self.say(failure(record))
+        if len(self.left) == self.bar.total // 2:
+            self.say(f"half of the cases are measured; {self.expected_end()}")
 
     def expected_end(self) -> str:
         """Tell the expected end by times of the same case, else its experiment, else all."""
         all_seconds = list(itertools.chain(*self.seconds.values()))
         if not all_seconds:
             return "no case has a time yet"
+        untimed = [case for _, case in self.left.values() if case not in self.case_seconds]
         medians = {experiment: statistics.median(seconds) for experiment, seconds in self.seconds.items()}
         typical_seconds = statistics.median(all_seconds)
         left_seconds = 0.0
@@ -93,6 +96,9 @@ class Progress:
         kernel_seconds = max(0, passed_seconds - sum(all_seconds)) / max(1, self.kernels)
         left_seconds += kernel_seconds * len({number for number, _ in self.left.values()})
         left_seconds /= self.slots
+        if len(untimed) > len(self.left) / 2:
+            # the smallest cases came first
+            return f"at least {left_seconds / 60:.0f} min left"
         end = datetime.fromtimestamp(time.time() + left_seconds)
         return f"about {left_seconds / 60:.0f} min left, until {end:%H:%M} on {end:%d %b}"
 
