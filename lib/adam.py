@@ -168,5 +168,6 @@ class AdamW(torch.optim.Optimizer):
             if params:
                 self._update(params, hyper)
 
+    # overridden in fast.AdamW
     def _update(self, params: list[Tensor], hyper: Hyper) -> None:
         step(self.variant, params, [p.grad for p in params], [self.state[p] for p in params], hyper)

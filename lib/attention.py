@@ -32,7 +32,9 @@ def naive(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, firs
 
 
 def _masked_scores(q_XTD: Tensor, k_XSD: Tensor, causal: bool, first: int = 0) -> Tensor:
-    """Compute Q K^T / sqrt(D), with -inf where a key is in the future."""
+    """Compute Q K^T / sqrt(D), with -inf where a key is in the future.
+
+    `first` is the number of the first query, which sees keys 0 to `first`."""
     scores_XTS = q_XTD @ k_XSD.mT / math.sqrt(q_XTD.shape[-1])
     if causal:
         future_TS = torch.ones(scores_XTS.shape[-2:], dtype=torch.bool, device=q_XTD.device).triu(1 + first)
@@ -64,7 +66,7 @@ def _as_4d(*tensors: Tensor) -> list[Tensor]:
     return [tiles.as_4d(tensor) for tensor in tensors]
 
 
-def _by(kernel: SDPBackend):
+def _sdpa_by_kernel(kernel: SDPBackend):
     """Return `sdpa` with one kernel of PyTorch's, and with no other."""
 
     def attend(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
@@ -168,9 +170,9 @@ VARIANTS = {
     "naive": naive,
     "tiled": tiled,
     "sdpa": sdpa,
-    "sdpa_flash": _by(SDPBackend.FLASH_ATTENTION),  # on CUDA that of Dao 2023
-    "sdpa_efficient": _by(SDPBackend.EFFICIENT_ATTENTION),  # of xFormers
-    "sdpa_cudnn": _by(SDPBackend.CUDNN_ATTENTION),
+    "sdpa_flash": _sdpa_by_kernel(SDPBackend.FLASH_ATTENTION),  # on CUDA that of Dao 2023
+    "sdpa_efficient": _sdpa_by_kernel(SDPBackend.EFFICIENT_ATTENTION),  # of xFormers
+    "sdpa_cudnn": _sdpa_by_kernel(SDPBackend.CUDNN_ATTENTION),
     "flex": flex,
     "compiled": compiled,
     "flash_compiled": flash_compiled,

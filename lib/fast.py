@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from lib import adam, model, validate
-from lib import products as libraries
 from lib.adam import Hyper
 
 SWITCHES = ("products", "projections", "cast_once")
@@ -105,6 +104,9 @@ def _swap(network: nn.Module, kind: type[nn.Module], replacement) -> None:
 
 def products(network: nn.Module) -> None:
     """Compute fp32 products of each nn.Linear by the faster library, on a CPU."""
+    # it loads the compiler's front end, which takes a second
+    from lib import products as libraries
+
     for module in network.modules():
         if type(module) is nn.Linear and module.weight.dtype == torch.float32:
             # the same module with another forward: whoever holds it, and its hooks, need not know

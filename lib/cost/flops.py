@@ -18,9 +18,9 @@ FORMULA = ("naive", "compiled")  # attention variants that hold all scores; the 
 
 @dataclass(frozen=True)
 class Shape(Config):
-    """Hold the dimensions of a model and of its batch, of which a rank has a part."""
+    """Hold the dimensions of a model and of its batch."""
 
-    batch_size: float = 4
+    batch_size: int = 4
 
     @property
     def tokens(self) -> int:
@@ -33,14 +33,14 @@ class Shape(Config):
         return self.num_heads * self.tokens * self.context_length
 
     @property
-    def layer_matrices(self) -> int:
+    def layer_matrix_parameters(self) -> int:
         """Count the parameters in the matrix products of a layer."""
         return 4 * self.d_model**2 + 3 * self.d_model * self.d_ff
 
     @property
     def matrix_parameters(self) -> int:
         """Count the parameters in matrix products: all but the embedding and the norms."""
-        return self.num_layers * self.layer_matrices + self.vocab_size * self.d_model
+        return self.num_layers * self.layer_matrix_parameters + self.vocab_size * self.d_model
 
     @property
     def norm_parameters(self) -> int:
@@ -75,12 +75,14 @@ def backward_flops(shape: Shape) -> int:
     return 2 * forward_flops(shape)
 
 
-def attention_flops(batch_size: int, seq_len: int, d_head: int, causal: bool = False) -> int:
-    """Return the FLOPs of attention forward, of all scores or of those seen."""
+def attention_flops(batch_size: int, seq_len: int, features: int, causal: bool = False) -> int:
+    """Return the FLOPs of attention forward, of all scores or of those seen.
+
+    `features` is the head size, times the heads unless `batch_size` counts them."""
     scores = seq_len**2
     if causal:
         scores = seq_len * (seq_len + 1) // 2
-    return 4 * batch_size * scores * d_head
+    return 4 * batch_size * scores * features
 
 
 def adam_bytes(elements: int, amsgrad: bool) -> int:
@@ -111,24 +113,39 @@ def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str
     scores = narrow * shape.scores if attention in FORMULA else 0
     # how often each part occurs
     layers = shape.num_layers
-    pairs = 2 * layers  # queries and keys, and the two residuals
+    rotated = 2 * layers  # queries and keys
+    residuals = 2 * layers  # of attention and of SwiGLU
     norms = 2 * layers + 1
     forward = {
+        # reads the ids and their rows; writes the stream
         "embedding": ids + 2 * stream,
+        # reads the stream and the weight; writes a product's input
         "norms": norms * (stream + weight + inner),
-        "rope": pairs * (2 * inner + angles),
+        # reads queries or keys, and the angles; writes them rotated
+        "rope": rotated * (2 * inner + angles),
+        # reads scores; writes weights
         "softmax": layers * 2 * scores,
+        # reads w1 x and w3 x; writes what w2 takes
         "gate": layers * 3 * wide,
-        "residuals": pairs * (2 * stream + inner),
+        # reads the stream and the branch; writes the stream
+        "residuals": residuals * (2 * stream + inner),
+        # reads logits and targets; writes their mean
         "loss": logits + ids + 4,
     }
     backward = {
+        # reads the ids and the stream's gradient; writes that of the table
         "embedding": ids + stream + 4 * shape.vocab_size * shape.d_model,
+        # reads the stream, the weight and the output's gradient; writes the gradients of stream and weight
         "norms": norms * (2 * stream + 2 * weight + inner),
+        # rotates gradients back
         "rope": forward["rope"],
+        # reads weights and their gradient; writes that of the scores
         "softmax": layers * 3 * scores,
+        # reads w1 x, w3 x and the gradient of what w2 takes; writes the gradients of the first two
         "gate": layers * 5 * wide,
-        "residuals": pairs * 3 * stream,
+        # reads the gradients of stream and branch; writes their sum
+        "residuals": residuals * 3 * stream,
+        # reads logits, targets and the mean's gradient; writes the logits' gradient
         "loss": 2 * logits + ids + 4,
     }
     return {"forward": forward, "backward": backward, "optimizer": {"adamw": adam_bytes(shape.parameters, False)}}

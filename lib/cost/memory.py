@@ -39,7 +39,8 @@ def peak_bytes(
     held += 8 * shape.batch_size * (shape.context_length + 1)  # token ids
     held += 4 * shape.context_length * shape.d_head  # RoPE's tables
     points = step.forward_points(graph=mode != "no_grad")
-    if mode in ("forward_backward", "train_step"):  # these modes hold the logits to the end
+    if mode in ("forward_backward", "train_step"):
+        # the head's output is held to the end; backward points count only what the loss keeps of it
         logits = step.narrow * step.logits
         points += [logits + point for point in step.backward_points()]
         if mode == "train_step":
@@ -76,64 +77,78 @@ class _Step:
 
         self.checkpoint = checkpoint
         self.layer_bytes = self._kept_by_layer()
-        # the last norm, the head's input and the loss
-        self.kept_bytes = (2 * 4 + self.narrow) * self.hidden + 4 * self.logits + (4 + 8) * shape.tokens
+        self.kept_bytes = (2 * 4 + self.narrow) * self.hidden  # the last norm's input, quotient and output
+        self.kept_bytes += 4 * shape.tokens  # its roots
+        self.kept_bytes += 4 * self.logits + 8 * shape.tokens  # the loss's log-probabilities and targets
         if checkpoint:
             self.kept_bytes += -(-shape.num_layers // checkpoint) * 4 * self.hidden  # the input of each group
         else:
             self.kept_bytes += shape.num_layers * self.layer_bytes
         # autocast's copies of the layers' matrices and of the head
-        self.layer_copies = (4 - self.narrow) * shape.num_layers * shape.layer_matrices
+        self.layer_copies = (4 - self.narrow) * shape.num_layers * shape.layer_matrix_parameters
         self.head_copy = (4 - self.narrow) * self.head
 
     def _kept_by_layer(self) -> int:
-        """Return the bytes that one layer keeps.
-
-        In tokens x d_model: both norms' inputs and quotients in fp32, their outputs, queries, keys, values and
-        attention's output. Tiled variants keep that last one twice; autocast keeps a norm's output once for each matrix
-        that uses it. SwiGLU keeps four arrays of tokens x d_ff, each norm one root a token. Each head keeps its weights
-        or the logarithms of its sums; all heads share one mask."""
-        norm_outputs = 2 + 3 * self.casts
-        attention_outputs = 2 - self.holds_scores
-        narrow_tensors = norm_outputs + 3 + attention_outputs
-        norms = 4 * 4 * self.hidden + 2 * 4 * self.shape.tokens
+        """Return the bytes that one layer keeps."""
+        narrow_hidden = self.narrow * self.hidden
+        norm_inputs = 2 * 4 * self.hidden
+        norm_quotients = 2 * 4 * self.hidden
+        norm_roots = 2 * 4 * self.shape.tokens
+        norm_outputs = 2 * narrow_hidden
+        if self.casts:
+            # autocast keeps one for each matrix that reads it: three in attention, two in SwiGLU
+            norm_outputs = 5 * narrow_hidden
+        queries_keys_values = 3 * narrow_hidden
         if self.holds_scores:
-            weight = self.narrow + 4 * self.widens_softmax
-            heads = weight * self.shape.scores + self.shape.context_length**2
+            weights = (self.narrow + 4 * self.widens_softmax) * self.shape.scores
+            mask = self.shape.context_length**2  # of all heads
+            attention = weights + mask + narrow_hidden  # and the output
         else:
-            heads = 4 * self.shape.num_heads * self.shape.tokens
-        return norms + narrow_tensors * self.narrow * self.hidden + 4 * self.narrow * self.wide + heads
+            log_sums = 4 * self.shape.num_heads * self.shape.tokens
+            # its own output, and that with the heads joined
+            attention = log_sums + 2 * narrow_hidden
+        swiglu = 4 * self.narrow * self.wide  # w1 x, silu(w1 x), w3 x, and the product of the last two
+        norms = norm_inputs + norm_quotients + norm_roots + norm_outputs
+        return norms + queries_keys_values + attention + swiglu
 
     def forward_points(self, graph: bool) -> list[int]:
-        """Return the bytes at attention and SwiGLU of the last layer, and at the loss.
+        """Return the bytes at the last layer, and at the loss.
 
-        `graph` is True if a backward pass will follow. Autocast keeps its copies of matrices to the end."""
+        At the layer they are the larger of those at attention and at SwiGLU. `graph` is True if a backward pass will
+        follow. Autocast keeps its copies of matrices to the end."""
         narrow = self.narrow
         layers_before = self.shape.num_layers - 1
-        before = 0  # what layers before the last left
-        norms = 0  # what the last layer's first norm left
-        end = 4 * self.logits + 8 * self.shape.tokens
+        before_bytes = 0  # what layers before the last left
+        norm_bytes = 0  # what the last layer's first norm left
+        kept_at_loss = 4 * self.logits + 8 * self.shape.tokens  # log-probabilities and targets
         if graph:
-            end = self.kept_bytes
+            kept_at_loss = self.kept_bytes  # with all that came before
             if self.checkpoint:
-                before = -(-layers_before // self.checkpoint) * 4 * self.hidden
+                before_bytes = -(-layers_before // self.checkpoint) * 4 * self.hidden
             else:
-                before = layers_before * self.layer_bytes
-                norms = (4 + 3 * narrow * self.casts) * self.hidden
+                before_bytes = layers_before * self.layer_bytes
+                # the quotient, and autocast's outputs for three matrices
+                norm_bytes = (4 + 3 * narrow * self.casts) * self.hidden
 
-        attention = (2 * 4 + 5 * narrow) * self.hidden + norms
+        attention = 2 * 4 * self.hidden + norm_bytes  # the layer's input, and the norm's output in fp32
+        attention += 5 * narrow * self.hidden  # queries and keys, before and after RoPE, and values
         if self.holds_scores:
-            score = narrow + 2 * 4 if self.widens_softmax else 2 * narrow
-            attention += score * self.shape.scores + self.shape.context_length**2 + 2 * narrow * self.hidden
+            # each score, and its weight
+            score = 2 * narrow
+            if self.widens_softmax:
+                score = narrow + 2 * 4  # the scores also in fp32, and the weights only so
+            attention += score * self.shape.scores + self.shape.context_length**2  # and the mask
+            attention += 2 * narrow * self.hidden  # a contiguous copy of the values, and the output
         else:
-            attention += (2 * narrow + 4) * self.hidden
+            attention += (2 * narrow + 4) * self.hidden  # scaled queries, copied values, and the output in fp32
             if self.attention == "tiled":
-                attention += (4 + narrow * self.casts) * self.tile_scores
-        swiglu = 3 * 4 * self.hidden + 3 * narrow * self.wide
-        log_probabilities = (narrow + 4 * self.casts) * self.logits
+                attention += (4 + narrow * self.casts) * self.tile_scores  # scores in fp32, and narrow under autocast
+        swiglu = 3 * 4 * self.hidden  # the layer's input, the stream after attention, and the norm's output
+        swiglu += 3 * narrow * self.wide  # silu(w1 x), w3 x, and their product
+        logits = (narrow + 4 * self.casts) * self.logits  # the head's output, and autocast's copy in fp32
         return [
-            self.layer_copies + before + max(attention, swiglu),
-            self.layer_copies + self.head_copy + end + log_probabilities,
+            self.layer_copies + before_bytes + max(attention, swiglu),
+            self.layer_copies + self.head_copy + kept_at_loss + logits,
         ]
 
     def backward_points(self) -> list[int]:
@@ -155,7 +170,7 @@ class _Step:
             4 * shape.parameters + 4 * self.hidden,  # the embedding's gradient, the last to come
         ]
         # the gradient of a matrix adds `narrow` for each parameter: 4, less the 4 - narrow of the copy that it replaces
-        made_by_layer = narrow * shape.layer_matrices
+        made_by_layer = narrow * shape.layer_matrix_parameters
         # at SwiGLU's product: its gradient, those of its factors, and that of the matrix after it
         swiglu = narrow * shape.d_ff * shape.d_model + 2 * narrow * self.wide
         # at attention: SwiGLU, its norm and the output projection are done
@@ -166,8 +181,8 @@ class _Step:
         for first in range(0, shape.num_layers, group):
             last = min(shape.num_layers, first + group)
             inputs = 4 * self.hidden * (first // group + 1)  # of the groups up to this one
-            done = 4 * (self.head + (shape.num_layers - last) * shape.layer_matrices + shape.norm_parameters)
-            activations = (last - first) * (self.layer_bytes + (4 - narrow) * shape.layer_matrices)
+            done = 4 * (self.head + (shape.num_layers - last) * shape.layer_matrix_parameters + shape.norm_parameters)
+            activations = (last - first) * (self.layer_bytes + (4 - narrow) * shape.layer_matrix_parameters)
             grown = (last - first - 1) * (made_by_layer - self.layer_bytes)
             points.append(inputs + done + activations + max(0, grown) + max(swiglu, attention))
         return points

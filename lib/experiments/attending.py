@@ -26,12 +26,14 @@ def unavailable(case: Case, variant: str, d_head: int) -> str | None:
 def by_rows(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
     """Compute `attention.naive` for a block of queries at a time.
 
-    A block holds at most SCORES scores, or those of one query, until its end; the backward pass computes them again."""
+    A block has at most SCORES scores, or those of one query. They are freed before the next block begins; the backward
+    pass computes them again."""
     size = max(1, SCORES // k_XSD[..., 0].numel())
+    options = {"use_reentrant": False, "preserve_rng_state": False}
     blocks = []
     for first in range(0, q_XTD.shape[-2], size):
-        rows, seen = slice(first, first + size), slice(first + size if causal else None)
+        rows = slice(first, first + size)
+        seen = slice(first + size if causal else None)
         inputs = q_XTD[..., rows, :], k_XSD[..., seen, :], v_XSD[..., seen, :]
-        again = {"use_reentrant": False, "preserve_rng_state": False}
-        blocks.append(checkpoint(attention.naive, *inputs, causal, first, **again))
+        blocks.append(checkpoint(attention.naive, *inputs, causal, first, **options))
     return torch.cat(blocks, dim=-2)

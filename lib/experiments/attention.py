@@ -16,6 +16,7 @@ from lib.cost import flops, memory
 from lib.experiments import attending, exact
 from lib.experiments.case import Case, Work
 from lib.instruments import cache, memory_limit
+from lib.instruments.live_memory import identity
 from lib.instruments.peak_memory import MIB
 from lib.validate import one_of
 
@@ -80,7 +81,7 @@ class Attention(Case):
             mark("backward")
 
         def before() -> None:
-            # a baseline may have set another
+            # a baseline may have set another precision
             precision.activate(self.precision, self.device)
             last.clear()
             flush()
@@ -120,7 +121,7 @@ def saved() -> Iterator[dict[str, list[float]]]:
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        sizes[storage.data_ptr()] = storage.nbytes()
+        sizes[identity(storage)] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

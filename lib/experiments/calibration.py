@@ -102,8 +102,10 @@ def two_timers(device: str, seconds: float) -> dict[str, list[float]]:
 
     medians = {"paired_ms": [], "baseline_ms": []}
     for number in range(TIMER_ROUNDS):
+        order = list(medians)
         # each goes first in every second round
-        order = list(medians) if number % 2 else list(reversed(medians))
+        if number % 2 == 0:
+            order.reverse()
         for name in order:
             if name == "paired_ms":
                 samples = timing.measure(iteration, on(device).clock(), seconds, least=TIMER_SAMPLES)

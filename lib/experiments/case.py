@@ -187,24 +187,22 @@ def pairs(record: Recording, work: Work, seconds: float) -> None:
     other = catalog.baseline(type(record.case).experiment, asdict(record.case))
     if other is None:
         return
+    record.part = "pairs"
     try:
-        pairs_with(type(record.case)(**other), record, work, seconds)
+        pairs_with(record.setup(type(record.case)(**other)), record, work, seconds)
     except Exception as error:
         if not peak_memory.out_of_memory(error):
             raise
         record.metrics["pairs_ran_out"] = True
-
-
-def pairs_with(other: Case, record: Recording, work: Work, seconds: float) -> None:
-    """Time the case in interleaved pairs with another, built beside it and freed."""
-    record.part = "pairs"
-    try:
-        base = record.setup(other)
-        seed = zlib.crc32(f"{asdict(record.case)} {record.round}".encode())
-        both_repeat = work.repeats and base.repeats
-        compared = timing.compare(
-            work.iteration, base.iteration, work.clock, seconds, seed, (work.before, base.before), both_repeat
-        )
-        record.metrics |= compared.metrics()
     finally:
         record.free(keep=1)
+
+
+def pairs_with(base: Work, record: Recording, work: Work, seconds: float) -> None:
+    """Time the case in interleaved pairs with another one."""
+    seed = zlib.crc32(f"{asdict(record.case)} {record.round}".encode())
+    both_repeat = work.repeats and base.repeats
+    compared = timing.compare(
+        work.iteration, base.iteration, work.clock, seconds, seed, (work.before, base.before), both_repeat
+    )
+    record.metrics |= compared.metrics()

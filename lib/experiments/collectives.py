@@ -1,5 +1,6 @@
 """Time several processes that add up, gather, scatter or copy one tensor."""
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -56,10 +57,11 @@ class Collectives(OnRanks):
         """Set number i of rank r to i mod 7 + r; the result's first ones are checked."""
         rank = dist.get_rank()
         share = self.numbers // self.world
-        copies = -(-self.numbers // 7)
+        copies = math.ceil(self.numbers / 7)
         message = torch.arange(7.0, device=self.place).repeat(copies)[: self.numbers].add_(rank)
         part = message[rank * share : (rank + 1) * share]
         out = torch.zeros_like(part if self.operation == "reduce_scatter" else message)
+        # all_reduce and broadcast work in place
         out.copy_(message[: len(out)])
 
         def refill() -> None:
@@ -80,17 +82,19 @@ class Collectives(OnRanks):
         def expected() -> dict[str, torch.Tensor]:
             index = torch.arange(min(CHECKED, len(out)), dtype=torch.float64)
             if self.operation == "reduce_scatter":
+                # the part of this rank begins there
                 index += rank * share
-            own = index.remainder(7)
+            of_rank_0 = index.remainder(7)
             if self.operation == "broadcast":
-                # that of rank 0
-                return {"out": own}
+                return {"out": of_rank_0}
             if self.operation == "all_gather":
-                return {"out": own + index.div(share, rounding_mode="floor")}
-            return {"out": own * self.world + sum(range(self.world))}
+                # share r comes from rank r, whose numbers are r larger
+                return {"out": of_rank_0 + index.div(share, rounding_mode="floor")}
+            # the sum over ranks r, whose numbers are r larger
+            return {"out": of_rank_0 * self.world + sum(range(self.world))}
 
         facts = {"message_bytes": WIDTH * self.numbers}
         return Work(
             self.place, iteration, expected, lambda: {"out": out[:CHECKED]}, TOLERANCE, facts, before=before,
-            repeats=True, clock=self.clock(),
+            clock=self.clock(),
         )  # fmt: skip

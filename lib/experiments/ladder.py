@@ -40,6 +40,8 @@ NEEDS = {  # a switch that works only with others
 }
 MODES = {"reduce_overhead": "reduce-overhead", "max_autotune": "max-autotune"}
 LOSS_STEPS = 50
+# built and warmed up once: with a large model that takes longer than its pairs
+_plain_works: dict["Ladder", Work] = {}  # of the last shape alone
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class Ladder(Case):
     def measure(self, record: Recording, seconds: float) -> None:
         """Check the step, then time it in pairs with the plain one, else alone.
 
-        The first round also measures memory."""
+        The first round, and measuring by hand, add memory and, if asked, the losses of both."""
         work = record.setup()
         measuring.check(record, work)
         if record.round <= 1:
@@ -139,12 +141,22 @@ class Ladder(Case):
         if self.switches in (PLAIN, "default_allocator"):
             record.metrics |= measuring.times(work, seconds)
         else:
-            measuring.pairs_with(self.plain(), record, work, seconds)
+            record.part = "pairs"
+            measuring.pairs_with(self._plain_work(), record, work, seconds)
         if self.losses and record.round <= 1:
             record.free()
             compilation.reset()
             record.metrics["loss_nats"] = losses(self, LOSS_STEPS)
             record.metrics["plain_loss_nats"] = losses(self.plain(), LOSS_STEPS)
+
+    def _plain_work(self) -> Work:
+        """Return the plain step, which this process keeps for other rungs of its shape."""
+        plain = self.plain()
+        if plain not in _plain_works:
+            _plain_works.clear()
+            torch.manual_seed(0)
+            _plain_works[plain] = plain.setup()
+        return _plain_works[plain]
 
 
 def losses(case: Ladder, steps: int) -> list[float]:

@@ -105,10 +105,11 @@ class Shards(Replica):
         """Shard the module, and optimize the shards."""
         self.network = FullySharded(self.module, compute_dtype=precision.AUTOCAST[case.precision])
         self.synchronize = self.network.finish_gradient_synchronization
-        self._forget_whole()
+        self._use_shards()
 
-    def _forget_whole(self) -> None:
-        """Let go of the whole model and optimize its shards; what shards it also casts."""
+    def _use_shards(self) -> None:
+        """Optimize the shards, and drop references to the whole model."""
+        # the wrapper casts
         self.autocast = contextlib.nullcontext()
         self.weights = {}
         self.first = None
@@ -161,7 +162,7 @@ class TorchShards(Shards):
         for layer in self.module.layers:
             fully_shard(layer, **settings)
         fully_shard(self.module, **settings)
-        self._forget_whole()
+        self._use_shards()
 
     def whole(self) -> dict[str, Tensor]:
         """Gather all parameters, by their names in the plain model."""

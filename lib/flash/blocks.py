@@ -52,10 +52,12 @@ def _forward(weigh, ctx, Q, K, V, causal, block):
     largest_XT1 = out_XTD.new_full((*q_XTD.shape[:-1], 1), -math.inf)
     total_XT1 = torch.zeros_like(largest_XT1)
     for keys, rows, future_NN in _blocks(q_XTD, k_XSD, causal, block):
-        weights_XRN = _scores(q_XTD[..., rows, :], k_XSD[..., keys, :], future_NN)
-        shrink_XR1 = weigh(weights_XRN, largest_XT1[..., rows, :], total_XT1[..., rows, :])
+        scores_XRN = _scores(q_XTD[..., rows, :], k_XSD[..., keys, :], future_NN)
+        shrink_XR1 = weigh(scores_XRN, largest_XT1[..., rows, :], total_XT1[..., rows, :])
+        # in place, scores became weights
+        weights_XRN = scores_XRN
         _add_product(out_XTD[..., rows, :].mul_(shrink_XR1), weights_XRN.to(V.dtype), v_XSD[..., keys, :])
-        del weights_XRN  # before the next block has its own
+        del scores_XRN, weights_XRN  # before the next block has its own
     out = out_XTD.div_(total_XT1).to(Q.dtype).reshape(Q.shape)
     logsumexp = total_XT1.log_().add_(largest_XT1).reshape(Q.shape[:-1])
     ctx.save_for_backward(Q, K, V, out, logsumexp)
@@ -71,7 +73,7 @@ def _backward(weigh_again, ctx, dO):
     v_XSD = _as_3d(V)
     dout_XTD = _as_3d(dO)
     logsumexp_XT1 = _as_3d(logsumexp[..., None])
-    # sum of P * dP over the keys, which equals the sum of O * dO over the features
+    # mean of dP over the keys, weighted by P; it equals the sum of O * dO over the features
     mean_XT1 = _as_3d((dO * out).sum(-1, keepdim=True))
     dq_XTD = torch.zeros_like(q_XTD)
     dk_XSD = torch.zeros_like(k_XSD)
@@ -80,10 +82,13 @@ def _backward(weigh_again, ctx, dO):
         q_XRD = q_XTD[..., rows, :]
         dout_XRD = dout_XTD[..., rows, :]
         k_XND = k_XSD[..., keys, :]
-        weights_XRN = _scores(q_XRD, k_XND, future_NN)
-        dscores_XRN = (dout_XRD @ v_XSD[..., keys, :].mT).to(weights_XRN.dtype)
-        weigh_again(weights_XRN, dscores_XRN, logsumexp_XT1[..., rows, :], mean_XT1[..., rows, :])
-        dscores_XRN = dscores_XRN.to(Q.dtype)
+        scores_XRN = _scores(q_XRD, k_XND, future_NN)
+        dweights_XRN = (dout_XRD @ v_XSD[..., keys, :].mT).to(scores_XRN.dtype)
+        weigh_again(scores_XRN, dweights_XRN, logsumexp_XT1[..., rows, :], mean_XT1[..., rows, :])
+        # in place, scores became weights, and gradients of weights those of scores
+        weights_XRN = scores_XRN
+        dscores_XRN = dweights_XRN.to(Q.dtype)
+        del scores_XRN, dweights_XRN  # the wide gradients go if there are narrow ones
         dv_XSD[..., keys, :] = weights_XRN.to(Q.dtype).mT @ dout_XRD
         dk_XSD[..., keys, :] = dscores_XRN.mT @ q_XRD
         _add_product(dq_XTD[..., rows, :], dscores_XRN, k_XND)
@@ -112,7 +117,9 @@ def _blocks(q_XTD, k_XSD, causal, block):
 
 
 def _scores(q_XRD, k_XND, future_NN):
-    """Compute scores in at least fp32, -inf where a key is in the future."""
+    """Compute scores in the inputs' type; return them in at least fp32.
+
+    They are -inf where a key is in the future."""
     scores_XRN = q_XRD @ k_XND.mT
     if future_NN is not None:
         first_XNN = scores_XRN[..., : len(future_NN), :]

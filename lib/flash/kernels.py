@@ -17,6 +17,7 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 def capability() -> tuple[int, int]:
     """Return the compute capability of the GPU that kernels run on."""
+    # an architecture of 90 means 9.0
     return divmod(triton.runtime.driver.active.get_current_target().arch, 10)
 
 
@@ -75,7 +76,9 @@ def _seen(t_T, s_S, keys, CAUSAL: tl.constexpr):
 
 @triton.jit
 def _bounds_of_keys(start, keys, CAUSAL: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr):
-    """Return the keys, in whole tiles, that all queries see, and those any sees."""
+    """Return where whole tiles that all queries see end, and where seen keys end.
+
+    Up to the first end, every query of the tile sees all keys; from the second on, none sees any."""
     common = keys
     last = keys
     if CAUSAL:
@@ -90,7 +93,9 @@ def _attend(
     SCALE: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
     PRECISION: tl.constexpr, TILE_S: tl.constexpr,
 ):  # fmt: skip
-    """Take tiles of keys into the output, its sums and largest exponents."""
+    """Take tiles of keys into the output, its sums and largest exponents.
+
+    MASKED is True for tiles with keys that a query may not see, or that do not exist: they are loaded as RAGGED."""
     out_TD, total_T, largest_T = state
     for start in tl.range(first, end, TILE_S):
         k_SD = _load(K, k_strides, start, keys, TILE_S, WIDE, HEAD, MASKED)
@@ -145,16 +150,19 @@ def flash_forward(
 
 @triton.jit
 def _differentiate_queries(
-    dq_TD, q_TD, dout_TD, logsumexp_T, mean_T, t_T, K, V, k_strides, v_strides, first, end, keys,
+    dq_TD, q_TD, dout_TD, exponent_T, mean_T, t_T, K, V, k_strides, v_strides, first, end, keys,
     SCALE: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
     PRECISION: tl.constexpr, TILE_S: tl.constexpr,
 ):  # fmt: skip
-    """Add what tiles of keys give to the gradient of queries."""
+    """Add what tiles of keys give to the gradient of queries.
+
+    MASKED is as in `_attend`; `exponent_T` is the log-sum-exp in base 2. The gradient is that of scores q . k: the
+    caller multiplies it by their scale when it stores it."""
     for start in tl.range(first, end, TILE_S):
         k_SD = _load(K, k_strides, start, keys, TILE_S, WIDE, HEAD, MASKED)
         v_SD = _load(V, v_strides, start, keys, TILE_S, WIDE, HEAD, MASKED)
         scores_TS = tl.dot(q_TD, k_SD.T, input_precision=PRECISION, out_dtype=dq_TD.dtype)
-        weights_TS = tl.exp2(scores_TS * SCALE - logsumexp_T[:, None])
+        weights_TS = tl.exp2(scores_TS * SCALE - exponent_T[:, None])
         if MASKED:
             weights_TS = tl.where(_seen(t_T, start + tl.arange(0, TILE_S), keys, CAUSAL), weights_TS, 0.0)
         dweights_TS = tl.dot(dout_TD, v_SD.T, input_precision=PRECISION, out_dtype=dq_TD.dtype)
@@ -186,18 +194,19 @@ def flash_backward_q(
     mean_T = tl.sum(out_TD.to(wide) * dout_TD.to(wide), 1)
     tl.store(MEAN + row + t_T, mean_T, mask=t_T < queries)
     q_TD = _load(Q, q_strides, start, queries, TILE_T, WIDE, HEAD, True)
-    logsumexp_T = tl.load(LOGSUMEXP + row + t_T, mask=t_T < queries, other=float("inf")) * LOG2_E
+    exponent_T = tl.load(LOGSUMEXP + row + t_T, mask=t_T < queries, other=float("inf")) * LOG2_E
     dq_TD = tl.zeros((TILE_T, WIDE), wide)
     whole, end = _bounds_of_keys(start, keys, CAUSAL, TILE_T, TILE_S)
     dq_TD = _differentiate_queries(
-        dq_TD, q_TD, dout_TD, logsumexp_T, mean_T, t_T, K, V, k_strides, v_strides, 0, whole, keys,
+        dq_TD, q_TD, dout_TD, exponent_T, mean_T, t_T, K, V, k_strides, v_strides, 0, whole, keys,
         SCALE, CAUSAL, False, HEAD, WIDE, PRECISION, TILE_S,
     )  # fmt: skip
     dq_TD = _differentiate_queries(
-        dq_TD, q_TD, dout_TD, logsumexp_T, mean_T, t_T, K, V, k_strides, v_strides, whole, end, keys,
+        dq_TD, q_TD, dout_TD, exponent_T, mean_T, t_T, K, V, k_strides, v_strides, whole, end, keys,
         SCALE, CAUSAL, True, HEAD, WIDE, PRECISION, TILE_S,
     )  # fmt: skip
     DQ = _of_head(DQ, dq_strides, heads)
+    # SCALE * LN_2 is 1 / sqrt(HEAD), the scale of the scores
     _store(DQ, dq_strides, start, queries, dq_TD * (SCALE * LN_2), TILE_T, WIDE, HEAD)
 
 
@@ -207,19 +216,23 @@ def _differentiate_keys(
     SCALE: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
     PRECISION: tl.constexpr, TILE_T: tl.constexpr,
 ):  # fmt: skip
-    """Add what tiles of queries give to the gradients of keys and values."""
+    """Add what tiles of queries give to the gradients of keys and values.
+
+    MASKED is True for tiles with queries that may not see a key, or that do not exist. The caller multiplies the
+    gradient of keys by the scale of the scores when it stores it."""
     for start in tl.range(first, end, TILE_T):
         t_T = start + tl.arange(0, TILE_T)
         q_TD = _load(Q, q_strides, start, queries, TILE_T, WIDE, HEAD, MASKED)
         dout_TD = _load(DOUT, dout_strides, start, queries, TILE_T, WIDE, HEAD, MASKED)
         if MASKED:  # an infinite log-sum-exp makes the weights of a query beyond the last zero
-            logsumexp_T = tl.load(LOGSUMEXP + t_T, mask=t_T < queries, other=float("inf")) * LOG2_E
+            exponent_T = tl.load(LOGSUMEXP + t_T, mask=t_T < queries, other=float("inf")) * LOG2_E
             mean_T = tl.load(MEAN + t_T, mask=t_T < queries, other=0.0)
         else:
-            logsumexp_T = tl.load(LOGSUMEXP + t_T) * LOG2_E
+            exponent_T = tl.load(LOGSUMEXP + t_T) * LOG2_E
             mean_T = tl.load(MEAN + t_T)
         scores_ST = tl.dot(k_SD, q_TD.T, input_precision=PRECISION, out_dtype=dk_SD.dtype)
-        weights_ST = tl.exp2(scores_ST * SCALE - logsumexp_T[None, :])
+        weights_ST = tl.exp2(scores_ST * SCALE - exponent_T[None, :])
+        # keys beyond the last need no mask: they reach only rows of the gradients that are not stored
         if MASKED and CAUSAL:
             weights_ST = tl.where(s_S[:, None] <= t_T[None, :], weights_ST, 0.0)
         dv_SD = tl.dot(weights_ST.to(dout_TD.dtype), dout_TD, dv_SD, input_precision=PRECISION, out_dtype=dk_SD.dtype)
@@ -245,7 +258,6 @@ def flash_backward_kv(
     MEAN = MEAN + row
     Q = _of_head(Q, q_strides, heads)
     DOUT = _of_head(DOUT, dout_strides, heads)
-    # keys beyond the last are zeros: they reach only rows of the gradients that are not stored
     k_SD = _load(_of_head(K, k_strides, heads), k_strides, start, keys, TILE_S, WIDE, HEAD, True)
     v_SD = _load(_of_head(V, v_strides, heads), v_strides, start, keys, TILE_S, WIDE, HEAD, True)
     wide = LOGSUMEXP.dtype.element_ty

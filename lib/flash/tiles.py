@@ -63,7 +63,10 @@ def _like(x):
 
 def as_4d(x: Tensor) -> Tensor:
     """View a tensor as kernels take it: (batch, heads, rows, features)."""
-    return x[(None,) * (4 - x.dim())].flatten(0, max(0, x.dim() - 4))
+    if x.dim() < 4:
+        return x[(None,) * (4 - x.dim())]
+    # all leading dimensions become one
+    return x.flatten(0, -4)
 
 
 def _launch(name, tensors, sums, causal):
@@ -74,23 +77,23 @@ def _launch(name, tensors, sums, causal):
     strides = [tensor.stride() for tensor in tensors]
     batch, heads, queries, d_head = tensors[0].shape
     keys = tensors[1].shape[-2]
-    numbers = numbers_of(tensors[0].dtype)
-    tile = tile_of(name, numbers, d_head, kernels.capability())
+    number_kind = number_kind_of(tensors[0].dtype)
+    tile = tile_of(name, number_kind, d_head, kernels.capability())
     programs = math.ceil(queries / tile.queries)
     if name == "flash_backward_kv":
         programs = math.ceil(keys / tile.keys)
     getattr(kernels, name)[batch * heads, programs](
         *tensors, *sums, *strides, heads, queries, keys,
-        **constants(numbers, d_head, tile, causal), num_warps=tile.warps, num_stages=tile.stages,
+        **constants(number_kind, d_head, tile, causal), num_warps=tile.warps, num_stages=tile.stages,
         enable_fp_fusion=True,  # an exponent is one multiplication with addition; not the default from Triton 3.10 on
     )  # fmt: skip
 
 
-def constants(numbers: str, d_head: int, tile: "Tile", causal: bool) -> dict[str, object]:
+def constants(number_kind: str, d_head: int, tile: "Tile", causal: bool) -> dict[str, object]:
     """Return what a kernel is compiled for."""
     return {
         "SCALE": math.log2(math.e) / math.sqrt(d_head), "CAUSAL": causal, "HEAD": d_head, "WIDE": padded(d_head),
-        "PRECISION": "tf32" if numbers == "tf32" else "ieee", "TILE_T": tile.queries, "TILE_S": tile.keys,
+        "PRECISION": "tf32" if number_kind == "tf32" else "ieee", "TILE_T": tile.queries, "TILE_S": tile.keys,
     }  # fmt: skip
 
 
@@ -132,14 +135,14 @@ TILES = {
 }
 
 
-def tile_of(kernel: str, numbers: str, d_head: int, capability: tuple[int, int]) -> Tile:
+def tile_of(kernel: str, number_kind: str, d_head: int, capability: tuple[int, int]) -> Tile:
     """Return the tile of a kernel for a kind of numbers on a GPU."""
     shared_kib = SHARED_KIB.get(capability, LEAST_KIB)
-    tiles_by_kib = TILES[kernel, numbers, max(64, padded(d_head))]  # the largest first
+    tiles_by_kib = TILES[kernel, number_kind, max(64, padded(d_head))]  # the largest first
     return next(tile for kib, tile in tiles_by_kib.items() if kib <= shared_kib)
 
 
-def numbers_of(dtype: torch.dtype) -> str:
+def number_kind_of(dtype: torch.dtype) -> str:
     """Return how numbers are multiplied: as narrow ones, as tf32, or as they are."""
     if dtype.itemsize == 2:
         return "narrow"

@@ -60,6 +60,7 @@ def _groups(controller: str) -> Iterator[Path]:
         # version 2 has one tree for all controllers, which has no name
         if controllers and controller not in controllers.split(","):
             continue
+        # without a name, it is ROOT itself
         tree = ROOT / controllers
         own_group = tree / path.strip("/")
         for group in (own_group, *own_group.parents):

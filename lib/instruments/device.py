@@ -142,7 +142,7 @@ class Cuda(Cpu):
         return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
 
     def facts(self) -> dict:
-        """Return a hash of the GPU's identity, its memory, and the versions."""
+        """Return the GPU's hashed identity, memory and power limit, and the versions."""
         properties = torch.cuda.get_device_properties(0)
         uuid = str(properties.uuid)
         facts = {
@@ -151,7 +151,7 @@ class Cuda(Cpu):
             "gpu_memory_mib": properties.total_memory // 2**20,
             "cuda": torch.version.cuda,
         }
-        # the driver may not know a part of a GPU
+        # without the driver's package there is none, and a MIG part has no handle of this name
         with contextlib.suppress(Exception):
             nvml = _driver()
             card = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")

@@ -24,14 +24,20 @@ def held_bytes(owners: Mapping[str, Iterable[Tensor]], device: str) -> dict[str,
     for owner, tensors in tensors_of.items():
         for tensor in tensors:
             for storage in _storages(tensor):
-                if storage.device.type == device and storage._cdata not in seen:
-                    seen.add(storage._cdata)
+                if storage.device.type == device and identity(storage) not in seen:
+                    seen.add(identity(storage))
                     sizes[owner] += storage.nbytes()
     known_bytes = sum(sizes.values())
     if device == "cpu":
         return sizes | {"all": known_bytes}
     all_bytes = on(device).memory_bytes().get("end", known_bytes)
     return sizes | {"other": all_bytes - known_bytes, "all": all_bytes}
+
+
+def identity(storage: UntypedStorage) -> int:
+    """Return a number that no other storage has while this one lives."""
+    # Python's objects for one storage may differ, and data_ptr() is 0 for all empty ones
+    return storage._cdata
 
 
 def _storages(tensor: Tensor) -> Iterator[UntypedStorage]:

@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
+from lib.instruments.live_memory import identity
 from lib.timing import Iteration
 
 POINTS = 600  # at most, of a timeline in a record: a figure cannot show more
@@ -86,7 +87,7 @@ class History(TorchDispatchMode):
         if not isinstance(leaf, torch.Tensor) or leaf.is_meta or is_traceable_wrapper_subclass(leaf):
             return
         storage = leaf.untyped_storage()
-        key = storage._cdata
+        key = identity(storage)
         size = storage.nbytes()
         former = self.alive.get(key)
         if former is None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from lib.instruments import peak_memory
+from lib.instruments.live_memory import identity
 from lib.instruments.memory_timeline import History, follow
 from lib.instruments.peak_memory import MIB
 from lib.instruments.rounding import dtype_name
@@ -74,13 +75,13 @@ def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]
     for the module that saves it first; parameters, which are there anyway, do not count."""
     metrics: dict[str, dict[str, list]] = {}
     rows: list[tuple[str, str, str, float]] = []
-    seen = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    seen = {identity(parameter.untyped_storage()) for parameter in model.parameters()}
     with _innermost_module(model) as module_name:
 
         def pack(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
-            if storage._cdata not in seen:
-                seen.add(storage._cdata)
+            if identity(storage) not in seen:
+                seen.add(identity(storage))
                 shape = " × ".join(str(length) for length in tensor.shape)
                 rows.append((module_name(), shape, dtype_name(tensor.dtype), storage.nbytes() / MIB))
             return tensor

@@ -207,11 +207,11 @@ def _part_spans(events: pd.DataFrame, windows: pd.DataFrame, parts: Sequence[str
     spans = _spans(ranges.assign(part=pd.Categorical(ranges["name"], parts)))
     numbered = events[(events["category"] == "cpu_op") & events["number"].notna()]
     is_node = numbered["name"].str.startswith(NODE)
-    in_phases = _inside(numbered[~is_node], windows)
-    # operators of the backward pass make no nodes, but have the numbers of those that run them
-    in_phases = in_phases[in_phases["phase"].isin(ranges["phase"])]
+    operators = _inside(numbered[~is_node], windows)
+    # backward operators carry their node's number too: keep those of the phases in which the ranges are
+    operators = operators[operators["phase"].isin(ranges["phase"])]
     # several operators can carry one number; only the last of them made the node
-    makers = _inside(in_phases.drop_duplicates("number", keep="last"), spans, by="thread")
+    makers = _inside(operators.drop_duplicates("number", keep="last"), spans, by="thread")
     nodes = numbered[is_node].merge(makers[["number", "part"]], on="number")
     return pd.concat([spans, _spans(nodes)])
 

@@ -13,7 +13,7 @@ EPS = 1e-5
 ROWS = 64  # of a norm's input
 WIDTH = 768
 SCALES = tuple(10.0**power for power in range(-6, 7))
-OFFSETS = (1.0, 10.0, 100.0, 1000.0)  # of the mean, in standard deviations
+OFFSETS = (1.0, 10.0, 100.0, 1000.0)  # means of the inputs, in standard deviations
 NORMS = ("layer_norm", "rms_norm")
 
 
@@ -99,12 +99,18 @@ def steps(norm: str, x: Tensor, cast: Callable[[str, Tensor], Tensor]) -> dict[s
     return results
 
 
+def exact_steps(norm: str, x: Tensor) -> dict[str, Tensor]:
+    """Return every step of a norm, in the dtype of its input."""
+    return steps(norm, x, lambda name, tensor: tensor)
+
+
 def sensitivity(norm: str, narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]:
     """Return three tables of a norm's errors, relative to double precision.
 
-    `norm_errors`: the error, if finite, of the norm computed in the narrow dtype throughout, by `scale` and `offset` of
-    its normal inputs (the mean, in standard deviations). `norm_limits`: the first `step` with a `failure`, if any.
-    `step_errors`: the error at scale one if only the result of one `step` is rounded to the narrow dtype."""
+    `norm_errors`: the error, if finite, of the norm computed in the narrow dtype throughout. Its inputs are normal with
+    the standard deviation `scale` and a mean of `offset` standard deviations. `norm_limits`: the first `step` with a
+    `failure`, if any. `step_errors`: the error at scale one if only the result of one `step` is rounded to the narrow
+    dtype."""
     norm_errors = pd.DataFrame(columns=["scale", "offset", "relative_error"])
     norm_limits = pd.DataFrame(columns=["scale", "offset", "step", "failure"])
     step_errors = pd.DataFrame(columns=["step", "relative_error"])
@@ -113,7 +119,7 @@ def sensitivity(norm: str, narrow: torch.dtype, device: str) -> dict[str, dict[s
     inputs = [(scale, 0.0) for scale in SCALES] + [(1.0, offset) for offset in OFFSETS]
     for scale, offset in inputs:
         x = scale * (normal + offset)
-        exact = steps(norm, x, lambda name, tensor: tensor)
+        exact = exact_steps(norm, x)
         # by way of fp32, since not every device has double precision
         rounded = steps(norm, x.float().to(device), lambda name, tensor: tensor.to(narrow))
         if torch.isfinite(rounded["quotient"]).all():
@@ -123,10 +129,14 @@ def sensitivity(norm: str, narrow: torch.dtype, device: str) -> dict[str, dict[s
             if reason:
                 norm_limits.loc[len(norm_limits)] = scale, offset, step, reason
                 break
-    exact = steps(norm, normal, lambda name, tensor: tensor)
+    exact = exact_steps(norm, normal)
     # each step alone, from the exact results of all others
     for step in exact:
-        rounded = steps(norm, normal, lambda name, x, step=step: x.to(narrow).double() if name == step else x)
+
+        def round_one(name: str, tensor: Tensor, step=step) -> Tensor:
+            return tensor.to(narrow).double() if name == step else tensor
+
+        rounded = steps(norm, normal, round_one)
         step_errors.loc[len(step_errors)] = step, relative_error(rounded["quotient"], exact["quotient"])
     return {
         "norm_errors": norm_errors.to_dict("list"),

@@ -123,7 +123,7 @@ class FeedForward:
         half_bytes = self.token_bytes * tokens / 2
         if half_bytes >= device_bytes:
             return None
-        return math.floor((self.state_bytes + half_bytes) / (device_bytes - half_bytes)) + 1
+        return math.ceil((self.state_bytes + half_bytes) / (device_bytes - half_bytes))
 
 
 XXL = FeedForward(d_model=16384, d_ff=53248, blocks=126)  # CS336 2025, assignment 2, section 2.4

@@ -1,7 +1,7 @@
 """Move tensors among the ranks: add them up, gather, scatter and copy them.
 
-The experiment `collectives` measures the first three. The others, of which training in parallel is built, start a
-transfer that goes on while the rank computes, and return a `Pending` to wait for.
+The experiment `collectives` measures the first three and `broadcast`. All but the first three, of which training in
+parallel is built, start a transfer that goes on while the rank computes, and return a `Pending` to wait for.
 """
 
 import itertools

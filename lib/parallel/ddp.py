@@ -44,19 +44,16 @@ class DistributedDataParallel(nn.Module):
         collectives.from_rank_0(module)
         self.module = module
         self.variant = variant
-        most_bytes = 0.0  # every gradient by itself
-        if variant == "flat":
-            most_bytes = math.inf
-        if variant == "bucketed":
-            most_bytes = bucket_mib * 2**20
+        # the largest bucket; 0 leaves every gradient by itself
+        most_bytes = {"naive": 0.0, "overlap": 0.0, "flat": math.inf, "bucketed": bucket_mib * 2**20}
         # gradients are ready about in the reverse order of the parameters
         params = [param for param in module.parameters() if param.requires_grad]
-        self.buckets = _buckets(params[::-1], most_bytes)
+        self.buckets = _buckets(params[::-1], most_bytes[variant])
         self._pending: list[collectives.Pending] = []
         self._synchronizing = True
         if variant in ("overlap", "bucketed"):
-            # the collector does not see hooks of parameters: one that held this module, or a bucket with the
-            # parameter in it, would keep them for ever
+            # hooks hold the proxy, since Python's garbage collector cannot follow a hook: one that held this module, or
+            # a bucket with the parameter in it, would keep them for ever
             weak_self = weakref.proxy(self)
             for place, bucket in enumerate(self.buckets):
                 for param in bucket.params:

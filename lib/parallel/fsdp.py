@@ -94,7 +94,7 @@ class FullySharded(nn.Module):
         for layer in self._layers:
             layer.is_reduced = False
             for shard in layer.shards:
-                shard.show_gradient()
+                shard.show_average()
         self._in_backward = False
         self._current = None
 

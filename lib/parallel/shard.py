@@ -23,15 +23,16 @@ class Shard:
         self.param = param
         self.shape = param.shape
         self.is_divided = param.dim() > 1
-        self.rows = 1
-        blocks = 1
-        self.start = 0
-        self.block = 1
         if self.is_divided:
             self.rows = len(param)
             blocks = dist.get_world_size()
-            self.block = -(-self.rows // blocks)
+            self.block = -(-self.rows // blocks)  # rows of a rank
             self.start = dist.get_rank() * self.block
+        else:
+            self.rows = 1
+            blocks = 1
+            self.block = 1
+            self.start = 0
         values_RC = param.data.reshape(self.rows, -1)
         # a copy, so that the memory of the whole parameter can go
         self.own_RC = values_RC[self.start : self.start + self.block].clone(memory_format=torch.contiguous_format)
@@ -39,7 +40,8 @@ class Shard:
         if self.is_divided:
             local_shape = (len(self.own_RC), *self.shape[1:])
         self.local = self.own_RC.view(local_shape)  # what the optimizer sees
-        # its memory goes and comes back at the same tensor: views of it that the graph has saved stay good
+        # This tensor lives as long as the shard; only its memory is freed and allocated again. So views of it that the
+        # graph has saved stay good.
         self.whole_RC = values_RC.new_empty((blocks * self.block, values_RC.shape[1]), dtype=dtype)
         self.whole_param = self._without_padding(self.whole_RC)
         self.whole_bytes = self.whole_RC.untyped_storage().nbytes()
@@ -48,9 +50,10 @@ class Shard:
         self.gathering: collectives.Pending | None = None
         self.gradient: Tensor | None = None  # of the whole parameter, on this rank
         self.reducing: tuple[collectives.Pending, Tensor] | None = None
-        self.average: Tensor | None = None  # of the ranks' gradients, of this rank's rows
+        self.average: Tensor | None = None  # this rank's rows of the averaged gradient
         if param.requires_grad:
-            # the collector does not see hooks of parameters: one that held this shard would keep it for ever
+            # the hook holds a proxy, since Python's garbage collector cannot follow a hook: one that held this shard
+            # would keep it for ever
             param.register_post_accumulate_grad_hook(functools.partial(Shard._collect, weakref.proxy(self)))
 
     def gather(self) -> None:
@@ -82,8 +85,8 @@ class Shard:
         self.average = self.param.grad
         self.param.grad = None
 
-    def show_gradient(self) -> None:
-        """Give the parameter, now this rank's rows, their gradient."""
+    def show_average(self) -> None:
+        """Give the parameter, now this rank's rows, their averaged gradient."""
         self.param.grad = self.average
         self.average = None
 

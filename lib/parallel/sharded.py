@@ -31,10 +31,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._show_settings()
 
     def add_param_group(self, param_group: dict) -> None:
-        """Add a group; its missing settings are those of the first construction."""
+        """Add a group; its missing settings are those given to the constructor."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         self._assign(group["params"])
+        # `super().__init__` calls this before the inner optimizer exists
         if self.inner is not None:
             self.inner.add_param_group(self._own_part(group))
             self._show_settings()

@@ -23,6 +23,7 @@ ALT = re.compile(r'aria-label="([^"]*)"')
 
 def _after_missing(shell, kind, error, trace, tb_offset=None) -> None:
     """Show an error, unless a cell above had no data for the name it misses."""
+    # the source of cells without data, which would have assigned the names in it
     code = shell.user_ns.get("_without_data", "")
     if kind is NameError and re.search(rf"\b{error.name}\b", code):
         # what is missing was said above; the names of this cell will be missing too

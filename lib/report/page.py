@@ -61,7 +61,9 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
 
     `QUOTING` ones come last and get the answers of all others. The answers are kept in a file too, for a `summary` that
     someone opens in JupyterLab."""
-    names = [name for name in CHAPTERS if (notebooks.NOTEBOOKS / f"{name}.ipynb").exists()]
+    # an experiment that has no place among the chapters comes last
+    names = list(dict.fromkeys([*CHAPTERS, *CATALOG]))
+    names = [name for name in names if (notebooks.NOTEBOOKS / f"{name}.ipynb").exists()]
     collected: dict[str, str] = {}
     executed = {}
     failed = {}

@@ -150,8 +150,8 @@ def stacked(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str = 
 def ratios(frame: pd.DataFrame, rows: str, xlabel: str = "times as fast as its baseline") -> Figure:
     """Draw one point with its interval for each `comparison`, beside a line at one.
 
-    The column `rows` names them. Green is faster, red slower, and hollow is not decided; the verdict stands at the
-    right."""
+    The column `rows` names the points. Green is faster, red slower, and hollow is not decided; the verdict stands at
+    the right."""
     frame = frame.dropna(subset="comparison")
     figure = blank(0.9 + ROW * max(2, len(frame)))
     axes = figure.axes[0]

@@ -110,4 +110,5 @@ def _html_cell(value: object, kind: str) -> str:
 
 def _escaped(text: str) -> str:
     """Escape what Markdown would read as marks, on one line."""
+    # an underscore within a word is no mark
     return re.sub(r"[\\`*|~<\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", " ".join(text.split()))

@@ -86,10 +86,10 @@ class Comparison:
 
 
 def _uncertainty(ratio: Interval) -> float:
-    """Return the uncertainty whose digits tell the ends of a ratio from one."""
+    """Return the uncertainty whose digits tell a ratio and its ends from one."""
     if not ratio.known:
         return 0.01
-    nearest = min(abs(ratio.low - 1), abs(ratio.high - 1))
+    nearest = min(abs(end - 1) for end in (ratio.low, ratio.value, ratio.high))
     # a digit at 10^-p is off by half of that; more than one further digit is never needed
     return max(min(ratio.reach, 2 * nearest), ratio.reach / 10)
 
@@ -132,10 +132,13 @@ def of_pairs(variant_ms: Sequence[float], baseline_ms: Sequence[float]) -> Measu
 
 
 def _robust_deviation(logs: np.ndarray) -> float:
-    """Return a standard deviation for which the outer tenth on each side is drawn in."""
+    """Estimate the standard deviation from winsorized values.
+
+    The outer tenth on each side is clipped."""
     low, high = np.quantile(logs, (0.1, 0.9))
-    # of normal values, drawing in leaves 83% of the deviation
-    return float(np.std(np.clip(logs, low, high), ddof=1)) / 0.83
+    winsorized = np.clip(logs, low, high)
+    # of many normal values, that much of the deviation is left
+    return float(np.std(winsorized, ddof=1)) / 0.824
 
 
 def of_medians(variant: dict[int, Sequence[float]], baseline: dict[int, Sequence[float]]) -> Measured | None:

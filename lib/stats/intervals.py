@@ -46,7 +46,7 @@ class Interval:
 
     @property
     def log_error(self) -> float:
-        """Return the relative error, half the width of logarithms; 0 if unknown."""
+        """Return half the width in logarithms; 0 if unknown or not positive."""
         if not self.known or self.low <= 0:
             return 0.0
         return math.log(self.high / self.low) / 2

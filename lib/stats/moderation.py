@@ -50,6 +50,7 @@ class Prior:
         added = self.freedom * _belonging(tail, np.array(self.tails))
         total = added + freedom
         moderated = (added * self.at(ms) + freedom * variance) / total
+        # never more than all comparisons together have, or than its own
         return moderated, min(total, max(self.pooled, freedom))
 
 
@@ -68,23 +69,24 @@ def prior(variances: Sequence[float], freedoms: Sequence[int], ms: Sequence[floa
 
     It is None from fewer. It maximizes the likelihood of the scaled F distribution. Outlying ones are weighted by the
     probability that they belong, and a trend with the length of a case is used if the data show one. The degrees of
-    freedom are the least within one standard error, so that a small table does not claim too much."""
+    freedom are the least within one standard error, so that a small table does not claim too much, with the level and
+    slope fitted to them. `tails` are those of the likeliest fit."""
     positive = np.asarray(variances, dtype=float) > 0  # of equal values there is no logarithm
     if positive.sum() < FEWEST:
         return None
     log_variances = np.log(np.asarray(variances)[positive])
-    freedoms = np.asarray(freedoms)[positive]
+    own_freedoms = np.asarray(freedoms)[positive]
     lengths = np.log(np.asarray(ms)[positive])
     centre = float(lengths.mean())
 
-    design = _design(log_variances, freedoms, lengths - centre)
+    design = _design(log_variances, own_freedoms, lengths - centre)
     weights = np.ones(len(lengths))
     for _ in range(2):  # the first fit finds the outlying comparisons, the second gives them less weight
-        coefficients, likelihood = _fitted(log_variances, freedoms, design, weights)
+        coefficients, likelihood = _fitted(log_variances, own_freedoms, design, weights)
         best = likelihood.argmax()
         ratios = np.exp(log_variances - coefficients[best] @ design)
-        tails = special.fdtrc(freedoms, FREEDOMS[best], ratios)
-        weights = np.array([_belonging(tail, tails[tails != tail]) for tail in tails])
+        tails = special.fdtrc(own_freedoms, FREEDOMS[best], ratios)
+        weights = np.array([_belonging(tail, np.delete(tails, i)) for i, tail in enumerate(tails)])
     least = np.flatnonzero(likelihood >= likelihood[best] - ONE_ERROR)[0]
 
     slope = 0.0
@@ -92,7 +94,7 @@ def prior(variances: Sequence[float], freedoms: Sequence[int], ms: Sequence[floa
         slope = float(coefficients[least, 1])
     return Prior(
         freedom=float(FREEDOMS[least, 0]), level=float(coefficients[least, 0]), slope=slope, centre=centre,
-        pooled=float(freedoms.sum()), tails=tuple(sorted(tails.tolist())),
+        pooled=float(own_freedoms.sum()), tails=tuple(sorted(tails.tolist())),
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def steady(samples: Sequence[float]) -> int | None:
 
 
 def drifts(values: np.ndarray) -> bool:
-    """Find a trend by Kendall's rank correlation with time and Theil-Sen's slope."""
+    """Tell if the series drifts, by Kendall's correlation and Theil-Sen's slope."""
     order = np.arange(len(values))
     p = stats.kendalltau(order, values).pvalue
     # NaN where all values are equal
@@ -55,19 +55,20 @@ def drifts(values: np.ndarray) -> bool:
 
 
 def jumps(values: np.ndarray) -> bool:
-    """Find two levels by the largest deviation of rank sums (Pettitt 1979)."""
+    """Tell if the series jumps to another level (Pettitt 1979)."""
     n = len(values)
     rank_sums = np.cumsum(2 * stats.rankdata(values) - n - 1)[:-1]
     at = int(np.argmax(np.abs(rank_sums))) + 1
     before = np.median(values[:at])
     after = np.median(values[at:])
     inflation = _variance_inflation(np.concatenate([values[:at] - before, values[at:] - after]))
+    # Pettitt's formula for the largest rank sum, whose variance autocorrelation inflates
     p = 2 * math.exp(-6 * rank_sums[at - 1] ** 2 / (n**3 + n**2) / inflation)
     return p <= JUMP_LEVEL and abs(after - before) >= LEAST_JUMP * np.median(values)
 
 
 def throttles(values: np.ndarray) -> bool:
-    """Find a last quarter that is slower than the rest (Mann and Whitney)."""
+    """Tell if the last quarter is slower than the rest (Mann and Whitney)."""
     at = len(values) - len(values) // 4
     p = stats.mannwhitneyu(values[at:], values[:at], alternative="greater", method="asymptotic").pvalue
     slower_by = np.median(values[at:]) - np.median(values[:at])
@@ -85,6 +86,7 @@ def _variance_inflation(residuals: np.ndarray) -> float:
         return 1.0
     # an estimate without bias (Kendall 1954)
     correlation = min(0.9, correlation + (1 + 4 * correlation) / len(residuals))
+    # as of a long first-order autoregressive series
     return (1 + correlation) / (1 - correlation)
 
 

@@ -123,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for name in ("rounds", "budget"):
             value = getattr(options, name)
+            # NaN is not above 0 either
             if value is not None and not value > 0:
                 raise ValueError(f"{name}: got {value:g}, expected a positive number")
         options.deadline = None

@@ -15,7 +15,7 @@ from lib.instruments import memory_limit
 from lib.instruments.device import on
 from lib.sweep.plan import Entry, Job, Plan
 
-MORE = 1.1  # times the former limit of memory: with so much more, a case that found none is tried again
+MORE = 1.1  # times the former limit of memory: above it, a case that ran out is tried again
 
 
 def short_record(file: Path) -> dict | None:
@@ -72,15 +72,17 @@ class Ledger:
         return record is not None and not self._is_wanted_again(job, record)
 
     def _is_wanted_again(self, job: Job, record: dict) -> bool:
+        """Tell if a case is to be measured although it has a record."""
         if record["code"] != records.digest(job.experiment):
             return True
         if self.stale and record["environment"].get("torch") != torch.__version__:
             return True
         if record["status"] == "oom":
             metrics = record["metrics"]
+            # a process that had measured other cases ran out: a new one may have room
             if not metrics.get("fresh", True):
                 return True
-            # only where the case would now get clearly more: in the records of a machine that was full
+            # a machine that was full then may have room now
             offered_bytes = memory_limit.SHARE_OF_FREE * on(job.device).free_bytes()
             if offered_bytes > MORE * metrics.get("limit_bytes", offered_bytes):
                 return True

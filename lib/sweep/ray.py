@@ -155,6 +155,7 @@ def measured_here(job: Job, deadline: float | None, slots: int) -> Iterator[tupl
     os.environ["RESULTS"] = str(scratch / "results")
     try:
         for message in run.measured(job, deadline, Place(scratch, slots, share_of_cores(slots))):
+            # plain, so that no class has to be loaded to read it
             yield tuple(message)
     finally:
         clear(scratch)

@@ -114,11 +114,12 @@ def is_over(deadline: float | None) -> bool:
 
 
 def _record(job: Job, entry: Entry, status: str, reason: str, since: float) -> Message:
-    """Save the record of a case whose kernel could not, and return its message."""
+    """Save a record for a kernel that died or timed out, and return its message."""
     started = datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds")
-    around = environment.describe(job.device)
+    surroundings = environment.describe(job.device)
     seconds = max(0.0, time.time() - since)
-    record = records.create(job.experiment, entry.case, job.round, status, {"reason": reason}, around, started, seconds)
+    metrics = {"reason": reason}
+    record = records.create(job.experiment, entry.case, job.round, status, metrics, surroundings, started, seconds)
     return Message("record", records.save(record).read_text())
 
 

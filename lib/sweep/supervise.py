@@ -62,10 +62,13 @@ def local_box(scratch: Path, pins: Sequence[str]) -> Box:
 
 
 def share_of_cores(slots: int) -> dict[str, str]:
-    """Return variables that give each of several kernels its share of the threads."""
+    """Return variables that give each of several kernels its share of the threads.
+
+    A number that the user has set holds for each of them."""
     if slots == 1:
         return {}
-    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, environment.cores() // slots)))}
+    threads = max(1, environment.cores() // slots)
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
 
 
 def clear(scratch: Path) -> None:

@@ -92,5 +92,5 @@ def test_a_tile_is_chosen_by_type_precision_head_size_and_gpu(former_precision):
     assert tiles.tile_of("flash_forward", "narrow", 80, (7, 5)) == tiles.TILES["flash_forward", "narrow", 128][99]
     for precision, numbers in (("highest", "ieee"), ("high", "tf32"), ("medium", "tf32")):
         torch.set_float32_matmul_precision(precision)
-        kinds = [tiles.numbers_of(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float64)]
+        kinds = [tiles.number_kind_of(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float64)]
         assert kinds == [numbers, "narrow", "ieee"]

@@ -29,7 +29,7 @@ def test_the_error_of_a_sum_is_that_of_its_terms_and_that_of_its_additions():
 )
 def test_a_norm_by_steps_is_pytorchs_own_where_nothing_is_rounded(norm, own):
     x = torch.randn(4, 32, dtype=torch.float64)
-    steps = rounding.steps(norm, x, lambda name, tensor: tensor)
+    steps = rounding.exact_steps(norm, x)
     assert next(iter(steps)) == "input"
     torch.testing.assert_close(steps["quotient"], own(x, [32], eps=rounding.EPS))
 

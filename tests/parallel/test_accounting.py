@@ -64,8 +64,9 @@ def test_xxl_takes_3276_gib_and_35_devices():
     assert xxl.least_world(0, accounting.TPU_BYTES) == 35
     world = xxl.least_world(320, accounting.TPU_BYTES)
     held = [(xxl.state_bytes + 160 * xxl.token_bytes) / n + 160 * xxl.token_bytes for n in (world, world - 1)]
-    assert held[0] < accounting.TPU_BYTES <= held[1]
+    assert held[0] <= accounting.TPU_BYTES < held[1]
     assert xxl.least_world(1e6, accounting.TPU_BYTES) is None
+    assert xxl.least_world(0, xxl.state_bytes / 4) == 4  # an exact fit
 
 
 def test_the_scaling_books_example_needs_2550_tokens_a_chip_and_850_with_three_axes():

@@ -189,6 +189,7 @@ def test_the_estimate_of_pairs_is_the_pseudomedian_of_all_their_means():
         ((1 / 1.2, 1 / 1.3, 1 / 1.1), "slower", 3, "1.2× (1.1 to 1.3) slower", "none"),
         ((1.001, 0.987, 1.014), "same", 3, "1.00× (0.99 to 1.01), the same", "none"),
         ((1.06, 0.96, 1.17), "unclear", 3, "1.06× (0.96 to 1.17), unclear", "probable"),
+        ((1.04, 0.82, 1.43), "unclear", 3, "1.04× (0.82 to 1.43), unclear", "probable"),
         ((1.02, 0.96, 1.08), "unclear", 3, "1.02× (0.96 to 1.08), unclear", "none"),
         ((3.3, 3.1, 3.5), "faster", 1, "3.3× (3.1 to 3.5) faster in this process", "proven"),
         ((1.31, math.nan, math.nan), "unclear", 1, "1.31×, unclear in this process", "probable"),

@@ -34,7 +34,7 @@ def test_each_case_ends_as_it_must_and_costs_only_itself(cheap_sweep):
     assert sweep.statuses() == expected, printed
     assert code == 1
     lines = printed.splitlines()
-    assert lines[0].startswith("one case of each experiment: 1 ok, 17 left; about")
+    assert lines[0].startswith("one case of each experiment: 1 ok, 17 left; at least")
     assert lines[-1] == "8 ok, 1 oom, 1 timeout, 2 crashed, 1 failed, 0 left"
     assert "1 left out: it says so" in lines
     assert "failed: cheap 7-failed-1-cpu: KeyError: a bug" in lines
