@@ -2,10 +2,10 @@
 
 import gc
 import os
-from types import MappingProxyType
 
 import pytest
 
+import cheap
 from lib import records
 from simulated import Simulated
 
@@ -64,17 +64,25 @@ def own_results(tmp_path, monkeypatch):
 def save_record(own_results):
     """Save a record of a made-up machine; fields not given have plain values."""
 
-    def save(
-        experiment, case, round=1, machine="test-1c", status="ok", environment=MappingProxyType({}), code="", **metrics
-    ):
-        around = {"hardware": "a test", "machine": machine} | environment
-        record = records.create(experiment, case, round, status, metrics, around)
-        if code:
-            record["code"] = code
-            record["checksum"] = records.checksum_of(record)
-        return records.save(record)
+    def save(experiment, case, round=1, machine="test-1c", status="ok", **metrics):
+        around = {"hardware": "a test", "machine": machine}
+        return records.save(records.create(experiment, case, round, status, metrics, around))
 
     return save
+
+
+@pytest.fixture
+def cheap_sweep():
+    """Make a sweep from the text of its file; it is ended and removed after the test."""
+    sweeps = []
+
+    def make(text, **options):
+        sweeps.append(cheap.Sweep(text, **options))
+        return sweeps[-1]
+
+    yield make
+    for sweep in sweeps:
+        sweep.remove()
 
 
 @pytest.fixture

@@ -47,13 +47,6 @@ def torch_adamw(params, hyper, **options):
     )  # fmt: skip
 
 
-def through_a_file(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
 def check(found, expected):
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
@@ -91,7 +84,10 @@ def test_a_saved_optimizer_continues_as_if_never_stopped_and_exchanges_with_torc
     first = make[saved](parameters(), DECAYED)
     run(first, range(5))
     second = make[loaded]([p.detach().clone().requires_grad_() for p in first.param_groups[0]["params"]], PLAIN)
-    second.load_state_dict(through_a_file(first.state_dict()))
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second.load_state_dict(torch.load(file, weights_only=True))
     check(run(second, range(5, 10)), run(first, range(5, 10)))
 
 

@@ -27,7 +27,6 @@ def results(variant, inputs, dout, *causal):
 
 
 def formula(inputs, dout, *causal):
-    """The same by the formula, in double precision."""
     out, _, *gradients = expected(inputs, dout, *causal)
     return out, *gradients
 

@@ -1,11 +1,10 @@
-"""A notebook is executed by the Python that runs here, whole or up to a tag, and goes on after NotMeasured."""
+"""A notebook is executed by the Python that runs here, and goes on after NotMeasured."""
 
 import json
 import sys
 
 import nbformat
 import pytest
-from nbclient.exceptions import DeadKernelError
 from nbformat import v4
 
 from lib import execution
@@ -29,30 +28,24 @@ def shared():
 
 
 @pytest.fixture
-def own():
-    with execution.shared_kernel() as kernel:
-        yield kernel
-
-
-@pytest.fixture
 def output(tmp_path):
     return tmp_path / "runs" / "done.ipynb"
 
 
 def outputs(file) -> list[list]:
-    """Return what each cell of a notebook printed or raised."""
     cells = nbformat.read(file, as_version=4).cells
     return [[shown.get("text") or shown.get("ename") for shown in cell.outputs] for cell in cells]
 
 
-def test_a_kernel_is_of_the_python_that_runs_here_whatever_jupyter_finds(own, tmp_path, monkeypatch, output):
+def test_a_kernel_is_of_the_python_that_runs_here_whatever_jupyter_finds(tmp_path, monkeypatch, output):
     spec = tmp_path / "share" / "kernels" / "python3"
     spec.mkdir(parents=True)
     other = {"argv": ["/bin/false", "{connection_file}"], "display_name": "another", "language": "python"}
     (spec / "kernel.json").write_text(json.dumps(other))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
     source = write(tmp_path / "one.ipynb", "import sys, lib; print(sys.executable)")
-    execution.execute(own, source, output, {})
+    with execution.shared_kernel() as kernel:
+        execution.execute(kernel, source, output, {})
     assert outputs(output) == [[f"{sys.executable}\n"]]
 
 
@@ -75,36 +68,17 @@ def test_the_notebook_goes_on_after_not_measured_and_what_then_misses_a_name_sho
         execution.execute(shared, write(tmp_path / "one.ipynb", *cells), output, {})
 
 
-def test_another_error_fails_the_notebook_and_what_came_before_is_kept(tmp_path, shared, output):
-    source = write(tmp_path / "one.ipynb", "print('before')", "1 / 0", "print('later')")
+@pytest.mark.parametrize(("tags", "later"), [([], []), (["raises-exception"], ["later\n"])])
+def test_another_error_fails_the_notebook_at_once_or_after_a_cell_that_may_raise_at_its_end(
+    tmp_path, shared, output, tags, later
+):
+    source = write(tmp_path / "one.ipynb", "print('before')", ("1 / 0", *tags), "print('later')")
     with pytest.raises(NotebookFailed, match=r"ZeroDivisionError: division by zero, in done\.ipynb"):
         execution.execute(shared, source, output, {})
-    assert outputs(output) == [["before\n"], ["ZeroDivisionError"], []]
-
-
-def test_an_error_in_a_cell_that_may_raise_fails_the_notebook_at_its_end(tmp_path, shared, output):
-    source = write(tmp_path / "one.ipynb", ("1 / 0", "raises-exception"), "print('later')")
-    with pytest.raises(NotebookFailed, match="ZeroDivisionError"):
-        execution.execute(shared, source, output, {})
-    assert outputs(output) == [["ZeroDivisionError"], ["later\n"]]
+    assert outputs(output) == [["before\n"], ["ZeroDivisionError"], later]
 
 
 def test_a_notebook_that_ends_early_has_failed(tmp_path, shared, output):
     source = write(tmp_path / "one.ipynb", "import sys; sys.exit(0)", "print('later')")
     with pytest.raises(NotebookFailed, match=r"SystemExit|before its last cell"):
         execution.execute(shared, source, output, {})
-
-
-def test_a_sweep_executes_up_to_the_tag_with_variables_and_a_log(tmp_path, own, output):
-    measure = "import os; print(size, os.environ['GIVEN']); os.system('echo into the log')"
-    source = write(tmp_path / "one.ipynb", ("size = 1", "parameters"), (measure, "measure"), "print('telling')")
-    # two blocks in the same kernel
-    for size in (7, 8):
-        execution.execute(own, source, output, {"size": size}, {"GIVEN": "well"}, tmp_path / "log", until="measure")
-        assert outputs(output)[-1][0].startswith(f"{size} well\n")
-
-
-def test_a_kernel_that_dies_is_reported(tmp_path, own, output):
-    source = write(tmp_path / "one.ipynb", "import os; os._exit(3)", "print('later')")
-    with pytest.raises(DeadKernelError):
-        execution.execute(own, source, output, {})

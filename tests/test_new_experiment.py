@@ -37,7 +37,6 @@ sys.exit(pytest.main(["-p", "no:cacheprovider", *files, "-k", "softmax and not r
 
 @pytest.fixture
 def repository(tmp_path):
-    """A copy of the repository with the new experiment."""
     for folder in ("lib", "notebooks", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "toy"))
     shutil.copytree(ROOT / "reports" / "template", tmp_path / "reports" / "template")

@@ -18,15 +18,12 @@ STRIP = "jupyter nbconvert --clear-output --inplace FILE strips them"
 LOOKS_UP = re.compile(r"\b(tidy|compare|roofline|published|answers)\.\w+\(")
 
 
-def code_cells(file):
-    return [cell for cell in nbformat.read(file, as_version=4).cells if cell.cell_type == "code"]
-
-
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_notebook_keeps_its_form(file):
-    nbformat.validate(nbformat.read(file, as_version=4))
+    notebook = nbformat.read(file, as_version=4)
+    nbformat.validate(notebook)
     total = 0
-    for cell in code_cells(file):
+    for cell in [cell for cell in notebook.cells if cell.cell_type == "code"]:
         assert not cell.outputs, STRIP
         assert cell.execution_count is None, STRIP
         tree = ast.parse(cell.source.rstrip().removesuffix(";"))  # magics and shell commands do not parse

@@ -9,7 +9,6 @@ pytestmark = pytest.mark.usefixtures("former_precision")
 
 
 def linear_dtype(context):
-    """The type of a linear layer's output within a context."""
     with context:
         return torch.nn.Linear(4, 4)(torch.ones(2, 4)).dtype
 
@@ -36,8 +35,3 @@ def test_tf32_is_refused_without_cuda_and_changes_nothing(device):
     with pytest.raises(ValueError, match=rf"^precision: got tf32 on {device}, expected cuda"):
         precision.activate("tf32", device)
     assert torch.get_float32_matmul_precision() == "medium"
-
-
-def test_an_unknown_precision_is_refused_with_the_nearest_name():
-    with pytest.raises(ValueError, match=r"^precision: got 'bf61'.*nearest: bf16"):
-        precision.activate("bf61", "cpu")

@@ -34,15 +34,17 @@ def test_a_gpu_is_timed_by_events_and_waited_for_once_an_iteration(simulated):
 
 
 @pytest.mark.parametrize(
-    ("cost_s", "seconds", "warmups", "samples"),
+    ("cost_s", "seconds", "least", "warmups", "samples"),
     [
-        (10, 0.4, 1, 3),  # however long
-        (0.1, 0.45, 2, 5),  # a third of the time, then all of it
-        (25e-6, 1000, 10, 10),  # equal times have a narrow interval at the first look
+        (10, 0.4, timing.LEAST, 1, 3),  # however long
+        (1, 0.1, 10, 1, 10),  # as many as the assignment asks for
+        (0.1, 0.45, timing.LEAST, 2, 5),  # a third of the time, then all of it
+        (25e-6, 1000, timing.LEAST, 10, 10),  # equal times have a narrow interval at the first look
     ],
 )
-def test_one_rule_says_how_long(simulated, cost_s, seconds, warmups, samples):
-    measured = measure(simulated.program(itertools.repeat(1), round(cost_s * SECOND)), simulated.clock(), seconds)
+def test_one_rule_says_how_long(simulated, cost_s, seconds, least, warmups, samples):
+    program = simulated.program(itertools.repeat(1), round(cost_s * SECOND))
+    measured = measure(program, simulated.clock(), seconds, least=least)
     assert (measured.warmup, len(measured.total) - measured.warmup) == (warmups, samples)
 
 
@@ -52,14 +54,9 @@ def test_short_noisy_iterations_end_at_the_most(simulated):
     assert len(measured.total) - measured.warmup == timing.MOST
 
 
-def test_the_assignments_ten_samples_are_taken_however_long(simulated):
-    measured = measure(simulated.program(itertools.repeat(1), SECOND), simulated.clock(), 0.1, least=10)
-    assert len(measured.total) - measured.warmup == 10
-
-
 def test_short_kernels_run_in_batches_without_the_way_to_the_device(simulated):
     clock = simulated.event_clock()
-    metrics = measure(simulated.kernel(20_000, launch_ns=1_000), clock, 0.2).metrics()
+    metrics = measure(simulated.phases(run=(1_000, 20_000)), clock, 0.2).metrics()
     assert metrics["calls_a_sample"] > 10
     assert statistics.median(metrics["total_ms"]) == pytest.approx(0.02, rel=0.1)
 
@@ -73,16 +70,9 @@ def test_phases_must_stay_the_same(simulated):
 
 
 def test_pairs_cancel_a_drift_that_both_sides_share(simulated):
-    slower = itertools.count()
-
-    def program(cost_ns):
-        def iteration(mark):
-            simulated.work(round(cost_ns * (1 + 0.01 * next(slower))))
-            mark("run")
-
-        return iteration
-
-    pairs = compare(program(60_000_000), program(120_000_000), simulated.clock(), seconds=20)
+    drift = (1 + 0.01 * step for step in itertools.count())
+    fast, slow = (simulated.program(drift, cost_ns) for cost_ns in (60_000_000, 120_000_000))
+    pairs = compare(fast, slow, simulated.clock(), seconds=20)
     assert statistics.median(pairs.ratios()) == pytest.approx(2, rel=0.02)
 
 

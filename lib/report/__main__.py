@@ -134,7 +134,7 @@ def as_markdown(notebook: NotebookNode, facts: Mapping[str, object], folder: Pat
                 output.data = {"text/markdown": f"![{output.metadata['alt']}]({name})"}
     head = [
         f"# Transformer training on {facts['hardware']}",
-        f"Measured {facts['measured']} · PyTorch {facts['torch']}",
+        f"{facts['machine']} · Measured {facts['measured']} · PyTorch {facts['torch']} · commit {facts['commit']}",
     ]
     notebook.cells.insert(0, new_markdown_cell("\n\n".join([*head, *facts["warnings"], "\n".join(contents)])))
     kinds = ["text/markdown", "image/png", "text/plain"]

@@ -265,9 +265,17 @@ def title(machine: str) -> dict[str, object]:
     if noisy:
         probed = measured["noise_probe_ms"].count()
         warnings.append(f"The noise probe was slow or unsteady beside {noisy:,} of {probed:,} records.")
+    around = measured["environment"].iloc[-1]
+    parts = [*around.get("instruction_sets", [])]
+    if "l3_mib" in around:
+        parts.append(f"L3 {around['l3_mib']:.0f} MiB")
+    memory_mib = around.get("gpu_memory_mib", around["memory_mib"])
+    parts.append(f"{memory_mib / 1024:.1f} GiB")
     return {
         "hardware": ", ".join(measured["hardware"].unique()),
+        "machine": " · ".join(parts),
         "measured": " to ".join(ends),
         "torch": ", ".join(measured["environment"].str["torch"].unique()),
+        "commit": ", ".join(measured["environment"].str["commit"].unique()),
         "warnings": warnings,
     }

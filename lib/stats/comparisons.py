@@ -89,7 +89,10 @@ def _uncertainty(ratio: Interval) -> float:
     """Return the uncertainty whose digits tell a ratio and its ends from one."""
     if not ratio.known:
         return 0.01
-    nearest = min(abs(end - 1) for end in (ratio.low, ratio.value, ratio.high))
+    nearest = min(abs(ratio.low - 1), abs(ratio.high - 1))
+    # a gain must not read 1.0
+    if abs(ratio.value - 1) > MARGIN:
+        nearest = min(nearest, abs(ratio.value - 1))
     # a digit at 10^-p is off by half of that; more than one further digit is never needed
     return max(min(ratio.reach, 2 * nearest), ratio.reach / 10)
 

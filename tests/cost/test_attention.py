@@ -16,7 +16,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def iteration_of(shape, causal):
-    """Return one forward and backward pass of naive attention that keeps its results, as the experiment does."""
     inputs = [torch.randn(shape, requires_grad=True) for _ in range(3)]
     dout = torch.randn(shape)
     last = {}

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from lib import adam, model, precision
+from lib import model, precision
 from lib.cost import memory
-from lib.experiments.memory import Memory
 from lib.experiments.training import MODES
 from lib.instruments import peak_memory
+from plain import one
 from shapes import SHAPES, build
 
 pytestmark = pytest.mark.usefixtures("one_thread", "former_precision", "little_garbage")
@@ -49,30 +49,13 @@ def peak_of(case):
     return peak_memory.peaks(work.iteration, "cpu")["peak_mib"][0] * peak_memory.MIB
 
 
-PLAIN = {
-    "size": "test", "context_length": 64, "batch_size": 2, "precision": "fp32", "compiled": False,
-    "attention": "naive", "optimizer": "fused", "mode": "train_step", "device": "cpu", "checkpoint": 0,
-}  # fmt: skip
-
-
 @pytest.mark.parametrize(("attend", "variant"), [("naive", "single_tensor"), ("tiled", "foreach"), ("sdpa", "fused")])
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
 def test_the_peak_of_a_step_is_the_predicted_one(monkeypatch, shape, name, attend, variant):
     monkeypatch.setitem(model.SIZES, "test", shape)
     size = {"context_length": shape.context_length, "batch_size": shape.batch_size}
-    case = Memory(**PLAIN | size | {"precision": name, "attention": attend, "optimizer": variant})
+    case = one("memory", size="test", precision=name, attention=attend, optimizer=variant, **size)
     assert case.formula_bytes() == pytest.approx(peak_of(case), rel=0.03)
-
-
-def test_the_states_of_a_step_are_counted_exactly(shape):
-    network, _, _ = build(shape)
-    optimizer = adam.AdamW(network.parameters(), "foreach")
-    for parameter in network.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    tensors = [tensor for state in optimizer.state.values() for tensor in state.values()]
-    tensors += [tensor for parameter in network.parameters() for tensor in (parameter, parameter.grad)]
-    assert sum(tensor.untyped_storage().nbytes() for tensor in tensors) == memory.state_bytes(shape)
 
 
 def test_autocast_widens_the_softmax_on_a_gpu_only():
@@ -91,6 +74,7 @@ CHECKPOINTS += [("train_step", group) for group in (1, 2, 5)]
 def test_the_peak_of_every_mode_and_group_is_the_predicted_one(monkeypatch, name, mode, checkpoint):
     # few words and many layers, so that layers are the peak, and not the loss
     monkeypatch.setitem(model.SIZES, "test", model.Config(48, d_model=32, d_ff=96, num_layers=5, num_heads=2))
-    case = Memory(**PLAIN | {"precision": name, "mode": mode, "checkpoint": checkpoint})
+    axes = {"precision": name, "mode": mode, "checkpoint": checkpoint}
+    case = one("memory", size="test", context_length=64, optimizer="fused", **axes)
     measured = peak_of(case)
     assert 0.9999 * measured < case.formula_bytes() < 1.08 * measured  # too high where attention is the peak in bf16

@@ -1,30 +1,19 @@
 """The module with projections is right, its memory is counted to the byte, and its facts follow the formulas."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from lib.experiments.attention_module import AttentionModule
-from lib.experiments.case import Recording
+from plain import measured, one
 
 MIB = 2**20
-SMALL = AttentionModule(
-    d_model=32, context_length=8, batch_size=2, num_heads=2, precision="fp32", compiled=False, device="cpu"
-)
-
-
-def changed(**fields):
-    return AttentionModule(**vars(SMALL) | fields)
-
-
-def measured(case):
-    record = Recording(case)
-    case.measure(record, seconds=0)
-    return record.metrics
+SMALL = one("attention_module", d_model=32, num_heads=2)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_module_gives_both_passes_its_memory_and_pairs_with_fp32(precision):
-    metrics = measured(changed(precision=precision))
+    metrics = measured(replace(SMALL, precision=precision))
     assert len(metrics["forward_ms"]) == len(metrics["backward_ms"]) >= 3
     tables = 2 * 8 * 16 // 2 * 4  # cosine and sine for each position and pair of features
     assert metrics["module_mib"] == [(4 * 4 * 32**2 + tables) / MIB]
@@ -52,4 +41,4 @@ def test_facts_follow_the_formulas_and_heads_must_divide_the_width():
     assert facts["forward_flops"] == 8 * 16 * 32**2 + 4 * 16 * 8 * 32
     assert facts["forward_bytes"] + facts["backward_bytes"] == 48 * 32**2 + 5 * 4 * 16 * 32
     with pytest.raises(ValueError, match="d_model: got 32, expected a multiple of num_heads 3"):
-        changed(num_heads=3)
+        replace(SMALL, num_heads=3)

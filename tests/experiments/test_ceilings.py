@@ -12,6 +12,7 @@ from lib.experiments import ceilings
 from lib.experiments.ceilings import Ceilings
 from lib.model import SIZES, TransformerLM
 from lib.timing import nothing
+from plain import measured
 
 WIDTH = SIZES["tiny"].d_model
 ONEDNN = pytest.param("onednn", marks=pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="no oneDNN"))
@@ -19,12 +20,6 @@ ONEDNN = pytest.param("onednn", marks=pytest.mark.skipif(not torch.backends.mkld
 
 def ceiling(operation, rows=32, columns=WIDTH, precision="fp32", library="torch"):
     return Ceilings(operation, rows, columns, precision, library, "cpu")
-
-
-def measured(case):
-    record = measuring.Recording(case)
-    case.measure(record, seconds=0)
-    return record.metrics
 
 
 @pytest.mark.parametrize("library", ["torch", ONEDNN])

@@ -1,43 +1,44 @@
 """A profiled step says what ran in each phase and in each part of attention."""
 
 import json
+from dataclasses import replace
+
+import pandas as pd
 
 from lib import records
-from lib.experiments.case import Recording
-from lib.experiments.kernels import PROFILED, Kernels
+from lib.experiments.kernels import PROFILED
+from lib.instruments import kernel_classes
+from plain import measured, one
 
-TINY = Kernels(
-    size="tiny", context_length=32, batch_size=2, precision="fp32", compiled=False, attention="naive",
-    optimizer="single_tensor", mode="train_step", device="cpu",
-)  # fmt: skip
-
-
-def changed(**fields):
-    return Kernels(**vars(TINY) | fields)
+TINY = one("kernels", context_length=32)
+PHASES = ["forward", "backward", "optimizer"]
 
 
-def measured(case, round=1):
-    record = Recording(case, round)
-    case.measure(record, seconds=0)
-    return record.metrics
-
-
-def test_all_phases_are_profiled_and_the_products_of_attention_are_found_in_its_parts():
+def test_a_step_falls_into_known_classes_and_phases_and_has_its_products_where_theory_has_them():
     metrics = measured(TINY)
-    assert list(dict.fromkeys(metrics["classes"]["phase"])) == ["forward", "backward", "optimizer"]
-    assert len(metrics["profiled_forward_ms"]) == PROFILED
     assert len(metrics["total_ms"]) >= 3
-    parts = metrics["parts"]
-    rows = zip(parts["part"], parts["phase"], parts["class"], parts["calls"], strict=True)
-    calls = {(part, phase): count for part, phase, kind, count in rows if kind == "matrix product"}
+    assert all(len(metrics[f"profiled_{phase}_ms"]) == PROFILED for phase in [*PHASES, "total"])
+    classes = pd.DataFrame(metrics["classes"])
+    assert list(classes["phase"].unique()) == PHASES
+    assert set(classes.loc[classes["phase"] == "optimizer", "class"]) == {"optimizer"}
+    assert kernel_classes.OTHER not in set(classes["class"])
+    assert classes["total_us"].sum() / 1e3 <= sum(metrics["profiled_total_ms"]) / PROFILED
+    calls = pd.DataFrame(metrics["kernels"]).set_index(["phase", "kernel"])["calls"]
     layers = TINY.config.num_layers
-    assert calls["scores", "forward"] >= layers
-    assert calls["values", "backward"] >= 2 * layers  # the gradients of the weights and of the values
+    assert calls["forward", "aten::mm"] == 7 * layers + 1  # four projections, three of SwiGLU, the head
+    assert calls["backward", "aten::mm"] == 2 * calls["forward", "aten::mm"]
+
+    parts = pd.DataFrame(metrics["parts"]).set_index(["class", "part", "phase"])["calls"].sort_index()
+    products = parts["matrix product"]
+    assert set(products.index) == {(part, phase) for part in ("scores", "values") for phase in PHASES[:2]}
+    assert products["scores", "forward"] >= layers
+    assert products["values", "backward"] >= 2 * layers  # the gradients of the weights and of the values
+    assert set(parts["reduction", "softmax"].index) == {"forward", "backward"}
     assert set(metrics["part_costs"]["part"]) == {"scores", "softmax", "values"}
 
 
 def test_a_fused_kernel_has_no_parts():
-    metrics = measured(changed(attention="sdpa", mode="no_grad"))
+    metrics = measured(replace(TINY, attention="sdpa", mode="no_grad"))
     assert "parts" not in metrics
     assert "part_costs" not in metrics
     assert "matrix product" in metrics["classes"]["class"]
@@ -45,9 +46,9 @@ def test_a_fused_kernel_has_no_parts():
 
 def test_a_trace_is_kept_of_what_is_measured_by_hand(tmp_path, monkeypatch):
     monkeypatch.setenv("RESULTS", str(tmp_path / "results"))
-    case = changed(mode="no_grad")
-    measured(case, round=1)
+    case = replace(TINY, mode="no_grad")
+    measured(case)
     assert not case.trace_file().exists()
-    measured(case, records.BY_HAND)
+    measured(case, round=records.BY_HAND)
     assert case.trace_file().stat().st_size > 0
     assert json.dumps(measured(case), allow_nan=False)

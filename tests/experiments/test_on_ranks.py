@@ -3,16 +3,21 @@
 import pytest
 
 from lib.experiments import on_ranks
-from lib.experiments.case import Recording
 from lib.experiments.collectives import OPERATIONS, Collectives
 from lib.instruments import peak_memory
 from lib.parallel import ranks
+from plain import measured
 
 
-def measured(operation="all_reduce", megabytes=1.000006, world=2) -> dict:
-    record = Recording(Collectives(operation, megabytes, world, "gloo", "cpu"))
-    record.case.measure(record, seconds=0)
-    return record.metrics
+def collective(operation="all_reduce", world=2):
+    return Collectives(operation, 1.000006, world, "gloo", "cpu")
+
+
+@pytest.fixture(scope="module")
+def same_ranks(two_ranks):
+    on_ranks._worlds[2, "gloo"] = two_ranks
+    yield
+    on_ranks._worlds.clear()
 
 
 @pytest.fixture
@@ -41,7 +46,7 @@ def started(monkeypatch):
 @pytest.mark.usefixtures("same_ranks")
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_operation_is_right_and_timed(operation):
-    metrics = measured(operation)
+    metrics = measured(collective(operation))
     assert metrics["out_error"] == [0.0]
     assert len(metrics["collective_ms"]) == len(metrics["total_ms"]) >= 3
     assert metrics["message_bytes"] == 1e6  # a share for each rank: not the last number
@@ -49,14 +54,14 @@ def test_every_operation_is_right_and_timed(operation):
 
 def test_ranks_stay_for_the_next_case_of_as_many_and_end_before_others_start(started):
     for world in (2, 2, 4):
-        measured(world=world)
+        measured(collective(world=world))
     assert started == [("starts", 2, "gloo"), ("ends", 2, "gloo"), ("starts", 4, "gloo")]
 
 
 def test_a_failed_rank_says_why_and_the_next_case_has_new_ranks(started):
     for _ in range(2):
         with pytest.raises(ranks.RankFailed) as failed:
-            measured(world=3)
+            measured(collective(world=3))
         assert peak_memory.out_of_memory(failed.value)
     assert started == 2 * [("starts", 3, "gloo")]
 
@@ -66,9 +71,5 @@ def test_metrics_are_those_of_the_slowest_rank_and_tables_have_all_rows():
         {"total_ms": [1.0, 5.0], "peak_mib": 3, "kernel": "ring", "timeline": {"rank": [0], "end_ms": [2.0]}},
         {"total_ms": [2.0, 4.0], "peak_mib": 4, "kernel": "ring", "timeline": {"rank": [1], "end_ms": [3.0]}},
     ]
-    assert on_ranks.merged(of_ranks) == {
-        "total_ms": [2.0, 5.0],
-        "peak_mib": 4,
-        "kernel": "ring",
-        "timeline": {"rank": [0, 1], "end_ms": [2.0, 3.0]},
-    }
+    table = {"rank": [0, 1], "end_ms": [2.0, 3.0]}
+    assert on_ranks.merged(of_ranks) == {"total_ms": [2.0, 5.0], "peak_mib": 4, "kernel": "ring", "timeline": table}

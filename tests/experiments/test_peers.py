@@ -5,9 +5,8 @@ import importlib.util
 import pytest
 import torch
 
-from lib.experiments import case as measuring
-from lib.experiments import peers
 from lib.experiments.peers import Llama, Peers
+from plain import measured
 
 
 def one(program="transformers", precision="fp32", context_length=8, batch_size=1, device="cpu"):
@@ -22,27 +21,15 @@ def eager(monkeypatch):
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **_: None)
 
 
-@pytest.mark.usefixtures("eager", "former_precision")
-def test_logits_gradient_and_update_of_the_llama_are_those_of_the_plain_model_and_it_runs_in_pairs_with_ours():
-    record = measuring.Recording(one(batch_size=2))
-    record.case.measure(record, seconds=0)
+def test_logits_gradient_and_update_of_the_llama_are_those_of_the_plain_model_and_it_runs_in_pairs(eager):
+    metrics = measured(one(batch_size=2))
     for name in ("logits_error", "gradient_error", "update_error"):
-        assert record.metrics[name][0] < 1e-4
-    assert record.metrics["peer_version"].split(".")[0].isdigit()
-    assert len(record.metrics["paired_ms"]) == len(record.metrics["baseline_ms"]) >= 3
+        assert metrics[name][0] < 1e-4
+    assert metrics["peer_version"].split(".")[0].isdigit()
+    assert len(metrics["paired_ms"]) == len(metrics["baseline_ms"]) >= 3
 
 
-@pytest.mark.usefixtures("eager", "former_precision")
-def test_rows_in_another_order_are_noticed(monkeypatch):
-    monkeypatch.setattr(peers, "by_halves", lambda name, weight, heads: weight)
-    monkeypatch.setattr(peers, "by_pairs", lambda name, weight, heads: weight)
-    record = measuring.Recording(one())
-    with pytest.raises(measuring.WrongResult, match="logits"):
-        measuring.check(record, record.setup())
-
-
-@pytest.mark.usefixtures("eager", "former_precision")
-def test_both_programs_begin_with_the_same_weights_and_batch():
+def test_both_programs_begin_with_the_same_weights_and_batch(eager):
     torch.manual_seed(0)
     ours = one("ours").ladder.training()
     torch.manual_seed(0)
@@ -58,5 +45,3 @@ def test_where_transformers_is_missing_it_is_left_out(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else find(name))
     assert one().unavailable() == "transformers is not installed (make peers)"
-    with pytest.raises(ValueError, match=r"program: got 'llama', expected one of ours, transformers"):
-        one("llama")

@@ -5,24 +5,16 @@ import torch
 
 from lib.experiments import case as measuring
 from lib.experiments import measure
-from lib.experiments.case import Recording, Work
+from lib.experiments.case import Work
 from lib.experiments.warmup import Warmup
 from lib.instruments import noise
+from plain import measured, one
 
-TINY = Warmup(
-    size="tiny", context_length=8, batch_size=1, precision="fp32", compiled=False, attention="naive",
-    optimizer="single_tensor", mode="train_step", device="cpu", first_steps=16,
-)  # fmt: skip
-
-
-def recorded():
-    record = Recording(TINY)
-    TINY.measure(record, seconds=0)
-    return record.metrics
+TINY = one("warmup", batch_size=1, first_steps=16)
 
 
 def test_every_first_step_is_recorded_in_order_with_its_phases_and_the_assignments_tens_are_slices_of_them():
-    metrics = recorded()
+    metrics = measured(TINY)
     phases = [metrics[f"first_{phase}_ms"] for phase in ("forward", "backward", "optimizer")]
     assert [len(phase) for phase in phases] == [16] * 3
     totals = metrics["first_total_ms"]
@@ -30,17 +22,12 @@ def test_every_first_step_is_recorded_in_order_with_its_phases_and_the_assignmen
     for warmups in (0, 1, 5):
         assert metrics[f"after_{warmups}_ms"] == totals[warmups : warmups + 10]
     assert metrics["logits_error"][0] < 1e-4
-    assert recorded()["earlier_cases"] == metrics["earlier_cases"] + 1
+    assert measured(TINY)["earlier_cases"] == metrics["earlier_cases"] + 1
 
 
 def test_nothing_computes_before_the_first_steps_and_the_first_one_is_checked(monkeypatch):
     order = []
     steps = []
-    probe = noise.probe
-
-    def noted_probe(device):
-        order.append("probe")
-        return probe(device)
 
     def step(mark):
         steps.append(1 + len(steps))
@@ -54,10 +41,10 @@ def test_nothing_computes_before_the_first_steps_and_the_first_one_is_checked(mo
     def setup(self):
         return Work("cpu", step, expected, lambda: {"out": torch.tensor([float(steps[-1])])}, 1e-3, {})
 
-    monkeypatch.setattr(noise, "probe", noted_probe)
+    monkeypatch.setattr(noise, "probe", lambda device: order.append("probe") or [1.0])
     monkeypatch.setattr(Warmup, "setup", setup)
     measure.measure(TINY, round=1, seconds=0)
     assert order == ["step"] * 16 + ["reference", "probe"]
     # now the first step that is measured gives another result
     with pytest.raises(measuring.WrongResult):
-        recorded()
+        measured(TINY)

@@ -7,8 +7,6 @@ import pytest
 from lib.instruments import container
 
 GIB = 2**30
-
-
 MOST = math.inf, math.inf
 QUOTA = "cpu,cpuacct/a/cpu.cfs_quota_us"
 OWN = "4:memory:/a/b\n2:cpu,cpuacct:/a\n0::/\n"  # the first version has a tree for each controller

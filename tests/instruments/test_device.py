@@ -12,11 +12,6 @@ from lib.instruments.device import Cpu, Cuda, EventClock, Mps
 from lib.timing import HostClock
 
 
-class Absent(Cuda):
-    def missing(self):
-        return "PyTorch sees no CUDA device"
-
-
 @pytest.fixture
 def nvml(monkeypatch):
     """Pretend that NVIDIA's driver is here and knows one GPU."""
@@ -32,7 +27,7 @@ def nvml(monkeypatch):
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
-    monkeypatch.setitem(device.KINDS, "cuda", Absent())
+    monkeypatch.setattr(Cuda, "missing", lambda _: "PyTorch sees no CUDA device")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(ValueError, match=r"^device: got 'cuda', expected one on this machine: cpu; PyTorch sees"):
         device.named("cuda")
@@ -40,14 +35,14 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("name", ["auto", "cuda"])
 def test_a_gpu_that_pytorch_cannot_use_is_named_with_the_reason(nvml, monkeypatch, name):
-    monkeypatch.setitem(device.KINDS, "cuda", Absent())
+    monkeypatch.setattr(Cuda, "missing", lambda _: "PyTorch sees no CUDA device")
     with pytest.raises(ValueError, match=r"^device: got NVIDIA H100 80GB HBM3, expected a PyTorch that sees it"):
         device.named(name)
     assert device.named("cpu") == "cpu"
 
 
 def test_a_gpu_that_the_user_hides_or_that_has_no_driver_is_not_missed(nvml, monkeypatch):
-    monkeypatch.setitem(device.KINDS, "cuda", Absent())
+    monkeypatch.setattr(Cuda, "missing", lambda _: "PyTorch sees no CUDA device")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert device.named("auto") != "cuda"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
@@ -78,18 +73,6 @@ def test_an_older_gpu_lacks_the_types_that_it_would_emulate(monkeypatch, capabil
     monkeypatch.setattr(Cuda, "capability", lambda _: capability)
     assert [name for name in ("fp32", "tf32", "bf16", "fp16") if Cuda().lacks(name)] == lacking
     assert [name for name in ("fp32", "tf32", "bf16", "fp16") if Cpu().lacks(name)] == ["tf32"]
-
-
-def test_a_clock_of_events_times_the_device(simulated):
-    clock = simulated.event_clock()
-    clock.start()
-    simulated.work(100)  # to launch
-    simulated.queue(5_000)
-    clock.mark()
-    simulated.work(200)
-    simulated.queue(7_000)
-    clock.mark()
-    assert clock.stop() == [5_100, 7_000]
 
 
 def test_every_clock_of_a_gpu_gives_it_time_to_raise_its_own():

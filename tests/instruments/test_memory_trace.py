@@ -4,22 +4,19 @@ import pandas as pd
 import pytest
 
 from lib import model
-from lib.experiments import cases
 from lib.experiments.training import Training
 from lib.instruments import memory_trace
 from lib.instruments.device import Cuda
 from lib.instruments.peak_memory import MIB
+from plain import one
 
 pytestmark = pytest.mark.usefixtures("one_thread", "little_garbage", "former_precision")
 
 
 def stepped(monkeypatch, checkpoint=0, **changed):
-    """Return a small model in training after its first iteration, and its case."""
     config = model.Config(context_length=48, d_model=32, d_ff=96, num_layers=2, num_heads=2)
     monkeypatch.setitem(model.SIZES, "tiny", config)
-    fields = {"size": "tiny", "context_length": 48, "batch_size": 2, "precision": "fp32", "compiled": False}
-    fields |= {"attention": "naive", "optimizer": "single_tensor", "mode": "train_step", "device": "cpu"}
-    (case,) = cases.grid("step", **fields | changed)
+    case = one("step", **{"context_length": 48} | changed)
     training = Training(case, checkpoint)
     training.iteration(lambda phase: None)
     return training, case

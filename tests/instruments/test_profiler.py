@@ -1,13 +1,7 @@
 """A trace becomes tables whose sums are the trace's, and names fall into the classes they belong to."""
 
-import gzip
-import json
-
-import pandas as pd
 import pytest
-import torch
 
-from lib import attention, model
 from lib.instruments import kernel_classes
 from lib.instruments import profiler as profiling
 from lib.report import published
@@ -87,54 +81,6 @@ def test_the_backward_of_a_part_is_found_by_the_number_of_the_operator_that_made
     assert parts["phase"] == ["forward", "forward", "backward", "backward"]
     assert parts["class"] == ["copy", "reduction", "reduction", "overhead"]
     assert parts["total_us"] == [2, 8, 10, 10]
-
-
-@pytest.fixture(scope="module")
-def profiled(tmp_path_factory):
-    """The metrics of a small model's step under the profiler, and the operators of its trace."""
-    config = model.Config(vocab_size=64, context_length=16, d_model=32, d_ff=64, num_layers=2, num_heads=2)
-    network = model.TransformerLM(config)
-    for layer in network.layers:
-        layer.attn.attend = attention.annotated
-    optimizer = torch.optim.AdamW(network.parameters(), foreach=False)
-    tokens = torch.randint(64, (2, 17))
-
-    def iteration(mark):
-        loss = model.loss(network(tokens[:, :-1]), tokens[:, 1:])
-        mark("forward")
-        loss.backward()
-        mark("backward")
-        optimizer.step()
-        mark("optimizer")
-
-    file = tmp_path_factory.mktemp("trace") / "deep" / "x.trace.json.gz"
-    found = profiling.profile(iteration, "cpu", optimizer.zero_grad, 2, attention.PARTS, file)
-    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
-    return found, {event["name"] for event in events if event.get("cat") == "cpu_op"}
-
-
-def test_a_step_falls_into_known_classes_and_phases(profiled):
-    found, operators = profiled
-    classes = pd.DataFrame(found["classes"])
-    assert list(classes["phase"].unique()) == ["forward", "backward", "optimizer"]
-    assert set(classes.loc[classes["phase"] == "optimizer", "class"]) == {"optimizer"}
-    assert all(len(found[f"profiled_{phase}_ms"]) == 2 for phase in ("forward", "backward", "optimizer", "total"))
-    assert classes["total_us"].sum() / 1e3 <= sum(found["profiled_total_ms"]) / 2
-    assert "aten::mm" in operators
-    assert not [name for name in operators if kernel_classes.classify(name) == kernel_classes.OTHER]
-
-
-def test_a_step_has_its_products_where_theory_has_them(profiled):
-    found, _ = profiled
-    calls = pd.DataFrame(found["kernels"]).set_index(["phase", "kernel"])["calls"]
-    layers = 2
-    assert calls["forward", "aten::mm"] == 7 * layers + 1  # four projections, three of SwiGLU, the head
-    assert calls["backward", "aten::mm"] == 2 * calls["forward", "aten::mm"]
-    parts = set(zip(found["parts"]["phase"], found["parts"]["part"], found["parts"]["class"], strict=True))
-    for phase in ("forward", "backward"):
-        products = {part for part in attention.PARTS if (phase, part, "matrix product") in parts}
-        assert products == {"scores", "values"}
-        assert (phase, "softmax", "reduction") in parts
 
 
 NAMES = {

@@ -19,7 +19,6 @@ def test_an_all_reduce_of_1_gb_on_8_ranks_sends_seven_quarters():
 
 @pytest.fixture(scope="module")
 def numels():
-    """Count the parameters of a model's matrices, vectors and embedding."""
     with torch.device("meta"):
         network = TransformerLM(SIZES["tiny"])
     counts = {"matrices": 0, "vectors": 0, "embedding": network.token_embeddings.weight.numel()}

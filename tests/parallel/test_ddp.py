@@ -3,7 +3,7 @@
 import pytest
 
 import training_checks as checks
-from lib.parallel.ddp import VARIANTS, DistributedDataParallel
+from lib.parallel.ddp import VARIANTS
 from lib.parallel.ranks import RankFailed, World
 
 SIZES = [(variant, 0.0016) for variant in VARIANTS] + [("bucketed", 0.0001), ("bucketed", 0.01)]
@@ -38,8 +38,3 @@ def test_a_second_backward_pass_without_synchronization_is_refused():
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_module_can_be_let_go(two_ranks, kind):
     assert two_ranks.run(checks.freed, kind=kind) == [True, True]
-
-
-def test_an_unknown_variant_is_refused_with_the_nearest_name():
-    with pytest.raises(ValueError, match=r"^variant: got 'overlaped'.*nearest: overlap"):
-        DistributedDataParallel(None, "overlaped")

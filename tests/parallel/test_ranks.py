@@ -12,16 +12,8 @@ import pytest
 import torch
 
 import rank_checks
-import training_checks
 from lib.parallel import ranks
-from lib.parallel.timeline import ALL_REDUCE
 from lib.paths import ROOT
-
-
-def test_ranks_are_two_processes_that_stay_for_the_next_call(two_ranks):
-    first = two_ranks.run(os.getpid)
-    assert first == two_ranks.run(os.getpid)
-    assert len(set(first)) == 2
 
 
 def test_a_phase_ends_when_the_slowest_rank_has_ended_it(two_ranks):
@@ -32,16 +24,6 @@ def test_a_phase_ends_when_the_slowest_rank_has_ended_it(two_ranks):
 def test_ranks_of_unequal_speed_take_equally_many_samples(two_ranks):
     first, second = two_ranks.run(rank_checks.samples)
     assert first == second > 1
-
-
-def test_the_timeline_of_a_step_has_its_phases_and_all_reduces(two_ranks):
-    for rank, rows in enumerate(two_ranks.run(training_checks.traced)):
-        assert set(rows["rank"]) == {rank}
-        assert rows["part"][:3] == ["forward", "backward", "synchronization"]
-        assert rows["part"][3:] == [ALL_REDUCE] * 21  # one a gradient
-        assert all(start < end for start, end in zip(rows["start_ms"], rows["end_ms"], strict=True))
-        assert rows["start_ms"][0] > 0
-        assert rows["start_ms"][3] > rows["start_ms"][1]
 
 
 @pytest.mark.parametrize(

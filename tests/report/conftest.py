@@ -1,4 +1,4 @@
-"""What the tests of the page share: a report of a few small notebooks, rendered once."""
+"""What the tests of the page share: a report of a few small notebooks, rendered once, and a browser."""
 
 import contextlib
 import io
@@ -8,7 +8,6 @@ import nbformat
 import pytest
 
 import small_report
-from browser import chromium, installed_chromium  # noqa: F401
 from lib import records
 from lib.report import __main__ as command
 from lib.report import answers
@@ -42,6 +41,22 @@ def report(tmp_path_factory):
     return SimpleNamespace(
         folder=folder, file=file, text=file.read_text(), exit_code=exit_code, said=said.getvalue().splitlines()
     )
+
+
+@pytest.fixture(scope="session")
+def installed_chromium():
+    return command.browser() or pytest.skip("there is no Chromium; `make .venv/browser` installs one where it can")
+
+
+@pytest.fixture(scope="module")
+def chromium(installed_chromium):
+    """A running Chromium without a window; it ends with the module, since its event loop is in the way of kernels."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=installed_chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

@@ -11,48 +11,34 @@ from lib.stats import comparisons as judging
 VARIANTS = {"fused": 3.0, "foreach": 1.5, "compiled": 1.0, "slow": 0.5}  # the baseline's time over the variant's
 
 
-def pairs(ratio, seed, spread=0.004, rounds=3):
-    random = np.random.default_rng(seed)
-    for number in range(1, rounds + 1):
-        level = np.exp(spread * random.standard_normal())
-        own = random.lognormal(0, 0.01, 20)
-        yield number, own, level * ratio * random.lognormal(0, 0.01, 20)
-
-
-def row(variant, number, **metrics):
-    return {"variant": variant, "num_params": 8, "round": number, **{k: list(v) for k, v in metrics.items()}}
-
-
 @pytest.fixture
 def frame():
     rows = []
     for seed, (variant, ratio) in enumerate(VARIANTS.items()):
-        for number, own, base in pairs(ratio, seed):
-            phases = {"paired_optimizer_ms": own, "baseline_optimizer_ms": own}
-            rows.append(row(variant, number, paired_ms=own, baseline_ms=base, total_ms=own, **phases))
+        random = np.random.default_rng(seed)
+        for number in (1, 2, 3):
+            level = np.exp(0.004 * random.standard_normal())
+            own = random.lognormal(0, 0.01, 20).tolist()
+            base = (level * ratio * random.lognormal(0, 0.01, 20)).tolist()
+            metrics = {"paired_ms": own, "baseline_ms": base, "total_ms": own}
+            metrics |= {"paired_optimizer_ms": own, "baseline_optimizer_ms": own}
+            rows.append({"variant": variant, "num_params": 8, "round": number, **metrics})
     rows.append({"variant": "single_tensor", "num_params": 8, "total_ms": [1.0] * 5})
     return by_hand.frame(*rows)
 
 
-def test_each_case_that_ran_in_pairs_has_its_ratio(frame):
+def test_each_case_that_ran_in_pairs_has_the_verdict_of_its_table(frame):
     table = compare.comparisons(frame)
     assert table["variant"].tolist() == list(VARIANTS)
     assert table["machine"].unique().tolist() == ["test-1c"]
-    for made in table.itertuples():
-        rows = frame[frame["variant"] == made.variant]
-        logs = np.log(np.stack(rows["baseline_ms"])) - np.log(np.stack(rows["paired_ms"]))
-        assert made.comparison.ratio.value == pytest.approx(np.exp(np.median(logs, axis=1).mean()), rel=0.01)
-        assert (made.comparison.ratio.n, made.comparison.rounds) == (60, 3)
     assert [made.verdict for made in table["comparison"]] == ["faster", "faster", "same", "slower"]
-
-
-def test_a_table_is_judged_as_a_whole(frame):
+    # a table is judged as a whole
     rows = []
     for variant in VARIANTS:
         records = frame[frame["variant"] == variant]
         made = zip(records["paired_ms"], records["baseline_ms"], strict=True)
         rows.append(judging.joined([judging.of_pairs(own, base) for own, base in made]))
-    assert compare.comparisons(frame)["comparison"].tolist() == judging.judged(rows)
+    assert table["comparison"].tolist() == judging.judged(rows)
 
 
 def test_one_case_has_the_comparison_that_its_table_gives_it(frame):
@@ -91,7 +77,7 @@ def test_cases_that_cannot_pair_are_compared_by_the_medians_of_their_rounds():
     slow = by_hand.of_rounds([[2 * level, 2.2 * level, 2.4 * level] for level in levels], variant="slow", num_params=8)
     frame = by_hand.frame(*fast, *slow)
     made = compare.of_medians(frame, "total_ms", {"variant": "fused"}, {"variant": "slow"})
-    assert made.ratio.value == pytest.approx(2)
+    assert (made.ratio.value, made.ratio.low, made.ratio.high) == pytest.approx((2, 2, 2))
     assert made.verdict == "faster"
     apart = by_hand.frame(fast[0], {**slow[1], "round": 2})
     with pytest.raises(NotMeasured, match="both cases in one round"):

@@ -134,8 +134,7 @@ def test_the_head_tells_of_records_of_older_code(monkeypatch):
 @pytest.mark.usefixtures("in_report")
 def test_bad_input_is_one_line_and_exit_code_2(capsys):
     assert command.main(["--machine", "plain-3c"]) == 2
-    expected = "machine: got 'plain-3c', expected one of plain-2c (nearest: plain-2c)\n"
-    assert capsys.readouterr().err == expected
+    assert capsys.readouterr().err == "machine: got 'plain-3c', expected one of plain-2c (nearest: plain-2c)\n"
 
 
 @pytest.mark.usefixtures("own_results")

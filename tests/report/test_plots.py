@@ -33,10 +33,6 @@ def steps():
     return pd.DataFrame({"label": ["plain", "fused"], "forward": forward, "optimizer": optimizer, "bound": [9, 7]})
 
 
-def texts(figure) -> list[str]:
-    return re.findall(r"<text[^>]*>(.*?)</text>", plots.svg(figure, "x"))
-
-
 def test_lines_go_through_the_values_of_each_variant(times):
     axes = plots.lines(times, "tokens", "ms", "variant").axes[0]
     drawn = {}
@@ -71,7 +67,8 @@ def test_whiskers_end_where_the_intervals_do(times):
 def test_bars_are_as_long_as_the_values_and_say_them(steps):
     figure = plots.bars(steps, "label", "forward", mark="bound")
     assert [patch.get_width() for patch in figure.axes[0].patches] == [10.0, 8.0]
-    assert {"plain", "fused", "forward", "bound", "8.0"} <= set(texts(figure))
+    texts = re.findall(r"<text[^>]*>(.*?)</text>", plots.svg(figure, "x"))
+    assert {"plain", "fused", "forward", "bound", "8.0"} <= set(texts)
 
 
 def test_stacked_bars_add_up_and_leave_out_rows_without_a_first_part(steps):
@@ -102,9 +99,3 @@ def test_the_svg_is_text_in_the_ink_of_the_page(steps):
     assert "currentColor" in drawn
     assert not re.search("#000000|#767676(?!\\))|#fefefe(?!\\))|<dc:|<image", drawn)
     assert not re.search(r"<svg[^>]* (width|height)=", drawn)
-
-
-def test_what_pandas_draws_takes_the_style_too():
-    figure = plots.blank(2.0)
-    pd.Series([1, 2, 3]).plot(ax=figure.axes[0], color="black")
-    assert "stroke: currentColor" in plots.svg(figure, "x")

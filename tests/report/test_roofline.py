@@ -21,7 +21,6 @@ STEP = {
 
 
 def measured(operation, ms, spread=0.01, **row):
-    """Three rounds of an operation."""
     rounds = [[ms * (1 + spread * (number - 1))] * 5 for number in range(3)]
     return by_hand.of_rounds(rounds, **SHAPE | {"operation": operation} | row)
 

@@ -72,12 +72,6 @@ def test_markdown_is_a_caption_a_pipe_table_and_a_note(frame):
     assert lines[-1] == "n = 30"
 
 
-def test_an_empty_frame_displays_nothing():
-    empty = table(pd.DataFrame(columns=["a", "b"]), "Nothing")
-    assert empty._repr_html_() == ""
-    assert empty._repr_markdown_() == ""
-
-
 def test_more_than_eight_columns_are_refused():
     with pytest.raises(ValueError, match="columns: got 9, expected at most 8"):
         table(pd.DataFrame([range(9)]), "Nine")

@@ -63,13 +63,6 @@ def test_counts_of_zero_have_a_median_though_no_logarithm():
     assert intervals.median([[0, 0, 0]] * 3).reach == 0
 
 
-def test_nothing_is_refused_in_one_line():
-    with pytest.raises(ValueError, match=r"^rounds: got none"):
-        intervals.median([])
-    with pytest.raises(ValueError, match=r"^values: got none"):
-        intervals.of_processes([])
-
-
 @pytest.mark.parametrize(
     ("interval", "text"),
     [

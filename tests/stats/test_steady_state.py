@@ -17,22 +17,14 @@ def detected(test, noise, bend=lambda values: values):
     return np.mean([test(bend(simulated_noise.NOISES[noise](random, N, SPREAD))) for _ in range(TIMES)])
 
 
-def drifting(values):
-    return values * (1 + 0.06 * np.arange(N) / (N - 1))
-
-
-def jumping(values):
-    return np.concatenate([values[:20], 1.12 * values[20:]])
-
-
-def throttled(values):
-    return np.concatenate([values[:-8], 1.10 * values[-8:]])
-
-
 @pytest.mark.parametrize("noise", simulated_noise.INDEPENDENT)
 @pytest.mark.parametrize(
     ("test", "bend"),
-    [(steady_state.drifts, drifting), (steady_state.jumps, jumping), (steady_state.throttles, throttled)],
+    [
+        (steady_state.drifts, lambda values: values * np.linspace(1, 1.06, N)),
+        (steady_state.jumps, lambda values: np.concatenate([values[:20], 1.12 * values[20:]])),
+        (steady_state.throttles, lambda values: np.concatenate([values[:-8], 1.10 * values[-8:]])),
+    ],
 )
 def test_a_change_is_found_and_few_series_have_a_false_one(test, bend, noise):
     assert detected(test, noise) <= 0.02

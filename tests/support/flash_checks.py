@@ -14,7 +14,6 @@ SHAPES = [
 
 
 def draw(queries, keys, d_head, dtype=torch.float32, leading=(1, 2)):
-    """Draw queries, keys, values and the gradient of the output."""
     generator = torch.Generator().manual_seed(queries + keys + d_head)
     drawn = []
     for rows in (queries, keys, keys, queries):
@@ -48,13 +47,11 @@ def results_of(function, inputs, dout, causal):
 
 
 def check(results, right, tolerance=1e-5):
-    """Compare results with those of the formula."""
     for result, each in zip(results, right, strict=True):
         torch.testing.assert_close(result.double(), each, atol=tolerance * max(1, each.abs().max()), rtol=tolerance)
 
 
 def compare(function, queries, keys, d_head, causal, floats):
-    """Compare a class with the formula: output, log-sum-exp and all gradients."""
     inputs, dout = draw(queries, keys, d_head, FLOATS[floats])
     out, logsumexp, *gradients = results_of(function, inputs, dout, causal)
     assert {x.dtype for x in (out, *gradients)} == {FLOATS[floats]}
@@ -63,7 +60,6 @@ def compare(function, queries, keys, d_head, causal, floats):
 
 
 def twice(function):
-    """Compare the bits of two runs."""
     inputs, dout = draw(50, 40, 16, torch.float16)
     pairs = zip(results_of(function, inputs, dout, True), results_of(function, inputs, dout, True), strict=True)
     assert all(torch.equal(first, second) for first, second in pairs)
@@ -78,7 +74,6 @@ def strides(function):
 
 
 def dimensions(function):
-    """Take any number of leading dimensions."""
     for leading in ((), (2,), (2, 1, 2)):
         inputs, dout = draw(5, 7, 8, leading=leading)
         check(results_of(function, inputs, dout, True), expected(inputs, dout, True))

@@ -1,7 +1,8 @@
-"""Makes one plain and tiny case of each experiment, to be changed field by field."""
+"""Makes one plain and tiny case of each experiment, to be changed field by field, and measures a case."""
 
 from lib import notebooks
 from lib.experiments import cases
+from lib.experiments.case import Recording
 
 TINY = {
     "size": "tiny", "context_length": 8, "batch_size": 2, "precision": "fp32", "compiled": False,
@@ -20,3 +21,10 @@ def one(experiment, **changed):
     tiny = {name: value for name, value in TINY.items() if name in first}
     (case,) = cases.grid(experiment, **first | tiny | OWN.get(experiment, {}) | changed)
     return case
+
+
+def measured(case, seconds=0, round=1):
+    """Return what a case measures, without the probes and the limit of memory around it."""
+    record = Recording(case, round)
+    case.measure(record, seconds)
+    return record.metrics

@@ -10,14 +10,12 @@ from lib.parallel import ranks
 
 
 def refuse(rank: int) -> None:
-    """Raise in one rank, while the others wait for it."""
     if dist.get_rank() == rank:
         raise ValueError(f"rank {rank} refuses")
     dist.barrier()
 
 
 def wait_for_rank_0() -> None:
-    """Wait in a collective for rank 0, which sleeps."""
     if dist.get_rank() == 0:
         time.sleep(60)
     dist.barrier()

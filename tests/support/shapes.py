@@ -17,6 +17,5 @@ SHAPES = {
 
 
 def build(shape, attend="naive"):
-    """The model of a shape, and a batch of inputs and targets."""
     tokens = torch.randint(shape.vocab_size, (shape.batch_size, shape.context_length + 1))
     return model.TransformerLM(shape, attend), tokens[:, :-1], tokens[:, 1:]

@@ -51,10 +51,6 @@ class Simulated:
 
         return iteration
 
-    def kernel(self, cost_ns, launch_ns=0):
-        """An iteration of one kernel on the device."""
-        return self.phases(run=(launch_ns, cost_ns))
-
 
 class Event:
     """An instant in the device's work: when all that was queued before it is done."""

@@ -3,19 +3,15 @@
 Each noise function draws `n` factors with a median of 1 and an interquartile range of `spread`.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from scipy import signal
 from scipy.stats import norm
 
-Noise = Callable[[np.random.Generator, int, float], np.ndarray]
 QUARTILE = norm.ppf(0.75)
 DRIFT = 0.00075  # relative slowdown at each sample: 6% over 80
 
 
 def normal(random: np.random.Generator, n: int, spread: float) -> np.ndarray:
-    """Draw from a normal distribution."""
     return 1 + spread * random.standard_normal(n) / (2 * QUARTILE)
 
 
@@ -51,5 +47,5 @@ def autocorrelated(random: np.random.Generator, n: int, spread: float) -> np.nda
     return 1 + spread * signal.lfilter([1], [1, -0.5], shocks) / (2 * QUARTILE)
 
 
-INDEPENDENT: dict[str, Noise] = {f.__name__: f for f in (normal, lognormal, bimodal, spiky)}
+INDEPENDENT = {f.__name__: f for f in (normal, lognormal, bimodal, spiky)}
 NOISES = INDEPENDENT | {f.__name__: f for f in (drifting, autocorrelated)}

@@ -144,8 +144,7 @@ def at(folder):
     notebooks.parameters.cache_clear()
 
 
-def write_notebook(file: Path, cells: list[tuple]) -> Path:
-    """Write a notebook of such cells."""
+def write_notebook(file: Path, cells: list[tuple]) -> None:
     made = []
     for position, (text, code, *tags) in enumerate(cells):
         cell = v4.new_code_cell(code.strip()) if code else v4.new_markdown_cell(text)
@@ -154,12 +153,13 @@ def write_notebook(file: Path, cells: list[tuple]) -> Path:
         made.append(cell)
     file.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(v4.new_notebook(cells=made), file)
-    return file
 
 
 def record(round: int, probe: float) -> dict:
     """Return a record of the made-up machine; the noise probe took `probe` milliseconds."""
-    environment = {"machine": MACHINE, "hardware": HARDWARE, "torch": "2.13.0"}
+    environment = {
+        "machine": MACHINE, "hardware": HARDWARE, "torch": "2.13.0", "memory_mib": 24_105, "commit": "0123456789ab",
+    }  # fmt: skip
     metrics = {"total_ms": [2.0, 2.1, 2.0], "noise_probe_ms": [probe] * 8}
     return records.create(
         "adam", {"variant": "fused"}, round, "ok", metrics, environment, started="2026-11-24T10:00:00+00:00"

@@ -13,7 +13,7 @@ from torch import nn
 
 from lib import model as lm
 from lib.adam import AdamW, Hyper
-from lib.parallel import collectives, timeline
+from lib.parallel import collectives
 from lib.parallel.ddp import DistributedDataParallel
 from lib.parallel.fsdp import FullySharded
 from lib.parallel.sharded import ShardedOptimizer
@@ -48,7 +48,6 @@ class Toy(nn.Module):
 
 
 def built(name: str) -> nn.Module:
-    """Build a model with random weights."""
     if name in ("toy", "alike"):
         return Toy(alike=name == "alike")
     network = lm.TransformerLM(TINY if name == "tiny" else TOY)
@@ -62,7 +61,6 @@ def built(name: str) -> nn.Module:
 
 
 def rank_loss(network: nn.Module, step: int, rank: int, part: int = 0) -> torch.Tensor:
-    """Compute the loss of one rank's examples in a step."""
     generator = torch.Generator().manual_seed(1000 * step + 10 * rank + part)
     plain = getattr(network, "module", network)
     if isinstance(plain, Toy):
@@ -89,14 +87,12 @@ def add_up(network: nn.Module, step: int, parts: int = 1) -> None:
 
 
 def wrapped(kind: str, module: nn.Module, dtype: torch.dtype | None = None, **options) -> nn.Module:
-    """Wrap a module for training on all ranks."""
     if kind == "fsdp":
         return FullySharded(module, dtype)
     return DistributedDataParallel(module, **options)
 
 
 def whole(network: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the state dict of the plain module."""
     if isinstance(network, FullySharded):
         return network.gather_full_parameters()
     return copy.deepcopy(network.module.state_dict())
@@ -149,23 +145,7 @@ def trained(kind: str, model: str, parts: int = 1, **options) -> dict:
     }
 
 
-def traced() -> dict:
-    """Trace steps of an overlapped model."""
-    network = DistributedDataParallel(built("plain"), "overlap")
-
-    def iteration(mark) -> None:
-        loss = rank_loss(network, 0, dist.get_rank())
-        mark("forward")
-        loss.backward()
-        mark("backward")
-        network.finish_gradient_synchronization()
-        mark("synchronization")
-
-    return timeline.typical_step(iteration, network.zero_grad, median_ms=1.0)
-
-
 def backward_twice() -> None:
-    """Run two backward passes without a synchronization between them."""
     network = DistributedDataParallel(built("plain"), "overlap")
     rank_loss(network, 0, 0).backward()
     try:
@@ -181,7 +161,6 @@ OPTIMIZERS = {
 
 
 def groups(network: nn.Module) -> list[dict]:
-    """Part the parameters into two groups with settings of their own."""
     params = list(network.parameters())
     return [{"params": params[:3]}, {"params": params[3:], "lr": 0.002, "weight_decay": 0.0}]
 

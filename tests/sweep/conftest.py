@@ -1,4 +1,4 @@
-"""What the tests of sweeps share: the cheap experiment, in this process and in others."""
+"""What the tests of sweeps share: the cheap experiment in this process."""
 
 import json
 import sys
@@ -6,13 +6,12 @@ import sys
 import pytest
 
 import cheap
-from cheap_sweeps import cheap_sweep  # noqa: F401
 from lib import catalog, notebooks
 from lib.instruments import environment
 
 
 @pytest.fixture
-def here(cheap_sweep, monkeypatch):  # noqa: F811
+def here(cheap_sweep, monkeypatch):
     """Put the cheap experiment in the place of the project's, in this process; returns its sweep."""
     sweep = cheap_sweep("cheap:")
     notebooks.experiments.cache_clear()

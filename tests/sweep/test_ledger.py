@@ -14,7 +14,6 @@ from lib.sweep.shard import Shard
 
 @pytest.fixture
 def jobs(here):
-    """The jobs of two rounds of three cases."""
     here.write("rounds: 2\ncheap: {number: [1, 2, 3]}")
     jobs = plan.make(sweep_file.load("cheap"), Shard()).jobs
     assert [job.round for job in jobs] == [1, 2]
@@ -71,11 +70,3 @@ def test_what_found_no_memory_is_tried_again_in_a_fresh_process_or_with_more_mem
     assert Ledger().left(jobs[0]) == (first, third)
     monkeypatch.setattr(Cpu, "free_bytes", lambda _: 16 * 2**30)
     assert Ledger().left(jobs[0]) == (first, second, third)
-
-
-def test_counts_are_those_of_the_records_and_of_what_is_left(jobs):
-    first, second, _ = jobs[0].entries
-    save(jobs[0], first)
-    save(jobs[0], second, "failed", reason="x")
-    # the failed case is not tried in round 2
-    assert Ledger().counts(jobs) == {"ok": 1, "failed": 1, "left": 3}

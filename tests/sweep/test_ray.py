@@ -1,7 +1,6 @@
 """A sweep on a Ray cluster: records come back through Ray, and a lost worker or node loses nothing."""
 
 import contextlib
-import os
 import signal
 
 import psutil
@@ -18,40 +17,28 @@ if "CHEAP" in os.environ and "RAY_RAYLET_PID" in os.environ:
     import cheap
     cheap.settle_when_imported()
 """
-
-
-class Cluster:
-    """A head without processors, and nodes with one each, as processes of this machine."""
-
-    def __init__(self, sweep):
-        from ray.cluster_utils import Cluster
-
-        (sweep.folder / "site").mkdir()
-        (sweep.folder / "site" / "sitecustomize.py").write_text(ARRIVE)
-        paths = f"{sweep.folder / 'site'}:{sweep.variables['PYTHONPATH']}"
-        os.environ |= sweep.variables | {"PYTHONPATH": paths, "RAY_worker_niceness": "0"}
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        self.nodes = []
-        self.address = self.cluster.address
-
-    def join(self):
-        self.nodes.append(self.cluster.add_node(num_cpus=1, object_store_memory=80_000_000))
+NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
 
 
 @pytest.fixture
-def cluster(cheap_sweep, monkeypatch):
-    for name in ("RESULTS", "TMPDIR", "CHEAP", "PYTHONPATH", "OMP_NUM_THREADS", "RAY_worker_niceness"):
-        monkeypatch.setenv(name, "")  # undone after the test
-    cluster = None
+def start_cluster(cheap_sweep, monkeypatch):
+    """Start a head without processors, as a process of this machine; nodes can join it."""
+    from ray.cluster_utils import Cluster
 
-    def make(sweep):
-        nonlocal cluster
-        cluster = Cluster(sweep)
-        cluster.join()
-        return cluster
+    started = []
 
-    yield make
-    cluster.cluster.shutdown()
+    def start(sweep):
+        (sweep.folder / "site").mkdir()
+        (sweep.folder / "site" / "sitecustomize.py").write_text(ARRIVE)
+        paths = f"{sweep.folder / 'site'}:{sweep.variables['PYTHONPATH']}"
+        for name, value in (sweep.variables | {"PYTHONPATH": paths, "RAY_worker_niceness": "0"}).items():
+            monkeypatch.setenv(name, value)
+        started.append(Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.shutdown()
 
 
 def workers(sweep):
@@ -63,18 +50,19 @@ def workers(sweep):
     return [parent for parent in parents if parent]
 
 
-def test_lost_workers_and_nodes_lose_nothing(cheap_sweep, cluster):
+def test_lost_workers_and_nodes_lose_nothing(cheap_sweep, start_cluster):
     sweep = cheap_sweep("rounds: 2\ncheap: [{number: [1, 2, 3, 4, 5, 6], pause_ms: 400}, {number: 7, behaviour: oom}]")
-    nodes = cluster(sweep)
-    process = sweep.start("--address", nodes.address)
+    cluster = start_cluster(sweep)
+    first_node = cluster.add_node(**NODE)
+    process = sweep.start("--address", cluster.address)
     try:
         cheap.until(lambda: len(sweep.statuses()) > 1, "the first records", 120)
         (worker,) = cheap.until(lambda: workers(sweep), "a worker")
         worker.send_signal(signal.SIGKILL)
         before = len(sweep.statuses())
         cheap.until(lambda: len(sweep.statuses()) > before + 1, "records after the loss of a worker", 120)
-        nodes.join()
-        nodes.cluster.remove_node(nodes.nodes[0], allow_graceful=False)
+        cluster.add_node(**NODE)
+        cluster.remove_node(first_node, allow_graceful=False)
         printed, _ = process.communicate(timeout=240)
     finally:
         process.kill()

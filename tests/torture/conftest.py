@@ -5,10 +5,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from cheap_sweeps import cheap_sweep  # noqa: F401
-
-TALLIES = pytest.StashKey[dict]()
-
 
 def pytest_ignore_collect(collection_path, config):
     """Leave these tests to `make torture`."""
@@ -43,7 +39,6 @@ def tally(request):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print the table of faults."""
     rows = {}
     for reports in terminalreporter.stats.values():
         for report in reports:

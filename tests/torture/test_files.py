@@ -54,7 +54,6 @@ def test_a_full_disk(cheap_sweep, tally, full):
 
 
 def damaged(content):
-    """Damage the content of a file in one of several ways."""
     position = random.randrange(len(content))
     flipped = bytes([content[position] ^ (1 << random.randrange(8))])
     return random.choice(
@@ -84,7 +83,6 @@ def test_damaged_records_are_measured_again_and_the_others_stay(cheap_sweep, tal
 
 
 def mutated(text):
-    """Change one to three places of a text at random."""
     characters = list(text)
     for _ in range(random.randint(1, 3)):
         position = random.randrange(len(characters))

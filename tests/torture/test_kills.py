@@ -17,27 +17,14 @@ ALL_OK = {(number, round): "ok" for number in range(1, CASES + 1) for round in (
 KILLS = 20
 
 
-def kill(processes):
-    """Kill one of the processes; return whether there was one."""
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-            return True
-    return False
-
-
 def unchanged(sweep, before):
     after = sweep.files()
     changed = [name for name, content in before.items() if after.get(name) != content]
     assert not changed, f"changed or lost: {changed}"
 
 
-def has_begun(sweep, process, cases):
+def has_gone_on(sweep, process, cases):
     return len(sweep.begun()) > cases or process.poll() is not None
-
-
-def has_ended(sweep):
-    return not sweep.processes()
 
 
 def test_kernels_killed_at_random_moments(cheap_sweep, tally):
@@ -49,7 +36,9 @@ def test_kernels_killed_at_random_moments(cheap_sweep, tally):
             time.sleep(random.uniform(0, 1.5))
             with tally.fault():
                 before = sweep.files()
-                kill(sweep.kernels())
+                for kernel in sweep.kernels():
+                    with contextlib.suppress(psutil.Error):
+                        kernel.kill()
                 unchanged(sweep, before)
         printed, _ = process.communicate(timeout=120)
         with tally.fault():
@@ -66,7 +55,7 @@ def test_supervisors_killed_at_random_moments(cheap_sweep, tally):
         for turn in range(5):
             process = sweep.start()
             if turn:
-                cheap.until(partial(has_begun, sweep, process, len(sweep.begun())), "a case")
+                cheap.until(partial(has_gone_on, sweep, process, len(sweep.begun())), "a case")
             time.sleep(random.uniform(0, 1.0))
             with tally.fault():
                 before = sweep.files()
@@ -74,7 +63,7 @@ def test_supervisors_killed_at_random_moments(cheap_sweep, tally):
                 printed, _ = process.communicate(timeout=30)
                 assert process.returncode in (0, 130, 143, -9, -2, -15), printed
                 # kernels notice by themselves
-                cheap.until(partial(has_ended, sweep), "the end of its kernels", 10)
+                cheap.until(lambda sweep=sweep: not sweep.processes(), "the end of its kernels", 10)
                 unchanged(sweep, before)
                 assert "damaged" not in sweep.statuses().values()
         with tally.fault():
