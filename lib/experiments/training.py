@@ -133,7 +133,11 @@ class Training:
             results = {"logits": checked(logits_BTV[0])}
             if "backward" in self.phases:
                 loss = model.loss(logits_BTV, self.targets_BT)
+                # a weight that is cast once asks for a narrow gradient, and this result serves other cases too
+                grad_dtype = self.first.grad_dtype
+                self.first.grad_dtype = torch.float32
                 results["gradient"] = checked(*torch.autograd.grad(loss, self.first))
+                self.first.grad_dtype = grad_dtype
         return results
 
     def _reference(self) -> nn.Module:

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
-from lib.experiments import ladder, measure
+from lib.experiments import ladder, measure, training
 from lib.experiments.ladder import PLAIN, Ladder
 
 CASE = Ladder("tiny", 16, 1, PLAIN, False, "cpu")
@@ -46,3 +47,10 @@ def test_without_a_switch_a_step_is_timed_alone(own_results, no_probe):
     assert len(metrics["total_ms"]) >= 3
     assert "paired_ms" not in metrics
     assert "peak_mib" not in metrics
+
+
+def test_weights_with_narrow_gradients_leave_a_wide_reference_for_others():
+    training._references.clear()
+    for switches in ("fused+bf16+cast_once", PLAIN):
+        expected = replace(CASE, switches=switches).setup().expected()
+        assert expected["gradient"].dtype == torch.float32
