@@ -157,9 +157,7 @@ def write_notebook(file: Path, cells: list[tuple]) -> None:
 
 def record(round: int, probe: float) -> dict:
     """Return a record of the made-up machine; the noise probe took `probe` milliseconds."""
-    environment = {
-        "machine": MACHINE, "hardware": HARDWARE, "torch": "2.13.0", "memory_mib": 24_105, "commit": "0123456789ab",
-    }  # fmt: skip
+    environment = {"machine": MACHINE, "hardware": HARDWARE, "torch": "2.13.0", "memory_mib": 24_105, "commit": "0123"}
     metrics = {"total_ms": [2.0, 2.1, 2.0], "noise_probe_ms": [probe] * 8}
     return records.create(
         "adam", {"variant": "fused"}, round, "ok", metrics, environment, started="2026-11-24T10:00:00+00:00"

@@ -105,8 +105,6 @@ def test_the_expected_end_comes_from_the_times_so_far(jobs):
     entry = jobs[0].entries[0]
     record = records.create("cheap", entry.case, 1, "ok", {}, environment, seconds=120.0)
     shown.ends("slot", jobs[0].file(entry), record)
-    # five more like it, which may take longer
-    assert shown.expected_end() == "at least 10 min left"
-    # they were measured before
+    assert shown.expected_end() == "at least 10 min left"  # five more like it, which may take longer
     shown.case_seconds |= {case: 60.0 for _, case in shown.left.values()}
     assert shown.expected_end().startswith("about 5 min left, until ")
