@@ -45,7 +45,7 @@ def test_a_cell_has_its_value_over_its_range_with_the_digits_that_the_interval_p
     value, _, ends = f"{near(81.0)}".rstrip(")").partition(" (")
     assert f">{value}" in shown
     assert f"<small>{ends.replace(' to ', '–')}</small>" in shown
-    assert ">3.3× faster<small>" in shown
+    assert ">3.3× faster <small>" in shown
 
 
 def test_numbers_are_flush_right_and_texts_are_not(frame):
