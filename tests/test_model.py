@@ -1,11 +1,13 @@
 """The language model is the one of the equations, has the assignment's sizes, and refuses shapes it cannot have."""
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from lib.attention import VARIANTS
 from lib.cost import flops
-from lib.model import SIZES, Config, RMSNorm, RoPE, TransformerLM, loss
+from lib.model import SIZES, Config, RMSNorm, RoPE, TransformerLM, linear, loss
 
 # no two dimensions are equal, so that a mixed-up one cannot pass; the tokens are fewer than the context
 CONFIG = Config(vocab_size=23, context_length=12, d_model=24, d_ff=40, num_layers=2, num_heads=3, rope_theta=100.0)
@@ -134,3 +136,10 @@ def test_a_shape_that_cannot_be_is_refused_by_the_name_of_its_field():
         Config(d_model=12, num_heads=4)
     with pytest.raises(ValueError, match="rope_theta: got 0, expected a positive number"):
         Config(rope_theta=0)
+
+
+def test_weights_are_normal_and_cut_at_three_sigma():
+    torch.manual_seed(0)
+    weight = linear(1000, 3000).weight.detach().numpy() / (2 / 4000) ** 0.5
+    parts = [0.001, 0.1, 0.5, 0.7, 0.99, 1.0]
+    assert np.quantile(weight, parts) == pytest.approx(stats.truncnorm(-3, 3).ppf(parts), abs=0.01)
