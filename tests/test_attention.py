@@ -1,10 +1,8 @@
 """Every variant of attention is the formula, forward and backward, or is refused with the reason."""
 
-from unittest.mock import Mock
-
 import pytest
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend
 
 from flash_checks import check, draw, expected
 from lib import attention
@@ -84,33 +82,14 @@ def test_tiled_sums_narrow_values_in_fp32():
     assert torch.equal(tiled(q, k, v, causal=False, block=1), torch.full_like(q, 0.5))
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize(
-    ("leading", "queries", "keys", "causal"),
-    [((2, 3), 140, 129, True), ((2,), 5, 300, False)],  # three dimensions, as the experiment has them
-)
-def test_flex_is_the_formula_as_far_as_a_cpu_can_tell_and_follows_autocast(monkeypatch, leading, queries, keys, causal):
-    # the same functions without their compiler, and forward only, which is what it offers there
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    for cached in (attention._compiled_flex, attention._causal_blocks):
-        monkeypatch.setattr(attention, cached.__name__, cached.__wrapped__)
-    inputs, dout = draw(queries, keys, 16, leading=leading)
-    plain = [x.detach() for x in inputs]
-    check([VARIANTS["flex"](*plain, causal)], formula(inputs, dout, causal)[:1])
-    with torch.autocast("cpu", torch.bfloat16):
-        assert VARIANTS["flex"](*plain, causal).dtype == torch.bfloat16
-
-
 @pytest.mark.parametrize(
     ("variants", "device", "d_head", "precision", "reason"),
     [
         ("naive tiled sdpa sdpa_flash compiled flash_compiled", "cpu", 4, "fp32", None),
         ("sdpa_efficient sdpa_cudnn triton", "cpu", 64, "bf16", "{variant} is for CUDA"),
-        ("flex", "cpu", 64, "fp32", "flex_attention has a backward pass on CUDA only"),
         ("sdpa_flash", "mps", 64, "bf16", "{variant} is for CPUs and CUDA"),
         ("sdpa_flash sdpa_cudnn", "cuda", 64, "fp32", "{variant} needs bf16 or fp16 on CUDA, got fp32"),
         ("sdpa_flash sdpa_efficient sdpa_cudnn triton", "cuda", 64, "bf16", None),
-        ("flex", "cuda", 8, "fp32", "flex_attention needs heads of at least 16 features, got 8"),
         ("triton", "cuda", 256, "bf16", "triton has tiles for heads of at most 128 features, got 256"),
         ("triton", "old cuda", 64, "bf16", "triton needs compute capability 8.0 or more, got 7.5"),
     ],
@@ -128,16 +107,11 @@ def test_a_variant_is_refused_where_it_cannot_run_with_the_reason(
 @pytest.mark.parametrize("variant", KERNELS)
 def test_a_variant_of_sdpa_allows_its_own_kernel_and_no_other(monkeypatch, variant):
     allowed = []
-    monkeypatch.setattr(attention, "sdpa", lambda *_: allowed.extend(torch.nn.attention._cur_sdpa_kernel_backends()))
+
+    def attend(q, *_, **__):
+        allowed.extend(torch.nn.attention._cur_sdpa_kernel_backends())
+        return q
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
     VARIANTS[variant](*draw(5, 5, 8)[0])
     assert allowed == [KERNELS[variant]]
-
-
-def test_the_kernel_that_sdpa_picks_is_named_where_pytorch_says_so(monkeypatch):
-    inputs, _ = draw(37, 37, 8, leading=(2,))
-    assert attention.sdpa_backend(*inputs) == "flash"
-    with sdpa_kernel(SDPBackend.MATH):
-        assert attention.sdpa_backend(*inputs) == "math"
-    missing = Mock(side_effect=NotImplementedError("Could not run 'aten::_fused_sdp_choice' from the 'MPS' backend"))
-    monkeypatch.setattr(torch, "_fused_sdp_choice", missing)
-    assert attention.sdpa_backend(*inputs) is None

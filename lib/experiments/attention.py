@@ -100,11 +100,6 @@ class Attention(Case):
         facts = {"forward_flops": flops.attention_flops(*shape), "moved_bytes": sum(moved.values())}
         if self.causal:
             facts["causal_flops"] = flops.attention_flops(*shape, causal=True)
-        if self.variant == "sdpa":
-            with autocast:
-                kernel = attention.sdpa_backend(*inputs, self.causal)
-            if kernel:
-                facts["sdpa_backend"] = kernel
         return Work(
             self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
             compiled=self.compiles, before=before, repeats=not self.cold, around_first=saved,
