@@ -1,4 +1,4 @@
-"""Make a plain model faster: swap submodules, keep weights, names and results.
+"""Make a plain model faster: other forward passes of the same modules and weights.
 
 Lines to paste into a training script are `PASTE_ANY`, which needs only PyTorch, and `PASTE_LIB`. Shapes in names are
 those of `lib.model`.
@@ -68,7 +68,7 @@ optimizer = fast.AdamW(network.parameters())
 
 
 def accelerate(network: nn.Module, switches: Collection[str], dtype: torch.dtype = torch.bfloat16) -> None:
-    """Swap submodules of a plain model for faster ones, in place.
+    """Give modules of a plain model faster forward passes, in place.
 
     `projections` multiplies by the weights of queries, keys and values at once, and by w1 and w3 at once, in the layers
     of `lib.model`. `products` is `fast.products`. `cast_once` keeps a copy of each nn.Linear's matrix in `dtype`, the
@@ -84,22 +84,24 @@ def accelerate(network: nn.Module, switches: Collection[str], dtype: torch.dtype
         narrow = dtype
         if narrow.itemsize >= torch.float32.itemsize:
             raise ValueError(f"dtype: got {dtype}, expected a narrower type than torch.float32")
+    # a module gets another class and keeps its weights and hooks: whoever holds it need not know
     if "projections" in switches:
-        _swap(network, model.SelfAttention, lambda plain: Attention(plain, narrow))
-        _swap(network, model.SwiGLU, lambda plain: SwiGLU(plain, narrow))
+        for module in list(network.modules()):
+            if type(module) is model.SelfAttention:
+                module.inputs = Factor([module.q_proj.weight, module.k_proj.weight, module.v_proj.weight], narrow)
+                module.__class__ = Attention
+            elif type(module) is model.SwiGLU:
+                module.inputs = Factor([module.w1.weight, module.w3.weight], narrow)
+                module.__class__ = SwiGLU
     if narrow is not None:
-        _swap(network, nn.Linear, lambda plain: NarrowLinear(plain, narrow))
-        network.register_load_state_dict_post_hook(lambda module, _: _copy_anew(module))
+        for module in list(network.modules()):
+            # weights of joined projections have a copy
+            if type(module) is nn.Linear and not hasattr(module.weight, "rounded"):
+                module.factor = Factor([module.weight], narrow)
+                module.__class__ = NarrowLinear
+        network.register_load_state_dict_post_hook(_copy_anew)
     if "products" in switches:
         products(network)
-
-
-def _swap(network: nn.Module, kind: type[nn.Module], replacement) -> None:
-    """Put a replacement in the place of each submodule of exactly this class."""
-    for parent in list(network.modules()):
-        for name, child in parent.named_children():
-            if type(child) is kind:
-                setattr(parent, name, replacement(child))
 
 
 def products(network: nn.Module) -> None:
@@ -109,7 +111,6 @@ def products(network: nn.Module) -> None:
 
     for module in network.modules():
         if type(module) is nn.Linear and module.weight.dtype == torch.float32:
-            # the same module with another forward: whoever holds it, and its hooks, need not know
             module.__class__ = libraries.Linear
         elif isinstance(module, Factor):
             module.linear = libraries.linear
@@ -119,21 +120,14 @@ def compile_layers(network: nn.Module) -> None:
     """Compile each element of a model's nn.ModuleLists; the rest stays eager.
 
     Equal layers share a graph, so this takes a fraction of the whole model's time. Raises ValueError without a list."""
-    layers = _elements(network)
+    layers = []
+    for module in network.modules():
+        if isinstance(module, nn.ModuleList):
+            layers += module
     if not layers:
         raise ValueError(f"network: got {type(network).__name__} without a ModuleList, expected one with its layers")
     for layer in layers:
         layer.compile(dynamic=False)
-
-
-def _elements(module: nn.Module) -> list[nn.Module]:
-    """Return the elements of the outermost ModuleLists in a module."""
-    if isinstance(module, nn.ModuleList):
-        return list(module)
-    layers = []
-    for child in module.children():
-        layers += _elements(child)
-    return layers
 
 
 class Factor(nn.Module):
@@ -173,39 +167,15 @@ class Factor(nn.Module):
         return self.linear(x_BTC, self.matrix).split(self.rows, dim=-1)
 
 
-class Weight(nn.Module):
-    """Hold the weight of a linear map of a `Factor`, under its plain name."""
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__()
-        self.weight = linear.weight
-
-
-class NarrowLinear(Weight):
+class NarrowLinear(nn.Linear):
     """Compute a linear map by a copy of its weight in the type `narrow`."""
-
-    def __init__(self, linear: nn.Linear, narrow: torch.dtype):
-        super().__init__(linear)
-        self.register_parameter("bias", linear.bias)
-        self.factor = Factor([self.weight], narrow)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         return nn.functional.linear(x_BTC, self.factor.matrix, self.bias)
 
 
-class Attention(nn.Module):
-    """Compute `model.SelfAttention` with one product for queries, keys and values."""
-
-    def __init__(self, plain: model.SelfAttention, narrow: torch.dtype | None):
-        super().__init__()
-        self.num_heads = plain.num_heads
-        self.rope = plain.rope
-        self.attend = plain.attend
-        self.q_proj = Weight(plain.q_proj)
-        self.k_proj = Weight(plain.k_proj)
-        self.v_proj = Weight(plain.v_proj)
-        self.output_proj = plain.output_proj
-        self.inputs = Factor([plain.q_proj.weight, plain.k_proj.weight, plain.v_proj.weight], narrow)
+class Attention(model.SelfAttention):
+    """Compute queries, keys and values by one product."""
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         q_BTC, k_BTC, v_BTC = self.inputs(x_BTC)
@@ -216,15 +186,8 @@ class Attention(nn.Module):
         return self.output_proj(model.join_heads(out_BHTD))
 
 
-class SwiGLU(nn.Module):
-    """Compute `model.SwiGLU` with one product for w1 and w3."""
-
-    def __init__(self, plain: model.SwiGLU, narrow: torch.dtype | None):
-        super().__init__()
-        self.w1 = Weight(plain.w1)
-        self.w2 = plain.w2
-        self.w3 = Weight(plain.w3)
-        self.inputs = Factor([plain.w1.weight, plain.w3.weight], narrow)
+class SwiGLU(model.SwiGLU):
+    """Compute w1 x and w3 x by one product."""
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         gate_BTF, up_BTF = self.inputs(x_BTC)
@@ -232,7 +195,7 @@ class SwiGLU(nn.Module):
 
 
 @torch.no_grad()
-def _copy_anew(network: nn.Module) -> None:
+def _copy_anew(network: nn.Module, _) -> None:
     """Write the weights' copies again, after new weights were loaded."""
     for weight in network.parameters():
         if hasattr(weight, "rounded"):

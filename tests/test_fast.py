@@ -126,7 +126,7 @@ def test_equal_layers_compile_to_one_graph_and_give_the_eager_results(switches):
     assert counters["stats"]["unique_graphs"] == graphs + 1
 
 
-def test_layers_are_the_elements_of_the_outermost_lists():
+def test_layers_are_the_elements_of_all_lists():
     layer = torch.nn.Module()
     layer.experts = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
     network = torch.nn.Module()
@@ -137,7 +137,8 @@ def test_layers_are_the_elements_of_the_outermost_lists():
     for module in network.modules():
         module.compile = lambda module=module, **options: compiled.append((module, options))
     fast.compile_layers(network)
-    assert compiled == [(layer, {"dynamic": False}), (network.heads[0], {"dynamic": False})]
+    layers = [layer, layer.experts[0], network.heads[0]]
+    assert compiled == [(each, {"dynamic": False}) for each in layers]
 
 
 def test_weights_cast_once_serve_any_module_with_biases():
