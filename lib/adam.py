@@ -11,6 +11,7 @@ amsgrad: Reddi et al. 2018).
 - `compiled_single_tensor` and `compiled_foreach` are the first two through torch.compile.
 """
 
+import functools
 from dataclasses import asdict, dataclass
 
 import torch
@@ -88,25 +89,18 @@ def _as_float(step: Tensor) -> float | Tensor:
     return step if torch.compiler.is_compiling() else step.item()
 
 
-class _Compiled:
-    """Compile a variant at its first call, since importing the compiler takes seconds."""
-
-    def __init__(self, variant):
-        self.variant = variant
-        self.function = None
-
-    def __call__(self, *lists_and_hyper) -> None:
-        if self.function is None:
-            self.function = torch.compile(self.variant, dynamic=False, fullgraph=True)
-        self.function(*lists_and_hyper)
+@functools.cache
+def _compiled(variant):
+    # at the first step, since importing the compiler takes seconds
+    return torch.compile(variant, dynamic=False, fullgraph=True)
 
 
 VARIANTS = {
     "single_tensor": single_tensor,
     "foreach": foreach,
     "fused": fused,
-    "compiled_single_tensor": _Compiled(single_tensor),
-    "compiled_foreach": _Compiled(foreach),
+    "compiled_single_tensor": lambda *lists_and_hyper: _compiled(single_tensor)(*lists_and_hyper),
+    "compiled_foreach": lambda *lists_and_hyper: _compiled(foreach)(*lists_and_hyper),
 }
 COMPILING = {"compiled_single_tensor", "compiled_foreach"}  # variants that go through torch.compile
 _COUNTS_ON_DEVICE = {"fused", *COMPILING}  # the others read step counts as numbers

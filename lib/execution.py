@@ -20,17 +20,13 @@ from lib.paths import ROOT
 
 # the one error that a notebook may show and go on
 NOT_MEASURED = "NotMeasured"
-# a socket's longest path below the folder for temporary files, and the bytes that macOS allows; Linux allows 107
-SOCKET = "/sweep-12345678/kernel-12345678/kernel-ipc-5"
-SOCKET_BYTES = 103
 
 
 def socket_folder() -> str:
     """Return the folder for temporary files, or /tmp if sockets need a shorter one."""
     folder = tempfile.gettempdir()
-    if len(os.fsencode(folder + SOCKET)) > SOCKET_BYTES:
-        return "/tmp"
-    return folder
+    # macOS allows 103 bytes, of which a slot's kernel takes up to 46 below this folder
+    return folder if len(os.fsencode(folder)) <= 57 else "/tmp"
 
 
 class Kernel(AsyncKernelManager):

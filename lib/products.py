@@ -19,23 +19,16 @@ LEAST_ROUNDS = 5
 SECONDS = 0.2  # for each product, of both libraries together
 OVERHEAD_S = 5e-5  # of `ChosenLinear` in a forward and backward pass beyond its products, at most
 
-# Defined by its schema: `torch.library.custom_op` would add 12 us to each call.
-torch.library.define("fast::onednn", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
 
-
-@torch.library.impl("fast::onednn", "cpu")
-def _onednn(x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor | None) -> Tensor:
+@torch.library.custom_op("fast::onednn", mutates_args=(), device_types="cpu")
+def onednn(x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor | None = None) -> Tensor:
+    """Compute x W^T + b by oneDNN, of any views; autograd does not follow it."""
     return torch.ops.mkldnn._linear_pointwise(x_NC, weight_FC, bias_F, "none", [], "")
 
 
-@torch.library.register_fake("fast::onednn")
-def _like_onednn(x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor | None) -> Tensor:
+@onednn.register_fake
+def _like_onednn(x_NC, weight_FC, bias_F=None):
     return x_NC.new_empty(x_NC.shape[0], weight_FC.shape[0])
-
-
-def onednn(x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor | None = None) -> Tensor:
-    """Compute x W^T + b by oneDNN, of any views; autograd does not follow it."""
-    return torch.ops.fast.onednn(x_NC, weight_FC, bias_F)
 
 
 def available() -> bool:

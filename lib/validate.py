@@ -24,11 +24,6 @@ def shown(value: object) -> str:
     return _short.repr(value)
 
 
-def nearest(name: object, names: Iterable[str]) -> str:
-    """Return the one of `names` that is spelled most like `name`."""
-    return difflib.get_close_matches(str(name), list(names), n=1, cutoff=0.0)[0]
-
-
 def choice(field: str, value: object, names: Iterable[str]) -> None:
     """Raise ValueError unless `value` is one of `names`."""
     names = list(names)
@@ -36,7 +31,8 @@ def choice(field: str, value: object, names: Iterable[str]) -> None:
         raise ValueError(f"{field}: got {shown(value)}, but there is nothing to choose from")
     if value not in names:
         listed = ", ".join(names)
-        raise ValueError(f"{field}: got {shown(value)}, expected one of {listed} (nearest: {nearest(value, names)})")
+        nearest = difflib.get_close_matches(str(value), names, n=1, cutoff=0.0)[0]
+        raise ValueError(f"{field}: got {shown(value)}, expected one of {listed} (nearest: {nearest})")
 
 
 def at_least(field: str, value: float, least: float) -> None:
