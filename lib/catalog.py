@@ -31,18 +31,17 @@ class Experiment:
 
 CATALOG = {
     "step": Experiment(
-        title="Training steps",
+        title="Training steps", ceiling="products",
         baseline={
             "compiled": False, "attention": "naive", "optimizer": "single_tensor", "precision": "fp32",
             "mode": {"no_grad": "forward"},
         },
-        ceiling="products",
     ),
     "ladder": Experiment(title="Training steps with one switch more at a time", ceiling="products"),
     "kernels": Experiment(title="Profiled steps", ceiling="products"),
     "memory": Experiment(title="Peaks of memory", baseline={"checkpoint": 0}),
     "attention": Experiment(
-        title="Attention",
+        title="Attention", ceiling="products",
         baseline={
             "variant": {
                 "tiled": "naive", "sdpa": "naive", "compiled": "naive",
@@ -56,25 +55,22 @@ CATALOG = {
             "sdpa_flash": "green dashed", "sdpa_efficient": "green dotted", "sdpa_cudnn": "green dashdot",
             "compiled": "ink dashed", "flash_compiled": "orange dashed", "triton": "blue",
         },
-        ceiling="products",
     ),
     "attention_module": Experiment(
         title="Attention with its projections", baseline={"compiled": False, "precision": "fp32"}, ceiling="products"
     ),
     "adam": Experiment(
-        title="Optimizer steps",
-        baseline={"variant": "single_tensor"},
+        title="Optimizer steps", ceiling="memory", baseline={"variant": "single_tensor"},
         looks={
             "single_tensor": "ink", "foreach": "orange", "fused": "green",
             "compiled_single_tensor": "ink dashed", "compiled_foreach": "orange dashed",
         },
-        ceiling="memory",
     ),
     "precision": Experiment(title="Mixed precision"),
     "warmup": Experiment(title="Steps of fresh processes"),
     "collectives": Experiment(title="Collective operations", alone=True),
     "parallel": Experiment(
-        title="Training steps on several ranks",
+        title="Training steps on several ranks", ceiling="products", alone=True,
         baseline={
             "variant": {
                 "naive": "torch_ddp", "flat": "torch_ddp", "overlap": "torch_ddp", "bucketed": "torch_ddp",
@@ -87,17 +83,14 @@ CATALOG = {
             "sharded": "yellow", "fsdp": "green",
             "torch_ddp": "blue dashed", "torch_zero": "yellow dashed", "torch_fsdp": "green dashed",
         },
-        ceiling="products", alone=True,
     ),
     "peers": Experiment(
-        title="Training steps of other libraries",
+        title="Training steps of other libraries", ceiling="products",
         baseline={"program": "ours"}, looks={"ours": "ink", "transformers": "orange"},
-        ceiling="products",
     ),
     "ceilings": Experiment(
-        title="Limits of the machine",
+        title="Limits of the machine", alone=True,
         baseline={"library": "torch"}, looks={"torch": "ink", "onednn": "blue"},
-        alone=True,
     ),
     "calibration": Experiment(title="The measurement itself"),
 }  # fmt: skip

@@ -41,10 +41,8 @@ def parameters(notebook: str) -> dict:
     """Read the defaults in a notebook's `parameters` cell.
 
     Raises ValueError if there is no such notebook."""
-    file = NOTEBOOKS / f"{notebook}.ipynb"
-    if not file.is_file():
-        validate.choice("notebook", notebook, [each_file.stem for each_file in NOTEBOOKS.glob("*.ipynb")])
-    assignments = ast.parse(_tagged(file, "parameters")).body
+    validate.choice("notebook", notebook, [file.stem for file in NOTEBOOKS.glob("*.ipynb")])
+    assignments = ast.parse(_tagged(NOTEBOOKS / f"{notebook}.ipynb", "parameters")).body
     return {line.targets[0].id: ast.literal_eval(line.value) for line in assignments}
 
 
