@@ -187,7 +187,8 @@ def load(experiment: str, machine: str | Sequence[str] = "") -> pd.DataFrame:
     known = machines()
     if not machine and not known:
         raise NotMeasured("anything, on any machine")
-    names = [machine or known[0]] if isinstance(machine, str) else machine
+    machine = machine or known[0]
+    names = [machine] if isinstance(machine, str) else machine
     loaded = []
     for machine_name in names:
         validate.choice("machine", machine_name, known)
