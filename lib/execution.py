@@ -25,8 +25,8 @@ NOT_MEASURED = "NotMeasured"
 def socket_folder() -> str:
     """Return the folder for temporary files, or /tmp if sockets need a shorter one."""
     folder = tempfile.gettempdir()
-    # macOS allows 103 bytes, of which a slot's kernel takes up to 46 below this folder
-    return folder if len(os.fsencode(folder)) <= 57 else "/tmp"
+    # macOS allows 103 bytes, of which a slot's kernel takes up to 44 below this folder
+    return folder if len(os.fsencode(folder)) <= 59 else "/tmp"
 
 
 class Kernel(AsyncKernelManager):
