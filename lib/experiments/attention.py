@@ -16,8 +16,7 @@ from lib.cost import flops, memory
 from lib.experiments import attending, exact
 from lib.experiments.case import Case, Work
 from lib.instruments import cache, memory_limit
-from lib.instruments.live_memory import identity
-from lib.instruments.peak_memory import MIB
+from lib.instruments.peak_memory import MIB, identity
 from lib.validate import one_of
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}

@@ -5,12 +5,10 @@ the fastest first. Asking for a device starts nothing on it.
 """
 
 import contextlib
-import hashlib
 import os
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from types import ModuleType
 
 import psutil
 import torch
@@ -85,12 +83,10 @@ class Cpu:
         return processor.last_caches_bytes()
 
     def free_bytes(self) -> int:
-        """Return the bytes that are still free, within the container's limit."""
-        return min(psutil.virtual_memory().available, container.memory_bytes()[1])
+        """Return the bytes that are still free, within the container's limit.
 
-    def total_bytes(self) -> int:
-        """Return the bytes of memory, free or not, within the container's limit."""
-        return min(psutil.virtual_memory().total, container.memory_bytes()[0])
+        Nothing asks for those of CUDA, whose allocator raises where a case does not fit."""
+        return min(psutil.virtual_memory().available, container.memory_bytes()[1])
 
     def clock(self) -> HostClock:
         """Return a clock for the phases of an iteration."""
@@ -110,10 +106,6 @@ class Cpu:
 
     def reset_peaks(self) -> None:
         """Count the peak from now on."""
-
-    def activities(self) -> list:
-        """List what torch.profiler is to record."""
-        return [torch.profiler.ProfilerActivity.CPU]
 
 
 class Cuda(Cpu):
@@ -142,22 +134,9 @@ class Cuda(Cpu):
         return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
 
     def facts(self) -> dict:
-        """Return the GPU's hashed identity, memory and power limit, and the versions."""
-        properties = torch.cuda.get_device_properties(0)
-        uuid = str(properties.uuid)
-        facts = {
-            # the hash tells GPUs apart, but names none
-            "gpu": hashlib.sha256(uuid.encode()).hexdigest()[:8],
-            "gpu_memory_mib": properties.total_memory // 2**20,
-            "cuda": torch.version.cuda,
-        }
-        # without the driver's package there is none, and a MIG part has no handle of this name
-        with contextlib.suppress(Exception):
-            nvml = _driver()
-            card = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-            facts["driver"] = nvml.nvmlSystemGetDriverVersion()
-            facts["power_limit_w"] = nvml.nvmlDeviceGetPowerManagementLimit(card) / 1000
-        return facts
+        """Return the GPU's memory and the version of CUDA."""
+        memory_mib = torch.cuda.get_device_properties(0).total_memory // 2**20
+        return {"gpu_memory_mib": memory_mib, "cuda": torch.version.cuda}
 
     def state(self) -> dict[str, list]:
         readings = {
@@ -167,21 +146,15 @@ class Cuda(Cpu):
         }
         state = {}
         for name, read in readings.items():
-            # a missing driver or package and a part of a GPU raise errors of their own classes; a state is no must
+            # a missing driver or package and a part of a GPU raise errors of their own classes
             with contextlib.suppress(Exception):
                 state[name] = [read()]
         return state
 
     def cache_bytes(self) -> int:
-        """Return the size of the second level's cache."""
         return torch.cuda.get_device_properties(0).L2_cache_size
 
-    def free_bytes(self) -> int:
-        """Return the bytes free on the GPU, with those that PyTorch keeps unused."""
-        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-
     def clock(self) -> EventClock:
-        """Return a clock that reads events of the stream."""
         return EventClock(lambda: torch.cuda.Event(enable_timing=True), self.synchronize)
 
     def synchronize(self) -> None:
@@ -202,10 +175,6 @@ class Cuda(Cpu):
     def reset_peaks(self) -> None:
         torch.cuda.reset_peak_memory_stats()
 
-    def activities(self) -> list:
-        """List what torch.profiler is to record: calls of the CPU and kernels of the GPU."""
-        return [*super().activities(), torch.profiler.ProfilerActivity.CUDA]
-
 
 class Mps(Cpu):
     """Describe the GPU of an Apple processor."""
@@ -219,11 +188,7 @@ class Mps(Cpu):
 
     def free_bytes(self) -> int:
         """Return what Metal recommends to use at most, less what live tensors use."""
-        return self.total_bytes() - torch.mps.current_allocated_memory()
-
-    def total_bytes(self) -> int:
-        """Return what Metal recommends to use at most."""
-        return torch.mps.recommended_max_memory()
+        return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
 
     def clock(self) -> HostClock:
         """Return a clock that waits for the GPU at each mark."""
@@ -278,14 +243,8 @@ def _listed_gpu() -> str | None:
         return None
     # without the package or the driver, each raises an error of its own
     with contextlib.suppress(Exception):
-        nvml = _driver()
-        return nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(0))
+        import pynvml  # which starts nothing on a GPU
+
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
     return None
-
-
-def _driver() -> ModuleType:
-    """Return NVIDIA's management library, which starts nothing on a GPU."""
-    import pynvml  # only where there may be a GPU of NVIDIA
-
-    pynvml.nvmlInit()
-    return pynvml

@@ -10,18 +10,13 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
+import psutil
 import torch
 
 from lib import precision
 from lib.instruments import allocator, container, processor
 from lib.instruments.device import on
 from lib.paths import ROOT
-
-ALLOWED_VARIABLES = (
-    "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "MKL_NUM_THREADS",
-    "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ENABLE_MPS_FALLBACK", "TRITON_INTERPRET",
-)  # fmt: skip
 
 
 def compiler_missing(device: str) -> str | None:
@@ -96,17 +91,14 @@ def describe(device: str) -> dict:
         "instruction_sets": processor.instruction_sets(),
         **processor.cache_levels_mib(),
         "cores": cores(),
-        "memory_mib": on("cpu").total_bytes() // 2**20,
+        "memory_mib": min(psutil.virtual_memory().total, container.memory_bytes()[0]) // 2**20,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "allocator": allocator.current(),
         "matmul_precision": torch.get_float32_matmul_precision(),
-        "load": round(os.getloadavg()[0], 2),
         "commit": _commit(),
         "lacks": [reason for reason in reasons if reason],
-        "variables": {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ},
-        "run": os.environ.get("SWEEP_RUN", "by hand"),
         **on(device).facts(),
     }

@@ -1,9 +1,17 @@
-"""Measure the peak memory of each phase; recognise that memory ran out."""
+"""Follow an iteration's memory, and measure its peaks; recognise that memory ran out."""
+
+import itertools
+import math
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
 
 from lib.instruments.device import on
-from lib.instruments.memory_timeline import follow
 from lib.timing import Iteration
 
 MIB = 2**20
@@ -57,3 +65,122 @@ def in_mib(sizes: dict[str, int]) -> dict[str, list[float]]:
     if phase_peaks:
         metrics["peak_mib"] = [max(phase_peaks) / MIB]
     return metrics
+
+
+@dataclass
+class Allocation:
+    """Describe an allocation; `phase`, `born` and `freed` number marks and events."""
+
+    bytes: int
+    operator: str
+    module: str  # or the node of the backward graph
+    phase: int
+    born: int
+    freed: float = math.inf
+
+
+class History(TorchDispatchMode):
+    """Record an iteration's allocations and frees of tensor storages, to the byte.
+
+    It sees every operation, and with it every storage; one that the iteration touches but did not create is in
+    `bytes_before`. `events` are instants, in microseconds since the start, with the change in bytes. `marks` are the
+    start and the ends of phases, each with its instant and the number of events before it."""
+
+    # PyTorch's own tracker (torch.distributed._tools.mem_tracker) has the kinds at the peak, but no times and no makers
+
+    def __init__(self, module_name: Callable[[], str]):
+        super().__init__()
+        self.module_name = module_name
+        self.began_ns = time.perf_counter_ns()
+        self.bytes_before = 0
+        self.events: list[tuple[float, int]] = []
+        self.marks: list[tuple[str, float, int]] = [("", 0.0, 0)]
+        self.allocations: list[Allocation] = []
+        self.alive: dict[int, Allocation] = {}
+        self.references: dict[int, weakref.ref] = {}
+
+    def mark(self, phase: str) -> None:
+        """End a phase, to which all allocations since the last mark belong."""
+        self.marks.append((phase, self._now_us(), len(self.events)))
+
+    def __exit__(self, *error):
+        # what is freed later does not belong to the iteration
+        self.references.clear()
+        return super().__exit__(*error)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        arguments = tree_leaves((args, kwargs))
+        # the argument of lift_fresh was made just now, from numbers
+        if function is not torch.ops.aten.lift_fresh.default:
+            for leaf in arguments:
+                self._see(leaf, "")
+        result = function(*args, **(kwargs or {}))
+        # arguments may have been resized
+        for leaf in arguments + tree_leaves(result):
+            self._see(leaf, function._schema.name)
+        return result
+
+    def _see(self, leaf, operator: str) -> None:
+        """Note a new or resized storage; a new one without an `operator` was there before."""
+        # a wrapper around other tensors holds no memory of its own
+        if not isinstance(leaf, torch.Tensor) or leaf.is_meta or is_traceable_wrapper_subclass(leaf):
+            return
+        storage = leaf.untyped_storage()
+        key = identity(storage)
+        size = storage.nbytes()
+        former = self.alive.get(key)
+        if former is None:
+            self.references[key] = weakref.ref(storage, lambda _: self._freed(key))
+        elif former.bytes == size:
+            return
+        else:
+            # resized: moved to memory of another size
+            self._end(former)
+        node = torch._C._current_autograd_node()
+        maker = node.name() if node else self.module_name()
+        allocation = Allocation(size, operator, maker, len(self.marks), len(self.events))
+        self.alive[key] = allocation
+        if former is None and not operator:
+            self.bytes_before += size
+        else:
+            self.allocations.append(allocation)
+            self.events.append((self._now_us(), size))
+
+    def _freed(self, key: int) -> None:
+        del self.references[key]
+        self._end(self.alive.pop(key))
+
+    def _end(self, allocation: Allocation) -> None:
+        allocation.freed = len(self.events)
+        self.events.append((self._now_us(), -allocation.bytes))
+
+    def _now_us(self) -> float:
+        return (time.perf_counter_ns() - self.began_ns) / 1e3
+
+    def levels(self) -> list[int]:
+        """Return the bytes alive at the start and after each event."""
+        return list(itertools.accumulate((change for _, change in self.events), initial=self.bytes_before))
+
+    def peaks(self) -> dict[str, int]:
+        """Return the bytes at each phase's peak and end, `<phase>_peak`, `<phase>_end`."""
+        levels = self.levels()
+        peaks = {}
+        for (_, _, begin), (phase, _, end) in itertools.pairwise(self.marks):
+            peaks[f"{phase}_peak"] = max(levels[begin : end + 1])
+            peaks[f"{phase}_end"] = levels[end]
+        return peaks
+
+
+def follow(iteration: Iteration, module_name: Callable[[], str] = lambda: "") -> History:
+    """Run one iteration, and return the history of its memory.
+
+    `module_name` names the module that runs."""
+    with History(module_name) as history:
+        iteration(history.mark)
+    return history
+
+
+def identity(storage: torch.UntypedStorage) -> int:
+    """Return a number that no other storage has while this one lives."""
+    # Python's objects for one storage may differ, and data_ptr() is 0 for all empty ones
+    return storage._cdata

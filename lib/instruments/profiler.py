@@ -36,30 +36,38 @@ def profile(
 
     `before` runs before each, outside its phases. `parts` are ranges of torch.profiler.record_function inside the first
     phase. If `keep` is given, the compressed trace is written there."""
-    with tempfile.TemporaryDirectory(prefix="trace-") as folder:
-        # the exporter compresses a file of this ending by itself
-        file = keep or Path(folder, "trace.json.gz")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with torch.profiler.profile(
-            activities=on(device).activities(),
-            schedule=torch.profiler.schedule(wait=0, warmup=1, active=count, repeat=1),
-            on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)),
-            acc_events=True,
-        ) as profiler:
-            for _ in range(1 + count):
-                before()
-                _note(START)
-                iteration(lambda phase: _note(END + phase))
-                # else the next iteration would be launched while this one runs
-                on(device).synchronize()
-                profiler.step()
-        with gzip.open(file, "rt") as trace:
-            return metrics(json.load(trace)["traceEvents"], device, parts)
+
+    def run() -> None:
+        before()
+        _note(START)
+        iteration(lambda phase: _note(END + phase))
+        # else the next iteration would be launched while this one runs
+        on(device).synchronize()
+
+    return metrics(trace(run, count, keep), device, parts)
 
 
 def _note(name: str) -> None:
     with torch.profiler.record_function(name):
         pass
+
+
+def trace(run: Callable[[], None], count: int, keep: Path | None = None) -> list[dict]:
+    """Return the events of `count` runs, after one unrecorded one; write them to `keep`."""
+    with tempfile.TemporaryDirectory(prefix="trace-") as folder:
+        # the exporter compresses a file of this ending by itself
+        file = keep or Path(folder, "trace.json.gz")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with torch.profiler.profile(
+            schedule=torch.profiler.schedule(wait=0, warmup=1, active=count, repeat=1),
+            on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)),
+            acc_events=True,
+        ) as profiler:
+            for _ in range(1 + count):
+                run()
+                profiler.step()
+        with gzip.open(file, "rt") as text:
+            return json.load(text)["traceEvents"]
 
 
 def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) -> dict:
@@ -69,7 +77,7 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) ->
     `total_us` as the mean of one iteration. `kernels` has the most expensive kernels of each phase, with their share of
     its kernels' time. `classes` sums each phase by class (see `kernel_classes`). `parts` sums by class what ran in
     these ranges and in the backward nodes of their operators."""
-    events = _events(trace_events)
+    events = table(trace_events)
     windows = _windows(events)
     if device == "cpu":
         calls = _inside(_operators(events), windows)
@@ -89,7 +97,7 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) ->
     return result
 
 
-def _events(trace_events: list[dict]) -> pd.DataFrame:
+def table(trace_events: list[dict]) -> pd.DataFrame:
     """Tabulate the events that last, as they began; of two at once, the outer first."""
     rows = []
     for event in trace_events:
@@ -101,12 +109,11 @@ def _events(trace_events: list[dict]) -> pd.DataFrame:
                 "thread": str(event["tid"]),
                 "at_us": float(event["ts"]),
                 "us": float(event["dur"]),
-                "end_us": float(event["ts"]) + float(event["dur"]),
                 "correlation": arguments.get("correlation"),  # of a kernel with its launch
                 "number": arguments.get("Sequence number"),  # of an operator with its node of the backward graph
             })  # fmt: skip
-    events = pd.DataFrame(rows).sort_values(["at_us", "us"], ascending=[True, False], kind="stable")
-    return events.reset_index(drop=True)
+    events = pd.DataFrame(rows).sort_values(["at_us", "us"], ascending=[True, False], kind="stable", ignore_index=True)
+    return events.assign(end_us=events["at_us"] + events["us"])
 
 
 def _windows(events: pd.DataFrame) -> pd.DataFrame:

@@ -5,8 +5,7 @@ import torch
 
 from lib.instruments import peak_memory
 from lib.instruments.device import Cuda, Mps
-from lib.instruments.memory_timeline import follow
-from lib.instruments.peak_memory import MIB
+from lib.instruments.peak_memory import MIB, follow
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
