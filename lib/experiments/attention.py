@@ -15,7 +15,7 @@ from lib import attention, precision, timing
 from lib.cost import flops, memory
 from lib.experiments import attending, exact
 from lib.experiments.case import Case, Work
-from lib.instruments import cache, memory_limit
+from lib.instruments import device, memory_limit
 from lib.instruments.peak_memory import MIB, identity
 from lib.validate import one_of
 
@@ -69,7 +69,7 @@ class Attention(Case):
         attend = attention.VARIANTS[self.variant]
         flush = timing.nothing
         if self.cold:
-            flush = cache.flush(self.device)
+            flush = device.flush(self.device)
         last = {}
 
         def iteration(mark: timing.Mark) -> None:

@@ -18,6 +18,8 @@ from lib.instruments import container, processor
 from lib.timing import HostClock
 
 NATIVE_BF16 = (8, 0)  # least compute capability with TF32 and bf16 products; older GPUs emulate bf16
+FLUSH_LEAST_BYTES = 256 * 2**20  # some GPUs' caches are larger than what they report as their second level
+FLUSH_TIMES = 4  # the size of the cache: less may leave lines of the case in a cache that does not evict the oldest
 GPU_LEAST_S = 0.2  # of warming up and of sampling; Triton's do_bench and nvbench last as long or less
 MPS_SHORT_NS = 2_000_000  # ten times what waiting for the GPU takes (github.com/pytorch/pytorch/pull/152199)
 
@@ -79,7 +81,7 @@ class Cpu:
         return {}
 
     def cache_bytes(self) -> int:
-        """Return the size of the last caches before memory."""
+        """Return the size of the last caches before memory, 0 if it is not known."""
         return processor.last_caches_bytes()
 
     def free_bytes(self) -> int:
@@ -101,11 +103,8 @@ class Cpu:
     def memory_bytes(self) -> dict[str, int]:
         """Return the bytes of live tensors (`end`), their `peak`, and those `reserved`.
 
-        Peaks are those since the reset. Each is there only where the device counts it; nothing for a CPU."""
+        Peaks are those since the last call. Each is there only where the device counts it; nothing for a CPU."""
         return {}
-
-    def reset_peaks(self) -> None:
-        """Count the peak from now on."""
 
 
 class Cuda(Cpu):
@@ -166,14 +165,12 @@ class Cuda(Cpu):
     def memory_bytes(self) -> dict[str, int]:
         """Return what the allocator counts: bytes as requested, and those it held."""
         stats = torch.cuda.memory_stats()
+        torch.cuda.reset_peak_memory_stats()
         return {
             "peak": stats["requested_bytes.all.peak"],
             "end": stats["requested_bytes.all.current"],
             "reserved": stats["reserved_bytes.all.peak"],
         }
-
-    def reset_peaks(self) -> None:
-        torch.cuda.reset_peak_memory_stats()
 
 
 class Mps(Cpu):
@@ -216,6 +213,14 @@ KINDS: dict[str, Cpu] = {"cuda": Cuda(), "mps": Mps(), "cpu": Cpu()}
 def on(name: str) -> Cpu:
     """Return what is known of the device of that name: cpu, cuda or mps."""
     return KINDS[name]
+
+
+def flush(name: str) -> Callable[[], torch.Tensor]:
+    """Return a function that reads more than the caches hold, which empties them.
+
+    Call it outside the timed region. It writes nothing, since the timed iteration would have to write that back."""
+    size_bytes = max(FLUSH_LEAST_BYTES, FLUSH_TIMES * on(name).cache_bytes())
+    return torch.zeros(size_bytes // 4, device=name).sum
 
 
 def named(name: str = "auto") -> str:

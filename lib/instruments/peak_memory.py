@@ -51,9 +51,9 @@ def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
     def mark(phase: str) -> None:
         for name, size in here.memory_bytes().items():
             sizes[f"{phase}_{name}"] = size
-        here.reset_peaks()
 
-    here.reset_peaks()
+    # peaks count from here on
+    here.memory_bytes()
     iteration(mark)
     return in_mib(sizes)
 

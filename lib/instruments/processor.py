@@ -13,7 +13,6 @@ import torch
 SETS = {"avx512_f": "AVX-512", "avx2": "AVX2", "amx_tile": "AMX", "neon": "NEON", "sve": "SVE"}
 NATIVE_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 CPUINFO = Path("/proc/cpuinfo")
-CACHE_BYTES = 128 * 2**20  # of the last caches, where the system does not say
 
 
 @functools.cache
@@ -50,16 +49,13 @@ def cache_levels_mib() -> dict[str, float]:
 
 
 def last_caches_bytes() -> int:
-    """Return the bytes of all caches of the last level."""
+    """Return the bytes of all caches of the last level, 0 if they are not known."""
     caches = _caches()
-    if not caches:
-        return CACHE_BYTES
-    return int(caches[-1]["all-size"])
+    return int(caches[-1]["all-size"]) if caches else 0
 
 
-@functools.cache
 def _caches() -> list[dict]:
-    """List level, bytes of one and bytes of all caches, by level; none where the system does not say."""
+    """List each level's caches, with the bytes of `one-size` and of all."""
     command = ["lscpu", "--caches=level,one-size,all-size", "--bytes", "--json"]
     try:
         printed = subprocess.run(command, capture_output=True, text=True).stdout

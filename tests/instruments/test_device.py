@@ -63,3 +63,11 @@ def test_every_clock_of_a_gpu_gives_it_time_to_raise_its_own():
     clocks = [Cpu().clock(), Cuda().clock(), Mps().clock()]
     assert [type(clock) for clock in clocks] == [HostClock, EventClock, HostClock]
     assert [clock.least_s for clock in clocks] == [0.0, device.GPU_LEAST_S, device.GPU_LEAST_S]
+
+
+def test_a_flush_reads_more_than_the_cache_holds(monkeypatch):
+    monkeypatch.setattr(Cpu, "cache_bytes", lambda _: 2**20)
+    monkeypatch.setattr(device, "FLUSH_LEAST_BYTES", 2**10)
+    read = device.flush("cpu")
+    assert read() == 0
+    assert read.__self__.nbytes == 4 * 2**20

@@ -122,7 +122,6 @@ def test_a_gpu_follows_one_iteration_and_counts_another(monkeypatch):
     training, _ = stepped(monkeypatch, mode="no_grad")
     peak_mib = memory_trace.trace(training, "cpu", 3)["peak_mib"][0]
     monkeypatch.setattr(Cuda, "memory_bytes", lambda _: {"peak": 3 * MIB})
-    monkeypatch.setattr(Cuda, "reset_peaks", lambda _: None)
     metrics = memory_trace.trace(training, "cuda", 3)
     assert metrics["peak_mib"] == [3.0]
     assert max(metrics["timeline"]["live_mib"]) == peak_mib

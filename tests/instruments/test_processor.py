@@ -26,12 +26,13 @@ def test_instructions_and_the_lack_of_bf16_are_told_by_pytorch(monkeypatch, capa
 
 
 def test_caches_of_the_last_level_count_once_for_each_group_of_cores(monkeypatch):
-    caches = [(1, 2**15, 4 * 2**15), (3, 32 * 2**20, 64 * 2**20), (2, 2**20, 4 * 2**20)]
-    printed = json.dumps(
-        {"caches": [dict(zip(("level", "one-size", "all-size"), cache, strict=True)) for cache in caches]}
-    )
+    mib = 2**20
+    caches = [
+        {"level": 3, "one-size": f"{32 * mib}", "all-size": f"{64 * mib}"},
+        {"level": 1, "one-size": f"{2**15}", "all-size": f"{4 * 2**15}"},
+        {"level": 2, "one-size": f"{mib}", "all-size": f"{4 * mib}"},
+    ]
+    printed = json.dumps({"caches": caches})
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=printed))
-    processor._caches.cache_clear()
-    assert processor.last_caches_bytes() == 64 * 2**20
+    assert processor.last_caches_bytes() == 64 * mib
     assert processor.cache_levels_mib() == {"l2_mib": 1.0, "l3_mib": 32.0}
-    processor._caches.cache_clear()
