@@ -62,9 +62,7 @@ def machine(device: str) -> str:
     if device != "cpu":
         return re.sub(r"[^a-z0-9]+", "-", hardware(device).lower()).strip("-")
     family = re.search(r"xeon|epyc|ryzen|threadripper|core|apple m\d+", processor.name().lower())
-    name = platform.machine().lower()
-    if family:
-        name = family[0]
+    name = family[0] if family else platform.machine().lower()
     return f"{re.sub('[ _]', '-', name)}-{cores()}c"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import pandas as pd
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from lib.instruments import peak_memory
@@ -138,22 +139,18 @@ def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]
 @contextlib.contextmanager
 def _innermost_module(model: nn.Module) -> Iterator[Callable[[], str]]:
     """Yield a function that names the innermost module that runs, or "loss"."""
+    # layers are told together
+    names = {module: re.sub(r"\.\d+", ".*", name) or type(model).__name__ for name, module in model.named_modules()}
     running = ["loss"]
-    hooks = []
+
+    def enter(module: nn.Module, _) -> None:
+        running.append(names[module])
 
     def leave(*_) -> None:
         running.pop()
 
-    for name, module in model.named_modules():
-        # layers are told together
-        shown = re.sub(r"\.\d+", ".*", name) or type(model).__name__
-        hooks.append(module.register_forward_pre_hook(lambda *_, shown=shown: running.append(shown)))
-        hooks.append(module.register_forward_hook(leave))
-    try:
+    with register_module_forward_pre_hook(enter), register_module_forward_hook(leave):
         yield lambda: running[-1]
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def held_bytes(owners: Mapping[str, Iterable[Tensor]], device: str) -> dict[str, int]:

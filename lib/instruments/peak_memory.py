@@ -5,7 +5,6 @@ import math
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
@@ -67,24 +66,14 @@ def in_mib(sizes: dict[str, int]) -> dict[str, list[float]]:
     return metrics
 
 
-@dataclass
-class Allocation:
-    """Describe an allocation; `phase`, `born` and `freed` number marks and events."""
-
-    bytes: int
-    operator: str
-    module: str  # or the node of the backward graph
-    phase: int
-    born: int
-    freed: float = math.inf
-
-
 class History(TorchDispatchMode):
     """Record an iteration's allocations and frees of tensor storages, to the byte.
 
     It sees every operation, and with it every storage; one that the iteration touches but did not create is in
     `bytes_before`. `events` are instants, in microseconds since the start, with the change in bytes. `marks` are the
-    start and the ends of phases, each with its instant and the number of events before it."""
+    start and the ends of phases, each with its instant and the number of events before it. `allocations` say who made
+    them, with the number of the mark that ends their `phase`, and of the events by which they are `born` and `freed`;
+    in a backward pass `module` is the node of its graph."""
 
     # PyTorch's own tracker (torch.distributed._tools.mem_tracker) has the kinds at the peak, but no times and no makers
 
@@ -95,8 +84,8 @@ class History(TorchDispatchMode):
         self.bytes_before = 0
         self.events: list[tuple[float, int]] = []
         self.marks: list[tuple[str, float, int]] = [("", 0.0, 0)]
-        self.allocations: list[Allocation] = []
-        self.alive: dict[int, Allocation] = {}
+        self.allocations: list[dict] = []
+        self.alive: dict[int, dict] = {}
         self.references: dict[int, weakref.ref] = {}
 
     def mark(self, phase: str) -> None:
@@ -131,28 +120,30 @@ class History(TorchDispatchMode):
         former = self.alive.get(key)
         if former is None:
             self.references[key] = weakref.ref(storage, lambda _: self._freed(key))
-        elif former.bytes == size:
+        elif former["bytes"] == size:
             return
         else:
             # resized: moved to memory of another size
             self._end(former)
         node = torch._C._current_autograd_node()
         maker = node.name() if node else self.module_name()
-        allocation = Allocation(size, operator, maker, len(self.marks), len(self.events))
-        self.alive[key] = allocation
+        self.alive[key] = {
+            "bytes": size, "operator": operator, "module": maker, "phase": len(self.marks),
+            "born": len(self.events), "freed": math.inf,
+        }  # fmt: skip
         if former is None and not operator:
             self.bytes_before += size
         else:
-            self.allocations.append(allocation)
+            self.allocations.append(self.alive[key])
             self.events.append((self._now_us(), size))
 
     def _freed(self, key: int) -> None:
         del self.references[key]
         self._end(self.alive.pop(key))
 
-    def _end(self, allocation: Allocation) -> None:
-        allocation.freed = len(self.events)
-        self.events.append((self._now_us(), -allocation.bytes))
+    def _end(self, allocation: dict) -> None:
+        allocation["freed"] = len(self.events)
+        self.events.append((self._now_us(), -allocation["bytes"]))
 
     def _now_us(self) -> float:
         return (time.perf_counter_ns() - self.began_ns) / 1e3

@@ -47,5 +47,5 @@ def test_no_tensor_of_all_scores_is_ever_allocated(causal):
         torch.autograd.grad(out, inputs, dout)
         mark("backward")
 
-    sizes = [allocation.bytes for allocation in follow(iteration).allocations]
+    sizes = [allocation["bytes"] for allocation in follow(iteration).allocations]
     assert max(sizes) == 4 * length * block

@@ -94,8 +94,6 @@ def test_the_parts_add_up_to_the_peak(monkeypatch, checkpoint, changed):
     training, _ = stepped(monkeypatch, checkpoint, **changed)
     metrics = memory_trace.trace(training, "cpu", 3)
     assert sum(metrics["alive"]["part_mib"]) == pytest.approx(metrics["peak_mib"][0], rel=1e-12)
-    # no hook stays on the model
-    assert not [module for module in training.module.modules() if module._forward_hooks or module._forward_pre_hooks]
 
 
 def test_kinds_and_modules_have_the_bytes_of_theory(monkeypatch):
