@@ -2,8 +2,6 @@
 
 By default glibc may give large freed blocks back to the system. Its threshold adapts to what the process freed before
 (mallopt(3)). So two processes that run the same code can take different times.
-
->>> allocator.use("keeps")
 """
 
 import ctypes

@@ -95,7 +95,6 @@ def describe(device: str) -> dict:
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "allocator": allocator.current(),
-        "matmul_precision": torch.get_float32_matmul_precision(),
         "commit": _commit(),
         "lacks": [reason for reason in reasons if reason],
         **on(device).facts(),
