@@ -101,9 +101,9 @@ class Cpu:
         """Give back memory that PyTorch keeps for the device."""
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return the bytes of live tensors (`end`), their `peak`, and those `reserved`.
+        """Return the bytes of live tensors (`end`), and their `peak` since the last call.
 
-        Peaks are those since the last call. Each is there only where the device counts it; nothing for a CPU."""
+        Each is there only where the device counts it; nothing for a CPU."""
         return {}
 
 
@@ -163,14 +163,10 @@ class Cuda(Cpu):
         torch.cuda.empty_cache()
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return what the allocator counts: bytes as requested, and those it held."""
+        """Return what the allocator counts: bytes as requested."""
         stats = torch.cuda.memory_stats()
         torch.cuda.reset_peak_memory_stats()
-        return {
-            "peak": stats["requested_bytes.all.peak"],
-            "end": stats["requested_bytes.all.current"],
-            "reserved": stats["reserved_bytes.all.peak"],
-        }
+        return {"peak": stats["requested_bytes.all.peak"], "end": stats["requested_bytes.all.current"]}
 
 
 class Mps(Cpu):
@@ -202,9 +198,8 @@ class Mps(Cpu):
         torch.mps.empty_cache()
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return the bytes of live tensors and those that the driver holds."""
         self.synchronize()
-        return {"end": torch.mps.current_allocated_memory(), "reserved": torch.mps.driver_allocated_memory()}
+        return {"end": torch.mps.current_allocated_memory()}
 
 
 KINDS: dict[str, Cpu] = {"cuda": Cuda(), "mps": Mps(), "cpu": Cpu()}

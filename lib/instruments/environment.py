@@ -49,18 +49,10 @@ def keep_quota() -> None:
         torch.set_num_threads(cores())
 
 
-def hardware(device: str) -> str:
-    """Return the name of the GPU, or of the processor with its number of cores."""
-    name = on(device).hardware()
-    if device == "cpu":
-        return f"{name}, {cores()} cores"
-    return name
-
-
 def machine(device: str) -> str:
     """Return the hardware's slug, which names its records, as nvidia-h200 or xeon-2c."""
     if device != "cpu":
-        return re.sub(r"[^a-z0-9]+", "-", hardware(device).lower()).strip("-")
+        return re.sub(r"[^a-z0-9]+", "-", on(device).hardware().lower()).strip("-")
     family = re.search(r"xeon|epyc|ryzen|threadripper|core|apple m\d+", processor.name().lower())
     name = family[0] if family else platform.machine().lower()
     return f"{re.sub('[ _]', '-', name)}-{cores()}c"
@@ -81,10 +73,12 @@ def describe(device: str) -> dict:
     """Return the environment of a measurement, as plain values for the record."""
     # the report tells why some cases cannot run here: no compiler, no such precision
     reasons = [compiler_missing(device), *map(on(device).lacks, precision.NAMES)]
+    hardware = on(device).hardware()
+    if device == "cpu":
+        hardware += f", {cores()} cores"
     return {
         "machine": machine(device),
-        "hardware": hardware(device),
-        "device": device,
+        "hardware": hardware,
         "processor": processor.name(),
         "instruction_sets": processor.instruction_sets(),
         **processor.cache_levels_mib(),

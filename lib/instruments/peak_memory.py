@@ -39,9 +39,8 @@ def peaks(iteration: Iteration, device: str) -> dict[str, list[float]]:
     """Run one untimed iteration, and return the memory of live tensors in MiB.
 
     `<phase>_peak_mib` is the most in a phase, `<phase>_end_mib` that at its end, and `peak_mib` the largest peak. CUDA:
-    counted by the allocator, with cuBLAS's workspaces; `<phase>_reserved_mib` is the most that it held of the device.
-    CPU: followed through every operation, to the byte, but not inside compiled graphs. MPS reports no peaks, only ends
-    and `<phase>_reserved_mib`, held by the driver at each end."""
+    counted by the allocator, with cuBLAS's workspaces. CPU: followed through every operation, to the byte, but not
+    inside compiled graphs. MPS reports no peaks."""
     if device == "cpu":
         return in_mib(follow(iteration).peaks())
     here = on(device)
@@ -71,9 +70,9 @@ class History(TorchDispatchMode):
 
     It sees every operation, and with it every storage; one that the iteration touches but did not create is in
     `bytes_before`. `events` are instants, in microseconds since the start, with the change in bytes. `marks` are the
-    start and the ends of phases, each with its instant and the number of events before it. `allocations` say who made
-    them, with the number of the mark that ends their `phase`, and of the events by which they are `born` and `freed`;
-    in a backward pass `module` is the node of its graph."""
+    start and the ends of phases, each with its instant and the number of events before it. `allocations` have the
+    numbers of the mark that ends their `phase` and of the events by which they are `born` and `freed`; in a backward
+    pass `module` is the node of its graph."""
 
     # PyTorch's own tracker (torch.distributed._tools.mem_tracker) has the kinds at the peak, but no times and no makers
 
@@ -163,9 +162,7 @@ class History(TorchDispatchMode):
 
 
 def follow(iteration: Iteration, module_name: Callable[[], str] = lambda: "") -> History:
-    """Run one iteration, and return the history of its memory.
-
-    `module_name` names the module that runs."""
+    """Run one iteration, and return its history; `module_name` names the module that runs."""
     with History(module_name) as history:
         iteration(history.mark)
     return history

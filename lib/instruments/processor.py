@@ -59,6 +59,6 @@ def _caches() -> list[dict]:
     command = ["lscpu", "--caches=level,one-size,all-size", "--bytes", "--json"]
     try:
         printed = subprocess.run(command, capture_output=True, text=True).stdout
-        return sorted(json.loads(printed)["caches"], key=lambda cache: cache["level"])
+        return sorted(json.loads(printed).get("caches", []), key=lambda cache: cache["level"])
     except (OSError, ValueError):
         return []

@@ -18,12 +18,10 @@ ALL_REDUCE = "all-reduce"
 
 
 def typical_step(iteration: Iteration, before: Callable[[], None], median_ms: float) -> dict[str, list]:
-    """Trace some steps, and return the one whose time is nearest `median_ms`.
+    """Trace some steps, and return the one whose time is nearest `median_ms`, the same on all ranks.
 
-    All ranks must pass the same. The columns `rank`, `part`, `start_ms` and `end_ms` say when each phase and each
-    all-reduce of this rank began and ended; zero is when the first rank began. Phases are those that the iteration
-    marks. All-reduces are those of torch.profiler's trace, which makes a step slower: so the first, unrecorded one does
-    not count."""
+    The columns `rank`, `part`, `start_ms` and `end_ms` say when each phase that the iteration marks and each all-reduce
+    of this rank began and ended; zero is when the first rank began."""
     device = DEVICES[dist.get_backend()]
     clock = on(device).clock()
     phases: list[str] = []
@@ -50,14 +48,13 @@ def typical_step(iteration: Iteration, before: Callable[[], None], median_ms: fl
     totals_ms = torch.tensor([sum(step_ms) for step_ms in recorded_ms], dtype=torch.float64, device=device)
     dist.all_reduce(totals_ms, dist.ReduceOp.MAX)
     told = int((totals_ms - median_ms).abs().argmin())
-    start_ns = starts_ns[1:][told]
+    start_ns = starts_ns[1 + told]
     first_ns = torch.tensor(start_ns, device=device)
     dist.all_reduce(first_ns, dist.ReduceOp.MIN)
 
     ends_ms = list(itertools.accumulate(recorded_ms[told], initial=0.0))
     parts = pd.DataFrame({"part": phases, "start_ms": ends_ms[:-1], "end_ms": ends_ms[1:]})
-    is_start = (events["category"] == "user_annotation") & (events["name"] == profiler.START)
-    start_us = events.loc[is_start, "end_us"].iloc[told]
+    start_us = events.loc[events["name"] == profiler.START, "end_us"].iloc[told]
     # an operation of gloo, or a kernel of NCCL
     is_kernel = (events["category"] == "kernel") & events["name"].str.contains("AllReduce")
     reduces = events[is_kernel | (events["name"] == "gloo:all_reduce")]

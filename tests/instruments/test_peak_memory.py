@@ -59,18 +59,17 @@ def test_a_storage_counts_once_in_its_size_from_when_it_is_made_until_its_last_v
 
 def test_cuda_counts_each_phase_from_its_own_begin(monkeypatch):
     before = {"peak": 9 * MIB}
-    counted = iter([before, {"peak": 5 * MIB, "end": 2 * MIB, "reserved": 8 * MIB}, {"peak": 3 * MIB, "end": 3 * MIB}])
+    counted = iter([before, {"peak": 5 * MIB, "end": 2 * MIB}, {"peak": 3 * MIB, "end": 3 * MIB}])
     monkeypatch.setattr(Cuda, "memory_bytes", lambda _: next(counted))
     assert peak_memory.peaks(lambda mark: (mark("forward"), mark("backward")), "cuda") == {
-        "forward_peak_mib": [5], "forward_end_mib": [2], "forward_reserved_mib": [8],
-        "backward_peak_mib": [3], "backward_end_mib": [3], "peak_mib": [5],
+        "forward_peak_mib": [5], "forward_end_mib": [2], "backward_peak_mib": [3], "backward_end_mib": [3],
+        "peak_mib": [5],
     }  # fmt: skip
 
 
 def test_mps_tells_what_is_held_at_the_end_of_each_phase_and_no_peak(monkeypatch):
-    monkeypatch.setattr(Mps, "memory_bytes", lambda _: {"end": 2 * MIB, "reserved": 3 * MIB})
-    metrics = peak_memory.peaks(lambda mark: mark("forward"), "mps")
-    assert metrics == {"forward_end_mib": [2], "forward_reserved_mib": [3]}
+    monkeypatch.setattr(Mps, "memory_bytes", lambda _: {"end": 2 * MIB})
+    assert peak_memory.peaks(lambda mark: mark("forward"), "mps") == {"forward_end_mib": [2]}
 
 
 ERRORS = [
