@@ -1,7 +1,6 @@
 """Answer what differs between devices: a CPU, a CUDA GPU, Apple's GPU by MPS.
 
-No other module asks torch.cuda or torch.mps, but `nsight`, which is for CUDA alone. `KINDS` has the devices by name,
-the fastest first. Asking for a device starts nothing on it.
+No other module asks torch.cuda or torch.mps, but `nsight`, which is for CUDA alone. Asking starts nothing on a device.
 """
 
 import contextlib
@@ -202,7 +201,7 @@ class Mps(Cpu):
         return {"end": torch.mps.current_allocated_memory()}
 
 
-KINDS: dict[str, Cpu] = {"cuda": Cuda(), "mps": Mps(), "cpu": Cpu()}
+KINDS: dict[str, Cpu] = {"cuda": Cuda(), "mps": Mps(), "cpu": Cpu()}  # the fastest first
 
 
 def on(name: str) -> Cpu:
@@ -221,7 +220,7 @@ def flush(name: str) -> Callable[[], torch.Tensor]:
 def named(name: str = "auto") -> str:
     """Return the device of that name; `auto` picks the fastest one that PyTorch sees.
 
-    Raises ValueError for a device that is unknown or not seen, and for `auto` where the driver lists a GPU that PyTorch
+    Raises ValueError for a device that is unknown or not seen. So does `auto` where the driver lists a GPU that PyTorch
     does not see: measuring the processor instead would surprise."""
     validate.choice("device", name, ("auto", *KINDS))
     seen = [kind for kind in KINDS if on(kind).missing() is None]
