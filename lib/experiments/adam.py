@@ -10,7 +10,7 @@ from lib import adam, model, timing, validate
 from lib.cost import flops
 from lib.experiments import exact
 from lib.experiments.case import Case, Work
-from lib.instruments import cache
+from lib.instruments import device
 from lib.validate import one_of
 
 # random values of a tensor; a larger one repeats them, since drawing takes longer than measuring
@@ -92,7 +92,7 @@ class Adam(Case):
         facts = {"elements": elements, "moved_bytes": flops.adam_bytes(elements, self.amsgrad)}
         before = timing.nothing
         if self.cold:
-            before = cache.flush(self.device)
+            before = device.flush(self.device)
         return Work(self.device, iteration, expected, result, TOLERANCE, facts, compiled=self.compiles, before=before)
 
     def _state_in_progress(self, param: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -15,9 +15,8 @@ from lib import attention, precision, timing
 from lib.cost import flops, memory
 from lib.experiments import attending, exact
 from lib.experiments.case import Case, Work
-from lib.instruments import cache, memory_limit
-from lib.instruments.live_memory import identity
-from lib.instruments.peak_memory import MIB
+from lib.instruments import device, memory_limit
+from lib.instruments.peak_memory import MIB, identity
 from lib.validate import one_of
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
@@ -70,7 +69,7 @@ class Attention(Case):
         attend = attention.VARIANTS[self.variant]
         flush = timing.nothing
         if self.cold:
-            flush = cache.flush(self.device)
+            flush = device.flush(self.device)
         last = {}
 
         def iteration(mark: timing.Mark) -> None:

@@ -1,15 +1,14 @@
 """Profile the kernels of a training step."""
 
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import ClassVar
 
-from lib import attention, paths, records
+from lib import attention
 from lib.cost import flops
 from lib.experiments import case as measuring
 from lib.experiments.case import Recording
 from lib.experiments.step import Step
-from lib.instruments import compilation, device, environment, profiler
+from lib.instruments import compilation, device, profiler
 
 PROFILED = 3  # iterations; a profile of one could show an accident
 
@@ -33,9 +32,7 @@ class Kernels(Step):
         return super().unavailable()
 
     def measure(self, record: Recording, seconds: float) -> None:
-        """Check and time the step, then profile it, since a profiler slows it down.
-
-        By hand, the trace is kept as `trace_file`."""
+        """Check and time the step, then profile it, since a profiler slows it down."""
         if self.compiles:
             compilation.name_kernels()
         work = record.setup()
@@ -47,11 +44,4 @@ class Kernels(Step):
             # only now, since ranges take time even without a profiler
             for layer in work.training.module.layers:
                 layer.attn.attend = attention.annotated
-        keep = None
-        if record.round == records.BY_HAND:
-            keep = self.trace_file()
-        record.metrics |= profiler.profile(work.iteration, self.device, work.before, PROFILED, self.parts, keep)
-
-    def trace_file(self) -> Path:
-        """Return the file of the case's trace, to be opened at ui.perfetto.dev."""
-        return paths.runs() / environment.machine(self.device) / f"{records.name(asdict(self))}.trace.json.gz"
+        record.metrics |= profiler.profile(work.iteration, self.device, work.before, PROFILED, self.parts)

@@ -87,7 +87,7 @@ def measure(case: Case, round: int, seconds: float, share: int = 1, raises: bool
     `limit_bytes`, and if the process was `fresh`. Another error gives a record with the status `failed` and the
     `reason`; where it `raises`, the error itself."""
     global _measured_cases
-    allocator.use(getattr(case, "allocator", allocator.chosen()))
+    allocator.use(getattr(case, "allocator", "keeps"))
     environment.keep_quota()
     gc.collect()
     # later collections need not search what is alive now

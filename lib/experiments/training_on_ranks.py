@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lib import adam, model, precision, timing
 from lib.experiments.training import Training
 from lib.instruments import peak_memory
-from lib.instruments.live_memory import held_bytes
+from lib.instruments.memory_trace import held_bytes
 from lib.parallel import ddp
 from lib.parallel.fsdp import FullySharded
 from lib.parallel.sharded import ShardedOptimizer

@@ -2,28 +2,15 @@
 
 By default glibc may give large freed blocks back to the system. Its threshold adapts to what the process freed before
 (mallopt(3)). So two processes that run the same code can take different times.
-
->>> allocator.use("keeps")
 """
 
 import ctypes
 import functools
-import os
 import platform
 
-from lib import validate
-
-ALLOCATORS = ("keeps", "default")
 # parameters of glibc's malloc.h: -4 is M_MMAP_MAX, a count; -1 is M_TRIM_THRESHOLD, where -1 is never; -2 is M_TOP_PAD
 KEEP = {-4: 0, -1: -1, -2: 64 * 2**20}
 _current = "default"  # what this process does with freed memory
-
-
-def chosen() -> str:
-    """Return what $ALLOCATOR names, or `keeps`; ValueError for an unknown name."""
-    name = os.environ.get("ALLOCATOR", "keeps")
-    validate.choice("ALLOCATOR", name, ALLOCATORS)
-    return name
 
 
 def current() -> str:

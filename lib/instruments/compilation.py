@@ -1,7 +1,4 @@
-"""Observe what torch.compile does when something runs for the first time.
-
-Importing the compiler takes a second, so it is imported only where something compiles.
-"""
+"""Observe what torch.compile does; its import takes a second, and waits until then."""
 
 import contextlib
 import functools
@@ -14,10 +11,9 @@ import torch
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
-@functools.cache
+@functools.cache  # once a process: else the first case would pay for the compiler's start
 def start(device: str) -> None:
-    """Compile a small function once a process."""
-    # else the first case would pay for the compiler's start
+    """Compile a small function."""
     torch.compile(torch.sin)(torch.ones(1, device=device))
 
 

@@ -5,7 +5,6 @@ docs.kernel.org, cgroup-v2 (memory.max, cpu.max) and cgroup-v1 (memory.limit_in_
 """
 
 import math
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,15 +26,12 @@ def memory_bytes() -> tuple[int | float, int | float]:
             limit = _read(group / limit_file)
             used = _read(group / used_file)
             # without a limit, it is `max` or missing
-            if not (limit.isdigit() and used.isdigit()):
-                continue
-            left = int(limit) - int(used)
-            # the kernel gives up its cache of files when a program needs the memory
-            cache = re.search(rf"^{cache_name} (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
-            if cache:
-                left += int(cache[1])
-            least_limit = min(least_limit, int(limit))
-            least_left = min(least_left, left)
+            if limit.isdigit() and used.isdigit():
+                statistics = dict(line.split() for line in _read(group / "memory.stat").splitlines())
+                # the kernel gives up its cache of files when a program needs the memory
+                left = int(limit) - int(used) + int(statistics.get(cache_name, 0))
+                least_limit = min(least_limit, int(limit))
+                least_left = min(least_left, left)
     return least_limit, least_left
 
 
@@ -69,7 +65,6 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def _read(file: Path) -> str:
-    """Return a file's text, empty if it cannot be read."""
     try:
         return file.read_text().strip()
     except OSError:

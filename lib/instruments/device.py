@@ -1,16 +1,13 @@
 """Answer what differs between devices: a CPU, a CUDA GPU, Apple's GPU by MPS.
 
-No other module asks torch.cuda or torch.mps, but `nsight`, which is for CUDA alone. `KINDS` has the devices by name,
-the fastest first. Asking for a device starts nothing on it.
+No other module asks torch.cuda or torch.mps, but `nsight`, which is for CUDA alone. Asking starts nothing on a device.
 """
 
 import contextlib
-import hashlib
 import os
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from types import ModuleType
 
 import psutil
 import torch
@@ -20,6 +17,8 @@ from lib.instruments import container, processor
 from lib.timing import HostClock
 
 NATIVE_BF16 = (8, 0)  # least compute capability with TF32 and bf16 products; older GPUs emulate bf16
+FLUSH_LEAST_BYTES = 256 * 2**20  # some GPUs' caches are larger than what they report as their second level
+FLUSH_TIMES = 4  # the size of the cache: less may leave lines of the case in a cache that does not evict the oldest
 GPU_LEAST_S = 0.2  # of warming up and of sampling; Triton's do_bench and nvbench last as long or less
 MPS_SHORT_NS = 2_000_000  # ten times what waiting for the GPU takes (github.com/pytorch/pytorch/pull/152199)
 
@@ -81,16 +80,14 @@ class Cpu:
         return {}
 
     def cache_bytes(self) -> int:
-        """Return the size of the last caches before memory."""
+        """Return the size of the last caches before memory, 0 if it is not known."""
         return processor.last_caches_bytes()
 
     def free_bytes(self) -> int:
-        """Return the bytes that are still free, within the container's limit."""
-        return min(psutil.virtual_memory().available, container.memory_bytes()[1])
+        """Return the bytes that are still free, within the container's limit.
 
-    def total_bytes(self) -> int:
-        """Return the bytes of memory, free or not, within the container's limit."""
-        return min(psutil.virtual_memory().total, container.memory_bytes()[0])
+        Nothing asks for those of CUDA, whose allocator raises where a case does not fit."""
+        return min(psutil.virtual_memory().available, container.memory_bytes()[1])
 
     def clock(self) -> HostClock:
         """Return a clock for the phases of an iteration."""
@@ -103,17 +100,10 @@ class Cpu:
         """Give back memory that PyTorch keeps for the device."""
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return the bytes of live tensors (`end`), their `peak`, and those `reserved`.
+        """Return the bytes of live tensors (`end`), and their `peak` since the last call.
 
-        Peaks are those since the reset. Each is there only where the device counts it; nothing for a CPU."""
+        Each is there only where the device counts it; nothing for a CPU."""
         return {}
-
-    def reset_peaks(self) -> None:
-        """Count the peak from now on."""
-
-    def activities(self) -> list:
-        """List what torch.profiler is to record."""
-        return [torch.profiler.ProfilerActivity.CPU]
 
 
 class Cuda(Cpu):
@@ -142,22 +132,9 @@ class Cuda(Cpu):
         return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
 
     def facts(self) -> dict:
-        """Return the GPU's hashed identity, memory and power limit, and the versions."""
-        properties = torch.cuda.get_device_properties(0)
-        uuid = str(properties.uuid)
-        facts = {
-            # the hash tells GPUs apart, but names none
-            "gpu": hashlib.sha256(uuid.encode()).hexdigest()[:8],
-            "gpu_memory_mib": properties.total_memory // 2**20,
-            "cuda": torch.version.cuda,
-        }
-        # without the driver's package there is none, and a MIG part has no handle of this name
-        with contextlib.suppress(Exception):
-            nvml = _driver()
-            card = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-            facts["driver"] = nvml.nvmlSystemGetDriverVersion()
-            facts["power_limit_w"] = nvml.nvmlDeviceGetPowerManagementLimit(card) / 1000
-        return facts
+        """Return the GPU's memory and the version of CUDA."""
+        memory_mib = torch.cuda.get_device_properties(0).total_memory // 2**20
+        return {"gpu_memory_mib": memory_mib, "cuda": torch.version.cuda}
 
     def state(self) -> dict[str, list]:
         readings = {
@@ -167,21 +144,15 @@ class Cuda(Cpu):
         }
         state = {}
         for name, read in readings.items():
-            # a missing driver or package and a part of a GPU raise errors of their own classes; a state is no must
+            # a missing driver or package and a part of a GPU raise errors of their own classes
             with contextlib.suppress(Exception):
                 state[name] = [read()]
         return state
 
     def cache_bytes(self) -> int:
-        """Return the size of the second level's cache."""
         return torch.cuda.get_device_properties(0).L2_cache_size
 
-    def free_bytes(self) -> int:
-        """Return the bytes free on the GPU, with those that PyTorch keeps unused."""
-        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-
     def clock(self) -> EventClock:
-        """Return a clock that reads events of the stream."""
         return EventClock(lambda: torch.cuda.Event(enable_timing=True), self.synchronize)
 
     def synchronize(self) -> None:
@@ -191,20 +162,10 @@ class Cuda(Cpu):
         torch.cuda.empty_cache()
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return what the allocator counts: bytes as requested, and those it held."""
+        """Return what the allocator counts: bytes as requested."""
         stats = torch.cuda.memory_stats()
-        return {
-            "peak": stats["requested_bytes.all.peak"],
-            "end": stats["requested_bytes.all.current"],
-            "reserved": stats["reserved_bytes.all.peak"],
-        }
-
-    def reset_peaks(self) -> None:
         torch.cuda.reset_peak_memory_stats()
-
-    def activities(self) -> list:
-        """List what torch.profiler is to record: calls of the CPU and kernels of the GPU."""
-        return [*super().activities(), torch.profiler.ProfilerActivity.CUDA]
+        return {"peak": stats["requested_bytes.all.peak"], "end": stats["requested_bytes.all.current"]}
 
 
 class Mps(Cpu):
@@ -219,11 +180,7 @@ class Mps(Cpu):
 
     def free_bytes(self) -> int:
         """Return what Metal recommends to use at most, less what live tensors use."""
-        return self.total_bytes() - torch.mps.current_allocated_memory()
-
-    def total_bytes(self) -> int:
-        """Return what Metal recommends to use at most."""
-        return torch.mps.recommended_max_memory()
+        return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
 
     def clock(self) -> HostClock:
         """Return a clock that waits for the GPU at each mark."""
@@ -240,12 +197,11 @@ class Mps(Cpu):
         torch.mps.empty_cache()
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return the bytes of live tensors and those that the driver holds."""
         self.synchronize()
-        return {"end": torch.mps.current_allocated_memory(), "reserved": torch.mps.driver_allocated_memory()}
+        return {"end": torch.mps.current_allocated_memory()}
 
 
-KINDS: dict[str, Cpu] = {"cuda": Cuda(), "mps": Mps(), "cpu": Cpu()}
+KINDS: dict[str, Cpu] = {"cuda": Cuda(), "mps": Mps(), "cpu": Cpu()}  # the fastest first
 
 
 def on(name: str) -> Cpu:
@@ -253,10 +209,18 @@ def on(name: str) -> Cpu:
     return KINDS[name]
 
 
+def flush(name: str) -> Callable[[], torch.Tensor]:
+    """Return a function that reads more than the caches hold, which empties them.
+
+    Call it outside the timed region. It writes nothing, since the timed iteration would have to write that back."""
+    size_bytes = max(FLUSH_LEAST_BYTES, FLUSH_TIMES * on(name).cache_bytes())
+    return torch.zeros(size_bytes // 4, device=name).sum
+
+
 def named(name: str = "auto") -> str:
     """Return the device of that name; `auto` picks the fastest one that PyTorch sees.
 
-    Raises ValueError for a device that is unknown or not seen, and for `auto` where the driver lists a GPU that PyTorch
+    Raises ValueError for a device that is unknown or not seen. So does `auto` where the driver lists a GPU that PyTorch
     does not see: measuring the processor instead would surprise."""
     validate.choice("device", name, ("auto", *KINDS))
     seen = [kind for kind in KINDS if on(kind).missing() is None]
@@ -278,14 +242,8 @@ def _listed_gpu() -> str | None:
         return None
     # without the package or the driver, each raises an error of its own
     with contextlib.suppress(Exception):
-        nvml = _driver()
-        return nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(0))
+        import pynvml  # which starts nothing on a GPU
+
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
     return None
-
-
-def _driver() -> ModuleType:
-    """Return NVIDIA's management library, which starts nothing on a GPU."""
-    import pynvml  # only where there may be a GPU of NVIDIA
-
-    pynvml.nvmlInit()
-    return pynvml

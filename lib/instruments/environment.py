@@ -10,18 +10,13 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
+import psutil
 import torch
 
 from lib import precision
 from lib.instruments import allocator, container, processor
 from lib.instruments.device import on
 from lib.paths import ROOT
-
-ALLOWED_VARIABLES = (
-    "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "MKL_NUM_THREADS",
-    "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ENABLE_MPS_FALLBACK", "TRITON_INTERPRET",
-)  # fmt: skip
 
 
 def compiler_missing(device: str) -> str | None:
@@ -54,22 +49,12 @@ def keep_quota() -> None:
         torch.set_num_threads(cores())
 
 
-def hardware(device: str) -> str:
-    """Return the name of the GPU, or of the processor with its number of cores."""
-    name = on(device).hardware()
-    if device == "cpu":
-        return f"{name}, {cores()} cores"
-    return name
-
-
 def machine(device: str) -> str:
     """Return the hardware's slug, which names its records, as nvidia-h200 or xeon-2c."""
     if device != "cpu":
-        return re.sub(r"[^a-z0-9]+", "-", hardware(device).lower()).strip("-")
+        return re.sub(r"[^a-z0-9]+", "-", on(device).hardware().lower()).strip("-")
     family = re.search(r"xeon|epyc|ryzen|threadripper|core|apple m\d+", processor.name().lower())
-    name = platform.machine().lower()
-    if family:
-        name = family[0]
+    name = family[0] if family else platform.machine().lower()
     return f"{re.sub('[ _]', '-', name)}-{cores()}c"
 
 
@@ -88,25 +73,23 @@ def describe(device: str) -> dict:
     """Return the environment of a measurement, as plain values for the record."""
     # the report tells why some cases cannot run here: no compiler, no such precision
     reasons = [compiler_missing(device), *map(on(device).lacks, precision.NAMES)]
+    hardware = on(device).hardware()
+    if device == "cpu":
+        hardware += f", {cores()} cores"
     return {
         "machine": machine(device),
-        "hardware": hardware(device),
-        "device": device,
+        "hardware": hardware,
         "processor": processor.name(),
         "instruction_sets": processor.instruction_sets(),
         **processor.cache_levels_mib(),
         "cores": cores(),
-        "memory_mib": on("cpu").total_bytes() // 2**20,
+        "memory_mib": min(psutil.virtual_memory().total, container.memory_bytes()[0]) // 2**20,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "allocator": allocator.current(),
-        "matmul_precision": torch.get_float32_matmul_precision(),
-        "load": round(os.getloadavg()[0], 2),
         "commit": _commit(),
         "lacks": [reason for reason in reasons if reason],
-        "variables": {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ},
-        "run": os.environ.get("SWEEP_RUN", "by hand"),
         **on(device).facts(),
     }

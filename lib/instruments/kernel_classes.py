@@ -1,8 +1,4 @@
-"""Sort kernels and operators into classes by their names.
-
-It knows kernels of cuBLAS, CUTLASS, PyTorch and torch.compile (Triton and C++, whose names list the operations that
-they fuse), and ATen's operators on a CPU: `classify("aten::mm")` is "matrix product".
-"""
+"""Sort kernels of libraries and torch.compile, and a CPU's operators, into classes by name."""
 
 import functools
 import re
@@ -71,10 +67,6 @@ def short(name: str) -> str:
         # of CUTLASS, the first template argument is the kernel
         return re.sub(r"^cutlass::Kernel2?<(\w+)>.*|(?<=\w)[<(].*", r"\1", name).strip()
     outer = re.match(r"[\w:]+", name)[0].rpartition("::")[2]
-    functors = []
-    for functor in re.findall(r"\w*(?:Functor_\w+|Functor|_kernel_cuda|_kernel_impl|Ops)\b", name):
-        if functor not in (outer, "gpu_kernel_impl", *functors):
-            functors.append(functor)
-    if not functors:
-        return outer
-    return f"{outer} ({', '.join(functors[:2])})"
+    functors = dict.fromkeys(re.findall(r"\w*(?:Functor_\w+|Functor|_kernel_cuda|_kernel_impl|Ops)\b", name))
+    telling = [functor for functor in functors if functor not in (outer, "gpu_kernel_impl")]
+    return f"{outer} ({', '.join(telling[:2])})" if telling else outer

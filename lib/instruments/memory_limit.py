@@ -2,8 +2,7 @@
 
 Under a soft RLIMIT_DATA (setrlimit(2)) an allocation beyond the limit fails at once: PyTorch raises a RuntimeError,
 "can't allocate memory", and the process goes on. Close to the limit a library may instead end the process, as libgomp
-does where it cannot start a thread. A process that keeps freed pages has them counted, so each case gets a limit of its
-own, from what the process has at that moment.
+does where it cannot start a thread.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ def limited(share: int = 1, device: str = "cpu") -> Iterator[int | None]:
         yield None
         return
     former_soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    # heap and private writable mappings, as the limit counts them, and the stack
+    # heap and private writable mappings, as the limit counts them, with the freed pages that the process keeps
     data_bytes = psutil.Process().memory_info().data
     limit_bytes = data_bytes + int(SHARE_OF_FREE * on("cpu").free_bytes() / share)
     for present_limit in (former_soft, hard):

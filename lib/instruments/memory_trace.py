@@ -1,50 +1,97 @@
-"""Tell what a training step saves, and what is alive at its memory peak."""
+"""Tell what a training step keeps in memory: at its peak, for its backward pass, and by owner."""
 
 import contextlib
+import gc
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pandas as pd
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from lib.instruments import peak_memory
-from lib.instruments.live_memory import identity
-from lib.instruments.memory_timeline import History, follow
-from lib.instruments.peak_memory import MIB
+from lib.instruments.device import on
+from lib.instruments.peak_memory import MIB, History, identity
 from lib.instruments.rounding import dtype_name
+
+POINTS = 600  # of a timeline in a record, or few more: a figure cannot show more
 
 
 def trace(training, device: str, count: int) -> dict:
     """Return the peaks and tables that tell the memory of a training step.
 
-    They are those of `peak_memory.peaks` and `History.record_tables`, and a table `alive` of what is alive at the peak.
+    `timeline` has the bytes alive, thinned; `phases` the begin and end of each phase; `alive` what is alive at the
+    peak; `largest` the `count` largest allocations, where equal ones, as the weights of all layers, share a row.
+
     `training` has a `module`, its `optimizer`, an `iteration`, and `before`, which frees what the last iteration left;
     one must have run, so that the optimizer has its states. A CPU runs one iteration for all of it, since it is slow; a
     GPU runs a second one, whose peaks its allocator counts. Operations in a compiled graph cannot be followed."""
     training.before()
     with _innermost_module(training.module) as module_name:
-        history = follow(training.iteration, module_name)
+        history = peak_memory.follow(training.iteration, module_name)
     if device == "cpu":
         metrics = peak_memory.in_mib(history.peaks())
     else:
         training.before()
         metrics = peak_memory.peaks(training.iteration, device)
-    return metrics | history.record_tables(count) | {"alive": _alive_at_peak(training, history)}
+    tables = {
+        "timeline": _timeline(history),
+        "phases": _phases(history),
+        "largest": _largest(history, count),
+        "alive": _alive_at_peak(training, history),
+    }
+    return metrics | {name: table.to_dict("list") for name, table in tables.items()}
 
 
-def _alive_at_peak(training, history: History) -> dict[str, list]:
+def _timeline(history: History) -> pd.DataFrame:
+    instants_us = [0.0] + [instant_us for instant_us, _ in history.events]
+    timeline = pd.DataFrame({"instant_us": instants_us, "live_mib": history.levels()})
+    timeline["live_mib"] /= MIB
+    # thinned to both ends, and each stretch's extremes
+    stretches = timeline["live_mib"].groupby(timeline.index // math.ceil(2 * len(timeline) / POINTS))
+    return timeline.loc[sorted({0, len(timeline) - 1, *stretches.idxmax(), *stretches.idxmin()})]
+
+
+def _phases(history: History) -> pd.DataFrame:
+    marks = pd.DataFrame(history.marks, columns=["phase", "end_us", "events"])
+    return marks.assign(begin_us=marks["end_us"].shift())[1:][["phase", "begin_us", "end_us"]]
+
+
+def _allocations(history: History) -> pd.DataFrame:
+    allocations = pd.DataFrame(history.allocations)
+    names = [phase for phase, _, _ in history.marks]
+    allocations["phase"] = allocations["phase"].map(dict(enumerate(names)))
+    # no module runs in this phase
+    allocations.loc[allocations["phase"] == "optimizer", "module"] = ""
+    return allocations
+
+
+def _largest(history: History, count: int) -> pd.DataFrame:
+    allocations = _allocations(history).rename(columns={"bytes": "each_mib"})
+    allocations["each_mib"] /= MIB
+    # a stable sort keeps equal ones in the order in which they were made
+    largest = allocations.sort_values("each_mib", ascending=False, kind="stable").head(count)
+    return largest.groupby(["each_mib", "module", "operator", "phase"], sort=False).size().reset_index(name="count")
+
+
+def _alive_at_peak(training, history: History) -> pd.DataFrame:
     """Return a table of `kind`, `module` and `part_mib` at an iteration's peak.
 
     Kinds are parameters, gradients, optimizer states, others (buffers and the batch), temporaries (of the backward pass
     and the optimizer) and activations, which were made before the backward pass; what it recomputes is temporary. Only
     activations have a module. The parts add up to the peak on a CPU; on CUDA they lack cuBLAS's workspaces."""
-    parameters_bytes = _bytes(training.module.parameters())
+    parameters_bytes = sum(parameter.nbytes for parameter in training.module.parameters())
     states_bytes = 0
     for state in training.optimizer.state.values():
-        states_bytes += _bytes(state.values())
-    made = history.at_peak()
+        states_bytes += sum(value.nbytes for value in state.values())
+    # levels begin before the first event, so that of event i comes at i + 1
+    levels = history.levels()
+    peak_event = levels.index(max(levels)) - 1
+    allocations = _allocations(history)
+    made = allocations[(allocations["born"] <= peak_event) & (allocations["freed"] > peak_event)]
     activations = made[made["phase"] == "forward"].groupby("module", sort=False)["bytes"].sum()
     # of all that the backward pass makes, the gradients alone stay
     gradients_bytes = made.loc[(made["phase"] == "backward") & (made["freed"] == math.inf), "bytes"].sum()
@@ -60,11 +107,7 @@ def _alive_at_peak(training, history: History) -> dict[str, list]:
         rows.append(("activations", module, size))
     parts = pd.DataFrame(rows, columns=["kind", "module", "part_mib"])
     parts["part_mib"] /= MIB
-    return parts.to_dict("list")
-
-
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
+    return parts
 
 
 @contextlib.contextmanager
@@ -96,19 +139,44 @@ def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]
 @contextlib.contextmanager
 def _innermost_module(model: nn.Module) -> Iterator[Callable[[], str]]:
     """Yield a function that names the innermost module that runs, or "loss"."""
+    # layers are told together
+    names = {module: re.sub(r"\.\d+", ".*", name) or type(model).__name__ for name, module in model.named_modules()}
     running = ["loss"]
-    hooks = []
+
+    def enter(module: nn.Module, _) -> None:
+        running.append(names[module])
 
     def leave(*_) -> None:
         running.pop()
 
-    for name, module in model.named_modules():
-        # layers are told together
-        shown = re.sub(r"\.\d+", ".*", name) or type(model).__name__
-        hooks.append(module.register_forward_pre_hook(lambda *_, shown=shown: running.append(shown)))
-        hooks.append(module.register_forward_hook(leave))
-    try:
+    with register_module_forward_pre_hook(enter), register_module_forward_hook(leave):
         yield lambda: running[-1]
-    finally:
-        for hook in hooks:
-            hook.remove()
+
+
+def held_bytes(owners: Mapping[str, Iterable[Tensor]], device: str) -> dict[str, int]:
+    """Return the bytes of each owner's tensors, and of `all` tensors.
+
+    Each storage counts once, for the first owner. A GPU's allocator counts all; on a CPU these are the tensors that
+    Python knows of."""
+    gc.collect()
+    tensors_of = dict(owners)
+    if device == "cpu":
+        # not isinstance, which asks an object for its class: some lazy ones import a module then
+        tensors_of["other"] = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
+    seen: set[int] = set()
+    sizes = dict.fromkeys(tensors_of, 0)
+    for owner, tensors in tensors_of.items():
+        for tensor in map(_local, tensors):
+            storage = tensor.untyped_storage()
+            if storage.device.type == device and identity(storage) not in seen:
+                seen.add(identity(storage))
+                sizes[owner] += storage.nbytes()
+    all_bytes = on(device).memory_bytes().get("end", sum(sizes.values()))
+    return {owner: sizes[owner] for owner in owners} | {"all": all_bytes}
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """Return the tensor itself, or the one that it wraps, as a distributed tensor does."""
+    while is_traceable_wrapper_subclass(tensor):
+        tensor = getattr(tensor, tensor.__tensor_flatten__()[0][0])
+    return tensor

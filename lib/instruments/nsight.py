@@ -16,13 +16,12 @@ from collections.abc import Callable
 
 import torch
 
-from lib import timing
 from lib.timing import Iteration
 
 WARMUP = 5
 
 
-def capture(iteration: Iteration, before: Callable[[], None] = timing.nothing) -> None:
+def capture(iteration: Iteration, before: Callable[[], None]) -> None:
     """Warm up, then run one iteration between cudaProfilerStart and cudaProfilerStop."""
     for _ in range(WARMUP):
         phases: list[str] = []

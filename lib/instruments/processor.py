@@ -1,7 +1,7 @@
 """Name the processor of this machine, its widest instructions and its caches."""
 
-import contextlib
 import functools
+import json
 import platform
 import re
 import subprocess
@@ -12,9 +12,7 @@ import torch
 # by the words of torch.cpu.get_capabilities
 SETS = {"avx512_f": "AVX-512", "avx2": "AVX2", "amx_tile": "AMX", "neon": "NEON", "sve": "SVE"}
 NATIVE_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
-CPUS = Path("/sys/devices/system/cpu")
 CPUINFO = Path("/proc/cpuinfo")
-CACHE_BYTES = 128 * 2**20  # of the last caches, where the system does not say
 
 
 @functools.cache
@@ -47,29 +45,20 @@ def emulates_bf16() -> bool:
 
 def cache_levels_mib() -> dict[str, float]:
     """Return a core's caches from the second level on, as `l2_mib`; Linux only."""
-    return {f"l{level}_mib": size_bytes / 2**20 for level, _, size_bytes in _caches("cpu0") if level > 1}
+    return {f"l{cache['level']}_mib": int(cache["one-size"]) / 2**20 for cache in _caches() if cache["level"] > 1}
 
 
 def last_caches_bytes() -> int:
-    """Return the bytes of all caches of the last level."""
-    # several, where groups of cores have their own
-    caches = _caches("cpu[0-9]*")
-    if not caches:
-        return CACHE_BYTES
-    last_level, _, _ = caches[-1]
-    return sum(size_bytes for level, _, size_bytes in caches if level == last_level)
+    """Return the bytes of all caches of the last level, 0 if they are not known."""
+    caches = _caches()
+    return int(caches[-1]["all-size"]) if caches else 0
 
 
-def _caches(cores: str) -> list[tuple[int, str, int]]:
-    """List level, sharing cores and bytes of each cache of data, by level."""
-    caches = set()
-    for folder in CPUS.glob(f"{cores}/cache/index*"):
-        # a virtual machine may hide some of the files
-        with contextlib.suppress(OSError):
-            if (folder / "type").read_text().strip() == "Instruction":
-                continue
-            level = int((folder / "level").read_text())
-            sharing_cores = (folder / "shared_cpu_list").read_text().strip()
-            size_kib = int((folder / "size").read_text().strip().removesuffix("K"))
-            caches.add((level, sharing_cores, size_kib * 1024))
-    return sorted(caches)
+def _caches() -> list[dict]:
+    """List each level's caches, with the bytes of `one-size` and of all."""
+    command = ["lscpu", "--caches=level,one-size,all-size", "--bytes", "--json"]
+    try:
+        printed = subprocess.run(command, capture_output=True, text=True).stdout
+        return sorted(json.loads(printed).get("caches", []), key=lambda cache: cache["level"])
+    except (OSError, ValueError):
+        return []

@@ -1,11 +1,10 @@
 """Profile the phases of an iteration: kernels on CUDA, operators on a CPU.
 
-All numbers come from the trace that the profiler exports in Chrome's format, which a reader can open too. A phase ends
-where the iteration marks it. An operator belongs to the phase in which it began. A kernel belongs to the phase in which
-the CPU launched it, since the device may run it later.
+All numbers come from the trace that the profiler exports in Chrome's format. A phase ends where the iteration marks it.
+An operator belongs to the phase in which it began. A kernel belongs to the phase in which the CPU launched it, since
+the device may run it later.
 """
 
-import gzip
 import json
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,7 +13,6 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from lib import timing
 from lib.instruments import kernel_classes
 from lib.instruments.device import on
 from lib.timing import Iteration
@@ -25,41 +23,46 @@ TOP = 12  # rows of a phase in the table of kernels
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 NO_KERNELS = "the trace lacks kernels; CUPTI, which reports them, is missing or not permitted here"
+SPAN = ["thread", "part", "at_us", "end_us"]
 NODE = "autograd::engine::evaluate_function"  # in which the engine runs one node of the backward graph
 
 
 def profile(
-    iteration: Iteration, device: str, before: Callable[[], None] = timing.nothing, count: int = 3,
-    parts: Sequence[str] = (), keep: Path | None = None,
-) -> dict:  # fmt: skip
+    iteration: Iteration, device: str, before: Callable[[], None], count: int, parts: Sequence[str] = ()
+) -> dict:
     """Return the `metrics` of `count` profiled iterations, after one unrecorded one.
 
     `before` runs before each, outside its phases. `parts` are ranges of torch.profiler.record_function inside the first
-    phase. If `keep` is given, the compressed trace is written there."""
-    with tempfile.TemporaryDirectory(prefix="trace-") as folder:
-        # the exporter compresses a file of this ending by itself
-        file = keep or Path(folder, "trace.json.gz")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with torch.profiler.profile(
-            activities=on(device).activities(),
-            schedule=torch.profiler.schedule(wait=0, warmup=1, active=count, repeat=1),
-            on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)),
-            acc_events=True,
-        ) as profiler:
-            for _ in range(1 + count):
-                before()
-                _note(START)
-                iteration(lambda phase: _note(END + phase))
-                # else the next iteration would be launched while this one runs
-                on(device).synchronize()
-                profiler.step()
-        with gzip.open(file, "rt") as trace:
-            return metrics(json.load(trace)["traceEvents"], device, parts)
+    phase."""
+
+    def run() -> None:
+        before()
+        _note(START)
+        iteration(lambda phase: _note(END + phase))
+        # else the next iteration would be launched while this one runs
+        on(device).synchronize()
+
+    return metrics(trace(run, count), device, parts)
 
 
 def _note(name: str) -> None:
     with torch.profiler.record_function(name):
         pass
+
+
+def trace(run: Callable[[], None], count: int) -> list[dict]:
+    """Return the events of `count` runs, after one unrecorded one."""
+    with tempfile.TemporaryDirectory(prefix="trace-") as folder:
+        file = Path(folder, "trace.json")
+        with torch.profiler.profile(
+            schedule=torch.profiler.schedule(wait=0, warmup=1, active=count, repeat=1),
+            on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)),
+            acc_events=True,
+        ) as profiler:
+            for _ in range(1 + count):
+                run()
+                profiler.step()
+        return json.loads(file.read_text())["traceEvents"]
 
 
 def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) -> dict:
@@ -69,7 +72,7 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) ->
     `total_us` as the mean of one iteration. `kernels` has the most expensive kernels of each phase, with their share of
     its kernels' time. `classes` sums each phase by class (see `kernel_classes`). `parts` sums by class what ran in
     these ranges and in the backward nodes of their operators."""
-    events = _events(trace_events)
+    events = table(trace_events)
     windows = _windows(events)
     if device == "cpu":
         calls = _inside(_operators(events), windows)
@@ -89,7 +92,7 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) ->
     return result
 
 
-def _events(trace_events: list[dict]) -> pd.DataFrame:
+def table(trace_events: list[dict]) -> pd.DataFrame:
     """Tabulate the events that last, as they began; of two at once, the outer first."""
     rows = []
     for event in trace_events:
@@ -101,40 +104,35 @@ def _events(trace_events: list[dict]) -> pd.DataFrame:
                 "thread": str(event["tid"]),
                 "at_us": float(event["ts"]),
                 "us": float(event["dur"]),
-                "end_us": float(event["ts"]) + float(event["dur"]),
                 "correlation": arguments.get("correlation"),  # of a kernel with its launch
                 "number": arguments.get("Sequence number"),  # of an operator with its node of the backward graph
             })  # fmt: skip
-    events = pd.DataFrame(rows).sort_values(["at_us", "us"], ascending=[True, False], kind="stable")
-    return events.reset_index(drop=True)
+    events = pd.DataFrame(rows).sort_values(["at_us", "us"], ascending=[True, False], kind="stable", ignore_index=True)
+    return events.assign(end_us=events["at_us"] + events["us"])
 
 
 def _windows(events: pd.DataFrame) -> pd.DataFrame:
     """Tabulate the phases of all iterations in their order."""
-    rows = []
-    iteration = -1
-    for note in events[events["category"] == "user_annotation"].itertuples():
-        if note.name == START:
-            iteration += 1
-            begin_us = note.end_us
-        elif note.name.startswith(END):
-            rows.append((iteration, note.name.removeprefix(END), begin_us, note.at_us))
-            begin_us = note.end_us
-    windows = pd.DataFrame(rows, columns=["iteration", "phase", "span_begin_us", "span_end_us"])
+    is_note = (events["category"] == "user_annotation") & events["name"].str.startswith((START, END))
+    notes = events[is_note]
+    windows = pd.DataFrame({
+        "iteration": (notes["name"] == START).cumsum() - 1,
+        "phase": notes["name"].str.removeprefix(END),
+        "at_us": notes["end_us"].shift(),
+        "end_us": notes["at_us"],
+    })  # fmt: skip
+    windows = windows[notes["name"] != START].reset_index(drop=True)
     # a categorical keeps the order of the phases in every table
     windows["phase"] = pd.Categorical(windows["phase"], windows["phase"].unique())
     return windows
 
 
 def _inside(calls: pd.DataFrame, spans: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
-    """Return the calls that began inside a span, with the columns of that span."""
+    """Return the calls that began inside a span, with the further columns of that span."""
     # each call gets the last span that began before it, which may have ended before it, too
-    placed = pd.merge_asof(
-        calls.sort_values("at_us", kind="stable"), spans.sort_values("span_begin_us"),
-        left_on="at_us", right_on="span_begin_us", by=by,
-    )  # fmt: skip
-    inside = placed[placed["at_us"] <= placed["span_end_us"]]
-    return inside.drop(columns=["span_begin_us", "span_end_us"])
+    in_order = calls.sort_values("at_us", kind="stable")
+    placed = pd.merge_asof(in_order, spans.sort_values("at_us"), on="at_us", by=by, suffixes=("", "_of_span"))
+    return placed[placed["at_us"] <= placed["end_us_of_span"]].drop(columns="end_us_of_span")
 
 
 def _operators(events: pd.DataFrame) -> pd.DataFrame:
@@ -166,8 +164,8 @@ def _durations(windows: pd.DataFrame, calls: pd.DataFrame, device: str) -> dict[
 
     On a GPU a phase ends with the last kernel launched in it, as an event on the stream would show. It begins at the
     end of the phase before, or at the iteration's begin."""
-    begins_us = windows["span_begin_us"]
-    ends_us = windows["span_end_us"]
+    begins_us = windows["at_us"]
+    ends_us = windows["end_us"]
     if device != "cpu":
         last_us = calls.groupby(["iteration", "phase"], observed=True)["end_us"].max().rename("last_us")
         ends_us = windows.join(last_us, on=["iteration", "phase"])["last_us"]
@@ -204,7 +202,8 @@ def _part_spans(events: pd.DataFrame, windows: pd.DataFrame, parts: Sequence[str
     Autograd gives a node the number of the operator that made it."""
     ranges = events[(events["category"] == "user_annotation") & events["name"].isin(parts)]
     ranges = _inside(ranges, windows)
-    spans = _spans(ranges.assign(part=pd.Categorical(ranges["name"], parts)))
+    ranges["part"] = pd.Categorical(ranges["name"], parts)
+    spans = ranges[SPAN]
     numbered = events[(events["category"] == "cpu_op") & events["number"].notna()]
     is_node = numbered["name"].str.startswith(NODE)
     operators = _inside(numbered[~is_node], windows)
@@ -213,10 +212,4 @@ def _part_spans(events: pd.DataFrame, windows: pd.DataFrame, parts: Sequence[str
     # several operators can carry one number; only the last of them made the node
     makers = _inside(operators.drop_duplicates("number", keep="last"), spans, by="thread")
     nodes = numbered[is_node].merge(makers[["number", "part"]], on="number")
-    return pd.concat([spans, _spans(nodes)])
-
-
-def _spans(events: pd.DataFrame) -> pd.DataFrame:
-    """Return the thread, part, begin and end of events, for `_inside`."""
-    columns = {"thread": "thread", "part": "part", "at_us": "span_begin_us", "end_us": "span_end_us"}
-    return events[list(columns)].rename(columns=columns)
+    return pd.concat([spans, nodes[SPAN]])

@@ -197,7 +197,7 @@ def _serve(calls: connection.Connection, folder: Path, rank: int, size: int, bac
     # what the user has set comes first
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", threads(size))))
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
-    allocator.use(allocator.chosen())
+    allocator.use("keeps")
     gpu = None
     if backend == "nccl":
         gpu = torch.device("cuda", rank)

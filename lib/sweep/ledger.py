@@ -82,8 +82,8 @@ class Ledger:
             # a process that had measured other cases ran out: a new one may have room
             if not metrics.get("fresh", True):
                 return True
-            # a machine that was full then may have room now
-            offered_bytes = memory_limit.SHARE_OF_FREE * on(job.device).free_bytes()
+            # a machine that was full then may have room now; only cases on a CPU have a limit
+            offered_bytes = memory_limit.SHARE_OF_FREE * on("cpu").free_bytes()
             if offered_bytes > MORE * metrics.get("limit_bytes", offered_bytes):
                 return True
         return self.retry and record["status"] != "ok"

@@ -140,7 +140,6 @@ def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float | None, place:
         raise _cannot_write(error) from None
     variables = {
         PLAN: str(plan_file),
-        "SWEEP_RUN": name,
         "RESULTS": str(paths.results().resolve()),
         # empty at the start of a sweep, so that the first compilation of a graph is a cold one
         "TORCHINDUCTOR_CACHE_DIR": str(place.scratch / "compiled"),

@@ -7,7 +7,7 @@ from torch.utils._pytree import tree_leaves
 
 from lib import attention
 from lib.cost import flops, memory
-from lib.instruments import memory_timeline
+from lib.instruments import peak_memory
 
 SHAPES = [(2, 64, 16), (3, 130, 8), (1, 40, 40)]
 COPIES = ("aten.new_empty_strided", "aten.copy_")  # of K's gradient, which was made transposed: no kernel must
@@ -32,7 +32,7 @@ def iteration_of(shape, causal):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_peak_of_naive_attention_is_the_predicted_one(shape, causal):
-    measured = memory_timeline.follow(iteration_of(shape, causal)).peaks()
+    measured = peak_memory.follow(iteration_of(shape, causal)).peaks()
     expected = memory.attention_peak_bytes(*shape, causal)
     assert max(measured["forward_peak"], measured["backward_peak"]) == expected
 

@@ -1,11 +1,9 @@
 """A profiled step says what ran in each phase and in each part of attention."""
 
-import json
 from dataclasses import replace
 
 import pandas as pd
 
-from lib import records
 from lib.experiments.kernels import PROFILED
 from lib.instruments import kernel_classes
 from plain import measured, one
@@ -42,13 +40,3 @@ def test_a_fused_kernel_has_no_parts():
     assert "parts" not in metrics
     assert "part_costs" not in metrics
     assert "matrix product" in metrics["classes"]["class"]
-
-
-def test_a_trace_is_kept_of_what_is_measured_by_hand(tmp_path, monkeypatch):
-    monkeypatch.setenv("RESULTS", str(tmp_path / "results"))
-    case = replace(TINY, mode="no_grad")
-    measured(case)
-    assert not case.trace_file().exists()
-    measured(case, round=records.BY_HAND)
-    assert case.trace_file().stat().st_size > 0
-    assert json.dumps(measured(case), allow_nan=False)

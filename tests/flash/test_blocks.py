@@ -8,7 +8,7 @@ import torch
 from flash_checks import LAYOUTS, SHAPES, compare, draw
 from lib.flash.blocks import FlashAttentionCompiled, FlashAttentionTorch
 from lib.instruments import environment
-from lib.instruments.memory_timeline import follow
+from lib.instruments.peak_memory import follow
 
 needs_compiler = pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
 
@@ -47,5 +47,5 @@ def test_no_tensor_of_all_scores_is_ever_allocated(causal):
         torch.autograd.grad(out, inputs, dout)
         mark("backward")
 
-    sizes = [allocation.bytes for allocation in follow(iteration).allocations]
+    sizes = [allocation["bytes"] for allocation in follow(iteration).allocations]
     assert max(sizes) == 4 * length * block

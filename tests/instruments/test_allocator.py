@@ -47,11 +47,3 @@ def test_a_process_that_keeps_freed_memory_cannot_go_back(monkeypatch):
     assert [call.args for call in libc.mallopt.call_args_list] == list(allocator.KEEP.items())
     with pytest.raises(ValueError, match="allocator: got default, expected keeps"):
         allocator.use("default")
-
-
-def test_the_variable_chooses_and_an_unknown_name_is_refused(monkeypatch):
-    monkeypatch.setenv("ALLOCATOR", "default")
-    assert allocator.chosen() == "default"
-    monkeypatch.setenv("ALLOCATOR", "kept")
-    with pytest.raises(ValueError, match=r"ALLOCATOR: got 'kept', .*nearest: keeps"):
-        allocator.chosen()

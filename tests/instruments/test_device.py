@@ -1,7 +1,6 @@
 """A GPU that cannot be used never means a measurement of the processor."""
 
 import sys
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -15,12 +14,7 @@ from lib.timing import HostClock
 @pytest.fixture
 def nvml(monkeypatch):
     """Pretend that NVIDIA's driver is here and knows one GPU."""
-    answers = {
-        "nvmlDeviceGetHandleByIndex.return_value": "card", "nvmlDeviceGetName.return_value": "NVIDIA H100 80GB HBM3",
-        "nvmlSystemGetDriverVersion.return_value": "570.1",
-        "nvmlDeviceGetPowerManagementLimit.return_value": 700_000,
-    }  # fmt: skip
-    module = Mock(**answers)
+    module = Mock(**{"nvmlDeviceGetName.return_value": "NVIDIA H100 80GB HBM3"})
     monkeypatch.setitem(sys.modules, "pynvml", module)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return module
@@ -50,16 +44,6 @@ def test_a_gpu_that_the_user_hides_or_that_has_no_driver_is_not_missed(nvml, mon
     assert device.named("auto") != "cuda"
 
 
-def test_the_facts_of_a_gpu_have_what_the_driver_tells_and_no_identity(nvml, monkeypatch):
-    properties = SimpleNamespace(uuid="1234-abcd", total_memory=80 * 2**30)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
-    facts = Cuda().facts()
-    assert (facts["driver"], facts["power_limit_w"], facts["gpu_memory_mib"]) == ("570.1", 700.0, 80 * 2**10)
-    assert "1234" not in str(facts)
-    nvml.nvmlDeviceGetHandleByUUID.side_effect = RuntimeError("a part of a GPU")
-    assert "driver" not in Cuda().facts()
-
-
 def test_the_state_has_what_the_driver_tells(monkeypatch):
     # a part of a GPU does not tell its clock
     monkeypatch.setattr(torch.cuda, "clock_rate", Mock(side_effect=RuntimeError))
@@ -79,3 +63,11 @@ def test_every_clock_of_a_gpu_gives_it_time_to_raise_its_own():
     clocks = [Cpu().clock(), Cuda().clock(), Mps().clock()]
     assert [type(clock) for clock in clocks] == [HostClock, EventClock, HostClock]
     assert [clock.least_s for clock in clocks] == [0.0, device.GPU_LEAST_S, device.GPU_LEAST_S]
+
+
+def test_a_flush_reads_more_than_the_cache_holds(monkeypatch):
+    monkeypatch.setattr(Cpu, "cache_bytes", lambda _: 2**20)
+    monkeypatch.setattr(device, "FLUSH_LEAST_BYTES", 2**10)
+    read = device.flush("cpu")
+    assert read() == 0
+    assert read.__self__.nbytes == 4 * 2**20

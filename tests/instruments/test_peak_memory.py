@@ -5,8 +5,7 @@ import torch
 
 from lib.instruments import peak_memory
 from lib.instruments.device import Cuda, Mps
-from lib.instruments.memory_timeline import follow
-from lib.instruments.peak_memory import MIB
+from lib.instruments.peak_memory import MIB, follow
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -59,21 +58,18 @@ def test_a_storage_counts_once_in_its_size_from_when_it_is_made_until_its_last_v
 
 
 def test_cuda_counts_each_phase_from_its_own_begin(monkeypatch):
-    counted = iter([{"peak": 5 * MIB, "end": 2 * MIB, "reserved": 8 * MIB}, {"peak": 3 * MIB, "end": 3 * MIB}])
-    resets = []
+    before = {"peak": 9 * MIB}
+    counted = iter([before, {"peak": 5 * MIB, "end": 2 * MIB}, {"peak": 3 * MIB, "end": 3 * MIB}])
     monkeypatch.setattr(Cuda, "memory_bytes", lambda _: next(counted))
-    monkeypatch.setattr(Cuda, "reset_peaks", lambda _: resets.append("reset"))
     assert peak_memory.peaks(lambda mark: (mark("forward"), mark("backward")), "cuda") == {
-        "forward_peak_mib": [5], "forward_end_mib": [2], "forward_reserved_mib": [8],
-        "backward_peak_mib": [3], "backward_end_mib": [3], "peak_mib": [5],
+        "forward_peak_mib": [5], "forward_end_mib": [2], "backward_peak_mib": [3], "backward_end_mib": [3],
+        "peak_mib": [5],
     }  # fmt: skip
-    assert len(resets) == 3
 
 
 def test_mps_tells_what_is_held_at_the_end_of_each_phase_and_no_peak(monkeypatch):
-    monkeypatch.setattr(Mps, "memory_bytes", lambda _: {"end": 2 * MIB, "reserved": 3 * MIB})
-    metrics = peak_memory.peaks(lambda mark: mark("forward"), "mps")
-    assert metrics == {"forward_end_mib": [2], "forward_reserved_mib": [3]}
+    monkeypatch.setattr(Mps, "memory_bytes", lambda _: {"end": 2 * MIB})
+    assert peak_memory.peaks(lambda mark: mark("forward"), "mps") == {"forward_end_mib": [2]}
 
 
 ERRORS = [

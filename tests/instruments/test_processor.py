@@ -1,5 +1,9 @@
 """The processor is named with its instructions and caches."""
 
+import json
+import subprocess
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -21,17 +25,14 @@ def test_instructions_and_the_lack_of_bf16_are_told_by_pytorch(monkeypatch, capa
     assert processor.emulates_bf16() == emulates
 
 
-def test_caches_of_the_last_level_count_once_for_each_group_of_cores(tmp_path, monkeypatch):
-    for core, group in (("cpu0", "0-1"), ("cpu1", "0-1"), ("cpu2", "2-3")):
-        caches = [
-            ("1", "Data", core, "32K"), ("1", "Instruction", core, "32K"), ("2", "Unified", core, "1024K"),
-            ("3", "Unified", group, "32768K"),
-        ]  # fmt: skip
-        for index, values in enumerate(caches):
-            folder = tmp_path / core / "cache" / f"index{index}"
-            folder.mkdir(parents=True)
-            for name, text in zip(("level", "type", "shared_cpu_list", "size"), values, strict=True):
-                (folder / name).write_text(f"{text}\n")
-    monkeypatch.setattr(processor, "CPUS", tmp_path)
-    assert processor.last_caches_bytes() == 64 * 2**20
+def test_caches_of_the_last_level_count_once_for_each_group_of_cores(monkeypatch):
+    mib = 2**20
+    caches = [
+        {"level": 3, "one-size": f"{32 * mib}", "all-size": f"{64 * mib}"},
+        {"level": 1, "one-size": f"{2**15}", "all-size": f"{4 * 2**15}"},
+        {"level": 2, "one-size": f"{mib}", "all-size": f"{4 * mib}"},
+    ]
+    printed = json.dumps({"caches": caches})
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=printed))
+    assert processor.last_caches_bytes() == 64 * mib
     assert processor.cache_levels_mib() == {"l2_mib": 1.0, "l3_mib": 32.0}

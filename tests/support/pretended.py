@@ -44,7 +44,7 @@ def pretended(kind: str):
             return 2**16
 
         def memory_bytes(self):
-            sizes = {"end": HELD, "reserved": HELD}
+            sizes = {"end": HELD}
             return sizes | {"peak": HELD} if kind == "cuda" else sizes
 
     with pytest.MonkeyPatch.context() as patch:
