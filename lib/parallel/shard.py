@@ -19,8 +19,8 @@ class Shard:
         self.param = param
         self.is_read_in_backward = is_read_in_backward
         self.is_divided = param.dim() > 1
-        # of a vector
-        self.rows = self.own_rows = ...
+        self.rows = ...  # of a vector, all
+        self.own_rows = ...
         shape = param.shape
         if self.is_divided:
             world = dist.get_world_size()
