@@ -1,6 +1,6 @@
 """Compute what several devices cost: bytes sent, memory, and the batch needed.
 
-The batches are those of Austin et al. (2025), "How to Scale Your Model", part 5: M is the number of mesh axes, each
+The batches are those of Austin et al. (2025), "How to Scale Your Model", part 5. M is the number of mesh axes, each
 with its own links, that a kind of parallelism uses.
 
 >>> bus_bytes("all_reduce", message_bytes=1e9, world=8)
@@ -68,8 +68,7 @@ def data_parallel_tokens(flops: float, bandwidth: float, axes: int = 1) -> float
 def tensor_ranks(d_ff: int, flops: float, bandwidth: float, axes: int = 1) -> float:
     """Return the ranks up to which products bind tensor parallelism: F M W / C.
 
-    The batch does not matter. Products take 4 B D F / n C, gathering the input and scattering the output 4 B D / M W,
-    in bf16."""
+    In bf16, products take 4 B D F / n C, and gathering the input and scattering the output 4 B D / M W."""
     return d_ff * axes * bandwidth / flops
 
 
@@ -90,14 +89,12 @@ def mixed_tokens(
 
 
 class XXL:
-    """Hold the assignment's model: feed-forward blocks of two matrices each.
-
-    It is that of CS336 2025, assignment 2, section 2.4."""
+    """Hold the feed-forward blocks of CS336 2025, assignment 2, section 2.4."""
 
     d_model = 16384
     d_ff = 53248
     blocks = 126
-    parameters = 2 * blocks * d_model * d_ff
+    parameters = 2 * blocks * d_model * d_ff  # two matrices a block
     state_bytes = 16 * parameters  # fp32 master weights, gradients and AdamW's moments
     token_bytes = 2 * blocks * (d_model + d_ff)  # that a token keeps: the inputs of both products in bf16
 

@@ -65,9 +65,8 @@ class DistributedDataParallel(nn.Module):
             self._start_next()
             if self.variant == "naive":
                 self._pending[-1].wait()
-        if self.variant != "naive":
-            for work in self._pending:
-                work.wait()
+        for work in self._pending:
+            work.wait()
         self._pending.clear()
         self._ready.clear()
 
@@ -82,7 +81,8 @@ class DistributedDataParallel(nn.Module):
             self._start_next()
 
     def _start_next(self) -> None:
-        self._pending.append(collectives.average(_collected(self.buckets[len(self._pending)])))
+        bucket = self.buckets[len(self._pending)]
+        self._pending.append(collectives.average(_collected(bucket)))
 
 
 def _buckets(params: list[nn.Parameter], most_bytes: float) -> list[list[nn.Parameter]]:

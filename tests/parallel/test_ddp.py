@@ -12,8 +12,7 @@ SIZES = [(variant, 0.0016) for variant in VARIANTS] + [("bucketed", 0.0001), ("b
 @pytest.mark.parametrize("model", ["tied", "frozen", "toy"])
 @pytest.mark.parametrize(("variant", "bucket_mib"), SIZES)
 def test_five_steps_are_those_of_one_process(two_ranks, variant, bucket_mib, model):
-    options = {"variant": variant, "bucket_mib": bucket_mib}
-    first, second = two_ranks.run(checks.trained, kind="ddp", model=model, **options)
+    first, second = two_ranks.run(checks.trained, kind="ddp", model=model, variant=variant, bucket_mib=bucket_mib)
     assert first["change"] > 1e-2
     assert first["error"] == second["error"] == 0
     buckets = first["sent"]
