@@ -69,7 +69,7 @@ class Collectives(OnRanks):
             out.copy_(message)
 
         operate, before = {
-            "all_reduce": (lambda: collectives.all_reduce(out), refill),
+            "all_reduce": (lambda: dist.all_reduce(out), refill),
             "all_gather": (lambda: collectives.all_gather(out, part), timing.nothing),
             "reduce_scatter": (lambda: collectives.reduce_scatter(out, message), timing.nothing),
             "broadcast": (lambda: collectives.broadcast(out, 0).wait(), timing.nothing),

@@ -11,6 +11,8 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import torch.distributed as dist
+
 from lib import model, precision, timing
 from lib.cost import flops
 from lib.experiments import training_on_ranks
@@ -18,7 +20,7 @@ from lib.experiments.case import Case, Recording, Work
 from lib.experiments.on_ranks import BACKENDS, OnRanks
 from lib.experiments.step import TOLERANCE, Step
 from lib.instruments import peak_memory
-from lib.parallel import accounting, collectives, ddp, timeline
+from lib.parallel import accounting, ddp, timeline
 from lib.validate import one_of
 
 PLAIN = "plain"
@@ -97,7 +99,7 @@ class Parallel(OnRanks):
 
         def alone(mark: timing.Mark) -> None:
             for tensor in tensors:
-                collectives.all_reduce(tensor)
+                dist.all_reduce(tensor)
             mark("messages")
 
         record.metrics["alone_ms"] = timing.measure(alone, work.clock, seconds).metrics()["total_ms"]

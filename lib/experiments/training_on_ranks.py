@@ -184,4 +184,4 @@ def training(case) -> Replica:
 
 def messages(network: nn.Module) -> list[Tensor]:
     """Return tensors as large as the messages by which our ways average gradients."""
-    return [torch.zeros(sum(param.numel() for param in bucket.params)) for bucket in network.buckets]
+    return [torch.zeros(sum(param.numel() for param in bucket)) for bucket in network.buckets]

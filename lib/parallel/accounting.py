@@ -1,6 +1,6 @@
 """Compute what several devices cost: bytes sent, memory, and the batch needed.
 
-The batches are those of Austin et al. (2025), "How to Scale Your Model", part 5: M is the number of mesh axes, each
+The batches are those of Austin et al. (2025), "How to Scale Your Model", part 5. M is the number of mesh axes, each
 with its own links, that a kind of parallelism uses.
 
 >>> bus_bytes("all_reduce", message_bytes=1e9, world=8)
@@ -8,7 +8,6 @@ with its own links, that a kind of parallelism uses.
 """
 
 import math
-from dataclasses import dataclass
 
 from lib.cost.flops import Shape, width
 
@@ -69,8 +68,7 @@ def data_parallel_tokens(flops: float, bandwidth: float, axes: int = 1) -> float
 def tensor_ranks(d_ff: int, flops: float, bandwidth: float, axes: int = 1) -> float:
     """Return the ranks up to which products bind tensor parallelism: F M W / C.
 
-    The batch does not matter. Products take 4 B D F / n C, gathering the input and scattering the output 4 B D / M W,
-    in bf16."""
+    In bf16, products take 4 B D F / n C, and gathering the input and scattering the output 4 B D / M W."""
     return d_ff * axes * bandwidth / flops
 
 
@@ -80,53 +78,35 @@ def mixed_tokens(
     """Return the tokens a device above which products bind FSDP with tensor ranks.
 
     Beside tensor parallelism over Y, FSDP over X gathers a Y-th of the weights, so it needs C / (Y M_X W). `axes` are
-    M_X and M_Y. With `overlap`, activations travel at the same time as weights, and nothing else counts while Y is at
-    most `tensor_ranks`; without, the two times add up. Infinite where no batch is enough."""
+    M_X and M_Y; Y is below `tensor_ranks`. With `overlap`, activations travel at the same time as weights, and nothing
+    else counts; without, the two times add up."""
     for_weights = data_parallel_tokens(flops, bandwidth, axes[0]) / tensor_world
-    # the part of the products' time in which activations travel
-    share = tensor_world / tensor_ranks(d_ff, flops, bandwidth, axes[1])
-    if share > 1 or (share == 1 and not overlap):
-        return math.inf
     if overlap:
         return for_weights
+    # the part of the products' time in which activations travel
+    share = tensor_world / tensor_ranks(d_ff, flops, bandwidth, axes[1])
     return for_weights / (1 - share)
 
 
-@dataclass(frozen=True)
-class FeedForward:
-    """Hold the assignment's model: feed-forward blocks of two matrices each."""
+class XXL:
+    """Hold the feed-forward blocks of CS336 2025, assignment 2, section 2.4."""
 
-    d_model: int
-    d_ff: int
-    blocks: int
+    d_model = 16384
+    d_ff = 53248
+    blocks = 126
+    parameters = 2 * blocks * d_model * d_ff  # two matrices a block
+    state_bytes = 16 * parameters  # fp32 master weights, gradients and AdamW's moments
+    token_bytes = 2 * blocks * (d_model + d_ff)  # that a token keeps: the inputs of both products in bf16
 
-    @property
-    def parameters(self) -> int:
-        """Count the parameters of all blocks."""
-        return 2 * self.blocks * self.d_model * self.d_ff
-
-    @property
-    def state_bytes(self) -> int:
-        """Return the bytes of fp32 master weights, gradients and AdamW's moments."""
-        return 16 * self.parameters
-
-    @property
-    def token_bytes(self) -> int:
-        """Return the bytes that a token keeps: the inputs of both products in bf16."""
-        return 2 * self.blocks * (self.d_model + self.d_ff)
-
-    def least_world(self, tokens: float, device_bytes: float) -> int | None:
+    @classmethod
+    def least_world(cls, tokens: float, device_bytes: float) -> int:
         """Return the fewest devices that hold the states and `tokens` each.
 
-        The states and half of the activations are sharded; the other half is on every device. None where they never
-        fit."""
-        half_bytes = self.token_bytes * tokens / 2
-        if half_bytes >= device_bytes:
-            return None
-        return math.ceil((self.state_bytes + half_bytes) / (device_bytes - half_bytes))
+        The states and half of the activations are sharded; the other half is on every device."""
+        half_bytes = cls.token_bytes * tokens / 2
+        return math.ceil((cls.state_bytes + half_bytes) / (device_bytes - half_bytes))
 
 
-XXL = FeedForward(d_model=16384, d_ff=53248, blocks=126)  # CS336 2025, assignment 2, section 2.4
 TPU_V5P = {"flops": 4.6e14, "bandwidth": 2 * 9e10}  # the assignment's, from Austin et al. (2025)
 MESH, MESH_AXES = (16, 4), (2, 1)  # the assignment's X and Y, M_X and M_Y
 H100_BYTES, TPU_BYTES = 80 * 2**30, 95 * 2**30

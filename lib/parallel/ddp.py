@@ -6,13 +6,12 @@
 >>> optimizer.step()  # doctest: +SKIP
 """
 
-import contextlib
 import functools
 import math
 import weakref
-from collections.abc import Iterator
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from lib import validate
@@ -49,29 +48,16 @@ class DistributedDataParallel(nn.Module):
         # gradients are ready about in the reverse order of the parameters
         params = [param for param in module.parameters() if param.requires_grad]
         self.buckets = _buckets(params[::-1], most_bytes[variant])
-        self._pending: list[collectives.Pending] = []
-        self._synchronizing = True
+        self._ready: set[Tensor] = set()  # parameters that have their gradient
+        self._pending: list[dist.Work] = []  # of the first buckets
         if variant in ("overlap", "bucketed"):
-            # hooks hold the proxy, since Python's garbage collector cannot follow a hook: one that held this module, or
-            # a bucket with the parameter in it, would keep them for ever
-            weak_self = weakref.proxy(self)
-            for place, bucket in enumerate(self.buckets):
-                for param in bucket.params:
-                    hook = functools.partial(DistributedDataParallel._on_gradient, weak_self, place)
-                    param.register_post_accumulate_grad_hook(hook)
+            # a hook holds a proxy, since Python's garbage collector cannot follow it: else it would keep this module
+            hook = functools.partial(DistributedDataParallel._on_gradient, weakref.proxy(self))
+            for param in params:
+                param.register_post_accumulate_grad_hook(hook)
 
     def forward(self, *inputs, **named):
         return self.module(*inputs, **named)
-
-    @contextlib.contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Only add up gradients on each rank in the backward passes inside the block."""
-        before = self._synchronizing
-        self._synchronizing = False
-        try:
-            yield
-        finally:
-            self._synchronizing = before
 
     def finish_gradient_synchronization(self) -> None:
         """Average what is left, and wait until every gradient is the average."""
@@ -79,76 +65,51 @@ class DistributedDataParallel(nn.Module):
             self._start_next()
             if self.variant == "naive":
                 self._pending[-1].wait()
-        if self.variant != "naive":
-            for pending in self._pending:
-                pending.wait()
+        for work in self._pending:
+            work.wait()
         self._pending.clear()
-        for bucket in self.buckets:
-            bucket.ready.clear()
+        self._ready.clear()
 
-    def _on_gradient(self, place: int, param: Tensor) -> None:
+    def _on_gradient(self, param: Tensor) -> None:
         """Note that a gradient is ready, and start the buckets that are full.
 
         Buckets start in one order on all ranks: one that is full waits for those before it."""
-        if not self._synchronizing:
-            return
-        bucket = self.buckets[place]
-        if param in bucket.ready:
-            raise RuntimeError("backward ran again before finish_gradient_synchronization; run the others in no_sync()")
-        bucket.ready.add(param)
-        while len(self._pending) < len(self.buckets) and self.buckets[len(self._pending)].is_full():
+        if param in self._ready:
+            raise RuntimeError("backward ran again before finish_gradient_synchronization")
+        self._ready.add(param)
+        while len(self._pending) < len(self.buckets) and self._ready.issuperset(self.buckets[len(self._pending)]):
             self._start_next()
 
     def _start_next(self) -> None:
         bucket = self.buckets[len(self._pending)]
-        self._pending.append(collectives.average(bucket.collect()))
+        self._pending.append(collectives.average(_collected(bucket)))
 
 
-class _Bucket:
-    """Hold parameters whose gradients travel together, as views of one buffer."""
-
-    def __init__(self, params: list[nn.Parameter]):
-        self.params = params
-        self.ready: set[Tensor] = set()
-        self.buffer: Tensor | None = None  # of the gradients of several parameters, from the first step on
-        self.views: list[Tensor] = []
-
-    def is_full(self) -> bool:
-        """Return True once every gradient is there."""
-        return len(self.ready) == len(self.params)
-
-    @torch.no_grad()
-    def collect(self) -> Tensor:
-        """Return the gradients as one tensor that they view; None counts as zero."""
-        if len(self.params) == 1:
-            param = self.params[0]
-            if param.grad is None:
-                param.grad = torch.zeros_like(param)
-            param.grad = param.grad.contiguous()
-            return param.grad
-        if self.buffer is None:
-            sizes = [param.numel() for param in self.params]
-            self.buffer = self.params[0].new_empty(sum(sizes))
-            parts = self.buffer.split(sizes)
-            self.views = [part.view(param.shape) for param, part in zip(self.params, parts, strict=True)]
-        for param, view in zip(self.params, self.views, strict=True):
-            if param.grad is None:
-                view.zero_()
-            elif param.grad is not view:
-                view.copy_(param.grad)
-            param.grad = view
-        return self.buffer
-
-
-def _buckets(params: list[nn.Parameter], most_bytes: float) -> list[_Bucket]:
+def _buckets(params: list[nn.Parameter], most_bytes: float) -> list[list[nn.Parameter]]:
     """Divide parameters into buckets of one, or of at most `most_bytes`."""
-    buckets: list[_Bucket] = []
+    buckets: list[list[nn.Parameter]] = []
     bucket_bytes = 0
     for param in params:
         if buckets and bucket_bytes + param.nbytes <= most_bytes:
-            buckets[-1].params.append(param)
+            buckets[-1].append(param)
             bucket_bytes += param.nbytes
         else:
-            buckets.append(_Bucket([param]))
+            buckets.append([param])
             bucket_bytes = param.nbytes
     return buckets
+
+
+@torch.no_grad()
+def _collected(bucket: list[nn.Parameter]) -> Tensor:
+    """Return a bucket's gradients as one tensor that they view; None counts as zero."""
+    for param in bucket:
+        if param.grad is None:
+            param.grad = torch.zeros_like(param)
+    if len(bucket) == 1:
+        bucket[0].grad = bucket[0].grad.contiguous()
+        return bucket[0].grad
+    together = torch.cat([param.grad.flatten() for param in bucket])
+    parts = together.split([param.numel() for param in bucket])
+    for param, part in zip(bucket, parts, strict=True):
+        param.grad = part.view(param.shape)
+    return together

@@ -11,6 +11,7 @@ module's own parameters are the shards.
 """
 
 import functools
+import itertools
 import weakref
 from collections import Counter
 from collections.abc import Iterator
@@ -29,8 +30,9 @@ class FullySharded(nn.Module):
 
     Layers are the children of `module`, and the items of children that only hold others, such as an `nn.ModuleList`. A
     layer is gathered before its forward and its backward pass, while the one before it computes, and freed after each:
-    at most two are there. Its gradients are averaged and scattered after its backward pass. Parameters of no layer, or
-    of several (tied weights), are there for the whole step. All ranks start with rank 0's weights and buffers.
+    at most two are there. Its gradients are averaged and scattered after its backward pass. If layers compute in
+    another order than they are listed, the result is right, but fewer transfers overlap. Parameters of no layer, or of
+    several (tied weights), are there for the whole step. All ranks start with rank 0's weights and buffers.
 
     A parameter of two or more dimensions is sharded: `.data` is this rank's rows. Vectors, such as those of norms, are
     whole on every rank. After `finish_gradient_synchronization` every trained parameter has a `.grad` of the shape and
@@ -49,30 +51,31 @@ class FullySharded(nn.Module):
         collectives.from_rank_0(module)
         self.module = module
         self.compute_dtype = compute_dtype
-        self._layers = _layers(module, compute_dtype)
-        self._order: list[_Layer] = []  # that of the last forward pass
-        self._trace: list[_Layer] = []  # that of this one
         self._in_backward = False
-        self._current: _Layer | None = None  # whose backward pass runs
-        self._reducing: _Layer | None = None  # whose gradients are on their way
-        for layer in self._layers:
-            if layer.module is not module:
-                before = functools.partial(self._before_forward, layer)
-                layer.module.register_forward_pre_hook(before, with_kwargs=True)
-                layer.module.register_forward_hook(functools.partial(self._after_forward, layer))
+        self._layers: list[list[Shard]] = []
+        layers = list(dict.fromkeys(_computing(module)))
+        users = Counter(param for layer in layers for param in layer.parameters())
+        for layer in layers:
+            own = [param for param in layer.parameters() if users[param] == 1]
+            if own:
+                place = len(self._layers)
+                layer.register_forward_pre_hook(functools.partial(self._before_forward, place), with_kwargs=True)
+                layer.register_forward_hook(functools.partial(self._after_forward, place))
+                # an embedding's gradient depends on the tokens alone
+                self._layers.append(self._sharded(own, is_read_in_backward=not isinstance(layer, nn.Embedding)))
+        rest = [param for param in module.parameters() if users[param] != 1]
+        self._rest = self._sharded(rest, is_read_in_backward=True)
+        self._shards = list(itertools.chain(self._rest, *self._layers))
 
     def forward(self, *inputs, **named):
         if self._in_backward:
             self.finish_gradient_synchronization()
-        # also what an interrupted step left
+        # an interrupted step may have left some
         self._free()
-        self._order = self._trace
-        self._trace = []
-        # parameters of no single layer are there for the whole step
-        for layer in self._layers:
-            if layer.module is self.module:
-                layer.gather()
-                layer.wait()
+        for shard in self._rest:
+            shard.gather()
+        for shard in self._rest:
+            shard.show_whole()
         inputs, named = self._converted(inputs, named)
         output = self.module(*inputs, **named)
         if not torch.is_grad_enabled():
@@ -85,27 +88,24 @@ class FullySharded(nn.Module):
         """Average what is left, and give each parameter the gradient of its part."""
         if not self._in_backward:
             return
-        # the first layer, those that got no gradient, and those that got more after they were left
-        for layer in self._layers:
-            if not layer.is_reduced or layer.has_gradients():
-                self._reduce(layer)
-        self._wait_for_gradients()
-        self._free()
-        for layer in self._layers:
-            layer.is_reduced = False
-            for shard in layer.shards:
-                shard.show_average()
         self._in_backward = False
-        self._current = None
+        self._reduce(self._shards)
+        for shard in self._shards:
+            shard.take_average()
+            shard.free()
+            shard.show_average()
 
     def gather_full_parameters(self) -> dict[str, Tensor]:
         """Return the plain module's state dict in its types; all ranks must call it."""
-        whole = {shard.param: shard.gathered() for layer in self._layers for shard in layer.shards}
+        whole = {shard.param: shard.gathered() for shard in self._shards}
         state = {}
         for name, value in self.module.state_dict(keep_vars=True).items():
             # buffers have no shard
             state[name] = whole[value] if value in whole else value.detach().clone()
         return state
+
+    def _sharded(self, params: list[nn.Parameter], is_read_in_backward: bool) -> list[Shard]:
+        return [Shard(param, self.compute_dtype or param.dtype, is_read_in_backward) for param in params]
 
     def _converted(self, inputs: tuple, named: dict) -> tuple[tuple, dict]:
         """Return inputs in the type in which layers compute, however nested they are."""
@@ -118,108 +118,60 @@ class FullySharded(nn.Module):
         return pytree.tree_map_only(Tensor, convert, (inputs, named))
 
     def _free(self) -> None:
-        for layer in self._layers:
-            layer.free()
+        for shard in self._shards:
+            shard.free()
 
-    def _before_forward(self, layer: "_Layer", module: nn.Module, inputs: tuple, named: dict) -> tuple[tuple, dict]:
-        """Gather a layer and the next of the last forward pass; return its inputs."""
-        layer.gather()
-        if not self._in_backward:  # else a checkpoint computes it again
-            place = len(self._trace)
-            self._trace.append(layer)
-            is_as_before = self._order[place : place + 1] == [layer]
-            if is_as_before and place + 1 < len(self._order):
-                self._order[place + 1].gather()
-        layer.wait()
+    def _reduce(self, shards: list[Shard]) -> None:
+        """Begin to average gradients, once those on their way are there."""
+        for shard in self._shards:
+            shard.take_average()
+        for shard in shards:
+            shard.reduce()
+
+    def _before_forward(self, place: int, module: nn.Module, inputs: tuple, named: dict) -> tuple[tuple, dict]:
+        """Gather a layer and begin with the next; return its inputs."""
+        near = self._layers[place : place + 2]
+        if self._in_backward:  # a checkpoint computes it again
+            near = near[:1]
+        for shard in itertools.chain(*near):
+            shard.gather()
+        for shard in near[0]:
+            shard.show_whole()
         return self._converted(inputs, named)
 
-    def _after_forward(self, layer: "_Layer", module: nn.Module, inputs, output) -> None:
+    def _after_forward(self, place: int, module: nn.Module, inputs, output) -> None:
         """Free a layer, and prepare for its backward pass."""
         if self._in_backward:
             return
         tensors = _differentiable(output)
         if tensors:
-            place = len(self._trace) - 1
-            hook = functools.partial(FullySharded._before_backward, weakref.proxy(self), self._trace, place)
+            hook = functools.partial(FullySharded._before_backward, weakref.proxy(self), place)
             register_multi_grad_hook(tensors, hook, mode="any")
-        is_last = len(self._trace) == len(self._order)
+        is_last = place == len(self._layers) - 1
         # the backward pass begins with the last layer, which can stay
         if not (tensors and is_last):
-            layer.free()
+            for shard in self._layers[place]:
+                shard.free()
 
     def _begin_backward(self, _: Tensor) -> None:
-        """Set earlier gradients aside, since those to come are of whole parameters."""
         if not self._in_backward:
             self._in_backward = True
-            for layer in self._layers:
-                for shard in layer.shards:
-                    shard.set_gradient_aside()
+            for shard in self._shards:
+                shard.set_gradient_aside()
 
-    def _before_backward(self, trace: list["_Layer"], place: int, gradient: Tensor) -> None:
-        """Leave the layer whose backward pass ended, and gather this one and the next."""
+    def _before_backward(self, place: int, gradient: Tensor) -> None:
+        """Leave the layer after this one, gather this one and begin with the one before."""
         self._begin_backward(gradient)
-        layer = trace[place]
-        if self._current not in (None, layer):
-            self._current.free()
-            self._reduce(self._current)
-        self._current = layer
-        if layer.is_read_in_backward:
-            layer.gather()
-        if place > 0 and trace[place - 1].is_read_in_backward:
-            trace[place - 1].gather()
-        layer.wait()
-
-    def _reduce(self, layer: "_Layer") -> None:
-        """Begin to average a layer's gradients, once those before it are there."""
-        self._wait_for_gradients()
-        layer.is_reduced = True
-        self._reducing = layer
-        for shard in layer.shards:
-            shard.reduce()
-
-    def _wait_for_gradients(self) -> None:
-        if self._reducing is not None:
-            for shard in self._reducing.shards:
-                shard.take_average()
-        self._reducing = None
-
-
-class _Layer:
-    """Hold the shards of a module that computes at once."""
-
-    def __init__(self, module: nn.Module, params: list[nn.Parameter], compute_dtype: torch.dtype | None):
-        self.module = module
-        self.shards = [Shard(param, compute_dtype or param.dtype) for param in params]
-        self.is_read_in_backward = not isinstance(module, nn.Embedding)  # its gradient depends on the tokens alone
-        self.is_reduced = False  # in this step
-
-    def gather(self) -> None:
-        for shard in self.shards:
-            shard.gather()
-
-    def wait(self) -> None:
-        for shard in self.shards:
+        for left in self._layers[place + 1 : place + 2]:
+            for shard in left:
+                shard.free()
+            self._reduce(left)
+        near = self._layers[max(0, place - 1) : place + 1]
+        for shard in itertools.chain(*reversed(near)):
+            if shard.is_read_in_backward:
+                shard.gather()
+        for shard in self._layers[place]:
             shard.show_whole()
-
-    def free(self) -> None:
-        for shard in self.shards:
-            shard.free()
-
-    def has_gradients(self) -> bool:
-        return any(shard.gradient is not None for shard in self.shards)
-
-
-def _layers(module: nn.Module, compute_dtype: torch.dtype | None) -> list[_Layer]:
-    """Return the layers, the whole module last, with parameters of no single layer."""
-    modules = list(dict.fromkeys(_computing(module)))
-    owners = Counter(param for layer in modules for param in layer.parameters())
-    layers = []
-    for layer in modules:
-        own = [param for param in layer.parameters() if owners[param] == 1]
-        layers.append(_Layer(layer, own, compute_dtype))
-    rest = [param for param in module.parameters() if owners[param] != 1]
-    layers.append(_Layer(module, rest, compute_dtype))
-    return [layer for layer in layers if layer.shards]
 
 
 def _computing(module: nn.Module) -> Iterator[nn.Module]:

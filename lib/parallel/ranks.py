@@ -1,7 +1,6 @@
 """Start processes that compute together, and hand back what each of them returns.
 
-The ranks meet through a file, which needs no port. Then each calls the functions that arrive through its pipe, and ends
-with this process: no rank outlives its parent.
+The ranks meet through a file, which needs no port. No rank outlives its parent.
 
 >>> with World(2) as world:
 ...     world.run(torch.distributed.get_rank)
@@ -11,7 +10,7 @@ with this process: no rank outlives its parent.
 import contextlib
 import multiprocessing
 import os
-import socket
+import sys
 import tempfile
 import threading
 import time
@@ -21,7 +20,6 @@ from datetime import timedelta
 from multiprocessing import connection
 from pathlib import Path
 
-import psutil
 import torch
 import torch.distributed as dist
 
@@ -29,18 +27,14 @@ from lib.instruments import allocator, environment
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}  # what each backend moves the data of
 BACKENDS = {device: backend for backend, device in DEVICES.items()}
+LOOPBACK = {"darwin": "lo0"}.get(sys.platform, "lo")  # the interface by which a machine reaches itself
 START_S = 120.0  # for all ranks to import torch and to meet
 ANSWER_S = 60.0  # for all ranks to answer a call, unless it says how long, and for a collective to end
-GRACE_S = 1.0  # in which ranks may say what went wrong, once one of them has failed
+GRACE_S = 1.0  # in which the rank may end that made another one fail
 
 
 class RankFailed(RuntimeError):
     """Signal that a rank raised, ended or gave no answer; its world is closed."""
-
-
-def threads(size: int) -> int:
-    """Return the threads of each of `size` ranks on this machine's cores."""
-    return max(1, environment.cores() // size)
 
 
 def missing(device: str, size: int) -> str | None:
@@ -88,42 +82,38 @@ class World(contextlib.AbstractContextManager):
         return self._answers(within_s)
 
     def _answers(self, within_s: float) -> list:
-        """Return what each rank answers; close the world unless all answers are good."""
-        answers: dict[int, dict] = {}
+        """Return what each rank answers; close the world unless all do well."""
+        silent = {pipe: rank for rank, pipe in enumerate(self._pipes)}
+        results = [None] * self.size
         deadline = time.monotonic() + within_s
         try:
-            while len(answers) < self.size:
-                silent = [rank for rank in range(self.size) if rank not in answers]
-                pipes = [self._pipes[rank] for rank in silent]
-                ready = connection.wait(pipes, max(0.0, deadline - time.monotonic()))
+            while silent:
+                ready = connection.wait(silent, max(0.0, deadline - time.monotonic()))
                 if not ready:
-                    break
-                rank = self._pipes.index(ready[0])
-                answers[rank] = self._answer(rank)
-                if "error" in answers[rank]:
-                    # the others may wait for this one in a collective, or say more of what went wrong
-                    deadline = min(deadline, time.monotonic() + GRACE_S)
-            failures = {rank: answer for rank, answer in sorted(answers.items()) if "error" in answer}
-            if failures:
-                raise _failed(failures)
-            if len(answers) < self.size:
-                raise RankFailed(f"no answer from rank {', '.join(map(str, silent))} in {within_s:.0f} s")
+                    raise RankFailed(f"no answer from rank {', '.join(map(str, silent.values()))} in {within_s:.0f} s")
+                rank = silent.pop(ready[0])
+                try:
+                    results[rank] = ready[0].recv()
+                except (EOFError, ConnectionResetError):
+                    results[rank] = RankFailed(f"rank {rank}: closed its pipe")
+                if isinstance(results[rank], RankFailed):
+                    # a rank that ended makes the others fail, too
+                    raise self._ended() or results[rank]
         except BaseException:  # an interrupt, too: later calls must not get the answers of this one
             self.close()
             raise
-        return [answers[rank]["result"] for rank in range(self.size)]
+        return results
 
-    def _answer(self, rank: int) -> dict:
-        """Receive a rank's answer; a pipe that is closed means that the rank has ended."""
-        try:
-            return self._pipes[rank].recv()
-        except (EOFError, ConnectionResetError):
-            self.processes[rank].join()
-        error = f"ended with code {self.processes[rank].exitcode}"
-        last_words = _output(Path(self.folder.name), rank).read_text(errors="replace").strip()
-        if last_words:
-            error += f": {last_words.splitlines()[-1]}"
-        return {"error": error, "traceback": ""}
+    def _ended(self) -> RankFailed | None:
+        """Return the error of the first rank that has ended, or will soon."""
+        ended = connection.wait([process.sentinel for process in self.processes], GRACE_S)
+        for rank, process in enumerate(self.processes):
+            if process.sentinel in ended:
+                process.join()
+                output = Path(self.folder.name, f"{rank}.out").read_text(errors="replace")
+                last_words = output.strip().splitlines()[-1:]
+                return RankFailed(": ".join([f"rank {rank}", f"ended with code {process.exitcode}", *last_words]))
+        return None
 
     def close(self) -> None:
         """End the ranks, which have nothing to lose."""
@@ -133,24 +123,6 @@ class World(contextlib.AbstractContextManager):
             process.join()
             pipe.close()
         self.folder.cleanup()
-
-
-def _failed(failures: dict[int, dict]) -> RankFailed:
-    """Return the error of all ranks that failed, with their tracebacks as a note."""
-    # a rank that died makes the others fail, so it comes first
-    ranks = sorted(failures, key=lambda rank: failures[rank]["traceback"] != "")
-    error = RankFailed("; ".join(f"rank {rank}: {failures[rank]['error']}" for rank in ranks))
-    error.add_note("".join(failures[rank]["traceback"] for rank in ranks))
-    return error
-
-
-def _loopback() -> str:
-    """Return the name of the network interface by which a machine reaches itself."""
-    for name, addresses in psutil.net_if_addrs().items():
-        for address in addresses:
-            if address.family == socket.AF_INET and address.address.startswith("127."):
-                return name
-    return "lo"
 
 
 class Clock:
@@ -191,12 +163,12 @@ def _serve(calls: connection.Connection, folder: Path, rank: int, size: int, bac
     """Join the other ranks, then answer calls."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # what libraries print is not for who called; the last line may say why a rank ended
-    with _output(folder, rank).open("w") as output:
+    with (folder / f"{rank}.out").open("w") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     # what the user has set comes first
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", threads(size))))
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", max(1, environment.cores() // size))))
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
     allocator.use("keeps")
     gpu = None
     if backend == "nccl":
@@ -206,22 +178,19 @@ def _serve(calls: connection.Connection, folder: Path, rank: int, size: int, bac
         backend, store=dist.FileStore(str(folder / "store"), size), rank=rank, world_size=size, device_id=gpu,
         timeout=timedelta(seconds=ANSWER_S),
     )  # fmt: skip
-    calls.send({"result": None})
+    answer = None
     while True:
+        calls.send(answer)
         function, arguments = calls.recv()
         try:
-            answer = {"result": function(**arguments)}
+            answer = function(**arguments)
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-        calls.send(answer)
+            answer = RankFailed(f"rank {rank}: {type(error).__name__}: {error}")
+            # for the log
+            answer.add_note(traceback.format_exc())
 
 
 def _end_with_parent() -> None:
     """Wait until the parent has ended, then end this process whatever it is doing."""
     multiprocessing.parent_process().join()
     os._exit(0)
-
-
-def _output(folder: Path, rank: int) -> Path:
-    """Return the file of what a rank prints."""
-    return folder / f"{rank}.out"

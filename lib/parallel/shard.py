@@ -1,10 +1,6 @@
-"""Hold a rank's part of a parameter, gather it, average its gradient.
+"""Hold a rank's part of a parameter, gather it, average its gradient."""
 
-Shapes in names: R rows of a parameter, C numbers of a row. A vector is one row.
-"""
-
-import functools
-import weakref
+import math
 
 import torch
 import torch.distributed as dist
@@ -17,132 +13,104 @@ class Shard:
     """Hold this rank's rows of a parameter, and all of them while they are gathered.
 
     `param.data` is one or the other. Each rank holds a block of rows; the last ones may have fewer, or none. All ranks
-    hold a vector whole."""
+    hold a vector whole. The gathered parameter and its gradient are of type `dtype`."""
 
-    def __init__(self, param: nn.Parameter, dtype: torch.dtype):
+    def __init__(self, param: nn.Parameter, dtype: torch.dtype, is_read_in_backward: bool):
         self.param = param
-        self.shape = param.shape
+        self.is_read_in_backward = is_read_in_backward
         self.is_divided = param.dim() > 1
+        self.rows = ...  # of a vector, all
+        self.own_rows = ...
+        shape = param.shape
         if self.is_divided:
-            self.rows = len(param)
-            blocks = dist.get_world_size()
-            self.block = -(-self.rows // blocks)  # rows of a rank
-            self.start = dist.get_rank() * self.block
-        else:
-            self.rows = 1
-            blocks = 1
-            self.block = 1
-            self.start = 0
-        values_RC = param.data.reshape(self.rows, -1)
-        # a copy, so that the memory of the whole parameter can go
-        self.own_RC = values_RC[self.start : self.start + self.block].clone(memory_format=torch.contiguous_format)
-        local_shape = self.shape
-        if self.is_divided:
-            local_shape = (len(self.own_RC), *self.shape[1:])
-        self.local = self.own_RC.view(local_shape)  # what the optimizer sees
+            world = dist.get_world_size()
+            block = math.ceil(len(param) / world)
+            self.rows = slice(len(param))
+            self.own_rows = slice(dist.get_rank() * block, (dist.get_rank() + 1) * block)
+            shape = (world * block, *param.shape[1:])
+        # what the optimizer sees: a copy, so that the memory of the whole parameter can go
+        self.local = param.data[self.own_rows].clone(memory_format=torch.contiguous_format)
         # This tensor lives as long as the shard; only its memory is freed and allocated again. So views of it that the
         # graph has saved stay good.
-        self.whole_RC = values_RC.new_empty((blocks * self.block, values_RC.shape[1]), dtype=dtype)
-        self.whole_param = self._without_padding(self.whole_RC)
-        self.whole_bytes = self.whole_RC.untyped_storage().nbytes()
-        self.whole_RC.untyped_storage().resize_(0)
-        param.data = self.local
-        self.gathering: collectives.Pending | None = None
-        self.gradient: Tensor | None = None  # of the whole parameter, on this rank
-        self.reducing: tuple[collectives.Pending, Tensor] | None = None
-        self.average: Tensor | None = None  # this rank's rows of the averaged gradient
-        if param.requires_grad:
-            # the hook holds a proxy, since Python's garbage collector cannot follow a hook: one that held this shard
-            # would keep it for ever
-            param.register_post_accumulate_grad_hook(functools.partial(Shard._collect, weakref.proxy(self)))
+        self.padded = param.data.new_empty(shape, dtype=dtype)
+        self.whole = self.padded[self.rows]
+        self.gathering: list[dist.Work] = []
+        self.reducing: tuple[dist.Work, Tensor] | None = None
+        self.average: Tensor | None = None  # of the gradient, this rank's rows
+        self.free()
 
     def gather(self) -> None:
         """Begin to gather the parameter, unless it is there."""
-        storage = self.whole_RC.untyped_storage()
+        storage = self.padded.untyped_storage()
         if storage.nbytes() == 0:
-            storage.resize_(self.whole_bytes)
-            self.gathering = self._gather_into(self.whole_RC)
+            storage.resize_(self.padded.nbytes)
+            self.gathering = self._gather_into(self.padded)
 
     def show_whole(self) -> None:
         """Let the parameter be the whole one, without memory where nobody reads it."""
         self._finish_gathering()
-        self.param.data = self.whole_param
+        self.param.data = self.whole
 
     def free(self) -> None:
         """Let the parameter be this rank's rows."""
         self._finish_gathering()
         self.param.data = self.local
-        self.whole_RC.untyped_storage().resize_(0)
+        self.padded.untyped_storage().resize_(0)
 
     def gathered(self) -> Tensor:
         """Return the whole parameter in its own type."""
-        whole_RC = torch.empty_like(self.whole_RC, dtype=self.local.dtype)
-        self._gather_into(whole_RC).wait()
-        return self._without_padding(whole_RC)
+        padded = torch.empty_like(self.padded, dtype=self.local.dtype)
+        for work in self._gather_into(padded):
+            work.wait()
+        return padded[self.rows]
 
     def set_gradient_aside(self) -> None:
-        """Keep the gradient of earlier backward passes, to which this one adds."""
+        """Keep the gradient of earlier backward passes; the next is of the whole parameter."""
         self.average = self.param.grad
         self.param.grad = None
 
-    def show_average(self) -> None:
-        """Give the parameter, now this rank's rows, their averaged gradient."""
-        self.param.grad = self.average
-        self.average = None
-
     def reduce(self) -> None:
-        """Begin to average the gradient; a parameter without one counts as zero."""
-        if not self.param.requires_grad:
+        """Begin to average the gradient of the whole parameter, if it has one."""
+        gradient = self.param.grad
+        if gradient is None:
             return
-        if self.gradient is None:
-            self.gradient = torch.zeros(self.shape, dtype=self.whole_RC.dtype, device=self.whole_RC.device)
-        if self.is_divided:
-            part_RC = self.own_RC.new_empty((self.block, self.own_RC.shape[1]))
-            pending = collectives.scatter(part_RC, self._with_padding(self.gradient))
-            part = part_RC[: len(self.own_RC)].view(self.local.shape)
-        else:
-            part = self.gradient.to(self.local.dtype).contiguous()
-            pending = collectives.average(part)
-        self.reducing = (pending, part)
-        self.gradient = None
+        self.param.grad = None
+        if not self.is_divided:
+            average = gradient.to(self.local.dtype).contiguous()
+            self.reducing = (collectives.average(average), average[None])
+            return
+        if gradient.shape != self.padded.shape:
+            padded = gradient.new_zeros(self.padded.shape)
+            padded[self.rows] = gradient
+            gradient = padded
+        self.reducing = collectives.scatter(gradient.contiguous())
 
     def take_average(self) -> None:
         """Wait for the average, and add it to that of earlier backward passes."""
         if self.reducing is None:
             return
-        pending, part = self.reducing
+        work, received = self.reducing
         self.reducing = None
-        pending.wait()
-        self.average = part if self.average is None else self.average + part
-
-    @torch.no_grad()
-    def _collect(self, param: nn.Parameter) -> None:
-        """Take the whole gradient from where that of this rank's rows will be."""
-        if self.gradient is None:
-            self.gradient = param.grad
-        else:
-            self.gradient += param.grad
-        param.grad = None
-
-    def _gather_into(self, whole_RC: Tensor) -> collectives.Pending:
-        """Write this rank's rows into `whole_RC`, and begin to receive the others'."""
-        whole_RC[self.start : self.start + len(self.own_RC)] = self.own_RC
+        work.wait()
+        average = received.mean(0, dtype=self.local.dtype)
         if self.is_divided:
-            return collectives.gather(whole_RC)
-        return collectives.Pending([])
+            average = average[: len(self.local)]
+        self.average = average if self.average is None else self.average + average
+
+    def show_average(self) -> None:
+        """Give the parameter, now this rank's rows, their averaged gradient."""
+        if self.average is None and self.param.requires_grad:
+            self.average = torch.zeros_like(self.local)
+        self.param.grad = self.average
+        self.average = None
+
+    def _gather_into(self, padded: Tensor) -> list[dist.Work]:
+        """Write this rank's rows into `padded`, and begin to receive the others'."""
+        padded[self.rows][self.own_rows] = self.local
+        if self.is_divided:
+            return collectives.gather(padded)
+        return []
 
     def _finish_gathering(self) -> None:
-        if self.gathering is not None:
-            self.gathering.wait()
-            self.gathering = None
-
-    def _without_padding(self, whole_RC: Tensor) -> Tensor:
-        return whole_RC[: self.rows].view(self.shape)
-
-    def _with_padding(self, gradient: Tensor) -> Tensor:
-        gradient_RC = gradient.reshape(self.rows, -1)
-        if self.rows == len(self.whole_RC):
-            return gradient_RC.contiguous()
-        padded_RC = gradient_RC.new_zeros(self.whole_RC.shape)
-        padded_RC[: self.rows] = gradient_RC
-        return padded_RC
+        while self.gathering:
+            self.gathering.pop().wait()

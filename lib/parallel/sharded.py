@@ -21,24 +21,21 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def __init__(self, params, optimizer_cls: type[torch.optim.Optimizer], **kwargs):
         self.owners: dict[nn.Parameter, int] = {}  # the rank that updates each parameter
-        self.inner: torch.optim.Optimizer | None = None
         self._elements = [0] * dist.get_world_size()  # of each rank's parameters
-        super().__init__(params, {})
-        own_groups = [self._own_part(group) for group in self.param_groups]
-        self.inner = optimizer_cls(own_groups, **kwargs)
-        self.defaults = self.inner.defaults
+        # the settings of groups, those that `kwargs` leave out too
+        defaults = optimizer_cls([torch.zeros(1)], **kwargs).defaults
+        super().__init__(params, defaults)
+        self.inner = optimizer_cls(self._own_groups(), **kwargs)
         self.state = self.inner.state
-        self._show_settings()
 
     def add_param_group(self, param_group: dict) -> None:
         """Add a group; its missing settings are those given to the constructor."""
         super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        self._assign(group["params"])
-        # `super().__init__` calls this before the inner optimizer exists
-        if self.inner is not None:
-            self.inner.add_param_group(self._own_part(group))
-            self._show_settings()
+        # an owner for each parameter, the same on all ranks
+        for param in sorted(self.param_groups[-1]["params"], key=Tensor.numel, reverse=True):
+            owner = self._elements.index(min(self._elements))
+            self.owners[param] = owner
+            self._elements[owner] += param.numel()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Update all parameters, and return what `closure` returns, called first."""
@@ -46,13 +43,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # a schedule changes the settings of this optimizer's groups
-        for group, inner_group in zip(self.param_groups, self.inner.param_groups, strict=True):
-            inner_group.update(self._own_part(group))
+        # there may be new groups, and a schedule changes their settings
+        self.inner.param_groups = self._own_groups()
         self.inner.step()
         started = [collectives.broadcast(param.detach(), owner) for param, owner in self.owners.items()]
-        for pending in started:
-            pending.wait()
+        for work in started:
+            work.wait()
         return loss
 
     def load_state_dict(self, state_dict: dict) -> None:
@@ -60,20 +56,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
         self.inner.state = self.state
 
-    def _assign(self, params: list[nn.Parameter]) -> None:
-        """Give each parameter an owner, the same on all ranks."""
-        for param in sorted(params, key=Tensor.numel, reverse=True):
-            owner = self._elements.index(min(self._elements))
-            self.owners[param] = owner
-            self._elements[owner] += param.numel()
-
-    def _own_part(self, group: dict) -> dict:
-        """Return a group's settings with this rank's parameters."""
-        own = [param for param in group["params"] if self.owners[param] == dist.get_rank()]
-        return {**group, "params": own}
-
-    def _show_settings(self) -> None:
-        """Copy the settings that the inner optimizer added, for schedules."""
-        for group, inner_group in zip(self.param_groups, self.inner.param_groups, strict=True):
-            for name, value in inner_group.items():
-                group.setdefault(name, value)
+    def _own_groups(self) -> list[dict]:
+        """Return the groups' settings with this rank's parameters."""
+        groups = []
+        for group in self.param_groups:
+            own = [param for param in group["params"] if self.owners[param] == dist.get_rank()]
+            groups.append({**group, "params": own})
+        return groups

@@ -1,7 +1,5 @@
 """The costs of several devices agree with worked examples, and with the tensors of a model."""
 
-import math
-
 import pytest
 import torch
 
@@ -52,7 +50,6 @@ def test_xxl_needs_320_tokens_a_device_with_overlap_and_395_without():
     assert accounting.mixed_tokens(**of, **mesh) == pytest.approx(319.4, abs=0.1)
     assert accounting.mixed_tokens(**of, **mesh, overlap=False) == pytest.approx(395.3, abs=0.1)
     assert accounting.tensor_ranks(**of) == pytest.approx(20.8, abs=0.1)
-    assert accounting.mixed_tokens(**of, tensor_world=32) == math.inf
 
 
 def test_xxl_takes_3276_gib_and_35_devices():
@@ -64,7 +61,6 @@ def test_xxl_takes_3276_gib_and_35_devices():
     world = xxl.least_world(320, accounting.TPU_BYTES)
     held = [(xxl.state_bytes + 160 * xxl.token_bytes) / n + 160 * xxl.token_bytes for n in (world, world - 1)]
     assert held[0] <= accounting.TPU_BYTES < held[1]
-    assert xxl.least_world(1e6, accounting.TPU_BYTES) is None
     assert xxl.least_world(0, xxl.state_bytes / 4) == 4  # an exact fit
 
 

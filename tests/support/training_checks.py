@@ -1,6 +1,5 @@
 """Functions that tests call in ranks: training on all of them beside the same training in each process."""
 
-import contextlib
 import copy
 import gc
 import weakref
@@ -112,14 +111,10 @@ def trained(kind: str, model: str, parts: int = 1, **options) -> dict:
         for step in range(5):
             averages.reset_mock()
             for part in range(parts):
-                alone = contextlib.nullcontext()
-                if kind == "ddp" and part < parts - 1:
-                    alone = network.no_sync()
-                with alone:
-                    loss = rank_loss(network, step, dist.get_rank(), part) / parts
-                    if part == 0:
-                        optimizer.zero_grad()  # where many loops have it
-                    loss.backward()
+                loss = rank_loss(network, step, dist.get_rank(), part) / parts
+                if part == 0:
+                    optimizer.zero_grad()  # where many loops have it
+                loss.backward()
             in_backward = averages.call_count
             network.finish_gradient_synchronization()
             for param in network.module.parameters():
@@ -209,8 +204,7 @@ def gathered_memory(dtype: torch.dtype | None) -> dict:
     most = []
 
     def note(*_) -> None:
-        held = [shard.whole_RC.untyped_storage().nbytes() for layer in network._layers for shard in layer.shards]
-        most.append(sum(held))
+        most.append(sum(shard.padded.untyped_storage().nbytes() for shard in network._shards))
 
     for module in network.module.modules():
         module.register_forward_pre_hook(note)
