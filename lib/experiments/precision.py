@@ -1,25 +1,24 @@
 """Show, untimed, what narrow types do to sums, norms and a model's tensors."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from lib import model, precision
+from lib import precision
 from lib.experiments.case import Case, Recording
 from lib.instruments import dtypes, rounding
 from lib.validate import one_of
 
-SUBJECTS = ("accumulation", "toy", "transformer", *rounding.NORMS)
-CONFIG = replace(model.SIZES["tiny"], context_length=16)  # dtypes do not depend on the size
+SUBJECTS = ("accumulation", "toy", *rounding.NORMS)
 
 
 @dataclass(frozen=True)
 class Precision(Case):
     """Examine one subject in one precision; raises ValueError for a bad value.
 
-    `accumulation` is the assignment's four loops. `toy` and `transformer` are models whose tensors' dtypes are
-    observed. `layer_norm` and `rms_norm` are computed step by step."""
+    `accumulation` is the assignment's four loops, and `toy` its model, whose tensors' dtypes are observed. `layer_norm`
+    and `rms_norm` are computed step by step."""
 
     experiment: ClassVar[str] = "precision"
     subject: str = one_of(SUBJECTS)
@@ -39,11 +38,7 @@ class Precision(Case):
         narrow = precision.AUTOCAST[self.precision] or torch.float32
         if self.subject == "accumulation":
             record.metrics |= rounding.accumulation(narrow, self.device)
-        elif self.subject in rounding.NORMS:
-            record.metrics |= rounding.sensitivity(self.subject, narrow, self.device)
+        elif self.subject == "toy":
+            record.metrics["dtypes"] = dtypes.toy(precision.activate(self.precision, self.device), self.device)
         else:
-            autocast = precision.activate(self.precision, self.device)
-            if self.subject == "toy":
-                record.metrics["dtypes"] = dtypes.toy(autocast, self.device)
-            else:
-                record.metrics["dtypes"] = dtypes.transformer(CONFIG, autocast, self.device)
+            record.metrics |= rounding.sensitivity(self.subject, narrow, self.device)

@@ -1,16 +1,14 @@
-"""Observe the dtypes of a model's tensors, from its inputs to its gradients."""
-
-from collections.abc import Iterable, Mapping
+"""Observe the dtypes of a model's tensors, from its parameters to its gradients."""
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from lib import model
 from lib.instruments.rounding import dtype_name
 
 D_IN = 8  # of the toy model; these sizes change no dtype
 D_OUT = 4
+BATCH = 16
 
 
 class ToyModel(nn.Module):
@@ -28,73 +26,31 @@ class ToyModel(nn.Module):
 
 
 def toy(autocast: torch.autocast, device: str) -> dict[str, list[str]]:
-    """Return the dtypes of the toy model's tensors."""
-    torch.manual_seed(0)
+    """Return a table of `tensor` and `dtype` of the toy model, as they are computed."""
     with torch.device(device):
         network = ToyModel(D_IN, D_OUT)
-        x = torch.randn(16, D_IN)
-        targets = torch.randint(D_OUT, (16,))
-    modules = {
+        x = torch.randn(BATCH, D_IN)
+        targets = torch.randint(D_OUT, (BATCH,))
+    dtypes = {}
+
+    def note(name: str, tensor: Tensor) -> None:
+        dtypes[name] = dtype_name(tensor.dtype)
+
+    layers = {
         "output of the first layer": network.fc1,
         "output of ReLU": network.relu,
         "output of layer norm": network.ln,
     }
-    return observe(network, modules, x, targets, autocast)
-
-
-def transformer(config: model.Config, autocast: torch.autocast, device: str) -> dict[str, list[str]]:
-    """Return the dtypes in a language model's first layer and outside the layers."""
-    torch.manual_seed(0)
-    with torch.device(device):
-        network = model.TransformerLM(config)
-        tokens = torch.randint(config.vocab_size, (1, config.context_length + 1))
-    layer = network.layers[0]
-    modules = {
-        "token embeddings": network.token_embeddings,
-        "output of the first norm": layer.ln1,
-        "queries": layer.attn.q_proj,
-        "queries, turned": layer.attn.rope,
-        "output of attention": layer.attn.output_proj,
-        "output of the first feed-forward layer": layer.ffn.w1,
-        "output of the feed-forward part": layer.ffn,
-        "residual stream after a layer": layer,
-        "output of the last norm": network.ln_final,
-    }
-    return observe(network, modules, tokens[:, :-1], tokens[:, 1:], autocast)
-
-
-def observe(
-    network: nn.Module, modules: Mapping[str, nn.Module], inputs: Tensor, targets: Tensor, autocast: torch.autocast
-) -> dict[str, list[str]]:
-    """Return a table of `tensor` and `dtype`, in the order of computation.
-
-    It has parameters, the outputs of `modules`, the first softmax's input and output, logits, loss and gradients."""
-    dtypes = {"parameters": _dtypes(network.parameters())}
-
-    def note(name: str, tensor: Tensor) -> None:
-        dtypes.setdefault(name, dtype_name(tensor.dtype))
-
-    class Softmax(TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):
-            output = function(*args, **(kwargs or {}))
-            if function is torch.softmax:
-                note("attention scores", args[0])
-                note("attention weights", output)
-            return output
-
-    for name, module in modules.items():
-        module.register_forward_hook(lambda module, inputs, output, name=name: note(name, output))
-    with autocast, Softmax():
-        logits = network(inputs)
+    for name, layer in layers.items():
+        layer.register_forward_hook(lambda layer, inputs, output, name=name: note(name, output))
+    note("parameters", network.fc1.weight)
+    with autocast:
+        logits = network(x)
         loss = model.loss(logits, targets)
-    # the backward pass runs outside autocast, in the dtypes of the forward pass
-    logits.register_hook(lambda gradient: note("gradient of the logits", gradient))
     note("logits", logits)
     note("loss", loss)
+    # the backward pass runs outside autocast, in the dtypes of the forward pass
+    logits.register_hook(lambda gradient: note("gradient of the logits", gradient))
     loss.backward()
-    dtypes["gradients of the parameters"] = _dtypes(parameter.grad for parameter in network.parameters())
+    note("gradients of the parameters", network.fc1.weight.grad)
     return {"tensor": list(dtypes), "dtype": list(dtypes.values())}
-
-
-def _dtypes(tensors: Iterable[Tensor]) -> str:
-    return ", ".join(sorted({dtype_name(tensor.dtype) for tensor in tensors}))
