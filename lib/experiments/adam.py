@@ -8,8 +8,8 @@ import torch
 
 from lib import adam, model, timing, validate
 from lib.cost import flops
-from lib.experiments import exact
 from lib.experiments.case import Case, Work
+from lib.experiments.reference import double
 from lib.instruments import cache
 from lib.validate import one_of
 
@@ -68,7 +68,7 @@ class Adam(Case):
 
         def checked(name: str, tensors: list[torch.Tensor]) -> torch.Tensor:
             number, part = ENDS[name]
-            return exact.double(tensors[number].flatten()[part])
+            return double(tensors[number].flatten()[part])
 
         old = {name: checked(name, params) for name in ENDS}
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from lib import model, precision
 from lib.cost import flops
-from lib.experiments import attending, exact
 from lib.experiments.case import Case, Work
+from lib.experiments.reference import by_rows, checked
 from lib.instruments.peak_memory import MIB
 from lib.timing import Mark
 from lib.validate import one_of
@@ -83,21 +83,21 @@ class AttentionModule(Case):
             with torch.device("meta"):
                 reference = self.module()
             # keeps no scores
-            reference.attend = attending.by_rows
+            reference.attend = by_rows
             with precision.strict():
                 out_BTC = torch.func.functional_call(reference, held, x_BTC)
                 gradient_BTC, weight_gradient = torch.autograd.grad(out_BTC, (x_BTC, weight), dout_BTC)
             return {
                 "out": out_BTC[0].detach().cpu(),
                 "gradient": gradient_BTC[0].cpu(),
-                "weight_gradient": exact.checked(weight_gradient),
+                "weight_gradient": checked(weight_gradient),
             }
 
         def result() -> dict[str, Tensor]:
             return {
                 "out": last["out"][0].detach(),
                 "gradient": x_BTC.grad[0],
-                "weight_gradient": exact.checked(weight.grad),
+                "weight_gradient": checked(weight.grad),
             }
 
         facts = self._facts()

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lib import adam, model, precision
 from lib.experiments import case as measuring
-from lib.experiments import exact
 from lib.experiments.case import Case, Recording, Work
+from lib.experiments.reference import double
 from lib.timing import Mark
 from lib.validate import one_of
 
@@ -197,20 +197,20 @@ class Ceilings(Case):
                 torch.add(left, right, alpha=SCALE, out=out)
 
         def triad_expected() -> Tensor:
-            return exact.double(left[CHECKED]) + SCALE * exact.double(right[CHECKED])
+            return double(left[CHECKED]) + SCALE * double(right[CHECKED])
 
         def adamw_expected() -> Tensor:
-            new = exact.double(out[CHECKED])
+            new = double(out[CHECKED])
             state = adam.state(new, "single_tensor", amsgrad=False)
             # whose hyper-parameters are those that PyTorch has by default
-            adam.step("single_tensor", [new], [exact.double(left[CHECKED])], [state], adam.Hyper())
+            adam.step("single_tensor", [new], [double(left[CHECKED])], [state], adam.Hyper())
             return new
 
         operate, expected = {
-            "read": (lambda: torch.sum(left, 1, out=sums), lambda: exact.double(left[ROWS]).sum(1)),
-            "copy": (lambda: out.copy_(left), lambda: exact.double(left[CHECKED])),
+            "read": (lambda: torch.sum(left, 1, out=sums), lambda: double(left[ROWS]).sum(1)),
+            "copy": (lambda: out.copy_(left), lambda: double(left[CHECKED])),
             "triad": (lambda: torch.add(left, right, alpha=SCALE, out=out), triad_expected),
-            "add": (lambda: out.add_(left), lambda: exact.double(left[CHECKED]) + exact.double(out[CHECKED])),
+            "add": (lambda: out.add_(left), lambda: double(left[CHECKED]) + double(out[CHECKED])),
             "adamw": (optimizer.step, adamw_expected),
             "call": (call, triad_expected),
         }[self.operation]
@@ -236,4 +236,4 @@ def weight_shapes(config: model.Config) -> list[tuple[int, int]]:
 
 def checked_product(left: Tensor, right: Tensor) -> Tensor:
     """Return the rows and columns of a product that are checked, in double precision."""
-    return exact.double(left[ROWS]) @ exact.double(right[:, COLUMNS])
+    return double(left[ROWS]) @ double(right[:, COLUMNS])

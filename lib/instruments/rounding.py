@@ -64,7 +64,7 @@ def accumulation(narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]
     return {"loops": pd.DataFrame(rows).to_dict("list")}
 
 
-def steps(norm: str, x: Tensor, cast: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor) -> dict[str, Tensor]:
+def steps(norm: str, x: Tensor, cast: Callable = lambda name, tensor: tensor) -> dict[str, Tensor]:
     """Return every step of a norm, from `input` to `quotient`, rounded by `cast`.
 
     Layer norm is (x - mean) / sqrt(variance + eps) (Ba et al. 2016), RMSNorm x / sqrt(mean of squares + eps) (Zhang and
