@@ -32,7 +32,7 @@ CASES = {
     ],
     "peers": [STEP | {"precision": "bf16", "program": "ours"}],
     "ceilings": [
-        {"operation": ["matmul", "copy", "triad", "add", "adamw"], "library": "torch", "rows": 8, "columns": WIDTH},
+        {"operation": ["matmul", "read", "copy", "add", "adamw"], "library": "torch", "rows": 8, "columns": WIDTH},
         {"operation": "call", "library": "torch", "rows": 1, "columns": 1},
     ],
 }

@@ -47,7 +47,7 @@ def test_the_products_of_a_step_are_those_with_the_models_weights():
         if isinstance(layer, torch.nn.Linear):
             layer.register_forward_hook(lambda module, *_: shapes.append(tuple(module.weight.shape)))
     model(torch.zeros(1, 2, dtype=torch.long))
-    assert ceilings.weight_shapes(SIZES["tiny"]) == shapes
+    assert ceiling("products").weight_shapes == shapes
     shape = flops.shape_of(replace(SIZES["tiny"], context_length=8), batch_size=4)
     attention = 3 * 4 * shape.num_layers * flops.attention_flops(1, 8, shape.d_model)
     step = flops.forward_flops(shape) + flops.backward_flops(shape)
