@@ -15,7 +15,7 @@ from lib import attention, precision, timing
 from lib.cost import flops, memory
 from lib.experiments.case import Case, Work
 from lib.experiments.reference import by_rows, double
-from lib.instruments import cache, device, environment, memory_limit
+from lib.instruments import device, environment, memory_limit
 from lib.instruments.live_memory import identity
 from lib.instruments.peak_memory import MIB
 from lib.validate import one_of
@@ -36,7 +36,6 @@ class Attention(Case):
     causal: bool
     precision: str = one_of(precision.NAMES)
     native: bool  # Q, K and V are in the narrow type, without autocast
-    cold: bool  # flush the caches before each iteration
     device: str
 
     def __post_init__(self):
@@ -68,9 +67,6 @@ class Attention(Case):
         for tensor in inputs:
             tensor.requires_grad_()
         attend = attention.VARIANTS[self.variant]
-        flush = timing.nothing
-        if self.cold:
-            flush = cache.flush(self.device)
         last = {}
 
         def iteration(mark: timing.Mark) -> None:
@@ -84,7 +80,6 @@ class Attention(Case):
             # a baseline may have set another precision
             precision.activate(self.precision, self.device)
             last.clear()
-            flush()
 
         def expected() -> dict[str, torch.Tensor]:
             first = [double(tensor[0]).requires_grad_() for tensor in inputs]
@@ -107,7 +102,7 @@ class Attention(Case):
                 facts["sdpa_backend"] = kernel
         return Work(
             self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
-            compiled=self.compiles, before=before, repeats=not self.cold, around_first=saved,
+            compiled=self.compiles, before=before, repeats=True, around_first=saved,
         )  # fmt: skip
 
 
