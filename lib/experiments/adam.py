@@ -1,6 +1,5 @@
 """Measure one AdamW step on parameters of equal size, or on those of a model."""
 
-import functools
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -55,7 +54,9 @@ class Adam(Case):
         """Return the shape of each parameter."""
         if self.shapes == EQUAL:
             return [(self.param_size,)] * self.num_params
-        return _model_shapes(self.shapes)
+        with torch.device("meta"):
+            network = model.TransformerLM(model.SIZES[self.shapes])
+        return [tuple(parameter.shape) for parameter in network.parameters()]
 
     def setup(self) -> Work:
         """Draw parameters and gradients, standard normal, and states after some steps."""
@@ -99,13 +100,6 @@ class Adam(Case):
             if name in state:
                 _fill_normal(state[name]).abs_().add_(0.5)
         return state
-
-
-@functools.cache
-def _model_shapes(size: str) -> list[tuple[int, ...]]:
-    with torch.device("meta"):
-        network = model.TransformerLM(model.SIZES[size])
-    return [tuple(parameter.shape) for parameter in network.parameters()]
 
 
 def _fill_normal(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,8 @@ has planned for this kernel, and with a machine's name it only loads that machin
 import gc
 import json
 import os
+import re
+import textwrap
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -140,10 +142,5 @@ def measure(case: Case, round: int, seconds: float, share: int = 1, raises: bool
 
 def _reason(error: Exception) -> str:
     """Describe an exception in one line, without folders, which may name a person."""
-    words = []
-    for word in f"{type(error).__name__}: {error}".split():
-        words.append(word.rpartition("/")[2] if word.startswith("/") else word)
-    line = " ".join(words)
-    if len(line) > LONGEST_REASON:
-        line = f"{line[:LONGEST_REASON]} ..."
-    return line
+    line = re.sub(r"(?<!\S)/(\S*/)?", "", f"{type(error).__name__}: {error}")
+    return textwrap.shorten(line, LONGEST_REASON, placeholder=" ...")
