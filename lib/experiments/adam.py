@@ -89,7 +89,7 @@ class Adam(Case):
 
         elements = sum(param.numel() for param in params)
         facts = {"elements": elements, "moved_bytes": flops.adam_bytes(elements, self.amsgrad)}
-        return Work(self.device, iteration, expected, result, TOLERANCE, facts, compiled=self.compiles)
+        return Work(self.device, iteration, expected, result, TOLERANCE, facts)
 
     def _state_in_progress(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return a state after 9 steps, in which count and running maximum matter."""

@@ -102,7 +102,7 @@ class Attention(Case):
                 facts["sdpa_backend"] = kernel
         return Work(
             self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
-            compiled=self.compiles, before=before, repeats=True, around_first=saved,
+            before=before, repeats=True, around_first=saved,
         )  # fmt: skip
 
 

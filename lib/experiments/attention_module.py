@@ -102,10 +102,7 @@ class AttentionModule(Case):
 
         facts = self._facts()
         facts["module_mib"] = [sum(tensor.nbytes for tensor in held.values()) / MIB]
-        return Work(
-            self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
-            compiled=self.compiled, before=before,
-        )  # fmt: skip
+        return Work(self.device, iteration, expected, result, TOLERANCE[self.precision], facts, before=before)
 
     def _facts(self) -> dict:
         """Return FLOPs of projections and attention, and the least bytes of each pass.

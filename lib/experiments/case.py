@@ -33,12 +33,12 @@ class Work:
     result: Callable[[], dict[str, torch.Tensor]]  # the tensors that the last iteration produced
     tolerance: float  # the largest relative error allowed
     facts: dict[str, object]  # numbers from theory for the record
-    compiled: bool = False  # the first iteration compiles
     graphs: bool = False  # CUDA graphs replay it, whose live memory the allocator does not count
     before: Callable[[], None] = timing.nothing  # runs before each iteration, outside the timed region
     repeats: bool = False  # may follow itself without `before`, as every one without a `before`
     around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})  # fills metrics
     training: object = None  # the model in training that iterates, if it is one
+    compiled: bool = False  # the first iteration compiles, as `Case.compiles` says
     clock: object = None  # the device's own, or one of several ranks
 
     def __post_init__(self):
@@ -60,7 +60,9 @@ class Recording:
     def setup(self, case: "Case | None" = None) -> Work:
         """Build the case, or another one beside it, from a fixed seed."""
         torch.manual_seed(0)
-        work = (case or self.case).setup()
+        built = case or self.case
+        work = built.setup()
+        work.compiled = built.compiles
         self.works.append(work)
         if case is None:
             self.metrics |= work.facts

@@ -16,13 +16,8 @@ from lib.experiments.reference import double
 from lib.timing import Mark
 from lib.validate import one_of
 
-LINEAR = {  # the shape (outputs, inputs) of each kind of weight
-    "projection": lambda config: (config.d_model, config.d_model),  # of queries, keys, values and attention's output
-    "up": lambda config: (config.d_ff, config.d_model),  # w1 and w3
-    "down": lambda config: (config.d_model, config.d_ff),  # w2
-    "head": lambda config: (config.vocab_size, config.d_model),
-}
-LAYER = ("projection", "projection", "projection", "projection", "up", "up", "down")
+# one layer of the model for each kind of weight
+LINEAR = {"projection": "layers.0.attn.q_proj", "up": "layers.0.ffn.w1", "down": "layers.0.ffn.w2", "head": "lm_head"}
 PASSES = {"read": 1, "copy": 2, "add": 3, "adamw": 7}  # times that a matrix is read or written
 OPERATIONS = ("matmul", *LINEAR, "products", *PASSES, "call")
 MODELS = {config.d_model: config for config in model.SIZES.values()}
@@ -72,14 +67,14 @@ class Ceilings(Case):
 
     @property
     def weight_shapes(self) -> list[tuple[int, int]]:
-        """Return the shape (outputs, inputs) of each weight, in forward order."""
+        """Return the shape (outputs, inputs) of each weight."""
         if self.operation == "matmul":
             return [(self.rows, self.columns)]
-        config = MODELS[self.columns]
-        kinds = [self.operation]
-        if self.operation == "products":
-            kinds = [*LAYER * config.num_layers, "head"]
-        return [LINEAR[kind](config) for kind in kinds]
+        with torch.device("meta"):
+            network = model.TransformerLM(MODELS[self.columns])
+        if self.operation in LINEAR:
+            return [tuple(network.get_submodule(LINEAR[self.operation]).weight.shape)]
+        return [tuple(module.weight.shape) for module in network.modules() if isinstance(module, torch.nn.Linear)]
 
     def unavailable(self) -> str | None:
         if self.library == "onednn":

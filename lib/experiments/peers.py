@@ -76,7 +76,6 @@ class Peers(Case):
         else:
             step = self.ladder.step
             work = step.work(Llama(step))
-            work.compiled = True
             work.facts["peer_version"] = metadata.version(PEER)
         work.facts["switches"] = self.ladder.switches
         return work

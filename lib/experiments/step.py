@@ -72,5 +72,5 @@ class Step(Case):
         }
         return Work(
             self.device, training.iteration, training.expected, training.result, TOLERANCE[self.precision], facts,
-            compiled=self.compiles, before=training.before, training=training,
+            before=training.before, training=training,
         )  # fmt: skip
