@@ -33,13 +33,8 @@ class AttentionModule(Case):
     def __post_init__(self):
         super().__post_init__()
         # refuses a num_heads that does not divide d_model
-        self._config()
-
-    def _config(self) -> model.Config:
-        """Return the config of a model with this layer."""
-        return model.Config(
-            context_length=self.context_length, d_model=self.d_model, num_heads=self.num_heads, d_ff=1, num_layers=1
-        )
+        with torch.device("meta"):
+            self.module()
 
     @property
     def compiles(self) -> bool:
@@ -47,7 +42,7 @@ class AttentionModule(Case):
 
     def module(self) -> model.SelfAttention:
         """Build the layer, with weights drawn as the model draws them."""
-        config = self._config()
+        config = model.Config(d_model=self.d_model, num_heads=self.num_heads, context_length=self.context_length)
         rope = model.RoPE(config.d_head, config.context_length, config.rope_theta)
         return model.SelfAttention(config, rope, "naive")
 

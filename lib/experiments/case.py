@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from lib import catalog, timing, validate
 from lib.instruments import compilation, device, environment, peak_memory
@@ -29,8 +30,8 @@ class Work:
     device: str
     iteration: Iteration  # marks its phases
     # the reference's tensors, on the CPU, or functions of the result
-    expected: Callable[[], dict[str, torch.Tensor | Callable]]
-    result: Callable[[], dict[str, torch.Tensor]]  # the tensors that the last iteration produced
+    expected: Callable[[], dict[str, Tensor | Callable]]
+    result: Callable[[], dict[str, Tensor]]  # the tensors that the last iteration produced
     tolerance: float  # the largest relative error allowed
     facts: dict[str, object]  # numbers from theory for the record
     graphs: bool = False  # CUDA graphs replay it, whose live memory the allocator does not count
@@ -55,7 +56,6 @@ class Recording:
     round: int = 0
     metrics: dict = field(default_factory=dict)
     works: list[Work] = field(default_factory=list)
-    part: str = "case"  # what runs now: the case, its reference, or its pairs; named if memory runs out
 
     def setup(self, case: "Case | None" = None) -> Work:
         """Build the case, or another one beside it, from a fixed seed."""
@@ -113,9 +113,7 @@ def check(record: Recording, work: Work) -> None:
     Records `<name>_error` of each result, `first_iteration_ms`, which includes compiling, and what `work.around_first`
     yields. A compiled case compiles from empty caches in its first round, and adds what `compilation.cold` counts;
     later rounds load those graphs."""
-    record.part = "reference"
     expected = work.expected()
-    record.part = "case"
     compiling = contextlib.nullcontext({})
     if work.compiled:
         compilation.start(work.device)
@@ -129,9 +127,7 @@ def check(record: Recording, work: Work) -> None:
     record.metrics |= counts
 
 
-def errors(
-    results: dict[str, torch.Tensor], expected: dict[str, torch.Tensor | Callable], tolerance: float
-) -> dict[str, list[float]]:
+def errors(results: dict[str, Tensor], expected: dict[str, Tensor | Callable], tolerance: float) -> dict:
     """Return `<name>_error` of each result; raises WrongResult beyond the tolerance."""
     metrics = {}
     for name, tensor in results.items():
@@ -146,7 +142,7 @@ def errors(
     return metrics
 
 
-def relative_error(tensor: torch.Tensor, expected: torch.Tensor) -> float:
+def relative_error(tensor: Tensor, expected: Tensor) -> float:
     """Return the root mean square of the rows' relative errors, by norms.
 
     `expected` is on the CPU and says the dtype. Rows run along the last dimension, and small ones count like large
@@ -178,7 +174,6 @@ def pairs(record: Recording, work: Work, seconds: float) -> None:
     other = catalog.baseline(type(record.case).experiment, asdict(record.case))
     if other is None:
         return
-    record.part = "pairs"
     try:
         pairs_with(record.setup(type(record.case)(**other)), record, work, seconds)
     except Exception as error:
