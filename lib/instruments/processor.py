@@ -14,6 +14,7 @@ SETS = {"avx512_f": "AVX-512", "avx2": "AVX2", "amx_tile": "AMX", "neon": "NEON"
 NATIVE_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 CPUS = Path("/sys/devices/system/cpu")
 CPUINFO = Path("/proc/cpuinfo")
+CACHE_BYTES = 128 * 2**20  # of the last caches, where the system does not say
 
 
 @functools.cache
@@ -46,12 +47,29 @@ def emulates_bf16() -> bool:
 
 def cache_levels_mib() -> dict[str, float]:
     """Return a core's caches from the second level on, as `l2_mib`; Linux only."""
-    caches = {}
-    for folder in sorted(CPUS.glob("cpu0/cache/index*")):
+    return {f"l{level}_mib": size_bytes / 2**20 for level, _, size_bytes in _caches("cpu0") if level > 1}
+
+
+def last_caches_bytes() -> int:
+    """Return the bytes of all caches of the last level."""
+    # several, where groups of cores have their own
+    caches = _caches("cpu[0-9]*")
+    if not caches:
+        return CACHE_BYTES
+    last_level, _, _ = caches[-1]
+    return sum(size_bytes for level, _, size_bytes in caches if level == last_level)
+
+
+def _caches(cores: str) -> list[tuple[int, str, int]]:
+    """List level, sharing cores and bytes of each cache of data, by level."""
+    caches = set()
+    for folder in CPUS.glob(f"{cores}/cache/index*"):
         # a virtual machine may hide some of the files
         with contextlib.suppress(OSError):
+            if (folder / "type").read_text().strip() == "Instruction":
+                continue
             level = int((folder / "level").read_text())
+            sharing_cores = (folder / "shared_cpu_list").read_text().strip()
             size_kib = int((folder / "size").read_text().strip().removesuffix("K"))
-            if level > 1:
-                caches[f"l{level}_mib"] = size_kib / 1024
-    return caches
+            caches.add((level, sharing_cores, size_kib * 1024))
+    return sorted(caches)

@@ -21,11 +21,17 @@ def test_instructions_and_the_lack_of_bf16_are_told_by_pytorch(monkeypatch, capa
     assert processor.emulates_bf16() == emulates
 
 
-def test_caches_are_told_from_the_second_level_on(tmp_path, monkeypatch):
-    for index, (level, size) in enumerate([("1", "32K"), ("1", "32K"), ("2", "1024K"), ("3", "32768K")]):
-        folder = tmp_path / "cpu0" / "cache" / f"index{index}"
-        folder.mkdir(parents=True)
-        (folder / "level").write_text(f"{level}\n")
-        (folder / "size").write_text(f"{size}\n")
+def test_caches_of_the_last_level_count_once_for_each_group_of_cores(tmp_path, monkeypatch):
+    for core, group in (("cpu0", "0-1"), ("cpu1", "0-1"), ("cpu2", "2-3")):
+        caches = [
+            ("1", "Data", core, "32K"), ("1", "Instruction", core, "32K"), ("2", "Unified", core, "1024K"),
+            ("3", "Unified", group, "32768K"),
+        ]  # fmt: skip
+        for index, values in enumerate(caches):
+            folder = tmp_path / core / "cache" / f"index{index}"
+            folder.mkdir(parents=True)
+            for name, text in zip(("level", "type", "shared_cpu_list", "size"), values, strict=True):
+                (folder / name).write_text(f"{text}\n")
     monkeypatch.setattr(processor, "CPUS", tmp_path)
+    assert processor.last_caches_bytes() == 64 * 2**20
     assert processor.cache_levels_mib() == {"l2_mib": 1.0, "l3_mib": 32.0}
