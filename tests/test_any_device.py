@@ -23,7 +23,7 @@ CASES = {
     "precision": [{"subject": ["accumulation", "toy", "layer_norm"]}],
     "memory": [STEP | {"mode": "train_step", "checkpoint": [0, 1]}],
     "attention": [
-        ATTENTION | {"variant": ["naive", "tiled", "sdpa"]},
+        ATTENTION | {"variant": ["naive", "tiled", "sdpa"], "cold": True},
         ATTENTION | {"variant": ["naive", "tiled", "sdpa"], "precision": "bf16", "native": True},
     ],
     "attention_module": [{"d_model": WIDTH, "num_heads": 2, "context_length": 8, "batch_size": 1, "precision": "bf16"}],

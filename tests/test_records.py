@@ -9,7 +9,7 @@ import pytest
 from lib import notebooks, records
 
 CASE = {
-    "variant": "fused", "shapes": "equal", "num_params": 8, "param_size": 16, "amsgrad": True,
+    "variant": "fused", "shapes": "equal", "num_params": 8, "param_size": 16, "amsgrad": True, "cold": False,
     "device": "cpu",
 }  # fmt: skip
 AROUND = {"machine": "test-1c", "hardware": "a test"}

@@ -9,6 +9,7 @@ from lib import adam, model, timing, validate
 from lib.cost import flops
 from lib.experiments.case import Case, Work
 from lib.experiments.reference import double
+from lib.instruments import device
 from lib.validate import one_of
 
 # random values of a tensor; a larger one repeats them, since drawing takes longer than measuring
@@ -23,8 +24,8 @@ TOLERANCE = 2e-3
 class Adam(Case):
     """Step AdamW on `num_params` parameters of `param_size` elements each.
 
-    If `shapes` is a size of model, its parameters are used and the two numbers are 0. Raises ValueError for an unknown
-    or impossible value."""
+    If `shapes` is a size of model, its parameters are used and the two numbers are 0. `cold` flushes the caches before
+    each step. Raises ValueError for an unknown or impossible value."""
 
     experiment: ClassVar[str] = "adam"
     variant: str = one_of(adam.VARIANTS)
@@ -32,6 +33,7 @@ class Adam(Case):
     num_params: int = field(metadata={"least": 0, "most": 100_000})  # the overhead of a tensor can far exceed its data
     param_size: int = field(metadata={"least": 0})
     amsgrad: bool
+    cold: bool
     device: str
 
     def __post_init__(self):
@@ -82,7 +84,10 @@ class Adam(Case):
 
         elements = sum(param.numel() for param in params)
         facts = {"elements": elements, "moved_bytes": flops.adam_bytes(elements, self.amsgrad)}
-        return Work(self.device, iteration, expected, result, TOLERANCE, facts)
+        before = timing.nothing
+        if self.cold:
+            before = device.flush(self.device)
+        return Work(self.device, iteration, expected, result, TOLERANCE, facts, before=before)
 
     def _state_in_progress(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return a state after 9 steps, in which count and running maximum matter."""

@@ -36,6 +36,7 @@ class Attention(Case):
     causal: bool
     precision: str = one_of(precision.NAMES)
     native: bool  # Q, K and V are in the narrow type, without autocast
+    cold: bool  # flush the caches before each iteration
     device: str
 
     def __post_init__(self):
@@ -67,6 +68,9 @@ class Attention(Case):
         for tensor in inputs:
             tensor.requires_grad_()
         attend = attention.VARIANTS[self.variant]
+        flush = timing.nothing
+        if self.cold:
+            flush = device.flush(self.device)
         last = {}
 
         def iteration(mark: timing.Mark) -> None:
@@ -80,6 +84,7 @@ class Attention(Case):
             # a baseline may have set another precision
             precision.activate(self.precision, self.device)
             last.clear()
+            flush()
 
         def expected() -> dict[str, torch.Tensor]:
             first = [double(tensor[0]).requires_grad_() for tensor in inputs]
@@ -102,7 +107,7 @@ class Attention(Case):
                 facts["sdpa_backend"] = kernel
         return Work(
             self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
-            before=before, repeats=True, around_first=saved,
+            before=before, repeats=not self.cold, around_first=saved,
         )  # fmt: skip
 
 

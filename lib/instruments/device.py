@@ -80,6 +80,10 @@ class Cpu:
         """Return clock, temperature and power at this moment, as lists of one reading."""
         return {}
 
+    def cache_bytes(self) -> int:
+        """Return the size of the last caches before memory."""
+        return processor.last_caches_bytes()
+
     def free_bytes(self) -> int:
         """Return the bytes that are still free, within the container's limit."""
         return min(psutil.virtual_memory().available, container.memory_bytes()[1])
@@ -167,6 +171,10 @@ class Cuda(Cpu):
             with contextlib.suppress(Exception):
                 state[name] = [read()]
         return state
+
+    def cache_bytes(self) -> int:
+        """Return the size of the second level's cache."""
+        return torch.cuda.get_device_properties(0).L2_cache_size
 
     def free_bytes(self) -> int:
         """Return the bytes free on the GPU, with those that PyTorch keeps unused."""

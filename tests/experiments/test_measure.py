@@ -13,7 +13,7 @@ from lib.experiments import cases, measure
 from lib.experiments.adam import Adam
 from lib.experiments.case import Recording, Work, errors
 
-FUSED = Adam("fused", "equal", 2, 64, True, "cpu")
+FUSED = Adam("fused", "equal", 2, 64, True, False, "cpu")
 AXES = {"variant": ["single_tensor", "fused"], "shapes": "equal", "num_params": 2, "param_size": 64, "device": "cpu"}
 
 
@@ -44,7 +44,7 @@ def test_a_record_has_times_memory_errors_pairs_and_probes(own_results):
 
 
 def test_by_hand_the_grid_is_measured_and_the_records_returned(own_results, no_probe, capsys):
-    frame = measure.run("adam", AXES | {"amsgrad": True}, 0.02)
+    frame = measure.run("adam", AXES | {"amsgrad": True, "cold": False}, 0.02)
     assert frame["variant"].tolist() == ["single_tensor", "fused"]
     assert set(frame["round"]) == {0}
     assert "2 of 2 cases are measured" in capsys.readouterr().out
@@ -54,7 +54,7 @@ def test_by_hand_the_grid_is_measured_and_the_records_returned(own_results, no_p
 def test_an_interrupt_keeps_what_is_done(own_results, no_probe, monkeypatch):
     first = measure.measure(replace(FUSED, variant="single_tensor"), 0, 0.02)
     monkeypatch.setattr(measure, "measure", Mock(side_effect=[first, KeyboardInterrupt]))
-    frame = measure.run("adam", AXES | {"amsgrad": True}, 0.02)
+    frame = measure.run("adam", AXES | {"amsgrad": True, "cold": False}, 0.02)
     assert frame["variant"].tolist() == ["single_tensor"]
 
 

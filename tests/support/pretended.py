@@ -40,6 +40,9 @@ def pretended(kind: str):
         def clock(self):
             return HostClock()
 
+        def cache_bytes(self):
+            return 2**16
+
         def memory_bytes(self):
             sizes = {"end": HELD, "reserved": HELD}
             return sizes | {"peak": HELD} if kind == "cuda" else sizes
