@@ -20,7 +20,7 @@ CASES = {
     "ladder": [STEP | {"switches": "fused+bf16+projections+cast_once", "losses": False}],
     "warmup": [STEP | {"first_steps": 15}],
     "kernels": [STEP],
-    "precision": [{"subject": ["accumulation", "toy", "transformer", "layer_norm"]}],
+    "precision": [{"subject": ["accumulation", "toy", "layer_norm"]}],
     "memory": [STEP | {"mode": "train_step", "checkpoint": [0, 1]}],
     "attention": [
         ATTENTION | {"variant": ["naive", "tiled", "sdpa"], "cold": True},
@@ -32,7 +32,7 @@ CASES = {
     ],
     "peers": [STEP | {"precision": "bf16", "program": "ours"}],
     "ceilings": [
-        {"operation": ["matmul", "copy", "triad", "add", "adamw"], "library": "torch", "rows": 8, "columns": WIDTH},
+        {"operation": ["matmul", "read", "copy", "add", "adamw"], "library": "torch", "rows": 8, "columns": WIDTH},
         {"operation": "call", "library": "torch", "rows": 1, "columns": 1},
     ],
 }

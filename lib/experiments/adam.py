@@ -1,6 +1,5 @@
 """Measure one AdamW step on parameters of equal size, or on those of a model."""
 
-import functools
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -8,18 +7,15 @@ import torch
 
 from lib import adam, model, timing, validate
 from lib.cost import flops
-from lib.experiments import exact
 from lib.experiments.case import Case, Work
+from lib.experiments.reference import double
 from lib.instruments import device
 from lib.validate import one_of
 
 # random values of a tensor; a larger one repeats them, since drawing takes longer than measuring
 DRAWN = 2**18
-# elements of a parameter that are compared, since all are computed alike
-CHECKED = 2**16
+CHECKED = 2**16  # elements at the end of the last parameter that are compared, since all are computed alike
 EQUAL = "equal"  # parameters of one size
-# the beginning of the first parameter and the end of the last, each checked as one row
-ENDS = {"update": (0, slice(CHECKED)), "last_update": (-1, slice(-CHECKED, None))}
 # of the update: beside a parameter near 1, fp32 rounds an update of 1e-3 by up to 3e-4 of it
 TOLERANCE = 2e-3
 
@@ -57,7 +53,9 @@ class Adam(Case):
         """Return the shape of each parameter."""
         if self.shapes == EQUAL:
             return [(self.param_size,)] * self.num_params
-        return _model_shapes(self.shapes)
+        with torch.device("meta"):
+            network = model.TransformerLM(model.SIZES[self.shapes])
+        return [tuple(parameter.shape) for parameter in network.parameters()]
 
     def setup(self) -> Work:
         """Draw parameters and gradients, standard normal, and states after some steps."""
@@ -66,34 +64,30 @@ class Adam(Case):
         grads = [_fill_normal(torch.empty_like(param)) for param in params]
         states = [self._state_in_progress(param) for param in params]
 
-        def checked(name: str, tensors: list[torch.Tensor]) -> torch.Tensor:
-            number, part = ENDS[name]
-            return exact.double(tensors[number].flatten()[part])
+        def checked(tensors: list[torch.Tensor]) -> torch.Tensor:
+            return double(tensors[-1].flatten()[-CHECKED:])
 
-        old = {name: checked(name, params) for name in ENDS}
+        old = checked(params)
 
         def iteration(mark: timing.Mark) -> None:
             adam.step(self.variant, params, grads, states, hyper)
             mark("optimizer")
 
         def expected() -> dict[str, torch.Tensor]:
-            updates = {}
-            for name in ENDS:
-                new = old[name].clone()
-                state = {kind: checked(name, [each_state[kind] for each_state in states]) for kind in states[0]}
-                adam.step("single_tensor", [new], [checked(name, grads)], [state], hyper)
-                updates[name] = new - old[name]
-            return updates
+            new = old.clone()
+            state = {name: checked([tensor]) for name, tensor in states[-1].items()}
+            adam.step("single_tensor", [new], [checked(grads)], [state], hyper)
+            return {"update": new - old}
 
         def result() -> dict[str, torch.Tensor]:
-            return {name: checked(name, params) - old[name] for name in ENDS}
+            return {"update": checked(params) - old}
 
         elements = sum(param.numel() for param in params)
         facts = {"elements": elements, "moved_bytes": flops.adam_bytes(elements, self.amsgrad)}
         before = timing.nothing
         if self.cold:
             before = device.flush(self.device)
-        return Work(self.device, iteration, expected, result, TOLERANCE, facts, compiled=self.compiles, before=before)
+        return Work(self.device, iteration, expected, result, TOLERANCE, facts, before=before)
 
     def _state_in_progress(self, param: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return a state after 9 steps, in which count and running maximum matter."""
@@ -104,13 +98,6 @@ class Adam(Case):
             if name in state:
                 _fill_normal(state[name]).abs_().add_(0.5)
         return state
-
-
-@functools.cache
-def _model_shapes(size: str) -> list[tuple[int, ...]]:
-    with torch.device("meta"):
-        network = model.TransformerLM(model.SIZES[size])
-    return [tuple(parameter.shape) for parameter in network.parameters()]
 
 
 def _fill_normal(tensor: torch.Tensor) -> torch.Tensor:

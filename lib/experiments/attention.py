@@ -13,9 +13,9 @@ import torch
 
 from lib import attention, precision, timing
 from lib.cost import flops, memory
-from lib.experiments import attending, exact
 from lib.experiments.case import Case, Work
-from lib.instruments import device, memory_limit
+from lib.experiments.reference import by_rows, double
+from lib.instruments import device, environment, memory_limit
 from lib.instruments.peak_memory import MIB, identity
 from lib.validate import one_of
 
@@ -48,9 +48,9 @@ class Attention(Case):
         return self.variant in attention.COMPILING
 
     def unavailable(self) -> str | None:
-        missing = attending.unavailable(self, self.variant, self.d_head) or super().unavailable()
         shape = (self.batch_size * self.num_heads, self.seq_len, self.d_head)
         held_bytes = memory.attention_peak_bytes(*shape, self.causal) if self.variant == "naive" else 0
+        missing = attention_unavailable(self, self.variant, self.d_head)
         return missing or memory_limit.refusal(held_bytes, self.device)
 
     def setup(self) -> Work:
@@ -86,9 +86,9 @@ class Attention(Case):
             flush()
 
         def expected() -> dict[str, torch.Tensor]:
-            first = [exact.double(tensor[0]).requires_grad_() for tensor in inputs]
-            out_TD = attending.by_rows(*first, self.causal)
-            out_TD.backward(exact.double(dout_BTD[0]))
+            first = [double(tensor[0]).requires_grad_() for tensor in inputs]
+            out_TD = by_rows(*first, self.causal)
+            out_TD.backward(double(dout_BTD[0]))
             return {"out": out_TD.detach(), "gradient": torch.stack([tensor.grad for tensor in first])}
 
         def result() -> dict[str, torch.Tensor]:
@@ -101,8 +101,17 @@ class Attention(Case):
             facts["causal_flops"] = flops.attention_flops(*shape, causal=True)
         return Work(
             self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
-            compiled=self.compiles, before=before, repeats=not self.cold, around_first=saved,
+            before=before, repeats=not self.cold, around_first=saved,
         )  # fmt: skip
+
+
+def attention_unavailable(case: Case, variant: str, d_head: int) -> str | None:
+    """Return why this machine cannot run a case with a variant of attention, or None."""
+    # Triton needs a compiler too, though nothing goes through torch.compile
+    missing = environment.compiler_missing(case.device) if variant == "triton" else None
+    capability = device.on(case.device).capability()
+    missing = missing or attention.unavailable(variant, case.device, d_head, case.precision, capability)
+    return missing or Case.unavailable(case)
 
 
 @contextlib.contextmanager

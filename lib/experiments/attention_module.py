@@ -1,5 +1,6 @@
 """Measure self-attention with its four projections, forward and backward."""
 
+import copy
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -8,8 +9,8 @@ from torch import Tensor
 
 from lib import model, precision
 from lib.cost import flops
-from lib.experiments import attending, exact
 from lib.experiments.case import Case, Work
+from lib.experiments.reference import by_rows, checked
 from lib.instruments.peak_memory import MIB
 from lib.timing import Mark
 from lib.validate import one_of
@@ -33,13 +34,8 @@ class AttentionModule(Case):
     def __post_init__(self):
         super().__post_init__()
         # refuses a num_heads that does not divide d_model
-        self._config()
-
-    def _config(self) -> model.Config:
-        """Return the config of a model with this layer."""
-        return model.Config(
-            context_length=self.context_length, d_model=self.d_model, num_heads=self.num_heads, d_ff=1, num_layers=1
-        )
+        with torch.device("meta"):
+            self.module()
 
     @property
     def compiles(self) -> bool:
@@ -47,7 +43,7 @@ class AttentionModule(Case):
 
     def module(self) -> model.SelfAttention:
         """Build the layer, with weights drawn as the model draws them."""
-        config = self._config()
+        config = model.Config(d_model=self.d_model, num_heads=self.num_heads, context_length=self.context_length)
         rope = model.RoPE(config.d_head, config.context_length, config.rope_theta)
         return model.SelfAttention(config, rope, "naive")
 
@@ -60,7 +56,9 @@ class AttentionModule(Case):
             dout_BTC = torch.randn_like(x_BTC)
         dout_narrow_BTC = dout_BTC.to(precision.AUTOCAST[self.precision] or torch.float32)
         weight = module.q_proj.weight
-        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        # shares the weights, but neither compiles nor keeps scores
+        reference = copy.copy(module)
+        reference.attend = by_rows
         if self.compiled:
             module.compile(dynamic=False)
         last = {}
@@ -80,32 +78,25 @@ class AttentionModule(Case):
             module.zero_grad(set_to_none=True)
 
         def expected() -> dict[str, Tensor]:
-            with torch.device("meta"):
-                reference = self.module()
-            # keeps no scores
-            reference.attend = attending.by_rows
             with precision.strict():
-                out_BTC = torch.func.functional_call(reference, held, x_BTC)
+                out_BTC = reference(x_BTC)
                 gradient_BTC, weight_gradient = torch.autograd.grad(out_BTC, (x_BTC, weight), dout_BTC)
             return {
                 "out": out_BTC[0].detach().cpu(),
                 "gradient": gradient_BTC[0].cpu(),
-                "weight_gradient": exact.checked(weight_gradient),
+                "weight_gradient": checked(weight_gradient),
             }
 
         def result() -> dict[str, Tensor]:
             return {
                 "out": last["out"][0].detach(),
                 "gradient": x_BTC.grad[0],
-                "weight_gradient": exact.checked(weight.grad),
+                "weight_gradient": checked(weight.grad),
             }
 
-        facts = self._facts()
-        facts["module_mib"] = [sum(tensor.nbytes for tensor in held.values()) / MIB]
-        return Work(
-            self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
-            compiled=self.compiled, before=before,
-        )  # fmt: skip
+        module_bytes = sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
+        facts = self._facts() | {"module_mib": [module_bytes / MIB]}
+        return Work(self.device, iteration, expected, result, TOLERANCE[self.precision], facts, before=before)
 
     def _facts(self) -> dict:
         """Return FLOPs of projections and attention, and the least bytes of each pass.

@@ -1,8 +1,4 @@
-"""Test the measuring itself on what is known beforehand.
-
-A wait of known length must take that long. A matrix product must take as long by this timer as by another one. A
-program compared with itself must come out the same, and one with a tenth more work must come out as that.
-"""
+"""Test the measuring itself on what is known beforehand."""
 
 import statistics
 import time
@@ -23,10 +19,6 @@ CHECKS = ("wait", "timer", "equal", "planted")
 WAITS_MS = (0.01, 0.1, 1.0, 10.0)
 CALLS = 20  # products in the program, about a millisecond on a CPU
 PLANTED_CALLS = 22  # 10% more
-SIDE = {"cpu": 160}  # rows of their matrices
-SIDE_ELSEWHERE = 1024
-TIMER_SIDE = {"cpu": 512}
-TIMER_SIDE_ELSEWHERE = 4096
 TIMER_ROUNDS = 10  # times that each of two timers takes its median
 TIMER_SAMPLES = 10
 
@@ -35,10 +27,10 @@ TIMER_SAMPLES = 10
 class Calibration(Case):
     """Check the measuring once; `number` tells apart comparisons that are alike.
 
-    - `wait` times waits of known length.
-    - `timer` times a matrix product alternately by `lib.timing` and by torch.utils.benchmark.
-    - `equal` runs a program of 20 small products in pairs with itself.
-    - `planted` runs one of 22 products in pairs with that of 20.
+    - `wait` times waits of known length, which must take that long.
+    - `timer` times a matrix product alternately by `lib.timing` and by torch.utils.benchmark, which must agree.
+    - `equal` runs a program of 20 small products in pairs with itself. It must come out the same.
+    - `planted` runs one of 22 products in pairs with that of 20. It must come out as a tenth more work.
 
     Raises ValueError for an unknown value."""
 
@@ -67,20 +59,17 @@ class Calibration(Case):
 
 def waits(seconds: float) -> dict[str, list[float]]:
     """Time known waits, about `seconds` each: their `known_ms` and `measured_ms`."""
+    table = {"known_ms": [], "measured_ms": []}
+    for known_ms in WAITS_MS:
 
-    def waiting(known_ms: float) -> Iteration:
-        def iteration(mark: Mark) -> None:
+        def iteration(mark: Mark, known_ns: int = round(1e6 * known_ms)) -> None:
             # sleeping would give the processor away, for longer than asked
-            end_ns = time.perf_counter_ns() + round(known_ms * 1e6)
+            end_ns = time.perf_counter_ns() + known_ns
             while time.perf_counter_ns() < end_ns:
                 pass
             mark("wait")
 
-        return iteration
-
-    table = {"known_ms": [], "measured_ms": []}
-    for known_ms in WAITS_MS:
-        measured_ms = timing.measure(waiting(known_ms), timing.HostClock(), seconds).metrics()["total_ms"]
+        measured_ms = timing.measure(iteration, timing.HostClock(), seconds).metrics()["total_ms"]
         table["known_ms"] += [known_ms] * len(measured_ms)
         table["measured_ms"] += measured_ms
     return table
@@ -90,7 +79,7 @@ def two_timers(device: str, seconds: float) -> dict[str, list[float]]:
     """Time a matrix product alternately by two timers.
 
     `paired_ms` has our medians, `baseline_ms` the other's."""
-    side = TIMER_SIDE.get(device, TIMER_SIDE_ELSEWHERE)
+    side = 512 if device == "cpu" else 4096
     matrix = torch.ones(side, side, device=device)
     out = torch.empty_like(matrix)
     scope = {"torch": torch, "matrix": matrix, "out": out}
@@ -120,7 +109,7 @@ def two_timers(device: str, seconds: float) -> dict[str, list[float]]:
 
 def programs(device: str, counts: list[int]) -> list[Iteration]:
     """Return programs of `counts` small matrix products each, in the same memory."""
-    side = SIDE.get(device, SIDE_ELSEWHERE)
+    side = 160 if device == "cpu" else 1024
     matrix = torch.ones(side, side, device=device)
     # other memory could make equal programs differ
     out = torch.empty_like(matrix)

@@ -1,8 +1,4 @@
-"""Define a case, what it builds, and how it is measured by default.
-
-A case checks its result against the plain reference first, then it is timed, its memory is followed, and it runs in
-interleaved pairs with its baseline.
-"""
+"""Define a case, what it builds, and how it is measured by default."""
 
 import contextlib
 import gc
@@ -13,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from lib import catalog, timing, validate
 from lib.instruments import compilation, device, environment, peak_memory
@@ -33,23 +30,22 @@ class Work:
     device: str
     iteration: Iteration  # marks its phases
     # the reference's tensors, on the CPU, or functions of the result
-    expected: Callable[[], dict[str, torch.Tensor | Callable]]
-    result: Callable[[], dict[str, torch.Tensor]]  # the tensors that the last iteration produced
+    expected: Callable[[], dict[str, Tensor | Callable]]
+    result: Callable[[], dict[str, Tensor]]  # the tensors that the last iteration produced
     tolerance: float  # the largest relative error allowed
     facts: dict[str, object]  # numbers from theory for the record
-    compiled: bool = False  # the first iteration compiles
     graphs: bool = False  # CUDA graphs replay it, whose live memory the allocator does not count
     before: Callable[[], None] = timing.nothing  # runs before each iteration, outside the timed region
-    repeats: bool | None = None  # may follow itself without `before`; None: if there is none
+    repeats: bool = False  # may follow itself without `before`, as every one without a `before`
     around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})  # fills metrics
     training: object = None  # the model in training that iterates, if it is one
+    compiled: bool = False  # the first iteration compiles, as `Case.compiles` says
     clock: object = None  # the device's own, or one of several ranks
 
     def __post_init__(self):
         if self.clock is None:
             self.clock = device.on(self.device).clock()
-        if self.repeats is None:
-            self.repeats = self.before is timing.nothing
+        self.repeats |= self.before is timing.nothing
 
 
 @dataclass
@@ -60,12 +56,13 @@ class Recording:
     round: int = 0
     metrics: dict = field(default_factory=dict)
     works: list[Work] = field(default_factory=list)
-    part: str = "case"  # what runs now: the case, its reference, or its pairs; named if memory runs out
 
     def setup(self, case: "Case | None" = None) -> Work:
         """Build the case, or another one beside it, from a fixed seed."""
         torch.manual_seed(0)
-        work = (case or self.case).setup()
+        built = case or self.case
+        work = built.setup()
+        work.compiled = built.compiles
         self.works.append(work)
         if case is None:
             self.metrics |= work.facts
@@ -82,9 +79,9 @@ class Recording:
 class Case:
     """Hold one point of an experiment, whose fields are the notebook's axes.
 
-    Subclasses are frozen dataclasses with a field `device`, for which `auto` is the fastest one here. They raise
-    ValueError for a value of another type, out of range, or not among the names of its field (see `validate.fields`).
-    """
+    Subclasses are frozen dataclasses with a field `device`, for which `auto` is the fastest one here, and with a method
+    `setup` that builds the case and returns its Work, or a `measure` without it. They raise ValueError for a value of
+    another type, out of range, or not among the names of its field (see `validate.fields`)."""
 
     experiment: ClassVar[str]
     compiles: ClassVar[bool] = False  # True if any part goes through torch.compile
@@ -99,10 +96,6 @@ class Case:
         missing = environment.compiler_missing(self.device) if self.compiles else None
         return missing or device.on(self.device).lacks(getattr(self, "precision", "fp32"))
 
-    def setup(self) -> Work:
-        """Build the case, ready to run."""
-        raise NotImplementedError(f"{type(self).__name__}: a case defines setup, or measure without it")
-
     def measure(self, record: Recording, seconds: float) -> None:
         """Check the result, then measure times, memory in the first round, and pairs."""
         work = record.setup()
@@ -115,14 +108,12 @@ class Case:
 
 
 def check(record: Recording, work: Work) -> None:
-    """Run the first iteration; record each result's relative error, `<name>_error`.
+    """Run the first iteration; raise WrongResult for an error beyond the tolerance.
 
-    Adds `first_iteration_ms`, which includes compiling, and what `work.around_first` yields. A compiled case compiles
-    from empty caches in its first round, and adds what `compilation.cold` counts; later rounds load those graphs.
-    Raises WrongResult beyond the tolerance."""
-    record.part = "reference"
+    Records `<name>_error` of each result, `first_iteration_ms`, which includes compiling, and what `work.around_first`
+    yields. A compiled case compiles from empty caches in its first round, and adds what `compilation.cold` counts;
+    later rounds load those graphs."""
     expected = work.expected()
-    record.part = "case"
     compiling = contextlib.nullcontext({})
     if work.compiled:
         compilation.start(work.device)
@@ -136,9 +127,7 @@ def check(record: Recording, work: Work) -> None:
     record.metrics |= counts
 
 
-def errors(
-    results: dict[str, torch.Tensor], expected: dict[str, torch.Tensor | Callable], tolerance: float
-) -> dict[str, list[float]]:
+def errors(results: dict[str, Tensor], expected: dict[str, Tensor | Callable], tolerance: float) -> dict:
     """Return `<name>_error` of each result; raises WrongResult beyond the tolerance."""
     metrics = {}
     for name, tensor in results.items():
@@ -153,12 +142,11 @@ def errors(
     return metrics
 
 
-def relative_error(tensor: torch.Tensor, expected: torch.Tensor) -> float:
+def relative_error(tensor: Tensor, expected: Tensor) -> float:
     """Return the root mean square of the rows' relative errors, by norms.
 
-    The dtype is that of `expected`, on the CPU, since not every device has double precision. Rows run along the last
-    dimension, and small ones count like large ones. An error is divided by a tenth of the mean norm where its row's own
-    norm is below that, since some are zero."""
+    `expected` is on the CPU and says the dtype. Rows run along the last dimension, and small ones count like large
+    ones; but none is divided by less than a tenth of the mean norm, since some are zero."""
     norms = expected.norm(dim=-1)
     differences = (tensor.detach().cpu().to(expected.dtype) - expected).norm(dim=-1)
     return (differences / norms.clamp(min=0.1 * norms.mean())).square().mean().sqrt().item()
@@ -172,8 +160,7 @@ def times(work: Work, seconds: float) -> dict:
 def memory(work: Work) -> dict[str, list[float]]:
     """Return the peak memory of each phase in MiB, named as in `peak_memory.peaks`.
 
-    Of a compiled case on a CPU and of CUDA graphs nothing is known."""
-    # operations inside its graph cannot be followed
+    It is empty where operations inside a graph cannot be followed: compiled on a CPU, or in CUDA graphs."""
     if work.graphs or (work.compiled and work.device == "cpu"):
         return {}
     work.before()
@@ -187,7 +174,6 @@ def pairs(record: Recording, work: Work, seconds: float) -> None:
     other = catalog.baseline(type(record.case).experiment, asdict(record.case))
     if other is None:
         return
-    record.part = "pairs"
     try:
         pairs_with(record.setup(type(record.case)(**other)), record, work, seconds)
     except Exception as error:

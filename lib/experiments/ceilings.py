@@ -4,7 +4,6 @@ Everything else is held against these rates. So products run by every library at
 them. On a CPU in fp32 there are two: `torch` is what `nn.Linear` calls, mostly MKL, and `onednn` PyTorch has as well.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,20 +11,14 @@ import torch
 from torch import Tensor
 
 from lib import adam, model, precision
-from lib.experiments import case as measuring
-from lib.experiments import exact
-from lib.experiments.case import Case, Recording, Work
+from lib.experiments.case import Case, Work
+from lib.experiments.reference import double
 from lib.timing import Mark
 from lib.validate import one_of
 
-LINEAR = {  # the shape (outputs, inputs) of each kind of weight
-    "projection": lambda config: (config.d_model, config.d_model),  # of queries, keys, values and attention's output
-    "up": lambda config: (config.d_ff, config.d_model),  # w1 and w3
-    "down": lambda config: (config.d_model, config.d_ff),  # w2
-    "head": lambda config: (config.vocab_size, config.d_model),
-}
-LAYER = ("projection", "projection", "projection", "projection", "up", "up", "down")
-PASSES = {"copy": 2, "read": 1, "triad": 3, "add": 3, "adamw": 7}  # times that a matrix is read or written
+# one layer of the model for each kind of weight
+LINEAR = {"projection": "layers.0.attn.q_proj", "up": "layers.0.ffn.w1", "down": "layers.0.ffn.w2", "head": "lm_head"}
+PASSES = {"read": 1, "copy": 2, "add": 3, "adamw": 7}  # times that a matrix is read or written
 OPERATIONS = ("matmul", *LINEAR, "products", *PASSES, "call")
 MODELS = {config.d_model: config for config in model.SIZES.values()}
 LIBRARIES = {
@@ -33,7 +26,6 @@ LIBRARIES = {
     "onednn": lambda x, weight: torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], ""),
 }
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
-SCALE = 3.0  # of the triad, as in STREAM
 CALLS = 1000
 # of a matrix; the others repeat them, since drawing all takes longer than timing an operation
 DRAWN_ROWS = 256
@@ -45,15 +37,15 @@ CHECKED = (ROWS, COLUMNS)
 class Ceilings(Case):
     """Run one operation of a `library` on matrices of `rows` x `columns`.
 
-    - `matmul` multiplies one by a matrix of `columns` x `rows`.
-    - `projection`, `up`, `down` and `head` are the products with one weight of the size whose d_model is `columns`, on
-      `rows` tokens: the output, x W^T, and the gradients of inputs, dy W, and of the weight, dy^T x.
+    - `matmul` makes the three products with a weight W of that size, on `rows` tokens: the output, x W^T, and the
+      gradients of inputs, dy W, and of the weight, dy^T x.
+    - `projection`, `up`, `down` and `head` do so with one weight of the size whose d_model is `columns`.
     - `products` makes those with all weights of that size, as one step does. Each weight has memory of its own; outputs
       and gradients of weights stay until the end. Attention's own products are left out.
-    - `read` sums rows, `copy` copies, `triad` computes a = b + s c, and `add` a = a + b. `adamw` is a step of PyTorch's
-      fused AdamW. Bytes count as in STREAM (McCalpin 1995): what is read plus what is written. A CPU may fetch lines
-      before it overwrites them, but not in place: `add` and `adamw` often have the highest rates.
-    - `call` runs the triad a thousand times on one element: the overhead of a call, on CUDA of a launch.
+    - `read` sums rows, `copy` copies, and `add` computes a = a + b. `adamw` is a step of PyTorch's fused AdamW. Bytes
+      count as in STREAM (McCalpin 1995): what is read plus what is written. A CPU may fetch lines before it overwrites
+      them, but not in place: `add` and `adamw` often have the highest rates.
+    - `call` adds one element a thousand times: the overhead of a call, on CUDA of a launch.
 
     Raises ValueError for an unknown or impossible value."""
 
@@ -73,6 +65,17 @@ class Ceilings(Case):
             widths = ", ".join(str(width) for width in MODELS)
             raise ValueError(f"columns: got {self.columns}, expected the d_model of a size: {widths}")
 
+    @property
+    def weight_shapes(self) -> list[tuple[int, int]]:
+        """Return the shape (outputs, inputs) of each weight."""
+        if self.operation == "matmul":
+            return [(self.rows, self.columns)]
+        with torch.device("meta"):
+            network = model.TransformerLM(MODELS[self.columns])
+        if self.operation in LINEAR:
+            return [tuple(network.get_submodule(LINEAR[self.operation]).weight.shape)]
+        return [tuple(module.weight.shape) for module in network.modules() if isinstance(module, torch.nn.Linear)]
+
     def unavailable(self) -> str | None:
         if self.library == "onednn":
             if self.operation in PASSES or self.operation == "call":
@@ -82,24 +85,12 @@ class Ceilings(Case):
                 return "oneDNN is a second library on a CPU in fp32 only"
         return super().unavailable()
 
-    def measure(self, record: Recording, seconds: float) -> None:
-        """Check the result, then time it alone, and in pairs with the default library."""
-        work = record.setup()
-        measuring.check(record, work)
-        record.metrics |= measuring.times(work, seconds)
-        measuring.pairs(record, work, seconds)
-
     def setup(self) -> Work:
         """Draw the operands from a standard normal, in the dtype of the precision."""
         precision.activate(self.precision, self.device)
-        if self.operation == "matmul":
-            return self._matmul()
-        # one weight stays in the caches as it may; those of a whole step do not
-        if self.operation in LINEAR:
-            return self._linear([LINEAR[self.operation](MODELS[self.columns])])
-        if self.operation == "products":
-            return self._linear(weight_shapes(MODELS[self.columns]))
-        return self._elementwise()
+        if self.operation in PASSES or self.operation == "call":
+            return self._elementwise()
+        return self._products()
 
     def _drawn(self, rows: int, columns: int) -> Tensor:
         dtype = precision.AUTOCAST[self.precision] or torch.float32
@@ -107,39 +98,15 @@ class Ceilings(Case):
         copies = -(-rows // len(drawn))
         return drawn.repeat(copies, 1)[:rows]
 
-    def _work(self, iteration: Callable, expected: Callable, result: Callable, facts: dict) -> Work:
-        return Work(self.device, iteration, expected, result, TOLERANCE[self.precision], facts)
-
-    def _matmul(self) -> Work:
-        """Build one product of two matrices; the second one lies in memory as weights do."""
-        multiply = LIBRARIES[self.library]
-        left = self._drawn(self.rows, self.columns)
-        right = self._drawn(self.rows, self.columns)
-        outputs = []
-
-        def iteration(mark: Mark) -> None:
-            outputs[:] = [multiply(left, right)]
-            mark("run")
-
-        return self._work(
-            iteration,
-            expected=lambda: {"out": checked_product(left, right.t())},
-            result=lambda: {"out": outputs[0][CHECKED]},
-            facts={"flops": 2 * self.rows**2 * self.columns},
-        )
-
-    def _linear(self, shapes: list[tuple[int, int]]) -> Work:
+    def _products(self) -> Work:
         """Build a forward pass through weights and both products of its backward."""
         multiply = LIBRARIES[self.library]
+        shapes = self.weight_shapes
+        # one weight stays in the caches as it may; those of a whole step do not
         weights = [self._drawn(*shape) for shape in shapes]
-        # what a shape multiplies is drawn once: drawing takes longer than multiplying
-        inputs = {}
-        gradients = {}
-        for outputs_count, inputs_count in sorted(set(shapes)):
-            if inputs_count not in inputs:
-                inputs[inputs_count] = self._drawn(self.rows, inputs_count)
-            if outputs_count not in gradients:
-                gradients[outputs_count] = self._drawn(self.rows, outputs_count)
+        # equal widths share what is multiplied
+        inputs = {width: self._drawn(self.rows, width) for _, width in set(shapes)}
+        gradients = {width: self._drawn(self.rows, width) for width, _ in set(shapes)}
         outputs, input_gradients, weight_gradients = [], [], []
 
         def iteration(mark: Mark) -> None:
@@ -157,14 +124,13 @@ class Ceilings(Case):
                 weight_gradients.append(multiply(gradient.t(), inputs[weight.shape[1]].t()))
             mark("weight_gradients")
 
-        first = weights[0]
-        x = inputs[first.shape[1]]
-        gradient = gradients[len(first)]
-
         def expected() -> dict[str, Tensor]:
+            weight = weights[0]
+            x = inputs[weight.shape[1]]
+            gradient = gradients[len(weight)]
             return {
-                "output": checked_product(x, first.t()),
-                "input_gradient": checked_product(gradient, first),
+                "output": checked_product(x, weight.t()),
+                "input_gradient": checked_product(gradient, weight),
                 "weight_gradient": checked_product(gradient.t(), x),
             }
 
@@ -175,49 +141,49 @@ class Ceilings(Case):
                 "weight_gradient": weight_gradients[0][CHECKED],
             }
 
-        weight_elements = sum(outputs_count * inputs_count for outputs_count, inputs_count in shapes)
-        return self._work(iteration, expected, result, {"flops": 3 * 2 * self.rows * weight_elements})
+        facts = {"flops": 3 * 2 * self.rows * sum(weight.numel() for weight in weights)}
+        return Work(self.device, iteration, expected, result, TOLERANCE[self.precision], facts)
 
     def _elementwise(self) -> Work:
         """Build an operation that moves memory, or many calls; checks its first rows."""
         left = self._drawn(self.rows, self.columns)
-        right = left
-        if self.operation in ("triad", "call"):
-            right = self._drawn(self.rows, self.columns)
         out = torch.zeros_like(left)
-        # a parameter in the memory of `out`, so that every operation is checked there
-        parameter = torch.nn.Parameter(out)
-        if self.operation == "adamw":
-            parameter.grad = left
-        optimizer = torch.optim.AdamW([parameter], fused=self.operation == "adamw")
         sums = left.new_empty(self.rows)
+        # a parameter in the memory of `out`, so that every operation but `read` is checked there
+        parameter = torch.nn.Parameter(out)
+        parameter.grad = left
+        optimizer = torch.optim.AdamW([parameter], fused=self.operation == "adamw")
 
         def call() -> None:
             for _ in range(CALLS):
-                torch.add(left, right, alpha=SCALE, out=out)
+                torch.add(left, left, out=out)
 
-        def triad_expected() -> Tensor:
-            return exact.double(left[CHECKED]) + SCALE * exact.double(right[CHECKED])
-
-        def adamw_expected() -> Tensor:
-            new = exact.double(out[CHECKED])
-            state = adam.state(new, "single_tensor", amsgrad=False)
-            # whose hyper-parameters are those that PyTorch has by default
-            adam.step("single_tensor", [new], [exact.double(left[CHECKED])], [state], adam.Hyper())
-            return new
-
-        operate, expected = {
-            "read": (lambda: torch.sum(left, 1, out=sums), lambda: exact.double(left[ROWS]).sum(1)),
-            "copy": (lambda: out.copy_(left), lambda: exact.double(left[CHECKED])),
-            "triad": (lambda: torch.add(left, right, alpha=SCALE, out=out), triad_expected),
-            "add": (lambda: out.add_(left), lambda: exact.double(left[CHECKED]) + exact.double(out[CHECKED])),
-            "adamw": (optimizer.step, adamw_expected),
-            "call": (call, triad_expected),
+        operate = {
+            "read": lambda: torch.sum(left, 1, out=sums),
+            "copy": lambda: out.copy_(left),
+            "add": lambda: out.add_(left),
+            "adamw": optimizer.step,
+            "call": call,
         }[self.operation]
 
         def iteration(mark: Mark) -> None:
             operate()
             mark("run")
+
+        def expected() -> dict[str, Tensor]:
+            if self.operation == "read":
+                return {"out": double(left[ROWS]).sum(1)}
+            rows = double(left[CHECKED])
+            if self.operation == "call":
+                return {"out": 2 * rows}
+            if self.operation == "adamw":
+                new = torch.zeros_like(rows)
+                state = adam.state(new, "single_tensor", amsgrad=False)
+                # whose hyper-parameters are those that PyTorch has by default
+                adam.step("single_tensor", [new], [rows], [state], adam.Hyper())
+                return {"out": new}
+            # copied, or added to zeros
+            return {"out": rows}
 
         def result() -> dict[str, Tensor]:
             return {"out": sums[ROWS] if self.operation == "read" else out[CHECKED]}
@@ -225,15 +191,9 @@ class Ceilings(Case):
         facts = {"calls": CALLS}
         if self.operation != "call":
             facts = {"moved_bytes": PASSES[self.operation] * out.nbytes}
-        return self._work(iteration, lambda: {"out": expected()}, result, facts)
-
-
-def weight_shapes(config: model.Config) -> list[tuple[int, int]]:
-    """List the shapes (outputs, inputs) of a model's weights, in forward order."""
-    kinds = [*LAYER * config.num_layers, "head"]
-    return [LINEAR[kind](config) for kind in kinds]
+        return Work(self.device, iteration, expected, result, TOLERANCE[self.precision], facts)
 
 
 def checked_product(left: Tensor, right: Tensor) -> Tensor:
     """Return the rows and columns of a product that are checked, in double precision."""
-    return exact.double(left[ROWS]) @ exact.double(right[:, COLUMNS])
+    return double(left[ROWS]) @ double(right[:, COLUMNS])

@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 
 from lib import timing, validate
-from lib.experiments import case as measuring
-from lib.experiments.case import Recording, Work
+from lib.experiments.case import Work
 from lib.experiments.on_ranks import BACKENDS, OnRanks
 from lib.parallel import collectives
 from lib.timing import Mark
@@ -46,12 +45,6 @@ class Collectives(OnRanks):
     def numbers(self) -> int:
         """Return the numbers of a message, the same for every rank."""
         return int(1e6 * self.megabytes / WIDTH) // self.world * self.world
-
-    def measure_in_rank(self, record: Recording, seconds: float) -> None:
-        """Check the result in this rank, then time it."""
-        work = record.setup()
-        measuring.check(record, work)
-        record.metrics |= measuring.times(work, seconds)
 
     def setup(self) -> Work:
         """Set number i of rank r to i mod 7 + r; the result's first ones are checked."""

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from lib import adam, model
-from lib.experiments import exact
 from lib.experiments.case import Case, Work
 from lib.experiments.ladder import Ladder
+from lib.experiments.reference import checked, double
 from lib.experiments.step import Step
 from lib.experiments.training import Training
 from lib.validate import one_of
@@ -76,7 +76,6 @@ class Peers(Case):
         else:
             step = self.ladder.step
             work = step.work(Llama(step))
-            work.compiled = True
             work.facts["peer_version"] = metadata.version(PEER)
         work.facts["switches"] = self.ladder.switches
         return work
@@ -99,7 +98,7 @@ class Llama(Training):
         for name, _ in self.module.named_parameters():
             self.weights[name] = by_pairs(name, llama.get_parameter(their_name(name)), heads)
         self.first = llama.get_parameter(their_name("layers.0.attn.q_proj.weight"))
-        self.start = exact.double(exact.checked(self.first))
+        self.start = double(checked(self.first))
         self.module = llama
         self.optimizer = adam.AdamW(llama.parameters(), step.optimizer)
         # its fastest mode: the whole model in one graph

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from lib import adam, attention, model, precision
 from lib.cost import flops, memory
-from lib.experiments import attending
+from lib.experiments.attention import attention_unavailable
 from lib.experiments.case import Case, Work
 from lib.experiments.training import MODES, Training
 from lib.instruments import memory_limit, peak_memory
@@ -44,7 +44,7 @@ class Step(Case):
         return self.compiled or self.attention in attention.COMPILING or self.optimizer in adam.COMPILING
 
     def unavailable(self) -> str | None:
-        missing = attending.unavailable(self, self.attention, self.config.d_head) or super().unavailable()
+        missing = attention_unavailable(self, self.attention, self.config.d_head)
         return missing or memory_limit.refusal(self.formula_bytes(), self.device)
 
     def formula_bytes(self) -> int:
@@ -72,5 +72,5 @@ class Step(Case):
         }
         return Work(
             self.device, training.iteration, training.expected, training.result, TOLERANCE[self.precision], facts,
-            compiled=self.compiles, before=training.before, training=training,
+            before=training.before, training=training,
         )  # fmt: skip

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lib import adam, fast, model, precision
-from lib.experiments import attending, exact
-from lib.experiments.exact import checked
+from lib.experiments.reference import by_rows, checked, double
 from lib.timing import Mark
 
 MODES = {  # each runs part of a training step and marks these phases
@@ -73,7 +72,7 @@ class Training:
         self.first = self.module.layers[0].attn.q_proj.weight
         fast.accelerate(self.module, switches, precision.AUTOCAST[case.precision])
         regroup(self.module, checkpoint)
-        self.start = exact.double(checked(self.first))
+        self.start = double(checked(self.first))
         if "cast_once" in switches:
             self.optimizer = fast.AdamW(self.module.parameters())
         else:
@@ -151,7 +150,7 @@ class Training:
             delattr(owner, own)
             setattr(owner, own, weight)
         for layer in reference.layers:
-            layer.attn.attend = attending.by_rows
+            layer.attn.attend = by_rows
         regroup(reference, 1)
         return reference
 
@@ -159,7 +158,7 @@ class Training:
         """Return the reference's first update from the gradient in `results`, in double."""
         new = self.start.clone()
         state = adam.state(new, "single_tensor", amsgrad=False)
-        adam.step("single_tensor", [new], [exact.double(results["gradient"])], [state], adam.Hyper())
+        adam.step("single_tensor", [new], [double(results["gradient"])], [state], adam.Hyper())
         return new - self.start
 
     def result(self) -> dict[str, Tensor]:
@@ -170,5 +169,5 @@ class Training:
         if "backward" in self.phases:
             results["gradient"] = checked(self.first.grad)
         if "optimizer" in self.phases:
-            results["update"] = exact.double(checked(self.first)) - self.start
+            results["update"] = double(checked(self.first)) - self.start
         return results

@@ -19,7 +19,7 @@ from lib.report import tidy
 from lib.stats import intervals
 from lib.stats.intervals import Interval
 
-MOVING = ("copy", "read", "triad", "add", "adamw")
+MOVING = ("read", "copy", "add", "adamw")
 PRODUCTS = ("matmul", "projection", "up", "down", "head", "products")
 PRODUCT_PHASES = ("forward_ms", "input_gradients_ms", "weight_gradients_ms")  # a third of the FLOPs each
 PHASES = {  # of a training step, each with its FLOPs and least bytes

@@ -1,26 +1,23 @@
-"""Share what cases with a variant of attention need.
-
-It says why a variant cannot run here, and computes a reference that holds few scores at a time.
-"""
+"""Compute what results are checked against, with few numbers in memory at a time."""
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lib import attention
-from lib.experiments.case import Case
-from lib.instruments import device, environment
 
 SCORES = 2**22  # of a block of queries
+CHECKED = 64  # rows of a large result that are compared
 
 
-def unavailable(case: Case, variant: str, d_head: int) -> str | None:
-    """Return why a case cannot run a variant of attention on this machine, or None."""
-    missing = None
-    if case.compiles or variant == "triton":
-        missing = environment.compiler_missing(case.device)
-    capability = device.on(case.device).capability()
-    return missing or attention.unavailable(variant, case.device, d_head, case.precision, capability)
+def double(tensor: Tensor) -> Tensor:
+    """Copy a tensor to the CPU in double precision, which not every device has."""
+    return tensor.detach().cpu().to(torch.float64, copy=True)
+
+
+def checked(matrix: Tensor) -> Tensor:
+    """Copy at most CHECKED rows of a matrix, evenly spaced, to the CPU."""
+    return matrix.detach()[:: -(-len(matrix) // CHECKED)].to("cpu", copy=True)
 
 
 def by_rows(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
