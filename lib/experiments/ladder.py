@@ -118,8 +118,8 @@ class Ladder(Case):
     def training(self) -> Training:
         """Build the accelerated model, its optimizer and a batch."""
         switches = [switch for switch in fast.SWITCHES if switch in self.names]
-        whole = "whole" in self.names
-        return Training(self.step, switches=switches, whole=whole, compile_mode=self.compile_mode)
+        whole_mode = self.compile_mode if "whole" in self.names else None
+        return Training(self.step, switches=switches, whole_mode=whole_mode)
 
     def setup(self) -> Work:
         """Build the step, ready to measure."""

@@ -74,11 +74,9 @@ class Training:
     """Hold a model in training, its optimizer and a batch of random tokens.
 
     `case` has the fields of `step.Step`; layers run in groups of `checkpoint` if not 0, and `switches` are those of
-    `fast.accelerate`. A compiled case compiles each layer, or the `whole` model in a `compile_mode`."""
+    `fast.accelerate`. A compiled case compiles each layer, or the whole model in the mode `whole_mode`."""
 
-    def __init__(
-        self, case, checkpoint: int = 0, switches: Iterable[str] = (), whole: bool = False, compile_mode: str = "default"
-    ):
+    def __init__(self, case, checkpoint: int = 0, switches: Iterable[str] = (), whole_mode: str | None = None):
         self.case = case
         self.autocast = precision.activate(case.precision, case.device)
         self.module, batch = drawn(case.config, case.batch_size, case.device, case.attention)
@@ -96,8 +94,8 @@ class Training:
         else:
             self.optimizer = adam.AdamW(self.module.parameters(), case.optimizer)
         self.network = self.module
-        if case.compiled and whole:
-            self.network = torch.compile(self.module, dynamic=False, mode=compile_mode)
+        if whole_mode is not None:
+            self.network = torch.compile(self.module, dynamic=False, mode=whole_mode)
         elif case.compiled:
             fast.compile_layers(self.module)
         self.last = {}
