@@ -36,7 +36,8 @@ NEEDS = {  # a switch that works only with others
     "reduce_overhead": ("whole",),
     "max_autotune": ("whole",),
 }
-MODES = {"reduce_overhead": "reduce-overhead", "max_autotune": "max-autotune"}
+# torch.compile's modes for the whole model; all but the default replay CUDA graphs
+MODES = {"whole": "default", "reduce_overhead": "reduce-overhead", "max_autotune": "max-autotune"}
 LOSS_STEPS = 50
 # built and warmed up once: with a large model that takes longer than its pairs
 _plain_works: dict["Ladder", Work] = {}  # of the last shape alone
@@ -84,17 +85,15 @@ class Ladder(Case):
         return "compiled" in self.names or "cast_once" in self.names
 
     @property
-    def compile_mode(self) -> str:
-        """Return torch.compile's mode for the whole model."""
-        for switch, mode in MODES.items():
-            if switch in self.names:
-                return mode
-        return "default"
+    def whole_mode(self) -> str | None:
+        """Return the mode in which the whole model is compiled, None if by layer."""
+        modes = [mode for switch, mode in MODES.items() if switch in self.names]
+        return modes[-1] if modes else None
 
     @property
     def graphs(self) -> bool:
-        """Return True if CUDA graphs replay the step, as both further modes do."""
-        return self.compile_mode != "default"
+        """Return True if CUDA graphs replay the step."""
+        return self.whole_mode not in (None, "default")
 
     @property
     def step(self) -> Step:
@@ -112,14 +111,13 @@ class Ladder(Case):
         if "products" in self.names and self.device != "cpu":
             return "a choice of libraries for products is for CPUs"
         if self.graphs and self.device != "cuda":
-            return f"torch.compile's {self.compile_mode} is for CUDA"
+            return f"torch.compile's {self.whole_mode} is for CUDA"
         return super().unavailable() or self.step.unavailable()
 
     def training(self) -> Training:
         """Build the accelerated model, its optimizer and a batch."""
         switches = [switch for switch in fast.SWITCHES if switch in self.names]
-        whole_mode = self.compile_mode if "whole" in self.names else None
-        return Training(self.step, switches=switches, whole_mode=whole_mode)
+        return Training(self.step, switches=switches, whole_mode=self.whole_mode)
 
     def setup(self) -> Work:
         """Build the step, ready to measure."""
