@@ -80,7 +80,7 @@ def tiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, bloc
 
 def flash_compiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
     """Run `tiled` with what it does for each block compiled."""
-    return _without_autocast(blocks.FlashAttentionCompiled, q_XTD, k_XSD, v_XSD, causal)
+    return _without_autocast(blocks.FlashAttentionTorch, q_XTD, k_XSD, v_XSD, causal, blocks.COMPILED_BLOCK, True)
 
 
 def triton(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:

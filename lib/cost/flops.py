@@ -9,7 +9,10 @@ and backward pass over the time of a whole step, as a share of the ceiling, whic
 1008
 """
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+
+import pandas as pd
 
 from lib.config import Config
 
@@ -91,64 +94,44 @@ def adam_bytes(elements: int, amsgrad: bool) -> int:
     return 4 * elements * (7 + 2 * amsgrad)
 
 
-def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str, dict[str, int]]:
-    """Return the least bytes that a step must move outside products, by phase.
+def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str, tuple[int, int]]:
+    """Return the least bytes that each part moves, forward and backward, but for products.
 
     Every part is one fused kernel that reads each input and writes each output once, whatever the caches. The residual
-    stream, the norms' weights, the angles and the optimizer are in fp32. Inputs and outputs of products have the
-    product's precision, with casts fused into the neighbouring parts. The embedding's backward writes the whole table.
-    Scale, mask and softmax count only if the variant holds the scores. A backward kernel reads its forward's inputs
-    again (the softmax its weights) and writes the gradients of inputs and weights. That of a residual adds its branch's
-    gradient to the stream's."""
+    stream, the norms' weights and the angles are in fp32. Inputs and outputs of products have the product's precision,
+    with casts fused into the neighbouring parts. Scale, mask and softmax count only if the variant holds the scores. A
+    backward kernel reads its forward's inputs again (the softmax its weights) and writes the gradients of inputs and
+    weights."""
     narrow = width(precision)
-    # tensors in fp32
+    # tensors in fp32, but for ids
     ids = 8 * shape.tokens
     stream = 4 * shape.tokens * shape.d_model
     angles = 4 * shape.context_length * shape.d_head  # a sine and a cosine for each pair of features
     weight = 4 * shape.d_model
+    table = 4 * shape.vocab_size * shape.d_model
     # tensors in the precision of products
     inner = narrow * shape.tokens * shape.d_model
     wide = narrow * shape.tokens * shape.d_ff
     logits = narrow * shape.tokens * shape.vocab_size
     scores = narrow * shape.scores if attention in FORMULA else 0
-    # how often each part occurs
     layers = shape.num_layers
-    rotated = 2 * layers  # queries and keys
-    residuals = 2 * layers  # of attention and of SwiGLU
     norms = 2 * layers + 1
-    forward = {
-        # reads the ids and their rows; writes the stream
-        "embedding": ids + 2 * stream,
-        # reads the stream and the weight; writes a product's input
-        "norms": norms * (stream + weight + inner),
-        # reads queries or keys, and the angles; writes them rotated
-        "rope": rotated * (2 * inner + angles),
-        # reads scores; writes weights
-        "softmax": layers * 2 * scores,
-        # reads w1 x and w3 x; writes what w2 takes
-        "gate": layers * 3 * wide,
-        # reads the stream and the branch; writes the stream
-        "residuals": residuals * (2 * stream + inner),
-        # reads logits and targets; writes their mean
-        "loss": logits + ids + 4,
+    return {
+        # ids and rows to the stream; backward writes the whole table's gradient
+        "embedding": (ids + 2 * stream, ids + stream + table),
+        # the stream and a weight to a product's input
+        "norms": (norms * (stream + weight + inner), norms * (2 * stream + 2 * weight + inner)),
+        # queries and keys are rotated; backward their gradients
+        "rope": (2 * layers * (2 * inner + angles), 2 * layers * (2 * inner + angles)),
+        # scores to weights; backward reads the weights' gradient, too
+        "softmax": (layers * 2 * scores, layers * 3 * scores),
+        # w1 x and w3 x to what w2 takes; backward writes the gradients of the first two
+        "gate": (layers * 3 * wide, layers * 5 * wide),
+        # the branches of attention and SwiGLU join the stream; backward their gradients join the stream's
+        "residuals": (2 * layers * (2 * stream + inner), 2 * layers * 3 * stream),
+        # logits and targets to their mean; backward writes the logits' gradient
+        "loss": (logits + ids + 4, 2 * logits + ids + 4),
     }
-    backward = {
-        # reads the ids and the stream's gradient; writes that of the table
-        "embedding": ids + stream + 4 * shape.vocab_size * shape.d_model,
-        # reads the stream, the weight and the output's gradient; writes the gradients of stream and weight
-        "norms": norms * (2 * stream + 2 * weight + inner),
-        # rotates gradients back
-        "rope": forward["rope"],
-        # reads weights and their gradient; writes that of the scores
-        "softmax": layers * 3 * scores,
-        # reads w1 x, w3 x and the gradient of what w2 takes; writes the gradients of the first two
-        "gate": layers * 5 * wide,
-        # reads the gradients of stream and branch; writes their sum
-        "residuals": residuals * 3 * stream,
-        # reads logits, targets and the mean's gradient; writes the logits' gradient
-        "loss": 2 * logits + ids + 4,
-    }
-    return {"forward": forward, "backward": backward, "optimizer": {"adamw": adam_bytes(shape.parameters, False)}}
 
 
 def attention_moved_bytes(
@@ -171,7 +154,7 @@ def attention_moved_bytes(
     return {"forward": 4 * tensor + forward * scores, "backward": 8 * tensor + backward * scores}
 
 
-def attention_part_costs(shape: Shape, precision: str, backward: bool) -> dict[str, list]:
+def attention_part_costs(shape: Shape, precision: str, phases: Iterable[str]) -> dict[str, list]:
     """Tabulate FLOPs and least bytes of all layers' naive attention, by part.
 
     The products (`scores`, `values`) count as in `attention_flops`, and twice that backward. Each operation of the
@@ -181,22 +164,16 @@ def attention_part_costs(shape: Shape, precision: str, backward: bool) -> dict[s
     scores = shape.scores
     hidden = shape.tokens * shape.d_model
     product = 2 * scores * shape.d_head
-    # part, phase, FLOPs, numbers read and written
+    # FLOPs, and numbers read and written, of one layer
     rows = [
         ("scores", "forward", product, 2 * hidden + scores),
         ("softmax", "forward", 5 * scores, 2 * scores),
         ("values", "forward", product, 2 * hidden + scores),
+        ("scores", "backward", 2 * product, 4 * hidden + scores),
+        ("softmax", "backward", 4 * scores, 3 * scores),
+        ("values", "backward", 2 * product, 3 * hidden + 2 * scores),
     ]
-    if backward:
-        rows += [
-            ("scores", "backward", 2 * product, 4 * hidden + scores),
-            ("softmax", "backward", 4 * scores, 3 * scores),
-            ("values", "backward", 2 * product, 3 * hidden + 2 * scores),
-        ]
-    parts, phases, flops, numbers = zip(*rows, strict=True)
-    return {
-        "part": list(parts),
-        "phase": list(phases),
-        "flops": [shape.num_layers * count for count in flops],
-        "bytes": [shape.num_layers * width(precision) * count for count in numbers],
-    }
+    table = pd.DataFrame(rows, columns=["part", "phase", "flops", "bytes"])
+    table["flops"] *= shape.num_layers
+    table["bytes"] *= shape.num_layers * width(precision)
+    return table[table["phase"].isin(phases)].to_dict("list")

@@ -1,18 +1,13 @@
 """Compute the bytes that a step, its phases or attention alone hold, by formula.
 
 It is the assignment's accounting. Where the system cannot limit a process's memory, it also refuses steps and
-attention that do not fit. Tests compare each formula with what PyTorch saves and allocates.
+attention that do not fit. Tests compare each formula with what PyTorch saves and allocates. Tensors of one number a
+token or less are left out.
 """
 
 from lib.cost.flops import FORMULA, Shape, width
 
 TILE = 128  # keys of a tile
-
-
-def state_bytes(shape: Shape) -> int:
-    """Return the bytes of fp32 parameters, gradients, moments and step counts."""
-    tensors = 9 * shape.num_layers + 3
-    return 16 * shape.parameters + 4 * tensors
 
 
 def activation_bytes(shape: Shape, precision: str, attention: str, device: str = "cpu") -> int:
@@ -21,7 +16,7 @@ def activation_bytes(shape: Shape, precision: str, attention: str, device: str =
     These are the inputs that each operation's derivative needs, each tensor once (Korthikanti et al. 2022, "Reducing
     Activation Recomputation in Large Transformer Models", section 4), for RMSNorm, RoPE, SwiGLU and the loss instead
     of LayerNorm, GELU and dropout. They include autocast's copies of activations, but not those of the matrices."""
-    return _Step(shape, precision, attention, device).kept_bytes
+    return _Step(shape, precision, attention, device).kept
 
 
 def peak_bytes(
@@ -33,28 +28,20 @@ def peak_bytes(
     input."""
     step = _Step(shape, precision, attention, device, checkpoint)
     parameters = 4 * shape.parameters
-    held = parameters
-    if mode == "train_step":
-        held = state_bytes(shape) - parameters  # all but the gradients
-    held += 8 * shape.batch_size * (shape.context_length + 1)  # token ids
-    held += 4 * shape.context_length * shape.d_head  # RoPE's tables
-    points = step.forward_points(graph=mode != "no_grad")
-    if mode in ("forward_backward", "train_step"):
-        # the head's output is held to the end; backward points count only what the loss keeps of it
-        logits = step.narrow * step.logits
-        points += [logits + point for point in step.backward_points()]
-        if mode == "train_step":
-            points.append(logits + parameters + _optimizer_bytes(shape, optimizer))
-    return held + max(points)
-
-
-def _optimizer_bytes(shape: Shape, optimizer: str) -> int:
-    """Return the bytes of an optimizer's temporaries."""
+    if mode in ("no_grad", "forward"):
+        return parameters + step.forward_peak(graph=mode == "forward")
+    # the head's output is held to the end; no point of the forward pass holds as much as one of the backward pass
+    held = parameters + width(precision) * shape.tokens * shape.vocab_size
+    if mode == "forward_backward":
+        return held + step.backward_peak()
+    moments = 2 * parameters
+    # beside the gradients
+    temporaries = 3 * 4 * max(shape.vocab_size, shape.d_ff, shape.d_model) * shape.d_model
     if "foreach" in optimizer:
-        return 4 * shape.parameters
-    if optimizer == "fused":
-        return 0
-    return 3 * 4 * max(shape.vocab_size, shape.d_ff, shape.d_model) * shape.d_model
+        temporaries = parameters
+    elif optimizer == "fused":
+        temporaries = 0
+    return held + moments + max(step.backward_peak(), parameters + temporaries)
 
 
 class _Step:
@@ -62,155 +49,106 @@ class _Step:
 
     def __init__(self, shape: Shape, precision: str, attention: str, device: str, checkpoint: int = 0):
         self.shape = shape
-        self.attention = attention
+        self.checkpoint = checkpoint
         self.narrow = width(precision)  # bytes of what products read
         self.casts = self.narrow < 4  # autocast copies what they read
-        # on a GPU autocast computes the softmax in fp32 and casts its result
-        self.widens_softmax = self.casts and device != "cpu"
-        self.holds_scores = attention in FORMULA
-        # numbers of tokens x d_model, tokens x d_ff and tokens x vocabulary, of a tile's scores, and of the head
-        self.hidden = shape.tokens * shape.d_model
-        self.wide = shape.tokens * shape.d_ff
-        self.logits = shape.tokens * shape.vocab_size
-        self.tile_scores = shape.num_heads * shape.tokens * min(TILE, shape.context_length)
-        self.head = shape.vocab_size * shape.d_model
-
-        self.checkpoint = checkpoint
-        self.layer_bytes = self._kept_by_layer()
-        self.kept_bytes = (2 * 4 + self.narrow) * self.hidden  # the last norm's input, quotient and output
-        self.kept_bytes += 4 * shape.tokens  # its roots
-        self.kept_bytes += 4 * self.logits + 8 * shape.tokens  # the loss's log-probabilities and targets
-        if checkpoint:
-            self.kept_bytes += -(-shape.num_layers // checkpoint) * 4 * self.hidden  # the input of each group
-        else:
-            self.kept_bytes += shape.num_layers * self.layer_bytes
-        # autocast's copies of the layers' matrices and of the head
+        # a tensor of the residual stream and the logits in fp32, inputs of products in their type
+        self.stream = 4 * shape.tokens * shape.d_model
+        self.logits = 4 * shape.tokens * shape.vocab_size
+        self.inner = self.narrow * shape.tokens * shape.d_model
+        self.wide = self.narrow * shape.tokens * shape.d_ff
+        # autocast's copies of matrices
         self.layer_copies = (4 - self.narrow) * shape.num_layers * shape.layer_matrix_parameters
-        self.head_copy = (4 - self.narrow) * self.head
+        self.head_copy = (4 - self.narrow) * shape.vocab_size * shape.d_model
 
-    def _kept_by_layer(self) -> int:
-        """Return the bytes that one layer keeps."""
-        narrow_hidden = self.narrow * self.hidden
-        norm_inputs = 2 * 4 * self.hidden
-        norm_quotients = 2 * 4 * self.hidden
-        norm_roots = 2 * 4 * self.shape.tokens
-        norm_outputs = 2 * narrow_hidden
-        if self.casts:
-            # autocast keeps one for each matrix that reads it: three in attention, two in SwiGLU
-            norm_outputs = 5 * narrow_hidden
-        queries_keys_values = 3 * narrow_hidden
-        if self.holds_scores:
-            weights = (self.narrow + 4 * self.widens_softmax) * self.shape.scores
+        attention_kept, self.attention_forward, self.attention_backward = self._attention(attention, device)
+        norms = 4 * self.stream + 2 * self.inner  # inputs, quotients and outputs
+        # autocast keeps an output for each matrix that reads it: three in attention, two in SwiGLU
+        norms += 3 * self.inner * self.casts
+        queries_keys_values = 3 * self.inner
+        swiglu = 4 * self.wide  # w1 x, silu(w1 x), w3 x, and the product of the last two
+        self.layer = norms + queries_keys_values + attention_kept + swiglu
+        self.layers = shape.num_layers * self.layer
+        if checkpoint:
+            self.layers = -(-shape.num_layers // checkpoint) * self.stream  # the input of each group
+        # the last norm's input, quotient and output, and the loss's log-probabilities
+        self.kept = self.layers + 2 * self.stream + self.inner + self.logits
+
+    def _attention(self, variant: str, device: str) -> tuple[int, int, int]:
+        """Return what attention keeps, and its temporaries forward and backward."""
+        if variant in FORMULA:
             mask = self.shape.context_length**2  # of all heads
-            attention = weights + mask + narrow_hidden  # and the output
-        else:
-            log_sums = 4 * self.shape.num_heads * self.shape.tokens
-            # its own output, and that with the heads joined
-            attention = log_sums + 2 * narrow_hidden
-        swiglu = 4 * self.narrow * self.wide  # w1 x, silu(w1 x), w3 x, and the product of the last two
-        norms = norm_inputs + norm_quotients + norm_roots + norm_outputs
-        return norms + queries_keys_values + attention + swiglu
+            softmax = self.narrow * self.shape.scores
+            copy = 0
+            if self.casts and device != "cpu":
+                # on a GPU autocast computes the softmax in fp32 and casts its result
+                copy = softmax
+                softmax = 4 * self.shape.scores
+            kept = softmax + copy + mask + self.inner  # the weights, the mask and the output
+            forward = 2 * softmax + copy + mask + 2 * self.inner  # with scores, and a contiguous copy of the values
+            backward = 2 * softmax  # the gradients of weights and scores
+            return kept, forward, backward
+        kept = 2 * self.inner  # the output, and that with the heads joined
+        forward = 2 * self.inner + self.stream  # scaled queries, copied values, and the output in fp32
+        backward = 4 * self.inner  # the gradients of queries, keys, values and output
+        if variant == "tiled":
+            # scores of a tile in fp32, backward also their gradients, and narrow under autocast
+            tile = self.shape.num_heads * self.shape.tokens * min(TILE, self.shape.context_length)
+            forward += (4 + self.narrow * self.casts) * tile
+            backward += 2 * self.inner + (8 + self.narrow * self.casts) * tile
+        return kept, forward, backward
 
-    def forward_points(self, graph: bool) -> list[int]:
-        """Return the bytes at the last layer, and at the loss.
+    def forward_peak(self, graph: bool) -> int:
+        """Return the most bytes at the last layer's attention, its SwiGLU, or the loss.
 
-        At the layer they are the larger of those at attention and at SwiGLU. `graph` is True if a backward pass will
-        follow. Autocast keeps its copies of matrices to the end."""
-        narrow = self.narrow
-        layers_before = self.shape.num_layers - 1
-        before_bytes = 0  # what layers before the last left
-        norm_bytes = 0  # what the last layer's first norm left
-        kept_at_loss = 4 * self.logits + 8 * self.shape.tokens  # log-probabilities and targets
+        `graph` is True if a backward pass will follow. Autocast keeps its copies of matrices to the end."""
+        before = 0
+        kept_at_loss = self.logits
         if graph:
-            kept_at_loss = self.kept_bytes  # with all that came before
-            if self.checkpoint:
-                before_bytes = -(-layers_before // self.checkpoint) * 4 * self.hidden
-            else:
-                before_bytes = layers_before * self.layer_bytes
-                # the quotient, and autocast's outputs for three matrices
-                norm_bytes = (4 + 3 * narrow * self.casts) * self.hidden
+            before = self.layers - self.layers // self.shape.num_layers  # by all layers but the last
+            kept_at_loss = self.kept
+        # the layer's input, and the norm's output in fp32; queries and keys, before and after RoPE, and values
+        attention = 2 * self.stream + 5 * self.inner + self.attention_forward
+        # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product
+        swiglu = 3 * self.stream + 3 * self.wide
+        # the head's output, and autocast's copy in fp32
+        output = (self.narrow + 4 * self.casts) * self.logits // 4
+        return self.layer_copies + max(before + attention, before + swiglu, self.head_copy + kept_at_loss + output)
 
-        attention = 2 * 4 * self.hidden + norm_bytes  # the layer's input, and the norm's output in fp32
-        attention += 5 * narrow * self.hidden  # queries and keys, before and after RoPE, and values
-        if self.holds_scores:
-            # each score, and its weight
-            score = 2 * narrow
-            if self.widens_softmax:
-                score = narrow + 2 * 4  # the scores also in fp32, and the weights only so
-            attention += score * self.shape.scores + self.shape.context_length**2  # and the mask
-            attention += 2 * narrow * self.hidden  # a contiguous copy of the values, and the output
-        else:
-            attention += (2 * narrow + 4) * self.hidden  # scaled queries, copied values, and the output in fp32
-            if self.attention == "tiled":
-                attention += (4 + narrow * self.casts) * self.tile_scores  # scores in fp32, and narrow under autocast
-        swiglu = 3 * 4 * self.hidden  # the layer's input, the stream after attention, and the norm's output
-        swiglu += 3 * narrow * self.wide  # silu(w1 x), w3 x, and their product
-        logits = (narrow + 4 * self.casts) * self.logits  # the head's output, and autocast's copy in fp32
-        return [
-            self.layer_copies + before_bytes + max(attention, swiglu),
-            self.layer_copies + self.head_copy + kept_at_loss + logits,
-        ]
-
-    def backward_points(self) -> list[int]:
-        """Return the bytes at the loss, the head, the embedding and groups of layers.
+    def backward_peak(self) -> int:
+        """Return the most bytes at the loss, in a group of layers, or at the end.
 
         A group's activations exist only while its backward pass runs; without checkpointing, all layers are one group.
         Each layer frees activations and autocast's copies, and makes gradients. If it frees more than it makes, memory
         is highest at the group's last layer, else at its first."""
         shape = self.shape
         narrow = self.narrow
-        at_loss = self.kept_bytes + self.head_copy
+        at_loss = self.kept + self.head_copy + 2 * self.logits  # the gradients of log-probabilities and logits
         if not self.checkpoint:
             at_loss += self.layer_copies
-        # the gradient of the head's input; under autocast the log-probabilities are gone by then
-        head_input = narrow * self.hidden - 4 * self.logits * self.casts
-        points = [
-            at_loss + 2 * 4 * self.logits,  # the gradients of the log-probabilities and of the logits
-            at_loss + 4 * self.head + head_input,
-            4 * shape.parameters + 4 * self.hidden,  # the embedding's gradient, the last to come
-        ]
+        points = [at_loss, 4 * shape.parameters]
         # the gradient of a matrix adds `narrow` for each parameter: 4, less the 4 - narrow of the copy that it replaces
         made_by_layer = narrow * shape.layer_matrix_parameters
         # at SwiGLU's product: its gradient, those of its factors, and that of the matrix after it
-        swiglu = narrow * shape.d_ff * shape.d_model + 2 * narrow * self.wide
+        swiglu = narrow * shape.d_ff * shape.d_model + 2 * self.wide
         # at attention: SwiGLU, its norm and the output projection are done
         gradients = narrow * (3 * shape.d_ff * shape.d_model + shape.d_model**2)
-        freed = 4 * narrow * self.wide + (2 * 4 + (2 + self.casts) * narrow) * self.hidden
-        attention = gradients + self._attention_temporaries() - freed
+        freed = 4 * self.wide + 2 * self.stream + (2 + self.casts) * self.inner
+        attention = gradients + self.attention_backward - freed
         group = self.checkpoint or shape.num_layers
         for first in range(0, shape.num_layers, group):
             last = min(shape.num_layers, first + group)
-            inputs = 4 * self.hidden * (first // group + 1)  # of the groups up to this one
-            done = 4 * (self.head + (shape.num_layers - last) * shape.layer_matrix_parameters + shape.norm_parameters)
-            activations = (last - first) * (self.layer_bytes + (4 - narrow) * shape.layer_matrix_parameters)
-            grown = (last - first - 1) * (made_by_layer - self.layer_bytes)
+            inputs = self.stream * (first // group + 1)  # of the groups up to this one
+            done = 4 * (shape.vocab_size * shape.d_model + (shape.num_layers - last) * shape.layer_matrix_parameters)
+            activations = (last - first) * (self.layer + (4 - narrow) * shape.layer_matrix_parameters)
+            grown = (last - first - 1) * (made_by_layer - self.layer)
             points.append(inputs + done + activations + max(0, grown) + max(swiglu, attention))
-        return points
-
-    def _attention_temporaries(self) -> int:
-        """Return the bytes of temporaries in the backward pass of one attention.
-
-        Variants in `FORMULA` hold the gradients of weights and scores, others those of queries, keys, values and
-        output. `tiled` adds the scaled queries, a tile's part of their gradient, and for each score of a tile two fp32
-        numbers and a narrow one."""
-        if self.holds_scores:
-            number = self.narrow
-            if self.widens_softmax:
-                number = 4
-            return 2 * number * self.shape.scores
-        temporaries = 4 * self.narrow * self.hidden
-        if self.attention == "tiled":
-            temporaries += 2 * self.narrow * self.hidden + (8 + self.narrow * self.casts) * self.tile_scores
-        return temporaries
+        return max(points)
 
 
 def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: bool) -> int:
     """Return the peak bytes of naive attention in fp32, for at least d_head tokens.
 
     The backward pass then has the gradients of weights and scores, and has not yet freed what it reads."""
-    # Q, K, V, output, its gradient, and the gradient of V
-    tensors = 6 * 4 * batch_size * seq_len * d_head
-    # weights, their gradient and that of the scores
-    scores = 3 * 4 * batch_size * seq_len**2
-    mask = causal * seq_len**2
-    return tensors + scores + mask
+    # Q, K, V, output, its gradient, and the gradient of V; weights, their gradient and that of the scores; the mask
+    return 4 * batch_size * (6 * seq_len * d_head + 3 * seq_len**2) + causal * seq_len**2

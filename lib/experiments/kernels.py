@@ -19,13 +19,6 @@ class Kernels(Step):
 
     experiment: ClassVar[str] = "kernels"
 
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """Return the ranges inside attention; a fused kernel or compiled graph has none."""
-        if self.attention == "naive" and not self.compiled:
-            return attention.PARTS
-        return ()
-
     def unavailable(self) -> str | None:
         if not device.on(self.device).profiled:
             return f"torch.profiler does not see kernels on {self.device}"
@@ -38,10 +31,13 @@ class Kernels(Step):
         work = record.setup()
         measuring.check(record, work)
         record.metrics |= measuring.times(work, seconds)
-        if self.parts:
+        # a fused kernel or compiled graph has no ranges inside attention
+        parts = ()
+        if self.attention == "naive" and not self.compiled:
+            parts = attention.PARTS
             phases = work.training.phases
-            record.metrics["part_costs"] = flops.attention_part_costs(self.shape, self.precision, "backward" in phases)
+            record.metrics["part_costs"] = flops.attention_part_costs(self.shape, self.precision, phases)
             # only now, since ranges take time even without a profiler
             for layer in work.training.module.layers:
                 layer.attn.attend = attention.annotated
-        record.metrics |= profiler.profile(work.iteration, self.device, work.before, PROFILED, self.parts)
+        record.metrics |= profiler.profile(work.iteration, self.device, work.before, PROFILED, parts)

@@ -5,17 +5,15 @@ of the same kind. The allocator is the exception: a process that keeps freed pag
 `default_allocator` needs a kernel of its own and is compared by medians.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
-
-import torch
 
 from lib import fast, model, timing, validate
 from lib.experiments import case as measuring
 from lib.experiments.case import Case, Recording, Work
 from lib.experiments.step import Step
 from lib.experiments.training import Training
-from lib.instruments import compilation, environment
+from lib.instruments import compilation
 from lib.validate import one_of
 
 PLAIN = "plain"
@@ -35,10 +33,11 @@ SWITCHES = {  # in the order in which a report lists them
 NEEDS = {  # a switch that works only with others
     "cast_once": ("bf16", "fused"),
     "whole": ("compiled",),
-    "reduce_overhead": ("compiled", "whole"),
-    "max_autotune": ("compiled", "whole"),
+    "reduce_overhead": ("whole",),
+    "max_autotune": ("whole",),
 }
-MODES = {"reduce_overhead": "reduce-overhead", "max_autotune": "max-autotune"}
+# torch.compile's modes for the whole model; all but the default replay CUDA graphs
+MODES = {"whole": "default", "reduce_overhead": "reduce-overhead", "max_autotune": "max-autotune"}
 LOSS_STEPS = 50
 # built and warmed up once: with a large model that takes longer than its pairs
 _plain_works: dict["Ladder", Work] = {}  # of the last shape alone
@@ -86,54 +85,52 @@ class Ladder(Case):
         return "compiled" in self.names or "cast_once" in self.names
 
     @property
+    def whole_mode(self) -> str | None:
+        """Return the mode in which the whole model is compiled, None if by layer."""
+        modes = [mode for switch, mode in MODES.items() if switch in self.names]
+        return modes[-1] if modes else None
+
+    @property
+    def graphs(self) -> bool:
+        """Return True if CUDA graphs replay the step."""
+        return self.whole_mode not in (None, "default")
+
+    @property
     def step(self) -> Step:
         """Return the step that these switches make."""
         return Step(
-            size=self.size,
-            context_length=self.context_length,
-            batch_size=self.batch_size,
+            self.size, self.context_length, self.batch_size,
             precision="bf16" if "bf16" in self.names else "fp32",
             compiled="compiled" in self.names,
             attention="sdpa" if "sdpa" in self.names else "naive",
             optimizer="fused" if "fused" in self.names else "single_tensor",
-            mode="train_step",
-            device=self.device,
-        )
+            mode="train_step", device=self.device,
+        )  # fmt: skip
 
     def unavailable(self) -> str | None:
-        for switch in MODES:
-            if switch in self.names and self.device != "cuda":
-                return f"torch.compile's {MODES[switch]} is for CUDA"
         if "products" in self.names and self.device != "cpu":
             return "a choice of libraries for products is for CPUs"
-        missing = environment.compiler_missing(self.device) if self.compiles else None
-        return missing or self.step.unavailable()
+        if self.graphs and self.device != "cuda":
+            return f"torch.compile's {self.whole_mode} is for CUDA"
+        return super().unavailable() or self.step.unavailable()
 
     def training(self) -> Training:
         """Build the accelerated model, its optimizer and a batch."""
-        modes = [MODES[switch] for switch in MODES if switch in self.names]
-        return Training(
-            self.step,
-            switches=[switch for switch in fast.SWITCHES if switch in self.names],
-            whole="whole" in self.names,
-            compile_mode=modes[0] if modes else "default",
-        )
+        switches = [switch for switch in fast.SWITCHES if switch in self.names]
+        return Training(self.step, switches=switches, whole_mode=self.whole_mode)
 
     def setup(self) -> Work:
         """Build the step, ready to measure."""
         work = self.step.work(self.training())
         work.compiled = self.compiles
-        work.graphs = any(switch in self.names for switch in MODES)
+        work.graphs = self.graphs
         return work
-
-    def plain(self) -> "Ladder":
-        """Return the case without any switch."""
-        return Ladder(self.size, self.context_length, self.batch_size, PLAIN, False, self.device)
 
     def measure(self, record: Recording, seconds: float) -> None:
         """Check the step, then time it in pairs with the plain one, else alone.
 
         The first round, and measuring by hand, add memory and, if asked, the losses of both."""
+        plain = replace(self, switches=PLAIN, losses=False)
         work = record.setup()
         measuring.check(record, work)
         if record.round <= 1:
@@ -142,26 +139,19 @@ class Ladder(Case):
             record.metrics |= measuring.times(work, seconds)
         else:
             record.part = "pairs"
-            measuring.pairs_with(self._plain_work(), record, work, seconds)
+            if plain not in _plain_works:
+                _plain_works.clear()
+                _plain_works[plain] = plain.setup()
+            measuring.pairs_with(_plain_works[plain], record, work, seconds)
         if self.losses and record.round <= 1:
             record.free()
             compilation.reset()
             record.metrics["loss_nats"] = losses(self, LOSS_STEPS)
-            record.metrics["plain_loss_nats"] = losses(self.plain(), LOSS_STEPS)
-
-    def _plain_work(self) -> Work:
-        """Return the plain step, which this process keeps for other rungs of its shape."""
-        plain = self.plain()
-        if plain not in _plain_works:
-            _plain_works.clear()
-            torch.manual_seed(0)
-            _plain_works[plain] = plain.setup()
-        return _plain_works[plain]
+            record.metrics["plain_loss_nats"] = losses(plain, LOSS_STEPS)
 
 
 def losses(case: Ladder, steps: int) -> list[float]:
     """Train from the same weights on one batch; return each step's loss in nats."""
-    torch.manual_seed(0)
     training = case.training()
     values = []
     for _ in range(steps):

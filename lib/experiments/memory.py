@@ -21,16 +21,6 @@ class Memory(Step):
     experiment: ClassVar[str] = "memory"
     checkpoint: int = field(metadata={"least": 0})
 
-    def training(self) -> Training:
-        """Build the model with its layers in groups, its optimizer and a batch."""
-        return Training(self, self.checkpoint)
-
-    def formula_bytes(self) -> int:
-        """Return the peak memory by `cost.memory.peak_bytes`, with the layers in groups."""
-        return memory.peak_bytes(
-            self.shape, self.precision, self.attention, self.optimizer, self.mode, self.device, self.checkpoint
-        )
-
     def work(self, training: Training) -> Work:
         """Return the step with more facts from theory, in MiB.
 
@@ -38,13 +28,9 @@ class Memory(Step):
         without checkpointing. The first iteration of an eager case lists what it saves for the backward pass."""
         work = super().work(training)
         kept_bytes = memory.activation_bytes(self.shape, self.precision, self.attention, self.device)
-        sizes = {
-            "residual": 4 * self.shape.tokens * self.shape.d_model,
-            "scores": 4 * self.shape.scores,
-            "kept_formula": kept_bytes,
-        }
-        for name, size in sizes.items():
-            work.facts[f"{name}_mib"] = [size / peak_memory.MIB]
+        residual_bytes = 4 * self.shape.tokens * self.shape.d_model
+        sizes = {"residual": residual_bytes, "scores": 4 * self.shape.scores, "kept_formula": kept_bytes}
+        work.facts |= peak_memory.in_mib(sizes)
         if not self.compiles:
             work.around_first = functools.partial(memory_trace.saved_for_backward, training.module)
         return work

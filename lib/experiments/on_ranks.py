@@ -5,9 +5,10 @@ time is that of the slowest.
 """
 
 import gc
-import itertools
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
 
 from lib.experiments.case import Case, Recording
 from lib.instruments import memory_limit
@@ -42,14 +43,13 @@ class OnRanks(Case):
         if key not in _worlds:
             close()
             _worlds[key] = ranks.World(*key)
-        arguments = {"experiment": type(self).experiment, "case": asdict(self)}
-        arguments |= {"round": record.round, "seconds": seconds}
         try:
-            record.metrics |= merged(_worlds[key].run(in_rank, ANSWER_S, **arguments))
+            of_ranks = _worlds[key].run(in_rank, ANSWER_S, case=self, round=record.round, seconds=seconds)
         except BaseException:
             # the failed call, or an interrupt, has closed the world
             _worlds.clear()
             raise
+        record.metrics |= merged(of_ranks)
 
     def measure_in_rank(self, record: Recording, seconds: float) -> None:
         """Measure the case in this rank: by default as `Case` does in one process."""
@@ -66,36 +66,30 @@ def close() -> None:
         _worlds.popitem()[1].close()
 
 
-def in_rank(experiment: str, case: dict, round: int, seconds: float) -> dict:
+def in_rank(case: OnRanks, round: int, seconds: float) -> dict:
     """Return a case's metrics in this rank; the ranks divide the free memory."""
-    # which imports this module
-    from lib.experiments import cases
-
-    record = Recording(cases.case_class(experiment)(**case), round)
+    record = Recording(case, round)
     gc.collect()
     # later collections need not search what is alive now
     gc.freeze()
     try:
-        with memory_limit.limited(record.case.world, record.case.place):
-            record.case.measure_in_rank(record, seconds)
+        with memory_limit.limited(case.world, case.place):
+            case.measure_in_rank(record, seconds)
         return record.metrics
     finally:
         record.free()
-        on(record.case.place).release()
+        on(case.place).release()
 
 
-def merged(of_ranks: Iterable[Mapping]) -> dict:
-    """Join the ranks' metrics: the largest number, a table's rows, the first text."""
-    first, *others = of_ranks
+def merged(of_ranks: Sequence[Mapping]) -> dict:
+    """Join the ranks' metrics: the first text, a table's rows, the largest numbers."""
     metrics = {}
-    for name, value in first.items():
-        values = [value, *(metrics_of_rank[name] for metrics_of_rank in others)]
-        if isinstance(value, Mapping):
-            metrics[name] = {column: list(itertools.chain(*(table[column] for table in values))) for column in value}
-        elif isinstance(value, list):
-            metrics[name] = [max(samples) for samples in zip(*values, strict=True)]
-        elif isinstance(value, str):
-            metrics[name] = value
+    for name, of_first_rank in of_ranks[0].items():
+        values = [of_rank[name] for of_rank in of_ranks]
+        if isinstance(of_first_rank, str):
+            metrics[name] = of_first_rank
+        elif isinstance(of_first_rank, Mapping):
+            metrics[name] = pd.concat(pd.DataFrame(table) for table in values).to_dict("list")
         else:
-            metrics[name] = max(values)
+            metrics[name] = np.max(values, axis=0).tolist()
     return metrics

@@ -11,14 +11,15 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import torch
 import torch.distributed as dist
 
 from lib import model, precision, timing
 from lib.cost import flops
-from lib.experiments import training_on_ranks
 from lib.experiments.case import Case, Recording, Work
 from lib.experiments.on_ranks import BACKENDS, OnRanks
 from lib.experiments.step import TOLERANCE, Step
+from lib.experiments.training_on_ranks import Replica, Shards, TorchShards
 from lib.instruments import peak_memory
 from lib.parallel import accounting, ddp, timeline
 from lib.validate import one_of
@@ -33,6 +34,7 @@ SCHEMES = {  # of each variant in `parallel.accounting`
     "torch_zero": "sharded",
     "torch_fsdp": "fsdp",
 }
+REPLICAS = {"fsdp": Shards, "torch_fsdp": TorchShards}  # of variants that share parameters
 BUCKETED = ("bucketed", "sharded", "torch_ddp", "torch_zero")  # variants that a size of buckets is for
 
 
@@ -95,7 +97,10 @@ class Parallel(OnRanks):
         if self.variant not in ddp.VARIANTS or record.round > 1:
             return
         work = record.works[0]
-        tensors = [tensor.to(self.place) for tensor in training_on_ranks.messages(work.training.network)]
+        tensors = []
+        for bucket in work.training.network.buckets:
+            elements = sum(param.numel() for param in bucket.params)
+            tensors.append(torch.zeros(elements, device=self.place))
 
         def alone(mark: timing.Mark) -> None:
             for tensor in tensors:
@@ -110,7 +115,7 @@ class Parallel(OnRanks):
         """Build the training step in this rank, ready to measure."""
         if self.variant == PLAIN:
             return self.step.setup()
-        training = training_on_ranks.training(self)
+        training = REPLICAS.get(self.variant, Replica)(self)
         own_bytes = accounting.state_bytes(SCHEMES[self.variant], self.own_shape, self.world)
         facts = {
             "tokens": self.step.shape.tokens,

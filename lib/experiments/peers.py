@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from lib import adam, model
 from lib.experiments.case import Case, Work
 from lib.experiments.ladder import Ladder
-from lib.experiments.reference import checked, double
 from lib.experiments.step import Step
-from lib.experiments.training import Training
+from lib.experiments.training import FIRST, Training
 from lib.validate import one_of
 
 OURS, PEER = "ours", "transformers"  # the name of its package
@@ -26,17 +25,11 @@ FASTEST = {  # the ladder's switches of our fastest step
 # on a CPU, the compiled formula of attention is faster than PyTorch's kernel below fp32 up to so many tokens
 SHORT = 256
 NAMES = {  # parts of our parameters' names, and of the Llama's
-    "token_embeddings.": "model.embed_tokens.",
-    "layers.": "model.layers.",
-    "ln_final.": "model.norm.",
-    "ln1.": "input_layernorm.",
-    "ln2.": "post_attention_layernorm.",
-    "attn.": "self_attn.",
-    "output_proj.": "o_proj.",
-    "ffn.w1.": "mlp.gate_proj.",
-    "ffn.w2.": "mlp.down_proj.",
-    "ffn.w3.": "mlp.up_proj.",
-}
+    "token_embeddings.": "model.embed_tokens.", "layers.": "model.layers.", "ln_final.": "model.norm.",
+    "ln1.": "input_layernorm.", "ln2.": "post_attention_layernorm.",
+    "attn.": "self_attn.", "output_proj.": "o_proj.",
+    "ffn.w1.": "mlp.gate_proj.", "ffn.w2.": "mlp.down_proj.", "ffn.w3.": "mlp.up_proj.",
+}  # fmt: skip
 ROTATED = ("q_proj.weight", "k_proj.weight")  # whose outputs RoPE turns: in pairs of neighbours, or of halves
 WITHOUT_MASK = "sdpa_without_mask"
 
@@ -86,27 +79,29 @@ class Llama(Training):
 
     def __init__(self, step: Step):
         super().__init__(step)
-        heads = step.config.num_heads
+        self.heads = step.config.num_heads
         with torch.device(step.device):
             llama = new_llama(step.config)
-        their_weights = {}
+        weights = {}
         for name, weight in self.module.state_dict().items():
-            their_weights[their_name(name)] = by_halves(name, weight, heads)
-        llama.load_state_dict(their_weights)
-        # the reference of `expected` computes with these weights, in our order
-        self.weights = dict(self.module.named_buffers())
-        for name, _ in self.module.named_parameters():
-            self.weights[name] = by_pairs(name, llama.get_parameter(their_name(name)), heads)
-        self.first = llama.get_parameter(their_name("layers.0.attn.q_proj.weight"))
-        self.start = double(checked(self.first))
+            if name.endswith(ROTATED):
+                # rows in our RoPE's pairs of neighbours come in Llama's pairs across halves
+                weight = weight.unflatten(0, (self.heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+            weights[their_name(name)] = weight
+        llama.load_state_dict(weights)
         self.module = llama
+        self.first = llama.get_parameter(their_name(FIRST))
         self.optimizer = adam.AdamW(llama.parameters(), step.optimizer)
         # its fastest mode: the whole model in one graph
         self.network = torch.compile(lambda tokens_BT: llama(tokens_BT).logits, dynamic=False)
 
+    def plain(self, weights: Tensor) -> Tensor:
+        """Bring rows back to our RoPE's pairs of neighbours."""
+        return weights.unflatten(0, (self.heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+
 
 def new_llama(config: model.Config) -> nn.Module:
-    """Build a Llama of our model's shape.
+    """Build a Llama of our model's shape, without a mask in memory.
 
     Compiled, transformers writes the causal mask to memory and reads it in every layer. It makes none for attention
     that is registered by name alone; its function then lets PyTorch leave out the masked half."""
@@ -115,17 +110,12 @@ def new_llama(config: model.Config) -> nn.Module:
 
     AttentionInterface.register(WITHOUT_MASK, sdpa_attention_forward)
     shape = LlamaConfig(
-        vocab_size=config.vocab_size,
-        hidden_size=config.d_model,
-        intermediate_size=config.d_ff,
-        num_hidden_layers=config.num_layers,
-        num_attention_heads=config.num_heads,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=config.context_length,
-        use_cache=False,
-        attn_implementation=WITHOUT_MASK,
-        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
-    )
+        vocab_size=config.vocab_size, max_position_embeddings=config.context_length,
+        hidden_size=config.d_model, intermediate_size=config.d_ff,
+        num_hidden_layers=config.num_layers, num_attention_heads=config.num_heads,
+        rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+        attn_implementation=WITHOUT_MASK, use_cache=False,
+    )  # fmt: skip
     return LlamaForCausalLM(shape)
 
 
@@ -134,17 +124,3 @@ def their_name(name: str) -> str:
     for ours, theirs in NAMES.items():
         name = name.replace(ours, theirs)
     return name
-
-
-def by_halves(name: str, weight: Tensor, heads: int) -> Tensor:
-    """Reorder rows from our RoPE's neighbour pairs to Llama's pairs across halves."""
-    if not name.endswith(ROTATED):
-        return weight
-    return weight.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
-
-
-def by_pairs(name: str, weight: Tensor, heads: int) -> Tensor:
-    """Undo `by_halves`, in a way that autograd follows."""
-    if not name.endswith(ROTATED):
-        return weight
-    return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)

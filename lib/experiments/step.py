@@ -19,6 +19,7 @@ class Step(Case):
     """Run a step, or the phases that `mode` names; raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "step"
+    checkpoint: ClassVar[int] = 0  # layers of a group that keeps its input alone; none
     size: str = one_of(model.SIZES)
     context_length: int = field(metadata={"least": 2})  # a single token gives the queries no gradient to check
     batch_size: int
@@ -49,15 +50,13 @@ class Step(Case):
 
     def formula_bytes(self) -> int:
         """Return the peak memory of the step by `cost.memory.peak_bytes`."""
-        return memory.peak_bytes(self.shape, self.precision, self.attention, self.optimizer, self.mode, self.device)
-
-    def training(self) -> Training:
-        """Build the model, its optimizer and a batch of random tokens."""
-        return Training(self)
+        return memory.peak_bytes(
+            self.shape, self.precision, self.attention, self.optimizer, self.mode, self.device, self.checkpoint
+        )
 
     def setup(self) -> Work:
         """Build the training step, ready to measure."""
-        return self.work(self.training())
+        return self.work(Training(self, self.checkpoint))
 
     def work(self, training: Training) -> Work:
         """Return the measurable work of a model in training, with its costs in theory."""
@@ -68,7 +67,9 @@ class Step(Case):
             "formula_mib": [self.formula_bytes() / peak_memory.MIB],
             "forward_flops": flops.forward_flops(self.shape),
             "backward_flops": flops.backward_flops(self.shape),
-            **{f"{phase}_bytes": sum(parts.values()) for phase, parts in traffic.items()},
+            "forward_bytes": sum(forward for forward, _ in traffic.values()),
+            "backward_bytes": sum(backward for _, backward in traffic.values()),
+            "optimizer_bytes": flops.adam_bytes(self.shape.parameters, amsgrad=False),
         }
         return Work(
             self.device, training.iteration, training.expected, training.result, TOLERANCE[self.precision], facts,

@@ -1,6 +1,5 @@
 """Record the first training steps of a process, before anything is warm."""
 
-import gc
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -43,6 +42,5 @@ class Warmup(Step):
             record.metrics[f"after_{warmups}_ms"] = totals_ms[warmups : warmups + SAMPLES]
         # two builds might not fit
         record.free()
-        gc.collect()
         rebuilt = record.setup()
         record.metrics |= measuring.errors(results, rebuilt.expected(), rebuilt.tolerance)

@@ -16,85 +16,70 @@ COMPILED_BLOCK = 256  # of fewer blocks, since a call of compiled code takes lon
 
 
 class FlashAttentionTorch(torch.autograd.Function):
-    """Compute an online softmax, with at most T x `block` scores a head."""
+    """Compute an online softmax, with at most T x `block` scores a head.
+
+    If `compiled`, what happens to the scores of a block is."""
 
     @staticmethod
-    def forward(ctx, Q, K, V, is_causal=False, block=BLOCK):
-        return _forward(_weigh, ctx, Q, K, V, is_causal, block)
+    def forward(ctx, Q, K, V, is_causal=False, block=BLOCK, compiled=False):
+        weigh = _compiled(_weigh) if compiled else _weigh
+        q_XTD = _as_3d(Q) / math.sqrt(Q.shape[-1])  # so that products with keys are scores
+        k_XSD = _as_3d(K)
+        v_XSD = _as_3d(V)
+        out_XTD = torch.zeros_like(q_XTD, dtype=torch.promote_types(q_XTD.dtype, torch.float32))
+        largest_XT1 = out_XTD.new_full((*q_XTD.shape[:-1], 1), -math.inf)
+        total_XT1 = torch.zeros_like(largest_XT1)
+        for keys, rows, future_NN in _blocks(q_XTD, k_XSD, is_causal, block):
+            scores_XRN = _scores(q_XTD[..., rows, :], k_XSD[..., keys, :], future_NN)
+            shrink_XR1 = weigh(scores_XRN, largest_XT1[..., rows, :], total_XT1[..., rows, :])
+            # in place, scores became weights
+            weights_XRN = scores_XRN
+            _add_product(out_XTD[..., rows, :].mul_(shrink_XR1), weights_XRN.to(V.dtype), v_XSD[..., keys, :])
+            del scores_XRN, weights_XRN  # before the next block has its own
+        out = out_XTD.div_(total_XT1).to(Q.dtype).reshape(Q.shape)
+        logsumexp = total_XT1.log_().add_(largest_XT1).reshape(Q.shape[:-1])
+        ctx.save_for_backward(Q, K, V, out, logsumexp)
+        ctx.causal = is_causal
+        ctx.block = block
+        ctx.compiled = compiled
+        return out
 
     @staticmethod
     def backward(ctx, dO):
-        return _backward(_weigh_again, ctx, dO)
-
-
-class FlashAttentionCompiled(torch.autograd.Function):
-    """Compute the same, with what happens to the scores of a block compiled."""
-
-    @staticmethod
-    def forward(ctx, Q, K, V, is_causal=False, block=COMPILED_BLOCK):
-        return _forward(_compiled(_weigh), ctx, Q, K, V, is_causal, block)
-
-    @staticmethod
-    def backward(ctx, dO):
-        return _backward(_compiled(_weigh_again), ctx, dO)
+        weigh_again = _compiled(_weigh_again) if ctx.compiled else _weigh_again
+        Q, K, V, out, logsumexp = ctx.saved_tensors
+        q_XTD = _as_3d(Q) / math.sqrt(Q.shape[-1])  # so that products with keys are scores
+        k_XSD = _as_3d(K)
+        v_XSD = _as_3d(V)
+        dout_XTD = _as_3d(dO)
+        logsumexp_XT1 = _as_3d(logsumexp[..., None])
+        # mean of dP over the keys, weighted by P; it equals the sum of O * dO over the features
+        mean_XT1 = _as_3d((dO * out).sum(-1, keepdim=True))
+        dq_XTD = torch.zeros_like(q_XTD)
+        dk_XSD = torch.zeros_like(k_XSD)
+        dv_XSD = torch.zeros_like(v_XSD)
+        for keys, rows, future_NN in _blocks(q_XTD, k_XSD, ctx.causal, ctx.block):
+            q_XRD = q_XTD[..., rows, :]
+            dout_XRD = dout_XTD[..., rows, :]
+            k_XND = k_XSD[..., keys, :]
+            scores_XRN = _scores(q_XRD, k_XND, future_NN)
+            dweights_XRN = (dout_XRD @ v_XSD[..., keys, :].mT).to(scores_XRN.dtype)
+            weigh_again(scores_XRN, dweights_XRN, logsumexp_XT1[..., rows, :], mean_XT1[..., rows, :])
+            # in place, scores became weights, and gradients of weights those of scores
+            weights_XRN = scores_XRN
+            dscores_XRN = dweights_XRN.to(Q.dtype)
+            del scores_XRN, dweights_XRN  # the wide gradients go if there are narrow ones
+            dv_XSD[..., keys, :] = weights_XRN.to(Q.dtype).mT @ dout_XRD
+            dk_XSD[..., keys, :] = dscores_XRN.mT @ q_XRD
+            _add_product(dq_XTD[..., rows, :], dscores_XRN, k_XND)
+            del weights_XRN, dscores_XRN  # before the next block has its own
+        dq_XTD.div_(math.sqrt(Q.shape[-1]))
+        return dq_XTD.reshape(Q.shape), dk_XSD.reshape(K.shape), dv_XSD.reshape(V.shape), None, None, None
 
 
 @functools.cache
 def _compiled(function):
     return torch.compile(function, dynamic=True, fullgraph=True)  # under a mask each block has its own shape
-
-
-def _forward(weigh, ctx, Q, K, V, causal, block):
-    q_XTD = _as_3d(Q) / math.sqrt(Q.shape[-1])  # so that products with keys are scores
-    k_XSD = _as_3d(K)
-    v_XSD = _as_3d(V)
-    out_XTD = torch.zeros_like(q_XTD, dtype=torch.promote_types(q_XTD.dtype, torch.float32))
-    largest_XT1 = out_XTD.new_full((*q_XTD.shape[:-1], 1), -math.inf)
-    total_XT1 = torch.zeros_like(largest_XT1)
-    for keys, rows, future_NN in _blocks(q_XTD, k_XSD, causal, block):
-        scores_XRN = _scores(q_XTD[..., rows, :], k_XSD[..., keys, :], future_NN)
-        shrink_XR1 = weigh(scores_XRN, largest_XT1[..., rows, :], total_XT1[..., rows, :])
-        # in place, scores became weights
-        weights_XRN = scores_XRN
-        _add_product(out_XTD[..., rows, :].mul_(shrink_XR1), weights_XRN.to(V.dtype), v_XSD[..., keys, :])
-        del scores_XRN, weights_XRN  # before the next block has its own
-    out = out_XTD.div_(total_XT1).to(Q.dtype).reshape(Q.shape)
-    logsumexp = total_XT1.log_().add_(largest_XT1).reshape(Q.shape[:-1])
-    ctx.save_for_backward(Q, K, V, out, logsumexp)
-    ctx.causal = causal
-    ctx.block = block
-    return out
-
-
-def _backward(weigh_again, ctx, dO):
-    Q, K, V, out, logsumexp = ctx.saved_tensors
-    q_XTD = _as_3d(Q) / math.sqrt(Q.shape[-1])  # so that products with keys are scores
-    k_XSD = _as_3d(K)
-    v_XSD = _as_3d(V)
-    dout_XTD = _as_3d(dO)
-    logsumexp_XT1 = _as_3d(logsumexp[..., None])
-    # mean of dP over the keys, weighted by P; it equals the sum of O * dO over the features
-    mean_XT1 = _as_3d((dO * out).sum(-1, keepdim=True))
-    dq_XTD = torch.zeros_like(q_XTD)
-    dk_XSD = torch.zeros_like(k_XSD)
-    dv_XSD = torch.zeros_like(v_XSD)
-    for keys, rows, future_NN in _blocks(q_XTD, k_XSD, ctx.causal, ctx.block):
-        q_XRD = q_XTD[..., rows, :]
-        dout_XRD = dout_XTD[..., rows, :]
-        k_XND = k_XSD[..., keys, :]
-        scores_XRN = _scores(q_XRD, k_XND, future_NN)
-        dweights_XRN = (dout_XRD @ v_XSD[..., keys, :].mT).to(scores_XRN.dtype)
-        weigh_again(scores_XRN, dweights_XRN, logsumexp_XT1[..., rows, :], mean_XT1[..., rows, :])
-        # in place, scores became weights, and gradients of weights those of scores
-        weights_XRN = scores_XRN
-        dscores_XRN = dweights_XRN.to(Q.dtype)
-        del scores_XRN, dweights_XRN  # the wide gradients go if there are narrow ones
-        dv_XSD[..., keys, :] = weights_XRN.to(Q.dtype).mT @ dout_XRD
-        dk_XSD[..., keys, :] = dscores_XRN.mT @ q_XRD
-        _add_product(dq_XTD[..., rows, :], dscores_XRN, k_XND)
-        del weights_XRN, dscores_XRN  # before the next block has its own
-    dq_XTD.div_(math.sqrt(Q.shape[-1]))
-    return dq_XTD.reshape(Q.shape), dk_XSD.reshape(K.shape), dv_XSD.reshape(V.shape), None, None
 
 
 def _as_3d(x: Tensor) -> Tensor:
@@ -106,14 +91,14 @@ def _blocks(q_XTD, k_XSD, causal, block):
     """Yield slices of keys, the slice of queries that see any of them, and a mask.
 
     The mask is for the first queries: -inf where a key is in a query's future, else 0. Later queries see all keys."""
-    if not causal:
-        for start in range(0, k_XSD.shape[-2], block):
-            yield slice(start, start + block), slice(0, None), None
-        return
-    future_NN = q_XTD.new_full((block, block), -math.inf).triu_(1)
-    # keys after the last query are seen by none
-    for start in range(0, min(k_XSD.shape[-2], q_XTD.shape[-2]), block):
-        yield slice(start, start + block), slice(start, None), future_NN
+    future_NN = None
+    end = k_XSD.shape[-2]
+    if causal:
+        future_NN = q_XTD.new_full((block, block), -math.inf).triu_(1)
+        # keys after the last query are seen by none
+        end = min(end, q_XTD.shape[-2])
+    for start in range(0, end, block):
+        yield slice(start, start + block), slice(start if causal else 0, None), future_NN
 
 
 def _scores(q_XRD, k_XND, future_NN):

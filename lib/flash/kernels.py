@@ -76,44 +76,15 @@ def _seen(t_T, s_S, keys, CAUSAL: tl.constexpr):
 
 @triton.jit
 def _bounds_of_keys(start, keys, CAUSAL: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr):
-    """Return where whole tiles that all queries see end, and where seen keys end.
+    """Return where keys begin, where tiles that all queries see end, and where seen keys end.
 
-    Up to the first end, every query of the tile sees all keys; from the second on, none sees any."""
+    Up to the second bound, every query of the tile sees all keys; from the third on, none sees any."""
     common = keys
     last = keys
     if CAUSAL:
         common = tl.minimum(keys, start + 1)
         last = tl.minimum(keys, start + TILE_T)
-    return common // TILE_S * TILE_S, last
-
-
-@triton.jit
-def _attend(
-    state, q_TD, t_T, K, V, k_strides, v_strides, first, end, keys,
-    SCALE: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
-    PRECISION: tl.constexpr, TILE_S: tl.constexpr,
-):  # fmt: skip
-    """Take tiles of keys into the output, its sums and largest exponents.
-
-    MASKED is True for tiles with keys that a query may not see, or that do not exist: they are loaded as RAGGED."""
-    out_TD, total_T, largest_T = state
-    for start in tl.range(first, end, TILE_S):
-        k_SD = _load(K, k_strides, start, keys, TILE_S, WIDE, HEAD, MASKED)
-        scores_TS = tl.dot(q_TD, k_SD.T, input_precision=PRECISION, out_dtype=out_TD.dtype)
-        if MASKED:
-            scores_TS = tl.where(_seen(t_T, start + tl.arange(0, TILE_S), keys, CAUSAL), scores_TS, -float("inf"))
-        # what was summed under a smaller largest exponent shrinks
-        new_T = tl.maximum(largest_T, tl.max(scores_TS, 1) * SCALE)
-        weights_TS = tl.exp2(scores_TS * SCALE - new_T[:, None])
-        shrink_T = tl.exp2(largest_T - new_T)
-        total_T = total_T * shrink_T + tl.sum(weights_TS, 1)
-        v_SD = _load(V, v_strides, start, keys, TILE_S, WIDE, HEAD, MASKED)
-        out_TD = tl.dot(
-            weights_TS.to(v_SD.dtype), v_SD, out_TD * shrink_T[:, None], input_precision=PRECISION,
-            out_dtype=out_TD.dtype,
-        )  # fmt: skip
-        largest_T = new_T
-    return out_TD, total_T, largest_T
+    return 0, common // TILE_S * TILE_S, last
 
 
 @triton.jit
@@ -124,51 +95,37 @@ def flash_forward(
 ):  # fmt: skip
     """Compute output and log-sum-exp of a tile of queries."""
     # under a mask the last tiles take longest: they start first
-    start = (tl.num_programs(1) - 1 - tl.program_id(1)) * TILE_T
-    t_T = start + tl.arange(0, TILE_T)
+    start_t = (tl.num_programs(1) - 1 - tl.program_id(1)) * TILE_T
+    t_T = start_t + tl.arange(0, TILE_T)
     Q = _of_head(Q, q_strides, heads)
     K = _of_head(K, k_strides, heads)
     V = _of_head(V, v_strides, heads)
-    q_TD = _load(Q, q_strides, start, queries, TILE_T, WIDE, HEAD, True)
-    wide = LOGSUMEXP.dtype.element_ty
-    state = tl.zeros((TILE_T, WIDE), wide), tl.zeros((TILE_T,), wide), tl.full((TILE_T,), -float("inf"), wide)
-    # tiles that every query sees whole need no mask; those on the diagonal or at the end do
-    whole, end = _bounds_of_keys(start, keys, CAUSAL, TILE_T, TILE_S)
-    state = _attend(
-        state, q_TD, t_T, K, V, k_strides, v_strides, 0, whole, keys,
-        SCALE, CAUSAL, False, HEAD, WIDE, PRECISION, TILE_S,
-    )  # fmt: skip
-    out_TD, total_T, largest_T = _attend(
-        state, q_TD, t_T, K, V, k_strides, v_strides, whole, end, keys,
-        SCALE, CAUSAL, True, HEAD, WIDE, PRECISION, TILE_S,
-    )  # fmt: skip
     OUT = _of_head(OUT, out_strides, heads)
-    _store(OUT, out_strides, start, queries, out_TD / total_T[:, None], TILE_T, WIDE, HEAD)
+    q_TD = _load(Q, q_strides, start_t, queries, TILE_T, WIDE, HEAD, True)
+    wide = LOGSUMEXP.dtype.element_ty
+    out_TD = tl.zeros((TILE_T, WIDE), wide)
+    total_T = tl.zeros((TILE_T,), wide)
+    largest_T = tl.full((TILE_T,), -float("inf"), wide)
+    # tiles that every query sees whole need no mask; those on the diagonal or at the end do
+    bounds = _bounds_of_keys(start_t, keys, CAUSAL, TILE_T, TILE_S)
+    for MASKED in tl.static_range(2):
+        for start_s in tl.range(bounds[MASKED], bounds[MASKED + 1], TILE_S):
+            k_SD = _load(K, k_strides, start_s, keys, TILE_S, WIDE, HEAD, MASKED)
+            scores_TS = tl.dot(q_TD, k_SD.T, input_precision=PRECISION, out_dtype=wide)
+            if MASKED:
+                scores_TS = tl.where(_seen(t_T, start_s + tl.arange(0, TILE_S), keys, CAUSAL), scores_TS, -float("inf"))
+            # what was summed under a smaller largest exponent shrinks
+            new_T = tl.maximum(largest_T, tl.max(scores_TS, 1) * SCALE)
+            weights_TS = tl.exp2(scores_TS * SCALE - new_T[:, None])
+            shrink_T = tl.exp2(largest_T - new_T)
+            total_T = total_T * shrink_T + tl.sum(weights_TS, 1)
+            v_SD = _load(V, v_strides, start_s, keys, TILE_S, WIDE, HEAD, MASKED)
+            out_TD = out_TD * shrink_T[:, None]
+            out_TD = tl.dot(weights_TS.to(v_SD.dtype), v_SD, out_TD, input_precision=PRECISION, out_dtype=wide)
+            largest_T = new_T
+    _store(OUT, out_strides, start_t, queries, out_TD / total_T[:, None], TILE_T, WIDE, HEAD)
     row = tl.program_id(0).to(tl.int64) * queries
     tl.store(LOGSUMEXP + row + t_T, largest_T * LN_2 + tl.log(total_T), mask=t_T < queries)
-
-
-@triton.jit
-def _differentiate_queries(
-    dq_TD, q_TD, dout_TD, exponent_T, mean_T, t_T, K, V, k_strides, v_strides, first, end, keys,
-    SCALE: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
-    PRECISION: tl.constexpr, TILE_S: tl.constexpr,
-):  # fmt: skip
-    """Add what tiles of keys give to the gradient of queries.
-
-    MASKED is as in `_attend`; `exponent_T` is the log-sum-exp in base 2. The gradient is that of scores q . k: the
-    caller multiplies it by their scale when it stores it."""
-    for start in tl.range(first, end, TILE_S):
-        k_SD = _load(K, k_strides, start, keys, TILE_S, WIDE, HEAD, MASKED)
-        v_SD = _load(V, v_strides, start, keys, TILE_S, WIDE, HEAD, MASKED)
-        scores_TS = tl.dot(q_TD, k_SD.T, input_precision=PRECISION, out_dtype=dq_TD.dtype)
-        weights_TS = tl.exp2(scores_TS * SCALE - exponent_T[:, None])
-        if MASKED:
-            weights_TS = tl.where(_seen(t_T, start + tl.arange(0, TILE_S), keys, CAUSAL), weights_TS, 0.0)
-        dweights_TS = tl.dot(dout_TD, v_SD.T, input_precision=PRECISION, out_dtype=dq_TD.dtype)
-        dscores_TS = weights_TS * (dweights_TS - mean_T[:, None])
-        dq_TD = tl.dot(dscores_TS.to(k_SD.dtype), k_SD, dq_TD, input_precision=PRECISION, out_dtype=dq_TD.dtype)
-    return dq_TD
 
 
 @triton.jit
@@ -182,64 +139,35 @@ def flash_backward_q(
 
     Also writes MEAN, the sums of dO * O, which `flash_backward_kv` reads."""
     # under a mask the last tiles take longest: they start first
-    start = (tl.num_programs(1) - 1 - tl.program_id(1)) * TILE_T
-    t_T = start + tl.arange(0, TILE_T)
+    start_t = (tl.num_programs(1) - 1 - tl.program_id(1)) * TILE_T
+    t_T = start_t + tl.arange(0, TILE_T)
     row = tl.program_id(0).to(tl.int64) * queries
     Q = _of_head(Q, q_strides, heads)
     K = _of_head(K, k_strides, heads)
     V = _of_head(V, v_strides, heads)
-    out_TD = _load(_of_head(OUT, out_strides, heads), out_strides, start, queries, TILE_T, WIDE, HEAD, True)
-    dout_TD = _load(_of_head(DOUT, dout_strides, heads), dout_strides, start, queries, TILE_T, WIDE, HEAD, True)
+    DQ = _of_head(DQ, dq_strides, heads)
+    out_TD = _load(_of_head(OUT, out_strides, heads), out_strides, start_t, queries, TILE_T, WIDE, HEAD, True)
+    dout_TD = _load(_of_head(DOUT, dout_strides, heads), dout_strides, start_t, queries, TILE_T, WIDE, HEAD, True)
     wide = LOGSUMEXP.dtype.element_ty
     mean_T = tl.sum(out_TD.to(wide) * dout_TD.to(wide), 1)
     tl.store(MEAN + row + t_T, mean_T, mask=t_T < queries)
-    q_TD = _load(Q, q_strides, start, queries, TILE_T, WIDE, HEAD, True)
+    q_TD = _load(Q, q_strides, start_t, queries, TILE_T, WIDE, HEAD, True)
     exponent_T = tl.load(LOGSUMEXP + row + t_T, mask=t_T < queries, other=float("inf")) * LOG2_E
     dq_TD = tl.zeros((TILE_T, WIDE), wide)
-    whole, end = _bounds_of_keys(start, keys, CAUSAL, TILE_T, TILE_S)
-    dq_TD = _differentiate_queries(
-        dq_TD, q_TD, dout_TD, exponent_T, mean_T, t_T, K, V, k_strides, v_strides, 0, whole, keys,
-        SCALE, CAUSAL, False, HEAD, WIDE, PRECISION, TILE_S,
-    )  # fmt: skip
-    dq_TD = _differentiate_queries(
-        dq_TD, q_TD, dout_TD, exponent_T, mean_T, t_T, K, V, k_strides, v_strides, whole, end, keys,
-        SCALE, CAUSAL, True, HEAD, WIDE, PRECISION, TILE_S,
-    )  # fmt: skip
-    DQ = _of_head(DQ, dq_strides, heads)
+    bounds = _bounds_of_keys(start_t, keys, CAUSAL, TILE_T, TILE_S)
+    for MASKED in tl.static_range(2):
+        for start_s in tl.range(bounds[MASKED], bounds[MASKED + 1], TILE_S):
+            k_SD = _load(K, k_strides, start_s, keys, TILE_S, WIDE, HEAD, MASKED)
+            v_SD = _load(V, v_strides, start_s, keys, TILE_S, WIDE, HEAD, MASKED)
+            scores_TS = tl.dot(q_TD, k_SD.T, input_precision=PRECISION, out_dtype=wide)
+            weights_TS = tl.exp2(scores_TS * SCALE - exponent_T[:, None])
+            if MASKED:
+                weights_TS = tl.where(_seen(t_T, start_s + tl.arange(0, TILE_S), keys, CAUSAL), weights_TS, 0.0)
+            dweights_TS = tl.dot(dout_TD, v_SD.T, input_precision=PRECISION, out_dtype=wide)
+            dscores_TS = weights_TS * (dweights_TS - mean_T[:, None])
+            dq_TD = tl.dot(dscores_TS.to(k_SD.dtype), k_SD, dq_TD, input_precision=PRECISION, out_dtype=wide)
     # SCALE * LN_2 is 1 / sqrt(HEAD), the scale of the scores
-    _store(DQ, dq_strides, start, queries, dq_TD * (SCALE * LN_2), TILE_T, WIDE, HEAD)
-
-
-@triton.jit
-def _differentiate_keys(
-    dk_SD, dv_SD, k_SD, v_SD, s_S, Q, DOUT, LOGSUMEXP, MEAN, q_strides, dout_strides, first, end, queries,
-    SCALE: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, HEAD: tl.constexpr, WIDE: tl.constexpr,
-    PRECISION: tl.constexpr, TILE_T: tl.constexpr,
-):  # fmt: skip
-    """Add what tiles of queries give to the gradients of keys and values.
-
-    MASKED is True for tiles with queries that may not see a key, or that do not exist. The caller multiplies the
-    gradient of keys by the scale of the scores when it stores it."""
-    for start in tl.range(first, end, TILE_T):
-        t_T = start + tl.arange(0, TILE_T)
-        q_TD = _load(Q, q_strides, start, queries, TILE_T, WIDE, HEAD, MASKED)
-        dout_TD = _load(DOUT, dout_strides, start, queries, TILE_T, WIDE, HEAD, MASKED)
-        if MASKED:  # an infinite log-sum-exp makes the weights of a query beyond the last zero
-            exponent_T = tl.load(LOGSUMEXP + t_T, mask=t_T < queries, other=float("inf")) * LOG2_E
-            mean_T = tl.load(MEAN + t_T, mask=t_T < queries, other=0.0)
-        else:
-            exponent_T = tl.load(LOGSUMEXP + t_T) * LOG2_E
-            mean_T = tl.load(MEAN + t_T)
-        scores_ST = tl.dot(k_SD, q_TD.T, input_precision=PRECISION, out_dtype=dk_SD.dtype)
-        weights_ST = tl.exp2(scores_ST * SCALE - exponent_T[None, :])
-        # keys beyond the last need no mask: they reach only rows of the gradients that are not stored
-        if MASKED and CAUSAL:
-            weights_ST = tl.where(s_S[:, None] <= t_T[None, :], weights_ST, 0.0)
-        dv_SD = tl.dot(weights_ST.to(dout_TD.dtype), dout_TD, dv_SD, input_precision=PRECISION, out_dtype=dk_SD.dtype)
-        dweights_ST = tl.dot(v_SD, dout_TD.T, input_precision=PRECISION, out_dtype=dk_SD.dtype)
-        dscores_ST = weights_ST * (dweights_ST - mean_T[None, :])
-        dk_SD = tl.dot(dscores_ST.to(q_TD.dtype), q_TD, dk_SD, input_precision=PRECISION, out_dtype=dk_SD.dtype)
-    return dk_SD, dv_SD
+    _store(DQ, dq_strides, start_t, queries, dq_TD * (SCALE * LN_2), TILE_T, WIDE, HEAD)
 
 
 @triton.jit
@@ -251,36 +179,42 @@ def flash_backward_kv(
 ):  # fmt: skip
     """Compute the gradients of a tile of keys and of its values."""
     # under a mask the first tiles take longest: they start first
-    start = tl.program_id(1) * TILE_S
-    s_S = start + tl.arange(0, TILE_S)
+    start_s = tl.program_id(1) * TILE_S
+    s_S = start_s + tl.arange(0, TILE_S)
     row = tl.program_id(0).to(tl.int64) * queries
-    LOGSUMEXP = LOGSUMEXP + row
-    MEAN = MEAN + row
     Q = _of_head(Q, q_strides, heads)
     DOUT = _of_head(DOUT, dout_strides, heads)
-    k_SD = _load(_of_head(K, k_strides, heads), k_strides, start, keys, TILE_S, WIDE, HEAD, True)
-    v_SD = _load(_of_head(V, v_strides, heads), v_strides, start, keys, TILE_S, WIDE, HEAD, True)
+    k_SD = _load(_of_head(K, k_strides, heads), k_strides, start_s, keys, TILE_S, WIDE, HEAD, True)
+    v_SD = _load(_of_head(V, v_strides, heads), v_strides, start_s, keys, TILE_S, WIDE, HEAD, True)
     wide = LOGSUMEXP.dtype.element_ty
     dk_SD = tl.zeros((TILE_S, WIDE), wide)
     dv_SD = tl.zeros((TILE_S, WIDE), wide)
     first = 0  # of the first tile with a query that sees any of the keys
     whole = 0  # of the first tile of which every query sees all of them
     if CAUSAL:
-        first = start // TILE_T * TILE_T
-        whole = tl.cdiv(start + TILE_S - 1, TILE_T) * TILE_T
-    end = queries // TILE_T * TILE_T
-    # tiles on the diagonal, tiles seen whole, and the rest of the last tile
-    dk_SD, dv_SD = _differentiate_keys(
-        dk_SD, dv_SD, k_SD, v_SD, s_S, Q, DOUT, LOGSUMEXP, MEAN, q_strides, dout_strides,
-        first, tl.minimum(whole, queries), queries, SCALE, CAUSAL, True, HEAD, WIDE, PRECISION, TILE_T,
-    )  # fmt: skip
-    dk_SD, dv_SD = _differentiate_keys(
-        dk_SD, dv_SD, k_SD, v_SD, s_S, Q, DOUT, LOGSUMEXP, MEAN, q_strides, dout_strides,
-        whole, end, queries, SCALE, CAUSAL, False, HEAD, WIDE, PRECISION, TILE_T,
-    )  # fmt: skip
-    dk_SD, dv_SD = _differentiate_keys(
-        dk_SD, dv_SD, k_SD, v_SD, s_S, Q, DOUT, LOGSUMEXP, MEAN, q_strides, dout_strides,
-        tl.maximum(whole, end), queries, queries, SCALE, CAUSAL, True, HEAD, WIDE, PRECISION, TILE_T,
-    )  # fmt: skip
-    _store(_of_head(DK, dk_strides, heads), dk_strides, start, keys, dk_SD * (SCALE * LN_2), TILE_S, WIDE, HEAD)
-    _store(_of_head(DV, dv_strides, heads), dv_strides, start, keys, dv_SD, TILE_S, WIDE, HEAD)
+        first = start_s // TILE_T * TILE_T
+        whole = tl.minimum(tl.cdiv(start_s + TILE_S - 1, TILE_T) * TILE_T, queries)
+    # tiles on the diagonal (part 0), tiles seen whole, which need no mask (1), and the rest of the last tile (2)
+    bounds = first, whole, tl.maximum(whole, queries // TILE_T * TILE_T), queries
+    for part in tl.static_range(3):
+        for start_t in tl.range(bounds[part], bounds[part + 1], TILE_T):
+            t_T = start_t + tl.arange(0, TILE_T)
+            q_TD = _load(Q, q_strides, start_t, queries, TILE_T, WIDE, HEAD, part != 1)
+            dout_TD = _load(DOUT, dout_strides, start_t, queries, TILE_T, WIDE, HEAD, part != 1)
+            if part != 1:  # an infinite log-sum-exp makes the weights of a query beyond the last zero
+                exponent_T = tl.load(LOGSUMEXP + row + t_T, mask=t_T < queries, other=float("inf")) * LOG2_E
+                mean_T = tl.load(MEAN + row + t_T, mask=t_T < queries, other=0.0)
+            else:
+                exponent_T = tl.load(LOGSUMEXP + row + t_T) * LOG2_E
+                mean_T = tl.load(MEAN + row + t_T)
+            scores_ST = tl.dot(k_SD, q_TD.T, input_precision=PRECISION, out_dtype=wide)
+            weights_ST = tl.exp2(scores_ST * SCALE - exponent_T[None, :])
+            # keys beyond the last need no mask: they reach only rows of the gradients that are not stored
+            if part != 1 and CAUSAL:
+                weights_ST = tl.where(s_S[:, None] <= t_T[None, :], weights_ST, 0.0)
+            dv_SD = tl.dot(weights_ST.to(dout_TD.dtype), dout_TD, dv_SD, input_precision=PRECISION, out_dtype=wide)
+            dweights_ST = tl.dot(v_SD, dout_TD.T, input_precision=PRECISION, out_dtype=wide)
+            dscores_ST = weights_ST * (dweights_ST - mean_T[None, :])
+            dk_SD = tl.dot(dscores_ST.to(q_TD.dtype), q_TD, dk_SD, input_precision=PRECISION, out_dtype=wide)
+    _store(_of_head(DK, dk_strides, heads), dk_strides, start_s, keys, dk_SD * (SCALE * LN_2), TILE_S, WIDE, HEAD)
+    _store(_of_head(DV, dv_strides, heads), dv_strides, start_s, keys, dv_SD, TILE_S, WIDE, HEAD)

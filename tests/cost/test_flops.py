@@ -88,22 +88,18 @@ def traffic(shape):
         forward["residuals"] += nbytes(start, x[block.attn][0][1], middle, middle, x[ffn][0][1], end)
         (dstart, dend), dmiddle = dx[block][0], dx[block.attn][0][1]
         backward["residuals"] += nbytes(dend, dx[block.ln2][0][0], dmiddle, dmiddle, dx[block.ln1][0][0], dstart)
-    return {"forward": forward, "backward": backward}
+    return {part: (forward[part], backward[part]) for part in forward}
 
 
 @pytest.mark.parametrize("shape", EXACT, ids=str)
 def test_memory_bound_bytes_are_those_of_the_tensors_into_and_out_of_each_part(shape):
-    predicted = cost.memory_bound_bytes(shape, "fp32", "naive")
-    # gradient, and parameter and moments both ways
-    assert predicted.pop("optimizer") == {"adamw": 7 * 4 * shape.parameters}
-    assert predicted == traffic(shape)
+    assert cost.memory_bound_bytes(shape, "fp32", "naive") == traffic(shape)
 
 
 def test_attention_in_tiles_moves_no_scores_and_narrow_products_halve_what_is_theirs():
     full = cost.memory_bound_bytes(SHAPES["wide"], "fp32", "naive")
-    tiled = cost.memory_bound_bytes(SHAPES["wide"], "fp32", "sdpa")
     narrow = cost.memory_bound_bytes(SHAPES["wide"], "bf16", "naive")
-    for phase in ("forward", "backward"):
-        assert tiled[phase] == full[phase] | {"softmax": 0}
-        assert all(2 * narrow[phase][part] == full[phase][part] for part in ("gate", "softmax"))
-        assert narrow[phase]["embedding"] == full[phase]["embedding"]
+    assert cost.memory_bound_bytes(SHAPES["wide"], "fp32", "sdpa") == full | {"softmax": (0, 0)}
+    for phase in (0, 1):
+        assert all(2 * narrow[part][phase] == full[part][phase] for part in ("gate", "softmax"))
+        assert narrow["embedding"][phase] == full["embedding"][phase]

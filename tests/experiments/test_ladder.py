@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from lib.experiments import ladder, measure
 from lib.experiments.ladder import PLAIN, Ladder
@@ -47,10 +46,3 @@ def test_without_a_switch_a_step_is_timed_alone(own_results, no_probe):
     assert len(metrics["total_ms"]) >= 3
     assert "paired_ms" not in metrics
     assert "peak_mib" not in metrics
-
-
-def test_weights_with_narrow_gradients_leave_a_wide_reference_for_others():
-    for switches in ("fused+bf16+cast_once", PLAIN):
-        # no other test has this length, so the first case computes the reference of both
-        expected = replace(CASE, context_length=17, switches=switches).setup().expected()
-        assert expected["gradient"].dtype == torch.float32

@@ -95,7 +95,7 @@ NAMES = {
         "void at::native::elementwise_kernel<128, 2, at::native::masked_fill_kernel_impl>", "aten::silu_backward",
         "triton_poi_fused_mul_silu_3", "graph_0_cpp_fused__unsafe_view_mul_silu_5", "aten::masked_fill_",
     ],
-    "overhead": ["SiluBackward0", "FlashAttentionTorchBackward", "FlashAttentionCompiled"],
+    "overhead": ["SiluBackward0", "FlashAttentionTorchBackward"],
     "other": ["something new", "_fwd_kernel"],
 }  # fmt: skip
 
