@@ -56,6 +56,7 @@ class Recording:
     round: int = 0
     metrics: dict = field(default_factory=dict)
     works: list[Work] = field(default_factory=list)
+    part: str = "case"  # what runs now: the case, its reference, or its pairs; named if memory runs out
 
     def setup(self, case: "Case | None" = None) -> Work:
         """Build the case, or another one beside it, from a fixed seed."""
@@ -113,7 +114,9 @@ def check(record: Recording, work: Work) -> None:
     Records `<name>_error` of each result, `first_iteration_ms`, which includes compiling, and what `work.around_first`
     yields. A compiled case compiles from empty caches in its first round, and adds what `compilation.cold` counts;
     later rounds load those graphs."""
+    record.part = "reference"
     expected = work.expected()
+    record.part = "case"
     compiling = contextlib.nullcontext({})
     if work.compiled:
         compilation.start(work.device)
@@ -174,6 +177,7 @@ def pairs(record: Recording, work: Work, seconds: float) -> None:
     other = catalog.baseline(type(record.case).experiment, asdict(record.case))
     if other is None:
         return
+    record.part = "pairs"
     try:
         pairs_with(record.setup(type(record.case)(**other)), record, work, seconds)
     except Exception as error:

@@ -122,7 +122,6 @@ class Ladder(Case):
     def setup(self) -> Work:
         """Build the step, ready to measure."""
         work = self.step.work(self.training())
-        work.compiled = self.compiles
         work.graphs = self.graphs
         return work
 

@@ -85,9 +85,9 @@ def _run_plan(experiment: str, plan_file: Path) -> pd.DataFrame:
 def measure(case: Case, round: int, seconds: float, share: int = 1, raises: bool = False) -> dict:
     """Measure a case and return its record; `share` slots divide the free memory.
 
-    Running out of memory gives a record with the status `oom`, which has the `reason`, the `limit_bytes`, and if the
-    process was `fresh`. Another error gives a record with the status `failed` and the `reason`; where it `raises`, the
-    error itself."""
+    Running out of memory gives a record with the status `oom`, which has the `reason`, what `ran_out`, the
+    `limit_bytes`, and if the process was `fresh`. Another error gives a record with the status `failed` and the
+    `reason`; where it `raises`, the error itself."""
     global _measured_cases
     allocator.use(getattr(case, "allocator", "keeps"))
     environment.keep_quota()
@@ -111,7 +111,7 @@ def measure(case: Case, round: int, seconds: float, share: int = 1, raises: bool
         except Exception as error:
             if peak_memory.out_of_memory(error):
                 status = "oom"
-                metrics = {"reason": _reason(error), "fresh": _measured_cases == 0}
+                metrics = {"reason": _reason(error), "ran_out": recording.part, "fresh": _measured_cases == 0}
                 if limit_bytes is not None:
                     metrics["limit_bytes"] = limit_bytes
             elif raises:

@@ -4,10 +4,12 @@ No other module asks torch.cuda or torch.mps, but `nsight`, which is for CUDA al
 """
 
 import contextlib
+import hashlib
 import os
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from types import ModuleType
 
 import psutil
 import torch
@@ -132,9 +134,22 @@ class Cuda(Cpu):
         return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
 
     def facts(self) -> dict:
-        """Return the GPU's memory and the version of CUDA."""
-        memory_mib = torch.cuda.get_device_properties(0).total_memory // 2**20
-        return {"gpu_memory_mib": memory_mib, "cuda": torch.version.cuda}
+        """Return the GPU's hashed identity, memory and power limit, and the versions."""
+        properties = torch.cuda.get_device_properties(0)
+        uuid = str(properties.uuid)
+        facts = {
+            # the hash tells GPUs apart, but names none
+            "gpu": hashlib.sha256(uuid.encode()).hexdigest()[:8],
+            "gpu_memory_mib": properties.total_memory // 2**20,
+            "cuda": torch.version.cuda,
+        }
+        # without the driver's package there is none, and a MIG part has no handle of this name
+        with contextlib.suppress(Exception):
+            nvml = _driver()
+            card = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            facts["driver"] = nvml.nvmlSystemGetDriverVersion()
+            facts["power_limit_w"] = nvml.nvmlDeviceGetPowerManagementLimit(card) / 1000
+        return facts
 
     def state(self) -> dict[str, list]:
         readings = {
@@ -242,8 +257,14 @@ def _listed_gpu() -> str | None:
         return None
     # without the package or the driver, each raises an error of its own
     with contextlib.suppress(Exception):
-        import pynvml  # which starts nothing on a GPU
-
-        pynvml.nvmlInit()
-        return pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+        nvml = _driver()
+        return nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(0))
     return None
+
+
+def _driver() -> ModuleType:
+    """Return NVIDIA's management library, which starts nothing on a GPU."""
+    import pynvml  # only where there may be a GPU of NVIDIA
+
+    pynvml.nvmlInit()
+    return pynvml

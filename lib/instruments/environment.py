@@ -18,6 +18,13 @@ from lib.instruments import allocator, container, processor
 from lib.instruments.device import on
 from lib.paths import ROOT
 
+# what may change a time; others could name a person
+ALLOWED_VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "MKL_NUM_THREADS",
+    "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ENABLE_MPS_FALLBACK", "TRITON_INTERPRET",
+)  # fmt: skip
+
 
 def compiler_missing(device: str) -> str | None:
     """Return why torch.compile cannot work here, or None if it can.
@@ -90,6 +97,7 @@ def describe(device: str) -> dict:
         "threads": torch.get_num_threads(),
         "allocator": allocator.current(),
         "commit": _commit(),
+        "variables": {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ},
         "lacks": [reason for reason in reasons if reason],
         **on(device).facts(),
     }

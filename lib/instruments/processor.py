@@ -54,6 +54,7 @@ def last_caches_bytes() -> int:
     return int(caches[-1]["all-size"]) if caches else 0
 
 
+@functools.cache
 def _caches() -> list[dict]:
     """List each level's caches, with the bytes of `one-size` and of all."""
     command = ["lscpu", "--caches=level,one-size,all-size", "--bytes", "--json"]

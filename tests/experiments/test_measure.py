@@ -19,15 +19,17 @@ AXES = {"variant": ["single_tensor", "fused"], "shapes": "equal", "num_params": 
 
 @dataclass(frozen=True)
 class Filling(Adam):
-    """A case that allocates what no machine has."""
+    """A case that allocates what no machine has, in its own part or in its reference."""
 
     experiment: ClassVar[str] = "adam"
+    in_reference: ClassVar[bool] = False
 
     def setup(self) -> Work:
         def fill(*_):
             return torch.empty(2**50, dtype=torch.uint8)
 
-        return Work("cpu", fill, dict, dict, 1.0, {})
+        expected = fill if self.in_reference else dict
+        return Work("cpu", fill, expected, dict, 1.0, {})
 
 
 def test_a_record_has_times_memory_errors_pairs_and_probes(own_results):
@@ -79,10 +81,12 @@ def test_a_plan_says_which_cases_and_notes_the_one_in_hand(own_results, no_probe
     assert measure.run("adam", {}, 1.0).empty
 
 
-def test_a_case_that_runs_out_of_memory_gives_a_record(own_results, no_probe):
+@pytest.mark.parametrize("part", ["case", "reference"])
+def test_what_ran_out_of_memory_is_in_the_record(own_results, no_probe, monkeypatch, part):
+    monkeypatch.setattr(Filling, "in_reference", part == "reference")
     record = measure.measure(Filling(*vars(FUSED).values()), 1, 0.01)
     assert record["status"] == "oom"
-    assert "can't allocate memory" in record["metrics"]["reason"]
+    assert record["metrics"]["ran_out"] == part
     assert record["metrics"]["limit_bytes"] > 0
 
 

@@ -1,6 +1,7 @@
 """A GPU that cannot be used never means a measurement of the processor."""
 
 import sys
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -14,7 +15,12 @@ from lib.timing import HostClock
 @pytest.fixture
 def nvml(monkeypatch):
     """Pretend that NVIDIA's driver is here and knows one GPU."""
-    module = Mock(**{"nvmlDeviceGetName.return_value": "NVIDIA H100 80GB HBM3"})
+    answers = {
+        "nvmlDeviceGetHandleByIndex.return_value": "card", "nvmlDeviceGetName.return_value": "NVIDIA H100 80GB HBM3",
+        "nvmlSystemGetDriverVersion.return_value": "570.1",
+        "nvmlDeviceGetPowerManagementLimit.return_value": 700_000,
+    }  # fmt: skip
+    module = Mock(**answers)
     monkeypatch.setitem(sys.modules, "pynvml", module)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return module
@@ -42,6 +48,16 @@ def test_a_gpu_that_the_user_hides_or_that_has_no_driver_is_not_missed(nvml, mon
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     nvml.nvmlInit.side_effect = OSError("no driver")
     assert device.named("auto") != "cuda"
+
+
+def test_the_facts_of_a_gpu_have_what_the_driver_tells_and_no_identity(nvml, monkeypatch):
+    properties = SimpleNamespace(uuid="1234-abcd", total_memory=80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    facts = Cuda().facts()
+    assert (facts["driver"], facts["power_limit_w"], facts["gpu_memory_mib"]) == ("570.1", 700.0, 80 * 2**10)
+    assert "1234" not in str(facts)
+    nvml.nvmlDeviceGetHandleByUUID.side_effect = RuntimeError("a part of a GPU")
+    assert "driver" not in Cuda().facts()
 
 
 def test_the_state_has_what_the_driver_tells(monkeypatch):

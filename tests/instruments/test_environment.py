@@ -10,8 +10,13 @@ from lib.instruments import container, environment, processor
 from lib.paths import ROOT
 
 
-def test_the_environment_holds_no_path():
-    assert str(ROOT) not in str(environment.describe("cpu"))
+def test_the_environment_holds_no_path_and_only_allowed_variables(monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/home/somebody/cache")
+    described = environment.describe("cpu")
+    assert described["variables"]["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert "/home/somebody" not in str(described)
+    assert str(ROOT) not in str(described)
 
 
 @pytest.mark.parametrize(

@@ -34,5 +34,6 @@ def test_caches_of_the_last_level_count_once_for_each_group_of_cores(monkeypatch
     ]
     printed = json.dumps({"caches": caches})
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=printed))
+    monkeypatch.setattr(processor, "_caches", processor._caches.__wrapped__)
     assert processor.last_caches_bytes() == 64 * mib
     assert processor.cache_levels_mib() == {"l2_mib": 1.0, "l3_mib": 32.0}
