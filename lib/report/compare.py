@@ -5,14 +5,16 @@ are corrected together (see `lib.stats.comparisons`). Narrow a table down after 
 """
 
 import math
+import statistics
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from lib.records import NotMeasured
 from lib.report import tidy
-from lib.stats.comparisons import Comparison, Measured, joined, judged, of_pairs
-from lib.stats.comparisons import of_medians as by_medians
+from lib.stats.comparisons import UNCLEAR, Comparison, Measured, joined, judged, of_pairs
+from lib.stats.intervals import ENOUGH_ROUNDS, Interval
 
 WITH_ITSELF = Measured(logs=(0.0,), n=0)
 
@@ -62,7 +64,7 @@ def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping]]) -
             own = pairs[round]
             log = own.logs[0] - other_pairs[round].logs[0]
             noise = math.hypot(own.noise, other_pairs[round].noise)
-            processes.append(Measured((log,), own.n, noise, own.ms))
+            processes.append(Measured((log,), own.n, noise))
         if processes:
             measured[name] = joined(processes)
     return dict(zip(measured, judged(list(measured.values())), strict=True))
@@ -78,14 +80,17 @@ def _pairs(frame: pd.DataFrame, case: Mapping) -> dict[int, Measured]:
 
 
 def of_medians(frame: pd.DataFrame, metric: str, case: Mapping, other: Mapping) -> Comparison:
-    """Compare two cases that cannot run in one process, by their medians.
+    """Compare two cases that cannot run in one process, by their medians of each round.
 
     The ratio is the second's over the first's. Raises NotMeasured if one is missing."""
-    samples = []
+    medians = []
     for values in (case, other):
         records = tidy.ok(tidy.only(frame, **values))
-        samples.append(dict(zip(records["round"], records[metric], strict=True)))
-    measured = by_medians(*samples)
-    if measured is None:
+        medians.append(records.set_index("round")[metric].map(statistics.median))
+    logs = np.log(medians[1] / medians[0]).dropna()
+    if logs.empty:
         raise NotMeasured("both cases in one round")
-    return judged([measured])[0]
+    if len(logs) < ENOUGH_ROUNDS:
+        # few processes that timed one after the other decide nothing
+        return Comparison(Interval(math.exp(logs.mean()), math.nan, math.nan, len(logs)), UNCLEAR)
+    return judged([Measured(tuple(logs), len(logs))])[0]

@@ -62,7 +62,7 @@ class Ceilings:
             longer = max(by_products, by_memory, key=lambda time: time.value)
             total_ms += longer.value
             variance += (longer.value * longer.log_error) ** 2
-        exact = Interval(total_ms, total_ms, total_ms, self.memory.n, self.memory.rounds)
+        exact = Interval(total_ms, total_ms, total_ms, self.memory.rounds)
         return exact.widened(math.sqrt(variance) / total_ms)
 
 

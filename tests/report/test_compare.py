@@ -79,6 +79,12 @@ def test_cases_that_cannot_pair_are_compared_by_the_medians_of_their_rounds():
     made = compare.of_medians(frame, "total_ms", {"variant": "fused"}, {"variant": "slow"})
     assert (made.ratio.value, made.ratio.low, made.ratio.high) == pytest.approx((2, 2, 2))
     assert made.verdict == "faster"
+    for rounds in (1, 2):
+        # few processes that timed one after the other decide nothing
+        few = by_hand.frame(*fast[:rounds], *slow[:rounds])
+        made = compare.of_medians(few, "total_ms", {"variant": "fused"}, {"variant": "slow"})
+        assert (made.verdict, made.tier) == ("unclear", "probable")
+        assert str(made).startswith("2.00×, unclear")
     apart = by_hand.frame(fast[0], {**slow[1], "round": 2})
     with pytest.raises(NotMeasured, match="both cases in one round"):
         compare.of_medians(apart, "total_ms", {"variant": "fused"}, {"variant": "slow"})

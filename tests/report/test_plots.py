@@ -14,7 +14,7 @@ from lib.stats.intervals import Interval
 
 
 def near(value: float) -> Interval:
-    return Interval(value, value * 0.9, value * 1.2, 30, 3)
+    return Interval(value, value * 0.9, value * 1.2, 3)
 
 
 @pytest.fixture

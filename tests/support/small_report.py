@@ -25,7 +25,7 @@ from lib.stats.comparisons import Comparison
 from lib.stats.intervals import Interval
 
 def near(value):
-    return Interval(value, value * 0.96, value * 1.04, 90, 3)
+    return Interval(value, value * 0.96, value * 1.04, 3)
 """
 LINES = """
 rows = [{"variant": name, "seq_len": length, "total_ms": near(factor * (length / 256) ** 2)}
