@@ -25,13 +25,11 @@ def _after_missing(shell, kind, error, trace, tb_offset=None) -> None:
     """Show an error, unless a cell above had no data for the name it misses."""
     # the source of cells without data, which would have assigned the names in it
     code = shell.user_ns.get("_without_data", "")
-    if kind is NameError and re.search(rf"\b{error.name}\b", code):
-        # what is missing was said above; the names of this cell will be missing too
+    was_said_above = kind is NameError and re.search(rf"\b{error.name}\b", code)
+    if was_said_above or kind is records.NotMeasured:
         shell.user_ns["_without_data"] = code + shell.user_ns["In"][-1]
-        return
-    if kind is records.NotMeasured:
-        shell.user_ns["_without_data"] = code + shell.user_ns["In"][-1]
-    shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+    if not was_said_above:
+        shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
 
 if get_ipython():

@@ -41,13 +41,6 @@ def comparisons(frame: pd.DataFrame, phase: str = "") -> pd.DataFrame:
     return pd.DataFrame(rows).assign(comparison=judged(measured))
 
 
-def comparison(frame: pd.DataFrame, phase: str = "", **values) -> Comparison:
-    """Return the comparison of the first case with these values.
-
-    It is judged among all cases of the frame. Raises NotMeasured without it."""
-    return tidy.only(comparisons(frame, phase), **values)["comparison"].iloc[0]
-
-
 def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping]]) -> dict[str, Comparison]:
     """Compare two cases by name that both ran in pairs with the same baseline.
 

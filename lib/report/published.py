@@ -18,11 +18,6 @@ def load(name: str) -> pd.DataFrame:
     return pd.read_csv(PUBLISHED / f"{name}.csv")
 
 
-def claims() -> pd.DataFrame:
-    """Return the claims of the write-ups, and how each can be tested."""
-    return load("claims")
-
-
 def beside(own: pd.DataFrame, theirs: pd.DataFrame, on: Sequence[str], metric: str) -> pd.DataFrame:
     """Return the cases that both tables have, ours beside theirs.
 

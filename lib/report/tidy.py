@@ -147,22 +147,18 @@ def cases(frame: pd.DataFrame) -> list[tuple[Mapping, pd.DataFrame]]:
     return [(dict(zip(names, key, strict=False)), records) for key, records in grouped]
 
 
-def values(column: pd.Series) -> pd.Series:
-    """Return the values of a column of Intervals as numbers: a key for `sort_values`."""
-    return column.map(lambda cell: cell.value if isinstance(cell, Interval) else cell)
+def values(cells: pd.Series) -> pd.Series:
+    """Return Intervals and numbers as numbers, what is none as NaN."""
+    return pd.to_numeric(cells.astype(object).map(lambda cell: getattr(cell, "value", cell)), errors="coerce")
 
 
 def worst(frame: pd.DataFrame, errors: Sequence[str], by: Sequence[str]) -> pd.DataFrame:
     """Return the largest of each error, as text, for each value of the fields `by`."""
-    medians_of_errors = medians(ok(frame), errors)
-    rows = []
-    for key, group in medians_of_errors.groupby(list(by), sort=False):
-        row = dict(zip(by, key, strict=True))
-        for name in errors:
-            largest_error = values(group[name].dropna()).max()
-            row[name.replace("_", " ")] = f"{largest_error:.1e}" if pd.notna(largest_error) else ""
-        rows.append(row)
-    return filled(pd.DataFrame(rows))
+    of_cases = medians(ok(frame), errors)
+    of_cases[list(errors)] = of_cases[list(errors)].apply(values)
+    largest_errors = of_cases.groupby(list(by), sort=False)[list(errors)].max()
+    texts = largest_errors.map("{:.1e}".format).where(largest_errors.notna(), "")
+    return filled(texts.rename(columns=lambda name: name.replace("_", " ")).reset_index())
 
 
 def filled(view: pd.DataFrame) -> pd.DataFrame:
