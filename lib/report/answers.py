@@ -55,10 +55,7 @@ def figure(svg: str, key: str = "") -> None:
     shown = (
         f'<figure class="plot"><div class="scroll" tabindex="0" role="group" aria-label="figure">{svg}</div></figure>'
     )
-    metadata = {"alt": alt}
-    if key:
-        metadata["figure"] = key
-    display({"text/html": shown, "text/plain": alt}, raw=True, metadata=metadata)
+    display({"text/html": shown, "text/plain": alt}, raw=True, metadata={"alt": alt, "figure": key})
 
 
 def collect(notebook: NotebookNode) -> dict[str, str]:
@@ -69,7 +66,7 @@ def collect(notebook: NotebookNode) -> dict[str, str]:
             metadata = output.get("metadata", {})
             if "answer" in metadata:
                 collected[metadata["answer"]] = metadata["text"]
-            if "figure" in metadata:
+            if metadata.get("figure"):
                 collected[FIGURE + metadata["figure"]] = SVG.search(output.data["text/html"])[0]
     return collected
 
@@ -88,8 +85,7 @@ def file(machine: str) -> Path:
 
 def saved(machine: str = "") -> dict[str, str]:
     """Load the answers of the last report, by default on the latest machine."""
-    if not machine:
-        machine = next(iter(records.machines()), "")
-    if not machine or not file(machine).exists():
+    kept = file(machine or next(iter(records.machines()), ""))
+    if not kept.exists():
         return {}
-    return json.loads(file(machine).read_text())
+    return json.loads(kept.read_text())

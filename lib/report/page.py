@@ -52,7 +52,10 @@ def render(machines: Sequence[str]) -> dict[str, str]:
 
     The others stand beside it. Returns the chapters that failed, each with its reason; they are in the page too."""
     chapters, failed = execute(machines)
-    records.write(target(), as_html(joined(chapters, failed), title(machines[0])))
+    exporter = HTMLExporter(template_name=TEMPLATE.name, extra_template_basedirs=[str(TEMPLATE.parent)])
+    exporter.register_filter("markdown2html", _markdown)
+    text, _ = exporter.from_notebook_node(joined(chapters, failed), {"page": title(machines[0])})
+    records.write(target(), text)
     return failed
 
 
@@ -98,8 +101,10 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
     for name, notebook in chapters.items():
         shown = _without_empty_sections(_cells(notebook))
         if name in failed:
+            box = f'<p class="failed">Stopped at an error: <code>{html.escape(failed[name])}</code></p>'
+            data = {"text/html": box, "text/markdown": f"> **Stopped at an error:** `{failed[name]}`"}
             # below the title
-            shown.insert(1, new_code_cell(outputs=[_error(failed[name])]))
+            shown.insert(1, new_code_cell(outputs=[new_output("display_data", data)]))
         cells.append(new_raw_cell(f'<section id="{name}">', metadata=HTML_ONLY))
         is_folded = False
         for cell in shown:
@@ -140,19 +145,18 @@ def _cells(notebook: NotebookNode) -> list[NotebookNode]:
                 heading = HEADING.match(text)
                 if heading:
                     cells[-1].metadata = NotebookNode(heading=heading[2].strip(), level=len(heading[1]))
-        elif cell.cell_type == "code":
-            if not is_untold:
-                code.append(cell.source)
-            outputs = []
-            for output in itertools.chain.from_iterable(map(_outputs, cell.outputs)):
-                # the same line about what is missing is enough once
-                if output not in lines:
-                    outputs.append(output)
-                if _is_line(output):
-                    lines.append(output)
-            if outputs:
-                cells.append(new_code_cell("\n\n".join(code), outputs=outputs))
-                code = []
+        if cell.cell_type == "code" and not is_untold:
+            code.append(cell.source)
+        outputs = []
+        for output in itertools.chain.from_iterable(map(_outputs, cell.get("outputs", []))):
+            # the same line about what is missing is enough once
+            if output not in lines:
+                outputs.append(output)
+            if _is_line(output):
+                lines.append(output)
+        if outputs:
+            cells.append(new_code_cell("\n\n".join(code), outputs=outputs))
+            code = []
     return cells
 
 
@@ -172,12 +176,6 @@ def _line(text: str) -> NotebookNode:
     """Return an output that is one muted line."""
     shown = {"text/html": f'<p class="missing">{html.escape(text)}</p>', "text/markdown": f"*{text}*"}
     return new_output("display_data", shown, metadata={"line": True})
-
-
-def _error(reason: str) -> NotebookNode:
-    """Return an output that is a box with an error."""
-    box = f'<p class="failed">Stopped at an error: <code>{html.escape(reason)}</code></p>'
-    return new_output("display_data", {"text/html": box, "text/markdown": f"> **Stopped at an error:** `{reason}`"})
 
 
 def _is_line(output: NotebookNode) -> bool:
@@ -207,13 +205,6 @@ def _tells(cell: NotebookNode) -> bool:
     if cell.cell_type == "markdown":
         return bool(HEADING.sub("", cell.source, count=1).strip())
     return not all(map(_is_line, cell.outputs))
-
-
-def as_html(notebook: NotebookNode, facts: Mapping[str, str]) -> str:
-    """Export the joined notebook as one page, with the `facts` in its head."""
-    exporter = HTMLExporter(template_name=TEMPLATE.name, extra_template_basedirs=[str(TEMPLATE.parent)])
-    exporter.register_filter("markdown2html", _markdown)
-    return exporter.from_notebook_node(notebook, {"page": facts})[0]
 
 
 @jinja2.pass_context
