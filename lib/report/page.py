@@ -36,7 +36,6 @@ UNTOLD = {"parameters", "injected-parameters", "measure", "pair", "setup", "by-h
 DETAIL = "in detail"  # what follows this heading of a chapter is folded
 BEFORE_HEADING = re.compile(r"^(?=#{1,6} )", re.MULTILINE)
 HEADING = re.compile(r"(#{1,6}) +(.*)")
-WARNING = re.compile(r"Warning: (.*)")
 HTML_ONLY = {"raw_mimetype": "text/html"}
 TEXT = 9  # the level of what is no heading, below all of them
 LONG_FORMULA = 30  # letters of LaTeX; what is longer may scroll on a phone
@@ -163,7 +162,7 @@ def _cells(notebook: NotebookNode) -> list[NotebookNode]:
 def _outputs(output: NotebookNode) -> list[NotebookNode]:
     """Return an output as the page shows it; of warnings a line each, no progress."""
     if output.output_type == "stream" and output.name == "stderr":
-        return [_line(text) for text in WARNING.findall(output.text)]
+        return [_line(text) for text in re.findall("Warning: (.*)", output.text)]
     if output.output_type == "error" and output.ename == execution.NOT_MEASURED:
         return [_line(output.evalue)]
     # the head of the chapter tells of another error, and an empty table displays nothing
@@ -249,15 +248,15 @@ def title(machine: str) -> dict[str, object]:
     days = pd.to_datetime(measured["started"]).sort_values()
     ends = dict.fromkeys(f"{day.day} {day:%B %Y}" for day in (days.iloc[0], days.iloc[-1]))
     warnings = []
-    if measured["stale"].any():
-        stale = measured["stale"].sum()
+    stale = measured["stale"].sum()
+    if stale:
         warnings.append(f"{stale:,} of {len(measured):,} records are stale: older code measured them.")
     noisy = tidy.noisy(measured).sum()
     if noisy:
         probed = measured["noise_probe_ms"].count()
         warnings.append(f"The noise probe was slow or unsteady beside {noisy:,} of {probed:,} records.")
     around = measured["environment"].iloc[-1]
-    parts = [*around.get("instruction_sets", [])]
+    parts = list(around.get("instruction_sets", []))
     if "l3_mib" in around:
         parts.append(f"L3 {around['l3_mib']:.0f} MiB")
     memory_mib = around.get("gpu_memory_mib", around["memory_mib"])

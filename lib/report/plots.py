@@ -101,18 +101,11 @@ def lines(
     return figure
 
 
-def bars(frame: pd.DataFrame, rows: str, value: str, xlabel: str = "", mark: str = "") -> Figure:
-    """Draw one bar with its interval and its number for each row.
-
-    The column `rows` names them. A column `mark`, such as a bound, is a line across each bar."""
-    return stacked(frame, rows, [value], xlabel or value, mark)
-
-
 @mpl.rc_context(STYLE)
-def stacked(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str = "", mark: str = "") -> Figure:
-    """Draw one bar for each row, whose `parts` are columns; their sum at its end.
+def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark: str = "") -> Figure:
+    """Draw one bar for each row, whose `parts` are columns, with their sum at its end.
 
-    The column `rows` names them. Each part has its interval at its end. A column `mark`, such as a bound, is a line
+    The column `rows` names the bars. Each part has its interval at its end. A column `mark`, such as a bound, is a line
     across each bar."""
     frame = frame[tidy.values(frame[parts[0]]).notna()]
     figure = blank(1.0 + ROW * max(2, len(frame)))
@@ -155,10 +148,9 @@ def ratios(frame: pd.DataFrame, rows: str, xlabel: str = "times as fast as its b
     looks = {"faster": ("green", HUES["green"]), "slower": ("vermilion", HUES["vermilion"])}
     for place, cell in enumerate(frame["comparison"]):
         hue, face = looks.get(cell.verdict, ("ink", "none"))
-        ratio = pd.Series([cell.ratio])
         axes.errorbar(
-            tidy.values(ratio), [place], xerr=_errors(ratio), color=HUES[hue], marker=MARKERS[hue], markerfacecolor=face,
-            capsize=3,
+            [cell.ratio.value], [place], xerr=_errors([cell.ratio]), color=HUES[hue], marker=MARKERS[hue],
+            markerfacecolor=face, capsize=3,
         )  # fmt: skip
         axes.annotate(
             cell.verdict, (1.02, place), xycoords=("axes fraction", "data"), va="center", color=HUES[hue],
@@ -218,7 +210,7 @@ def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
     return looks
 
 
-def _errors(cells: pd.Series) -> np.ndarray:
+def _errors(cells: Sequence) -> np.ndarray:
     """Return how far intervals reach below and above their values, 0 if unknown."""
     reaches = np.zeros((2, len(cells)))
     for i, cell in enumerate(cells):

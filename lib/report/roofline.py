@@ -48,16 +48,14 @@ class Ceilings:
         """Return the shortest time in ms of phases, each of so many FLOPs and bytes.
 
         A phase takes at least the longer of the two."""
-        total_ms = 0.0
-        variance = 0.0
+        longer = []
         for flops, moved_bytes in phases:
             by_products = self.products[precision].inverse.scaled(1e3 * flops)
             by_memory = self.memory.inverse.scaled(1e3 * moved_bytes)
-            longer = max(by_products, by_memory, key=lambda time: time.value)
-            total_ms += longer.value
-            variance += (longer.value * longer.log_error) ** 2
-        exact = Interval(total_ms, total_ms, total_ms, self.memory.rounds)
-        return exact.widened(math.sqrt(variance) / total_ms)
+            longer.append(_largest([by_products, by_memory]))
+        total_ms = sum(time.value for time in longer)
+        error_ms = math.hypot(*[time.value * time.log_error for time in longer])
+        return Interval(total_ms, total_ms, total_ms, self.memory.rounds).widened(error_ms / total_ms)
 
 
 def of_records(frame: pd.DataFrame) -> Ceilings:
@@ -89,8 +87,8 @@ def of_records(frame: pd.DataFrame) -> Ceilings:
             call_us = _rate(cases, "total_ms", cases["calls"].iloc[0]).inverse.scaled(1e6)
     if not products or not memory:
         raise NotMeasured("the ceilings of products and of memory")
-    best_products = {precision: _best(rates) for precision, rates in products.items()}
-    return Ceilings(best_products, _best(memory), {key: _best(rates) for key, rates in own.items()}, call_us)
+    best_products = {precision: _largest(rates) for precision, rates in products.items()}
+    return Ceilings(best_products, _largest(memory), {key: _largest(rates) for key, rates in own.items()}, call_us)
 
 
 def _rate(cases: pd.DataFrame, metric: str, amount: float) -> Interval:
@@ -98,8 +96,8 @@ def _rate(cases: pd.DataFrame, metric: str, amount: float) -> Interval:
     return intervals.median(tidy.rounds(cases, metric)).inverse.scaled(1e3 * amount)
 
 
-def _best(rates: Sequence[Interval]) -> Interval:
-    return max(rates, key=lambda rate: rate.value)
+def _largest(values: Sequence[Interval]) -> Interval:
+    return max(values, key=lambda interval: interval.value)
 
 
 def step_phases(row: Mapping) -> list[tuple[float, float]]:

@@ -15,12 +15,9 @@ from lib.stats import intervals, steady_state
 from lib.stats.intervals import Interval
 
 STATUSES = {  # the worst last
-    "ok": "",
-    "oom": "ran out of memory",
-    "timeout": "took longer than its time limit",
-    "crashed": "its process died",
+    "ok": "", "oom": "ran out of memory", "timeout": "took longer than its time limit", "crashed": "its process died",
     "failed": "raised an error",
-}
+}  # fmt: skip
 
 
 def fields(frame: pd.DataFrame) -> list[str]:
@@ -114,20 +111,18 @@ def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = (
     rows = []
     for values, records in cases(frame):
         measured = records[records["status"] == "ok"]
-        row = dict(values)
-        row["machine"] = records["machine"].iloc[0]
-        for name in keep:
-            row[name] = (measured if len(measured) else records)[name].iloc[0]
+        status = STATUSES[max(records["status"], key=list(STATUSES).index)]
         if len(measured):
             measured = ok(measured)
+            records = measured
+            status = ""
+        row = {**values, "machine": records["machine"].iloc[0]}
+        for name in keep:
+            row[name] = records[name].iloc[0]
         for metric in metrics:
             samples = rounds(measured, metric)
             row[metric] = intervals.median(samples) if samples else None
-        row["rounds"] = len(measured)
-        row["status"] = ""
-        if measured.empty:
-            row["status"] = STATUSES[max(records["status"], key=list(STATUSES).index)]
-        rows.append(row)
+        rows.append({**row, "rounds": len(measured), "status": status})
     return pd.DataFrame(rows)
 
 
