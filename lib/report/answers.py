@@ -16,9 +16,7 @@ from nbformat import NotebookNode
 
 from lib import paths, records
 
-FIGURE = "figure:"  # before the key of a figure
 SVG = re.compile(r"<svg .*?</svg>", re.DOTALL)
-ALT = re.compile(r'aria-label="([^"]*)"')
 
 
 def _after_missing(shell, kind, error, trace, tb_offset=None) -> None:
@@ -51,7 +49,7 @@ def figure(svg: str, key: str = "") -> None:
     """Show an SVG, such as a quoted figure, and keep it under its key if it has one.
 
     Its alternative text is that of its `aria-label`."""
-    alt = html.unescape(ALT.search(svg)[1])
+    alt = html.unescape(re.search(r'aria-label="([^"]*)"', svg)[1])
     shown = (
         f'<figure class="plot"><div class="scroll" tabindex="0" role="group" aria-label="figure">{svg}</div></figure>'
     )
@@ -67,7 +65,7 @@ def collect(notebook: NotebookNode) -> dict[str, str]:
             if "answer" in metadata:
                 collected[metadata["answer"]] = metadata["text"]
             if metadata.get("figure"):
-                collected[FIGURE + metadata["figure"]] = SVG.search(output.data["text/html"])[0]
+                collected[f"figure:{metadata['figure']}"] = SVG.search(output.data["text/html"])[0]
     return collected
 
 

@@ -4,6 +4,7 @@ All comparisons of one call are a table: the spread between processes is moderat
 are corrected together (see `lib.stats.comparisons`). Narrow a table down after it is made, not before.
 """
 
+import contextlib
 import math
 import statistics
 from collections.abc import Mapping
@@ -24,18 +25,13 @@ def comparisons(frame: pd.DataFrame, phase: str = "") -> pd.DataFrame:
 
     The columns are its fields, `machine` and `comparison`: its baseline's time over its own. A `phase` compares that
     part of an iteration. Raises NotMeasured without any pairs."""
-    ending = f"{phase}_ms" if phase else "ms"
     rows = []
     measured = []
     for values, records in tidy.cases(tidy.ok(frame)):
-        processes = []
-        sides = [records.get(f"{side}_{ending}", []) for side in ("paired", "baseline")]
-        for own, other in zip(*sides, strict=True):
-            if isinstance(own, list):
-                processes.append(of_pairs(own, other))
-        if processes:
+        pairs = _pairs(records, phase)
+        if pairs:
             rows.append({**values, "machine": records["machine"].iloc[0]})
-            measured.append(joined(processes))
+            measured.append(joined(list(pairs.values())))
     if not rows:
         raise NotMeasured("pairs with a baseline")
     return pd.DataFrame(rows).assign(comparison=judged(measured))
@@ -48,28 +44,26 @@ def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping]]) -
     itself the baseline is None. Names whose cases were not measured are left out."""
     measured = {}
     for name, (case, other) in cases.items():
-        pairs = _pairs(frame, case)
-        other_pairs = dict.fromkeys(pairs, WITH_ITSELF)
-        if other is not None:
-            other_pairs = _pairs(frame, other)
-        processes = []
-        for round in sorted(pairs.keys() & other_pairs.keys()):
-            own = pairs[round]
-            log = own.logs[0] - other_pairs[round].logs[0]
-            noise = math.hypot(own.noise, other_pairs[round].noise)
-            processes.append(Measured((log,), own.n, noise))
-        if processes:
-            measured[name] = joined(processes)
+        with contextlib.suppress(NotMeasured):
+            pairs = _pairs(tidy.ok(tidy.only(frame, **case)))
+            other_pairs = dict.fromkeys(pairs, WITH_ITSELF)
+            if other is not None:
+                other_pairs = _pairs(tidy.ok(tidy.only(frame, **other)))
+            processes = []
+            for round in sorted(pairs.keys() & other_pairs.keys()):
+                own = pairs[round]
+                log = own.logs[0] - other_pairs[round].logs[0]
+                processes.append(Measured((log,), own.n, math.hypot(own.noise, other_pairs[round].noise)))
+            if processes:
+                measured[name] = joined(processes)
     return dict(zip(measured, judged(list(measured.values())), strict=True))
 
 
-def _pairs(frame: pd.DataFrame, case: Mapping) -> dict[int, Measured]:
+def _pairs(records: pd.DataFrame, phase: str = "") -> dict[int, Measured]:
     """Return the ratio of a case to its baseline in each round that has one."""
-    try:
-        records = tidy.ok(tidy.only(frame, **case)).dropna(subset="paired_ms")
-    except NotMeasured:
-        return {}
-    return {record.round: of_pairs(record.paired_ms, record.baseline_ms) for record in records.itertuples()}
+    ending = f"{phase}_ms" if phase else "ms"
+    pairs = records.reindex(columns=["round", f"paired_{ending}", f"baseline_{ending}"]).dropna()
+    return {round: of_pairs(own_ms, other_ms) for round, own_ms, other_ms in pairs.itertuples(index=False)}
 
 
 def of_medians(frame: pd.DataFrame, metric: str, case: Mapping, other: Mapping) -> Comparison:

@@ -61,8 +61,7 @@ def render(machines: Sequence[str]) -> dict[str, str]:
 def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str, str]]:
     """Execute the chapters; return them, and the reasons of those that failed.
 
-    `QUOTING` ones come last and get the answers of all others. The answers are kept in a file too, for a `summary` that
-    someone opens in JupyterLab."""
+    `QUOTING` ones come last and get the answers of all others, which are kept in a file too, for JupyterLab."""
     # an experiment that has no place among the chapters comes last
     names = list(dict.fromkeys([*CHAPTERS, *CATALOG]))
     names = [name for name in names if (notebooks.NOTEBOOKS / f"{name}.ipynb").exists()]
@@ -129,10 +128,9 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
 
 
 def _cells(notebook: NotebookNode) -> list[NotebookNode]:
-    """Return the cells that the page shows.
+    """Return a cell for each heading with its text, and for each code cell with outputs.
 
-    There is one for each heading with its text, and one for each code cell with outputs. The code of cells that show
-    nothing stands with that of the next one that does."""
+    The code of cells that show nothing stands with that of the next one that does."""
     cells = []
     code: list[str] = []
     lines: list[NotebookNode] = []
@@ -151,7 +149,7 @@ def _cells(notebook: NotebookNode) -> list[NotebookNode]:
             # the same line about what is missing is enough once
             if output not in lines:
                 outputs.append(output)
-            if _is_line(output):
+            if "line" in output.get("metadata", {}):
                 lines.append(output)
         if outputs:
             cells.append(new_code_cell("\n\n".join(code), outputs=outputs))
@@ -177,11 +175,6 @@ def _line(text: str) -> NotebookNode:
     return new_output("display_data", shown, metadata={"line": True})
 
 
-def _is_line(output: NotebookNode) -> bool:
-    """Tell whether an output is such a line."""
-    return "line" in output.get("metadata", {})
-
-
 def _without_empty_sections(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
     """Leave out each section, below the title, that only says what is missing."""
     remaining = []
@@ -203,7 +196,7 @@ def _tells(cell: NotebookNode) -> bool:
     """Tell whether a cell says more than its heading and what is missing."""
     if cell.cell_type == "markdown":
         return bool(HEADING.sub("", cell.source, count=1).strip())
-    return not all(map(_is_line, cell.outputs))
+    return not all("line" in output.get("metadata", {}) for output in cell.outputs)
 
 
 @jinja2.pass_context

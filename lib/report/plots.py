@@ -105,8 +105,7 @@ def lines(
 def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark: str = "") -> Figure:
     """Draw one bar for each row, whose `parts` are columns, with their sum at its end.
 
-    The column `rows` names the bars. Each part has its interval at its end. A column `mark`, such as a bound, is a line
-    across each bar."""
+    The column `rows` names the bars, and `mark` is a line across each, such as a bound. Each part has its interval."""
     frame = frame[tidy.values(frame[parts[0]]).notna()]
     figure = blank(1.0 + ROW * max(2, len(frame)))
     axes = figure.axes[0]
@@ -140,8 +139,7 @@ def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark
 def ratios(frame: pd.DataFrame, rows: str, xlabel: str = "times as fast as its baseline") -> Figure:
     """Draw one point with its interval for each `comparison`, beside a line at one.
 
-    The column `rows` names the points. Green is faster, red slower, and hollow is not decided; the verdict stands at
-    the right."""
+    The column `rows` names the points. Green is faster, red slower, hollow not decided, as said at the right."""
     frame = frame.dropna(subset="comparison")
     figure = blank(0.9 + ROW * max(2, len(frame)))
     axes = figure.axes[0]
@@ -176,8 +174,7 @@ def show(figure: Figure, alt: str, key: str = "") -> None:
 def svg(figure: Figure, alt: str) -> str:
     """Return a figure as SVG in the ink of the page, without a size of its own.
 
-    Text stays text. Its ids are digests of what they name: where two figures share one, it names the same thing in
-    both."""
+    Text stays text. Ids are digests of what they name, so that figures may share some."""
     file = io.StringIO()
     with mpl.rc_context(STYLE):
         figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))

@@ -21,8 +21,7 @@ def load(name: str) -> pd.DataFrame:
 def beside(own: pd.DataFrame, theirs: pd.DataFrame, on: Sequence[str], metric: str) -> pd.DataFrame:
     """Return the cases that both tables have, ours beside theirs.
 
-    Columns: `on`, `here`, and one for each source and hardware. Empty where no write-up has a case that was measured
-    here."""
+    Columns: `on`, `here`, and one for each source and hardware. It is empty if they share no case."""
     ours = own[[*on, metric]].dropna(subset=[metric]).rename(columns={metric: "here"})
     hardware = theirs["hardware"] if "hardware" in theirs else pd.Series("hardware not stated", theirs.index)
     theirs = theirs.assign(whose=theirs["source"] + ", " + hardware.fillna("hardware not stated"))
