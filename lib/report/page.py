@@ -75,8 +75,7 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
             output = paths.runs() / machines[0] / f"{name}.ipynb"
             # if the kernel dies, the chapter has its text
             records.write(output, source.read_text())
-            # a notebook takes one name or a list of them
-            parameters = {"machine": machines[0] if len(machines) == 1 else list(machines)}
+            parameters: dict[str, object] = {"machine": list(machines)}
             if name in QUOTING:
                 parameters["answers"] = collected
             try:
