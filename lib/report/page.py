@@ -25,7 +25,6 @@ from lib import execution, notebooks, paths, records
 from lib.catalog import CATALOG
 from lib.report import answers, tidy
 
-TEMPLATE = paths.REPORTS / "template"
 CHAPTERS = (
     "summary", "step", "ladder", "kernels", "memory", "attention", "attention_module", "compile", "adam", "precision",
     "warmup", "collectives", "parallel", "peers", "ceilings", "calibration", "questions", "published", "method",
@@ -34,7 +33,6 @@ QUOTING = ("summary", "questions")  # executed last, with the answers of all oth
 # tags of cells whose code, or text, the page does not show: `by-hand` tells those who run the notebook what to change
 UNTOLD = {"parameters", "injected-parameters", "measure", "pair", "setup", "by-hand"}
 DETAIL = "in detail"  # what follows this heading of a chapter is folded
-BEFORE_HEADING = re.compile(r"^(?=#{1,6} )", re.MULTILINE)
 HEADING = re.compile(r"(#{1,6}) +(.*)")
 HTML_ONLY = {"raw_mimetype": "text/html"}
 TEXT = 9  # the level of what is no heading, below all of them
@@ -51,7 +49,7 @@ def render(machines: Sequence[str]) -> dict[str, str]:
 
     The others stand beside it. Returns the chapters that failed, each with its reason; they are in the page too."""
     chapters, failed = execute(machines)
-    exporter = HTMLExporter(template_name=TEMPLATE.name, extra_template_basedirs=[str(TEMPLATE.parent)])
+    exporter = HTMLExporter(template_name="template", extra_template_basedirs=[str(paths.REPORTS)])
     exporter.register_filter("markdown2html", _markdown)
     text, _ = exporter.from_notebook_node(joined(chapters, failed), {"page": title(machines[0])})
     records.write(target(), text)
@@ -136,7 +134,7 @@ def _cells(notebook: NotebookNode) -> list[NotebookNode]:
     for cell in notebook.cells:
         is_untold = bool(UNTOLD.intersection(cell.metadata.get("tags", [])))
         if cell.cell_type == "markdown" and not is_untold:
-            for text in filter(str.strip, BEFORE_HEADING.split(cell.source)):
+            for text in filter(str.strip, re.split(r"(?m)^(?=#{1,6} )", cell.source)):
                 cells.append(new_markdown_cell(text))
                 heading = HEADING.match(text)
                 if heading:
