@@ -72,7 +72,7 @@ def of_medians(frame: pd.DataFrame, metric: str, case: Mapping, other: Mapping) 
     The ratio is the second's over the first's. Raises NotMeasured if one is missing."""
     medians = []
     for values in (case, other):
-        records = tidy.ok(tidy.only(frame, **values))
+        records = tidy.ok(tidy.only(frame, **values)).drop_duplicates("round", keep="last")
         medians.append(records.set_index("round")[metric].map(statistics.median))
     logs = np.log(medians[1] / medians[0]).dropna()
     if logs.empty:
