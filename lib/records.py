@@ -13,26 +13,28 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from modulefinder import ModuleFinder
 from pathlib import Path
 
 import pandas as pd
 
-from lib import catalog, notebooks, paths, validate
+from lib import catalog, notebooks, paths
 from lib.paths import REFERENCE, ROOT
+from lib.validate import choice
 
 SCHEMA = 2
 STATUSES = ("ok", "oom", "timeout", "crashed", "failed")
+FIELDS = {
+    "schema": int, "experiment": str, "case": dict, "round": int, "status": str, "metrics": dict, "environment": dict,
+    "code": str, "started": str, "seconds": float, "checksum": str,
+}  # fmt: skip
 COLUMNS = ("experiment", "machine", "hardware", "round", "status", "environment", "code", "started", "seconds", "stale")
 BY_HAND = 0  # the round of what someone measures in JupyterLab; no report shows it
 NOT_BY_HAND = "*.r[1-9]*.json"  # the files of all other rounds
 
 # What only stores, shows or starts a measurement cannot change it, so changing it makes no record stale.
-UNWATCHED = tuple(
-    f"lib.{name}"
-    for name in (
-        "catalog", "execution", "experiments.cases", "notebooks", "paths", "records", "report", "sweep", "validate",
-    )
+UNWATCHED = (
+    "catalog.", "execution.", "experiments.cases.", "notebooks.", "paths.", "records.", "report.", "sweep.",
+    "validate.",
 )  # fmt: skip
 
 
@@ -78,11 +80,6 @@ def create(
     """Return a record with its checksum, of today's code; `started` is now by default.
 
     Raises ValueError for NaN, infinity, a negative time or an unknown status."""
-    validate.choice("status", status, STATUSES)
-    for metric, value in metrics.items():
-        samples = value if isinstance(value, list) else [value]
-        if metric.endswith("_ms") and any(isinstance(sample, int | float) and sample < 0 for sample in samples):
-            raise ValueError(f"metrics.{metric}: expected no negative time")
     record = {
         "schema": SCHEMA,
         "experiment": experiment,
@@ -95,13 +92,37 @@ def create(
         "started": started or datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": float(seconds),
     }
-    return record | {"checksum": checksum_of(record)}
+    record["checksum"] = checksum_of(record)
+    validate(record)
+    return record
 
 
 def checksum_of(record: Mapping) -> str:
     """Hash other fields' canonical JSON; raises ValueError for NaN or infinity."""
     content = {field: value for field, value in record.items() if field != "checksum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def validate(record: object) -> None:
+    """Raise ValueError, with the field and the rule, unless this is a whole record."""
+    if not isinstance(record, dict) or list(record) != list(FIELDS):
+        raise ValueError(f"fields: expected {', '.join(FIELDS)}")
+    for field, kind in FIELDS.items():
+        if type(record[field]) is not kind:
+            raise ValueError(f"{field}: expected {kind.__name__}")
+    if record["schema"] != SCHEMA:
+        raise ValueError(f"schema: got {record['schema']}, expected {SCHEMA}")
+    if record["status"] not in STATUSES:
+        raise ValueError(f"status: expected one of {', '.join(STATUSES)}")
+    for field in ("machine", "hardware"):
+        if not isinstance(record["environment"].get(field), str):
+            raise ValueError(f"environment.{field}: expected a text")
+    for metric, value in record["metrics"].items():
+        samples = value if isinstance(value, list) else [value]
+        if metric.endswith("_ms") and any(isinstance(sample, int | float) and sample < 0 for sample in samples):
+            raise ValueError(f"metrics.{metric}: expected no negative time")
+    if record["checksum"] != checksum_of(record):
+        raise ValueError("checksum: expected that of the other fields")
 
 
 def save(record: Mapping) -> Path:
@@ -140,14 +161,9 @@ def parse(text: str | bytes) -> dict:
     """Read a record from its JSON. Raises ValueError, in one line, unless it is whole."""
     try:
         record = json.loads(text)
-        checksum = checksum_of(record)
-    except (ValueError, AttributeError, RecursionError):
+    except (ValueError, RecursionError):
         raise ValueError("JSON: cut short or malformed") from None
-    if record.get("schema") != SCHEMA:
-        raise ValueError(f"schema: got {record.get('schema')}, expected {SCHEMA}")
-    # a record whose checksum is right is as `create` made it
-    if record.get("checksum") != checksum:
-        raise ValueError("checksum: expected that of the other fields")
+    validate(record)
     return record
 
 
@@ -168,16 +184,19 @@ def of_machine(experiment: str, machine: str) -> Iterator[dict]:
 
     Warns of each file that is damaged, and skips it."""
     files = sorted((paths.results() / machine / experiment).glob(NOT_BY_HAND))
-    texts = {f"{experiment}/{file.name}": file.read_bytes() for file in files}
-    reference = REFERENCE / machine / f"{experiment}.jsonl"
-    if not files and reference.exists():
-        for number, line in enumerate(reference.read_text().splitlines(), start=1):
-            texts[f"{machine}/{reference.name}, line {number}"] = line
-    for place, text in texts.items():
+    for file in files:
         try:
-            yield parse(text)
+            yield read(file)
         except ValueError as error:
-            warnings.warn(f"{place}: skipped: {error}", stacklevel=3)
+            warnings.warn(f"{experiment}/{file.name}: skipped: {error}", stacklevel=3)
+    reference = REFERENCE / machine / f"{experiment}.jsonl"
+    if files or not reference.exists():
+        return
+    for number, line in enumerate(reference.read_text().splitlines(), start=1):
+        try:
+            yield parse(line)
+        except ValueError as error:
+            warnings.warn(f"{machine}/{reference.name}, line {number}: skipped: {error}", stacklevel=3)
 
 
 def load(experiment: str, machine: str | Sequence[str] = "") -> pd.DataFrame:
@@ -189,10 +208,10 @@ def load(experiment: str, machine: str | Sequence[str] = "") -> pd.DataFrame:
     known = machines()
     if not machine and not known:
         raise NotMeasured("anything, on any machine")
-    names = [machine or known[0]] if isinstance(machine, str) else machine
+    machine = machine or known[0]
     loaded = []
-    for machine_name in names:
-        validate.choice("machine", machine_name, known)
+    for machine_name in [machine] if isinstance(machine, str) else machine:
+        choice("machine", machine_name, known)
         loaded += of_machine(experiment, machine_name)
     return frame(experiment, loaded)
 
@@ -222,31 +241,59 @@ def digest(experiment: str) -> str:
 
     It covers the modules that the experiment's file and `measure` reach by imports, without comments and docstrings,
     and the baseline in the catalogue. A record of another digest is stale."""
-    parts = [repr(catalog.CATALOG[experiment].baseline)]
-    for module, file in modules(experiment).items():
-        parts.append(f"{module} {_plain(ast.parse(Path(file).read_text()))}")
+    parts = [repr(catalog.CATALOG[experiment].baseline) if experiment in catalog.CATALOG else ""]
+    for module in modules(experiment):
+        parts.append(module + repr(_plain(_tree(module))))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def modules(experiment: str) -> dict[str, str]:
-    """Return the files of lib's modules that measuring an experiment imports, by name.
+@functools.cache
+def modules(experiment: str) -> tuple[str, ...]:
+    """List lib's modules that measuring an experiment imports, directly or not."""
+    reached = set()
+    waiting = [f"experiments.{experiment}", "experiments.measure"]
+    while waiting:
+        module = waiting.pop()
+        if module in reached or _tree(module) is None:
+            continue
+        reached.add(module)
+        waiting += [imported for imported in _imports(module) if not f"{imported}.".startswith(UNWATCHED)]
+    return tuple(sorted(reached))
 
-    Imports count wherever they stand, also within functions and in modules that were imported."""
-    finder = ModuleFinder([str(ROOT)], excludes=UNWATCHED)
-    finder.import_hook(f"lib.experiments.{experiment}")
-    finder.import_hook("lib.experiments.measure")
-    return {name: module.__file__ for name, module in sorted(finder.modules.items()) if name.startswith("lib.")}
+
+@functools.cache
+def _tree(module: str) -> ast.Module | None:
+    """Return the syntax tree of a module below `lib`; None for a name that is none."""
+    file = ROOT.joinpath("lib", *module.split("."))
+    file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+    return ast.parse(file.read_text()) if file.is_file() else None
+
+
+def _imports(module: str) -> list[str]:
+    """List the modules below `lib` that a module imports, also within functions."""
+    names = []
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.append(node.module)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return [full_name.removeprefix("lib.") for full_name in names if full_name.startswith("lib.")]
 
 
 def _plain(node: object) -> object:
-    """Turn a syntax tree into lists and dicts, without docstrings and empty fields.
+    """Turn a syntax tree into nested tuples, without docstrings and empty fields.
 
     `ast.dump` writes the same tree differently in different versions of Python; this does not."""
     if isinstance(node, list):
         # a constant alone on its line does nothing: it is a docstring
         nodes = [each for each in node if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
-        return [_plain(each) for each in nodes]
+        return tuple(_plain(each) for each in nodes)
     if not isinstance(node, ast.AST):
         return node
-    fields = {field: _plain(value) for field, value in ast.iter_fields(node)}
-    return type(node).__name__, {field: value for field, value in fields.items() if value not in (None, [])}
+    values = []
+    for field in node._fields:
+        value = _plain(getattr(node, field, None))
+        if value is not None and value != ():
+            values.append((field, value))
+    return (type(node).__name__, *values)
