@@ -26,8 +26,9 @@ LEAST = 3  # samples or pairs, however long they take
 WARM_PAIRS = 2  # however long they take: until then two large models still ask the system for pages
 MOST = 2_000  # samples or pairs, however short they are
 TARGET = 0.01  # width of a median's interval, relative to the median, at which sampling ends
-LOOKS = 1.5  # growth of the series between two looks at its interval: a look at each sample would stop by luck
-FIRST_LOOK = 10  # samples; fewer have no interval of use, and no steady state
+# lengths of a series at which it is looked at, since looks take time, and one at each sample would stop by luck; fewer
+# samples have no interval of use, and no steady state
+LOOKS = (10, 15, 23, 35, 53, 80, 120, 180, 270, 405, 608, 912, 1_368)
 
 BATCHED_NS = 100_000  # a device's iterations shorter than this run in batches, between two events
 BATCH_NS = 1_000_000  # length of a batch: the host's way to its two events then costs about a percent
@@ -39,18 +40,14 @@ def nothing(*_) -> None:
     """Do nothing before an iteration, or at a mark."""
 
 
+@dataclass
 class HostClock:
-    """Read the host's clock at each mark, once the device has finished its work.
+    """Read the host's clock at each mark, once the device has finished its work."""
 
-    `now` returns integer nanoseconds; `synchronize` waits for the device (a CPU needs no waiting). Iterations below
-    `short_ns` run in batches."""
-
-    least_s = 0.0  # that warming up and sampling last at least; a GPU's clock rises meanwhile
-
-    def __init__(self, now: Callable[[], int] = time.perf_counter_ns, synchronize=nothing, short_ns: int = 0):
-        self.now = now
-        self.synchronize = synchronize
-        self.short_ns = short_ns
+    now: Callable[[], int] = time.perf_counter_ns
+    synchronize: Callable[[], None] = nothing  # waits for the device; a CPU needs no waiting
+    short_ns: int = 0  # shorter iterations run in batches
+    least_s: float = 0.0  # that warming up and sampling last at least; a GPU's clock rises meanwhile
 
     def start(self) -> None:
         """Begin an iteration."""
@@ -73,15 +70,19 @@ class HostClock:
 
 @dataclass
 class Samples:
-    """Hold all samples in order, in nanoseconds; the first `warmup` are warm-ups.
+    """Time an iteration, and hold all samples in order, in nanoseconds.
 
-    A sample is one iteration, or the mean of `calls` of them in a batch."""
+    The first `warmup` are warm-ups. A sample is one iteration, or the mean of `calls` of them in a batch. `before` runs
+    untimed before each sample."""
 
+    iteration: Iteration
+    clock: HostClock
+    before: Callable[[], None] = nothing
     warmup: int = 0
     calls: int = 1
     phases: dict[str, list[float]] = field(default_factory=dict)
     total: list[float] = field(default_factory=list)
-    faults: list[int] = field(default_factory=list)  # minor page faults of the process in each sample
+    faults: list[int] = field(default_factory=list)  # minor page faults of the process, which needed no disk
 
     @property
     def times(self) -> list[float]:
@@ -101,114 +102,63 @@ class Samples:
             metrics["calls_a_sample"] = self.calls
         return metrics
 
+    def add(self) -> None:
+        """Time a batch of calls; add the mean nanoseconds of each phase and of the whole."""
+        self.before()
+        # with one phase, the last call alone marks
+        marks_each_call = len(self.phases) > 1
+        names: list[str] = []
+
+        def mark(name: str) -> None:
+            self.clock.mark()
+            names.append(name)
+
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        self.clock.start()
+        for _ in range(self.calls - 1):
+            self.iteration(mark if marks_each_call else nothing)
+        self.iteration(mark)
+        durations_ns = self.clock.stop()
+        self.faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)
+        phases = dict.fromkeys(names, 0.0)
+        marking_calls = self.calls if marks_each_call else 1
+        if not names or len(names) != len(phases) * marking_calls:
+            raise ValueError(f"phases: got {names}, expected each phase to be marked once")
+        if self.total and list(phases) != list(self.phases):
+            raise ValueError(f"phases: got {list(phases)}, expected those of the first, {list(self.phases)}")
+        for name, duration_ns in zip(names, durations_ns, strict=True):
+            phases[name] += duration_ns / self.calls
+        for name, phase_ns in phases.items():
+            self.phases.setdefault(name, []).append(phase_ns)
+        self.total.append(sum(phases.values()))
+
+    def add_in_turn(self) -> None:
+        """Add a sample as `add` does, after another iteration has run."""
+        # brings its data back into the caches
+        if min(self.total, default=math.inf) < EVICTED_NS:
+            self.before()
+            self.iteration(nothing)
+        self.add()
+
+    def batch(self) -> None:
+        """Run short iterations in batches from now on, between two events of a device."""
+        middle = statistics.median(self.total)
+        if middle < self.clock.short_ns:
+            self.calls = math.ceil(BATCH_NS / max(middle, RESOLUTION_NS))
+
 
 def _milliseconds(values_ns: list[float]) -> list[float]:
     return [value / 1e6 for value in values_ns]
-
-
-def measure(
-    iteration: Iteration, clock, seconds: float, before: Callable[[], None] = nothing, repeats: bool = True,
-    least: int = LEAST,
-) -> Samples:  # fmt: skip
-    """Time an iteration by this module's rule, calling `before` untimed before each.
-
-    If an iteration `repeats`, it can follow another without `before`: on a device, such iterations run in batches where
-    they are short. The garbage collector is off meanwhile. Raises ValueError when two iterations mark different
-    phases."""
-    samples = Samples()
-    with _without_collector():
-        end_s = clock.seconds() + max(seconds / 3, clock.least_s)
-        while not samples.total or (clock.seconds() < end_s and not _is_steady(samples.total, clock)):
-            _add_sample(samples, iteration, clock, before)
-            if repeats and len(samples.total) == FIRST_LOOK:
-                samples.calls = _batch(clock, samples.total)
-        samples.warmup = len(samples.total)
-        began_s = clock.seconds()
-        while len(samples.times) < MOST:
-            spent_s = clock.seconds() - began_s
-            can_end = len(samples.times) >= least and spent_s >= clock.least_s
-            if can_end and (spent_s >= seconds or _is_narrow(samples.times)):
-                break
-            _add_sample(samples, iteration, clock, before)
-    return samples
-
-
-def exactly(iteration: Iteration, clock, count: int, before: Callable[[], None] = nothing) -> Samples:
-    """Time `count` iterations from the first one on, without a warm-up."""
-    samples = Samples()
-    with _without_collector():
-        for _ in range(count):
-            _add_sample(samples, iteration, clock, before)
-    return samples
-
-
-def _add_sample(samples: Samples, iteration: Iteration, clock, before: Callable[[], None]) -> None:
-    """Time a batch of calls; add the mean nanoseconds of each phase and of the whole."""
-    before()
-    # with one phase, the last call alone marks
-    marks_each_call = len(samples.phases) > 1
-    names: list[str] = []
-
-    def mark(name: str) -> None:
-        clock.mark()
-        names.append(name)
-
-    faults = _minor_faults()
-    clock.start()
-    for _ in range(samples.calls - 1):
-        iteration(mark if marks_each_call else nothing)
-    iteration(mark)
-    durations_ns = clock.stop()
-    samples.faults.append(_minor_faults() - faults)
-    phases = dict.fromkeys(names, 0.0)
-    marking_calls = samples.calls if marks_each_call else 1
-    if not names or len(names) != len(phases) * marking_calls:
-        raise ValueError(f"phases: got {names}, expected each phase to be marked once")
-    if samples.total and list(phases) != list(samples.phases):
-        raise ValueError(f"phases: got {list(phases)}, expected those of the first, {list(samples.phases)}")
-    for name, duration_ns in zip(names, durations_ns, strict=True):
-        phases[name] += duration_ns / samples.calls
-    for name, phase_ns in phases.items():
-        samples.phases.setdefault(name, []).append(phase_ns)
-    samples.total.append(sum(phases.values()))
-
-
-def _is_look(count: int) -> bool:
-    """Tell if a series of this length is looked at: 10, 15, 23, ...; looks take time."""
-    look = FIRST_LOOK
-    while look < count:
-        look = math.ceil(look * LOOKS)
-    return look == count
-
-
-def _is_steady(totals: list[float], clock) -> bool:
-    """Tell if a warm-up can end: never on a device, whose clock needs its time."""
-    return clock.least_s == 0 and _is_look(len(totals)) and steady_state.steady(totals) is not None
-
-
-def _is_narrow(times: list[float]) -> bool:
-    """Tell if the interval of the median is narrower than 1% of it, at a look."""
-    if not _is_look(len(times)):
-        return False
-    low, high = intervals.order_statistics(times)
-    return high - low <= TARGET * statistics.median(times)
-
-
-def _batch(clock, totals: list[float]) -> int:
-    """Return how many calls a device's events enclose, given an iteration's times."""
-    middle = statistics.median(totals)
-    if middle >= clock.short_ns:
-        return 1
-    return math.ceil(BATCH_NS / max(middle, RESOLUTION_NS))
 
 
 @dataclass
 class Pairs:
     """Hold the samples of two iterations that ran in pairs."""
 
-    first: Samples = field(default_factory=Samples)
-    second: Samples = field(default_factory=Samples)
+    first: Samples
+    second: Samples
 
+    @property
     def ratios(self) -> list[float]:
         """Return the ratio of each pair: the second's time over the first's."""
         return [second / first for first, second in zip(self.first.times, self.second.times, strict=True)]
@@ -228,6 +178,47 @@ class Pairs:
         return metrics
 
 
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@_without_collector()
+def measure(
+    iteration: Iteration, clock, seconds: float, before: Callable[[], None] = nothing, repeats: bool = True,
+    least: int = LEAST,
+) -> Samples:  # fmt: skip
+    """Time an iteration by this module's rule, calling `before` untimed before each.
+
+    If an iteration `repeats`, it can follow another without `before`: on a device, such iterations run in batches where
+    they are short. The garbage collector is off meanwhile. Raises ValueError when two iterations mark different
+    phases."""
+    samples = Samples(iteration, clock, before)
+    end_s = clock.seconds() + max(seconds / 3, clock.least_s)
+    while not samples.total or (clock.seconds() < end_s and not _is_steady(samples.total, clock)):
+        samples.add()
+        if repeats and len(samples.total) == LOOKS[0]:
+            samples.batch()
+    samples.warmup = len(samples.total)
+    _sample(samples.add, lambda: samples.times, clock, seconds, least)
+    return samples
+
+
+@_without_collector()
+def exactly(iteration: Iteration, clock, count: int, before: Callable[[], None] = nothing) -> Samples:
+    """Time `count` iterations from the first one on, without a warm-up."""
+    samples = Samples(iteration, clock, before)
+    for _ in range(count):
+        samples.add()
+    return samples
+
+
+@_without_collector()
 def compare(
     first: Iteration, second: Iteration, clock, seconds: float, seed: int = 0,
     before: tuple[Callable[[], None], Callable[[], None]] = (nothing, nothing), repeats: bool = True,
@@ -236,66 +227,51 @@ def compare(
 
     Every second pair reverses the order of the one before. Sampling ends once the interval of the pairs' ratio is
     narrow. Short iterations run in batches if both can `repeat`, as in `measure`."""
-    pairs = Pairs()
-
-    def run_first() -> None:
-        _add_side(pairs.first, first, clock, before[0])
-
-    def run_second() -> None:
-        _add_side(pairs.second, second, clock, before[1])
-
+    pairs = Pairs(Samples(first, clock, before[0]), Samples(second, clock, before[1]))
+    sides = [pairs.first, pairs.second]
     coin = random.Random(seed)
-    with _without_collector():
-        end_s = clock.seconds() + max(seconds / 3, clock.least_s)
-        # the first side was just measured; the second may never have run
-        run_second()
-        while len(pairs.first.total) < WARM_PAIRS or (
-            clock.seconds() < end_s and (len(pairs.first.total) < LEAST or clock.least_s > 0)
-        ):
-            run_first()
-            run_second()
-        for samples in (pairs.first, pairs.second):
-            if repeats and pairs.first.total:
-                samples.calls = _batch(clock, samples.total)
-            samples.warmup = len(samples.total)
-        began_s = clock.seconds()
-        first_begins = True
-        while len(pairs.first.times) < MOST:
-            spent_s = clock.seconds() - began_s
-            if len(pairs.first.times) >= LEAST and (spent_s >= seconds or _is_narrow(pairs.ratios())):
-                break
-            if len(pairs.first.times) % 2 == 0:
-                first_begins = coin.random() < 0.5
-            if first_begins:
-                run_first()
-                run_second()
-            else:
-                run_second()
-                run_first()
-            first_begins = not first_begins
+
+    def add_pair() -> None:
+        if len(pairs.first.times) % 2 == 0:
+            coin.shuffle(sides)
+        for side in sides:
+            side.add_in_turn()
+        sides.reverse()
+
+    end_s = clock.seconds() + max(seconds / 3, clock.least_s)
+    # the first side was just measured; the second may never have run
+    pairs.second.add_in_turn()
+    while len(pairs.first.total) < WARM_PAIRS or (
+        clock.seconds() < end_s and (len(pairs.first.total) < LEAST or clock.least_s > 0)
+    ):
+        add_pair()
+    for side in sides:
+        side.warmup = len(side.total)
+        if repeats:
+            side.batch()
+    _sample(add_pair, lambda: pairs.ratios, clock, seconds, LEAST)
     return pairs
 
 
-def _add_side(samples: Samples, iteration: Iteration, clock, before: Callable[[], None]) -> None:
-    # brings its data back into the caches
-    if min(samples.total, default=math.inf) < EVICTED_NS:
-        before()
-        iteration(nothing)
-    _add_sample(samples, iteration, clock, before)
+def _sample(add: Callable[[], None], series: Callable[[], list[float]], clock, seconds: float, least: int) -> None:
+    """Add to a series of samples or pairs until its median's interval is narrow."""
+    began_s = clock.seconds()
+    while len(series()) < MOST:
+        spent_s = clock.seconds() - began_s
+        can_end = len(series()) >= least and spent_s >= clock.least_s
+        if can_end and (spent_s >= seconds or _is_narrow(series())):
+            break
+        add()
 
 
-def _minor_faults() -> int:
-    """Return how many page faults this process has had that needed no disk."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def _is_steady(totals: list[float], clock) -> bool:
+    """Tell if a warm-up can end: never on a device, whose clock needs its time."""
+    return clock.least_s == 0 and len(totals) in LOOKS and steady_state.steady(totals) is not None
 
 
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    collecting = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
+def _is_narrow(series: list[float]) -> bool:
+    """Tell if the interval of the median is narrower than 1% of it, at a look."""
+    if len(series) not in LOOKS:
+        return False
+    low, high = intervals.order_statistics(series)
+    return high - low <= TARGET * statistics.median(series)

@@ -73,7 +73,7 @@ def test_pairs_cancel_a_drift_that_both_sides_share(simulated):
     drift = (1 + 0.01 * step for step in itertools.count())
     fast, slow = (simulated.program(drift, cost_ns) for cost_ns in (60_000_000, 120_000_000))
     pairs = compare(fast, slow, simulated.clock(), seconds=20)
-    assert statistics.median(pairs.ratios()) == pytest.approx(2, rel=0.02)
+    assert statistics.median(pairs.ratios) == pytest.approx(2, rel=0.02)
 
 
 def test_pairs_follow_the_rule_and_each_side_goes_first_equally_often(simulated):
@@ -88,7 +88,7 @@ def test_pairs_follow_the_rule_and_each_side_goes_first_equally_often(simulated)
         return iteration
 
     pairs = compare(program("a"), program("b"), simulated.clock(), seconds=8)
-    assert len(pairs.ratios()) == 4
+    assert len(pairs.ratios) == 4
     counted = order[-8:]
     assert {first + second for first, second in zip(counted[::2], counted[1::2], strict=True)} == {"ab", "ba"}
     assert counted[::2].count("a") == 2

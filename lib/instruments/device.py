@@ -28,10 +28,8 @@ MPS_SHORT_NS = 2_000_000  # ten times what waiting for the GPU takes (github.com
 class EventClock(HostClock):
     """Record an event of the device at each mark; wait once, after the iteration."""
 
-    least_s = GPU_LEAST_S
-
     def __init__(self, event: Callable, synchronize: Callable[[], None], now: Callable[[], int] = time.perf_counter_ns):
-        super().__init__(now, synchronize, timing.BATCHED_NS)
+        super().__init__(now, synchronize, timing.BATCHED_NS, GPU_LEAST_S)
         self.event = event
 
     def start(self) -> None:
@@ -201,9 +199,7 @@ class Mps(Cpu):
         """Return a clock that waits for the GPU at each mark."""
         # before PyTorch 2.14, events end in any order (github.com/pytorch/pytorch/pull/196395)
         # waiting at a mark takes time of its own, which short iterations share in batches
-        clock = HostClock(synchronize=self.synchronize, short_ns=MPS_SHORT_NS)
-        clock.least_s = GPU_LEAST_S
-        return clock
+        return HostClock(synchronize=self.synchronize, short_ns=MPS_SHORT_NS, least_s=GPU_LEAST_S)
 
     def synchronize(self) -> None:
         torch.mps.synchronize()

@@ -51,10 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
             failed = publish(machines[0])
         else:
             failed = page.render(machines)
-            written = page.target()
-            if options.verb == "pdf":
-                written = pdf(written)
-            print(written)
+            print(pdf(page.target()) if options.verb == "pdf" else page.target())
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

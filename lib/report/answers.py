@@ -16,22 +16,18 @@ from nbformat import NotebookNode
 
 from lib import paths, records
 
-FIGURE = "figure:"  # before the key of a figure
 SVG = re.compile(r"<svg .*?</svg>", re.DOTALL)
-ALT = re.compile(r'aria-label="([^"]*)"')
 
 
 def _after_missing(shell, kind, error, trace, tb_offset=None) -> None:
     """Show an error, unless a cell above had no data for the name it misses."""
     # the source of cells without data, which would have assigned the names in it
     code = shell.user_ns.get("_without_data", "")
-    if kind is NameError and re.search(rf"\b{error.name}\b", code):
-        # what is missing was said above; the names of this cell will be missing too
+    was_said_above = kind is NameError and re.search(rf"\b{error.name}\b", code)
+    if was_said_above or kind is records.NotMeasured:
         shell.user_ns["_without_data"] = code + shell.user_ns["In"][-1]
-        return
-    if kind is records.NotMeasured:
-        shell.user_ns["_without_data"] = code + shell.user_ns["In"][-1]
-    shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+    if not was_said_above:
+        shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
 
 if get_ipython():
@@ -53,14 +49,11 @@ def figure(svg: str, key: str = "") -> None:
     """Show an SVG, such as a quoted figure, and keep it under its key if it has one.
 
     Its alternative text is that of its `aria-label`."""
-    alt = html.unescape(ALT.search(svg)[1])
+    alt = html.unescape(re.search(r'aria-label="([^"]*)"', svg)[1])
     shown = (
         f'<figure class="plot"><div class="scroll" tabindex="0" role="group" aria-label="figure">{svg}</div></figure>'
     )
-    metadata = {"alt": alt}
-    if key:
-        metadata["figure"] = key
-    display({"text/html": shown, "text/plain": alt}, raw=True, metadata=metadata)
+    display({"text/html": shown, "text/plain": alt}, raw=True, metadata={"alt": alt, "figure": key})
 
 
 def collect(notebook: NotebookNode) -> dict[str, str]:
@@ -71,8 +64,8 @@ def collect(notebook: NotebookNode) -> dict[str, str]:
             metadata = output.get("metadata", {})
             if "answer" in metadata:
                 collected[metadata["answer"]] = metadata["text"]
-            if "figure" in metadata:
-                collected[FIGURE + metadata["figure"]] = SVG.search(output.data["text/html"])[0]
+            if metadata.get("figure"):
+                collected[f"figure:{metadata['figure']}"] = SVG.search(output.data["text/html"])[0]
     return collected
 
 
@@ -90,8 +83,7 @@ def file(machine: str) -> Path:
 
 def saved(machine: str = "") -> dict[str, str]:
     """Load the answers of the last report, by default on the latest machine."""
-    if not machine:
-        machine = next(iter(records.machines()), "")
-    if not machine or not file(machine).exists():
+    kept = file(machine or next(iter(records.machines()), ""))
+    if not kept.exists():
         return {}
-    return json.loads(file(machine).read_text())
+    return json.loads(kept.read_text())

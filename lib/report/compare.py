@@ -4,15 +4,18 @@ All comparisons of one call are a table: the spread between processes is moderat
 are corrected together (see `lib.stats.comparisons`). Narrow a table down after it is made, not before.
 """
 
+import contextlib
 import math
+import statistics
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from lib.records import NotMeasured
 from lib.report import tidy
-from lib.stats.comparisons import Comparison, Measured, joined, judged, of_pairs
-from lib.stats.comparisons import of_medians as by_medians
+from lib.stats.comparisons import UNCLEAR, Comparison, Measured, joined, judged, of_pairs
+from lib.stats.intervals import ENOUGH_ROUNDS, Interval
 
 WITH_ITSELF = Measured(logs=(0.0,), n=0)
 
@@ -22,28 +25,16 @@ def comparisons(frame: pd.DataFrame, phase: str = "") -> pd.DataFrame:
 
     The columns are its fields, `machine` and `comparison`: its baseline's time over its own. A `phase` compares that
     part of an iteration. Raises NotMeasured without any pairs."""
-    ending = f"{phase}_ms" if phase else "ms"
     rows = []
     measured = []
     for values, records in tidy.cases(tidy.ok(frame)):
-        processes = []
-        sides = [records.get(f"{side}_{ending}", []) for side in ("paired", "baseline")]
-        for own, other in zip(*sides, strict=True):
-            if isinstance(own, list):
-                processes.append(of_pairs(own, other))
-        if processes:
+        pairs = _pairs(records, phase)
+        if pairs:
             rows.append({**values, "machine": records["machine"].iloc[0]})
-            measured.append(joined(processes))
+            measured.append(joined(list(pairs.values())))
     if not rows:
         raise NotMeasured("pairs with a baseline")
     return pd.DataFrame(rows).assign(comparison=judged(measured))
-
-
-def comparison(frame: pd.DataFrame, phase: str = "", **values) -> Comparison:
-    """Return the comparison of the first case with these values.
-
-    It is judged among all cases of the frame. Raises NotMeasured without it."""
-    return tidy.only(comparisons(frame, phase), **values)["comparison"].iloc[0]
 
 
 def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping]]) -> dict[str, Comparison]:
@@ -53,39 +44,40 @@ def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping]]) -
     itself the baseline is None. Names whose cases were not measured are left out."""
     measured = {}
     for name, (case, other) in cases.items():
-        pairs = _pairs(frame, case)
-        other_pairs = dict.fromkeys(pairs, WITH_ITSELF)
-        if other is not None:
-            other_pairs = _pairs(frame, other)
-        processes = []
-        for round in sorted(pairs.keys() & other_pairs.keys()):
-            own = pairs[round]
-            log = own.logs[0] - other_pairs[round].logs[0]
-            noise = math.hypot(own.noise, other_pairs[round].noise)
-            processes.append(Measured((log,), own.n, noise, own.ms))
-        if processes:
-            measured[name] = joined(processes)
+        with contextlib.suppress(NotMeasured):
+            pairs = _pairs(tidy.ok(tidy.only(frame, **case)))
+            other_pairs = dict.fromkeys(pairs, WITH_ITSELF)
+            if other is not None:
+                other_pairs = _pairs(tidy.ok(tidy.only(frame, **other)))
+            processes = []
+            for round in sorted(pairs.keys() & other_pairs.keys()):
+                own = pairs[round]
+                log = own.logs[0] - other_pairs[round].logs[0]
+                processes.append(Measured((log,), own.n, math.hypot(own.noise, other_pairs[round].noise)))
+            if processes:
+                measured[name] = joined(processes)
     return dict(zip(measured, judged(list(measured.values())), strict=True))
 
 
-def _pairs(frame: pd.DataFrame, case: Mapping) -> dict[int, Measured]:
+def _pairs(records: pd.DataFrame, phase: str = "") -> dict[int, Measured]:
     """Return the ratio of a case to its baseline in each round that has one."""
-    try:
-        records = tidy.ok(tidy.only(frame, **case)).dropna(subset="paired_ms")
-    except NotMeasured:
-        return {}
-    return {record.round: of_pairs(record.paired_ms, record.baseline_ms) for record in records.itertuples()}
+    ending = f"{phase}_ms" if phase else "ms"
+    pairs = records.reindex(columns=["round", f"paired_{ending}", f"baseline_{ending}"]).dropna()
+    return {round: of_pairs(own_ms, other_ms) for round, own_ms, other_ms in pairs.itertuples(index=False)}
 
 
 def of_medians(frame: pd.DataFrame, metric: str, case: Mapping, other: Mapping) -> Comparison:
-    """Compare two cases that cannot run in one process, by their medians.
+    """Compare two cases that cannot run in one process, by their medians of each round.
 
     The ratio is the second's over the first's. Raises NotMeasured if one is missing."""
-    samples = []
+    medians = []
     for values in (case, other):
-        records = tidy.ok(tidy.only(frame, **values))
-        samples.append(dict(zip(records["round"], records[metric], strict=True)))
-    measured = by_medians(*samples)
-    if measured is None:
+        records = tidy.ok(tidy.only(frame, **values)).drop_duplicates("round", keep="last")
+        medians.append(records.set_index("round")[metric].map(statistics.median))
+    logs = np.log(medians[1] / medians[0]).dropna()
+    if logs.empty:
         raise NotMeasured("both cases in one round")
-    return judged([measured])[0]
+    if len(logs) < ENOUGH_ROUNDS:
+        # few processes that timed one after the other decide nothing
+        return Comparison(Interval(math.exp(logs.mean()), math.nan, math.nan, len(logs)), UNCLEAR)
+    return judged([Measured(tuple(logs), len(logs))])[0]

@@ -25,7 +25,6 @@ from lib import execution, notebooks, paths, records
 from lib.catalog import CATALOG
 from lib.report import answers, tidy
 
-TEMPLATE = paths.REPORTS / "template"
 CHAPTERS = (
     "summary", "step", "ladder", "kernels", "memory", "attention", "attention_module", "compile", "adam", "precision",
     "warmup", "collectives", "parallel", "peers", "ceilings", "calibration", "questions", "published", "method",
@@ -34,9 +33,7 @@ QUOTING = ("summary", "questions")  # executed last, with the answers of all oth
 # tags of cells whose code, or text, the page does not show: `by-hand` tells those who run the notebook what to change
 UNTOLD = {"parameters", "injected-parameters", "measure", "pair", "setup", "by-hand"}
 DETAIL = "in detail"  # what follows this heading of a chapter is folded
-BEFORE_HEADING = re.compile(r"^(?=#{1,6} )", re.MULTILINE)
 HEADING = re.compile(r"(#{1,6}) +(.*)")
-WARNING = re.compile(r"Warning: (.*)")
 HTML_ONLY = {"raw_mimetype": "text/html"}
 TEXT = 9  # the level of what is no heading, below all of them
 LONG_FORMULA = 30  # letters of LaTeX; what is longer may scroll on a phone
@@ -52,15 +49,17 @@ def render(machines: Sequence[str]) -> dict[str, str]:
 
     The others stand beside it. Returns the chapters that failed, each with its reason; they are in the page too."""
     chapters, failed = execute(machines)
-    records.write(target(), as_html(joined(chapters, failed), title(machines[0])))
+    exporter = HTMLExporter(template_name="template", extra_template_basedirs=[str(paths.REPORTS)])
+    exporter.register_filter("markdown2html", _markdown)
+    text, _ = exporter.from_notebook_node(joined(chapters, failed), {"page": title(machines[0])})
+    records.write(target(), text)
     return failed
 
 
 def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str, str]]:
     """Execute the chapters; return them, and the reasons of those that failed.
 
-    `QUOTING` ones come last and get the answers of all others. The answers are kept in a file too, for a `summary` that
-    someone opens in JupyterLab."""
+    `QUOTING` ones come last and get the answers of all others, which are kept in a file too, for JupyterLab."""
     # an experiment that has no place among the chapters comes last
     names = list(dict.fromkeys([*CHAPTERS, *CATALOG]))
     names = [name for name in names if (notebooks.NOTEBOOKS / f"{name}.ipynb").exists()]
@@ -74,8 +73,7 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
             output = paths.runs() / machines[0] / f"{name}.ipynb"
             # if the kernel dies, the chapter has its text
             records.write(output, source.read_text())
-            # a notebook takes one name or a list of them
-            parameters = {"machine": machines[0] if len(machines) == 1 else list(machines)}
+            parameters: dict[str, object] = {"machine": list(machines)}
             if name in QUOTING:
                 parameters["answers"] = collected
             try:
@@ -98,8 +96,10 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
     for name, notebook in chapters.items():
         shown = _without_empty_sections(_cells(notebook))
         if name in failed:
+            box = f'<p class="failed">Stopped at an error: <code>{html.escape(failed[name])}</code></p>'
+            data = {"text/html": box, "text/markdown": f"> **Stopped at an error:** `{failed[name]}`"}
             # below the title
-            shown.insert(1, new_code_cell(outputs=[_error(failed[name])]))
+            shown.insert(1, new_code_cell(outputs=[new_output("display_data", data)]))
         cells.append(new_raw_cell(f'<section id="{name}">', metadata=HTML_ONLY))
         is_folded = False
         for cell in shown:
@@ -125,41 +125,39 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
 
 
 def _cells(notebook: NotebookNode) -> list[NotebookNode]:
-    """Return the cells that the page shows.
+    """Return a cell for each heading with its text, and for each code cell with outputs.
 
-    There is one for each heading with its text, and one for each code cell with outputs. The code of cells that show
-    nothing stands with that of the next one that does."""
+    The code of cells that show nothing stands with that of the next one that does."""
     cells = []
     code: list[str] = []
     lines: list[NotebookNode] = []
     for cell in notebook.cells:
         is_untold = bool(UNTOLD.intersection(cell.metadata.get("tags", [])))
         if cell.cell_type == "markdown" and not is_untold:
-            for text in filter(str.strip, BEFORE_HEADING.split(cell.source)):
+            for text in filter(str.strip, re.split(r"(?m)^(?=#{1,6} )", cell.source)):
                 cells.append(new_markdown_cell(text))
                 heading = HEADING.match(text)
                 if heading:
                     cells[-1].metadata = NotebookNode(heading=heading[2].strip(), level=len(heading[1]))
-        elif cell.cell_type == "code":
-            if not is_untold:
-                code.append(cell.source)
-            outputs = []
-            for output in itertools.chain.from_iterable(map(_outputs, cell.outputs)):
-                # the same line about what is missing is enough once
-                if output not in lines:
-                    outputs.append(output)
-                if _is_line(output):
-                    lines.append(output)
-            if outputs:
-                cells.append(new_code_cell("\n\n".join(code), outputs=outputs))
-                code = []
+        if cell.cell_type == "code" and not is_untold:
+            code.append(cell.source)
+        outputs = []
+        for output in itertools.chain.from_iterable(map(_outputs, cell.get("outputs", []))):
+            # the same line about what is missing is enough once
+            if output not in lines:
+                outputs.append(output)
+            if "line" in output.get("metadata", {}):
+                lines.append(output)
+        if outputs:
+            cells.append(new_code_cell("\n\n".join(code), outputs=outputs))
+            code = []
     return cells
 
 
 def _outputs(output: NotebookNode) -> list[NotebookNode]:
     """Return an output as the page shows it; of warnings a line each, no progress."""
     if output.output_type == "stream" and output.name == "stderr":
-        return [_line(text) for text in WARNING.findall(output.text)]
+        return [_line(text) for text in re.findall("Warning: (.*)", output.text)]
     if output.output_type == "error" and output.ename == execution.NOT_MEASURED:
         return [_line(output.evalue)]
     # the head of the chapter tells of another error, and an empty table displays nothing
@@ -172,17 +170,6 @@ def _line(text: str) -> NotebookNode:
     """Return an output that is one muted line."""
     shown = {"text/html": f'<p class="missing">{html.escape(text)}</p>', "text/markdown": f"*{text}*"}
     return new_output("display_data", shown, metadata={"line": True})
-
-
-def _error(reason: str) -> NotebookNode:
-    """Return an output that is a box with an error."""
-    box = f'<p class="failed">Stopped at an error: <code>{html.escape(reason)}</code></p>'
-    return new_output("display_data", {"text/html": box, "text/markdown": f"> **Stopped at an error:** `{reason}`"})
-
-
-def _is_line(output: NotebookNode) -> bool:
-    """Tell whether an output is such a line."""
-    return "line" in output.get("metadata", {})
 
 
 def _without_empty_sections(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
@@ -206,14 +193,7 @@ def _tells(cell: NotebookNode) -> bool:
     """Tell whether a cell says more than its heading and what is missing."""
     if cell.cell_type == "markdown":
         return bool(HEADING.sub("", cell.source, count=1).strip())
-    return not all(map(_is_line, cell.outputs))
-
-
-def as_html(notebook: NotebookNode, facts: Mapping[str, str]) -> str:
-    """Export the joined notebook as one page, with the `facts` in its head."""
-    exporter = HTMLExporter(template_name=TEMPLATE.name, extra_template_basedirs=[str(TEMPLATE.parent)])
-    exporter.register_filter("markdown2html", _markdown)
-    return exporter.from_notebook_node(notebook, {"page": facts})[0]
+    return not all("line" in output.get("metadata", {}) for output in cell.outputs)
 
 
 @jinja2.pass_context
@@ -258,15 +238,15 @@ def title(machine: str) -> dict[str, object]:
     days = pd.to_datetime(measured["started"]).sort_values()
     ends = dict.fromkeys(f"{day.day} {day:%B %Y}" for day in (days.iloc[0], days.iloc[-1]))
     warnings = []
-    if measured["stale"].any():
-        stale = measured["stale"].sum()
+    stale = measured["stale"].sum()
+    if stale:
         warnings.append(f"{stale:,} of {len(measured):,} records are stale: older code measured them.")
     noisy = tidy.noisy(measured).sum()
     if noisy:
         probed = measured["noise_probe_ms"].count()
         warnings.append(f"The noise probe was slow or unsteady beside {noisy:,} of {probed:,} records.")
     around = measured["environment"].iloc[-1]
-    parts = [*around.get("instruction_sets", [])]
+    parts = list(around.get("instruction_sets", []))
     if "l3_mib" in around:
         parts.append(f"L3 {around['l3_mib']:.0f} MiB")
     memory_mib = around.get("gpu_memory_mib", around["memory_mib"])

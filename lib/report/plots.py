@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from lib.catalog import CATALOG
-from lib.report import answers
+from lib.report import answers, tidy
 from lib.stats import digits
 from lib.stats.intervals import Interval
 
@@ -53,14 +53,14 @@ STYLE = {
 
 
 @mpl.rc_context(STYLE)
-def blank(height: float = 3.2, rows: int = 1, columns: int = 1) -> Figure:
+def blank(height: float, columns: int = 1) -> Figure:
     """Return a figure of empty axes, of this height in inches, as wide as the text.
 
     For what pandas or seaborn draw by themselves: `seaborn.heatmap(values, ax=figure.axes[0])`."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     # browsers set small text a little wider than matplotlib expects
     figure.get_layout_engine().set(rect=(0.01, 0, 0.96, 1))
-    figure.subplots(rows, columns)
+    figure.subplots(ncols=columns)
     return figure
 
 
@@ -74,11 +74,11 @@ def lines(
     Each line is named at its end. The axes in `log` are logarithmic; the ticks of `x` are the values measured."""
     figure = blank(height)
     axes = figure.axes[0]
-    frame = frame[_values(frame[y]).notna()].sort_values(x, kind="stable")
+    frame = frame[tidy.values(frame[y]).notna()].sort_values(x, kind="stable")
     ends = []
     for name, hue, dash in _looks(frame[by]):
         rows = frame[frame[by] == name]
-        values = _values(rows[y])
+        values = tidy.values(rows[y])
         axes.errorbar(
             rows[x], values, yerr=_errors(rows[y]), color=HUES[hue], marker=MARKERS[hue], linestyle=DASHES[dash],
             capsize=2.5, elinewidth=1,
@@ -101,35 +101,24 @@ def lines(
     return figure
 
 
-def bars(frame: pd.DataFrame, rows: str, value: str, xlabel: str = "", mark: str = "") -> Figure:
-    """Draw one bar with its interval and its number for each row.
-
-    The column `rows` names them. A column `mark`, such as a bound, is a line across each bar."""
-    return stacked(frame, rows, [value], xlabel or value, mark)
-
-
 @mpl.rc_context(STYLE)
-def stacked(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str = "", mark: str = "") -> Figure:
-    """Draw one bar for each row, whose `parts` are columns; their sum at its end.
+def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark: str = "") -> Figure:
+    """Draw one bar for each row, whose `parts` are columns, with their sum at its end.
 
-    The column `rows` names them. Each part has its interval at its end. A column `mark`, such as a bound, is a line
-    across each bar."""
-    frame = frame[_values(frame[parts[0]]).notna()]
+    The column `rows` names the bars, and `mark` is a line across each, such as a bound. Each part has its interval."""
+    frame = frame[tidy.values(frame[parts[0]]).notna()]
     figure = blank(1.0 + ROW * max(2, len(frame)))
     axes = figure.axes[0]
     places = np.arange(len(frame))
     left = np.zeros(len(frame))
     variance = np.zeros(len(frame))
-    whiskers = {"ecolor": HUES["ink"], "elinewidth": 1, "capsize": 2.5}
-    hues = STACK
-    if len(parts) == 1:
-        hues = ("blue",)
+    hues = STACK if len(parts) > 1 else ("blue",)
     for part, hue in zip(parts, hues, strict=False):
-        values = _values(frame[part]).fillna(0).to_numpy()
+        values = tidy.values(frame[part]).fillna(0).to_numpy()
         errors = _errors(frame[part])
         axes.barh(
             places, values, 0.66, left, label=part, color=HUES[hue], edgecolor=PAGE, linewidth=0.8, xerr=errors,
-            error_kw=whiskers,
+            error_kw={"ecolor": HUES["ink"], "elinewidth": 1, "capsize": 2.5},
         )  # fmt: skip
         left = left + values
         variance = variance + errors.mean(axis=0) ** 2
@@ -140,7 +129,7 @@ def stacked(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str = 
             annotation_clip=False,
         )  # fmt: skip
     if mark:
-        bounds = _values(frame[mark]).to_numpy()
+        bounds = tidy.values(frame[mark]).to_numpy()
         axes.vlines(bounds, places - 0.45, places + 0.45, color=HUES["ink"], linewidth=2.2, label=mark)
     _finish_rows(axes, list(frame[rows]), xlabel, legend=len(parts) > 1 or bool(mark))
     return figure
@@ -150,18 +139,16 @@ def stacked(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str = 
 def ratios(frame: pd.DataFrame, rows: str, xlabel: str = "times as fast as its baseline") -> Figure:
     """Draw one point with its interval for each `comparison`, beside a line at one.
 
-    The column `rows` names the points. Green is faster, red slower, and hollow is not decided; the verdict stands at
-    the right."""
+    The column `rows` names the points. Green is faster, red slower, hollow not decided, as said at the right."""
     frame = frame.dropna(subset="comparison")
     figure = blank(0.9 + ROW * max(2, len(frame)))
     axes = figure.axes[0]
     looks = {"faster": ("green", HUES["green"]), "slower": ("vermilion", HUES["vermilion"])}
     for place, cell in enumerate(frame["comparison"]):
         hue, face = looks.get(cell.verdict, ("ink", "none"))
-        ratio = pd.Series([cell.ratio])
         axes.errorbar(
-            _values(ratio), [place], xerr=_errors(ratio), color=HUES[hue], marker=MARKERS[hue], markerfacecolor=face,
-            capsize=3,
+            [cell.ratio.value], [place], xerr=_errors([cell.ratio]), color=HUES[hue], marker=MARKERS[hue],
+            markerfacecolor=face, capsize=3,
         )  # fmt: skip
         axes.annotate(
             cell.verdict, (1.02, place), xycoords=("axes fraction", "data"), va="center", color=HUES[hue],
@@ -187,8 +174,7 @@ def show(figure: Figure, alt: str, key: str = "") -> None:
 def svg(figure: Figure, alt: str) -> str:
     """Return a figure as SVG in the ink of the page, without a size of its own.
 
-    Text stays text. Its ids are digests of what they name: where two figures share one, it names the same thing in
-    both."""
+    Text stays text. Ids are digests of what they name, so that figures may share some."""
     file = io.StringIO()
     with mpl.rc_context(STYLE):
         figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
@@ -221,21 +207,13 @@ def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
     return looks
 
 
-def _values(cells: pd.Series) -> pd.Series:
-    """Return the values of Intervals and numbers; what is none becomes NaN."""
-    values = cells.astype(object).map(lambda cell: getattr(cell, "value", cell))
-    return pd.to_numeric(values, errors="coerce")
-
-
-def _errors(cells: pd.Series) -> np.ndarray:
+def _errors(cells: Sequence) -> np.ndarray:
     """Return how far intervals reach below and above their values, 0 if unknown."""
-    reaches = []
-    for cell in cells:
+    reaches = np.zeros((2, len(cells)))
+    for i, cell in enumerate(cells):
         if isinstance(cell, Interval) and cell.known:
-            reaches.append((cell.value - cell.low, cell.high - cell.value))
-        else:
-            reaches.append((0.0, 0.0))
-    return np.array(reaches, dtype=float).reshape(-1, 2).T
+            reaches[:, i] = cell.value - cell.low, cell.high - cell.value
+    return reaches
 
 
 def _finish_rows(axes: Axes, names: Sequence[str], xlabel: str, legend: bool) -> None:

@@ -8,26 +8,18 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from lib import validate
 from lib.paths import PUBLISHED
 
 
 def load(name: str) -> pd.DataFrame:
-    """Return one of the tables, such as `adam`; ValueError for an unknown name."""
-    validate.choice("table", name, [file.stem for file in PUBLISHED.glob("*.csv")])
+    """Return one of the tables, such as `adam`."""
     return pd.read_csv(PUBLISHED / f"{name}.csv")
-
-
-def claims() -> pd.DataFrame:
-    """Return the claims of the write-ups, and how each can be tested."""
-    return load("claims")
 
 
 def beside(own: pd.DataFrame, theirs: pd.DataFrame, on: Sequence[str], metric: str) -> pd.DataFrame:
     """Return the cases that both tables have, ours beside theirs.
 
-    Columns: `on`, `here`, and one for each source and hardware. Empty where no write-up has a case that was measured
-    here."""
+    Columns: `on`, `here`, and one for each source and hardware. It is empty if they share no case."""
     ours = own[[*on, metric]].dropna(subset=[metric]).rename(columns={metric: "here"})
     hardware = theirs["hardware"] if "hardware" in theirs else pd.Series("hardware not stated", theirs.index)
     theirs = theirs.assign(whose=theirs["source"] + ", " + hardware.fillna("hardware not stated"))

@@ -22,17 +22,11 @@ from lib.stats.intervals import Interval
 MOVING = ("read", "copy", "add", "adamw")
 PRODUCTS = ("matmul", "projection", "up", "down", "head", "products")
 PRODUCT_PHASES = ("forward_ms", "input_gradients_ms", "weight_gradients_ms")  # a third of the FLOPs each
-PHASES = {  # of a training step, each with its FLOPs and least bytes
-    "forward": ("forward_flops", "forward_bytes"),
-    "backward": ("backward_flops", "backward_bytes"),
-    "optimizer": (None, "optimizer_bytes"),
-}
+STEP_FACTS = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes", "optimizer_bytes", "tokens")
 MODES = {
-    "train_step": ("forward", "backward", "optimizer"),
-    "forward_backward": ("forward", "backward"),
-    "forward": ("forward",),
-    "no_grad": ("forward",),
-}
+    "train_step": ("forward", "backward", "optimizer"), "forward_backward": ("forward", "backward"),
+    "forward": ("forward",), "no_grad": ("forward",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,16 +48,14 @@ class Ceilings:
         """Return the shortest time in ms of phases, each of so many FLOPs and bytes.
 
         A phase takes at least the longer of the two."""
-        total_ms = 0.0
-        variance = 0.0
+        longer = []
         for flops, moved_bytes in phases:
             by_products = self.products[precision].inverse.scaled(1e3 * flops)
             by_memory = self.memory.inverse.scaled(1e3 * moved_bytes)
-            longer = max(by_products, by_memory, key=lambda time: time.value)
-            total_ms += longer.value
-            variance += (longer.value * longer.log_error) ** 2
-        exact = Interval(total_ms, total_ms, total_ms, self.memory.n, self.memory.rounds)
-        return exact.widened(math.sqrt(variance) / total_ms)
+            longer.append(_largest([by_products, by_memory]))
+        total_ms = sum(time.value for time in longer)
+        error_ms = math.hypot(*[time.value * time.log_error for time in longer])
+        return Interval(total_ms, total_ms, total_ms, self.memory.rounds).widened(error_ms / total_ms)
 
 
 def of_records(frame: pd.DataFrame) -> Ceilings:
@@ -72,31 +64,31 @@ def of_records(frame: pd.DataFrame) -> Ceilings:
     moving = frame[frame["operation"].isin(MOVING)]
     # what a smaller matrix reaches may be the rate of a cache
     largest_elements = (moving["rows"] * moving["columns"]).max()
-    products: dict[str, Interval] = {}
-    own: dict[tuple[str, int, int], Interval] = {}
-    memory = None
+    products: dict[str, list[Interval]] = {}
+    own: dict[tuple[str, int, int], list[Interval]] = {}
+    memory = []
     call_us = None
     for values, cases in tidy.cases(frame):
         operation = values["operation"]
         precision = values["precision"]
         if operation in PRODUCTS:
             flops = cases["flops"].iloc[0]
-            rate = _rate(cases, "total_ms", flops)
-            products[precision] = _better(products.get(precision), rate)
+            rates = [_rate(cases, "total_ms", flops)]
+            if operation == "products":
+                own.setdefault((precision, values["columns"], values["rows"]), []).extend(rates)
             # of a weight's three products, one may be faster than all
             for metric in PRODUCT_PHASES:
                 if tidy.rounds(cases, metric):
-                    products[precision] = _better(products[precision], _rate(cases, metric, flops / 3))
-        if operation == "products":
-            key = (precision, values["columns"], values["rows"])
-            own[key] = _better(own.get(key), rate)
+                    rates.append(_rate(cases, metric, flops / 3))
+            products.setdefault(precision, []).extend(rates)
         if operation in MOVING and values["rows"] * values["columns"] == largest_elements:
-            memory = _better(memory, _rate(cases, "total_ms", cases["moved_bytes"].iloc[0]))
+            memory.append(_rate(cases, "total_ms", cases["moved_bytes"].iloc[0]))
         if operation == "call":
             call_us = _rate(cases, "total_ms", cases["calls"].iloc[0]).inverse.scaled(1e6)
-    if not products or memory is None:
+    if not products or not memory:
         raise NotMeasured("the ceilings of products and of memory")
-    return Ceilings(products, memory, own, call_us)
+    best_products = {precision: _largest(rates) for precision, rates in products.items()}
+    return Ceilings(best_products, _largest(memory), {key: _largest(rates) for key, rates in own.items()}, call_us)
 
 
 def _rate(cases: pd.DataFrame, metric: str, amount: float) -> Interval:
@@ -104,23 +96,15 @@ def _rate(cases: pd.DataFrame, metric: str, amount: float) -> Interval:
     return intervals.median(tidy.rounds(cases, metric)).inverse.scaled(1e3 * amount)
 
 
-def _better(best: Interval | None, rate: Interval) -> Interval:
-    """Return the higher of two rates, by their medians."""
-    if best is None or rate.value > best.value:
-        return rate
-    return best
+def _largest(values: Sequence[Interval]) -> Interval:
+    return max(values, key=lambda interval: interval.value)
 
 
 def step_phases(row: Mapping) -> list[tuple[float, float]]:
     """Return the FLOPs and least bytes of each phase that a step's mode runs."""
-    phases = []
-    for phase in MODES[row.get("mode", "train_step")]:
-        flops, moved_bytes = PHASES[phase]
-        phases.append((row[flops] if flops else 0.0, row[moved_bytes]))
-    return phases
-
-
-STEP_FACTS = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes", "optimizer_bytes", "tokens")
+    phases = MODES[row.get("mode", "train_step")]
+    # the optimizer multiplies no matrices
+    return [(row.get(f"{phase}_flops", 0.0), row[f"{phase}_bytes"]) for phase in phases]
 
 
 def bounds(
@@ -132,35 +116,32 @@ def bounds(
     `bound_percent` is the bound's share of the time. `phases` gives the FLOPs and bytes of a row; by default those of a
     step, whose facts (STEP_FACTS) the table keeps. A row without precision is fp32. `own_ms` is the time of the step's
     own products alone. All are missing where the machine's ceilings were not measured."""
-    without_bounds = table.assign(bound_ms=None, bound_percent=None, own_ms=None)
+    nothing = {"bound_ms": None, "bound_percent": None, "own_ms": None}
+    table = table.assign(**nothing)
     # a notebook may tell what it has just measured by hand, of a machine without records
     if machine not in records.machines():
-        return without_bounds
+        return table
     try:
         limits = of_records(records.load("ceilings", machine))
     except NotMeasured:
-        return without_bounds
-    columns = {"bound_ms": [], "bound_percent": [], "own_ms": []}
+        return table
+    added = []
     for row in table.to_dict("records"):
-        bound = None
-        percent = None
-        own = None
         precision = row.get("precision", "fp32")
-        if row[time] is not None and precision in limits.products:
-            bound = limits.bound_ms(precision, phases(row))
-            percent = row[time].inverse.widened(bound.log_error).scaled(100 * bound.value)
-            own = _own_ms(row, limits)
-        columns["bound_ms"].append(bound)
-        columns["bound_percent"].append(percent)
-        columns["own_ms"].append(own)
-    return table.assign(**columns)
+        if row[time] is None or precision not in limits.products:
+            added.append(nothing)
+            continue
+        bound = limits.bound_ms(precision, phases(row))
+        percent = row[time].inverse.widened(bound.log_error).scaled(100 * bound.value)
+        added.append({"bound_ms": bound, "bound_percent": percent, "own_ms": _own_ms(row, limits)})
+    return table.assign(**pd.DataFrame(added, index=table.index, dtype=object))
 
 
 def _own_ms(row: Mapping, limits: Ceilings) -> Interval | None:
     """Return the time of a step's products at the rate of its shapes, or None."""
-    if "size" not in row or "tokens" not in row or row.get("mode", "train_step") != "train_step":
+    if "size" not in row or row.get("mode", "train_step") != "train_step":
         return None
-    rate = limits.own.get((row["precision"], SIZES[row["size"]].d_model, row["tokens"]))
+    rate = limits.own.get((row["precision"], SIZES[row["size"]].d_model, row.get("tokens")))
     if rate is None:
         return None
     return rate.inverse.scaled(1e3 * (row["forward_flops"] + row["backward_flops"]))

@@ -44,8 +44,7 @@ class Table:
             heads += f'<th scope="col" class="{kind}">{html.escape(str(name))}</th>'
         rows = ""
         for row in self.frame.itertuples(index=False, name=None):
-            cells = map(_html_cell, row, kinds)
-            rows += f"<tr>{''.join(cells)}</tr>"
+            rows += f"<tr>{''.join(map(_html_cell, row, kinds))}</tr>"
         caption = html.escape(self.caption)
         note = ""
         if self.note:
@@ -62,14 +61,12 @@ class Table:
         rules = {"number": "---:", "text": "---"}
         kinds = [_kind(cells) for _, cells in self.frame.items()]
         lines = [_pipes(map(str, self.frame)), _pipes(map(rules.get, kinds))]
-        for row in self.frame.itertuples(index=False, name=None):
-            lines.append(_pipes(map(_text, row)))
+        lines += [_pipes(map(_text, row)) for row in self.frame.itertuples(index=False, name=None)]
         # a blank line stands between the caption, the table and the note
         parts = [f"**{_escaped(self.caption)}**", "\n".join(lines), _escaped(self.note)]
         return "\n\n".join(filter(None, parts)) + "\n"
 
-    def __repr__(self) -> str:
-        return self._repr_markdown_()
+    __repr__ = _repr_markdown_
 
 
 def _pipes(cells: Iterable[str]) -> str:

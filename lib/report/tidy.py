@@ -15,12 +15,9 @@ from lib.stats import intervals, steady_state
 from lib.stats.intervals import Interval
 
 STATUSES = {  # the worst last
-    "ok": "",
-    "oom": "ran out of memory",
-    "timeout": "took longer than its time limit",
-    "crashed": "its process died",
+    "ok": "", "oom": "ran out of memory", "timeout": "took longer than its time limit", "crashed": "its process died",
     "failed": "raised an error",
-}
+}  # fmt: skip
 
 
 def fields(frame: pd.DataFrame) -> list[str]:
@@ -114,20 +111,18 @@ def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = (
     rows = []
     for values, records in cases(frame):
         measured = records[records["status"] == "ok"]
-        row = dict(values)
-        row["machine"] = records["machine"].iloc[0]
-        for name in keep:
-            row[name] = (measured if len(measured) else records)[name].iloc[0]
+        status = STATUSES[max(records["status"], key=list(STATUSES).index)]
         if len(measured):
             measured = ok(measured)
+            records = measured
+            status = ""
+        row = {**values, "machine": records["machine"].iloc[0]}
+        for name in keep:
+            row[name] = records[name].iloc[0]
         for metric in metrics:
             samples = rounds(measured, metric)
             row[metric] = intervals.median(samples) if samples else None
-        row["rounds"] = len(measured)
-        row["status"] = ""
-        if measured.empty:
-            row["status"] = STATUSES[max(records["status"], key=list(STATUSES).index)]
-        rows.append(row)
+        rows.append({**row, "rounds": len(measured), "status": status})
     return pd.DataFrame(rows)
 
 
@@ -147,22 +142,18 @@ def cases(frame: pd.DataFrame) -> list[tuple[Mapping, pd.DataFrame]]:
     return [(dict(zip(names, key, strict=False)), records) for key, records in grouped]
 
 
-def values(column: pd.Series) -> pd.Series:
-    """Return the values of a column of Intervals as numbers: a key for `sort_values`."""
-    return column.map(lambda cell: cell.value if isinstance(cell, Interval) else cell)
+def values(cells: pd.Series) -> pd.Series:
+    """Return Intervals and numbers as numbers, what is none as NaN."""
+    return pd.to_numeric(cells.astype(object).map(lambda cell: getattr(cell, "value", cell)), errors="coerce")
 
 
 def worst(frame: pd.DataFrame, errors: Sequence[str], by: Sequence[str]) -> pd.DataFrame:
     """Return the largest of each error, as text, for each value of the fields `by`."""
-    medians_of_errors = medians(ok(frame), errors)
-    rows = []
-    for key, group in medians_of_errors.groupby(list(by), sort=False):
-        row = dict(zip(by, key, strict=True))
-        for name in errors:
-            largest_error = values(group[name].dropna()).max()
-            row[name.replace("_", " ")] = f"{largest_error:.1e}" if pd.notna(largest_error) else ""
-        rows.append(row)
-    return filled(pd.DataFrame(rows))
+    of_cases = medians(ok(frame), errors)
+    of_cases[list(errors)] = of_cases[list(errors)].apply(values)
+    largest_errors = of_cases.groupby(list(by), sort=False)[list(errors)].max()
+    texts = largest_errors.map("{:.1e}".format).where(largest_errors.notna(), "")
+    return filled(texts.rename(columns=lambda name: name.replace("_", " ")).reset_index())
 
 
 def filled(view: pd.DataFrame) -> pd.DataFrame:
@@ -180,12 +171,11 @@ def noisy(frame: pd.DataFrame) -> pd.Series:
     """Tell of each record if the noise probe beside it was slow or unsteady.
 
     Slow is relative to the first decile of the machine's medians: the smallest may be a moment at a higher clock."""
-    if "noise_probe_ms" not in frame:
-        return pd.Series(False, index=frame.index)
-    medians = frame["noise_probe_ms"].map(statistics.median, na_action="ignore").astype(float)
+    probes = frame.get("noise_probe_ms", pd.Series(index=frame.index, dtype=object))
+    medians = probes.map(statistics.median, na_action="ignore").astype(float)
     quietest = medians.groupby(frame["machine"]).transform("quantile", 0.1)
     is_noisy = []
-    for samples, best in zip(frame["noise_probe_ms"], quietest, strict=True):
+    for samples, best in zip(probes, quietest, strict=True):
         is_noisy.append(isinstance(samples, list) and not steady_state.quiet(samples, best))
     return pd.Series(is_noisy, index=frame.index)
 

@@ -18,9 +18,8 @@ import numpy as np
 import scipy
 from scipy import special
 
-from lib.stats import intervals, moderation
-from lib.stats.intervals import ENOUGH_ROUNDS, Interval
-from lib.stats.moderation import Prior
+from lib.stats import moderation
+from lib.stats.intervals import Interval, t_reach
 
 MARGIN = 0.03  # two times are the same when their ratio is shown to lie within 3% of one
 # The share of false findings in a table. It is half of 5%, since a table may be judged twice: `ROUNDS=` measures again
@@ -40,11 +39,6 @@ class Comparison:
 
     ratio: Interval
     verdict: str
-
-    @property
-    def rounds(self) -> int:
-        """Return the number of processes."""
-        return self.ratio.rounds
 
     @property
     def tier(self) -> str:
@@ -80,7 +74,7 @@ class Comparison:
 
     @property
     def _scope(self) -> str:
-        if self.rounds == 1:
+        if self.ratio.rounds == 1:
             return " in this process"
         return ""
 
@@ -99,25 +93,13 @@ def _uncertainty(ratio: Interval) -> float:
 
 @dataclass(frozen=True)
 class Measured:
-    """Hold the logarithm of a ratio in each process, from `n` samples in all.
+    """Hold the logarithm of a ratio in each process, from `n` pairs in all.
 
-    - `noise`: the standard error of one process's logarithm by its own samples, 0 if unknown.
-    - `ms`: the longer of the two times; the spread between processes may depend on it.
-    - `paired`: True of interleaved pairs, False of medians that were timed one after the other.
-    """
+    `noise` is the standard error of one process's logarithm by its own pairs, 0 if unknown."""
 
     logs: tuple[float, ...]
     n: int
     noise: float = 0.0
-    ms: float = 1.0
-    paired: bool = True
-
-    @property
-    def variance(self) -> float:
-        """Return the variance of the logarithms between processes; NaN of one process."""
-        if len(self.logs) < 2:
-            return math.nan
-        return float(np.var(self.logs, ddof=1))
 
 
 def of_pairs(variant_ms: Sequence[float], baseline_ms: Sequence[float]) -> Measured:
@@ -129,42 +111,17 @@ def of_pairs(variant_ms: Sequence[float], baseline_ms: Sequence[float]) -> Measu
     estimate = float(np.median(means[np.triu_indices(len(logs))]))
     noise = 0.0
     if len(logs) > 1:
-        noise = _robust_deviation(logs) / math.sqrt(EFFICIENCY * len(logs))
-    ms = max(statistics.median(variant_ms), statistics.median(baseline_ms))
-    return Measured((estimate,), len(logs), noise, ms)
+        # the outer tenth on each side is clipped; of many normal values, 0.824 of the deviation is left
+        winsorized = np.clip(logs, *np.quantile(logs, (0.1, 0.9)))
+        noise = float(np.std(winsorized, ddof=1)) / 0.824 / math.sqrt(EFFICIENCY * len(logs))
+    return Measured((estimate,), len(logs), noise)
 
 
-def _robust_deviation(logs: np.ndarray) -> float:
-    """Estimate the standard deviation from winsorized values.
-
-    The outer tenth on each side is clipped."""
-    low, high = np.quantile(logs, (0.1, 0.9))
-    winsorized = np.clip(logs, low, high)
-    # of many normal values, that much of the deviation is left
-    return float(np.std(winsorized, ddof=1)) / 0.824
-
-
-def of_medians(variant: dict[int, Sequence[float]], baseline: dict[int, Sequence[float]]) -> Measured | None:
-    """Return the ratio of medians in ms in each round that both have, or None."""
-    processes = []
-    for number in sorted(variant.keys() & baseline.keys()):
-        variant_ms = statistics.median(variant[number])
-        baseline_ms = statistics.median(baseline[number])
-        n = min(len(variant[number]), len(baseline[number]))
-        log = math.log(baseline_ms / variant_ms)
-        processes.append(Measured((log,), n, 0.0, max(variant_ms, baseline_ms), paired=False))
-    return joined(processes)
-
-
-def joined(processes: Sequence[Measured]) -> Measured | None:
-    """Return one ratio of several processes from that of each; None of none."""
-    if not processes:
-        return None
+def joined(processes: Sequence[Measured]) -> Measured:
+    """Return one ratio of several processes, at least one, from that of each."""
     logs = tuple(log for process in processes for log in process.logs)
-    n = sum(process.n for process in processes)
     noise = math.sqrt(statistics.fmean(process.noise**2 for process in processes))
-    ms = statistics.median(process.ms for process in processes)
-    return Measured(logs, n, noise, ms, processes[0].paired)
+    return Measured(logs, sum(process.n for process in processes), noise)
 
 
 def judged(rows: Sequence[Measured]) -> list[Comparison]:
@@ -174,61 +131,43 @@ def judged(rows: Sequence[Measured]) -> list[Comparison]:
     slower are false, and as many of those called the same."""
     if not rows:
         return []
-    several = [row for row in rows if len(row.logs) > 1]
-    shared = moderation.prior(
-        [row.variance for row in several], [len(row.logs) - 1 for row in several], [row.ms for row in several]
-    )
-    ratios = []
-    p_differ = []
-    p_same = []
-    for row in rows:
-        variance, freedom = _variance(row, shared)
-        log = statistics.fmean(row.logs)
-        error = max(math.sqrt(variance / len(row.logs)), LEAST_ERROR)
-        reach = math.nan
-        if freedom > 0:
-            reach = error * intervals.t_reach(freedom)
-        ratios.append(Interval(math.exp(log), math.exp(log - reach), math.exp(log + reach), row.n, len(row.logs)))
-        p_differ.append(min(1.0, 2 * _tail(-abs(log) / error, freedom)))
-        # two one-sided tests in one: the nearer end of the margin decides
-        p_same.append(_tail(-(math.log1p(MARGIN) - abs(log)) / error, freedom))
-    differ = scipy.stats.false_discovery_control(p_differ) <= LEVEL
+    counts = np.array([len(row.logs) for row in rows])
+    logs = np.array([statistics.fmean(row.logs) for row in rows])
+    variances, freedoms = _variances(rows)
+    errors = np.maximum(np.sqrt(variances / counts), LEAST_ERROR)
+    reaches = errors * t_reach(freedoms)
+    p_differ = 2 * _tail(-np.abs(logs) / errors, freedoms)
+    # two one-sided tests in one: the nearer end of the margin decides
+    p_same = _tail(-(math.log1p(MARGIN) - np.abs(logs)) / errors, freedoms)
+    differ = scipy.stats.false_discovery_control(np.minimum(p_differ, 1)) <= LEVEL
     same = scipy.stats.false_discovery_control(p_same) <= LEVEL
     comparisons = []
-    for ratio, shown_to_differ, shown_to_be_same in zip(ratios, differ, same, strict=True):
+    for i, (log, reach) in enumerate(zip(logs.tolist(), reaches.tolist(), strict=True)):
         verdict = UNCLEAR
         # a difference that is real but within 3% is of no use to anyone
-        if shown_to_be_same:
+        if same[i]:
             verdict = SAME
-        elif shown_to_differ and ratio.value > 1:
-            verdict = FASTER
-        elif shown_to_differ:
-            verdict = SLOWER
+        elif differ[i]:
+            verdict = FASTER if log > 0 else SLOWER
+        ratio = Interval(math.exp(log), math.exp(log - reach), math.exp(log + reach), len(rows[i].logs))
         comparisons.append(Comparison(ratio, verdict))
     return comparisons
 
 
-def _variance(row: Measured, shared: Prior | None) -> tuple[float, float]:
-    """Return the variance of a row between processes, and its degrees of freedom.
-
-    With a prior, it is at least that of a process's own samples."""
-    own_freedom = len(row.logs) - 1
-    if shared is None:
-        if not row.paired and len(row.logs) < ENOUGH_ROUNDS:
-            # few processes that timed one after the other decide nothing
-            return 0.0, 0
-        if own_freedom == 0:
-            # this speaks for that process alone
-            return row.noise**2, row.n - 1
-        return row.variance, own_freedom
-    if own_freedom == 0:
-        return max(shared.at(row.ms), row.noise**2), shared.freedom
-    variance, freedom = shared.moderate(row.variance, own_freedom, row.ms)
-    return max(variance, row.noise**2), freedom
+def _variances(rows: Sequence[Measured]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the variance of each row between processes, and its degrees of freedom."""
+    freedoms = np.array([len(row.logs) - 1 for row in rows])
+    between = np.array([np.var(row.logs, ddof=min(1, len(row.logs) - 1)) for row in rows])
+    within = np.array([row.noise**2 for row in rows])
+    moderated = moderation.moderated(between, freedoms)
+    if moderated is not None:
+        # at least that of a process's own pairs
+        return np.maximum(moderated[0], within), moderated[1]
+    # one process speaks for itself alone
+    alone = freedoms == 0
+    return np.where(alone, within, between), np.where(alone, [row.n - 1 for row in rows], freedoms)
 
 
-def _tail(t: float, freedom: float) -> float:
-    """Return the probability that Student's t is at most this."""
-    if freedom <= 0:
-        return 1.0
-    return float(special.stdtr(freedom, t))
+def _tail(t: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
+    """Return the probability that Student's t is at most this; 1 if nothing is known."""
+    return np.nan_to_num(special.stdtr(freedoms, t), nan=1.0)

@@ -25,13 +25,12 @@ ENOUGH_ROUNDS = 3  # for an interval that speaks for processes in general
 class Interval:
     """Hold a value with its 95% interval.
 
-    The ends are NaN where the data is too little for one. It comes from `n` samples of so many `rounds`. Of several
-    rounds it speaks for processes in general, of one for that process alone. It prints itself: 81 (79 to 83)."""
+    The ends are NaN where the data is too little for one. Of several rounds it speaks for processes in general, of one
+    for that process alone. It prints itself: 81 (79 to 83)."""
 
     value: float
     low: float
     high: float
-    n: int
     rounds: int
 
     @property
@@ -89,11 +88,10 @@ def median(rounds: Sequence[Sequence[float]]) -> Interval:
     counts, have the interval of `of_processes`. Raises ValueError without any rounds."""
     if not rounds:
         raise ValueError("rounds: got none, expected at least one list of samples")
-    n = sum(len(samples) for samples in rounds)
     medians = [statistics.median(samples) for samples in rounds]
     if len(rounds) >= ENOUGH_ROUNDS or min(medians) <= 0:
-        return replace(of_processes(medians), n=n)
-    return Interval(medians[0], *order_statistics(rounds[0]), len(rounds[0]), 1)
+        return of_processes(medians)
+    return Interval(medians[0], *order_statistics(rounds[0]), 1)
 
 
 def of_processes(values: Sequence[float]) -> Interval:
@@ -107,18 +105,18 @@ def of_processes(values: Sequence[float]) -> Interval:
     enough = count >= ENOUGH_ROUNDS
     # their logarithms would bring rounding in, and zero has none
     if enough and min(values) == max(values):
-        return Interval(values[0], values[0], values[0], count, count)
+        return Interval(values[0], values[0], values[0], count)
     if enough and min(values) > 0:
         logs = np.log(values)
         reach = t_reach(count - 1) * logs.std(ddof=1) / math.sqrt(count)
         mean, low, high = np.exp([logs.mean(), logs.mean() - reach, logs.mean() + reach]).tolist()
-        return Interval(mean, low, high, count, count)
-    return Interval(statistics.median(values), math.nan, math.nan, count, count)
+        return Interval(mean, low, high, count)
+    return Interval(statistics.median(values), math.nan, math.nan, count)
 
 
-def t_reach(freedom: float) -> float:
+def t_reach(freedom: np.ndarray | int) -> np.ndarray:
     """Return how many standard errors a t interval reaches to each side."""
-    return float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return special.stdtrit(freedom, (1 + CONFIDENCE) / 2)
 
 
 def order_statistics(samples: Sequence[float]) -> tuple[float, float]:

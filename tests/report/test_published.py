@@ -16,7 +16,7 @@ def test_every_number_has_a_source_that_is_listed(name):
 
 
 def test_each_claim_has_a_source_and_a_test():
-    claims = published.claims()
+    claims = published.load("claims")
     assert claims["id"].is_unique
     assert claims[["source", "claim", "experiment", "how it can be tested"]].notna().all(axis=None)
     assert {f"write-up {source}" for source in claims["source"].str.split(" and ").explode()} <= SOURCES

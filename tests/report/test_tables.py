@@ -12,7 +12,7 @@ from lib.stats.intervals import Interval
 
 
 def near(value: float) -> Interval:
-    return Interval(value, value * 0.95, value * 1.05, 30, 3)
+    return Interval(value, value * 0.95, value * 1.05, 3)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_numbers_are_flush_right_and_texts_are_not(frame):
 
 
 def test_what_is_missing_is_a_dash(frame):
-    frame["gone"] = [None, Interval(math.nan, math.nan, math.nan, 0, 0)]
+    frame["gone"] = [None, Interval(math.nan, math.nan, math.nan, 0)]
     rows = table(frame, "Times")._repr_markdown_().splitlines()
     assert rows[4].endswith("| – |")
     assert rows[5].endswith("| – | no | – |")

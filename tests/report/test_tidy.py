@@ -77,7 +77,7 @@ def test_the_median_of_a_case_has_the_interval_over_its_rounds(frame):
     rows = tidy.told(frame).query("variant == 'fused' and status == 'ok'")
     found = tidy.median(tidy.told(frame), "total_ms", variant="fused", num_params=8)
     assert found == intervals.median(rows["total_ms"].tolist())
-    assert (found.n, found.rounds) == (27, 3)
+    assert found.rounds == 3
     number = tidy.median(tidy.told(frame), "elements", variant="fused", num_params=8)
     assert (number.value, number.reach, number.rounds) == (64, 0, 3)
 

@@ -86,18 +86,9 @@ def test_equal_programs_are_called_the_same_and_few_that_differ_by_3_percent_are
     assert verdicts[40:].count("same") <= 3
 
 
-def test_a_trend_of_the_spread_with_the_length_of_a_case_is_learnt():
-    random = np.random.default_rng(1)
-    lengths = np.geomspace(1, 1000, 60)
-    variances = [np.var(0.02 * ms**0.3 * random.standard_normal(5), ddof=1) for ms in lengths]
-    prior = moderation.prior(variances, [4] * 60, lengths)
-    assert prior.slope == pytest.approx(0.6, abs=0.25)
-    assert prior.at(1000) > 10 * prior.at(1)
-
-
 def test_two_variances_or_none_that_is_positive_make_no_prior_and_no_rows_no_verdicts():
-    assert moderation.prior([0.1, 0.2], [2, 2], [1.0, 1.0]) is None
-    assert moderation.prior([0.0] * 30, [2] * 30, [1.0] * 30) is None
+    assert moderation.moderated(np.array([0.1, 0.2]), np.array([2, 2])) is None
+    assert moderation.moderated(np.zeros(30), np.full(30, 2)) is None
     assert comparisons.judged([]) == []
 
 
@@ -117,28 +108,18 @@ def test_alone_three_processes_have_the_t_interval_of_scipy():
     (made,) = comparisons.judged([Measured(tuple(logs), 30)])
     low, high = stats.t.interval(0.95, 2, logs.mean(), stats.sem(logs))
     assert (made.ratio.low, made.ratio.high) == pytest.approx((math.exp(low), math.exp(high)))
-    assert (made.verdict, made.ratio.n, made.rounds) == ("faster", 30, 3)
+    assert (made.verdict, made.ratio.rounds) == ("faster", 3)
 
 
 def test_the_verdicts_of_a_table_are_those_of_benjamini_and_hochberg():
     rows = [Measured((log, 1.01 * log + 0.02, log - 0.02), 30) for log in (0.03, 0.05, 0.08, 0.12, 0.2, 0.4, -0.3)]
     made = comparisons.judged(rows)
-    prior = moderation.prior([row.variance for row in rows], [2] * len(rows), [1.0] * len(rows))
-    p = []
-    for row in rows:
-        variance, freedom = prior.moderate(row.variance, 2, 1.0)
-        p.append(2 * stats.t.sf(abs(np.mean(row.logs)) / math.sqrt(variance / 3), freedom))
+    logs = np.array([row.logs for row in rows])
+    variances, freedoms = moderation.moderated(logs.var(axis=1, ddof=1), np.full(len(rows), 2))
+    p = 2 * stats.t.sf(abs(logs.mean(axis=1)) / np.sqrt(variances / 3), freedoms)
     expected = stats.false_discovery_control(p) <= 0.025
     assert [comparison.verdict in ("faster", "slower") for comparison in made] == expected.tolist()
     assert made[-1].verdict == "slower"
-
-
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_few_processes_that_timed_one_after_the_other_decide_nothing(rounds):
-    fast, slow = ({r: [time] * 20 for r in range(rounds)} for time in (1.0, 2.0))
-    (made,) = comparisons.judged([comparisons.of_medians(fast, slow)])
-    assert (made.verdict, made.tier) == ("unclear", "probable")
-    assert str(made).startswith("2.00×, unclear")
 
 
 @pytest.mark.parametrize("kind", simulated_noise.INDEPENDENT)
@@ -175,7 +156,7 @@ def test_the_estimate_of_pairs_is_the_pseudomedian_of_all_their_means():
     ],
 )
 def test_a_comparison_prints_itself_with_the_digits_that_tell_its_ends_from_one(ends, verdict, rounds, text, tier):
-    comparison = Comparison(Interval(*ends, 90, rounds), verdict)
+    comparison = Comparison(Interval(*ends, rounds), verdict)
     assert f"{comparison}" == text
     assert comparison.tier == tier
 
@@ -190,5 +171,5 @@ def test_a_comparison_prints_itself_with_the_digits_that_tell_its_ends_from_one(
     ],
 )
 def test_a_comparison_says_itself_in_a_sentence(verdict, rounds, sentence):
-    ratio = Interval(1.43, 1.38, 1.48, 30, rounds)
+    ratio = Interval(1.43, 1.38, 1.48, rounds)
     assert Comparison(ratio, verdict).than("naive") == sentence

@@ -25,7 +25,7 @@ from lib.stats.comparisons import Comparison
 from lib.stats.intervals import Interval
 
 def near(value):
-    return Interval(value, value * 0.96, value * 1.04, 90, 3)
+    return Interval(value, value * 0.96, value * 1.04, 3)
 """
 LINES = """
 rows = [{"variant": name, "seq_len": length, "total_ms": near(factor * (length / 256) ** 2)}
@@ -44,9 +44,9 @@ table(wide, "Attention, forward and backward, by length", "n = 90 in 3 rounds; P
 STACKED = """
 steps = pd.DataFrame({"label": ["plain", "+ bf16", "+ compiled"], "forward": [near(860), near(400), near(380)],
     "backward": [near(1610), near(800), near(760)], "bound, ms": [near(2200), near(1000), near(1000)]})
-figure_ = plots.stacked(steps, "label", ["forward", "backward"], "a step, ms", mark="bound, ms")
+figure_ = plots.bars(steps, "label", ["forward", "backward"], "a step, ms", mark="bound, ms")
 plots.show(figure_, "The steps get shorter.", key="ladder")
-plots.show(plots.bars(steps, "label", "forward", mark="bound, ms"), "The forward passes.")
+plots.show(plots.bars(steps, "label", ["forward"], "ms", "bound, ms"), "The forward passes.")
 """
 RATIOS = """
 gains = pd.DataFrame({"switch": ["bf16 autocast", "fused AdamW"], "comparison": [
