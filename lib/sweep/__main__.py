@@ -2,15 +2,16 @@
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from lib import notebooks, records
+from lib import notebooks, records, validate
 from lib.instruments import device
-from lib.sweep import ledger, plan, progress, shard, supervise, sweep_file
+from lib.sweep import ledger, plan, progress, run, shard, supervise, sweep_file
 from lib.sweep.ledger import Ledger
 from lib.sweep.plan import Plan
 from lib.sweep.progress import Progress
@@ -27,63 +28,61 @@ EPILOG = """exit codes: 0 measured, or as much as the budget allowed; 1 some cas
 The same command continues."""
 
 
-def sweep(options: argparse.Namespace, own_shard: Shard) -> int:
+def sweep(options: argparse.Namespace) -> int:
     """Measure what a sweep's file asks for and no record has; return the exit code."""
+    validate.at_least("budget", options.budget, 1)
+    deadline = time.time() + options.budget
+    own_shard = shard.parse(options.shard)
     blocks = sweep_file.load(options.sweep, options.rounds)
     gpus = plan.pins()
     planned = plan.make(blocks, own_shard, max(1, len(gpus)))
     done = Ledger(options.retry, options.stale)
     if options.dry:
-        return _list(options.sweep, planned, done)
+        print(ledger.table(planned, done).to_string(index=False))
+        print(f"{options.sweep}: {progress.counted(done.counts(planned.jobs))}")
+        return 0
     missing = device.on("cuda").missing()
     if missing and all(block.options.needs == "cuda" for block in blocks):
         raise ValueError(f"{options.sweep}.yaml: needs cuda: {missing}; DRY=1 lists the cases")
-    boxes = _boxes(options.address, planned, own_shard, gpus)
+    boxes = _boxes(options.address, own_shard, gpus)
     received = _received_signals()
     with shard.held(own_shard):
         # what a killed supervisor has left
-        supervise.clear(own_shard.scratch())
-        shown = Progress(options.sweep, own_shard, planned.jobs, done, slots=max(1, len(gpus)) * len(boxes))
-        supervisor = Supervisor(boxes, done, shown, options.deadline, received)
+        run.clear(own_shard.scratch())
+        shown = Progress(options.sweep, own_shard, planned.jobs, done, slots=max(1, len(gpus)) * len(boxes()))
+        supervisor = Supervisor(boxes, done, shown, deadline, received)
         try:
             supervisor.run(planned.first)
-            if shown.seconds:
-                shown.say(f"one case of each experiment: {progress.counted(shown.counts)}; {shown.expected_end()}")
+            shown.ends_first()
             supervisor.run(planned.jobs)
         finally:
-            supervise.clear(own_shard.scratch())
+            run.clear(own_shard.scratch())
             shown.close("stopped" if received else "ended")
     return _end(planned, done, supervisor.troubles, received)
 
 
-def _list(sweep: str, planned: Plan, done: Ledger) -> int:
-    """List the cases of a sweep; run nothing."""
-    print(ledger.table(planned).to_string(index=False))
-    print(f"{sweep}: {progress.counted(done.counts(planned.jobs))}")
-    return 0
-
-
-def _boxes(address: str, planned: Plan, own_shard: Shard, gpus: list[str]) -> list[Box]:
-    """Return the machines that measure: the nodes of a cluster, or this one."""
+def _boxes(address: str, own_shard: Shard, gpus: list[str]) -> Callable[[], Sequence[Box]]:
+    """Return a function that lists the boxes that measure: this machine, or nodes of a cluster."""
     if address:
         # an optional package, which takes long to import
         from lib.sweep import ray
 
-        return ray.boxes(address, planned.jobs)
-    return [supervise.local_box(own_shard.scratch(), gpus)]
+        return ray.connect(address)
+    box = supervise.local_box(own_shard.scratch(), gpus)
+    return lambda: [box]
 
 
 def _end(planned: Plan, done: Ledger, troubles: list[str], received: list[int]) -> int:
     """Print the last lines, and return the exit code."""
     for reason, cases in planned.left_out.items():
         print(f"{len(cases)} left out: {reason}")
-    for line in [*progress.summary(planned.jobs, done), *troubles]:
+    failures = progress.failures(planned.jobs, done)
+    for line in [*failures, progress.counted(done.counts(planned.jobs)), *troubles]:
         print(line)
     if received:
         print("stopped; the same command continues")
         return SIGNALS[received[0]]
-    counts = done.counts(planned.jobs)
-    if troubles or any(counts[status] for status in progress.BAD):
+    if failures or troubles:
         return FAILED
     return 0
 
@@ -102,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("lib.sweep", description=__doc__, epilog=EPILOG)
     parser.add_argument("sweep", help=f"a file in notebooks/sweeps ({names}), `report` (the quick one here), `status`")
     parser.add_argument("--rounds", type=int, help="measure each case in so many processes, and only what is missing")
-    parser.add_argument("--budget", type=float, help="end between cases after so many seconds")
+    parser.add_argument("--budget", type=float, default=math.inf, help="end between cases after so many seconds")
     parser.add_argument("--shard", default="1/1", help="k/n: measure the k-th of n shares")
     parser.add_argument("--address", default="", help="host:port: measure on the Ray cluster with this head")
     parser.add_argument("--retry", action="store_true", help="repeat what ended badly or without memory")
@@ -121,18 +120,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.sweep == "report":
         options.sweep = "quick" if device.on("cuda").missing() else "quick-gpu"
     try:
-        for name in ("rounds", "budget"):
-            value = getattr(options, name)
-            # NaN is not above 0 either
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}: got {value:g}, expected a positive number")
-        options.deadline = None
-        if options.budget:
-            options.deadline = time.time() + options.budget
-        return sweep(options, shard.parse(options.shard))
-    except (ValueError, records.CannotWrite, Busy) as error:
+        return sweep(options)
+    except (ValueError, OSError, records.CannotWrite, Busy) as error:
         print(error, file=sys.stderr)
-        if isinstance(error, records.CannotWrite):
+        if isinstance(error, OSError | records.CannotWrite):
             return CANNOT_WRITE
         if isinstance(error, Busy):
             return BUSY

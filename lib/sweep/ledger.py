@@ -1,6 +1,5 @@
 """Tell what of a sweep is done and what is left: a record means done."""
 
-import functools
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -20,19 +19,12 @@ MORE = 1.1  # times the former limit of memory: above it, a case that ran out is
 
 def short_record(file: Path) -> dict | None:
     """Return a case's record without samples, or None if missing or damaged."""
-    try:
-        # the time is part of the cache's key, so that a new record is read
-        return _short_record(file, file.stat().st_mtime_ns)
-    except OSError:
+    if not file.exists():
         return None
-
-
-@functools.cache
-def _short_record(file: Path, _: int) -> dict | None:
     try:
         record = records.read(file)
     except ValueError as error:
-        warnings.warn(f"{file.name}: skipped: {error}", stacklevel=3)
+        warnings.warn(f"{file.name}: skipped: {error}", stacklevel=2)
         return None
     metrics = record["metrics"]
     return record | {"metrics": {name: metrics[name] for name in ("fresh", "limit_bytes", "reason") if name in metrics}}
@@ -48,28 +40,39 @@ class Ledger:
     retry: bool = False
     stale: bool = False
     finished: set[Path] = field(default_factory=set)
+    known: dict[Path, dict | None] = field(default_factory=dict)  # what was read before
+
+    def finish(self, file: Path, status: str = "") -> None:
+        """Note that this sweep has made a record, or that there is none but a status."""
+        self.finished.add(file)
+        self.known.pop(file, None)
+        if status:
+            self.known[file] = {"status": status}
+
+    def record(self, file: Path) -> dict | None:
+        """Return a case's record without samples, which is read only once."""
+        if file not in self.known:
+            self.known[file] = short_record(file)
+        return self.known[file]
 
     def left(self, job: Job) -> tuple[Entry, ...]:
         """Return the entries of a job that are still to be measured."""
-        return tuple(entry for entry in job.entries if self.is_left(job, entry))
+        return tuple(entry for entry in job.entries if self.status(job, entry) == "left")
 
-    def is_left(self, job: Job, entry: Entry) -> bool:
-        """Tell if an entry is to be measured: neither done nor badly ended before."""
-        if self._is_done(job, job.file(entry)):
-            return False
-        for round in range(1, job.round):
-            earlier_file = job.file(entry, round)
-            record = short_record(earlier_file)
-            ended_badly = record and record["status"] != "ok"
-            if ended_badly and self._is_done(job, earlier_file):
-                return False
-        return True
+    def status(self, job: Job, entry: Entry) -> str:
+        """Return the status of a record, `left`, or `skipped` if an earlier round ended badly."""
+        status = self._status(job, job.file(entry))
+        if status == "left":
+            for round in range(1, job.round):
+                if self._status(job, job.file(entry, round)) not in ("ok", "left"):
+                    return "skipped"
+        return status
 
-    def _is_done(self, job: Job, file: Path) -> bool:
-        if file in self.finished:
-            return True
-        record = short_record(file)
-        return record is not None and not self._is_wanted_again(job, record)
+    def _status(self, job: Job, file: Path) -> str:
+        record = self.record(file)
+        if record and (file in self.finished or not self._is_wanted_again(job, record)):
+            return record["status"]
+        return "left"
 
     def _is_wanted_again(self, job: Job, record: dict) -> bool:
         """Tell if a case is to be measured although it has a record."""
@@ -89,24 +92,16 @@ class Ledger:
         return self.retry and record["status"] != "ok"
 
     def counts(self, jobs: Sequence[Job]) -> Counter[str]:
-        """Count the cases of all rounds by status, and those that are `left`."""
-        counts = Counter()
-        for job in jobs:
-            for entry in job.entries:
-                record = short_record(job.file(entry))
-                if self.is_left(job, entry):
-                    counts["left"] += 1
-                elif record:
-                    counts[record["status"]] += 1
-        return counts
+        """Count the cases of all rounds by status."""
+        return Counter(self.status(job, entry) for job in jobs for entry in job.entries)
 
 
-def table(plan: Plan) -> pd.DataFrame:
+def table(plan: Plan, ledger: Ledger) -> pd.DataFrame:
     """List the cases, one a row: rounds, seconds, and records or why it is left out."""
     rows = []
     for job in plan.jobs:
         for entry in job.entries:
-            record = short_record(job.file(entry)) or {"status": "none"}
+            record = ledger.record(job.file(entry)) or {"status": "none"}
             rows.append((job.experiment, records.name(entry.case), 1, f"{entry.seconds:g}", record["status"]))
     for reason, left_out in plan.left_out.items():
         rows += [(experiment, name, 0, "", f"left out: {reason}") for experiment, name in left_out]
