@@ -73,8 +73,8 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
 
     If a kernel dies or ends early, the case in hand gets one more try, then a record with the status `crashed`. A case
     that takes longer than its timeout gets one with the status `timeout`. What found no memory in a used kernel is
-    measured once more in a kernel of its own. Closing the generator ends the kernel. Raises OSError or records.CannotWrite if a
-    disk is full."""
+    measured once more in a kernel of its own. Closing the generator ends the kernel. Raises OSError or
+    records.CannotWrite if a disk is full."""
     left = list(job.entries)
     wanting_memory = []
     tries = Counter()

@@ -85,9 +85,9 @@ def _blocks(content: object, rounds: int | None) -> list[Block]:
             given_blocks = [given_blocks]
         for given_block in given_blocks:
             blocks.append(_block(experiment, given_block, options, rounds))
-    names = Counter(
-        f"{block.experiment}: the case {records.name(asdict(case))}" for block in blocks for case in block.cases
-    )
+    names = Counter()
+    for block in blocks:
+        names.update(f"{block.experiment}: the case {records.name(asdict(case))}" for case in block.cases)
     if not names:
         raise ValueError("file: got no experiment, expected at least one")
     ((name, times),) = names.most_common(1)

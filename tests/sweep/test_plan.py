@@ -73,7 +73,7 @@ def test_what_the_machine_cannot_run_is_left_out_with_its_reason(here, monkeypat
     text = f"cheap: [{{number: 1}}, {{number: 2, behaviour: unavailable}}, {needing}]"
     monkeypatch.setattr(plan.processor, "emulates_bf16", lambda: False)
     left_out = planned(here, text)
-    assert ledger.table(left_out)["records"].tolist() == [
+    assert ledger.table(left_out, ledger.Ledger())["records"].tolist() == [
         "none", "left out: it says so", "left out: it needs cuda", f"left out: {plan.NATIVE}",
     ]  # fmt: skip
 
