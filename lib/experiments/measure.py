@@ -65,7 +65,9 @@ def _run_by_hand(experiment: str, grid: Sequence[Case], seconds: float, round: i
 
 
 def _run_plan(experiment: str, plan_file: Path) -> pd.DataFrame:
-    """Measure the cases of a plan until its deadline; note how many have begun and are saved."""
+    """Measure the cases of a plan until its deadline; note how many have begun and are saved.
+
+    It ends early where a new process does better: it then measures the rest."""
     plan = json.loads(plan_file.read_text())
     note_file = plan_file.with_name(NOTE)
     measured = []
@@ -75,11 +77,15 @@ def _run_plan(experiment: str, plan_file: Path) -> pd.DataFrame:
         records.write(note_file, json.dumps({"begun": len(measured) + 1, "saved": len(measured)}))
         case = cases.case_class(experiment)(**entry["case"])
         record = measure(case, plan["round"], entry["seconds"], plan["share"])
-        records.save(record)
-        measured.append(record)
+        # a process that has measured nothing else may have room
+        wants_memory = record["status"] == "oom" and not record["metrics"]["fresh"]
+        if not wants_memory:
+            records.save(record)
+            measured.append(record)
         records.write(note_file, json.dumps({"begun": len(measured), "saved": len(measured)}))
-        if record["status"] == "failed" and case.device != "cpu":
-            # the error may have left the GPU unusable for this process; another one measures the rest
+        # an error may have left the GPU unusable for this process
+        lost_gpu = record["status"] == "failed" and case.device != "cpu"
+        if wants_memory or lost_gpu:
             break
     return records.frame(experiment, measured)
 

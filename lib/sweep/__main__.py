@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from lib import notebooks, records, validate
 from lib.instruments import device
@@ -15,8 +16,8 @@ from lib.sweep import ledger, plan, progress, run, shard, supervise, sweep_file
 from lib.sweep.ledger import Ledger
 from lib.sweep.plan import Plan
 from lib.sweep.progress import Progress
-from lib.sweep.shard import Busy, Shard
-from lib.sweep.supervise import Box, Supervisor
+from lib.sweep.shard import Busy
+from lib.sweep.supervise import Supervisor
 
 FAILED = 1
 BAD_INPUT = 2
@@ -38,18 +39,23 @@ def sweep(options: argparse.Namespace) -> int:
     planned = plan.make(blocks, own_shard, max(1, len(gpus)))
     done = Ledger(options.retry, options.stale)
     if options.dry:
-        print(ledger.table(planned, done).to_string(index=False))
+        print(*ledger.listed(planned, done), sep="\n")
         print(f"{options.sweep}: {progress.counted(done.counts(planned.jobs))}")
         return 0
     missing = device.on("cuda").missing()
     if missing and all(block.options.needs == "cuda" for block in blocks):
         raise ValueError(f"{options.sweep}.yaml: needs cuda: {missing}; DRY=1 lists the cases")
-    boxes = _boxes(options.address, own_shard, gpus)
+    boxes = supervise.local_boxes(own_shard.scratch(), gpus)
+    if options.address:
+        # an optional package, which takes long to import
+        from lib.sweep import ray
+
+        boxes = ray.connect(options.address)
     received = _received_signals()
     with shard.held(own_shard):
         # what a killed supervisor has left
         run.clear(own_shard.scratch())
-        shown = Progress(options.sweep, own_shard, planned.jobs, done, slots=max(1, len(gpus)) * len(boxes()))
+        shown = Progress(options.sweep, own_shard, planned.jobs, done, max(1, len(gpus) * len(boxes())))
         supervisor = Supervisor(boxes, done, shown, deadline, received)
         try:
             supervisor.run(planned.first)
@@ -61,24 +67,12 @@ def sweep(options: argparse.Namespace) -> int:
     return _end(planned, done, supervisor.troubles, received)
 
 
-def _boxes(address: str, own_shard: Shard, gpus: list[str]) -> Callable[[], Sequence[Box]]:
-    """Return a function that lists the boxes that measure: this machine, or nodes of a cluster."""
-    if address:
-        # an optional package, which takes long to import
-        from lib.sweep import ray
-
-        return ray.connect(address)
-    box = supervise.local_box(own_shard.scratch(), gpus)
-    return lambda: [box]
-
-
 def _end(planned: Plan, done: Ledger, troubles: list[str], received: list[int]) -> int:
     """Print the last lines, and return the exit code."""
-    for reason, cases in planned.left_out.items():
-        print(f"{len(cases)} left out: {reason}")
+    for reason, cases in Counter(planned.left_out.values()).items():
+        print(f"{cases} left out: {reason}")
     failures = progress.failures(planned.jobs, done)
-    for line in [*failures, progress.counted(done.counts(planned.jobs)), *troubles]:
-        print(line)
+    print(*failures, progress.counted(done.counts(planned.jobs)), *troubles, sep="\n")
     if received:
         print("stopped; the same command continues")
         return SIGNALS[received[0]]

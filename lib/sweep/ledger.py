@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pandas as pd
 import torch
 
 from lib import records
@@ -27,7 +26,7 @@ def short_record(file: Path) -> dict | None:
         warnings.warn(f"{file.name}: skipped: {error}", stacklevel=2)
         return None
     metrics = record["metrics"]
-    return record | {"metrics": {name: metrics[name] for name in ("fresh", "limit_bytes", "reason") if name in metrics}}
+    return record | {"metrics": {name: metrics[name] for name in ("limit_bytes", "reason") if name in metrics}}
 
 
 @dataclass
@@ -81,13 +80,9 @@ class Ledger:
         if self.stale and record["environment"].get("torch") != torch.__version__:
             return True
         if record["status"] == "oom":
-            metrics = record["metrics"]
-            # a process that had measured other cases ran out: a new one may have room
-            if not metrics.get("fresh", True):
-                return True
             # a machine that was full then may have room now
             offered_bytes = memory_limit.SHARE_OF_FREE * on(job.device).free_bytes()
-            if offered_bytes > MORE * metrics.get("limit_bytes", offered_bytes):
+            if offered_bytes > MORE * record["metrics"].get("limit_bytes", offered_bytes):
                 return True
         return self.retry and record["status"] != "ok"
 
@@ -96,16 +91,12 @@ class Ledger:
         return Counter(self.status(job, entry) for job in jobs for entry in job.entries)
 
 
-def table(plan: Plan, ledger: Ledger) -> pd.DataFrame:
-    """List the cases, one a row: rounds, seconds, and records or why it is left out."""
-    rows = []
+def listed(plan: Plan, ledger: Ledger) -> list[str]:
+    """List the cases, one a line: the status of each round, or why it is left out."""
+    statuses = {}
     for job in plan.jobs:
         for entry in job.entries:
-            record = ledger.record(job.file(entry)) or {"status": "none"}
-            rows.append((job.experiment, records.name(entry.case), 1, f"{entry.seconds:g}", record["status"]))
-    for reason, left_out in plan.left_out.items():
-        rows += [(experiment, name, 0, "", f"left out: {reason}") for experiment, name in left_out]
-    listed = pd.DataFrame(rows, columns=["experiment", "case", "rounds", "seconds", "records"])
-    by_case = listed.groupby(["experiment", "case"], sort=False, as_index=False)
-    # each status once, in the order of the rounds
-    return by_case.agg({"rounds": "sum", "seconds": "first", "records": lambda statuses: " ".join(statuses.unique())})
+            case = f"{job.experiment} {records.name(entry.case)}"
+            statuses.setdefault(case, []).append(ledger.status(job, entry))
+    lines = [f"{case}: {' '.join(of_rounds)}" for case, of_rounds in statuses.items()]
+    return lines + [f"{case}: left out: {reason}" for case, reason in plan.left_out.items()]

@@ -54,38 +54,31 @@ class Place:
 
 @dataclass
 class _Kernel:
-    """Hold what was seen of a kernel: its records, in the order of its cases, and its end."""
+    """Hold what was seen of a kernel: how many cases it has begun and saved, and its end."""
 
-    records: list[dict] = field(default_factory=list)
     begun: int = 0
+    saved: int = 0
     since: float = field(default_factory=time.time)  # it started, or began or saved its last case
     timed_out: bool = False
     reason: str = ""
 
     @property
     def in_hand(self) -> bool:
-        """Tell if a case has begun and has no record."""
-        return self.begun > len(self.records)
+        return self.begun > self.saved
 
 
 def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
     """Measure the cases of a job, and yield a message of each record.
 
     If a kernel dies or ends early, the case in hand gets one more try, then a record with the status `crashed`. A case
-    that takes longer than its timeout gets one with the status `timeout`. What found no memory in a used kernel is
-    measured once more in a kernel of its own. Closing the generator ends the kernel. Raises OSError or
-    records.CannotWrite if a disk is full."""
+    that takes longer than its timeout gets one with the status `timeout`. Closing the generator ends the kernel. Raises
+    OSError or records.CannotWrite if a disk is full."""
     left = list(job.entries)
-    wanting_memory = []
     tries = Counter()
-    while (left or wanting_memory) and time.time() <= deadline:
-        batch = left or [wanting_memory.pop(0)]
-        kernel = yield from _one_kernel(job, batch, deadline, place)
-        for entry, record in zip(batch, kernel.records, strict=False):
-            if wants_memory(record):
-                wanting_memory.append(entry)
-        left = batch[len(kernel.records) :]
-        ended_between_cases = kernel.records and not kernel.in_hand
+    while left and time.time() <= deadline:
+        kernel = yield from _one_kernel(job, left, deadline, place)
+        left = left[kernel.saved :]
+        ended_between_cases = kernel.saved and not kernel.in_hand
         if not left or ended_between_cases:
             continue
         name = records.name(left[0].case)
@@ -101,18 +94,12 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
             yield _ended_badly(job, left.pop(0), "crashed", kernel.reason, kernel.since)
 
 
-def wants_memory(record: dict) -> bool:
-    """Tell if a case found no memory in a process that had measured others."""
-    return record["status"] == "oom" and record["metrics"].get("fresh") is False
-
-
 def _ended_badly(job: Job, entry: Entry, status: str, reason: str, since: float) -> Message:
     """Save a record for a kernel that died or timed out, and return its message."""
-    started = datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds")
-    record = records.create(
-        job.experiment, entry.case, job.round, status, {"reason": reason}, environment.describe(job.device), started,
-        seconds=max(0.0, time.time() - since),
-    )  # fmt: skip
+    surroundings = environment.describe(job.device)
+    seconds = max(0.0, time.time() - since)
+    metrics = {"reason": reason}
+    record = records.create(job.experiment, entry.case, job.round, status, metrics, surroundings, seconds=seconds)
     records.save(record)
     return Message("record", record)
 
@@ -164,21 +151,19 @@ def _watch(kernel: _Kernel, job: Job, batch: Sequence[Entry], note_file: Path, e
     while not kernel.timed_out:
         # before the look at its note: a notebook that has ended writes no more
         over = bool(concurrent.futures.wait([executing], LOOK_S).done)
-        note = {"begun": 0, "saved": 0}
-        # none before the first case
-        with contextlib.suppress(FileNotFoundError):
+        # there is no note before the first case
+        if note_file.exists():
             note = json.loads(note_file.read_text())
-        for entry in batch[len(kernel.records) : note["saved"]]:
-            kernel.records.append(records.read(job.file(entry)))
-            kernel.since = time.time()
-            yield Message("record", kernel.records[-1])
-        if note["begun"] > kernel.begun:
+            for entry in batch[kernel.saved : note["saved"]]:
+                yield Message("record", records.read(job.file(entry)))
+            if note["begun"] > max(kernel.begun, note["saved"]):
+                yield Message("begins", records.name(batch[note["saved"]].case))
             kernel.begun = note["begun"]
-            kernel.since = time.time()
-            yield Message("begins", records.name(batch[kernel.begun - 1].case))
+            kernel.saved = note["saved"]
+            kernel.since = note_file.stat().st_mtime
         if over:
             return
-        limit_s = batch[kernel.begun - 1].timeout if kernel.in_hand else START_S
+        limit_s = batch[kernel.saved].timeout if kernel.in_hand else START_S
         kernel.timed_out = time.time() - kernel.since > limit_s
 
 
@@ -212,7 +197,7 @@ def _kill(folder: Path) -> None:
             # gone meanwhile, or another user's
             with contextlib.suppress(psutil.Error, OSError):
                 is_own = Path(process.environ().get(PLAN, "/")).is_relative_to(folder)
-                if is_own and process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid():
+                if is_own and process.status() != psutil.STATUS_ZOMBIE:
                     processes.append(process)
         if not processes:
             return

@@ -50,10 +50,11 @@ class Box:
         return self.whole
 
 
-def local_box(scratch: Path, pins: Sequence[str]) -> Box:
-    """Return this machine as a box, with a slot for each GPU in `pins`."""
+def local_boxes(scratch: Path, pins: Sequence[str]) -> Callable[[], list[Box]]:
+    """Return a function that lists this machine alone, with a slot for each GPU in `pins`."""
     parts = [functools.partial(run.measured, place=Place(scratch, len(pins), pin)) for pin in pins]
-    return Box(functools.partial(run.measured, place=Place(scratch)), parts)
+    box = Box(functools.partial(run.measured, place=Place(scratch)), parts)
+    return lambda: [box]
 
 
 @dataclass
@@ -118,10 +119,8 @@ class Supervisor:
             case Message("begins", name):
                 self.progress.begins(slot, f"{job.experiment} {name}")
             case Message("record", record):
-                # what is tried again in another kernel has no record yet
-                if not run.wants_memory(record):
-                    self.ledger.finish(records.path(job.machine, job.experiment, record["case"], record["round"]))
-                    self.progress.ends(slot, record)
+                self.ledger.finish(records.path(job.machine, job.experiment, record["case"], record["round"]))
+                self.progress.ends(slot, record)
             case Message("trouble", line):
                 self._tell(line)
             case _:

@@ -85,8 +85,13 @@ def run(seconds, round):
             BEHAVIOURS[case["behaviour"]]()
         environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
         taken = time.time() - began
-        records.save(records.create("cheap", case, plan["round"], status, metrics, environment, seconds=taken))
-        records.write(plan_file.with_name("note.json"), json.dumps({"begun": index + 1, "saved": index + 1}))
+        saved = index
+        if metrics.get("fresh", True):
+            records.save(records.create("cheap", case, plan["round"], status, metrics, environment, seconds=taken))
+            saved += 1
+        records.write(plan_file.with_name("note.json"), json.dumps({"begun": saved, "saved": saved}))
+        if saved == index:
+            return
 
 
 def note(number, round, **facts):
