@@ -71,12 +71,12 @@ def _end(planned: Plan, done: Ledger, troubles: list[str], received: list[int]) 
     """Print the last lines, and return the exit code."""
     for reason, cases in Counter(planned.left_out.values()).items():
         print(f"{cases} left out: {reason}")
-    failures = progress.failures(planned.jobs, done)
-    print(*failures, progress.counted(done.counts(planned.jobs)), *troubles, sep="\n")
+    counts = done.counts(planned.jobs)
+    print(progress.counted(counts), *troubles, sep="\n")
     if received:
         print("stopped; the same command continues")
         return SIGNALS[received[0]]
-    if failures or troubles:
+    if troubles or any(counts[status] for status in progress.BAD):
         return FAILED
     return 0
 

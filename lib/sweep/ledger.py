@@ -61,10 +61,9 @@ class Ledger:
     def status(self, job: Job, entry: Entry) -> str:
         """Return the status of a record, `left`, or `skipped` if an earlier round ended badly."""
         status = self._status(job, job.file(entry))
-        if status == "left":
-            for round in range(1, job.round):
-                if self._status(job, job.file(entry, round)) not in ("ok", "left"):
-                    return "skipped"
+        earlier = {self._status(job, job.file(entry, round)) for round in range(1, job.round)}
+        if status == "left" and earlier - {"ok", "left"}:
+            return "skipped"
         return status
 
     def _status(self, job: Job, file: Path) -> str:

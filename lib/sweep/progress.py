@@ -63,7 +63,7 @@ class Progress:
         self.write("running")
 
     def ends(self, slot: object, record: dict) -> None:
-        """Note a record."""
+        """Note a record, and tell at once if its case ended badly."""
         self.in_hand.pop(slot, None)
         case = (record["experiment"], records.name(record["case"]))
         self.left.discard((*case, record["round"]))
@@ -77,7 +77,7 @@ class Progress:
             self.seconds += record["seconds"]
         self.bar.update()
         if record["status"] in BAD:
-            self.say(failure(record))
+            self.say(f"{record['status']}: {' '.join(case)}: {record['metrics'].get('reason', '')}")
         if len(self.left) == self.total // 2:
             self.say(f"half of the cases are measured; {self.expected_end()}")
 
@@ -121,26 +121,10 @@ class Progress:
         self.write(state)
 
 
-def failure(record: dict) -> str:
-    """Describe a case that ended badly in one line."""
-    name = records.name(record["case"])
-    return f"{record['status']}: {record['experiment']} {name}: {record['metrics'].get('reason', '')}"
-
-
 def counted(counts: Counter[str]) -> str:
     """Return the morning line: 412 ok, 9 oom, 2 failed, 0 left."""
     words = [f"{counts[status]} {status}" for status in records.STATUSES if counts[status] or status == "ok"]
     return ", ".join([*words, f"{counts['left']} left"])
-
-
-def failures(jobs: Sequence[Job], ledger: Ledger) -> list[str]:
-    """Describe the cases that ended badly, one a line."""
-    lines = []
-    for job in jobs:
-        for entry in job.entries:
-            if ledger.status(job, entry) in BAD:
-                lines.append(failure(ledger.record(job.file(entry))))
-    return lines
 
 
 def statuses() -> list[str]:

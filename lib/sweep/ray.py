@@ -21,7 +21,7 @@ from lib.instruments import environment
 from lib.sweep import run
 from lib.sweep.plan import Job
 from lib.sweep.run import Message, Place
-from lib.sweep.supervise import Box, SlotLost
+from lib.sweep.supervise import Box
 
 # set before Ray is imported: send no usage statistics, and start no cluster when one is lost
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}
@@ -81,7 +81,7 @@ def _box(node_id: str, cpus: int, gpus: int) -> Box:
 def _measured_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, deadline: float) -> Iterator[Message]:
     """Measure a job at one of the `slots` of a node, with so many processors and GPUs.
 
-    Raises SlotLost if its worker is gone or refuses, OSError or records.CannotWrite if a disk is full."""
+    It tells if its worker is lost or refuses. Raises OSError or records.CannotWrite if a disk is full."""
     # in a new process, never repeated
     task = ray.remote(
         num_cpus=cpus, num_gpus=gpus, num_returns="streaming", max_retries=0, max_calls=1,
@@ -106,11 +106,11 @@ def _measured_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, de
         if node_id not in _refused:
             _refused.add(node_id)
             print(f"a node is left out: {_first_line(error.cause or error)}", flush=True)
-        raise SlotLost("its node is left out") from None
+        yield Message("lost", "its node is left out")
     except exceptions.RayError as error:
         # the cluster takes a while to notice that a node is gone
         time.sleep(1)
-        raise SlotLost(_first_line(error)) from None
+        yield Message("lost", _first_line(error))
     finally:
         ray.cancel(stream, force=True)
 
@@ -120,20 +120,15 @@ def measured_here(job: Job, code: str, deadline: float, slots: int) -> Iterator[
     if environment.machine(job.device) != job.machine or records.digest(job.experiment) != code:
         raise ValueError("its hardware or code differs from this machine's")
     yield READY
-    _undo_ray()
+    # the node's number of threads, not Ray's, and no signals blocked: kernels inherit both
+    node = psutil.Process(int(os.environ["RAY_RAYLET_PID"])).environ()
+    os.environ.pop("OMP_NUM_THREADS", None)
+    if "OMP_NUM_THREADS" in node:
+        os.environ["OMP_NUM_THREADS"] = node["OMP_NUM_THREADS"]
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=execution.socket_folder()))
     os.environ["RESULTS"] = str(scratch / "results")
     try:
         yield from run.measured(job, deadline, Place(scratch, slots))
     finally:
         run.clear(scratch)
-
-
-def _undo_ray() -> None:
-    """Undo Ray's number of threads and signals that it blocks, which kernels would inherit."""
-    node = psutil.Process(int(os.environ["RAY_RAYLET_PID"]))
-    threads = node.environ().get("OMP_NUM_THREADS")
-    os.environ.pop("OMP_NUM_THREADS", None)
-    if threads:
-        os.environ["OMP_NUM_THREADS"] = threads
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -37,7 +37,7 @@ _threads = concurrent.futures.ThreadPoolExecutor(max_workers=64)
 
 
 class Message(NamedTuple):
-    """Tell of a job: a case `begins` (its name), a saved `record`, other `trouble`."""
+    """Tell of a job: a case `begins` (its name), a `record`, a slot `lost`, other `trouble`."""
 
     kind: str
     content: str | dict
@@ -140,7 +140,6 @@ def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float, place: Place)
         _kill(folder)
         # the notebook is written a last time after its kernel has ended
         concurrent.futures.wait([executing], 10)
-        shutil.rmtree(folder, ignore_errors=True)
     if executing.done():
         kernel.reason = _why(executing)
     return kernel
@@ -193,12 +192,12 @@ def _kill(folder: Path) -> None:
     # one that is being killed may just have started another
     for _ in range(10):
         processes = []
-        for process in psutil.process_iter():
-            # gone meanwhile, or another user's
-            with contextlib.suppress(psutil.Error, OSError):
-                is_own = Path(process.environ().get(PLAN, "/")).is_relative_to(folder)
-                if is_own and process.status() != psutil.STATUS_ZOMBIE:
-                    processes.append(process)
+        for process in psutil.process_iter(["environ", "status"]):
+            # none of another user's
+            variables = process.info["environ"] or {}
+            is_own = Path(variables.get(PLAN, "/")).is_relative_to(folder)
+            if is_own and process.info["status"] != psutil.STATUS_ZOMBIE:
+                processes.append(process)
         if not processes:
             return
         for process in processes:

@@ -24,10 +24,6 @@ LOOK_S = 0.5  # between looks for a signal to stop or another box
 LOSSES = 3  # of workers with the same case in hand, before it is given up
 
 
-class SlotLost(Exception):
-    """Say that a slot is gone, and its kernel with it."""
-
-
 Slot = Callable[[Job, float], Iterator[Message]]  # measures a job until a deadline, one at a time
 
 
@@ -104,13 +100,13 @@ class Supervisor:
 
     def _follow(self, slot: Slot, job: Job) -> None:
         """Pass the messages of a slot on, and at last its error or None; runs in a thread."""
+        end = None
         try:
             for message in slot(job, self.deadline):
                 self.events.put((slot, message))
         except Exception as error:  # a thread's exception would be lost
-            self.events.put((slot, error))
-        else:
-            self.events.put((slot, None))
+            end = error
+        self.events.put((slot, end))
 
     def _take(self, slot: Slot, event: Message | Exception | None) -> None:
         """Take note of a message of a slot, or of the end of its job."""
@@ -123,26 +119,27 @@ class Supervisor:
                 self.progress.ends(slot, record)
             case Message("trouble", line):
                 self._tell(line)
+            case Message("lost", reason):
+                self._requeue(slot, job, reason)
             case _:
-                self._end(slot, event)
+                del self.busy[slot]
+                self.progress.in_hand.pop(slot, None)
+        if isinstance(event, OSError | records.CannotWrite):
+            raise event
+        if isinstance(event, Exception):
+            self._tell(f"{job.experiment}: {type(event).__name__}: {event}")
 
-    def _end(self, slot: Slot, error: Exception | None) -> None:
-        """Free a slot; requeue what a lost one left, but for a case lost too often."""
-        job = self.busy.pop(slot)
-        in_hand = self.progress.in_hand.pop(slot, "")
-        if isinstance(error, OSError | records.CannotWrite):
-            raise error
-        if isinstance(error, SlotLost):
-            left = self.ledger.left(job)
-            if in_hand and left:
-                file = job.file(left[0])
-                self.losses[file] += 1
-                if self.losses[file] == LOSSES:
-                    self.ledger.finish(file, "given up")
-                    self._tell(f"{in_hand}: given up after {LOSSES} lost workers: {error}")
-            self.waiting.appendleft(job)
-        elif error:
-            self._tell(f"{job.experiment}: {type(error).__name__}: {error}")
+    def _requeue(self, slot: Slot, job: Job, reason: str) -> None:
+        """Let another slot measure what is left of a job, but for a case lost too often."""
+        in_hand = self.progress.in_hand.get(slot)
+        left = self.ledger.left(job)
+        if in_hand and left:
+            file = job.file(left[0])
+            self.losses[file] += 1
+            if self.losses[file] == LOSSES:
+                self.ledger.finish(file, "given up")
+                self._tell(f"{in_hand}: given up after {LOSSES} lost workers: {reason}")
+        self.waiting.appendleft(job)
 
     def _tell(self, line: str) -> None:
         self.troubles.append(line)

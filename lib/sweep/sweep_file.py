@@ -11,7 +11,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from lib import catalog, notebooks, records, validate
+from lib import notebooks, records, validate
 from lib.experiments import cases
 
 LARGEST_FILE = 32_768  # bytes: several times the longest sweep here
@@ -77,10 +77,9 @@ def _blocks(content: object, rounds: int | None) -> list[Block]:
     if not isinstance(content, dict):
         raise ValueError(f"file: got {validate.shown(content)}, expected a mapping of experiments to axes")
     options = Options(**{name: content.pop(name) for name in OPTIONS if name in content})
-    measurable = [name for name in catalog.CATALOG if name in notebooks.experiments()]
     blocks = []
     for experiment, given_blocks in content.items():
-        validate.choice("experiment", experiment, [*measurable, *OPTIONS])
+        validate.choice("experiment", experiment, [*notebooks.experiments(), *OPTIONS])
         if not isinstance(given_blocks, list):
             given_blocks = [given_blocks]
         for given_block in given_blocks:
