@@ -24,9 +24,6 @@ BAD_INPUT = 2
 CANNOT_WRITE = 74  # this and the next as in sysexits.h
 BUSY = 75
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
-EPILOG = """exit codes: 0 measured, or as much as the budget allowed; 1 some case failed, crashed or took too long;
-2 bad input, nothing was run; 74 cannot write; 75 another sweep runs on these results; 130, 143 stopped by a signal.
-The same command continues."""
 
 
 def sweep(options: argparse.Namespace) -> int:
@@ -92,7 +89,8 @@ def _received_signals() -> list[int]:
 
 def _parser() -> argparse.ArgumentParser:
     names = ", ".join(notebooks.sweeps())
-    parser = argparse.ArgumentParser("lib.sweep", description=__doc__, epilog=EPILOG)
+    codes = "notebooks/sweeps/README.md lists the exit codes; the same command continues a sweep"
+    parser = argparse.ArgumentParser("lib.sweep", description=__doc__, epilog=codes)
     parser.add_argument("sweep", help=f"a file in notebooks/sweeps ({names}), `report` (the quick one here), `status`")
     parser.add_argument("--rounds", type=int, help="measure each case in so many processes, and only what is missing")
     parser.add_argument("--budget", type=float, default=math.inf, help="end between cases after so many seconds")

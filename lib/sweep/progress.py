@@ -82,16 +82,13 @@ class Progress:
             self.say(f"half of the cases are measured; {self.expected_end()}")
 
     def expected_end(self) -> str:
-        """Tell the expected end by times of the same case, else its experiment, else all."""
+        """Tell the expected end by times of the same case, else of its experiment."""
         if not self.case_seconds:
             return "no case has a time yet"
-        known_seconds = pd.Series(self.case_seconds)
-        of_experiment = known_seconds.groupby(level=0).median()
-        typical_seconds = known_seconds.median()
+        medians = pd.Series(self.case_seconds).groupby(level=0).median()
         left_seconds = 0.0
         for experiment, name, _ in self.left:
-            typical = of_experiment.get(experiment, typical_seconds)
-            left_seconds += self.case_seconds.get((experiment, name), typical)
+            left_seconds += self.case_seconds.get((experiment, name), medians.get(experiment, 0.0))
         if not self.seconds:
             # kernels must start too, and the smallest cases came first
             return f"at least {left_seconds / self.slots / 60:.0f} min left"

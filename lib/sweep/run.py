@@ -37,7 +37,7 @@ _threads = concurrent.futures.ThreadPoolExecutor(max_workers=64)
 
 
 class Message(NamedTuple):
-    """Tell of a job: a case `begins` (its name), a `record`, a slot `lost`, other `trouble`."""
+    """Tell of a job: a case `begins` (its name), a `record`, a slot `lost`, `trouble`."""
 
     kind: str
     content: str | dict
@@ -96,27 +96,25 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
 
 def _ended_badly(job: Job, entry: Entry, status: str, reason: str, since: float) -> Message:
     """Save a record for a kernel that died or timed out, and return its message."""
-    surroundings = environment.describe(job.device)
+    around = environment.describe(job.device)
     seconds = max(0.0, time.time() - since)
-    metrics = {"reason": reason}
-    record = records.create(job.experiment, entry.case, job.round, status, metrics, surroundings, seconds=seconds)
+    record = records.create(job.experiment, entry.case, job.round, status, {"reason": reason}, around, seconds=seconds)
     records.save(record)
     return Message("record", record)
 
 
 def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float, place: Place) -> Iterator[Message]:
     """Yield messages of a new kernel, end its processes, and return what was seen."""
-    name = f"{job.experiment}.r{job.round}.{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
-    output = paths.runs() / job.machine / f"{name}.ipynb"
-    cases = [{"case": entry.case, "seconds": entry.seconds} for entry in batch]
-    plan = {"cases": cases, "round": job.round, "share": place.slots, "deadline": deadline}
     place.scratch.mkdir(parents=True, exist_ok=True)
     # another one for each kernel: the former one's client may still remove its sockets
     folder = Path(tempfile.mkdtemp(prefix="kernel-", dir=place.scratch))
-    plan_file = folder / "plan.json"
-    plan_file.write_text(json.dumps(plan))
+    cases = [{"case": entry.case, "seconds": entry.seconds} for entry in batch]
+    plan = {"cases": cases, "round": job.round, "share": place.slots, "deadline": deadline}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    name = f"{job.experiment}.r{job.round}.{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+    output = paths.runs() / job.machine / f"{name}.ipynb"
     variables = {
-        PLAN: str(plan_file),
+        PLAN: str(folder / "plan.json"),
         "SWEEP_RUN": name,
         "RESULTS": str(paths.results().resolve()),
         # empty at the start of a sweep, so that the first compilation of a graph is a cold one
@@ -192,12 +190,12 @@ def _kill(folder: Path) -> None:
     # one that is being killed may just have started another
     for _ in range(10):
         processes = []
-        for process in psutil.process_iter(["environ", "status"]):
-            # none of another user's
-            variables = process.info["environ"] or {}
-            is_own = Path(variables.get(PLAN, "/")).is_relative_to(folder)
-            if is_own and process.info["status"] != psutil.STATUS_ZOMBIE:
-                processes.append(process)
+        for process in psutil.process_iter():
+            # gone meanwhile, or another user's
+            with contextlib.suppress(psutil.Error, OSError):
+                is_own = Path(process.environ().get(PLAN, "/")).is_relative_to(folder)
+                if is_own and process.status() != psutil.STATUS_ZOMBIE:
+                    processes.append(process)
         if not processes:
             return
         for process in processes:

@@ -1,12 +1,10 @@
-"""Read a sweep file into blocks of cases, and how many processes each gets.
-
-A bad file is refused here, before any process starts, in one line: file, field, value, rule, nearest valid name.
-"""
+"""Read a sweep file into blocks of cases; refuse a bad one in one line before any process starts."""
 
 import dataclasses
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -40,8 +38,7 @@ class Options:
 OPTIONS = [option.name for option in dataclasses.fields(Options)]
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Hold a block's cases in the order of its axes, and its options."""
 
     experiment: str
