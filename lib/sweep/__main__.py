@@ -87,7 +87,8 @@ def _received_signals() -> list[int]:
     return received
 
 
-def _parser() -> argparse.ArgumentParser:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
     names = ", ".join(notebooks.sweeps())
     codes = "notebooks/sweeps/README.md lists the exit codes; the same command continues a sweep"
     parser = argparse.ArgumentParser("lib.sweep", description=__doc__, epilog=codes)
@@ -99,12 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--retry", action="store_true", help="repeat what ended badly or without memory")
     parser.add_argument("--stale", action="store_true", help="measure again also what another PyTorch measured")
     parser.add_argument("--dry", action="store_true", help="list the cases and run nothing")
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
-    options = _parser().parse_args(arguments)
+    options = parser.parse_args(arguments)
     options.sweep = options.sweep.removesuffix(".yaml")
     if options.sweep == "status":
         print("\n".join(progress.statuses()))

@@ -42,17 +42,16 @@ class Progress:
                     self.case_seconds[job.experiment, name] = record["seconds"]
                 if ledger.status(job, entry) == "left":
                     self.left.add((job.experiment, name, job.round))
-        self.total = len(self.left)
         self.started = None  # the jobs that come after the small cases
         self.seconds = 0.0  # which their cases took
         self.in_hand = {}  # names, by slot
         # without a terminal there is no bar
-        self.bar = tqdm(total=self.total, dynamic_ncols=True, disable=None, bar_format="{desc} {bar} {n}/{total}")
+        self.bar = tqdm(total=len(self.left), dynamic_ncols=True, disable=None, bar_format="{desc} {bar} {n}/{total}")
         self.write("running")
 
     def ends_first(self) -> None:
         """Tell how the small cases ended; the pace of the others counts from here."""
-        if len(self.left) < self.total:
+        if len(self.left) < self.bar.total:
             self.say(f"one case of each experiment: {counted(self.counts)}; {self.expected_end()}")
         self.started = time.time()
 
@@ -78,7 +77,7 @@ class Progress:
         self.bar.update()
         if record["status"] in BAD:
             self.say(f"{record['status']}: {' '.join(case)}: {record['metrics'].get('reason', '')}")
-        if len(self.left) == self.total // 2:
+        if len(self.left) == self.bar.total // 2:
             self.say(f"half of the cases are measured; {self.expected_end()}")
 
     def expected_end(self) -> str:

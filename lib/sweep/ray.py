@@ -99,10 +99,8 @@ def _measured_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, de
                 records.save(message.content)
             yield message
     except exceptions.RayTaskError as error:
-        if isinstance(error.cause, OSError | records.CannotWrite):
-            raise error.cause from None
         if takes_part:
-            raise
+            raise error.cause from None
         if node_id not in _refused:
             _refused.add(node_id)
             print(f"a node is left out: {_first_line(error.cause or error)}", flush=True)

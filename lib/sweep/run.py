@@ -78,8 +78,8 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
     while left and time.time() <= deadline:
         kernel = yield from _one_kernel(job, left, deadline, place)
         left = left[kernel.saved :]
-        ended_between_cases = kernel.saved and not kernel.in_hand
-        if not left or ended_between_cases:
+        # all are measured, or the next one wants a new process
+        if not left or (kernel.saved and not kernel.in_hand):
             continue
         name = records.name(left[0].case)
         tries[name, kernel.in_hand] += 1
