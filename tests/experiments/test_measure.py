@@ -79,6 +79,11 @@ def test_a_plan_says_which_cases_and_notes_how_far_it_is(own_results, no_probe, 
     assert json.loads((tmp_path / "note.json").read_text()) == {"begun": 1, "saved": 1}
     file.write_text(json.dumps(plan | {"deadline": 1.0}))
     assert measure.run("adam", {}, 1.0).empty
+    # what found no memory in a used process is left to a new one
+    file.write_text(json.dumps(plan | {"cases": plan["cases"] * 2}))
+    monkeypatch.setattr(measure, "measure", lambda *_: {"status": "oom", "metrics": {"fresh": False}})
+    assert measure.run("adam", {}, 1.0).empty
+    assert json.loads((tmp_path / "note.json").read_text()) == {"begun": 0, "saved": 0}
 
 
 @pytest.mark.parametrize("part", ["case", "reference"])
