@@ -25,6 +25,7 @@ from lib.instruments import allocator, compilation, environment, memory_limit, n
 from lib.instruments.device import on
 
 PLAN = "SWEEP_PLAN"  # names the file in which the supervisor says what this kernel measures
+NOTE = "note.json"  # beside the plan: how far this kernel is
 LONGEST_REASON = 300  # characters of an error in a record
 
 _measured_cases = 0  # by this process; the first one finds it fresh
@@ -66,19 +67,28 @@ def _run_by_hand(experiment: str, grid: Sequence[Case], seconds: float, round: i
 
 
 def _run_plan(experiment: str, plan_file: Path) -> pd.DataFrame:
-    """Measure the cases of a plan until its deadline, and note which one is in hand."""
+    """Measure the cases of a plan until its deadline; note how many have begun and are saved.
+
+    It ends early where a new process does better: it then measures the rest."""
     plan = json.loads(plan_file.read_text())
-    deadline = plan["deadline"] or float("inf")
+    note_file = plan_file.with_name(NOTE)
     measured = []
-    for index, entry in enumerate(plan["cases"]):
-        if time.time() > deadline:
+    for entry in plan["cases"]:
+        if time.time() > plan["deadline"]:
             break
-        note = {"index": index, "started": time.time()}
-        records.write(plan_file.with_name(f"{plan_file.name}.current"), json.dumps(note))
+        records.write(note_file, json.dumps({"begun": len(measured) + 1, "saved": len(measured)}))
         case = cases.case_class(experiment)(**entry["case"])
         record = measure(case, plan["round"], entry["seconds"], plan["share"])
-        records.save(record)
-        measured.append(record)
+        # a process that has measured nothing else may have room
+        wants_memory = record["status"] == "oom" and not record["metrics"]["fresh"]
+        if not wants_memory:
+            records.save(record)
+            measured.append(record)
+        records.write(note_file, json.dumps({"begun": len(measured), "saved": len(measured)}))
+        # an error may have left the GPU unusable for this process
+        lost_gpu = record["status"] == "failed" and case.device != "cpu"
+        if wants_memory or lost_gpu:
+            break
     return records.frame(experiment, measured)
 
 

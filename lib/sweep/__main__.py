@@ -2,87 +2,77 @@
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 
-from lib import notebooks, records
+from lib import notebooks, records, validate
 from lib.instruments import device
-from lib.sweep import ledger, plan, progress, shard, supervise, sweep_file
+from lib.sweep import ledger, plan, progress, run, shard, supervise, sweep_file
 from lib.sweep.ledger import Ledger
 from lib.sweep.plan import Plan
 from lib.sweep.progress import Progress
-from lib.sweep.shard import Busy, Shard
-from lib.sweep.supervise import Box, Supervisor
+from lib.sweep.shard import Busy
+from lib.sweep.supervise import Supervisor
 
 FAILED = 1
 BAD_INPUT = 2
 CANNOT_WRITE = 74  # this and the next as in sysexits.h
 BUSY = 75
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
-EPILOG = """exit codes: 0 measured, or as much as the budget allowed; 1 some case failed, crashed or took too long;
-2 bad input, nothing was run; 74 cannot write; 75 another sweep runs on these results; 130, 143 stopped by a signal.
-The same command continues."""
 
 
-def sweep(options: argparse.Namespace, own_shard: Shard) -> int:
+def sweep(options: argparse.Namespace) -> int:
     """Measure what a sweep's file asks for and no record has; return the exit code."""
+    validate.at_least("budget", options.budget, 1)
+    deadline = time.time() + options.budget
+    own_shard = shard.parse(options.shard)
     blocks = sweep_file.load(options.sweep, options.rounds)
     gpus = plan.pins()
     planned = plan.make(blocks, own_shard, max(1, len(gpus)))
     done = Ledger(options.retry, options.stale)
     if options.dry:
-        return _list(options.sweep, planned, done)
+        print(*ledger.listed(planned, done), sep="\n")
+        print(f"{options.sweep}: {progress.counted(done.counts(planned.jobs))}")
+        return 0
     missing = device.on("cuda").missing()
     if missing and all(block.options.needs == "cuda" for block in blocks):
         raise ValueError(f"{options.sweep}.yaml: needs cuda: {missing}; DRY=1 lists the cases")
-    boxes = _boxes(options.address, planned, own_shard, gpus)
+    boxes = supervise.local_boxes(own_shard.scratch(), gpus)
+    if options.address:
+        # an optional package, which takes long to import
+        from lib.sweep import ray
+
+        boxes = ray.connect(options.address)
     received = _received_signals()
     with shard.held(own_shard):
         # what a killed supervisor has left
-        supervise.clear(own_shard.scratch())
-        shown = Progress(options.sweep, own_shard, planned.jobs, done, slots=max(1, len(gpus)) * len(boxes))
-        supervisor = Supervisor(boxes, done, shown, options.deadline, received)
+        run.clear(own_shard.scratch())
+        shown = Progress(options.sweep, own_shard, planned.jobs, done, max(1, len(gpus) * len(boxes())))
+        supervisor = Supervisor(boxes, done, shown, deadline, received)
         try:
             supervisor.run(planned.first)
-            if shown.seconds:
-                shown.say(f"one case of each experiment: {progress.counted(shown.counts)}; {shown.expected_end()}")
+            shown.ends_first()
             supervisor.run(planned.jobs)
         finally:
-            supervise.clear(own_shard.scratch())
+            run.clear(own_shard.scratch())
             shown.close("stopped" if received else "ended")
     return _end(planned, done, supervisor.troubles, received)
 
 
-def _list(sweep: str, planned: Plan, done: Ledger) -> int:
-    """List the cases of a sweep; run nothing."""
-    print(ledger.table(planned).to_string(index=False))
-    print(f"{sweep}: {progress.counted(done.counts(planned.jobs))}")
-    return 0
-
-
-def _boxes(address: str, planned: Plan, own_shard: Shard, gpus: list[str]) -> list[Box]:
-    """Return the machines that measure: the nodes of a cluster, or this one."""
-    if address:
-        # an optional package, which takes long to import
-        from lib.sweep import ray
-
-        return ray.boxes(address, planned.jobs)
-    return [supervise.local_box(own_shard.scratch(), gpus)]
-
-
 def _end(planned: Plan, done: Ledger, troubles: list[str], received: list[int]) -> int:
     """Print the last lines, and return the exit code."""
-    for reason, cases in planned.left_out.items():
-        print(f"{len(cases)} left out: {reason}")
-    for line in [*progress.summary(planned.jobs, done), *troubles]:
-        print(line)
+    for reason, cases in Counter(planned.left_out.values()).items():
+        print(f"{cases} left out: {reason}")
+    counts = done.counts(planned.jobs)
+    print(progress.counted(counts), *troubles, sep="\n")
     if received:
         print("stopped; the same command continues")
         return SIGNALS[received[0]]
-    counts = done.counts(planned.jobs)
     if troubles or any(counts[status] for status in progress.BAD):
         return FAILED
     return 0
@@ -97,23 +87,20 @@ def _received_signals() -> list[int]:
     return received
 
 
-def _parser() -> argparse.ArgumentParser:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
     names = ", ".join(notebooks.sweeps())
-    parser = argparse.ArgumentParser("lib.sweep", description=__doc__, epilog=EPILOG)
+    codes = "notebooks/sweeps/README.md lists the exit codes; the same command continues a sweep"
+    parser = argparse.ArgumentParser("lib.sweep", description=__doc__, epilog=codes)
     parser.add_argument("sweep", help=f"a file in notebooks/sweeps ({names}), `report` (the quick one here), `status`")
     parser.add_argument("--rounds", type=int, help="measure each case in so many processes, and only what is missing")
-    parser.add_argument("--budget", type=float, help="end between cases after so many seconds")
+    parser.add_argument("--budget", type=float, default=math.inf, help="end between cases after so many seconds")
     parser.add_argument("--shard", default="1/1", help="k/n: measure the k-th of n shares")
     parser.add_argument("--address", default="", help="host:port: measure on the Ray cluster with this head")
     parser.add_argument("--retry", action="store_true", help="repeat what ended badly or without memory")
     parser.add_argument("--stale", action="store_true", help="measure again also what another PyTorch measured")
     parser.add_argument("--dry", action="store_true", help="list the cases and run nothing")
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
-    options = _parser().parse_args(arguments)
+    options = parser.parse_args(arguments)
     options.sweep = options.sweep.removesuffix(".yaml")
     if options.sweep == "status":
         print("\n".join(progress.statuses()))
@@ -121,18 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.sweep == "report":
         options.sweep = "quick" if device.on("cuda").missing() else "quick-gpu"
     try:
-        for name in ("rounds", "budget"):
-            value = getattr(options, name)
-            # NaN is not above 0 either
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}: got {value:g}, expected a positive number")
-        options.deadline = None
-        if options.budget:
-            options.deadline = time.time() + options.budget
-        return sweep(options, shard.parse(options.shard))
-    except (ValueError, records.CannotWrite, Busy) as error:
+        return sweep(options)
+    except (ValueError, OSError, records.CannotWrite, Busy) as error:
         print(error, file=sys.stderr)
-        if isinstance(error, records.CannotWrite):
+        if isinstance(error, OSError | records.CannotWrite):
             return CANNOT_WRITE
         if isinstance(error, Busy):
             return BUSY

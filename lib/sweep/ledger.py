@@ -1,13 +1,11 @@
 """Tell what of a sweep is done and what is left: a record means done."""
 
-import functools
 import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pandas as pd
 import torch
 
 from lib import records
@@ -20,22 +18,15 @@ MORE = 1.1  # times the former limit of memory: above it, a case that ran out is
 
 def short_record(file: Path) -> dict | None:
     """Return a case's record without samples, or None if missing or damaged."""
-    try:
-        # the time is part of the cache's key, so that a new record is read
-        return _short_record(file, file.stat().st_mtime_ns)
-    except OSError:
+    if not file.exists():
         return None
-
-
-@functools.cache
-def _short_record(file: Path, _: int) -> dict | None:
     try:
         record = records.read(file)
     except ValueError as error:
-        warnings.warn(f"{file.name}: skipped: {error}", stacklevel=3)
+        warnings.warn(f"{file.name}: skipped: {error}", stacklevel=2)
         return None
     metrics = record["metrics"]
-    return record | {"metrics": {name: metrics[name] for name in ("fresh", "limit_bytes", "reason") if name in metrics}}
+    return record | {"metrics": {name: metrics[name] for name in ("limit_bytes", "reason") if name in metrics}}
 
 
 @dataclass
@@ -48,28 +39,38 @@ class Ledger:
     retry: bool = False
     stale: bool = False
     finished: set[Path] = field(default_factory=set)
+    known: dict[Path, dict | None] = field(default_factory=dict)  # what was read before
+
+    def finish(self, file: Path, status: str = "") -> None:
+        """Note that this sweep has made a record, or that there is none but a status."""
+        self.finished.add(file)
+        self.known.pop(file, None)
+        if status:
+            self.known[file] = {"status": status}
+
+    def record(self, file: Path) -> dict | None:
+        """Return a case's record without samples, which is read only once."""
+        if file not in self.known:
+            self.known[file] = short_record(file)
+        return self.known[file]
 
     def left(self, job: Job) -> tuple[Entry, ...]:
         """Return the entries of a job that are still to be measured."""
-        return tuple(entry for entry in job.entries if self.is_left(job, entry))
+        return tuple(entry for entry in job.entries if self.status(job, entry) == "left")
 
-    def is_left(self, job: Job, entry: Entry) -> bool:
-        """Tell if an entry is to be measured: neither done nor badly ended before."""
-        if self._is_done(job, job.file(entry)):
-            return False
-        for round in range(1, job.round):
-            earlier_file = job.file(entry, round)
-            record = short_record(earlier_file)
-            ended_badly = record and record["status"] != "ok"
-            if ended_badly and self._is_done(job, earlier_file):
-                return False
-        return True
+    def status(self, job: Job, entry: Entry) -> str:
+        """Return the status of a record, `left`, or `skipped` if an earlier round ended badly."""
+        status = self._status(job, job.file(entry))
+        earlier = {self._status(job, job.file(entry, round)) for round in range(1, job.round)}
+        if status == "left" and earlier - {"ok", "left"}:
+            return "skipped"
+        return status
 
-    def _is_done(self, job: Job, file: Path) -> bool:
-        if file in self.finished:
-            return True
-        record = short_record(file)
-        return record is not None and not self._is_wanted_again(job, record)
+    def _status(self, job: Job, file: Path) -> str:
+        record = self.record(file)
+        if record and (file in self.finished or not self._is_wanted_again(job, record)):
+            return record["status"]
+        return "left"
 
     def _is_wanted_again(self, job: Job, record: dict) -> bool:
         """Tell if a case is to be measured although it has a record."""
@@ -78,39 +79,23 @@ class Ledger:
         if self.stale and record["environment"].get("torch") != torch.__version__:
             return True
         if record["status"] == "oom":
-            metrics = record["metrics"]
-            # a process that had measured other cases ran out: a new one may have room
-            if not metrics.get("fresh", True):
-                return True
             # a machine that was full then may have room now; only cases on a CPU have a limit
             offered_bytes = memory_limit.SHARE_OF_FREE * on("cpu").free_bytes()
-            if offered_bytes > MORE * metrics.get("limit_bytes", offered_bytes):
+            if offered_bytes > MORE * record["metrics"].get("limit_bytes", offered_bytes):
                 return True
         return self.retry and record["status"] != "ok"
 
     def counts(self, jobs: Sequence[Job]) -> Counter[str]:
-        """Count the cases of all rounds by status, and those that are `left`."""
-        counts = Counter()
-        for job in jobs:
-            for entry in job.entries:
-                record = short_record(job.file(entry))
-                if self.is_left(job, entry):
-                    counts["left"] += 1
-                elif record:
-                    counts[record["status"]] += 1
-        return counts
+        """Count the cases of all rounds by status."""
+        return Counter(self.status(job, entry) for job in jobs for entry in job.entries)
 
 
-def table(plan: Plan) -> pd.DataFrame:
-    """List the cases, one a row: rounds, seconds, and records or why it is left out."""
-    rows = []
+def listed(plan: Plan, ledger: Ledger) -> list[str]:
+    """List the cases, one a line: the status of each round, or why it is left out."""
+    statuses = {}
     for job in plan.jobs:
         for entry in job.entries:
-            record = short_record(job.file(entry)) or {"status": "none"}
-            rows.append((job.experiment, records.name(entry.case), 1, f"{entry.seconds:g}", record["status"]))
-    for reason, left_out in plan.left_out.items():
-        rows += [(experiment, name, 0, "", f"left out: {reason}") for experiment, name in left_out]
-    listed = pd.DataFrame(rows, columns=["experiment", "case", "rounds", "seconds", "records"])
-    by_case = listed.groupby(["experiment", "case"], sort=False, as_index=False)
-    # each status once, in the order of the rounds
-    return by_case.agg({"rounds": "sum", "seconds": "first", "records": lambda statuses: " ".join(statuses.unique())})
+            case = f"{job.experiment} {records.name(entry.case)}"
+            statuses.setdefault(case, []).append(ledger.status(job, entry))
+    lines = [f"{case}: {' '.join(of_rounds)}" for case, of_rounds in statuses.items()]
+    return lines + [f"{case}: left out: {reason}" for case, reason in plan.left_out.items()]

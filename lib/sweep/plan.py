@@ -18,9 +18,6 @@ from lib.instruments.device import on
 from lib.sweep.shard import Shard
 from lib.sweep.sweep_file import Block
 
-EMULATED = "this processor only emulates bf16, which takes long"
-NATIVE = "for processors that only emulate bf16"
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -51,11 +48,11 @@ class Job:
 
 @dataclass
 class Plan:
-    """Hold the jobs in order, the `first` ones, and by reason what is left out."""
+    """Hold the jobs in order, the `first` ones, and why a case is left out."""
 
     jobs: list[Job] = field(default_factory=list)
     first: list[Job] = field(default_factory=list)
-    left_out: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
@@ -76,7 +73,7 @@ def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
                 continue
             reason = _missing(options.needs, case)
             if reason:
-                plan.left_out.setdefault(reason, []).append((block.experiment, records.name(asdict(case))))
+                plan.left_out[f"{block.experiment} {records.name(asdict(case))}"] = reason
                 continue
             entry = Entry(asdict(case), options.seconds, options.timeout)
             entries.append(entry)
@@ -122,9 +119,9 @@ def _missing(needs: str, case) -> str | None:
     if needs == "cuda" and case.device != "cuda":
         return "it needs cuda"
     if needs == "bf16" and emulates and getattr(case, "precision", "") == "bf16":
-        return EMULATED
+        return "this processor only emulates bf16, which takes long"
     if needs == "emulated_bf16" and not emulates:
-        return NATIVE
+        return "for processors that only emulate bf16"
     return case.unavailable()
 
 
@@ -135,10 +132,8 @@ def pins() -> list[str]:
     if on("cuda").missing():
         return []
     models = on("cuda").models()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = [str(number) for number in range(len(models))]
-    if visible:
-        names = visible.split(",")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(len(models))))
+    names = visible.split(",")
     if names[0].startswith("MIG"):
         # a process sees only the first of several parts of a GPU
         return names

@@ -4,23 +4,21 @@ The expected end comes from the times of the cases so far, never from a model of
 """
 
 import contextlib
-import itertools
 import os
 import platform
-import statistics
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 
+import pandas as pd
 from tqdm import tqdm
 
 from lib import paths, records
 from lib.sweep import shard
 from lib.sweep.ledger import Ledger, short_record
-from lib.sweep.plan import Entry, Job
+from lib.sweep.plan import Job
 from lib.sweep.shard import Shard
 
 BAD = ("failed", "crashed", "timeout")
@@ -33,72 +31,68 @@ class Progress:
         self.sweep = sweep
         self.shard = own_shard
         self.slots = slots
-        self.started = time.time()
         self.counts = ledger.counts(jobs)
-        self.left = {}  # what is still to be measured: number of the job and name of the case, by the record's file
+        self.left = set()  # experiment, name and round of what is still to be measured
         self.case_seconds = {}  # which a case took, in this sweep or before
-        for number, job in enumerate(jobs):
+        for job in jobs:
             for entry in job.entries:
-                file = job.file(entry)
-                case = (job.experiment, records.name(entry.case))
-                record = short_record(file)
+                name = records.name(entry.case)
+                record = ledger.record(job.file(entry))
                 if record:
-                    self.case_seconds[case] = record["seconds"]
-                if ledger.is_left(job, entry):
-                    self.left[file] = (number, case)
-        self.seconds = {}  # of this sweep's cases, by experiment
-        self.kernels = 0  # that were started
+                    self.case_seconds[job.experiment, name] = record["seconds"]
+                if ledger.status(job, entry) == "left":
+                    self.left.add((job.experiment, name, job.round))
+        self.started = None  # the jobs that come after the small cases
+        self.seconds = 0.0  # which their cases took
         self.in_hand = {}  # names, by slot
         # without a terminal there is no bar
         self.bar = tqdm(total=len(self.left), dynamic_ncols=True, disable=None, bar_format="{desc} {bar} {n}/{total}")
         self.write("running")
 
-    def starts(self, job: Job, left: Sequence[Entry]) -> None:
-        """Note that a job starts, and which of its cases are still to be measured."""
-        self.kernels += bool(left)
-        for entry in job.entries:
-            if entry not in left:
-                self.left.pop(job.file(entry), None)
+    def ends_first(self) -> None:
+        """Tell how the small cases ended; the pace of the others counts from here."""
+        if len(self.left) < self.bar.total:
+            self.say(f"one case of each experiment: {counted(self.counts)}; {self.expected_end()}")
+        self.started = time.time()
 
-    def begins(self, slot: object, experiment: str, name: str) -> None:
+    def begins(self, slot: object, name: str) -> None:
         """Note the case in hand at a slot."""
-        self.in_hand[slot] = f"{experiment} {name}"
-        self.bar.set_description_str(self.in_hand[slot][:60].ljust(60))
+        self.in_hand[slot] = name
+        self.bar.set_description_str(name[:60].ljust(60))
         self.write("running")
 
-    def ends(self, slot: object, file: Path, record: dict) -> None:
-        """Note a record."""
+    def ends(self, slot: object, record: dict) -> None:
+        """Note a record, and tell at once if its case ended badly."""
         self.in_hand.pop(slot, None)
-        self.left.pop(file, None)
+        case = (record["experiment"], records.name(record["case"]))
+        self.left.discard((*case, record["round"]))
+        if record["status"] != "ok":
+            # later rounds leave it out
+            self.left = {key for key in self.left if key[:2] != case}
         self.counts["left"] = len(self.left)
         self.counts[record["status"]] += 1
-        self.seconds.setdefault(record["experiment"], []).append(record["seconds"])
-        self.case_seconds[record["experiment"], records.name(record["case"])] = record["seconds"]
+        self.case_seconds[case] = record["seconds"]
+        if self.started:
+            self.seconds += record["seconds"]
         self.bar.update()
         if record["status"] in BAD:
-            self.say(failure(record))
+            self.say(f"{record['status']}: {' '.join(case)}: {record['metrics'].get('reason', '')}")
         if len(self.left) == self.bar.total // 2:
             self.say(f"half of the cases are measured; {self.expected_end()}")
 
     def expected_end(self) -> str:
-        """Tell the expected end by times of the same case, else its experiment, else all."""
-        all_seconds = list(itertools.chain(*self.seconds.values()))
-        if not all_seconds:
+        """Tell the expected end by times of the same case, else of its experiment."""
+        if not self.case_seconds:
             return "no case has a time yet"
-        untimed = [case for _, case in self.left.values() if case not in self.case_seconds]
-        medians = {experiment: statistics.median(seconds) for experiment, seconds in self.seconds.items()}
-        typical_seconds = statistics.median(all_seconds)
+        medians = pd.Series(self.case_seconds).groupby(level=0).median()
         left_seconds = 0.0
-        for _, case in self.left.values():
-            left_seconds += self.case_seconds.get(case, medians.get(case[0], typical_seconds))
-        # the rest of the time so far went by while kernels started and ended
-        passed_seconds = (time.time() - self.started) * self.slots
-        kernel_seconds = max(0, passed_seconds - sum(all_seconds)) / max(1, self.kernels)
-        left_seconds += kernel_seconds * len({number for number, _ in self.left.values()})
-        left_seconds /= self.slots
-        if len(untimed) > len(self.left) / 2:
-            # the smallest cases came first
-            return f"at least {left_seconds / 60:.0f} min left"
+        for experiment, name, _ in self.left:
+            left_seconds += self.case_seconds.get((experiment, name), medians.get(experiment, 0.0))
+        if not self.seconds:
+            # kernels must start too, and the smallest cases came first
+            return f"at least {left_seconds / self.slots / 60:.0f} min left"
+        # so much longer than its cases the sweep took so far, or shorter with several slots
+        left_seconds *= (time.time() - self.started) / self.seconds
         end = datetime.fromtimestamp(time.time() + left_seconds)
         return f"about {left_seconds / 60:.0f} min left, until {end:%H:%M} on {end:%d %b}"
 
@@ -123,27 +117,10 @@ class Progress:
         self.write(state)
 
 
-def failure(record: dict) -> str:
-    """Describe a case that ended badly in one line."""
-    name = records.name(record["case"])
-    return f"{record['status']}: {record['experiment']} {name}: {record['metrics'].get('reason', '')}"
-
-
 def counted(counts: Counter[str]) -> str:
     """Return the morning line: 412 ok, 9 oom, 2 failed, 0 left."""
     words = [f"{counts[status]} {status}" for status in records.STATUSES if counts[status] or status == "ok"]
     return ", ".join([*words, f"{counts['left']} left"])
-
-
-def summary(jobs: Sequence[Job], ledger: Ledger) -> list[str]:
-    """Return the last lines: what ended badly, then the morning line."""
-    lines = []
-    for job in jobs:
-        for entry in job.entries:
-            record = short_record(job.file(entry))
-            if record and record["status"] in BAD:
-                lines.append(failure(record))
-    return [*lines, counted(ledger.counts(jobs))]
 
 
 def statuses() -> list[str]:

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from typing import NamedTuple
 import psutil
 
 from lib import execution, notebooks, paths, records
-from lib.experiments.measure import PLAN
+from lib.experiments.measure import NOTE, PLAN
 from lib.instruments import environment
 from lib.notebooks import NotebookFailed
 from lib.sweep.plan import Entry, Job
@@ -37,193 +37,137 @@ _threads = concurrent.futures.ThreadPoolExecutor(max_workers=64)
 
 
 class Message(NamedTuple):
-    """Tell of a job: a case `begins` (name), a `record` (JSON), other `trouble`."""
+    """Tell of a job: a case `begins` (its name), a `record`, a slot `lost`, `trouble`."""
 
     kind: str
-    text: str
+    content: str | dict
 
 
 @dataclass(frozen=True)
 class Place:
-    """Describe where kernels run: scratch folder, slots of the machine, environment."""
+    """Describe where kernels run: scratch folder, slots of the machine, one of its GPUs."""
 
     scratch: Path
     slots: int = 1
-    variables: Mapping[str, str] = field(default_factory=dict)
+    gpu: str = ""
 
 
 @dataclass
 class _Kernel:
-    """Hold what was seen of a kernel: records by the case's position, and its end."""
+    """Hold what was seen of a kernel: how many cases it has begun and saved, and its end."""
 
-    records: dict[int, dict] = field(default_factory=dict)
-    index: int = -1  # of the case that began last
-    since: float = field(default_factory=time.time)  # the kernel, its last case or its last record
-    ended: str = ""  # by itself, timeout, restart
+    begun: int = 0
+    saved: int = 0
+    since: float = field(default_factory=time.time)  # it started, or began or saved its last case
+    timed_out: bool = False
     reason: str = ""
 
-    def has_one_in_hand(self) -> bool:
-        """Tell if a case has begun and has no record."""
-        return self.index >= 0 and self.index not in self.records
+    @property
+    def in_hand(self) -> bool:
+        return self.begun > self.saved
 
 
-def measured(job: Job, deadline: float | None, place: Place) -> Iterator[Message]:
+def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
     """Measure the cases of a job, and yield a message of each record.
 
     If a kernel dies or ends early, the case in hand gets one more try, then a record with the status `crashed`. A case
-    that takes longer than its timeout gets one with the status `timeout`. What found no memory in a used kernel is
-    measured once more in a kernel of its own. Closing the generator ends the kernel. Raises records.CannotWrite."""
+    that takes longer than its timeout gets one with the status `timeout`. Closing the generator ends the kernel. Raises
+    OSError or records.CannotWrite if a disk is full."""
     left = list(job.entries)
-    wanting_memory = []
     tries = Counter()
-    starts_in_vain = 0
-    while (left or wanting_memory) and not is_over(deadline):
-        batch = left or [wanting_memory.pop(0)]
-        kernel = yield from _one_kernel(job, batch, deadline, place)
-        left = []
-        for position, entry in enumerate(batch):
-            record = kernel.records.get(position)
-            if record is None:
-                left.append(entry)
-            elif record["status"] == "oom" and record["metrics"].get("fresh") is False:
-                wanting_memory.append(entry)
-        if not left or kernel.ended == "restart" or is_over(deadline):
+    while left and time.time() <= deadline:
+        kernel = yield from _one_kernel(job, left, deadline, place)
+        left = left[kernel.saved :]
+        # all are measured, or the next one wants a new process
+        if not left or (kernel.saved and not kernel.in_hand):
             continue
-        if kernel.index < 0:
-            starts_in_vain += 1
-            if starts_in_vain == STARTS:
+        name = records.name(left[0].case)
+        tries[name, kernel.in_hand] += 1
+        if not kernel.in_hand:
+            if tries[name, False] == STARTS:
                 yield Message("trouble", f"{job.experiment}: no case could begin: {kernel.reason}")
                 return
-            continue
-        starts_in_vain = 0
-        if kernel.has_one_in_hand():
-            in_hand = batch[kernel.index]
-            name = records.name(in_hand.case)
-            tries[name] += 1
-            if kernel.ended == "timeout":
-                yield _record(job, in_hand, "timeout", f"took longer than {in_hand.timeout:g} s", kernel.since)
-                left.remove(in_hand)
-            elif tries[name] == TRIES:
-                yield _record(job, in_hand, "crashed", kernel.reason, kernel.since)
-                left.remove(in_hand)
+        elif kernel.timed_out:
+            reason = f"took longer than {left[0].timeout:g} s"
+            yield _ended_badly(job, left.pop(0), "timeout", reason, kernel.since)
+        elif tries[name, True] == TRIES:
+            yield _ended_badly(job, left.pop(0), "crashed", kernel.reason, kernel.since)
 
 
-def is_over(deadline: float | None) -> bool:
-    """Tell if there is a deadline, in seconds since 1970, and it is past."""
-    return deadline is not None and time.time() > deadline
-
-
-def _record(job: Job, entry: Entry, status: str, reason: str, since: float) -> Message:
+def _ended_badly(job: Job, entry: Entry, status: str, reason: str, since: float) -> Message:
     """Save a record for a kernel that died or timed out, and return its message."""
-    started = datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds")
-    surroundings = environment.describe(job.device)
+    around = environment.describe(job.device)
     seconds = max(0.0, time.time() - since)
-    metrics = {"reason": reason}
-    record = records.create(job.experiment, entry.case, job.round, status, metrics, surroundings, started, seconds)
-    return Message("record", records.save(record).read_text())
+    record = records.create(job.experiment, entry.case, job.round, status, {"reason": reason}, around, seconds=seconds)
+    records.save(record)
+    return Message("record", record)
 
 
-def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float | None, place: Place) -> Iterator[Message]:
+def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float, place: Place) -> Iterator[Message]:
     """Yield messages of a new kernel, end its processes, and return what was seen."""
-    name = f"{job.experiment}.r{job.round}.{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
-    output = paths.runs() / job.machine / f"{name}.ipynb"
+    place.scratch.mkdir(parents=True, exist_ok=True)
+    # another one for each kernel: the former one's client may still remove its sockets
+    folder = Path(tempfile.mkdtemp(prefix="kernel-", dir=place.scratch))
     cases = [{"case": entry.case, "seconds": entry.seconds} for entry in batch]
     plan = {"cases": cases, "round": job.round, "share": place.slots, "deadline": deadline}
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        place.scratch.mkdir(parents=True, exist_ok=True)
-        # another one for each kernel: the former one's client may still remove its sockets
-        folder = Path(tempfile.mkdtemp(prefix="kernel-", dir=place.scratch))
-        plan_file = folder / "plan.json"
-        plan_file.write_text(json.dumps(plan))
-    except OSError as error:
-        raise _cannot_write(error) from None
+    (folder / "plan.json").write_text(json.dumps(plan))
+    name = f"{job.experiment}.r{job.round}.{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+    output = paths.runs() / job.machine / f"{name}.ipynb"
     variables = {
-        PLAN: str(plan_file),
+        PLAN: str(folder / "plan.json"),
         "RESULTS": str(paths.results().resolve()),
         # empty at the start of a sweep, so that the first compilation of a graph is a cold one
         "TORCHINDUCTOR_CACHE_DIR": str(place.scratch / "compiled"),
-        **place.variables,
     }
-    executing = _threads.submit(_execute, job, batch[0].seconds, folder, output, variables)
+    if place.slots > 1:
+        # a number that the user has set holds for each slot
+        threads = max(1, environment.cores() // place.slots)
+        variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads))
+    if place.gpu:
+        variables["CUDA_VISIBLE_DEVICES"] = place.gpu
+    parameters = {"round": job.round, "seconds": batch[0].seconds}
+    executing = _threads.submit(
+        execution.execute, execution.Kernel(str(folder)), notebooks.NOTEBOOKS / f"{job.experiment}.ipynb", output,
+        parameters, variables, output.with_suffix(".log"), until="measure",
+    )  # fmt: skip
     kernel = _Kernel()
     try:
-        yield from _watch(kernel, job, batch, plan_file, executing)
+        yield from _watch(kernel, job, batch, folder / NOTE, executing)
     finally:
-        end(folder)
+        _kill(folder)
         # the notebook is written a last time after its kernel has ended
         concurrent.futures.wait([executing], 10)
-        shutil.rmtree(folder, ignore_errors=True)
     if executing.done():
         kernel.reason = _why(executing)
     return kernel
 
 
-def _execute(job: Job, seconds: float, folder: Path, output: Path, variables: Mapping[str, str]) -> None:
-    """Execute the notebook up to its cell `measure`."""
-    source = notebooks.NOTEBOOKS / f"{job.experiment}.ipynb"
-    parameters = {"round": job.round, "seconds": seconds}
-    kernel = execution.Kernel(str(folder))
-    execution.execute(kernel, source, output, parameters, variables, output.with_suffix(".log"), until="measure")
-
-
-def _watch(kernel: _Kernel, job: Job, batch: Sequence[Entry], plan_file: Path, executing: Future) -> Iterator[Message]:
+def _watch(kernel: _Kernel, job: Job, batch: Sequence[Entry], note_file: Path, executing: Future) -> Iterator[Message]:
     """Yield messages, and note what is seen, until the notebook ends or must be ended."""
-    files = [job.file(entry) for entry in batch]
-    former_stamps = [_stamp(file) for file in files]
-    while not kernel.ended:
-        # before the look for records: those of a notebook that has ended are all there
+    while not kernel.timed_out:
+        # before the look at its note: a notebook that has ended writes no more
         over = bool(concurrent.futures.wait([executing], LOOK_S).done)
-        index, started = _begun_last(plan_file)
-        for position in range(index + 1):
-            if position in kernel.records or _stamp(files[position]) == former_stamps[position]:
-                continue
-            # a file that is not whole counts as no record
-            with contextlib.suppress(ValueError):
-                record = records.read(files[position])
-                kernel.records[position] = record
-                kernel.since = time.time()
-                yield Message("record", files[position].read_text())
-                if record["status"] == "failed" and job.device != "cpu":
-                    # an error may have left the GPU unusable for this process
-                    kernel.ended = "restart"
-                    return
-        if index > kernel.index:
-            kernel.index = index
-            kernel.since = started
-            yield Message("begins", records.name(batch[index].case))
-        limit_s = START_S
-        if kernel.has_one_in_hand():
-            limit_s = batch[index].timeout
+        # there is no note before the first case
+        if note_file.exists():
+            note = json.loads(note_file.read_text())
+            for entry in batch[kernel.saved : note["saved"]]:
+                yield Message("record", records.read(job.file(entry)))
+            if note["begun"] > max(kernel.begun, note["saved"]):
+                yield Message("begins", records.name(batch[note["saved"]].case))
+            kernel.begun = note["begun"]
+            kernel.saved = note["saved"]
+            kernel.since = note_file.stat().st_mtime
         if over:
-            kernel.ended = "by itself"
-        elif time.time() - kernel.since > limit_s:
-            kernel.ended = "timeout"
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    """Return what changes when a file is replaced; zeros without one."""
-    try:
-        status = file.stat()
-    except FileNotFoundError:
-        return (0, 0)
-    return (status.st_mtime_ns, status.st_ino)
-
-
-def _begun_last(plan_file: Path) -> tuple[int, float]:
-    """Return the position of the case that began last, and when; -1 before the first."""
-    try:
-        current = json.loads(plan_file.with_name(f"{plan_file.name}.current").read_text())
-    except FileNotFoundError:
-        return -1, 0.0
-    return current["index"], current["started"]
+            return
+        limit_s = batch[kernel.saved].timeout if kernel.in_hand else START_S
+        kernel.timed_out = time.time() - kernel.since > limit_s
 
 
 def _why(executing: Future) -> str:
-    """Say in a line why a notebook ended early; raises CannotWrite for a full disk."""
+    """Say in a line why a notebook ended early; raises what a full disk raised."""
     error = executing.exception()
     if isinstance(error, OSError) and error.errno in FULL:
-        raise _cannot_write(error)
+        raise error
     if isinstance(error, NotebookFailed):
         reason = " ".join(str(error).split())
         if reason.startswith("CannotWrite: "):
@@ -232,11 +176,13 @@ def _why(executing: Future) -> str:
     return "its process died"
 
 
-def _cannot_write(error: OSError) -> records.CannotWrite:
-    return records.CannotWrite(f"{error.filename or 'scratch'}: cannot be written: {error.strerror}")
+def clear(scratch: Path) -> None:
+    """End the kernels of a scratch folder; remove it. Needs the shard's lock."""
+    _kill(scratch)
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
-def end(folder: Path) -> None:
+def _kill(folder: Path) -> None:
     """Kill all processes whose plan is in this folder: kernels and what they started.
 
     They are found by the variable that they inherit, also in sessions of their own."""
@@ -247,7 +193,7 @@ def end(folder: Path) -> None:
             # gone meanwhile, or another user's
             with contextlib.suppress(psutil.Error, OSError):
                 is_own = Path(process.environ().get(PLAN, "/")).is_relative_to(folder)
-                if is_own and process.status() != psutil.STATUS_ZOMBIE and process.pid != os.getpid():
+                if is_own and process.status() != psutil.STATUS_ZOMBIE:
                     processes.append(process)
         if not processes:
             return

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from lib import execution, paths, records
+from lib import execution, paths
 
 WAIT_S = 1  # for a lock, which another process holds for a moment to see if the shard runs
 
@@ -62,23 +62,20 @@ def parse(text: str) -> Shard:
 
 def known() -> list[Shard]:
     """List the shards that were ever locked on these results."""
-    names = [file.name for file in sorted(paths.results().glob(".lock-*-of-*"))]
-    matches = [re.fullmatch(r"\.lock-(\d+)-of-(\d+)", name) for name in names]
-    return [Shard(int(match[1]), int(match[2])) for match in matches if match]
+    names = sorted(file.name for file in paths.results().glob(".lock-*-of-*"))
+    return [Shard(*map(int, re.findall(r"\d+", name))) for name in names]
 
 
 @contextlib.contextmanager
 def held(shard: Shard) -> Iterator[None]:
-    """Lock a shard; raises CannotWrite, or Busy, also for shards of another count."""
+    """Lock a shard; raises OSError, or Busy, also for shards of another count."""
+    paths.results().mkdir(parents=True, exist_ok=True)
+    for known_shard in known():
+        if known_shard.count != shard.count and known_shard.is_running():
+            raise Busy(f"shard {known_shard} of another sweep is running on {paths.results()}")
     try:
-        paths.results().mkdir(parents=True, exist_ok=True)
-        for known_shard in known():
-            if known_shard.count != shard.count and known_shard.is_running():
-                raise Busy(f"shard {known_shard} of another sweep is running on {paths.results()}")
         lock = FileLock(shard.file("lock")).acquire(timeout=WAIT_S)
     except Timeout:
         raise Busy(f"shard {shard} is running already on {paths.results()}") from None
-    except OSError as error:
-        raise records.CannotWrite(f"{paths.results()}: cannot be written: {error.strerror}") from None
     with lock:
         yield

@@ -5,17 +5,15 @@ A case is done when its record exists. So whatever ends this process, the next o
 
 import contextlib
 import functools
-import os
 import queue
-import shutil
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lib import records
-from lib.instruments import environment
 from lib.sweep import run
 from lib.sweep.ledger import Ledger
 from lib.sweep.plan import Job
@@ -26,11 +24,7 @@ LOOK_S = 0.5  # between looks for a signal to stop or another box
 LOSSES = 3  # of workers with the same case in hand, before it is given up
 
 
-class SlotLost(Exception):
-    """Say that a slot is gone, and its kernel with it."""
-
-
-Slot = Callable[[Job, float | None], Iterator[Message]]  # measures a job until a deadline, one at a time
+Slot = Callable[[Job, float], Iterator[Message]]  # measures a job until a deadline, one at a time
 
 
 @dataclass
@@ -52,42 +46,24 @@ class Box:
         return self.whole
 
 
-def local_box(scratch: Path, pins: Sequence[str]) -> Box:
-    """Return this machine as a box, with a slot for each GPU in `pins`."""
-    parts = []
-    for pin in pins:
-        variables = share_of_cores(len(pins)) | {"CUDA_VISIBLE_DEVICES": pin}
-        parts.append(functools.partial(run.measured, place=Place(scratch, len(pins), variables)))
-    return Box(functools.partial(run.measured, place=Place(scratch)), parts)
-
-
-def share_of_cores(slots: int) -> dict[str, str]:
-    """Return variables that give each of several kernels its share of the threads.
-
-    A number that the user has set holds for each of them."""
-    if slots == 1:
-        return {}
-    threads = max(1, environment.cores() // slots)
-    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
-
-
-def clear(scratch: Path) -> None:
-    """End processes whose plan lies in a folder; remove it. Needs the shard's lock."""
-    run.end(scratch)
-    shutil.rmtree(scratch, ignore_errors=True)
+def local_boxes(scratch: Path, pins: Sequence[str]) -> Callable[[], list[Box]]:
+    """Return a function that lists this machine alone, with a slot for each GPU in `pins`."""
+    parts = [functools.partial(run.measured, place=Place(scratch, len(pins), pin)) for pin in pins]
+    box = Box(functools.partial(run.measured, place=Place(scratch)), parts)
+    return lambda: [box]
 
 
 @dataclass
 class Supervisor:
-    """Run jobs on boxes, whose list may change meanwhile.
+    """Run jobs on boxes, which may come and go meanwhile.
 
     It ends between cases at the `deadline`, and at once when `stop` has a signal. `troubles` are lines of what no
     record tells."""
 
-    boxes: list[Box]
+    boxes: Callable[[], Sequence[Box]]
     ledger: Ledger
     progress: Progress
-    deadline: float | None
+    deadline: float
     stop: list[int]
     troubles: list[str] = field(default_factory=list)
     waiting: deque[Job] = field(default_factory=deque)
@@ -96,83 +72,74 @@ class Supervisor:
     losses: Counter = field(default_factory=Counter)
 
     def run(self, jobs: Sequence[Job]) -> None:
-        """Run all jobs in their order. Raises records.CannotWrite."""
+        """Run all jobs in their order. Raises OSError or records.CannotWrite for a full disk."""
         self.waiting.extend(jobs)
         while not self.stop:
+            if time.time() > self.deadline:
+                self.waiting.clear()
             self._start()
-            if not self.busy and (not self.waiting or run.is_over(self.deadline)):
+            if not self.busy and not self.waiting:
                 return
             with contextlib.suppress(queue.Empty):
-                slot, message = self.events.get(timeout=LOOK_S)
-                self._take(slot, message)
+                slot, event = self.events.get(timeout=LOOK_S)
+                self._take(slot, event)
 
     def _start(self) -> None:
         """Start waiting jobs in their order, as long as there is a free slot for the next."""
-        while self.waiting and not run.is_over(self.deadline):
+        while self.waiting:
             job = self.waiting[0]
             left = self.ledger.left(job)
             if left:
-                free_slots = [box.free_slot(job, self.busy) for box in list(self.boxes)]
+                free_slots = [box.free_slot(job, self.busy) for box in self.boxes()]
                 slot = next(filter(None, free_slots), None)
                 if slot is None:
                     return
                 self.busy[slot] = replace(job, entries=left)
                 threading.Thread(target=self._follow, args=(slot, self.busy[slot]), daemon=True).start()
             self.waiting.popleft()
-            self.progress.starts(job, left)
 
     def _follow(self, slot: Slot, job: Job) -> None:
         """Pass the messages of a slot on, and at last its error or None; runs in a thread."""
+        end = None
         try:
             for message in slot(job, self.deadline):
                 self.events.put((slot, message))
         except Exception as error:  # a thread's exception would be lost
-            self.events.put((slot, error))
-        else:
-            self.events.put((slot, None))
+            end = error
+        self.events.put((slot, end))
 
-    def _take(self, slot: Slot, message: Message | Exception | None) -> None:
-        """Take note of one message, or of the end of a job."""
+    def _take(self, slot: Slot, event: Message | Exception | None) -> None:
+        """Take note of a message of a slot, or of the end of its job."""
         job = self.busy[slot]
-        if not isinstance(message, Message):
-            self._end(slot, message)
-        elif message.kind == "begins":
-            self.progress.begins(slot, job.experiment, message.text)
-        elif message.kind == "record":
-            self._keep(slot, job, message.text)
-        else:
-            self._tell(message.text)
+        match event:
+            case Message("begins", name):
+                self.progress.begins(slot, f"{job.experiment} {name}")
+            case Message("record", record):
+                self.ledger.finish(records.path(job.machine, job.experiment, record["case"], record["round"]))
+                self.progress.ends(slot, record)
+            case Message("trouble", line):
+                self._tell(line)
+            case Message("lost", reason):
+                self._requeue(slot, job, reason)
+            case _:
+                del self.busy[slot]
+                self.progress.in_hand.pop(slot, None)
+        if isinstance(event, OSError | records.CannotWrite):
+            raise event
+        if isinstance(event, Exception):
+            self._tell(f"{job.experiment}: {type(event).__name__}: {event}")
 
-    def _keep(self, slot: Slot, job: Job, text: str) -> None:
-        """Write a record, unless its kernel has written it here already."""
-        record = records.parse(text)
-        # not the path at the worker's, which may be another machine
-        file = records.path(job.machine, job.experiment, record["case"], record["round"])
-        if not file.exists() or file.read_text() != text:
-            records.write(file, text)
-        is_tried_again = record["status"] == "oom" and record["metrics"].get("fresh") is False
-        if not is_tried_again:
-            self.ledger.finished.add(file)
-            self.progress.ends(slot, file, record)
-
-    def _end(self, slot: Slot, error: Exception | None) -> None:
-        """Free a slot; requeue what a lost one left, but for a case lost too often."""
-        job = self.busy.pop(slot)
-        had_one_in_hand = self.progress.in_hand.pop(slot, None)
-        if isinstance(error, records.CannotWrite):
-            raise error
-        if isinstance(error, SlotLost):
-            left = self.ledger.left(job)
-            if left and had_one_in_hand:
-                in_hand = job.file(left[0])
-                self.losses[in_hand] += 1
-                if self.losses[in_hand] == LOSSES:
-                    self.ledger.finished.add(in_hand)
-                    name = f"{job.experiment} {records.name(left[0].case)}"
-                    self._tell(f"{name}: given up after {LOSSES} lost workers: {error}")
-            self.waiting.appendleft(job)
-        elif error:
-            self._tell(f"{job.experiment}: {type(error).__name__}: {error}")
+    def _requeue(self, slot: Slot, job: Job, reason: str) -> None:
+        """Let another slot measure what is left of a job, but for a case lost too often."""
+        in_hand = self.progress.in_hand.get(slot)
+        left = self.ledger.left(job)
+        if in_hand and left:
+            file = job.file(left[0])
+            self.losses[file] += 1
+            if self.losses[file] == LOSSES:
+                self.ledger.finish(file, "given up")
+                self._tell(f"{in_hand}: given up after {LOSSES} lost workers: {reason}")
+        self.waiting.appendleft(job)
 
     def _tell(self, line: str) -> None:
         self.troubles.append(line)

@@ -1,19 +1,17 @@
-"""Read a sweep file into blocks of cases, and how many processes each gets.
-
-A bad file is refused here, before any process starts, in one line: file, field, value, rule, nearest valid name.
-"""
+"""Read a sweep file into blocks of cases; refuse a bad one in one line before any process starts."""
 
 import dataclasses
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from lib import catalog, notebooks, records, validate
+from lib import notebooks, records, validate
 from lib.experiments import cases
 
-NEEDS = ("cuda", "bf16", "emulated_bf16")
 LARGEST_FILE = 32_768  # bytes: several times the longest sweep here
 
 
@@ -22,28 +20,25 @@ class Options:
     """Hold what a sweep file, or one of its blocks, may say besides axes.
 
     A case is sampled about `seconds` in each of `rounds` processes and may take `timeout` seconds. Lower tiers come
-    first. Every value of a `fresh` axis has kernels of its own. `needs` is one of `NEEDS`, or empty."""
+    first. Every value of a `fresh` axis has kernels of its own. `needs` leaves a block out elsewhere."""
 
     rounds: int = field(default=3, metadata={"most": 1000})
     seconds: float = 0.4
     timeout: float = 600
     tier: int = field(default=1, metadata={"most": 9})
     fresh: list = field(default_factory=list)
-    needs: str = ""
+    needs: str = field(default="nothing", metadata={"names": ("nothing", "cuda", "bf16", "emulated_bf16")})
 
     def __post_init__(self):
         validate.fields(self)
         validate.at_least("seconds", self.seconds, 0.001)
         validate.at_least("timeout", self.timeout, 1)
-        if self.needs:
-            validate.choice("needs", self.needs, NEEDS)
 
 
 OPTIONS = [option.name for option in dataclasses.fields(Options)]
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Hold a block's cases in the order of its axes, and its options."""
 
     experiment: str
@@ -59,11 +54,9 @@ def load(name: str, rounds: int | None = None) -> list[Block]:
     files = notebooks.sweeps()
     validate.choice("sweep", name, files)
     try:
-        blocks = _blocks(_parse_yaml(files[name]), rounds)
-        _refuse_duplicates(blocks)
+        return _blocks(_parse_yaml(files[name]), rounds)
     except ValueError as error:
         raise ValueError(f"{files[name].name}: {error}") from None
-    return blocks
 
 
 def _parse_yaml(file: Path) -> object:
@@ -81,56 +74,44 @@ def _blocks(content: object, rounds: int | None) -> list[Block]:
     if not isinstance(content, dict):
         raise ValueError(f"file: got {validate.shown(content)}, expected a mapping of experiments to axes")
     options = Options(**{name: content.pop(name) for name in OPTIONS if name in content})
-    if options.fresh:
-        raise ValueError("fresh: expected in a block, since it names axes of an experiment")
-    if not content:
-        raise ValueError("file: got no experiment, expected at least one")
-    measurable = [name for name in catalog.CATALOG if name in notebooks.experiments()]
     blocks = []
     for experiment, given_blocks in content.items():
-        validate.choice("experiment", experiment, [*measurable, *OPTIONS])
+        validate.choice("experiment", experiment, [*notebooks.experiments(), *OPTIONS])
         if not isinstance(given_blocks, list):
             given_blocks = [given_blocks]
         for given_block in given_blocks:
             blocks.append(_block(experiment, given_block, options, rounds))
+    names = Counter()
+    for block in blocks:
+        names.update(f"{block.experiment}: the case {records.name(asdict(case))}" for case in block.cases)
+    if not names:
+        raise ValueError("file: got no experiment, expected at least one")
+    ((name, times),) = names.most_common(1)
+    if times > 1:
+        # they would have the same record
+        raise ValueError(f"{name} is there twice")
     return blocks
 
 
 def _block(experiment: str, content: object, options: Options, rounds: int | None) -> Block:
     """Build the cases of one block. Raises ValueError for a wrong name or value."""
-    if content is None:
-        content = {}
-    if not isinstance(content, dict):
+    if not isinstance(content, dict | None):
         raise ValueError(f"{experiment}: got {validate.shown(content)}, expected a mapping of axes to values")
+    axes = dict(content or {})
     fields = notebooks.fields(experiment)
-    own_options = {}
-    axes = {}
-    for name, value in content.items():
+    for name in axes:
         validate.choice(experiment, name, [*fields, *OPTIONS])
-        if name in OPTIONS:
-            own_options[name] = value
-        elif value is None or value == [] or isinstance(value, dict):
-            raise ValueError(f"{experiment}.{name}: got {validate.shown(value)}, expected a value or a list of values")
-        else:
-            axes[name] = value
+    own_options = {name: axes.pop(name) for name in OPTIONS if name in axes}
+    # where nothing varies, or a case takes very long, the block says one round, and more would tell nothing
+    if rounds is not None and own_options.get("rounds") != 1:
+        own_options["rounds"] = rounds
     try:
         options = dataclasses.replace(options, **own_options)
-        # where nothing varies, or a case takes very long, the block says one round, and more would tell nothing
-        if rounds and own_options.get("rounds") != 1:
-            options = dataclasses.replace(options, rounds=rounds)
         for axis in options.fresh:
             validate.choice("fresh", axis, fields)
-        return Block(experiment, cases.grid(experiment, **axes), options)
+        grid = cases.grid(experiment, **axes)
     except ValueError as error:
         raise ValueError(f"{experiment}.{error}") from None
-
-
-def _refuse_duplicates(blocks: list[Block]) -> None:
-    """Raise ValueError if two cases would have the same record."""
-    names = set()
-    for block in blocks:
-        for case in block.cases:
-            name = records.name(asdict(case))
-            if (block.experiment, name) in names:
-                raise ValueError(f"{block.experiment}: the case {name} is there twice")
-            names.add((block.experiment, name))
+    if not grid:
+        raise ValueError(f"{experiment}: got an axis without a value, expected at least one")
+    return Block(experiment, grid, options)

@@ -68,17 +68,22 @@ def test_with_a_machine_nothing_is_measured(save_record, monkeypatch):
         measure.run("adam", {}, 0.02, machine="nobody")
 
 
-def test_a_plan_says_which_cases_and_notes_the_one_in_hand(own_results, no_probe, monkeypatch, tmp_path):
-    plan = {"cases": [{"case": asdict(FUSED), "seconds": 0.01}], "round": 3, "share": 1, "deadline": None}
+def test_a_plan_says_which_cases_and_notes_how_far_it_is(own_results, no_probe, monkeypatch, tmp_path):
+    plan = {"cases": [{"case": asdict(FUSED), "seconds": 0.01}], "round": 3, "share": 1, "deadline": float("inf")}
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(plan))
     monkeypatch.setenv("SWEEP_PLAN", str(file))
     frame = measure.run("adam", {}, 1.0)
     assert frame["round"].tolist() == [3]
     assert records.load("adam")["variant"].tolist() == ["fused"]
-    assert json.loads((tmp_path / "plan.json.current").read_text())["index"] == 0
+    assert json.loads((tmp_path / "note.json").read_text()) == {"begun": 1, "saved": 1}
     file.write_text(json.dumps(plan | {"deadline": 1.0}))
     assert measure.run("adam", {}, 1.0).empty
+    # what found no memory in a used process is left to a new one
+    file.write_text(json.dumps(plan | {"cases": plan["cases"] * 2}))
+    monkeypatch.setattr(measure, "measure", lambda *_: {"status": "oom", "metrics": {"fresh": False}})
+    assert measure.run("adam", {}, 1.0).empty
+    assert json.loads((tmp_path / "note.json").read_text()) == {"begun": 0, "saved": 0}
 
 
 @pytest.mark.parametrize("part", ["case", "reference"])

@@ -67,10 +67,10 @@ def run(seconds, round):
     plan_file = Path(os.environ["SWEEP_PLAN"])
     plan = json.loads(plan_file.read_text())
     for index, entry in enumerate(plan["cases"]):
-        if time.time() > (plan["deadline"] or float("inf")):
+        if time.time() > plan["deadline"]:
             return
-        current = {"index": index, "started": time.time()}
-        records.write(plan_file.with_name("plan.json.current"), json.dumps(current))
+        began = time.time()
+        records.write(plan_file.with_name("note.json"), json.dumps({"begun": index + 1, "saved": index}))
         case = entry["case"]
         note(case["number"], plan["round"], share=plan["share"], seconds=entry["seconds"])
         time.sleep(case["pause_ms"] / 1000)
@@ -84,8 +84,14 @@ def run(seconds, round):
         elif case["behaviour"] in BEHAVIOURS:
             BEHAVIOURS[case["behaviour"]]()
         environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
-        taken = time.time() - current["started"]
-        records.save(records.create("cheap", case, plan["round"], status, metrics, environment, seconds=taken))
+        taken = time.time() - began
+        saved = index
+        if metrics.get("fresh", True):
+            records.save(records.create("cheap", case, plan["round"], status, metrics, environment, seconds=taken))
+            saved += 1
+        records.write(plan_file.with_name("note.json"), json.dumps({"begun": saved, "saved": saved}))
+        if saved == index:
+            return
 
 
 def note(number, round, **facts):

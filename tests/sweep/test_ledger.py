@@ -42,31 +42,30 @@ def test_records_of_other_code_are_measured_again_once(jobs, monkeypatch):
     entry = jobs[0].entries[0]
     file = save(jobs[0], entry)
     monkeypatch.setattr(records, "digest", lambda experiment: "0" * 16)
-    assert Ledger().is_left(jobs[0], entry)
-    assert not Ledger(finished={file}).is_left(jobs[0], entry)
+    assert entry in Ledger().left(jobs[0])
+    assert entry not in Ledger(finished={file}).left(jobs[0])
 
 
 def test_stale_measures_again_what_another_pytorch_measured(jobs):
     entry = jobs[0].entries[0]
     save(jobs[0], entry, torch="0.1")
-    assert not Ledger().is_left(jobs[0], entry)
-    assert Ledger(stale=True).is_left(jobs[0], entry)
+    assert entry not in Ledger().left(jobs[0])
+    assert entry in Ledger(stale=True).left(jobs[0])
 
 
 @pytest.mark.parametrize("status", ["failed", "crashed", "timeout", "oom"])
 def test_what_ended_badly_is_repeated_by_retry_alone_and_not_tried_in_later_rounds(jobs, status):
     entry = jobs[0].entries[0]
-    save(jobs[0], entry, status, limit_bytes=2**60, fresh=True)
+    save(jobs[0], entry, status, limit_bytes=2**60)
     for job in jobs:
-        assert not Ledger().is_left(job, entry)
-        assert Ledger(retry=True).is_left(job, entry)
+        assert entry not in Ledger().left(job)
+        assert entry in Ledger(retry=True).left(job)
 
 
-def test_what_found_no_memory_is_tried_again_in_a_fresh_process_or_with_more_memory(jobs, monkeypatch):
-    first, second, third = jobs[0].entries
-    save(jobs[0], first, "oom", limit_bytes=2**60, fresh=False)
-    save(jobs[0], second, "oom", limit_bytes=8 * 2**30, fresh=True)
+def test_what_found_no_memory_is_tried_again_with_more_memory(jobs, monkeypatch):
+    first, *others = jobs[0].entries
+    save(jobs[0], first, "oom", limit_bytes=8 * 2**30)
     monkeypatch.setattr(Cpu, "free_bytes", lambda _: 9 * 2**30)
-    assert Ledger().left(jobs[0]) == (first, third)
+    assert Ledger().left(jobs[0]) == tuple(others)
     monkeypatch.setattr(Cpu, "free_bytes", lambda _: 16 * 2**30)
-    assert Ledger().left(jobs[0]) == (first, second, third)
+    assert Ledger().left(jobs[0]) == jobs[0].entries

@@ -73,9 +73,12 @@ def test_what_the_machine_cannot_run_is_left_out_with_its_reason(here, monkeypat
     text = f"cheap: [{{number: 1}}, {{number: 2, behaviour: unavailable}}, {needing}]"
     monkeypatch.setattr(plan.processor, "emulates_bf16", lambda: False)
     left_out = planned(here, text)
-    assert ledger.table(left_out)["records"].tolist() == [
-        "none", "left out: it says so", "left out: it needs cuda", f"left out: {plan.NATIVE}",
-    ]  # fmt: skip
+    assert ledger.listed(left_out, ledger.Ledger()) == [
+        "cheap 1-ok-1-cpu: left left left",
+        "cheap 2-unavailable-1-cpu: left out: it says so",
+        "cheap 3-ok-1-cpu: left out: it needs cuda",
+        "cheap 4-ok-1-cpu: left out: for processors that only emulate bf16",
+    ]
 
 
 def test_gpus_of_the_first_ones_model_run_kernels_side_by_side(monkeypatch):

@@ -11,7 +11,7 @@ from lib.sweep import plan, progress, sweep_file
 from lib.sweep.ledger import Ledger
 from lib.sweep.run import Message
 from lib.sweep.shard import Shard
-from lib.sweep.supervise import LOSSES, Box, SlotLost, Supervisor
+from lib.sweep.supervise import LOSSES, Box, Supervisor
 
 
 def slot(loses=lambda number: False):
@@ -21,10 +21,12 @@ def slot(loses=lambda number: False):
         for entry in job.entries:
             yield Message("begins", records.name(entry.case))
             if loses(entry.case["number"]):
-                raise SlotLost("its machine lost power")
+                yield Message("lost", "its machine lost power")
+                return
             environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
             record = records.create("cheap", entry.case, job.round, "ok", {}, environment, seconds=1.0)
-            yield Message("record", json.dumps(record))
+            records.save(record)
+            yield Message("record", record)
 
     return measured
 
@@ -38,7 +40,7 @@ def jobs(here):
 def supervised(jobs, boxes):
     ledger = Ledger()
     shown = progress.Progress("cheap", Shard(), jobs, ledger, len(boxes))
-    supervisor = Supervisor(boxes, ledger, shown, deadline=None, stop=[])
+    supervisor = Supervisor(lambda: boxes, ledger, shown, float("inf"), stop=[])
     supervisor.run(jobs)
     shown.close("ended")
     return supervisor
@@ -66,7 +68,7 @@ def test_what_a_lost_slot_had_is_measured_by_another(jobs):
     assert sorted(begun) == [1, 2, 3, 3, 4, 5, 6]
     assert supervisor.ledger.counts(jobs) == {"ok": 6}
     assert supervisor.troubles == []
-    assert progress.summary(jobs, supervisor.ledger) == ["6 ok, 0 left"]
+    assert progress.counted(supervisor.ledger.counts(jobs)) == "6 ok, 0 left"
     assert progress.statuses()[-1].endswith(" cheap: 6 ok")
 
 
@@ -98,13 +100,13 @@ def test_an_error_of_a_slot_is_told_and_the_rest_is_measured(jobs):
 
 
 def test_the_expected_end_comes_from_the_times_so_far(jobs):
-    ledger = Ledger()
-    shown = progress.Progress("cheap", Shard(), jobs, ledger, 1)
+    shown = progress.Progress("cheap", Shard(), jobs, Ledger(), 1)
     assert shown.expected_end() == "no case has a time yet"
     environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
-    entry = jobs[0].entries[0]
-    record = records.create("cheap", entry.case, 1, "ok", {}, environment, seconds=120.0)
-    shown.ends("slot", jobs[0].file(entry), record)
-    assert shown.expected_end() == "at least 10 min left"  # five more like it, which may take longer
-    shown.case_seconds |= {case: 60.0 for _, case in shown.left.values()}
-    assert shown.expected_end().startswith("about 5 min left, until ")
+    record = records.create("cheap", jobs[0].entries[0].case, 1, "ok", {}, environment, seconds=120.0)
+    shown.ends("slot", record)
+    assert shown.expected_end() == "at least 10 min left"  # five more like it, whose kernels must start too
+    shown.ends_first()
+    shown.ends("slot", record | {"case": jobs[0].entries[1].case})
+    shown.started -= 240  # twice as long as the case
+    assert shown.expected_end().startswith("about 16 min left, until ")
