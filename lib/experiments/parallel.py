@@ -99,7 +99,7 @@ class Parallel(OnRanks):
         work = record.works[0]
         tensors = []
         for bucket in work.training.network.buckets:
-            elements = sum(param.numel() for param in bucket.params)
+            elements = sum(param.numel() for param in bucket)
             tensors.append(torch.zeros(elements, device=self.place))
 
         def alone(mark: timing.Mark) -> None:

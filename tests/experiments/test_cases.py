@@ -50,11 +50,6 @@ def test_attention_with_native_inputs_casts_nothing():
         one("attention", native=True)
 
 
-def test_the_kernel_that_sdpa_runs_stands_in_its_facts():
-    assert one("attention", variant="sdpa").setup().facts["sdpa_backend"] == "flash"
-    assert "sdpa_backend" not in one("attention").setup().facts
-
-
 def test_cases_of_one_shape_share_a_reference():
     naive, sdpa = (one("step", attention=attention).setup().expected() for attention in ("naive", "sdpa"))
     assert naive["logits"] is sdpa["logits"]
