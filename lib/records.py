@@ -166,16 +166,19 @@ def of_machine(experiment: str, machine: str) -> Iterator[dict]:
 
     Warns of each file that is damaged, and skips it."""
     files = sorted((paths.results() / machine / experiment).glob(NOT_BY_HAND))
-    texts = {f"{experiment}/{file.name}": file.read_bytes() for file in files}
-    reference = REFERENCE / machine / f"{experiment}.jsonl"
-    if not files and reference.exists():
-        for number, line in enumerate(reference.read_text().splitlines(), start=1):
-            texts[f"{machine}/{reference.name}, line {number}"] = line
-    for place, text in texts.items():
+    for file in files:
         try:
-            yield parse(text)
+            yield read(file)
         except ValueError as error:
-            warnings.warn(f"{place}: skipped: {error}", stacklevel=3)
+            warnings.warn(f"{experiment}/{file.name}: skipped: {error}", stacklevel=3)
+    reference = REFERENCE / machine / f"{experiment}.jsonl"
+    if files or not reference.exists():
+        return
+    for number, line in enumerate(reference.read_text().splitlines(), start=1):
+        try:
+            yield parse(line)
+        except ValueError as error:
+            warnings.warn(f"{machine}/{reference.name}, line {number}: skipped: {error}", stacklevel=3)
 
 
 def load(experiment: str, machine: str | Sequence[str] = "") -> pd.DataFrame:
