@@ -35,7 +35,9 @@ def gather(whole: Tensor) -> list[dist.Work]:
 
 
 def scatter(whole: Tensor) -> tuple[dist.Work, Tensor]:
-    """Return what each rank receives: its mean over dimension 0 is that of this rank's rows of all `whole`."""
+    """Begin to average this rank's rows of every rank's `whole`.
+
+    Returns the transfer and what it receives, whose mean over dimension 0 is the average."""
     world = dist.get_world_size()
     parts = whole.view(world, len(whole) // world, *whole.shape[1:])
     if dist.get_backend() == "nccl":

@@ -122,6 +122,7 @@ class Supervisor:
             case Message("lost", reason):
                 self._requeue(slot, job, reason)
             case _:
+                # None or an error: the job has ended
                 del self.busy[slot]
                 self.progress.in_hand.pop(slot, None)
         if isinstance(event, OSError | records.CannotWrite):
