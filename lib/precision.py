@@ -28,7 +28,7 @@ def activate(name: str, device: str) -> torch.autocast:
 
 @contextlib.contextmanager
 def strict():
-    """Compute matrix products in full fp32 inside, whatever `activate` has set."""
+    """Turn TF32 off inside, whatever `activate` has set; an active autocast goes on."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

@@ -69,7 +69,8 @@ def _pairs(records: pd.DataFrame, phase: str = "") -> dict[int, Measured]:
 def of_medians(frame: pd.DataFrame, metric: str, case: Mapping, other: Mapping) -> Comparison:
     """Compare two cases that cannot run in one process, by their medians of each round.
 
-    The ratio is the second's over the first's. Raises NotMeasured if one is missing."""
+    Each is one case of one machine. The ratio is the second's over the first's; of fewer than three rounds it is
+    unclear. Raises NotMeasured if they share no round."""
     medians = []
     for values in (case, other):
         records = tidy.ok(tidy.only(frame, **values)).drop_duplicates("round", keep="last")

@@ -105,7 +105,8 @@ def lines(
 def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark: str = "") -> Figure:
     """Draw one bar for each row, whose `parts` are columns, with their sum at its end.
 
-    The column `rows` names the bars, and `mark` is a line across each, such as a bound. Each part has its interval."""
+    The column `rows` names the bars, and the column `mark`, such as a bound, is drawn as a line across each. Each of at
+    most seven parts has its interval. Rows without the first part are left out; other missing parts count as 0."""
     frame = frame[tidy.values(frame[parts[0]]).notna()]
     figure = blank(1.0 + ROW * max(2, len(frame)))
     axes = figure.axes[0]

@@ -138,10 +138,10 @@ def bounds(
 
 
 def _own_ms(row: Mapping, limits: Ceilings) -> Interval | None:
-    """Return the time of a step's products at the rate of its shapes, or None."""
+    """Return the time of a step's products at the rate of those with its weights, or None."""
     if "size" not in row or row.get("mode", "train_step") != "train_step":
         return None
-    rate = limits.own.get((row["precision"], SIZES[row["size"]].d_model, row.get("tokens")))
+    rate = limits.own.get((row.get("precision", "fp32"), SIZES[row["size"]].d_model, row.get("tokens")))
     if rate is None:
         return None
     return rate.inverse.scaled(1e3 * (row["forward_flops"] + row["backward_flops"]))

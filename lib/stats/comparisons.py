@@ -42,7 +42,9 @@ class Comparison:
 
     @property
     def tier(self) -> str:
-        """Return how sure a gain is: proven, probable (by 3% or more), or none."""
+        """Return how sure a gain is: proven, probable (by more than 3%), or none.
+
+        It is proven if its own interval lies above one, whatever the verdict, which the whole table decides."""
         if self.verdict == SAME or self.ratio.value <= 1:
             return "none"
         if self.ratio.low > 1:
@@ -169,5 +171,5 @@ def _variances(rows: Sequence[Measured]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _tail(t: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
-    """Return the probability that Student's t is at most this; 1 if nothing is known."""
+    """Return the probability that Student's t is at most `t`; 1 without degrees of freedom."""
     return np.nan_to_num(special.stdtr(freedoms, t), nan=1.0)

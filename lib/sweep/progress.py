@@ -56,7 +56,7 @@ class Progress:
         self.started = time.time()
 
     def begins(self, slot: object, name: str) -> None:
-        """Note the case in hand at a slot."""
+        """Note the case in hand at a slot; `name` is its experiment and its name."""
         self.in_hand[slot] = name
         self.bar.set_description_str(name[:60].ljust(60))
         self.write("running")
@@ -112,7 +112,7 @@ class Progress:
             records.write(self.shard.file("status"), f"{self.sweep}, shard {self.shard}: {line}")
 
     def close(self, state: str) -> None:
-        """Remove the bar and write the last state."""
+        """End the bar and write the last state."""
         self.bar.close()
         self.write(state)
 

@@ -64,21 +64,22 @@ class _Kernel:
 
     @property
     def in_hand(self) -> bool:
+        """Tell if a case was begun and is not saved."""
         return self.begun > self.saved
 
 
 def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
-    """Measure the cases of a job, and yield a message of each record.
+    """Measure the cases of a job; yield a message when a case begins, for each record, and for trouble.
 
     If a kernel dies or ends early, the case in hand gets one more try, then a record with the status `crashed`. A case
-    that takes longer than its timeout gets one with the status `timeout`. Closing the generator ends the kernel. Raises
-    OSError or records.CannotWrite if a disk is full."""
+    that takes longer than its timeout gets one with the status `timeout`. After several kernels in which no case began,
+    the job is given up. Closing the generator ends the kernel. Raises OSError or records.CannotWrite of a full disk."""
     left = list(job.entries)
     tries = Counter()
     while left and time.time() <= deadline:
         kernel = yield from _one_kernel(job, left, deadline, place)
         left = left[kernel.saved :]
-        # all are measured, or the next one wants a new process
+        # all are measured, or the kernel ended between two cases: another one goes on
         if not left or (kernel.saved and not kernel.in_hand):
             continue
         name = records.name(left[0].case)
@@ -165,14 +166,16 @@ def _watch(kernel: _Kernel, job: Job, batch: Sequence[Entry], note_file: Path, e
 
 def _why(executing: Future) -> str:
     """Say in a line why a notebook ended early; raises what a full disk raised."""
-    error = executing.exception()
+    error = executing.exception()  # None where it ended well; then nobody reads the answer
     if isinstance(error, OSError) and error.errno in FULL:
         raise error
     if isinstance(error, NotebookFailed):
+        # what the kernel raised arrives as text
         reason = " ".join(str(error).split())
         if reason.startswith("CannotWrite: "):
             raise records.CannotWrite(reason.removeprefix("CannotWrite: "))
         return reason
+    # nbclient's DeadKernelError, or the end of a kernel that could not start
     return "its process died"
 
 

@@ -68,7 +68,7 @@ def known() -> list[Shard]:
 
 @contextlib.contextmanager
 def held(shard: Shard) -> Iterator[None]:
-    """Lock a shard; raises OSError, or Busy, also for shards of another count."""
+    """Hold a shard's lock; raises OSError, or Busy if it or one of another count runs."""
     paths.results().mkdir(parents=True, exist_ok=True)
     for known_shard in known():
         if known_shard.count != shard.count and known_shard.is_running():

@@ -72,7 +72,9 @@ class Supervisor:
     losses: Counter = field(default_factory=Counter)
 
     def run(self, jobs: Sequence[Job]) -> None:
-        """Run all jobs in their order. Raises OSError or records.CannotWrite for a full disk."""
+        """Run jobs in their order, until all are done, or to the deadline or a signal.
+
+        Raises OSError or records.CannotWrite of a slot, and ValueError if no node takes part."""
         self.waiting.extend(jobs)
         while not self.stop:
             if time.time() > self.deadline:
