@@ -140,10 +140,11 @@ def attention_moved_bytes(
     """Return the least bytes that attention alone must move, by phase.
 
     Each kernel reads its inputs and writes its outputs once. Q, K, V, the output and their gradients are in fp32, or
-    with `native` in the products' type: four in the forward pass, eight in the backward. Scores have the products'
-    width. `naive` writes them, then scales, masks, normalises and reads them, each in a kernel of its own; `compiled`
-    has one kernel between the two products. The backward pass repeats all steps, and reads the weights twice, for the
-    gradients of V and of the scores. Other variants move no scores."""
+    with `native` in the products' type: four in the forward pass, eight in the backward, where the formula reads the
+    output too although it need not. Scores have the products' width. `naive` writes them, then scales, masks,
+    normalises and reads them, each in a kernel of its own; `compiled` has one kernel between the two products. The
+    backward pass repeats all steps, and reads the weights twice, for the gradients of V and of the scores. Other
+    variants move no scores."""
     number = width(precision) if native else 4
     tensor = number * batch_size * seq_len * d_head
     scores = width(precision) * batch_size * seq_len**2

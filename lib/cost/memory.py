@@ -52,7 +52,7 @@ class _Step:
         self.checkpoint = checkpoint
         self.narrow = width(precision)  # bytes of what products read
         self.casts = self.narrow < 4  # autocast copies what they read
-        # a tensor of the residual stream and the logits in fp32, inputs of products in their type
+        # all in bytes: a tensor of the residual stream and the logits in fp32, inputs of products in their type
         self.stream = 4 * shape.tokens * shape.d_model
         self.logits = 4 * shape.tokens * shape.vocab_size
         self.inner = self.narrow * shape.tokens * shape.d_model
@@ -105,7 +105,8 @@ class _Step:
         before = 0
         kept_at_loss = self.logits
         if graph:
-            before = self.layers - self.layers // self.shape.num_layers  # by all layers but the last
+            # by all layers but the last; with checkpointing, about the inputs of groups
+            before = self.layers - self.layers // self.shape.num_layers
             kept_at_loss = self.kept
         # the layer's input, and the norm's output in fp32; queries and keys, before and after RoPE, and values
         attention = 2 * self.stream + 5 * self.inner + self.attention_forward

@@ -16,7 +16,7 @@ from lib.validate import one_of
 DRAWN = 2**18
 CHECKED = 2**16  # elements at the end of the last parameter that are compared, since all are computed alike
 EQUAL = "equal"  # parameters of one size
-# of the update: beside a parameter near 1, fp32 rounds an update of 1e-3 by up to 3e-4 of it
+# of the update: beside a parameter near 3, fp32 rounds an update of 1e-3 by up to 3e-4 of it
 TOLERANCE = 2e-3
 
 
@@ -101,7 +101,9 @@ class Adam(Case):
 
 
 def _fill_normal(tensor: torch.Tensor) -> torch.Tensor:
-    """Fill the tensor from a standard normal and return it."""
+    """Fill a contiguous tensor, and return it.
+
+    Its first DRAWN values are from a standard normal; the others repeat them."""
     parts = tensor.flatten().split(DRAWN)
     parts[0].normal_()
     for part in parts[1:]:

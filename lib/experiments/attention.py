@@ -111,6 +111,7 @@ def attention_unavailable(case: Case, variant: str, d_head: int) -> str | None:
     missing = environment.compiler_missing(case.device) if variant == "triton" else None
     capability = device.on(case.device).capability()
     missing = missing or attention.unavailable(variant, case.device, d_head, case.precision, capability)
+    # not case.unavailable, which calls this function
     return missing or Case.unavailable(case)
 
 

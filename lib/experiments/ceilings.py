@@ -100,6 +100,7 @@ class Ceilings(Case):
 
     def _products(self) -> Work:
         """Build a forward pass through weights and both products of its backward."""
+        # multiply(x, w) is x w^T
         multiply = LIBRARIES[self.library]
         shapes = self.weight_shapes
         # one weight stays in the caches as it may; those of a whole step do not
@@ -116,7 +117,7 @@ class Ceilings(Case):
                 outputs.append(multiply(inputs[weight.shape[1]], weight))
             mark("forward")
             for weight in reversed(weights):
-                # the next layer's replaces it
+                # only the latest is kept, as in a backward pass: the last one is that of weights[0]
                 input_gradients[:] = [multiply(gradients[len(weight)], weight.t())]
             mark("input_gradients")
             for weight in weights:

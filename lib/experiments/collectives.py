@@ -25,9 +25,14 @@ TOLERANCE = 1e-6
 class Collectives(OnRanks):
     """Run one collective operation of `world` ranks on fp32 numbers.
 
-    The message has `megabytes` x 10^6 bytes. Every rank has it before and after an `all_reduce`, and after an
-    `all_gather` or a `broadcast`; before a `reduce_scatter`, too. Otherwise a rank has its share, or in a broadcast
-    nothing. With gloo it is in the processor's memory, with nccl in that of GPUs. Raises ValueError for a bad value."""
+    A message has about `megabytes` x 10^6 bytes. What a rank has before and after:
+
+    - `all_reduce`: a message of its own; the sum of all.
+    - `all_gather`: its share of the message; the whole.
+    - `reduce_scatter`: a message of its own; its share of the sum of all.
+    - `broadcast`: only rank 0 the message; every rank.
+
+    With gloo it is in the processor's memory, with nccl in that of GPUs. Raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "collectives"
     operation: str = one_of(OPERATIONS)
@@ -43,7 +48,7 @@ class Collectives(OnRanks):
 
     @property
     def numbers(self) -> int:
-        """Return the numbers of a message, the same for every rank."""
+        """Return how many numbers a message has, rounded down to a multiple of `world`."""
         return int(1e6 * self.megabytes / WIDTH) // self.world * self.world
 
     def setup(self) -> Work:

@@ -92,7 +92,9 @@ class Parallel(OnRanks):
             super().measure(record, seconds)
 
     def measure_in_rank(self, record: Recording, seconds: float) -> None:
-        """Measure as in one process; the first round adds messages and a step's course."""
+        """Measure as in one process.
+
+        For our ways of data parallelism the first round also times the messages alone and adds the course of a step."""
         super().measure_in_rank(record, seconds)
         if self.variant not in ddp.VARIANTS or record.round > 1:
             return

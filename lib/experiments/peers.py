@@ -96,7 +96,7 @@ class Llama(Training):
         self.network = torch.compile(lambda tokens_BT: llama(tokens_BT).logits, dynamic=False)
 
     def plain(self, weights: Tensor) -> Tensor:
-        """Bring rows back to our RoPE's pairs of neighbours."""
+        """Return the weights with their rows in our RoPE's pairs of neighbours."""
         return weights.unflatten(0, (self.heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
 

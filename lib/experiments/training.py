@@ -81,7 +81,7 @@ class Training:
         self.module, batch = drawn(case.config, case.batch_size, case.device, case.attention)
         self.inputs_BT = batch[:, :-1]
         self.targets_BT = batch[:, 1:]
-        self.sequence = 0  # of the batch, whose logits come first
+        self.sequence = 0  # index in the whole batch of the one whose logits are checked
         self.first = self.module.get_parameter(FIRST)
         self.start = double(checked(self.first))
         self.synchronize: Callable[[], None] | None = None  # on ranks, waits until gradients are averages of all
@@ -128,9 +128,10 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
 
     def expected(self) -> dict:
-        """Return the plain model's results, and with an optimizer a function of ours.
+        """Return the plain model's results.
 
-        That is the first update of the query weights, computed from the iteration's own gradient."""
+        If the mode has an optimizer, `update` is a function that computes the first update of the query weights from
+        the iteration's own gradient."""
         case = self.case
         results = dict(reference(case.config, case.batch_size, case.device, "backward" in self.phases, self.sequence))
         if "optimizer" in self.phases:

@@ -65,7 +65,9 @@ class Replica(Training):
 
     @contextlib.contextmanager
     def memory_of_first(self) -> Iterator[dict]:
-        """Fill in live memory before the first step and around its optimizer, by owner."""
+        """Yield a dict that gets live memory in MiB.
+
+        It is that of all tensors at first and before the optimizer's step, and that of each owner after it."""
         metrics = {"initial_mib": self.held_mib()["all_mib"]}
 
         def before_step(*_) -> None:
@@ -95,7 +97,7 @@ class Shards(Replica):
         self.optimizer = adam.AdamW(self.network.parameters(), self.case.optimizer)
 
     def plain(self, weights: Tensor) -> Tensor:
-        """Gather the rows that all ranks have of the first query weights."""
+        """Return the whole matrix of which each rank has some rows."""
         rows = [None] * dist.get_world_size()
         dist.all_gather_object(rows, weights.cpu())
         return torch.cat(rows)
@@ -106,12 +108,12 @@ class TorchShards(Shards):
 
     def wrap(self, case) -> None:
         """Shard each layer, then the rest."""
-        # these take two seconds, which others save
+        # imported here, since it takes two seconds
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         narrow = precision.AUTOCAST[case.precision]
-        # by default that of any accelerator here
+        # the default mesh would use any accelerator of this machine
         settings = {"mesh": init_device_mesh(case.place, (case.world,))}
         if narrow is not None:
             settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=narrow)
@@ -121,5 +123,5 @@ class TorchShards(Shards):
         self.optimize_shards()
 
     def plain(self, weights: Tensor) -> Tensor:
-        """Gather the first query weights."""
+        """Return the whole matrix of which each rank has a part."""
         return weights.full_tensor()

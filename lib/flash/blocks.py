@@ -18,7 +18,7 @@ COMPILED_BLOCK = 256  # of fewer blocks, since a call of compiled code takes lon
 class FlashAttentionTorch(torch.autograd.Function):
     """Compute an online softmax, with at most T x `block` scores a head.
 
-    If `compiled`, what happens to the scores of a block is."""
+    If `compiled`, torch.compile fuses the work on the scores of a block."""
 
     @staticmethod
     def forward(ctx, Q, K, V, is_causal=False, block=BLOCK, compiled=False):
@@ -68,7 +68,7 @@ class FlashAttentionTorch(torch.autograd.Function):
             # in place, scores became weights, and gradients of weights those of scores
             weights_XRN = scores_XRN
             dscores_XRN = dweights_XRN.to(Q.dtype)
-            del scores_XRN, dweights_XRN  # the wide gradients go if there are narrow ones
+            del scores_XRN, dweights_XRN  # under a narrow type, `to` made a copy: the wide ones go
             dv_XSD[..., keys, :] = weights_XRN.to(Q.dtype).mT @ dout_XRD
             dk_XSD[..., keys, :] = dscores_XRN.mT @ q_XRD
             _add_product(dq_XTD[..., rows, :], dscores_XRN, k_XND)
@@ -90,7 +90,8 @@ def _as_3d(x: Tensor) -> Tensor:
 def _blocks(q_XTD, k_XSD, causal, block):
     """Yield slices of keys, the slice of queries that see any of them, and a mask.
 
-    The mask is for the first queries: -inf where a key is in a query's future, else 0. Later queries see all keys."""
+    The mask is for the first queries: -inf where a key is in a query's future, else 0. Later queries see all keys.
+    It is None without `causal`. The last slice may reach beyond the end."""
     future_NN = None
     end = k_XSD.shape[-2]
     if causal:
@@ -113,7 +114,7 @@ def _scores(q_XRD, k_XND, future_NN):
 
 
 def _add_product(sum: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a product to a sum in place, in one call where all have one type."""
+    """Add a product to a sum in place, in one call if the factors have its type."""
     if sum.dtype == a.dtype:
         sum.baddbmm_(a, b)
     else:
@@ -121,7 +122,9 @@ def _add_product(sum: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def _weigh(scores_XRN, largest_XR1, total_XR1):
-    """Turn scores into weights, update the sums, and return how those shrink."""
+    """Turn scores into weights, update maximum and total in place.
+
+    Returns the factor by which earlier sums shrink."""
     new_XR1 = torch.maximum(largest_XR1, scores_XRN.amax(-1, keepdim=True))
     scores_XRN.sub_(new_XR1).exp_()
     shrink_XR1 = torch.exp(largest_XR1 - new_XR1)

@@ -11,7 +11,7 @@ SCALE turns a product q . k into one, and the log-sum-exp in memory is natural. 
 import triton
 import triton.language as tl
 
-LOG2_E = tl.constexpr(1.4426950408889634)  # the exponent of 2 for a natural one
+LOG2_E = tl.constexpr(1.4426950408889634)  # turns exponents of e into exponents of 2
 LN_2 = tl.constexpr(0.6931471805599453)
 
 
@@ -60,7 +60,7 @@ def _load(
 
 @triton.jit
 def _store(tensor, strides, start, length, tile, ROWS: tl.constexpr, WIDE: tl.constexpr, HEAD: tl.constexpr):
-    """Store what of a tile lies within the tensor, in its type."""
+    """Store what of a tile lies within the tensor, in the tensor's type."""
     pointers = _pointers(tensor, strides, start, ROWS, WIDE)
     tl.store(pointers, tile.to(tensor.dtype.element_ty), mask=_inside(start, length, ROWS, WIDE, HEAD))
 

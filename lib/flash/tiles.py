@@ -45,6 +45,7 @@ def differentiate(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of queries, keys and values, by Triton."""
     dq, dk, dv = _like_differentiate(q, k, v, out, dout, logsumexp, causal)
+    # of the second, the first kernel writes what the other one reads
     sums = [logsumexp, torch.empty_like(logsumexp)]
     _launch("flash_backward_q", [q, k, v, out, dout, dq], sums, causal)
     _launch("flash_backward_kv", [q, k, v, dout, dk, dv], sums, causal)
@@ -57,12 +58,14 @@ def _like_differentiate(q, k, v, out, dout, logsumexp, causal):
 
 
 def _like(x):
-    """Return an empty tensor whose strides let `as_4d` view it."""
+    """Return an empty tensor whose strides let `as_4d` view it, so that writes reach it."""
     return torch.empty_like(x) if x.dim() <= 4 else x.new_empty(x.shape)
 
 
 def as_4d(x: Tensor) -> Tensor:
-    """View a tensor as kernels take it: (batch, heads, rows, features)."""
+    """View a tensor as kernels take it: (batch, heads, rows, features).
+
+    A tensor of more than four dimensions that is not contiguous is copied."""
     if x.dim() < 4:
         return x[(None,) * (4 - x.dim())]
     # all leading dimensions become one
@@ -85,12 +88,12 @@ def _launch(name, tensors, sums, causal):
     getattr(kernels, name)[batch * heads, programs](
         *tensors, *sums, *strides, heads, queries, keys,
         **constants(number_kind, d_head, tile, causal), num_warps=tile.warps, num_stages=tile.stages,
-        enable_fp_fusion=True,  # an exponent is one multiplication with addition; not the default from Triton 3.10 on
+        enable_fp_fusion=True,  # score * SCALE - exponent as one instruction; off by default from 3.10 on
     )  # fmt: skip
 
 
 def constants(number_kind: str, d_head: int, tile: "Tile", causal: bool) -> dict[str, object]:
-    """Return what a kernel is compiled for."""
+    """Return a kernel's compile-time arguments by name."""
     return {
         "SCALE": math.log2(math.e) / math.sqrt(d_head), "CAUSAL": causal, "HEAD": d_head, "WIDE": padded(d_head),
         "PRECISION": "tf32" if number_kind == "tf32" else "ieee", "TILE_T": tile.queries, "TILE_S": tile.keys,
@@ -98,7 +101,7 @@ def constants(number_kind: str, d_head: int, tile: "Tile", causal: bool) -> dict
 
 
 class Tile(NamedTuple):
-    """Hold the queries and keys of a tile, warps, and stages of its loads."""
+    """Hold how many queries, keys, warps and load stages a tile has."""
 
     queries: int
     keys: int
@@ -112,7 +115,7 @@ LEAST_KIB = 99  # 8.6, 8.9, 12.0, 12.1
 
 # By kernel, kind of numbers and padded head size: the tile for programs with so many KiB. Those of narrow numbers are
 # PyTorch's choices for flex_attention (version 2.13, torch/_inductor/template_heuristics/triton.py), with more warps or
-# less rows where these kernels would spill registers. Exact products of fp32 hold whole rows in registers.
+# fewer rows where these kernels would spill registers. Exact products of fp32 hold whole rows in registers.
 TILES = {
     ("flash_forward", "narrow", 64): {227: Tile(128, 128, 8, 3), 99: Tile(128, 64, 4, 3)},
     ("flash_forward", "narrow", 128): {163: Tile(128, 64, 8, 3), 99: Tile(128, 64, 8, 2)},
@@ -157,7 +160,9 @@ def padded(d_head: int) -> int:
 
 
 def missing(d_head: int, capability: tuple[int, int] | None) -> str | None:
-    """Return why a GPU of this capability cannot run the kernels, or None."""
+    """Return why the kernels cannot run here for heads of this size, or None.
+
+    The capability is None without CUDA."""
     if capability is None:
         return "triton is for CUDA"
     if capability < (8, 0):

@@ -1,4 +1,7 @@
-"""Observe what torch.compile does; its import takes a second, and waits until then."""
+"""Observe what torch.compile does.
+
+Its modules are imported inside the functions, since that takes a second.
+"""
 
 import contextlib
 import functools
@@ -11,9 +14,9 @@ import torch
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
-@functools.cache  # once a process: else the first case would pay for the compiler's start
+@functools.cache  # once a process and device: else the first case would pay for the compiler's start
 def start(device: str) -> None:
-    """Compile a small function."""
+    """Start the compiler, so that no case pays for it."""
     torch.compile(torch.sin)(torch.ones(1, device=device))
 
 
@@ -38,9 +41,9 @@ def name_kernels() -> None:
 def cold() -> Iterator[dict]:
     """Compile inside the block from empty caches.
 
-    What it compiles goes to $TORCHINDUCTOR_CACHE_DIR at the block's end. Yields a dict that then gets metrics: the
-    numbers of compiled `graphs` and of `graph_breaks`, and `graph_break_reasons`, a table of `reason` (its first line)
-    and `count`."""
+    What it compiles goes to $TORCHINDUCTOR_CACHE_DIR, if set, at the block's end. Yields a dict that then gets metrics:
+    the numbers of compiled `graphs` and of `graph_breaks`, and `graph_break_reasons`, a table of `reason` (its first
+    line) and `count`."""
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache
 

@@ -49,7 +49,7 @@ class EventClock(HostClock):
 
 
 class Cpu:
-    """Describe the processor, and any device as far as it does not say otherwise."""
+    """Describe the processor; other devices inherit what they do not override."""
 
     profiled = True  # torch.profiler sees what runs on it
 
@@ -64,7 +64,7 @@ class Cpu:
         return None
 
     def capability(self) -> tuple[int, int] | None:
-        """Return the compute capability, which GPUs of NVIDIA have."""
+        """Return the compute capability of a GPU of NVIDIA, None of other devices."""
         return None
 
     def hardware(self) -> str:
@@ -259,7 +259,7 @@ def _listed_gpu() -> str | None:
 
 
 def _driver() -> ModuleType:
-    """Return NVIDIA's management library, which starts nothing on a GPU."""
+    """Return NVIDIA's management library, initialised; that starts nothing on a GPU."""
     import pynvml  # only where there may be a GPU of NVIDIA
 
     pynvml.nvmlInit()

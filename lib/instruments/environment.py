@@ -41,7 +41,7 @@ def compiler_missing(device: str) -> str | None:
 
 
 def cores() -> int:
-    """Return the number of cores for this process, whole ones of a container's quota."""
+    """Return how many cores this process may use; a quota is rounded down to at least 1."""
     offered = os.cpu_count()
     # macOS cannot keep a process to some of the cores
     if hasattr(os, "sched_getaffinity"):

@@ -114,8 +114,8 @@ def _alive_at_peak(training, history: History) -> pd.DataFrame:
 def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]:
     """Yield a dict that gets `saved`, a table of what the block saves for backward.
 
-    A row has the `tensors` of one `module`, `shape` and `dtype` and their `saved_mib` together. A storage counts once,
-    for the module that saves it first; parameters, which are there anyway, do not count."""
+    A row has the number of `tensors` of one `module`, `shape` and `dtype` and their `saved_mib` together. A storage
+    counts once, for the module that saves it first; parameters, which are there anyway, do not count."""
     metrics: dict[str, dict[str, list]] = {}
     rows: list[tuple[str, str, str, float]] = []
     seen = {identity(parameter.untyped_storage()) for parameter in model.parameters()}
@@ -139,7 +139,7 @@ def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]
 @contextlib.contextmanager
 def _innermost_module(model: nn.Module) -> Iterator[Callable[[], str]]:
     """Yield a function that names the innermost module that runs, or "loss"."""
-    # layers are told together
+    # layers.0 and layers.1 share one name, layers.*
     names = {module: re.sub(r"\.\d+", ".*", name) or type(model).__name__ for name, module in model.named_modules()}
     running = ["loss"]
 

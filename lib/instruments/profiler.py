@@ -69,9 +69,9 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) ->
     """Compute metrics and tables from a trace's events, or say `profiler_missing`.
 
     `profiled_<phase>_ms` and `profiled_total_ms` list one time for each iteration. The tables give `calls` and
-    `total_us` as the mean of one iteration. `kernels` has the most expensive kernels of each phase, with their share of
-    its kernels' time. `classes` sums each phase by class (see `kernel_classes`). `parts` sums by class what ran in
-    these ranges and in the backward nodes of their operators."""
+    `total_us` as the mean of one iteration. `kernels` has the most expensive kernels of each phase, on a CPU operators,
+    with their share of the time of all. `classes` sums each phase by class (see `kernel_classes`). The table `parts`,
+    there if `parts` names ranges, sums by class what ran in them and in the backward nodes of their operators."""
     events = table(trace_events)
     windows = _windows(events)
     if device == "cpu":
@@ -93,7 +93,9 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) ->
 
 
 def table(trace_events: list[dict]) -> pd.DataFrame:
-    """Tabulate the events that last, as they began; of two at once, the outer first."""
+    """Tabulate events with a duration in the order of their starts.
+
+    Of two that start together, the longer comes first."""
     rows = []
     for event in trace_events:
         if event.get("ph") == "X":
@@ -115,6 +117,7 @@ def _windows(events: pd.DataFrame) -> pd.DataFrame:
     """Tabulate the phases of all iterations in their order."""
     is_note = (events["category"] == "user_annotation") & events["name"].str.startswith((START, END))
     notes = events[is_note]
+    # a phase lasts from the note before it to its own
     windows = pd.DataFrame({
         "iteration": (notes["name"] == START).cumsum() - 1,
         "phase": notes["name"].str.removeprefix(END),

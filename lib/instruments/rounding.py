@@ -80,7 +80,7 @@ def steps(norm: str, x: Tensor, cast: Callable = lambda name, tensor: tensor) ->
     if norm == "layer_norm":
         mean = keep("mean", x.mean(-1, keepdim=True))
         x = keep("difference", x - mean)
-        # the mean square of what has no mean
+        # the mean square of x - mean
         moment = "variance"
     squares = keep("square", x.square())
     mean_square = keep(moment, squares.mean(-1, keepdim=True))

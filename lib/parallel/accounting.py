@@ -1,7 +1,8 @@
 """Compute what several devices cost: bytes sent, memory, and the batch needed.
 
-The batches are those of Austin et al. (2025), "How to Scale Your Model", part 5. M is the number of mesh axes, each
-with its own links, that a kind of parallelism uses.
+The batches are those of Austin et al. (2025), "How to Scale Your Model", part 5. In the formulas C is FLOPs a second,
+W bytes a second of a link, B tokens, D d_model, F d_ff, n ranks, X and Y the ranks of FSDP and of tensor parallelism,
+and M the number of mesh axes, each with its own links, that a kind of parallelism uses.
 
 >>> bus_bytes("all_reduce", message_bytes=1e9, world=8)
 1750000000.0
@@ -26,8 +27,9 @@ def step_bytes(scheme: str, shape: Shape, world: int, precision: str = "fp32") -
     """Return the bytes that a rank sends in a step.
 
     Data parallelism all-reduces fp32 gradients. A sharded optimizer then broadcasts each parameter from the rank that
-    updated it. FSDP gathers matrices before both passes, in the precision of products, scatters their gradients and
-    all-reduces those of norms (Rajbhandari et al. 2020, section 7)."""
+    updated it. FSDP gathers matrices before both passes (the embedding only before the forward pass), in the
+    precision of products, scatters their gradients and all-reduces those of norms (Rajbhandari et al. 2020,
+    section 7)."""
     gradients = bus_bytes("all_reduce", 4 * shape.parameters, world)
     if scheme == "sharded":
         return gradients + bus_bytes("broadcast", 4 * shape.parameters, world)
@@ -60,15 +62,15 @@ def state_bytes(scheme: str, shape: Shape, world: int) -> dict[str, float]:
 def data_parallel_tokens(flops: float, bandwidth: float, axes: int = 1) -> float:
     """Return the tokens a device above which products bind data parallelism.
 
-    That is C / (M W). It holds for many ranks in bf16. Products take 8 B D F / n C backward, and the all-reduce of the
-    gradients of both matrices 8 D F / M W. FSDP has the same bound: half the products, half the bytes."""
+    That is C / (M W). It holds for many ranks in bf16. Products take 8 B D F / (n C) backward, and the all-reduce of
+    the gradients of both matrices 8 D F / (M W). FSDP has the same bound: half the products, half the bytes."""
     return flops / (axes * bandwidth)
 
 
 def tensor_ranks(d_ff: int, flops: float, bandwidth: float, axes: int = 1) -> float:
     """Return the ranks up to which products bind tensor parallelism: F M W / C.
 
-    In bf16, products take 4 B D F / n C, and gathering the input and scattering the output 4 B D / M W."""
+    In bf16, products take 4 B D F / (n C), and gathering the input and scattering the output 4 B D / (M W)."""
     return d_ff * axes * bandwidth / flops
 
 
@@ -103,6 +105,7 @@ class XXL:
         """Return the fewest devices that hold the states and `tokens` each.
 
         The states and half of the activations are sharded; the other half is on every device."""
+        # states / n + half / n + half is at most the memory of a device
         half_bytes = cls.token_bytes * tokens / 2
         return math.ceil((cls.state_bytes + half_bytes) / (device_bytes - half_bytes))
 

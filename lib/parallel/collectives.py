@@ -16,17 +16,17 @@ reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sca
 
 
 def average(x: Tensor) -> dist.Work:
-    """Replace a contiguous tensor by its average over the ranks, with equal bits."""
+    """Begin to replace a contiguous tensor by its average, with equal bits on all ranks."""
     return dist.all_reduce(x, dist.ReduceOp.AVG, async_op=True)
 
 
 def broadcast(x: Tensor, source: int) -> dist.Work:
-    """Copy a contiguous tensor of the rank `source` into that of every other."""
+    """Begin to copy a contiguous tensor of the rank `source` into that of every other."""
     return dist.broadcast(x, source, async_op=True)
 
 
 def gather(whole: Tensor) -> list[dist.Work]:
-    """Fill `whole`: each rank has written its own part of the rows, rank 0 the first."""
+    """Begin to fill `whole`, of which each rank has written its rows, rank 0 the first."""
     parts = whole.chunk(dist.get_world_size())
     if dist.get_backend() == "nccl":
         return [all_gather(whole, parts[dist.get_rank()], async_op=True)]

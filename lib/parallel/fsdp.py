@@ -61,8 +61,9 @@ class FullySharded(nn.Module):
                 place = len(self._layers)
                 layer.register_forward_pre_hook(functools.partial(self._before_forward, place), with_kwargs=True)
                 layer.register_forward_hook(functools.partial(self._after_forward, place))
-                # an embedding's gradient depends on the tokens alone
+                # an embedding's backward pass reads the tokens, not the weights
                 self._layers.append(self._sharded(own, is_read_in_backward=not isinstance(layer, nn.Embedding)))
+        # in no layer, or in several
         rest = [param for param in module.parameters() if users[param] != 1]
         self._rest = self._sharded(rest, is_read_in_backward=True)
         self._shards = list(itertools.chain(self._rest, *self._layers))

@@ -105,7 +105,7 @@ class World(contextlib.AbstractContextManager):
         return results
 
     def _ended(self) -> RankFailed | None:
-        """Return the error of the first rank that has ended, or will soon."""
+        """Return the error of the lowest rank that ends within GRACE_S, or None."""
         ended = connection.wait([process.sentinel for process in self.processes], GRACE_S)
         for rank, process in enumerate(self.processes):
             if process.sentinel in ended:
@@ -162,7 +162,7 @@ class Clock:
 def _serve(calls: connection.Connection, folder: Path, rank: int, size: int, backend: str) -> None:
     """Join the other ranks, then answer calls."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # what libraries print is not for who called; the last line may say why a rank ended
+    # what libraries print is not for the caller; the last line may say why a rank ended
     with (folder / f"{rank}.out").open("w") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
@@ -178,6 +178,7 @@ def _serve(calls: connection.Connection, folder: Path, rank: int, size: int, bac
         backend, store=dist.FileStore(str(folder / "store"), size), rank=rank, world_size=size, device_id=gpu,
         timeout=timedelta(seconds=ANSWER_S),
     )  # fmt: skip
+    # the first answer says that this rank is ready
     answer = None
     while True:
         calls.send(answer)

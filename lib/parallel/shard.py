@@ -19,7 +19,8 @@ class Shard:
         self.param = param
         self.is_read_in_backward = is_read_in_backward
         self.is_divided = param.dim() > 1
-        self.rows = ...  # of a vector, all
+        # as an index, Ellipsis takes all of a vector
+        self.rows = ...
         self.own_rows = ...
         shape = param.shape
         if self.is_divided:
@@ -47,12 +48,12 @@ class Shard:
             self.gathering = self._gather_into(self.padded)
 
     def show_whole(self) -> None:
-        """Let the parameter be the whole one, without memory where nobody reads it."""
+        """Let the parameter be the whole one; if not gathered, it has a shape but no memory."""
         self._finish_gathering()
         self.param.data = self.whole
 
     def free(self) -> None:
-        """Let the parameter be this rank's rows."""
+        """Let the parameter be this rank's rows, and free the memory of the whole one."""
         self._finish_gathering()
         self.param.data = self.local
         self.padded.untyped_storage().resize_(0)
@@ -77,6 +78,7 @@ class Shard:
         self.param.grad = None
         if not self.is_divided:
             average = gradient.to(self.local.dtype).contiguous()
+            # as `scatter` returns it: one row, whose mean is itself
             self.reducing = (collectives.average(average), average[None])
             return
         if gradient.shape != self.padded.shape:
@@ -106,6 +108,7 @@ class Shard:
 
     def _gather_into(self, padded: Tensor) -> list[dist.Work]:
         """Write this rank's rows into `padded`, and begin to receive the others'."""
+        # the first index gives a view
         padded[self.rows][self.own_rows] = self.local
         if self.is_divided:
             return collectives.gather(padded)

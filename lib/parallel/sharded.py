@@ -20,6 +20,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     hold this rank's share, which a run on as many ranks can load again."""
 
     def __init__(self, params, optimizer_cls: type[torch.optim.Optimizer], **kwargs):
+        # `super().__init__` calls add_param_group, which needs these two
         self.owners: dict[nn.Parameter, int] = {}  # the rank that updates each parameter
         self._elements = [0] * dist.get_world_size()  # of each rank's parameters
         # the settings of groups, those that `kwargs` leave out too
