@@ -117,6 +117,8 @@ def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float, place: Place)
     variables = {
         PLAN: str(folder / "plan.json"),
         "RESULTS": str(paths.results().resolve()),
+        # what a killed kernel leaves goes with the scratch folder
+        "TMPDIR": str(folder),
         # empty at the start of a sweep, so that the first compilation of a graph is a cold one
         "TORCHINDUCTOR_CACHE_DIR": str(place.scratch / "compiled"),
     }

@@ -44,7 +44,8 @@ class Cheap:
 
 
 def children():
-    """Two processes in sessions of their own, one of which ignores what can be ignored; then wait."""
+    """A temporary folder, and two processes in sessions of their own, one of which ignores what can be ignored."""
+    tempfile.mkdtemp()
     subprocess.Popen(["sleep", "1000"], start_new_session=True)
     subprocess.Popen(["sh", "-c", "trap '' TERM INT HUP; sleep 1000; sleep 1000"], start_new_session=True)
     time.sleep(1000)
