@@ -50,7 +50,7 @@ def render(machines: Sequence[str]) -> dict[str, str]:
     The others stand beside it. Returns the chapters that failed, each with its reason; they are in the page too."""
     chapters, failed = execute(machines)
     exporter = HTMLExporter(template_name="template", extra_template_basedirs=[str(paths.REPORTS)])
-    exporter.register_filter("markdown2html", _markdown)
+    exporter.register_filter("markdown2html", _to_html)
     text, _ = exporter.from_notebook_node(joined(chapters, failed), {"page": title(machines[0])})
     records.write(target(), text)
     return failed
@@ -197,7 +197,7 @@ def _tells(cell: NotebookNode) -> bool:
 
 
 @jinja2.pass_context
-def _markdown(context: jinja2.runtime.Context, source: str) -> str:
+def _to_html(context: jinja2.runtime.Context, source: str) -> str:
     """Convert Markdown to HTML, for the chapter of the cell that it is in."""
     chapter = context["cell"].metadata.get("chapter", "")
     return MarkdownWithMath(renderer=_Renderer(chapter)).render(source)

@@ -112,7 +112,7 @@ def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark
     axes = figure.axes[0]
     places = np.arange(len(frame))
     left = np.zeros(len(frame))
-    variance = np.zeros(len(frame))
+    squared_reach = np.zeros(len(frame))  # of half the interval of the sum
     hues = STACK if len(parts) > 1 else ("blue",)
     for part, hue in zip(parts, hues, strict=False):
         values = tidy.values(frame[part]).fillna(0).to_numpy()
@@ -122,8 +122,8 @@ def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark
             error_kw={"ecolor": HUES["ink"], "elinewidth": 1, "capsize": 2.5},
         )  # fmt: skip
         left = left + values
-        variance = variance + errors.mean(axis=0) ** 2
-    for place, total, reach in zip(places, left, np.sqrt(variance), strict=True):
+        squared_reach = squared_reach + errors.mean(axis=0) ** 2
+    for place, total, reach in zip(places, left, np.sqrt(squared_reach), strict=True):
         number = digits.number(total, reach or 0.02 * total)
         axes.annotate(
             number, (total + reach, place), xytext=(5, 0), textcoords="offset points", va="center",
