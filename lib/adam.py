@@ -1,12 +1,12 @@
 """Compute AdamW steps in several variants, and offer each as an optimizer.
 
-A step takes lists of equally shaped tensors: `params`, `grads`, first moments `exp_avgs`, second moments
-`exp_avg_sqs` and, for amsgrad, running maxima `max_exp_avg_sqs` (else empty). `steps` is a list of 0-dimensional
-step counts, `hyper` a `Hyper`. All but the gradients are updated in place (Loshchilov and Hutter 2019, algorithm 2;
-amsgrad: Reddi et al. 2018).
+A step takes lists with one tensor a parameter, of its shape: `params`, `grads`, first moments `exp_avgs`, second
+moments `exp_avg_sqs` and, for amsgrad, running maxima `max_exp_avg_sqs` (else empty). `steps` is a list of
+0-dimensional step counts, `hyper` a `Hyper`. All but the gradients are updated in place (Loshchilov and Hutter 2019,
+algorithm 2; amsgrad: Reddi et al. 2018).
 
 - `single_tensor` is the equations, and the reference: each operation passes over each parameter.
-- `foreach` passes as often, with one call an operation for all parameters.
+- `foreach` passes about as often, with one call an operation for all parameters.
 - `fused` is PyTorch's kernel: one pass over memory.
 - `compiled_single_tensor` and `compiled_foreach` are the first two through torch.compile.
 """

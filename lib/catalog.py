@@ -15,8 +15,9 @@ class Experiment:
     """Describe one experiment.
 
     - `title`: the name of its cases in headings.
-    - `baseline`: the fields in which variants differ, each with the baseline's value, or a dict from a value to its
-      own baseline's. A case's baseline differs in one field: the first that does not have its baseline's value.
+    - `baseline`: the fields in which variants differ, each with the baseline's value, such as `"compiled": False`, or a
+      dict from a value to that of its own baseline, such as `"mode": {"no_grad": "forward"}`; a value that is missing
+      there is its own. A case's baseline differs in one field: the first that does not have its baseline's value.
     - `looks`: the variants in their order, each with its colour and dash in figures.
     - `ceiling`: the limit of the machine that bounds it: `products`, `memory` or none.
     - `alone`: True if a case needs the whole machine, even one with several GPUs.

@@ -107,6 +107,7 @@ def choose(rows: int, inputs: int, outputs: int) -> Choice:
 
 @functools.cache
 def _measured(rows: int, inputs: int, outputs: int, threads: int) -> Choice:
+    """Choose by measuring; the threads are there for the cache."""
     if not available():
         return Choice(False, False, False)
     # ones, so that no random numbers are drawn
@@ -119,6 +120,7 @@ def _measured(rows: int, inputs: int, outputs: int, threads: int) -> Choice:
             input_gradient=gain_s(dout_NF, weight_FC.t()),
             weight_gradient=gain_s(dout_NF.t(), x_NC.t()),
         )
+    # seconds so far
     if sum(gains_s) <= OVERHEAD_S:
         return Choice(False, False, False)
     return Choice(*(gain > 0 for gain in gains_s))

@@ -46,7 +46,7 @@ class NotMeasured(LookupError):
 
 
 class CannotWrite(Exception):
-    """Say that a record cannot be written, for example because the disk is full."""
+    """Say that a file cannot be written, for example because the disk is full."""
 
 
 def name(case: Mapping) -> str:

@@ -3,7 +3,8 @@
 An iteration is a callable that takes `mark` and calls `mark(name)` where each of its phases ends. One rule says how
 long to sample, whatever is measured: warm up until the times are steady or a third of `seconds` is over; then sample
 until the interval of the median is narrower than 1% or `seconds` are over, at least 3 and at most 2,000 times.
-Everything that runs counts as time, what is untimed too.
+`seconds` are of the wall clock, so what runs untimed between two samples uses them up too. `exactly` does not warm
+up, and `compare` has a short warm-up whose length does not depend on the times.
 """
 
 import contextlib

@@ -95,13 +95,13 @@ def adam_bytes(elements: int, amsgrad: bool) -> int:
 
 
 def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str, tuple[int, int]]:
-    """Return the least bytes that each part moves, forward and backward, but for products.
+    """Return the least bytes that each part but the products moves, forward and backward.
 
     Every part is one fused kernel that reads each input and writes each output once, whatever the caches. The residual
     stream, the norms' weights and the angles are in fp32. Inputs and outputs of products have the product's precision,
     with casts fused into the neighbouring parts. Scale, mask and softmax count only if the variant holds the scores. A
-    backward kernel reads its forward's inputs again (the softmax its weights) and writes the gradients of inputs and
-    weights."""
+    backward kernel reads what its derivative needs (norms and the gate their inputs again, the softmax its weights) and
+    writes the gradients of inputs and weights."""
     narrow = width(precision)
     # tensors in fp32, but for ids
     ids = 8 * shape.tokens
@@ -143,8 +143,8 @@ def attention_moved_bytes(
     with `native` in the products' type: four in the forward pass, eight in the backward, where the formula reads the
     output too although it need not. Scores have the products' width. `naive` writes them, then scales, masks,
     normalises and reads them, each in a kernel of its own; `compiled` has one kernel between the two products. The
-    backward pass repeats all steps, and reads the weights twice, for the gradients of V and of the scores. Other
-    variants move no scores."""
+    backward pass has the derivative of each step, and reads the weights twice, for the gradients of V and of the
+    scores. Other variants move no scores. `batch_size` counts the heads, too."""
     number = width(precision) if native else 4
     tensor = number * batch_size * seq_len * d_head
     scores = width(precision) * batch_size * seq_len**2

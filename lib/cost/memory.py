@@ -24,10 +24,10 @@ def peak_bytes(
 ) -> int:
     """Return the peak bytes of the part of a training step that `mode` names.
 
-    The optimizer has its moments by then. With `checkpoint`, layers run in groups of that many, which keep only their
-    input."""
+    In a whole step the optimizer has its moments from the start. With `checkpoint`, layers run in groups of that many,
+    which keep only their input."""
     step = _Step(shape, precision, attention, device, checkpoint)
-    parameters = 4 * shape.parameters
+    parameters = 4 * shape.parameters  # bytes; gradients take as many
     if mode in ("no_grad", "forward"):
         return parameters + step.forward_peak(graph=mode == "forward")
     # the head's output is held to the end; no point of the forward pass holds as much as one of the backward pass
@@ -35,7 +35,7 @@ def peak_bytes(
     if mode == "forward_backward":
         return held + step.backward_peak()
     moments = 2 * parameters
-    # beside the gradients
+    # beside the gradients, `single_tensor` has three of its largest parameter
     temporaries = 3 * 4 * max(shape.vocab_size, shape.d_ff, shape.d_model) * shape.d_model
     if "foreach" in optimizer:
         temporaries = parameters
@@ -57,7 +57,7 @@ class _Step:
         self.logits = 4 * shape.tokens * shape.vocab_size
         self.inner = self.narrow * shape.tokens * shape.d_model
         self.wide = self.narrow * shape.tokens * shape.d_ff
-        # autocast's copies of matrices
+        # autocast's copies of matrices, of 2 bytes a number; without autocast none
         self.layer_copies = (4 - self.narrow) * shape.num_layers * shape.layer_matrix_parameters
         self.head_copy = (4 - self.narrow) * shape.vocab_size * shape.d_model
 
@@ -91,6 +91,7 @@ class _Step:
         kept = 2 * self.inner  # the output, and that with the heads joined
         forward = 2 * self.inner + self.stream  # scaled queries, copied values, and the output in fp32
         backward = 4 * self.inner  # the gradients of queries, keys, values and output
+        # what others hold within kernels or compiled code is not counted
         if variant == "tiled":
             # scores of a tile in fp32, backward also their gradients, and narrow under autocast
             tile = self.shape.num_heads * self.shape.tokens * min(TILE, self.shape.context_length)
@@ -127,19 +128,19 @@ class _Step:
         at_loss = self.kept + self.head_copy + 2 * self.logits  # the gradients of log-probabilities and logits
         if not self.checkpoint:
             at_loss += self.layer_copies
-        points = [at_loss, 4 * shape.parameters]
+        points = [at_loss, 4 * shape.parameters]  # in the end there are all gradients
         # the gradient of a matrix adds `narrow` for each parameter: 4, less the 4 - narrow of the copy that it replaces
         made_by_layer = narrow * shape.layer_matrix_parameters
-        # at SwiGLU's product: its gradient, those of its factors, and that of the matrix after it
+        # at SwiGLU's product, itself freed: its gradient, those of its factors, and that of the matrix after it
         swiglu = narrow * shape.d_ff * shape.d_model + 2 * self.wide
-        # at attention: SwiGLU, its norm and the output projection are done
+        # at attention: SwiGLU, its norm and the output projection are done, and what they kept is freed
         gradients = narrow * (3 * shape.d_ff * shape.d_model + shape.d_model**2)
         freed = 4 * self.wide + 2 * self.stream + (2 + self.casts) * self.inner
         attention = gradients + self.attention_backward - freed
         group = self.checkpoint or shape.num_layers
         for first in range(0, shape.num_layers, group):
             last = min(shape.num_layers, first + group)
-            inputs = self.stream * (first // group + 1)  # of the groups up to this one
+            inputs = self.stream * (first // group + 1)  # of the groups before, and the stream's gradient
             done = 4 * (shape.vocab_size * shape.d_model + (shape.num_layers - last) * shape.layer_matrix_parameters)
             activations = (last - first) * (self.layer + (4 - narrow) * shape.layer_matrix_parameters)
             grown = (last - first - 1) * (made_by_layer - self.layer)
@@ -148,7 +149,7 @@ class _Step:
 
 
 def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: bool) -> int:
-    """Return the peak bytes of naive attention in fp32, for at least d_head tokens.
+    """Return the peak bytes of naive attention in fp32, if `seq_len` is at least `d_head`.
 
     The backward pass then has the gradients of weights and scores, and has not yet freed what it reads."""
     # Q, K, V, output, its gradient, and the gradient of V; weights, their gradient and that of the scores; the mask

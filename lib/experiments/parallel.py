@@ -4,7 +4,8 @@
 - `naive`, `flat`, `overlap`, `bucketed`: each rank has the whole model, and gradients are averaged (`parallel.ddp`).
 - `sharded`: bucketed, and each rank has a share of the optimizer's states (`parallel.sharded`).
 - `fsdp`: each rank has a share of everything (`parallel.fsdp`).
-- `torch_ddp`, `torch_zero`, `torch_fsdp`: PyTorch's own classes for the same, the baselines.
+- `torch_ddp`, `torch_zero`, `torch_fsdp`: the baselines, by PyTorch's own classes; `torch_zero` is its optimizer alone,
+  and gradients are averaged as in `bucketed`.
 """
 
 import statistics
@@ -94,7 +95,8 @@ class Parallel(OnRanks):
     def measure_in_rank(self, record: Recording, seconds: float) -> None:
         """Measure as in one process.
 
-        For our ways of data parallelism the first round also times the messages alone and adds the course of a step."""
+        By hand and in the first round, the four of `ddp.VARIANTS` also time their messages alone and record the course
+        of a step."""
         super().measure_in_rank(record, seconds)
         if self.variant not in ddp.VARIANTS or record.round > 1:
             return

@@ -103,8 +103,8 @@ class Llama(Training):
 def new_llama(config: model.Config) -> nn.Module:
     """Build a Llama of our model's shape, without a mask in memory.
 
-    Compiled, transformers writes the causal mask to memory and reads it in every layer. It makes none for attention
-    that is registered by name alone; its function then lets PyTorch leave out the masked half."""
+    Compiled, transformers writes the causal mask to memory and reads it in every layer. It makes no mask for a name
+    that has an attention function but no mask function; the function then lets PyTorch leave out the masked half."""
     from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

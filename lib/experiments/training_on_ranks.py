@@ -21,32 +21,34 @@ class Replica(Training):
     """Train a replica in this rank, on its part of the batch.
 
     `variant` says how gradients are averaged: the four of `ddp.VARIANTS`, or `torch_ddp`. `sharded` and `torch_zero`
-    also share the optimizer's states."""
+    average as `bucketed` does, and share the optimizer's states by our class or PyTorch's."""
 
-    def __init__(self, case):
-        super().__init__(replace(case.step, device=case.place))
-        own = case.batch_size // case.world
+    def __init__(self, parallel_case):
+        super().__init__(replace(parallel_case.step, device=parallel_case.place))
+        own = parallel_case.batch_size // parallel_case.world
         self.sequence = own * dist.get_rank()
         self.inputs_BT = self.inputs_BT[self.sequence : self.sequence + own]
         self.targets_BT = self.targets_BT[self.sequence : self.sequence + own]
         self.synchronize = timing.nothing
-        self.wrap(case)
+        self.wrap(parallel_case)
 
-    def wrap(self, case) -> None:
+    def wrap(self, parallel_case) -> None:
         """Wrap the module, and share the optimizer's states, as the variant does."""
-        if case.variant == "torch_ddp":
+        variant = parallel_case.variant
+        bucket_mib = parallel_case.bucket_mib
+        if variant == "torch_ddp":
+            # it waits in the backward pass, so `synchronization` takes no time
             self.network = nn.parallel.DistributedDataParallel(
-                self.module, bucket_cap_mb=case.bucket_mib or None, gradient_as_bucket_view=True,
-                broadcast_buffers=False,
-            )  # fmt: skip
+                self.module, bucket_cap_mb=bucket_mib or None, gradient_as_bucket_view=True, broadcast_buffers=False
+            )
         else:
-            variant = case.variant if case.variant in ddp.VARIANTS else "bucketed"
-            self.network = ddp.DistributedDataParallel(self.module, variant, case.bucket_mib or ddp.BUCKET_MIB)
+            averaging = variant if variant in ddp.VARIANTS else "bucketed"
+            self.network = ddp.DistributedDataParallel(self.module, averaging, bucket_mib or ddp.BUCKET_MIB)
             self.synchronize = self.network.finish_gradient_synchronization
-        if case.variant == "sharded":
+        if variant == "sharded":
             self.optimizer = ShardedOptimizer(self.module.parameters(), adam.AdamW, variant="fused")
-        if case.variant == "torch_zero":
-            # takes two seconds, which others save
+        if variant == "torch_zero":
+            # imported here, since it takes two seconds
             from torch.distributed.optim import ZeroRedundancyOptimizer
 
             self.optimizer = ZeroRedundancyOptimizer(self.module.parameters(), adam.AdamW, variant="fused")
@@ -60,14 +62,19 @@ class Replica(Training):
         states = []
         for state in optimizer.state.values():
             states += [value for value in state.values() if isinstance(value, Tensor)]
-        owners = {"parameters": params, "gradients": gradients, "states": states}
-        return peak_memory.in_mib(held_bytes(owners, self.case.device))
+        # what results are checked against stays for later cases, and is no part of training
+        reference = [value for value in self.expected().values() if isinstance(value, Tensor)]
+        owners = {"reference": reference, "parameters": params, "gradients": gradients, "states": states}
+        sizes = held_bytes(owners, self.case.device)
+        sizes["all"] -= sizes.pop("reference")
+        return peak_memory.in_mib(sizes)
 
     @contextlib.contextmanager
     def memory_of_first(self) -> Iterator[dict]:
-        """Yield a dict that gets live memory in MiB.
+        """Yield a dict that gets live memory in MiB, counted within the block.
 
-        It is that of all tensors at first and before the optimizer's step, and that of each owner after it."""
+        `initial_mib` and `before_step_mib`, before the optimizer's step, are of all tensors. Those of `held_mib` follow
+        after the block, as `after_parameters_mib` and so on."""
         metrics = {"initial_mib": self.held_mib()["all_mib"]}
 
         def before_step(*_) -> None:
@@ -81,18 +88,19 @@ class Replica(Training):
 
 
 class Shards(Replica):
-    """Train a model by `FullySharded`: each rank holds a part of each parameter."""
+    """Train a model by `FullySharded`: each rank holds rows of each matrix, and vectors whole."""
 
-    def wrap(self, case) -> None:
-        """Shard the module, and optimize the shards."""
-        self.network = FullySharded(self.module, compute_dtype=precision.AUTOCAST[case.precision])
+    def wrap(self, parallel_case) -> None:
+        """Shard the module, and train the shards."""
+        self.network = FullySharded(self.module, compute_dtype=precision.AUTOCAST[parallel_case.precision])
         self.synchronize = self.network.finish_gradient_synchronization
-        self.optimize_shards()
+        self.train_shards()
 
-    def optimize_shards(self) -> None:
-        """Replace what refers to the whole parameters."""
-        # the wrapper casts
+    def train_shards(self) -> None:
+        """Cast as the wrapper does instead of by autocast, and update the shards."""
         self.autocast = contextlib.nullcontext()
+        # autocast would compute the loss in fp32, too
+        self.network.register_forward_hook(lambda module, inputs, logits: logits.float())
         self.first = self.module.get_parameter(FIRST)
         self.optimizer = adam.AdamW(self.network.parameters(), self.case.optimizer)
 
@@ -106,21 +114,21 @@ class Shards(Replica):
 class TorchShards(Shards):
     """Train a model in shards by PyTorch's `fully_shard`."""
 
-    def wrap(self, case) -> None:
+    def wrap(self, parallel_case) -> None:
         """Shard each layer, then the rest."""
         # imported here, since it takes two seconds
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        narrow = precision.AUTOCAST[case.precision]
+        narrow = precision.AUTOCAST[parallel_case.precision]
         # the default mesh would use any accelerator of this machine
-        settings = {"mesh": init_device_mesh(case.place, (case.world,))}
+        settings = {"mesh": init_device_mesh(parallel_case.place, (parallel_case.world,))}
         if narrow is not None:
             settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=narrow)
         for layer in self.module.layers:
             fully_shard(layer, **settings)
         fully_shard(self.module, **settings)
-        self.optimize_shards()
+        self.train_shards()
 
     def plain(self, weights: Tensor) -> Tensor:
         """Return the whole matrix of which each rank has a part."""

@@ -55,6 +55,7 @@ class FlashAttentionTorch(torch.autograd.Function):
         logsumexp_XT1 = _as_3d(logsumexp[..., None])
         # mean of dP over the keys, weighted by P; it equals the sum of O * dO over the features
         mean_XT1 = _as_3d((dO * out).sum(-1, keepdim=True))
+        # sums of gradients of queries are rounded to their type at each block
         dq_XTD = torch.zeros_like(q_XTD)
         dk_XSD = torch.zeros_like(k_XSD)
         dv_XSD = torch.zeros_like(v_XSD)
@@ -68,7 +69,7 @@ class FlashAttentionTorch(torch.autograd.Function):
             # in place, scores became weights, and gradients of weights those of scores
             weights_XRN = scores_XRN
             dscores_XRN = dweights_XRN.to(Q.dtype)
-            del scores_XRN, dweights_XRN  # under a narrow type, `to` made a copy: the wide ones go
+            del scores_XRN, dweights_XRN  # under a narrow type, `to` made a copy: the wide gradients go
             dv_XSD[..., keys, :] = weights_XRN.to(Q.dtype).mT @ dout_XRD
             dk_XSD[..., keys, :] = dscores_XRN.mT @ q_XRD
             _add_product(dq_XTD[..., rows, :], dscores_XRN, k_XND)

@@ -137,7 +137,8 @@ def flash_backward_q(
 ):  # fmt: skip
     """Compute the gradient of a tile of queries.
 
-    Also writes MEAN, the sums of dO * O, which `flash_backward_kv` reads."""
+    Also writes MEAN, which `flash_backward_kv` reads: the means of dP over the keys, weighted by P, which equal the
+    sums of dO * O over the features."""
     # under a mask the last tiles take longest: they start first
     start_t = (tl.num_programs(1) - 1 - tl.program_id(1)) * TILE_T
     t_T = start_t + tl.arange(0, TILE_T)

@@ -1,6 +1,7 @@
 """Answer what differs between devices: a CPU, a CUDA GPU, Apple's GPU by MPS.
 
-No other module asks torch.cuda or torch.mps, but `nsight`, which is for CUDA alone. Asking starts nothing on a device.
+Other modules ask torch.cuda only for what is there for CUDA alone: `nsight`, and ranks with a GPU each. Asking for a
+fact starts nothing on a device.
 """
 
 import contextlib
@@ -76,7 +77,7 @@ class Cpu:
         return {}
 
     def state(self) -> dict[str, list]:
-        """Return clock, temperature and power at this moment, as lists of one reading."""
+        """Return clock, temperature and power at this moment, as lists of one reading; of a CPU none."""
         return {}
 
     def cache_bytes(self) -> int:
@@ -141,7 +142,7 @@ class Cuda(Cpu):
             "gpu_memory_mib": properties.total_memory // 2**20,
             "cuda": torch.version.cuda,
         }
-        # without the driver's package there is none, and a MIG part has no handle of this name
+        # neither is noted without the driver's package, nor for a MIG part, which has no handle of this name
         with contextlib.suppress(Exception):
             nvml = _driver()
             card = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
@@ -157,7 +158,7 @@ class Cuda(Cpu):
         }
         state = {}
         for name, read in readings.items():
-            # a missing driver or package and a part of a GPU raise errors of their own classes
+            # a missing driver or package and a MIG part raise errors of their own classes
             with contextlib.suppress(Exception):
                 state[name] = [read()]
         return state

@@ -41,7 +41,7 @@ def compiler_missing(device: str) -> str | None:
 
 
 def cores() -> int:
-    """Return how many cores this process may use; a quota is rounded down to at least 1."""
+    """Return how many logical cores this process may use; a quota is rounded down to at least 1."""
     offered = os.cpu_count()
     # macOS cannot keep a process to some of the cores
     if hasattr(os, "sched_getaffinity"):

@@ -114,8 +114,9 @@ def _alive_at_peak(training, history: History) -> pd.DataFrame:
 def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]:
     """Yield a dict that gets `saved`, a table of what the block saves for backward.
 
-    A row has the number of `tensors` of one `module`, `shape` and `dtype` and their `saved_mib` together. A storage
-    counts once, for the module that saves it first; parameters, which are there anyway, do not count."""
+    A row has the number of `tensors` of one `module`, `shape` and `dtype`, and `saved_mib`, that of their whole
+    storages. A storage counts once, for the module that saves it first. Parameters do not count; RoPE's angles and the
+    ids of the batch do, although they are there anyway."""
     metrics: dict[str, dict[str, list]] = {}
     rows: list[tuple[str, str, str, float]] = []
     seen = {identity(parameter.untyped_storage()) for parameter in model.parameters()}
@@ -157,7 +158,7 @@ def held_bytes(owners: Mapping[str, Iterable[Tensor]], device: str) -> dict[str,
     """Return the bytes of each owner's tensors, and of `all` tensors.
 
     Each storage counts once, for the first owner. A GPU's allocator counts all; on a CPU these are the tensors that
-    Python knows of."""
+    Python has made since the last `gc.freeze`, as at the start of a case."""
     gc.collect()
     tensors_of = dict(owners)
     if device == "cpu":

@@ -16,10 +16,11 @@ PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1}
 
 
 def bus_bytes(operation: str, message_bytes: float, world: int) -> float:
-    """Return the bytes that each rank sends in a ring.
+    """Return the bytes that a rank of a ring sends, on average.
 
     A rank starts or ends with the whole message. In each step of a ring of n ranks, each passes a part of 1/n on.
-    Gathering or reduce-scattering takes n - 1 steps, all-reducing both (Patarasuk and Yuan 2009)."""
+    Gathering or reduce-scattering takes n - 1 steps, all-reducing both (Patarasuk and Yuan 2009). In a broadcast, all
+    but the last rank pass the whole message on."""
     return PASSES[operation] * (world - 1) / world * message_bytes
 
 

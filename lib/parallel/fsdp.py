@@ -38,13 +38,14 @@ class FullySharded(nn.Module):
     whole on every rank. After `finish_gradient_synchronization` every trained parameter has a `.grad` of the shape and
     type of its `.data`; those of vectors are equal on all ranks, and a parameter that had no gradient has zeros.
     Several backward passes add up. In a narrower `compute_dtype`, layers compute and travel in that type, as do
-    gradients until they are averaged; inputs of layers are converted.
+    gradients of matrices until they are averaged; those of vectors are averaged in their own type. Inputs of layers are
+    converted.
 
     On two ranks an fp32 step has the bits of one process that adds up the gradients of both halves of the batch. It
     agrees to rounding with one backward pass over the whole batch, with several backward passes, and on more ranks.
 
     The module must be on its device, its graph equal on all ranks, and a layer's weights read inside its own forward
-    only."""
+    only. With tied weights, no other forward pass may run between a forward pass and its backward."""
 
     def __init__(self, module: nn.Module, compute_dtype: torch.dtype | None = None):
         super().__init__()
@@ -69,9 +70,10 @@ class FullySharded(nn.Module):
         self._shards = list(itertools.chain(self._rest, *self._layers))
 
     def forward(self, *inputs, **named):
+        # gradients of an earlier backward pass add up with those to come
         if self._in_backward:
             self.finish_gradient_synchronization()
-        # an interrupted step may have left some
+        # an interrupted step may have left whole parameters
         self._free()
         for shard in self._rest:
             shard.gather()

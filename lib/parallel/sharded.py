@@ -30,7 +30,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.state = self.inner.state
 
     def add_param_group(self, param_group: dict) -> None:
-        """Add a group; its missing settings are those given to the constructor."""
+        """Add a group; its missing settings are those of the constructor, or defaults."""
         super().add_param_group(param_group)
         # an owner for each parameter, the same on all ranks
         for param in sorted(self.param_groups[-1]["params"], key=Tensor.numel, reverse=True):

@@ -36,6 +36,7 @@ def typical_step(iteration: Iteration, before: Callable[[], None], median_ms: fl
         phases.clear()
         before()
         dist.barrier()
+        # one moment in three clocks: the profiler's for messages, ours for phases, the system's for all ranks
         with torch.profiler.record_function(profiler.START):
             clock.start()
         starts_ns.append(time.time_ns())

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from lib import notebooks, records, validate
 from lib.instruments import device
-from lib.sweep import ledger, plan, progress, run, shard, supervise, sweep_file
-from lib.sweep.ledger import Ledger
+from lib.sweep import plan, progress, run, shard, supervise, sweep_file
+from lib.sweep.ledger import Ledger, listed
 from lib.sweep.plan import Plan
 from lib.sweep.progress import Progress
 from lib.sweep.shard import Busy
@@ -34,10 +34,10 @@ def sweep(options: argparse.Namespace) -> int:
     blocks = sweep_file.load(options.sweep, options.rounds)
     gpus = plan.pins()
     planned = plan.make(blocks, own_shard, max(1, len(gpus)))
-    done = Ledger(options.retry, options.stale)
+    ledger = Ledger(options.retry, options.stale)
     if options.dry:
-        print(*ledger.listed(planned, done), sep="\n")
-        print(f"{options.sweep}: {progress.counted(done.counts(planned.jobs))}")
+        print(*listed(planned, ledger), sep="\n")
+        print(f"{options.sweep}: {progress.counted(ledger.counts(planned.jobs))}")
         return 0
     missing = device.on("cuda").missing()
     if missing and all(block.options.needs == "cuda" for block in blocks):
@@ -52,8 +52,9 @@ def sweep(options: argparse.Namespace) -> int:
     with shard.held(own_shard):
         # what a killed supervisor has left
         run.clear(own_shard.scratch())
-        shown = Progress(options.sweep, own_shard, planned.jobs, done, max(1, len(gpus) * len(boxes())))
-        supervisor = Supervisor(boxes, done, shown, deadline, received)
+        slots = sum(max(1, len(box.parts)) for box in boxes())
+        shown = Progress(options.sweep, own_shard, planned.jobs, ledger, slots)
+        supervisor = Supervisor(boxes, ledger, shown, deadline, received)
         try:
             supervisor.run(planned.first)
             shown.ends_first()
@@ -61,14 +62,14 @@ def sweep(options: argparse.Namespace) -> int:
         finally:
             run.clear(own_shard.scratch())
             shown.close("stopped" if received else "ended")
-    return _end(planned, done, supervisor.troubles, received)
+    return _end(planned, ledger, supervisor.troubles, received)
 
 
-def _end(planned: Plan, done: Ledger, troubles: list[str], received: list[int]) -> int:
+def _end(planned: Plan, ledger: Ledger, troubles: list[str], received: list[int]) -> int:
     """Print the last lines, and return the exit code."""
     for reason, cases in Counter(planned.left_out.values()).items():
         print(f"{cases} left out: {reason}")
-    counts = done.counts(planned.jobs)
+    counts = ledger.counts(planned.jobs)
     print(progress.counted(counts), *troubles, sep="\n")
     if received:
         print("stopped; the same command continues")

@@ -49,7 +49,9 @@ class Ledger:
             self.known[file] = {"status": status}
 
     def record(self, file: Path) -> dict | None:
-        """Return a case's record without samples, which is read only once."""
+        """Return a case's record without samples, or None; it is read only once until this sweep makes another.
+
+        Of a case that was given up there is only a status."""
         if file not in self.known:
             self.known[file] = short_record(file)
         return self.known[file]

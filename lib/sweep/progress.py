@@ -33,7 +33,7 @@ class Progress:
         self.slots = slots
         self.counts = ledger.counts(jobs)
         self.left = set()  # experiment, name and round of what is still to be measured
-        self.case_seconds = {}  # which a case took, in this sweep or before
+        self.case_seconds = {}  # by experiment and name: what the case took last, in this sweep or before
         for job in jobs:
             for entry in job.entries:
                 name = records.name(entry.case)
@@ -42,8 +42,8 @@ class Progress:
                     self.case_seconds[job.experiment, name] = record["seconds"]
                 if ledger.status(job, entry) == "left":
                     self.left.add((job.experiment, name, job.round))
-        self.started = None  # the jobs that come after the small cases
-        self.seconds = 0.0  # which their cases took
+        self.started = None  # when the jobs that come after the small cases began
+        self.measured_seconds = 0.0  # which the cases of these jobs took, together
         self.in_hand = {}  # names, by slot
         # without a terminal there is no bar
         self.bar = tqdm(total=len(self.left), dynamic_ncols=True, disable=None, bar_format="{desc} {bar} {n}/{total}")
@@ -52,7 +52,7 @@ class Progress:
     def ends_first(self) -> None:
         """Tell how the small cases ended; the pace of the others counts from here."""
         if len(self.left) < self.bar.total:
-            self.say(f"one case of each experiment: {counted(self.counts)}; {self.expected_end()}")
+            self.say(f"one case of each experiment has run: {counted(self.counts)}; {self.expected_end()}")
         self.started = time.time()
 
     def begins(self, slot: object, name: str) -> None:
@@ -64,6 +64,7 @@ class Progress:
     def ends(self, slot: object, record: dict) -> None:
         """Note a record, and tell at once if its case ended badly."""
         self.in_hand.pop(slot, None)
+        left_before = len(self.left)
         case = (record["experiment"], records.name(record["case"]))
         self.left.discard((*case, record["round"]))
         if record["status"] != "ok":
@@ -73,11 +74,11 @@ class Progress:
         self.counts[record["status"]] += 1
         self.case_seconds[case] = record["seconds"]
         if self.started:
-            self.seconds += record["seconds"]
-        self.bar.update()
+            self.measured_seconds += record["seconds"]
+        self.bar.update(left_before - len(self.left))
         if record["status"] in BAD:
             self.say(f"{record['status']}: {' '.join(case)}: {record['metrics'].get('reason', '')}")
-        if len(self.left) == self.bar.total // 2:
+        if 0 < len(self.left) <= self.bar.total / 2 < left_before:
             self.say(f"half of the cases are measured; {self.expected_end()}")
 
     def expected_end(self) -> str:
@@ -88,11 +89,11 @@ class Progress:
         left_seconds = 0.0
         for experiment, name, _ in self.left:
             left_seconds += self.case_seconds.get((experiment, name), medians.get(experiment, 0.0))
-        if not self.seconds:
+        if not self.measured_seconds:
             # kernels must start too, and the smallest cases came first
             return f"at least {left_seconds / self.slots / 60:.0f} min left"
         # so much longer than its cases the sweep took so far, or shorter with several slots
-        left_seconds *= (time.time() - self.started) / self.seconds
+        left_seconds *= (time.time() - self.started) / self.measured_seconds
         end = datetime.fromtimestamp(time.time() + left_seconds)
         return f"about {left_seconds / 60:.0f} min left, until {end:%H:%M} on {end:%d %b}"
 
@@ -124,14 +125,15 @@ def counted(counts: Counter[str]) -> str:
 
 
 def statuses() -> list[str]:
-    """Describe the sweeps on these results, and count their records by experiment."""
+    """Describe the sweeps on these results, and count all records by experiment, by hand or stale ones too."""
     lines = []
     for known_shard in shard.known():
         # one that never wrote its status has nothing to tell
         with contextlib.suppress(FileNotFoundError):
             line = known_shard.file("status").read_text()
             if not known_shard.is_running():
-                line = line.replace(": running: ", ": ended unexpectedly: ")
+                # without the end that was expected
+                line = line.partition("; ")[0].replace(": running: ", ": ended unexpectedly: ")
             lines.append(line)
     for folder in sorted(paths.results().glob("[!.]*/*/")):
         short_records = [short_record(file) or {"status": "damaged"} for file in folder.glob("*.json")]

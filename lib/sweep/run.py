@@ -37,7 +37,13 @@ _threads = concurrent.futures.ThreadPoolExecutor(max_workers=64)
 
 
 class Message(NamedTuple):
-    """Tell of a job: a case `begins` (its name), a `record`, a slot `lost`, `trouble`."""
+    """Tell of a job by one of these kinds, each with its content.
+
+    - `begins`: a case begins; its name.
+    - `record`: a case has ended; its record.
+    - `trouble`: no record tells this; a line.
+    - `lost`: another slot has to go on; why.
+    - `ready`: a node of Ray takes part; nothing."""
 
     kind: str
     content: str | dict

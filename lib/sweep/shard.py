@@ -54,7 +54,7 @@ class Shard:
 
 def parse(text: str) -> Shard:
     """Parse a shard such as 2/4. Raises ValueError."""
-    match = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
+    match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
     if not match or int(match[1]) > int(match[2]):
         raise ValueError(f"shard: got {text!r}, expected k/n such as 2/4, with k from 1 to n")
     return Shard(int(match[1]), int(match[2]))

@@ -111,7 +111,9 @@ class Supervisor:
         self.events.put((slot, end))
 
     def _take(self, slot: Slot, event: Message | Exception | None) -> None:
-        """Take note of a message of a slot, or of the end of its job."""
+        """Take note of a message of a slot, or of the end of its job.
+
+        Raises OSError or records.CannotWrite of a slot, which ends the sweep; other errors are lines of `troubles`."""
         job = self.busy[slot]
         match event:
             case Message("begins", name):
@@ -123,8 +125,8 @@ class Supervisor:
                 self._tell(line)
             case Message("lost", reason):
                 self._requeue(slot, job, reason)
-            case _:
-                # None or an error: the job has ended
+            case None | Exception():
+                # the job has ended
                 del self.busy[slot]
                 self.progress.in_hand.pop(slot, None)
         if isinstance(event, OSError | records.CannotWrite):

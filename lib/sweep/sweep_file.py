@@ -102,7 +102,7 @@ def _block(experiment: str, content: object, options: Options, rounds: int | Non
     for name in axes:
         validate.choice(experiment, name, [*fields, *OPTIONS])
     own_options = {name: axes.pop(name) for name in OPTIONS if name in axes}
-    # where nothing varies, or a case takes very long, the block says one round, and more would tell nothing
+    # a block says one round itself where nothing varies or a case takes very long: --rounds leaves it so
     if rounds is not None and own_options.get("rounds") != 1:
         own_options["rounds"] = rounds
     try:

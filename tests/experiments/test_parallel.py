@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+import torch
 
+import rank_checks
 from lib.experiments import measure, on_ranks
 from lib.experiments.parallel import SCHEMES, Parallel
 from lib.parallel.timeline import ALL_REDUCE
@@ -25,6 +27,8 @@ def test_two_ranks_take_the_step_of_one_process(variant, own_results, no_probe):
     metrics = record["metrics"]
     assert max(metrics["gradient_error"] + metrics["logits_error"]) < 1e-5
     assert metrics["after_states_mib"][0] == pytest.approx(metrics["predicted_states_mib"][0], rel=0.05)
+    # beside the parameters only the batch, angles and some start values: not what an earlier case has left
+    assert 0 < metrics["initial_mib"][0] - metrics["after_parameters_mib"][0] < 0.1
     if variant == "naive":
         assert min(metrics["alone_ms"]) > 0
         gradients = 9 * CASE.step.config.num_layers + 3
@@ -34,6 +38,14 @@ def test_two_ranks_take_the_step_of_one_process(variant, own_results, no_probe):
             starts_ms = of_rank["start_ms"].tolist()
             assert 0 <= starts_ms[0] < starts_ms[1] < starts_ms[4]  # forward, backward, the first all-reduce
             assert (of_rank["start_ms"] < of_rank["end_ms"]).all()
+
+
+@pytest.mark.parametrize("variant", ["fsdp", "torch_fsdp"])
+def test_shards_in_bf16_give_their_logits_in_fp32(variant, own_results, no_probe):
+    bf16 = replace(CASE, variant=variant, precision="bf16")
+    record = measure.measure(bf16, 1, 0.01)
+    assert record["status"] == "ok", record["metrics"]
+    assert on_ranks._worlds[2, "gloo"].run(rank_checks.dtype_of_logits, case=bf16) == [torch.float32] * 2
 
 
 @pytest.mark.parametrize(

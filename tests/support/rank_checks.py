@@ -40,3 +40,9 @@ def samples() -> int:
         mark("sort")
 
     return len(timing.measure(iteration, ranks.Clock(timing.HostClock()), seconds=0.2).total)
+
+
+def dtype_of_logits(case) -> torch.dtype:
+    training = case.setup().training
+    training.iteration(timing.nothing)
+    return training.last["logits"].dtype
