@@ -59,6 +59,8 @@ class World(contextlib.AbstractContextManager):
         spawn = multiprocessing.get_context("spawn")
         for rank in range(size):
             pipe, pipe_of_rank = spawn.Pipe()
+            # a rank may end before it writes
+            Path(self.folder.name, f"{rank}.out").touch()
             arguments = (pipe_of_rank, Path(self.folder.name), rank, size, backend)
             process = spawn.Process(target=_serve, args=arguments, daemon=True)
             process.start()

@@ -50,6 +50,13 @@ def test_a_rank_killed_in_a_collective_is_noticed_at_once():
             world.run(rank_checks.wait_for_rank_0, within_s=50)
 
 
+def test_a_rank_that_cannot_even_start_is_named():
+    # a program from standard input has no file that the ranks could import
+    program = "from lib.parallel.ranks import World\nWorld(1)"
+    done = subprocess.run([sys.executable, "-"], cwd=ROOT, input=program, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "lib.parallel.ranks.RankFailed: rank 0: ended with code 1"
+
+
 def test_no_rank_outlives_its_parent():
     program = (
         "import os, sys; from lib.parallel.ranks import World; world = World(1);"
